@@ -1,0 +1,1 @@
+"""Tokenization: one definition, in Python and inside a TensorFlow graph."""

@@ -1,0 +1,1 @@
+"""Optimizers, distribution, checkpoints and the training loop."""
