@@ -1,0 +1,74 @@
+"""What a record holds: each feature's name, shape and type, written once.
+
+The writer (`records.encode_batch`) and the reader (`pipeline`) both derive
+from a schema, so they cannot disagree.
+"""
+
+import dataclasses
+import math
+
+DTYPES = ("int64", "float32")
+
+# The features whose values index the vocabulary's embedding table.
+VOCABULARY_FEATURES = ("input_ids", "masked_lm_ids")
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """One fixed-length feature of a `tf.train.Example`.
+
+    Attributes:
+      name: Its key in the record.
+      shape: Its shape in one example; `()` for a single value.
+      dtype: "int64" or "float32", the type in the file.
+      length_flag: The flag that sets the length, for messages; no dashes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "int64"
+    length_flag: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(
+                f"Expected a dtype of {DTYPES} for feature {self.name!r}. "
+                f"Received: {self.dtype!r}"
+            )
+        if min(self.shape, default=1) < 1:
+            raise ValueError(
+                f"Expected dimensions of at least 1 for feature {self.name!r}. "
+                f"Received: shape={self.shape}"
+            )
+
+    @property
+    def size(self) -> int:
+        """The number of values in one example."""
+        return math.prod(self.shape)
+
+
+Schema = tuple[Feature, ...]
+
+
+def pretraining_schema(
+    max_seq_length: int, max_predictions_per_seq: int
+) -> Schema:
+    """The features of a pre-training example, as the original writes them.
+
+    `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
+    `max_seq_length`; the `masked_lm_*` features to `max_predictions_per_seq`,
+    with weight 0.0. `next_sentence_labels` is 0 for a real next segment and 1
+    for a random one.
+    """
+    sequence = (max_seq_length,), "int64", "max_seq_length"
+    flag = "max_predictions_per_seq"
+    predictions = (max_predictions_per_seq,)
+    return (
+        Feature("input_ids", *sequence),
+        Feature("input_mask", *sequence),
+        Feature("segment_ids", *sequence),
+        Feature("masked_lm_positions", predictions, "int64", flag),
+        Feature("masked_lm_ids", predictions, "int64", flag),
+        Feature("masked_lm_weights", predictions, "float32", flag),
+        Feature("next_sentence_labels", (1,)),
+    )
