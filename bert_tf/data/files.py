@@ -64,10 +64,11 @@ def expand(patterns: str) -> list[str]:
 
 def _matches(pattern: str) -> list[str]:
     """Sorted files of one pattern; a file's own name always matches it."""
-    if exists(pattern) and not is_directory(pattern):
-        return [pattern]
-    matches = _gfile().glob if is_remote(pattern) else glob.glob
-    paths = sorted(path for path in matches(pattern) if _is_data(path))
+    with _blaming("read", pattern):
+        if exists(pattern) and not is_directory(pattern):
+            return [pattern]
+        matches = _gfile().glob if is_remote(pattern) else glob.glob
+        paths = sorted(path for path in matches(pattern) if _is_data(path))
     if not paths:
         raise InputError(f"No file matches {pattern!r}.")
     return paths
@@ -129,28 +130,13 @@ def open_read(path: str) -> BinaryIO:
     Raises:
       InputError: The file cannot be opened.
     """
-    try:
-        open_file = _open_remote if is_remote(path) else _open_local
-        file = open_file(path)
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}.") from error
-    return gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
-
-
-def _open_local(path: str) -> BinaryIO:
-    return open(path, "rb")
-
-
-def _open_remote(path: str) -> BinaryIO:
-    """A GFile that has been opened: by itself it waits for the first read."""
-    import tensorflow as tf
-
-    file = tf.io.gfile.GFile(path, "rb")
-    try:
-        file.seek(0)
-    except tf.errors.OpError as error:
-        raise InputError(f"Cannot read {path}: {error.message}.") from error
-    return file
+    compressed = path.endswith(".gz")
+    with _blaming("read", path):
+        if not is_remote(path):
+            return (gzip.open if compressed else open)(path, "rb")
+        file = _gfile().GFile(path, "rb")
+        file.seek(0)  # A GFile is opened by its first use only.
+        return gzip.GzipFile(fileobj=file) if compressed else file
 
 
 @contextlib.contextmanager
@@ -168,8 +154,6 @@ def atomic_writer(path: str) -> Iterator[BinaryIO]:
     Raises:
       InputError: The place cannot be written to, or it is full.
     """
-    if is_directory(path):
-        raise InputError(f"Cannot write {path}: it is a directory.")
     temporary = f"{path}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         with _open_write(temporary, path) as file:
@@ -177,36 +161,22 @@ def atomic_writer(path: str) -> Iterator[BinaryIO]:
             _flush_to_disk(file)
         rename(temporary, path)
     except BaseException as error:
-        if exists(temporary):
+        with contextlib.suppress(*_failures(path)):
             remove(temporary)
-        if fault := _fault_of_place(error, path):
-            raise InputError(f"Cannot write {path}: {fault}.") from error
+        if _is_fault_of_place(error, path):
+            raise _input_error("write", path, error) from error
         raise
 
 
 def _open_write(temporary: str, path: str) -> BinaryIO:
     """Opens the temporary of `path`, in a directory made where missing."""
     folder = posixpath.dirname(path)
-    try:
+    with _blaming("write", path):
+        if is_directory(path):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if folder:
             makedirs(folder)
-        if is_remote(path):
-            return _gfile().GFile(temporary, "wb")
-        return open(temporary, "wb")
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}.") from error
-
-
-def _fault_of_place(error: BaseException, path: str) -> str | None:
-    """What is wrong with the place written to, if that is what failed."""
-    if isinstance(error, OSError) and error.errno in _DISK_FULL:
-        return error.strerror
-    if is_remote(path):
-        import tensorflow as tf
-
-        # Remote file systems tell only while writing that they refuse.
-        return error.message if isinstance(error, tf.errors.OpError) else None
-    return None
+        return (_gfile().GFile if is_remote(path) else open)(temporary, "wb")
 
 
 def _flush_to_disk(file: BinaryIO) -> None:
@@ -214,3 +184,35 @@ def _flush_to_disk(file: BinaryIO) -> None:
     file.flush()
     if hasattr(file, "fileno"):
         os.fsync(file.fileno())
+
+
+def _is_fault_of_place(error: BaseException, path: str) -> bool:
+    """True where writing to `path` failed, and not what was to be written."""
+    if isinstance(error, OSError):
+        return error.errno in _DISK_FULL
+    return isinstance(error, _failures(path))
+
+
+@contextlib.contextmanager
+def _blaming(verb: str, path: str) -> Iterator[None]:
+    """Turns the file system's refusals into InputErrors that name `path`."""
+    try:
+        yield
+    except _failures(path) as error:
+        raise _input_error(verb, path, error) from error
+
+
+def _failures(path: str) -> tuple[type[Exception], ...]:
+    """What the file system of `path` raises."""
+    if not is_remote(path):
+        return (OSError,)
+    import tensorflow as tf
+
+    return (OSError, tf.errors.OpError)
+
+
+def _input_error(verb: str, path: str, error: BaseException) -> InputError:
+    """One line of what the file system said."""
+    said = getattr(error, "strerror", None) or getattr(error, "message", None)
+    reason = " ".join((said or type(error).__name__).split())
+    return InputError(f"Cannot {verb} {path}: {reason}.")

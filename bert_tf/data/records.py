@@ -371,6 +371,9 @@ class _FrameReader:
     def __init__(self, path: str, file: BinaryIO) -> None:
         self._path = path
         self._file = file
+        # Elsewhere, moving forward means reading; and GFile may not pass the
+        # end, which is how a file that is cut off shows.
+        self._can_jump = not (files.is_remote(path) or path.endswith(".gz"))
         self._number = 0
         self._offset = 0  # Of the record's frame, in decompressed bytes.
 
@@ -393,7 +396,10 @@ class _FrameReader:
 
     def skip(self, length: int) -> bytes:
         """Passes over a record."""
-        self._file.seek(length, os.SEEK_CUR)
+        if self._can_jump:
+            self._file.seek(length, os.SEEK_CUR)
+        else:
+            self._file.read(length)
         self._end_record(length, self._file.read(_FOOTER_SIZE))
         return b""
 
