@@ -99,7 +99,7 @@ def _values(feature: Feature, array: np.ndarray) -> np.ndarray:
     ):
         raise ValueError(
             f"Expected {feature.name} of type {feature.dtype} and shape "
-            f"[n, *{feature.shape}]. Received: {array.dtype} {array.shape}"
+            f"{['n', *feature.shape]}. Received: {array.dtype} {array.shape}"
         )
     flat = array.reshape(len(array), feature.size)
     return flat.astype("<f4") if kind is np.floating else flat

@@ -1,0 +1,200 @@
+import gzip
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from bert_tf.data import files
+from bert_tf.errors import InputError
+
+
+def _touch(folder, *names):
+    for name in names:
+        (folder / name).write_bytes(name.encode())
+    return [str(folder / name) for name in names]
+
+
+def _write(path, data=b"data"):
+    with files.atomic_writer(str(path)) as file:
+        file.write(data)
+
+
+def _fail_to_write(path, error):
+    with files.atomic_writer(path) as file:
+        file.write(b"half")
+        raise error
+
+
+def test_expand_sorts_each_pattern_and_keeps_their_order(tmp_path):
+    b, a, other = _touch(tmp_path, "x-2", "x-1", "a")
+    assert files.expand(f"{tmp_path}/x*, {other}") == [a, b, other]
+    assert files.expand(f"{other},{tmp_path}/x*") == [other, a, b]
+
+
+def test_expand_lists_a_file_once(tmp_path):
+    a, b = _touch(tmp_path, "a", "b")
+    assert files.expand(f"{b},{tmp_path}/*,{a},") == [b, a]
+
+
+def test_expand_leaves_out_what_a_wildcard_catches_by_accident(tmp_path):
+    (data,) = _touch(tmp_path, "out.tfrecord")
+    _touch(tmp_path, "manifest.out.tfrecord.json")
+    _touch(tmp_path, "out.tfrecord.tmp-4711-0123abcd")
+    (tmp_path / "folder").mkdir()
+    assert files.expand(f"{tmp_path}/*") == [data]
+
+
+def test_expand_takes_a_name_as_it_is(tmp_path):
+    names = _touch(tmp_path, "manifest.notes.json", "a[1].txt")
+    assert files.expand(",".join(names)) == names
+
+
+def test_expand_names_the_pattern_without_files(tmp_path):
+    (path,) = _touch(tmp_path, "a")
+    _touch(tmp_path, "manifest.b.json")
+    with pytest.raises(InputError, match=r"No file matches '.*/m\*'"):
+        files.expand(f"{path},{tmp_path}/m*")
+
+
+@pytest.mark.parametrize("patterns", ["", " , "])
+def test_expand_wants_a_pattern(patterns):
+    with pytest.raises(InputError, match="Received"):
+        files.expand(patterns)
+
+
+def test_expand_remote():
+    for name in ("ram://expand/b", "ram://expand/a", "ram://expand/c"):
+        _write(name)
+    assert files.expand("ram://expand/c,ram://expand/*") == [
+        "ram://expand/c",
+        "ram://expand/a",
+        "ram://expand/b",
+    ]
+
+
+def test_manifest_lies_beside_its_output_and_out_of_its_globs(tmp_path):
+    output = str(tmp_path / "out.tfrecord")
+    _touch(tmp_path, "out.tfrecord", "out.tfrecord-00001")
+    _touch(tmp_path, os.path.basename(files.manifest_path(output)))
+    assert len(files.expand(output + "*")) == 2
+    assert len(files.expand(f"{tmp_path}/*")) == 2
+    assert files.manifest_path("gs://b/out") == "gs://b/manifest.out.json"
+    assert files.manifest_path("out") == "manifest.out.json"
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_open_read_decompresses_by_name(tmp_path, remote, suffix):
+    path = ("ram://read" if remote else str(tmp_path)) + "/f" + suffix
+    text = b"one\ntwo\nthree"
+    _write(path, gzip.compress(text) if suffix else text)
+    with files.open_read(path) as file:
+        assert file.read(5) == text[:5]
+        assert file.read() == text[5:]
+    with files.open_read(path) as file:
+        assert list(file) == [b"one\n", b"two\n", b"three"]
+
+
+@pytest.mark.parametrize("path", ["none", "none.gz", "ram://none/a", "."])
+def test_open_read_says_what_it_cannot_read(tmp_path, path):
+    path = path if "://" in path else str(tmp_path / path)
+    with pytest.raises(InputError, match=f"^Cannot read {path}: .+$"):
+        files.open_read(path)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_atomic_writer_makes_directories_and_replaces(tmp_path, remote):
+    root = "ram://atomic" if remote else str(tmp_path)
+    path = f"{root}/some/folder/f"
+    for data in (b"first", b"second"):
+        _write(path, data)
+        with files.open_read(path) as file:
+            assert file.read() == data
+    assert files.expand(f"{root}/some/folder/*") == [path]
+
+
+def test_atomic_writer_shows_nothing_before_the_end(tmp_path):
+    path = tmp_path / "f"
+    with files.atomic_writer(str(path)) as file:
+        file.write(b"half")
+        assert not path.exists()
+    assert path.read_bytes() == b"half"
+
+
+@pytest.mark.parametrize("root", ["local", "ram://removed"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError])
+def test_atomic_writer_leaves_nothing_behind(tmp_path, root, error):
+    root = str(tmp_path) if root == "local" else root
+    with pytest.raises(error) as caught:
+        _fail_to_write(f"{root}/f", error)
+    # What goes wrong with other files is not said to be this file's fault.
+    assert not isinstance(caught.value, InputError)
+    with pytest.raises(InputError):
+        files.expand(f"{root}/*")
+    assert not list(tmp_path.iterdir())
+
+
+def test_atomic_writer_keeps_the_old_file_on_failure(tmp_path):
+    (path,) = _touch(tmp_path, "f")
+    with pytest.raises(KeyError):
+        _fail_to_write(path, KeyError)
+    assert (tmp_path / "f").read_bytes() == b"f"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_atomic_writer_on_a_full_disk(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"Cannot write .*/f: File too"):
+            _write(tmp_path / "f", b"x" * 10_001)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
+_WAITING_WRITER = """
+import signal, sys, time
+from bert_tf.data import files
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+with files.atomic_writer(sys.argv[1]) as file:
+    file.write(b"half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_atomic_writer_when_terminated(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WAITING_WRITER, str(tmp_path / "f")],
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout.readline() == b"writing\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["file/f", "file/sub/f", ".", "none://a/f"])
+def test_atomic_writer_says_where_it_cannot_write(tmp_path, path):
+    _touch(tmp_path, "file")
+    path = path if "://" in path else str(tmp_path / path)
+    with pytest.raises(InputError, match=f"^Cannot write {path}: [^\n]+$"):
+        _write(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_local_files_need_no_tensorflow(tmp_path):
+    program = (
+        "import sys; from bert_tf.data import files, records, schema;"
+        f"w = records.RecordWriter({str(tmp_path / 'f.gz')!r});"
+        "w.__enter__(); w.write(b'x'); w.__exit__(None, None, None);"
+        f"records.verify(files.expand({str(tmp_path)!r} + '/*')[0]);"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,32 @@
+import pytest
+
+from bert_tf.data import schema
+
+
+def test_pretraining_schema_is_the_originals():
+    sizes = {
+        feature.name: (feature.shape, feature.dtype)
+        for feature in schema.pretraining_schema(11, 3)
+    }
+    assert sizes == {
+        "input_ids": ((11,), "int64"),
+        "input_mask": ((11,), "int64"),
+        "segment_ids": ((11,), "int64"),
+        "masked_lm_positions": ((3,), "int64"),
+        "masked_lm_ids": ((3,), "int64"),
+        "masked_lm_weights": ((3,), "float32"),
+        "next_sentence_labels": ((1,), "int64"),
+    }
+
+
+def test_size_is_the_number_of_values():
+    assert schema.Feature("scalar", ()).size == 1
+    assert schema.Feature("choices", (3, 5)).size == 15
+
+
+@pytest.mark.parametrize(
+    "fields", [((5,), "int32"), ((5,), "string"), ((0,),), ((3, -1),)]
+)
+def test_what_a_record_cannot_hold(fields):
+    with pytest.raises(ValueError, match=r"'odd'.*Received"):
+        schema.Feature("odd", *fields)
