@@ -1,0 +1,133 @@
+"""Pre-training: masked words and the next sentence."""
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.data.schema import Schema, pretraining_schema
+from bert_tf.heads import BertPretrainer
+from bert_tf.tasks.task import Task
+
+
+class PretrainingTask(Task):
+    """The two objectives of section 3.1 of the paper, equally weighted.
+
+    Args:
+      config: The model to train.
+      max_seq_length: Length of the records.
+      max_predictions_per_seq: Masked positions of a record, padding included.
+      next_sentence: Whether the second objective is trained and scored (the
+        ablation "No NSP" of section 5.1 does without).
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        max_seq_length: int,
+        max_predictions_per_seq: int,
+        next_sentence: bool = True,
+    ):
+        self.config = config
+        self.next_sentence = next_sentence
+        self._schema = pretraining_schema(
+            max_seq_length, max_predictions_per_seq
+        )
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        if self.next_sentence:
+            return ("masked_lm_loss", "next_sentence_loss")
+        return ("masked_lm_loss",)
+
+    def build_model(self) -> keras.Model:
+        model = BertPretrainer(self.config)
+        model.build()
+        return model
+
+    def loss_weights(self, features: Mapping) -> dict:
+        weights = features["masked_lm_weights"]
+        result = {"masked_lm_loss": ops.sum(weights, axis=-1)}
+        if self.next_sentence:
+            result["next_sentence_loss"] = ops.ones_like(weights[:, 0])
+        return result
+
+    def losses(self, features: Mapping, outputs: Mapping) -> dict:
+        """See `Task`; source: `get_masked_lm_output`.
+
+        The original adds 1e-5 to the sum of the weights, against a batch
+        without masked words; here such a batch has the loss 0.
+        """
+        masked_lm_loss = _cross_entropy(
+            features["masked_lm_ids"], outputs["masked_lm_logits"]
+        )  # [B, P]
+        result = {
+            "masked_lm_loss": ops.sum(
+                masked_lm_loss * features["masked_lm_weights"], axis=-1
+            )
+        }
+        if self.next_sentence:
+            result["next_sentence_loss"] = _cross_entropy(
+                features["next_sentence_labels"][:, 0],
+                outputs["next_sentence_logits"],
+            )
+        return result
+
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        weights = features["masked_lm_weights"]
+        correct = _is_correct(
+            features["masked_lm_ids"], outputs["masked_lm_logits"]
+        )
+        result = {
+            "masked_lm_weight": ops.sum(weights, axis=-1),
+            "masked_lm_correct": ops.sum(weights * correct, axis=-1),
+            **self.losses(features, outputs),
+        }
+        if self.next_sentence:
+            result["next_sentence_correct"] = _is_correct(
+                features["next_sentence_labels"][:, 0],
+                outputs["next_sentence_logits"],
+            )
+        return result
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Accuracy and mean loss of both objectives; keys of the original."""
+        total = {
+            name: float(np.sum(values, dtype=np.float64))
+            for name, values in predictions.items()
+        }
+        words = max(total["masked_lm_weight"], 1.0)
+        result = {
+            "masked_lm_accuracy": total["masked_lm_correct"] / words,
+            "masked_lm_loss": total["masked_lm_loss"] / words,
+        }
+        if self.next_sentence:
+            pairs = max(len(predictions["next_sentence_loss"]), 1)
+            result |= {
+                "next_sentence_accuracy": total["next_sentence_correct"]
+                / pairs,
+                "next_sentence_loss": total["next_sentence_loss"] / pairs,
+            }
+        losses = [v for name, v in result.items() if name.endswith("_loss")]
+        return {**result, "loss": sum(losses)}
+
+
+def _cross_entropy(labels, logits):
+    """-log softmax(logits)[labels]: [...], [..., C] -> float32 [...]."""
+    return keras.losses.sparse_categorical_crossentropy(
+        labels, logits, from_logits=True
+    )
+
+
+def _is_correct(labels, logits):
+    """1 where the highest logit is the label's: [...], [..., C] -> [...]."""
+    return ops.cast(
+        ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), labels),
+        "float32",
+    )

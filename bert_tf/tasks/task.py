@@ -1,0 +1,83 @@
+"""The contract between a kind of task and everything that serves it."""
+
+import abc
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from bert_tf.data.schema import Schema
+from bert_tf.modeling import checkpoint_variables
+
+
+class Task(abc.ABC):
+    """All that is particular to one kind of task.
+
+    The training loop knows nothing about BERT: it asks the task for a model,
+    for the loss of each example and for what to keep of a batch of outputs.
+
+    Losses are weighted means over the *global* batch, whatever device or
+    micro-batch an example lands on. A task therefore names the weights apart
+    from the values, per example: the loop sums the weights of the whole batch
+    first and divides by that sum.
+
+    `features` are a batch of records, a dict from name to tensor [B, ...];
+    `outputs` what the model returns for them.
+    """
+
+    # Variables that an `init_checkpoint` may lack, as a regular expression:
+    # a new head is trained from scratch, half an encoder is a mistake.
+    new_variables: str = r"(?!bert/)"
+
+    @property
+    @abc.abstractmethod
+    def schema(self) -> Schema:
+        """What its records hold."""
+
+    @property
+    @abc.abstractmethod
+    def loss_names(self) -> tuple[str, ...]:
+        """The parts of the loss, in the order of `losses`."""
+
+    @abc.abstractmethod
+    def build_model(self) -> keras.Model:
+        """A built model with random weights."""
+
+    def checkpoint_variables(
+        self, model: keras.Model
+    ) -> dict[str, keras.Variable]:
+        """The model's weights by their names in a checkpoint."""
+        return checkpoint_variables(model)
+
+    @abc.abstractmethod
+    def loss_weights(self, features: Mapping) -> dict:
+        """The weight of each example in each part of the loss.
+
+        Returns:
+          Dict with the keys `loss_names`, floats [B].
+        """
+
+    @abc.abstractmethod
+    def losses(self, features: Mapping, outputs: Mapping) -> dict:
+        """The weighted loss of each example, part by part.
+
+        Returns:
+          Dict with the keys `loss_names`, float32 [B]. A part's mean is
+          its sum over all examples, divided by the sum of their weights; the
+          training loss is the sum of the means.
+        """
+
+    @abc.abstractmethod
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        """What to keep of a batch: dict from name to a tensor [B, ...]."""
+
+    @abc.abstractmethod
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """The metrics of a data set.
+
+        Args:
+          predictions: What `predictions` kept, each example once, [n, ...].
+
+        Returns:
+          Dict from the metric's name, the original's where it has one.
+        """

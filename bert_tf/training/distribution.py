@@ -1,0 +1,147 @@
+"""Which devices a run uses."""
+
+import dataclasses
+import json
+import os
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.errors import InputError
+
+STRATEGIES = (
+    "auto",
+    "one_device",
+    "mirrored",
+    "multi_worker_mirrored",
+    "tpu",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributionConfig:
+    """The devices that a user asked for.
+
+    Attributes:
+      strategy: One of STRATEGIES. "auto" takes a TPU if one is named, several
+        workers if TF_CONFIG lists them, all GPUs if there are several, and
+        one device otherwise.
+      tpu_name: Name or grpc:// address of the TPU; "local" on a TPU VM.
+      tpu_zone: Zone of the TPU.
+      gcp_project: Project of the TPU.
+    """
+
+    strategy: str = "auto"
+    tpu_name: str | None = None
+    tpu_zone: str | None = None
+    gcp_project: str | None = None
+
+
+def make_strategy(config: DistributionConfig) -> tf.distribute.Strategy:
+    """Connects to the devices; the first thing that a program does.
+
+    Several workers are described by the environment variable TF_CONFIG, as
+    everywhere in TensorFlow; each runs the same command.
+
+    Raises:
+      InputError: The devices are not there.
+    """
+    name = _resolve(config)
+    strategy = _MAKERS[name](config)
+    logging.info(
+        "Devices: %s, %d replica(s) in step",
+        name,
+        strategy.num_replicas_in_sync,
+    )
+    return strategy
+
+
+def _resolve(config: DistributionConfig) -> str:
+    if config.strategy not in STRATEGIES:
+        raise InputError(
+            f"expected --distribution_strategy to be one of "
+            f"{', '.join(STRATEGIES)}. Received: {config.strategy!r}"
+        )
+    if config.strategy != "auto":
+        return config.strategy
+    if config.tpu_name:
+        return "tpu"
+    if number_of_workers() > 1:
+        return "multi_worker_mirrored"
+    if len(tf.config.list_logical_devices("GPU")) > 1:
+        return "mirrored"
+    return "one_device"
+
+
+def number_of_workers() -> int:
+    """How many workers TF_CONFIG lists; 1 without it."""
+    text = os.environ.get("TF_CONFIG", "{}")
+    try:
+        cluster = json.loads(text).get("cluster", {})
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise InputError(
+            f"expected TF_CONFIG to be a JSON object. Received: {text!r}"
+        ) from error
+    return max(1, sum(len(cluster.get(job, ())) for job in ("chief", "worker")))
+
+
+def _one_device(config: DistributionConfig) -> tf.distribute.Strategy:
+    # The default strategy and not OneDeviceStrategy: TensorFlow then puts
+    # each operation where it runs best, and nothing stands between.
+    return tf.distribute.get_strategy()
+
+
+def _mirrored(config: DistributionConfig) -> tf.distribute.Strategy:
+    devices = tf.config.list_logical_devices("GPU")
+    if not devices:
+        devices = tf.config.list_logical_devices("CPU")
+    return tf.distribute.MirroredStrategy([device.name for device in devices])
+
+
+def _multi_worker(config: DistributionConfig) -> tf.distribute.Strategy:
+    if "TF_CONFIG" not in os.environ:
+        raise InputError(
+            "expected the environment variable TF_CONFIG to list the workers "
+            "and this one's place among them. Received: none"
+        )
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _tpu(config: DistributionConfig) -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=config.tpu_name or "local",
+            zone=config.tpu_zone,
+            project=config.gcp_project,
+        )
+        if config.tpu_name not in (None, "local"):
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(
+            f"expected a TPU at --tpu_name={config.tpu_name or 'local'}. "
+            f"Received: {reason} (a TPU needs the package tensorflow-tpu)"
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+_MAKERS = {
+    "one_device": _one_device,
+    "mirrored": _mirrored,
+    "multi_worker_mirrored": _multi_worker,
+    "tpu": _tpu,
+}
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one that writes files."""
+    resolver = strategy.cluster_resolver
+    if not isinstance(
+        strategy, tf.distribute.MultiWorkerMirroredStrategy
+    ) or not resolver.task_type:
+        return True
+    jobs = resolver.cluster_spec().as_dict()
+    if "chief" in jobs:
+        return resolver.task_type == "chief"
+    return resolver.task_type == "worker" and resolver.task_id == 0

@@ -1,0 +1,189 @@
+"""What watches a training run: progress, summaries, NaN, signals.
+
+The loop calls each hook after every call into TensorFlow, which is one or
+more steps, with what was recorded at each of those steps.
+"""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from types import FrameType
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+from absl import logging
+
+Records = Mapping[str, np.ndarray]
+
+
+class Hook:
+    """A watcher that does nothing."""
+
+    def begin(self, step: int) -> None:
+        """Training starts at `step`."""
+
+    def after_steps(self, step: int, records: Records) -> None:
+        """Steps were run.
+
+        Args:
+          step: How many are done by now.
+          records: Dict from the name of a quantity to its value at each of
+            the last n steps, floats [n].
+        """
+
+    def end(self) -> None:
+        """Training is over, by success or failure."""
+
+
+class NonFiniteError(ArithmeticError):
+    """The loss or a gradient is NaN or infinite."""
+
+
+class NanWatch(Hook):
+    """Stops the run at the first loss or gradient that is not a number."""
+
+    def after_steps(self, step: int, records: Records) -> None:
+        bad = ~np.isfinite(records["loss"] + records["gradient_norm"])
+        if bad.any():
+            index = int(bad.argmax())
+            raise NonFiniteError(
+                f"step {step - len(bad) + index + 1}: loss "
+                f"{records['loss'][index]}, gradient norm "
+                f"{records['gradient_norm'][index]}; the last checkpoint is "
+                "from before. Lower --learning_rate, or raise "
+                "--num_warmup_steps"
+            )
+
+
+class Progress(Hook):
+    """A progress bar on a terminal, a log line every so often elsewhere.
+
+    Args:
+      total: Step at which the run ends.
+      log_steps: Steps between two log lines.
+      bar: Whether to draw a bar; None asks the standard error stream.
+    """
+
+    def __init__(self, total: int, log_steps: int, bar: bool | None = None):
+        self.total = total
+        self.log_steps = log_steps
+        self.draws_bar = sys.stderr.isatty() if bar is None else bar
+
+    def begin(self, step: int) -> None:
+        self._bar = tqdm.tqdm(
+            total=self.total,
+            initial=step,
+            unit="step",
+            disable=not self.draws_bar,
+            dynamic_ncols=True,
+        )
+        self._logged, self._since = step, time.monotonic()
+
+    def after_steps(self, step: int, records: Records) -> None:
+        loss = float(records["loss"][-1])
+        self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+        self._bar.update(len(records["loss"]))
+        if step % self.log_steps == 0 and not self.draws_bar:
+            self._log(step, loss)
+
+    def _log(self, step: int, loss: float) -> None:
+        now = time.monotonic()
+        seconds = (now - self._since) / (step - self._logged)
+        logging.info(
+            "step %d of %d, loss %.4f, %.2f steps/s, %s left",
+            step,
+            self.total,
+            loss,
+            1.0 / seconds,
+            tqdm.tqdm.format_interval((self.total - step) * seconds),
+        )
+        self._logged, self._since = step, now
+
+    def end(self) -> None:
+        self._bar.close()
+
+
+class Summaries(Hook):
+    """TensorBoard event files with the mean of each stretch of steps.
+
+    Args:
+      directory: Where the event file goes.
+      every: Steps of one stretch.
+      examples_per_step: The global batch.
+      tokens_per_example: Positions of one example, padding included.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        every: int,
+        examples_per_step: int,
+        tokens_per_example: int,
+    ):
+        self.every = every
+        self.examples_per_step = examples_per_step
+        self.tokens_per_example = tokens_per_example
+        self._writer = tf.summary.create_file_writer(directory)
+
+    def begin(self, step: int) -> None:
+        self._written, self._since = step, time.monotonic()
+        self._waiting: list[Records] = []
+
+    def after_steps(self, step: int, records: Records) -> None:
+        self._waiting.append(records)
+        if step % self.every == 0:
+            self._write(step)
+
+    def _write(self, step: int) -> None:
+        now = time.monotonic()
+        rate = (
+            (step - self._written) * self.examples_per_step
+            / (now - self._since)
+        )
+        means = {
+            name: np.mean(np.concatenate([r[name] for r in self._waiting]))
+            for name in self._waiting[0]
+        }
+        means["examples_per_second"] = rate
+        means["tokens_per_second"] = rate * self.tokens_per_example
+        with self._writer.as_default(step=step):
+            for name, value in means.items():
+                tf.summary.scalar(name, value)
+        self._written, self._since, self._waiting = step, now, []
+
+    def end(self) -> None:
+        self._writer.close()
+
+
+class StopSignal:
+    """Remembers a SIGINT or SIGTERM until the loop can act on it.
+
+    Attributes:
+      received: The signal's number; 0 while there was none.
+    """
+
+    received = 0
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator["StopSignal"]:
+        """Takes both signals; a second one has its usual effect."""
+        watched = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.getsignal(number) for number in watched}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            self.received = number
+            restore()
+
+        try:
+            for number in watched:
+                signal.signal(number, remember)
+            yield self
+        finally:
+            restore()

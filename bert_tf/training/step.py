@@ -1,0 +1,196 @@
+"""One optimizer step, the same result on any number of devices.
+
+On each replica:
+
+    totals    = all_reduce(sum(task.loss_weights(features)))
+    gradients = d/dw sum(task.losses(features, model(features))) / totals
+    gradients = all_reduce(gradients), clipped by their global norm
+    w        -= optimizer's update
+
+The weights are summed first so that a mean over the global batch is the same
+number on one device, on several, and over accumulated micro-batches. Dropout
+masks are a function of seed, step, replica and micro-batch, so that a resumed
+run draws what the first one would have drawn.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+class TrainingStep:
+    """Runs steps of a model on every replica of a strategy.
+
+    Args:
+      task: A `bert_tf.tasks.task.Task`.
+      model: The task's model, made in the strategy's scope.
+      optimizer: A built `AdamWeightDecay` or `Lamb`, made there too.
+      strategy: The devices.
+      max_grad_norm: Global norm that gradients are clipped to; 0 for none.
+      micro_batches: How many parts a replica's batch is cut into.
+      random_seed: Decides the dropout masks.
+      jit_compile: Whether XLA compiles forward and backward pass.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        model: keras.Model,
+        optimizer: Any,
+        strategy: tf.distribute.Strategy,
+        *,
+        max_grad_norm: float = 1.0,
+        micro_batches: int = 1,
+        random_seed: int = 0,
+        jit_compile: bool = False,
+    ):
+        self.task = task
+        self.model = model
+        self.optimizer = optimizer
+        self.strategy = strategy
+        self.max_grad_norm = max_grad_norm
+        self.micro_batches = micro_batches
+        self.random_seed = random_seed
+        self.run = tf.function(self._run)
+        self._gradients = tf.function(
+            self._batch_gradients, jit_compile=jit_compile
+        )
+        self._update = self._clip_and_update
+        if strategy.num_replicas_in_sync == 1:
+            # With several, the update crosses from device to device, which
+            # neither a compiled program nor an inner function can.
+            self._update = tf.function(self._update, jit_compile=jit_compile)
+
+    def _run(self, data, count) -> dict[str, tf.Tensor]:
+        """Runs steps.
+
+        Args:
+          data: Iterator of batches for each replica.
+          count: How many steps, an integer tensor.
+
+        Returns:
+          Dict from what was recorded to its value at each step, float32
+          [count]: loss, its parts, gradient_norm, learning_rate.
+        """
+        names = ("loss", *self.task.loss_names, "gradient_norm", "learning_rate")
+        rows = tf.TensorArray(tf.float32, count, element_shape=[len(names)])
+        for index in tf.range(count):
+            row = self.strategy.run(self._replica_step, (next(data),))
+            rows = rows.write(
+                index, self.strategy.experimental_local_results(row)[0]
+            )
+        columns = tf.unstack(rows.stack(), axis=1, num=len(names))
+        return dict(zip(names, columns, strict=True))
+
+    def _replica_step(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        replica = tf.distribute.get_replica_context()
+        seed = step_seed(
+            self.random_seed,
+            self.optimizer.iterations.value,
+            replica.replica_id_in_sync_group,
+        )
+        weights = self.task.loss_weights(features)
+        totals = _all_reduce(
+            [tf.reduce_sum(weights[name]) for name in self.task.loss_names]
+        )
+        gradients, losses = self._gradients(features, totals, seed)
+        *gradients, losses = _all_reduce([*gradients, losses])
+        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
+        norm = self._update(gradients, rate)
+        self.optimizer.iterations.assign_add(1)
+        return tf.concat([[tf.reduce_sum(losses)], losses, [norm, rate]], 0)
+
+    def _batch_gradients(self, features, totals, seed):
+        """Gradients of one replica's share, over its micro-batches.
+
+        Args:
+          features: Dict of tensors [b, ...].
+          totals: The global sums of the loss weights, a list of scalars.
+          seed: Integers [2].
+
+        Returns:
+          List of gradients, and the parts of the loss, float32 [number of
+          parts]; summed over all replicas, they are those of the batch.
+        """
+        if self.micro_batches == 1:
+            return self._micro_batch_gradients(features, totals, seed)
+        micro_batches = {
+            name: tf.reshape(value, [self.micro_batches, -1, *value.shape[1:]])
+            for name, value in features.items()
+        }
+        variables = self.model.trainable_variables
+        gradients = [tf.zeros(v.shape, v.dtype) for v in variables]
+        losses = tf.zeros([len(self.task.loss_names)])
+        for index in tf.range(self.micro_batches):
+            more, parts = self._micro_batch_gradients(
+                {name: value[index] for name, value in micro_batches.items()},
+                totals,
+                fold_in(seed, index),
+            )
+            gradients = [a + b for a, b in zip(gradients, more, strict=True)]
+            losses += parts
+        return gradients, losses
+
+    def _micro_batch_gradients(self, features, totals, seed):
+        variables = [v.value for v in self.model.trainable_variables]
+        with tf.GradientTape() as tape:
+            outputs = self.model(features, training=True, seed=seed)
+            values = self.task.losses(features, outputs)
+            losses = tf.stack(
+                [
+                    tf.math.divide_no_nan(tf.reduce_sum(values[name]), total)
+                    for name, total in zip(
+                        self.task.loss_names, totals, strict=True
+                    )
+                ]
+            )
+            loss = tf.reduce_sum(losses)
+        gradients = tape.gradient(
+            loss, variables, unconnected_gradients="zero"
+        )
+        # A table that is only looked up has a sparse gradient.
+        return [tf.convert_to_tensor(g) for g in gradients], losses
+
+    def _clip_and_update(self, gradients, rate) -> tf.Tensor:
+        """Clips the global gradients and updates; returns their norm."""
+        norm = tf.linalg.global_norm(gradients)
+        if self.max_grad_norm:
+            gradients, _ = tf.clip_by_global_norm(
+                gradients, self.max_grad_norm, use_norm=norm
+            )
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            self._update_variables, self.strategy, gradients, rate
+        )
+        return norm
+
+    def _update_variables(self, strategy, gradients, rate) -> None:
+        # Not optimizer.apply: it would sum the gradients over the replicas a
+        # second time.
+        for variable, gradient in zip(
+            self.model.trainable_variables, gradients, strict=True
+        ):
+            strategy.extended.update(
+                variable.value,
+                lambda v, g, r: self.optimizer.update_step(g, v, r),
+                args=(gradient, rate),
+                group=False,
+            )
+
+
+def _all_reduce(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    return tf.distribute.get_replica_context().all_reduce(
+        tf.distribute.ReduceOp.SUM, values
+    )
+
+
+def fold_in(seed, number):
+    """A new seed [2] from a seed [2] and an integer."""
+    return tf.random.experimental.stateless_fold_in(seed, number)
+
+
+def step_seed(random_seed: int, step, replica) -> tf.Tensor:
+    """The seed [2] of one replica's step."""
+    seed = tf.constant([random_seed, 0], tf.int32)
+    return fold_in(fold_in(seed, tf.cast(step, tf.int32)), replica)
