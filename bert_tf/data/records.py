@@ -233,13 +233,27 @@ class RecordWriter:
 
     def write_all(self, records: list[bytes]) -> None:
         """Appends serialized examples with one write."""
-        pieces = (
-            piece
-            for record in records
-            for piece in (_header(len(record)), record, _footer(record))
-        )
-        self._file.write(b"".join(pieces))
+        self._file.write(frame(records))
         self.count += len(records)
+
+
+def frame(records: Iterable[bytes]) -> bytes:
+    """The bytes of a TFRecord file of these records.
+
+    Such files set end to end are a TFRecord file too, and so are their gzip
+    compressions (none of which may be of nothing: TensorFlow stops reading
+    there). So several processes can make the parts of one file.
+    """
+    return b"".join(
+        piece
+        for record in records
+        for piece in (_header(len(record)), record, _footer(record))
+    )
+
+
+def compress(framed: bytes) -> bytes:
+    """A gzip member, the same for the same bytes: no name, no time."""
+    return gzip.compress(framed, _GZIP_LEVEL, mtime=0)
 
 
 def _masked_crc(data: bytes) -> int:
@@ -259,13 +273,18 @@ def _footer(data: bytes) -> bytes:
     return struct.pack("<I", _masked_crc(data))
 
 
-def count_records(path: str) -> int:
+def count_records(path: str, at_most: int | None = None) -> int:
     """Counts records by walking from length to length; the data is not read.
+
+    Args:
+      path: A TFRecord file.
+      at_most: Where to stop counting; None for the whole file.
 
     Raises:
       InputError: The file is cut off, is damaged, or is no TFRecord file.
     """
-    return sum(1 for _ in _frames(path, read_data=False))
+    frames = _frames(path, read_data=False)
+    return sum(1 for _ in itertools.islice(frames, at_most))
 
 
 def verify(path: str) -> int:

@@ -373,3 +373,15 @@ def test_the_originals_records_are_read_and_rewritten(shared_data):
         for examples in (serialized, encoded)
     )
     assert ours == theirs
+
+
+def test_parts_set_end_to_end_are_one_file(tmp_path):
+    parts = [[b"a" * 7, b""], [b"b" * 301]]
+    plain, compressed = tmp_path / "plain", tmp_path / "packed.gz"
+    plain.write_bytes(b"".join(map(records.frame, parts)))
+    compressed.write_bytes(
+        b"".join(records.compress(records.frame(part)) for part in parts)
+    )
+    assert records.verify(str(plain)) == records.verify(str(compressed)) == 3
+    dataset = tf.data.TFRecordDataset(str(compressed), "GZIP")
+    assert list(dataset.as_numpy_iterator()) == parts[0] + parts[1]
