@@ -1,0 +1,312 @@
+"""Records to batches with tf.data: an endless stream to train on, and every
+example exactly once to evaluate on.
+
+The training stream is one global sequence of examples, the same for any number
+of hosts and devices; each takes its share. It is a function of the files and
+the seed alone, so that training can stop, and go on at an example's number.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data import records
+from bert_tf.data.schema import VOCABULARY_FEATURES, Schema
+from bert_tf.errors import InputError
+
+# Records held while shuffling: about 15 MB of them at 128 tokens.
+_SHUFFLE_BUFFER = 16_384
+
+# Files read in turns, and records of one in a turn. Not left to TensorFlow's
+# autotuning: the order of the examples follows from them.
+_FILES_AT_ONCE = 16
+_RECORDS_IN_TURN = 4
+
+_OUTSIDE_VOCABULARY = "token ids outside the vocabulary"
+_OUTSIDE_VOCABULARY_REPORT = re.compile(
+    rf"\[{_OUTSIDE_VOCABULARY}\] \[(\w+)\] \[(-?\d+)\] \[(-?\d+)\] \[(\d+)\]"
+)
+_PARSE_REPORT = re.compile(r"Name: <unknown>, ((?:Key|Feature): .*)")
+
+_Batch = dict[str, tf.Tensor]
+
+
+def training_dataset(
+    files: Sequence[str],
+    schema: Schema,
+    *,
+    batch_size: int,
+    seed: int,
+    start_example: int = 0,
+    num_shards: int = 1,
+    shard: int = 0,
+    vocab_size: int | None = None,
+) -> tf.data.Dataset:
+    """An endless, shuffled stream of batches that can be entered anywhere.
+
+    Each epoch shuffles the order of the files and, in a buffer, the records.
+    How depends on `seed` and the epoch's number alone.
+
+    Args:
+      files: TFRecord files, compressed where the name ends in `.gz`.
+      schema: The features to parse; others in the files are ignored.
+      batch_size: The number of examples in each batch of this shard.
+      seed: Any integer; equal seeds give equal streams.
+      start_example: The number, in the stream of all shards, of the first
+        example to give: how many have been used so far. Whole epochs are passed
+        over by arithmetic, the rest is read but not parsed.
+      num_shards: The number of readers that share the stream.
+      shard: This reader's number, from 0. It takes every `num_shards`-th
+        example, so that the k-th batches of all shards are together the k-th
+        batch of `num_shards * batch_size` examples of a single reader.
+      vocab_size: If given, token ids from there on are an error (which
+        `input_errors` explains).
+
+    Returns:
+      Batches: a dict of tensors [batch_size, *shape], int32 or float32.
+
+    Raises:
+      InputError: A file cannot be read, or its records do not fit the schema.
+    """
+    files = _non_empty(files, schema)
+    first_epoch, rest = 0, 0
+    if start_example:
+        first_epoch, rest = divmod(start_example, _count_examples(files))
+    epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+    examples = epochs.flat_map(lambda epoch: _epoch(files, seed, epoch))
+    examples = examples.skip(rest).shard(num_shards, shard)
+    batches = examples.batch(batch_size, drop_remainder=True)
+    return _finish(batches, _parser(schema, vocab_size))
+
+
+def evaluation_dataset(
+    files: Sequence[str],
+    schema: Schema,
+    *,
+    batch_size: int,
+    num_shards: int = 1,
+    shard: int = 0,
+    max_examples: int | None = None,
+    vocab_size: int | None = None,
+) -> tf.data.Dataset:
+    """Every example once, in the order of the files.
+
+    All shards give equally many batches, as replicas in step need; examples of
+    zeros fill what is missing.
+
+    Args:
+      files: TFRecord files, compressed where the name ends in `.gz`.
+      schema: The features to parse; others in the files are ignored.
+      batch_size: The number of examples in each batch of this shard.
+      num_shards: The number of readers that share the examples.
+      shard: This reader's number, from 0; it takes every `num_shards`-th one.
+      max_examples: Where to stop, over all shards; None for all there are.
+      vocab_size: As for `training_dataset`.
+
+    Returns:
+      Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
+      one more: `is_real_example` [batch_size], int32, 0 where an example is
+      only there to fill.
+
+    Raises:
+      InputError: A file cannot be read, or its records do not fit the schema.
+    """
+    files = _non_empty(files, schema)
+    total = _count_examples(files, max_examples)
+    num_batches = -(-total // (batch_size * num_shards))
+    examples = tf.data.Dataset.from_tensor_slices(_sources(files))
+    examples = examples.flat_map(_read).take(total)
+    examples = examples.concatenate(_endless(_zero_example(schema)))
+    is_real = _endless(1).take(total).concatenate(_endless(0))
+    batches = (
+        tf.data.Dataset.zip(examples, is_real)
+        .shard(num_shards, shard)
+        .batch(batch_size, drop_remainder=True)
+        .take(num_batches)
+    )
+    parse = _parser(schema, vocab_size)
+    return _finish(
+        batches,
+        lambda serialized, is_real: {
+            **parse(serialized),
+            "is_real_example": is_real,
+        },
+    ).apply(tf.data.experimental.assert_cardinality(num_batches))
+
+
+@contextlib.contextmanager
+def input_errors(files: Sequence[str]) -> Iterator[None]:
+    """Explains what tf.data says about bad records, while batches are drawn.
+
+    Args:
+      files: The files the batches come from.
+
+    Raises:
+      InputError: A file has been damaged: it is named, with the record. Or
+        token ids do not fit the vocabulary, or a record not the schema.
+    """
+    try:
+        yield
+    except tf.errors.DataLossError as error:
+        for file in files:
+            records.verify(file)
+        raise InputError(f"Cannot read a record: {error.message}") from error
+    except tf.errors.InvalidArgumentError as error:
+        if explanation := _explain(error.message):
+            raise InputError(explanation) from error
+        raise
+
+
+def _explain(message: str) -> str | None:
+    """One line for the user, if a record is at fault; else None."""
+    if report := _OUTSIDE_VOCABULARY_REPORT.search(message):
+        name, smallest, largest, vocab_size = report.groups()
+        return (
+            f"Expected {name} from 0 to {int(vocab_size) - 1}, as vocab_size "
+            f"is {vocab_size}. Received: {name} from {smallest} to {largest}. "
+            "Make the records with the vocabulary of this model."
+        )
+    if report := _PARSE_REPORT.search(message):
+        return f"A record does not fit the others: {report[1]}"
+    return None
+
+
+def _non_empty(files: Sequence[str], schema: Schema) -> list[str]:
+    """The files that hold records, after a look at the first of each."""
+    with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        found = pool.map(
+            lambda file: records.check_first_record(file, schema), files
+        )
+        holds_records = dict(zip(files, found, strict=True))
+    for file in files:
+        if not holds_records[file]:
+            logging.warning("%s holds no records.", file)
+    if not any(holds_records.values()):
+        raise InputError(
+            f"Expected files with records. Received: {', '.join(files)}, "
+            "without any."
+        )
+    return [file for file in files if holds_records[file]]
+
+
+def _count_examples(files: Sequence[str], at_most: int | None = None) -> int:
+    """The number of records in all files, or `at_most` if there are more."""
+    total = 0
+    for file in files:
+        left = None if at_most is None else at_most - total
+        total += records.count_records(file, left)
+    return total
+
+
+def _epoch(
+    files: Sequence[str], seed: int, epoch: tf.Tensor
+) -> tf.data.Dataset:
+    """Every serialized example once, in an order made from (seed, epoch)."""
+    # tf.data mixes the program's global seed into each seed it is given. This
+    # sets that of the graph which flat_map is tracing, and no other: the order
+    # does not change with what else the program does.
+    tf.random.set_seed(1)
+    file_seed, record_seed = tf.unstack(
+        tf.random.stateless_uniform(
+            [2], [seed, epoch], None, None, tf.int64, alg="philox"
+        )
+    )
+    sources = tf.data.Dataset.from_tensor_slices(_sources(files))
+    sources = _shuffle(sources, len(files), file_seed)
+    examples = sources.interleave(
+        _read,
+        cycle_length=_FILES_AT_ONCE,
+        block_length=_RECORDS_IN_TURN,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return _shuffle(examples, _SHUFFLE_BUFFER, record_seed)
+
+
+def _shuffle(
+    dataset: tf.data.Dataset, buffer_size: int, seed: tf.Tensor
+) -> tf.data.Dataset:
+    """Shuffles in one fixed way: each epoch has a data set of its own."""
+    return dataset.shuffle(buffer_size, seed, reshuffle_each_iteration=False)
+
+
+def _sources(files: Sequence[str]) -> list[tuple[str, str]]:
+    """Each file with its compression, as tf.data wants it."""
+    return [(file, "GZIP" if file.endswith(".gz") else "") for file in files]
+
+
+def _read(source: tf.Tensor) -> tf.data.Dataset:
+    """The serialized examples of one of `_sources`."""
+    return tf.data.TFRecordDataset(source[0], source[1])
+
+
+def _endless(value: bytes | int) -> tf.data.Dataset:
+    """The same element for ever; numbers as int32."""
+    return tf.data.Dataset.from_tensors(tf.constant(value)).repeat()
+
+
+def _zero_example(schema: Schema) -> bytes:
+    """An example of zeros, serialized."""
+    zeros = {
+        feature.name: np.zeros((1, *feature.shape), feature.dtype)
+        for feature in schema
+    }
+    (example,) = records.encode_batch(schema, zeros)
+    return example
+
+
+def _parser(
+    schema: Schema, vocab_size: int | None
+) -> Callable[[tf.Tensor], _Batch]:
+    """A function from serialized examples [B] to features [B, *shape]."""
+    spec = {
+        feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
+        for feature in schema
+    }
+
+    def parse(serialized: tf.Tensor) -> _Batch:
+        features = tf.io.parse_example(serialized, spec)
+        if vocab_size is not None:
+            _check_vocabulary(features, vocab_size)
+        return {name: _narrow(values) for name, values in features.items()}
+
+    return parse
+
+
+def _narrow(values: tf.Tensor) -> tf.Tensor:
+    """int64, the only integers of the file format, as int32."""
+    return tf.cast(values, tf.int32) if values.dtype == tf.int64 else values
+
+
+def _check_vocabulary(features: _Batch, vocab_size: int) -> None:
+    """Fails where an embedding table would give NaN, zeros or another row."""
+    for name in VOCABULARY_FEATURES:
+        if name in features:
+            smallest = tf.reduce_min(features[name])
+            largest = tf.reduce_max(features[name])
+            tf.debugging.Assert(
+                (smallest >= 0) & (largest < vocab_size),
+                [_OUTSIDE_VOCABULARY, name, smallest, largest, vocab_size],
+            )
+
+
+def _finish(
+    batches: tf.data.Dataset, parse: Callable[..., _Batch]
+) -> tf.data.Dataset:
+    """Parses batches ahead of their use, without changing their order."""
+    options = tf.data.Options()
+    options.deterministic = True
+    # The shards are made here; a strategy is not to make them once more.
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    return (
+        batches.map(parse, tf.data.AUTOTUNE)
+        .prefetch(tf.data.AUTOTUNE)
+        .with_options(options)
+    )

@@ -1,0 +1,356 @@
+import logging
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.data import pipeline, records
+from bert_tf.data.schema import Feature, pretraining_schema
+from bert_tf.errors import InputError
+
+_SCHEMA = (
+    Feature("number", ()),
+    Feature("pair", (2,)),
+    Feature("weights", (3,), "float32"),
+)
+
+
+def _examples(numbers):
+    """Examples that can be told apart by `number`, which counts from 1."""
+    numbers = np.asarray(numbers, np.int64)
+    return {
+        "number": numbers,
+        "pair": numbers[:, np.newaxis] * [2, -3],
+        "weights": (numbers[:, np.newaxis] * [0.5, 0, 1]).astype(np.float32),
+    }
+
+
+def _write(path, batch, schema=_SCHEMA):
+    with records.RecordWriter(str(path)) as writer:
+        writer.write_all(records.encode_batch(schema, batch))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    """Examples 1 to 41 in four files, some compressed."""
+    folder = tmp_path_factory.mktemp("records")
+    names = ["a.tfrecord", "b.tfrecord.gz", "c.tfrecord", "d.tfrecord.gz"]
+    parts = np.split(np.arange(1, 42), [11, 18, 37])
+    return [
+        _write(folder / name, _examples(part))
+        for name, part in zip(names, parts, strict=True)
+    ]
+
+
+def _stream(paths, num_examples, **options):
+    """The numbers of the first examples of a training stream."""
+    options = {"batch_size": 20, "seed": 5, **options}
+    batches = pipeline.training_dataset(paths, _SCHEMA, **options)
+    batches = batches.take(-(-num_examples // options["batch_size"]))
+    numbers = [batch["number"] for batch in batches.as_numpy_iterator()]
+    return np.concatenate(numbers)[:num_examples].tolist()
+
+
+def _evaluate(paths, **options):
+    batches = pipeline.evaluation_dataset(paths, _SCHEMA, **options)
+    return list(batches.as_numpy_iterator())
+
+
+# training_dataset
+
+
+def test_every_epoch_holds_every_example_once_in_another_order(paths):
+    epochs = np.reshape(_stream(paths, 5 * 41), [5, 41])
+    assert (np.sort(epochs) == np.arange(1, 42)).all()
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 5
+    # Shuffled well: hardly an example follows its successor, or stays put.
+    assert np.mean(np.diff(epochs) == 1) < 0.1
+    assert np.mean(epochs == np.arange(1, 42)) < 0.1
+
+
+def test_batches_hold_whole_examples_of_the_right_types(paths):
+    batches = pipeline.training_dataset(paths, _SCHEMA, batch_size=7, seed=0)
+    assert batches.element_spec == {
+        "number": tf.TensorSpec([7], tf.int32),
+        "pair": tf.TensorSpec([7, 2], tf.int32),
+        "weights": tf.TensorSpec([7, 3], tf.float32),
+    }
+    for batch in batches.take(13).as_numpy_iterator():
+        for name, values in _examples(batch["number"]).items():
+            np.testing.assert_array_equal(batch[name], values)
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**40])
+def test_the_stream_is_a_function_of_files_and_seed(paths, seed):
+    stream = _stream(paths, 90, seed=seed)
+    tf.random.set_seed(seed + 1)
+    assert _stream(paths, 90, seed=seed) == stream
+    assert _stream(paths, 90, seed=seed + 1) != stream
+    assert _stream(paths, 90, seed=seed, batch_size=7) == stream
+
+
+def test_building_a_stream_leaves_the_programs_seed_alone(paths):
+    tf.random.set_seed(7)
+    expected = tf.random.uniform([5]).numpy()
+    tf.random.set_seed(7)
+    _stream(paths, 3)
+    np.testing.assert_array_equal(tf.random.uniform([5]), expected)
+
+
+# Within an epoch, at its first and last example, and several epochs on.
+@pytest.mark.parametrize("start", [1, 6, 40, 41, 42, 97, 3 * 41, 1000])
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_resumed_stream_goes_on_where_it_stopped(paths, start, num_shards):
+    whole = _stream(paths, start + 60)
+    for shard in range(num_shards):
+        resumed = _stream(
+            paths,
+            60 // num_shards,
+            start_example=start,
+            num_shards=num_shards,
+            shard=shard,
+            batch_size=5,
+        )
+        assert resumed == whole[start + shard :: num_shards]
+
+
+@pytest.mark.parametrize("num_shards", [2, 3])
+def test_the_batches_of_all_shards_are_one_global_batch(paths, num_shards):
+    def batches(batch_size, **options):
+        stream = _stream(
+            paths, batch_size * 11, batch_size=batch_size, **options
+        )
+        return np.reshape(stream, [11, batch_size])
+
+    whole = batches(5 * num_shards)
+    shards = [
+        batches(5, num_shards=num_shards, shard=shard)
+        for shard in range(num_shards)
+    ]
+    np.testing.assert_array_equal(np.stack(shards, -1).reshape(11, -1), whole)
+
+
+def test_a_buffer_smaller_than_the_data_resumes_too(paths, monkeypatch):
+    monkeypatch.setattr(pipeline, "_SHUFFLE_BUFFER", 5)
+    monkeypatch.setattr(pipeline, "_FILES_AT_ONCE", 2)
+    whole = _stream(paths, 100)
+    assert sorted(whole[41:82]) == list(range(1, 42))
+    assert _stream(paths, 47, start_example=53) == whole[53:]
+
+
+def test_a_strategy_does_not_shard_once_more(paths):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    batches = pipeline.training_dataset(paths, _SCHEMA, batch_size=6, seed=5)
+    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    numbers = [
+        np.concatenate(strategy.experimental_local_results(batch["number"]))
+        for batch in (next(iterator) for _ in range(8))
+    ]
+    assert np.concatenate(numbers).tolist() == _stream(paths, 48)
+
+
+# evaluation_dataset
+
+
+@pytest.mark.parametrize("max_examples", [None, 23, 100])
+@pytest.mark.parametrize("batch_size", [3, 64])
+@pytest.mark.parametrize("num_shards", [1, 2, 5])
+def test_every_example_is_evaluated_once(
+    paths, batch_size, num_shards, max_examples
+):
+    total = min(41, max_examples or 41)
+    shards = [
+        _evaluate(
+            paths,
+            batch_size=batch_size,
+            num_shards=num_shards,
+            shard=shard,
+            max_examples=max_examples,
+        )
+        for shard in range(num_shards)
+    ]
+    num_batches = -(-total // (batch_size * num_shards))
+    assert [len(batches) for batches in shards] == [num_batches] * num_shards
+    names = ("number", "is_real_example")
+    numbers, is_real = (
+        np.reshape(
+            [[batch[name] for batch in batches] for batches in shards],
+            [num_shards, -1],
+        ).T.reshape(-1)
+        for name in names
+    )
+    assert numbers[:total].tolist() == list(range(1, total + 1))
+    assert not numbers[total:].any()
+    assert is_real.tolist() == [1] * total + [0] * (len(numbers) - total)
+
+
+def test_evaluation_fills_with_zeros(paths):
+    (*_, last) = _evaluate(paths, batch_size=13)
+    assert last["is_real_example"].tolist() == [1, 1] + [0] * 11
+    assert last["is_real_example"].dtype == np.int32
+    for name, values in _examples([40, 41]).items():
+        np.testing.assert_array_equal(last[name][:2], values)
+        assert last[name].shape == (13, *values.shape[1:])
+        assert not last[name][2:].any()
+
+
+def test_evaluation_knows_its_length(paths):
+    batches = pipeline.evaluation_dataset(paths, _SCHEMA, batch_size=7)
+    assert len(batches) == 6
+
+
+def test_evaluation_counts_no_more_than_it_needs(paths, monkeypatch):
+    counted = []
+    count = records.count_records
+    monkeypatch.setattr(
+        records,
+        "count_records",
+        lambda path, at_most: (
+            counted.append((path, at_most)) or count(path, at_most)
+        ),
+    )
+    assert len(_evaluate(paths, batch_size=5, max_examples=10)) == 2
+    assert counted[0] == (paths[0], 10)
+    assert all(at_most == 0 for _, at_most in counted[1:])
+
+
+# Files that do not fit
+
+
+def test_empty_files_are_passed_over(paths, tmp_path, caplog):
+    empty = _write(tmp_path / "empty", _examples([]))
+    with caplog.at_level(logging.WARNING):
+        assert _stream([empty, *paths], 50) == _stream(paths, 50)
+    assert f"{empty} holds no records" in caplog.text
+    assert len(_evaluate([*paths, empty], batch_size=41)) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_there_must_be_records(tmp_path, count):
+    empty = [_write(tmp_path / "empty", _examples([]))] * count
+    with pytest.raises(InputError, match="Expected files with records"):
+        _stream(empty, 1)
+
+
+def test_every_files_first_record_is_compared_with_the_schema(paths, tmp_path):
+    schema = (*_SCHEMA[:2], Feature("weights", (7,), "float32"))
+    batch = {**_examples([1]), "weights": np.zeros((1, 7), np.float32)}
+    other = _write(tmp_path / "other", batch, schema)
+    for build in (_stream, lambda paths, _: _evaluate(paths, batch_size=1)):
+        with pytest.raises(InputError, match=f"weights .* in {other}"):
+            build([*paths, other], 1)
+
+
+def test_features_outside_the_schema_are_ignored(paths):
+    batches = pipeline.evaluation_dataset(paths, _SCHEMA[:1], batch_size=41)
+    (batch,) = batches.as_numpy_iterator()
+    assert set(batch) == {"number", "is_real_example"}
+
+
+@pytest.mark.parametrize("name", ["damaged", "damaged.gz"])
+def test_damage_is_named(paths, tmp_path, name):
+    path = tmp_path / name
+    _write(path, _examples(range(1, 31)))
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 4
+    path.write_bytes(data)
+    files = [*paths, str(path)]
+    with (
+        pytest.raises(InputError, match=re.escape(str(path))),
+        pipeline.input_errors(files),
+    ):
+        _evaluate(files, batch_size=5)
+
+
+@pytest.mark.parametrize(
+    "other", [_SCHEMA[1:], (*_SCHEMA[1:], Feature("number", (2,)))]
+)
+def test_a_record_that_differs_from_the_first_is_reported(tmp_path, other):
+    path = str(tmp_path / "mixed")
+    with records.RecordWriter(path) as writer:
+        writer.write_all(records.encode_batch(_SCHEMA, _examples([1, 2])))
+        writer.write_all(records.encode_batch(_SCHEMA[1:], _examples([3, 4])))
+    with (
+        pytest.raises(InputError, match=r"^A record does not fit.*number.*$"),
+        pipeline.input_errors([path]),
+    ):
+        _evaluate([path], batch_size=4)
+
+
+def test_input_errors_keeps_what_is_not_the_datas_fault():
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError),
+        pipeline.input_errors([]),
+    ):
+        tf.reshape(tf.zeros(3), [2])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("input_ids", 99), ("masked_lm_ids", 99), ("input_ids", -1)],
+)
+def test_ids_must_lie_in_the_vocabulary(tmp_path, name, value):
+    schema = pretraining_schema(11, 3)
+    batch = {
+        feature.name: np.zeros((7, *feature.shape), feature.dtype)
+        for feature in schema
+    }
+    batch[name][3, 2] = 98
+    path = _write(tmp_path / "f", batch, schema)
+
+    def draw():
+        batches = pipeline.training_dataset(
+            [path], schema, batch_size=7, seed=0, vocab_size=99
+        )
+        return next(iter(batches))
+
+    assert draw()[name].numpy().max() == 98
+    batch[name][3, 2] = value
+    _write(path, batch, schema)
+    smallest, largest = sorted([0, value])
+    with (
+        pytest.raises(InputError) as caught,
+        pipeline.input_errors([path]),
+    ):
+        draw()
+    assert str(caught.value).startswith(
+        f"Expected {name} from 0 to 98, as vocab_size is 99. Received: {name} "
+        f"from {smallest} to {largest}."
+    )
+
+
+# Remote files, and the original's own
+
+
+def test_remote_files(paths):
+    remote = []
+    for path in paths:
+        remote.append("ram://pipeline/" + path.rpartition("/")[2])
+        tf.io.gfile.copy(path, remote[-1], overwrite=True)
+    numbers = _stream(remote, 41, start_example=41)
+    assert numbers == _stream(paths, 41, start_example=41)
+
+
+def test_the_originals_records(shared_data):
+    folder = shared_data / "google_bert_outputs" / "pretraining"
+    paths = [str(folder / "tf_examples.tfrecord")]
+    schema = pretraining_schema(128, 20)
+    (batch,) = pipeline.evaluation_dataset(
+        paths, schema, batch_size=60, vocab_size=30_522
+    ).as_numpy_iterator()
+    assert batch["input_ids"].shape == (60, 128)
+    assert batch["masked_lm_weights"].sum() == 922
+    assert batch["next_sentence_labels"].sum() == 32
+    assert batch["is_real_example"].all()
+
+
+def test_the_originals_classifier_records(shared_data):
+    path = str(shared_data / "google_bert_outputs" / "mrpc" / "eval.tf_record")
+    schema = (Feature("input_ids", (128,)), Feature("label_ids", ()))
+    total = records.count_records(path)
+    batches = pipeline.evaluation_dataset([path], schema, batch_size=8)
+    labels = [batch["label_ids"] for batch in batches.as_numpy_iterator()]
+    assert len(batches) == -(-total // 8)
+    assert set(np.concatenate(labels).tolist()) == {0, 1}
