@@ -8,12 +8,13 @@ import contextlib
 import errno
 import glob
 import gzip
+import io
 import os
 import posixpath
 import re
 import secrets
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from bert_tf.errors import InputError
 
@@ -124,7 +125,7 @@ def remove(path: str) -> None:
         os.remove(path)
 
 
-def open_read(path: str) -> BinaryIO:
+def open_read(path: str) -> io.BufferedIOBase:
     """Opens a file for reading bytes; what ends in `.gz` is decompressed.
 
     Raises:
@@ -133,14 +134,14 @@ def open_read(path: str) -> BinaryIO:
     compressed = path.endswith(".gz")
     with _blaming("read", path):
         if not is_remote(path):
-            return (gzip.open if compressed else open)(path, "rb")
+            return gzip.GzipFile(path) if compressed else open(path, "rb")
         file = _gfile().GFile(path, "rb")
         file.seek(0)  # A GFile is opened by its first use only.
         return gzip.GzipFile(fileobj=file) if compressed else file
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str) -> Iterator[BinaryIO]:
+def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     """Yields a file that appears under `path` only when it is complete.
 
     The bytes go to `<path>.tmp-<process>-<random>`, which is renamed when the
@@ -168,7 +169,7 @@ def atomic_writer(path: str) -> Iterator[BinaryIO]:
         raise
 
 
-def _open_write(temporary: str, path: str) -> BinaryIO:
+def _open_write(temporary: str, path: str) -> io.BufferedIOBase:
     """Opens the temporary of `path`, in a directory made where missing."""
     folder = posixpath.dirname(path)
     with _blaming("write", path):
@@ -179,7 +180,7 @@ def _open_write(temporary: str, path: str) -> BinaryIO:
         return (_gfile().GFile if is_remote(path) else open)(temporary, "wb")
 
 
-def _flush_to_disk(file: BinaryIO) -> None:
+def _flush_to_disk(file: io.BufferedIOBase) -> None:
     """Waits for the disk, so that a crash cannot leave a renamed empty file."""
     file.flush()
     if hasattr(file, "fileno"):

@@ -8,12 +8,13 @@ CRC-32C of those 8 bytes (uint32), the data, the masked CRC-32C of the data
 import contextlib
 import functools
 import gzip
+import io
 import itertools
 import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -142,7 +143,9 @@ def _join(columns: list[_Columns]) -> _Columns:
     """Sets columns side by side."""
     parts = [part for column in columns for part in column.parts]
     keep = [keep for column in columns for keep in column.keep]
-    return _Columns(parts, keep, sum(column.sizes for column in columns))
+    return _Columns(
+        parts, keep, np.sum([column.sizes for column in columns], 0)
+    )
 
 
 def _constant(data: bytes, rows: int) -> _Columns:
@@ -224,7 +227,7 @@ class RecordWriter:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *exception: object) -> bool | None:
+    def __exit__(self, *exception: Any) -> bool | None:
         return self._stack.__exit__(*exception)
 
     def write(self, record: bytes) -> None:
@@ -387,7 +390,7 @@ def _gzip_faults(path: str) -> Iterator[None]:
 class _FrameReader:
     """Walks the frames of an open TFRecord file and says where it fails."""
 
-    def __init__(self, path: str, file: BinaryIO) -> None:
+    def __init__(self, path: str, file: io.BufferedIOBase) -> None:
         self._path = path
         self._file = file
         # Elsewhere, moving forward means reading; and GFile may not pass the

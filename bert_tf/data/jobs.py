@@ -1,0 +1,131 @@
+"""One function over many tasks, in this process or in several.
+
+The workers are fresh interpreters ("spawn"): nothing of this process leaks
+into them, and they import what the function needs and nothing else, so that
+they start in a fraction of a second. Results come in the order of the tasks
+and few tasks are under way at a time: neither the number of workers nor the
+length of the job shows in the output or in the memory used.
+"""
+
+import collections
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from types import FrameType
+from typing import NoReturn, TypeVar
+
+from bert_tf.errors import InputError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+# Enough that no worker waits for the reader of the results, few enough that
+# the tasks and results under way stay a small part of the memory.
+TASKS_PER_WORKER = 3
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(
+    tasks: Iterable[Task],
+    function: Callable[[Task], Result],
+    num_workers: int,
+) -> Iterator[Result]:
+    """Yields `function(task)` for each task, in the order of the tasks.
+
+    Args:
+      tasks: Read lazily, a few tasks ahead of the results.
+      function: Pure and picklable: a module's function or a
+        `functools.partial` of one. Its exceptions are raised here.
+      num_workers: Processes; with 1, or with a single task, everything runs
+        in this process.
+
+    Raises:
+      InputError: A worker was killed, most often for lack of memory.
+    """
+    tasks = iter(tasks)
+    ahead = list(itertools.islice(tasks, 2))
+    tasks = itertools.chain(ahead, tasks)
+    if num_workers == 1 or len(ahead) < 2:
+        yield from map(function, tasks)
+    else:
+        yield from _run_in_pool(tasks, function, num_workers)
+
+
+def _run_in_pool(
+    tasks: Iterator[Task],
+    function: Callable[[Task], Result],
+    num_workers: int,
+) -> Iterator[Result]:
+    pool = futures.ProcessPoolExecutor(
+        num_workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_end_with_parent,
+    )
+    pending: collections.deque[futures.Future[Result]] = collections.deque()
+    try:
+        for task in tasks:
+            with _signals_blocked():
+                pending.append(pool.submit(function, task))
+            if len(pending) == TASKS_PER_WORKER * num_workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise InputError(
+            "a worker process was killed from outside, most often for lack of "
+            f"memory. Received: {num_workers} workers; try fewer"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Starts workers deaf to Ctrl-C, which a terminal sends to all of a group.
+
+    A worker inherits the mask. It ends when this process lets go of it, so
+    that one process alone decides, and no worker prints a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    """Makes a worker exit when its parent is gone, even by SIGKILL."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this runs in workers only
+
+    def wait() -> NoReturn:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextlib.contextmanager
+def clean_stop() -> Iterator[None]:
+    """Turns Ctrl-C, SIGTERM and SIGHUP into SystemExit inside the block.
+
+    Thus every `finally` and `with` of the work runs and nothing half done is
+    left behind. For the main thread, the only one that gets signals.
+    """
+    before = {number: signal.signal(number, _exit) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    """Leaves with the status that a shell gives to a killed command."""
+    raise SystemExit(128 + number)
