@@ -8,14 +8,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.modeling import (
-    ACTIVATIONS,
-    BertLayer,
-    BertModel,
-    dense,
-    initializer,
-    layer_norm,
-)
+from bert_tf.modeling import ACTIVATIONS, BertLayer, BertModel, FromConfig
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -24,8 +17,8 @@ class Transform(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.dense = dense(self.config, self.config.hidden_size, "dense")
-        self.layer_norm = layer_norm()
+        self.dense = self.make_dense(self.config.hidden_size)
+        self.layer_norm = self.make_layer_norm()
 
     def build(self, input_shape=None):
         self.dense.build((None, None, self.config.hidden_size))
@@ -47,7 +40,7 @@ class MaskedLanguageModel(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.transform = Transform(self.config, name="transform")
+        self.transform = self.make_part(Transform, "transform")
 
     def build(self, input_shape=None):
         self.transform.build()
@@ -95,7 +88,7 @@ class NextSentence(BertLayer):
         self.output_weights = self.add_weight(
             name="output_weights",
             shape=(2, self.config.hidden_size),
-            initializer=initializer(self.config),
+            initializer=self.make_initializer(),
         )
         self.output_bias = self.add_weight(
             name="output_bias", shape=(2,), initializer="zeros"
@@ -113,10 +106,8 @@ class PretrainingHeads(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.masked_lm = MaskedLanguageModel(self.config, name="predictions")
-        self.next_sentence = NextSentence(
-            self.config, name="seq_relationship"
-        )
+        self.masked_lm = self.make_part(MaskedLanguageModel, "predictions")
+        self.next_sentence = self.make_part(NextSentence, "seq_relationship")
 
     def build(self, input_shape=None):
         self.masked_lm.build()
@@ -124,7 +115,7 @@ class PretrainingHeads(BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertPretrainer(keras.Model):
+class BertPretrainer(FromConfig, keras.Model):
     """BERT with the masked-LM and next-sentence heads.
 
     Args:
@@ -137,12 +128,9 @@ class BertPretrainer(keras.Model):
         name: str = "bert_pretrainer",
         **kwargs,
     ):
-        super().__init__(name=name, **kwargs)
-        if isinstance(config, dict):
-            config = BertConfig.from_dict(config)
-        self.config = config
-        self.bert = BertModel(config, name="bert")
-        self.cls = PretrainingHeads(config, name="cls")
+        super().__init__(config, name=name, **kwargs)
+        self.bert = self.make_part(BertModel, "bert")
+        self.cls = self.make_part(PretrainingHeads, "cls")
 
     def build(self, input_shape=None):
         self.bert.build()
@@ -173,6 +161,3 @@ class BertPretrainer(keras.Model):
                 encoded["pooled_output"]
             ),
         }
-
-    def get_config(self):
-        return {**super().get_config(), "config": self.config.to_dict()}

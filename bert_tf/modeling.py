@@ -78,27 +78,11 @@ class Dropout(keras.layers.Dropout):
         return keras.random.dropout(inputs, self.rate, seed=GivenSeed(seed))
 
 
-def initializer(config: BertConfig) -> keras.Initializer:
-    """The original's initializer; a new one for each weight.
+class FromConfig:
+    """What layers and models that are made from a `BertConfig` share.
 
-    A Keras initializer draws the same values each time that it is used, so
-    query, key and value must not share one.
+    Their parts have their dtype policy, and a config of their own class.
     """
-    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
-
-def dense(config: BertConfig, units: int, name: str) -> keras.layers.Dense:
-    return keras.layers.Dense(
-        units, kernel_initializer=initializer(config), name=name
-    )
-
-
-def layer_norm() -> keras.layers.LayerNormalization:
-    return keras.layers.LayerNormalization(epsilon=1e-12, name="LayerNorm")
-
-
-class BertLayer(keras.layers.Layer):
-    """A layer that is made from a `BertConfig` alone."""
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
@@ -108,6 +92,43 @@ class BertLayer(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}
+
+    def make_part(self, layer: type["BertLayer"], name: str) -> "BertLayer":
+        """Makes an inner layer of the same config and policy."""
+        return layer(self.config, name=name, dtype=self.dtype_policy)
+
+    def make_dense(self, units: int, name: str = "dense") -> keras.layers.Dense:
+        """Makes a dense layer with the original's initialization."""
+        return keras.layers.Dense(
+            units,
+            kernel_initializer=self.make_initializer(),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def make_initializer(self) -> keras.Initializer:
+        """Makes the original's initializer, a new one for each weight.
+
+        A Keras initializer draws the same values each time that it is used,
+        so query, key and value must not share one.
+        """
+        return keras.initializers.TruncatedNormal(
+            stddev=self.config.initializer_range
+        )
+
+    def make_layer_norm(self) -> keras.layers.LayerNormalization:
+        """Makes a layer norm with the original's epsilon."""
+        return keras.layers.LayerNormalization(
+            epsilon=1e-12, name="LayerNorm", dtype=self.dtype_policy
+        )
+
+    def make_dropout(self, rate: float) -> Dropout:
+        """Makes a dropout layer."""
+        return Dropout(rate, dtype=self.dtype_policy)
+
+
+class BertLayer(FromConfig, keras.layers.Layer):
+    """A layer that is made from a `BertConfig`."""
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -119,8 +140,8 @@ class Embeddings(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.layer_norm = layer_norm()
-        self.dropout = Dropout(self.config.hidden_dropout_prob)
+        self.layer_norm = self.make_layer_norm()
+        self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
 
     def build(self, input_shape=None):
         self.word_embeddings = self._table("word", self.config.vocab_size)
@@ -136,7 +157,7 @@ class Embeddings(BertLayer):
         return self.add_weight(
             name=f"{name}_embeddings",
             shape=(rows, self.config.hidden_size),
-            initializer=initializer(self.config),
+            initializer=self.make_initializer(),
         )
 
     def call(self, input_ids, segment_ids, training=False, seed=None):
@@ -173,10 +194,12 @@ class SelfAttention(BertLayer):
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
         hidden_size = self.config.hidden_size
-        self.query = dense(self.config, hidden_size, "query")
-        self.key = dense(self.config, hidden_size, "key")
-        self.value = dense(self.config, hidden_size, "value")
-        self.dropout = Dropout(self.config.attention_probs_dropout_prob)
+        self.query = self.make_dense(hidden_size, "query")
+        self.key = self.make_dense(hidden_size, "key")
+        self.value = self.make_dense(hidden_size, "value")
+        self.dropout = self.make_dropout(
+            self.config.attention_probs_dropout_prob
+        )
 
     def build(self, input_shape=None):
         for projection in (self.query, self.key, self.value):
@@ -207,7 +230,10 @@ class SelfAttention(BertLayer):
         value = self._heads(self.value(x))  # [B, N, S, D]
         query = query * (1.0 / math.sqrt(query.shape[-1]))
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        scores = ops.cast(scores, "float32") + attention_bias  # [B, N, S, S]
+        # Keras hands the bias over in the compute dtype.
+        scores = ops.cast(scores, "float32") + ops.cast(
+            attention_bias, "float32"
+        )  # [B, N, S, S]
         probabilities = ops.cast(ops.softmax(scores), self.compute_dtype)
         kept = self.dropout(probabilities, training=training, seed=seed)
         context = ops.transpose(ops.matmul(kept, value), (0, 2, 1, 3))
@@ -223,9 +249,9 @@ class ResidualOutput(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.dense = dense(self.config, self.config.hidden_size, "dense")
-        self.dropout = Dropout(self.config.hidden_dropout_prob)
-        self.layer_norm = layer_norm()
+        self.dense = self.make_dense(self.config.hidden_size)
+        self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
+        self.layer_norm = self.make_layer_norm()
 
     def build(self, input_shape):
         self.dense.build(input_shape)
@@ -243,8 +269,8 @@ class Attention(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.self_attention = SelfAttention(self.config, name="self")
-        self.residual = ResidualOutput(self.config, name="output")
+        self.self_attention = self.make_part(SelfAttention, "self")
+        self.residual = self.make_part(ResidualOutput, "output")
 
     def build(self, input_shape=None):
         shape = (None, None, self.config.hidden_size)
@@ -256,9 +282,7 @@ class Attention(BertLayer):
         context, probabilities = self.self_attention(
             x, attention_bias, training=training, seed=seed
         )
-        x = self.residual(
-            context, x, training=training, seed=fold_in(seed, 1)
-        )
+        x = self.residual(context, x, training=training, seed=fold_in(seed, 1))
         return x, probabilities
 
 
@@ -268,7 +292,7 @@ class Intermediate(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.dense = dense(self.config, self.config.intermediate_size, "dense")
+        self.dense = self.make_dense(self.config.intermediate_size)
 
     def build(self, input_shape=None):
         self.dense.build((None, None, self.config.hidden_size))
@@ -291,9 +315,9 @@ class TransformerBlock(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.attention = Attention(self.config, name="attention")
-        self.intermediate = Intermediate(self.config, name="intermediate")
-        self.residual = ResidualOutput(self.config, name="output")
+        self.attention = self.make_part(Attention, "attention")
+        self.intermediate = self.make_part(Intermediate, "intermediate")
+        self.residual = self.make_part(ResidualOutput, "output")
 
     def build(self, input_shape=None):
         self.attention.build()
@@ -328,7 +352,7 @@ class Encoder(BertLayer):
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
         self.blocks = [
-            TransformerBlock(self.config, name=f"layer_{index}")
+            self.make_part(TransformerBlock, f"layer_{index}")
             for index in range(self.config.num_hidden_layers)
         ]
 
@@ -368,7 +392,7 @@ class Pooler(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.dense = dense(self.config, self.config.hidden_size, "dense")
+        self.dense = self.make_dense(self.config.hidden_size)
 
     def build(self, input_shape=None):
         self.dense.build((None, self.config.hidden_size))
@@ -379,7 +403,7 @@ class Pooler(BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertModel(keras.Model):
+class BertModel(FromConfig, keras.Model):
     """The BERT encoder: token ids in, vectors out.
 
     Example:
@@ -405,15 +429,12 @@ class BertModel(keras.Model):
         name: str = "bert",
         **kwargs,
     ):
-        super().__init__(name=name, **kwargs)
-        if isinstance(config, dict):
-            config = BertConfig.from_dict(config)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
         self.output_hidden_states = output_hidden_states
         self.output_attentions = output_attentions
-        self.embeddings = Embeddings(config, name="embeddings")
-        self.encoder = Encoder(config, name="encoder")
-        self.pooler = Pooler(config, name="pooler")
+        self.embeddings = self.make_part(Embeddings, "embeddings")
+        self.encoder = self.make_part(Encoder, "encoder")
+        self.pooler = self.make_part(Pooler, "pooler")
 
     def build(self, input_shape=None):
         for part in (self.embeddings, self.encoder, self.pooler):
@@ -473,7 +494,6 @@ class BertModel(keras.Model):
     def get_config(self):
         return {
             **super().get_config(),
-            "config": self.config.to_dict(),
             "output_hidden_states": self.output_hidden_states,
             "output_attentions": self.output_attentions,
         }

@@ -1,0 +1,319 @@
+"""The encoder: the original's numbers, shapes, seeds, saving."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertPretrainer
+from bert_tf.modeling import (
+    Attention,
+    BertModel,
+    Dropout,
+    Embeddings,
+    Encoder,
+    Intermediate,
+    Pooler,
+    ResidualOutput,
+    SelfAttention,
+    TransformerBlock,
+    attention_bias,
+    checkpoint_variables,
+)
+
+# Odd sizes, no two alike: swapped axes cannot pass.
+B, S, H, N, I, V = 3, 7, 20, 5, 31, 53
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=H,
+    num_hidden_layers=2,
+    num_attention_heads=N,
+    intermediate_size=I,
+    max_position_embeddings=11,
+    type_vocab_size=2,
+)
+
+
+def features(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        "input_ids": random.integers(0, V, (B, S)),
+        "input_mask": np.array([[1] * 7, [1] * 4 + [0] * 3, [1] + [0] * 6]),
+        "segment_ids": random.integers(0, 2, (B, S)),
+    }
+
+
+@pytest.fixture(scope="module")
+def model() -> BertModel:
+    keras.utils.set_random_seed(1)
+    model = BertModel(CONFIG, output_hidden_states=True, output_attentions=True)
+    model.build()
+    return model
+
+
+@pytest.fixture(scope="module")
+def oracle(golden):
+    arrays = np.load(golden / "google_oracle.npz")
+    config = BertConfig(
+        vocab_size=120,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        type_vocab_size=2,
+    )
+    return config, arrays
+
+
+def test_every_encoder_output_is_the_originals(oracle):
+    config, arrays = oracle
+    model = BertModel(config, output_hidden_states=True)
+    model.build()
+    for name, variable in checkpoint_variables(model).items():
+        variable.assign(arrays[f"weights/{name}"])
+    outputs = model(
+        {
+            name: arrays[f"expected/{name}"]
+            for name in ("input_ids", "input_mask", "segment_ids")
+        }
+    )
+    embedded, *layers = outputs["hidden_states"]
+    for name, value in {
+        "embedding_output": embedded,
+        "all_encoder_layers": ops.stack(layers),
+        "sequence_output": outputs["sequence_output"],
+        "pooled_output": outputs["pooled_output"],
+    }.items():
+        expected = arrays[f"expected/{name}"]
+        np.testing.assert_allclose(value, expected, atol=2e-5, err_msg=name)
+
+
+def test_the_golden_copy_is_the_oracle(oracle, shared_data):
+    _, arrays = oracle
+    folder = shared_data / "google_oracle"
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    assert config == oracle[0]
+    expected = np.load(folder / "expected.npz")
+    for name in expected.files:
+        np.testing.assert_array_equal(
+            arrays[f"expected/{name}"], expected[name]
+        )
+
+
+def test_variables_are_named_as_in_a_tf1_checkpoint(oracle):
+    config, arrays = oracle
+    model = BertPretrainer(config)
+    model.build()
+    shapes = {
+        name.removeprefix("weights/"): arrays[name].shape
+        for name in arrays.files
+        if name.startswith("weights/") and name != "weights/global_step"
+    }
+    ours = {
+        name: tuple(variable.shape)
+        for name, variable in checkpoint_variables(model).items()
+    }
+    assert ours == shapes
+
+
+def test_a_model_of_ones_own_keeps_the_names():
+    inputs = {"input_ids": keras.Input((S,), dtype="int32", name="input_ids")}
+    pooled = BertModel(CONFIG)(inputs)["pooled_output"]
+    model = keras.Model(inputs, keras.layers.Dense(2, name="top")(pooled))
+    names = checkpoint_variables(model)
+    assert "bert/embeddings/word_embeddings" in names
+    assert "top/kernel" in names
+
+
+def test_shapes(model):
+    outputs = model(features())
+    assert outputs["sequence_output"].shape == (B, S, H)
+    assert outputs["pooled_output"].shape == (B, H)
+    assert [x.shape for x in outputs["hidden_states"]] == [(B, S, H)] * 3
+    assert [x.shape for x in outputs["attentions"]] == [(B, N, S, S)] * 2
+
+
+def test_mask_and_segments_have_defaults(model):
+    ids = features()["input_ids"]
+    explicit = model(
+        {
+            "input_ids": ids,
+            "input_mask": np.ones_like(ids),
+            "segment_ids": np.zeros_like(ids),
+        }
+    )
+    np.testing.assert_array_equal(
+        model({"input_ids": ids})["pooled_output"], explicit["pooled_output"]
+    )
+
+
+def test_padding_changes_nothing(model):
+    short = {k: v[1:2, :4] for k, v in features().items()}
+    long = {k: v[1:2] for k, v in features().items()}
+    np.testing.assert_allclose(
+        model(short)["sequence_output"][0],
+        model(long)["sequence_output"][0, :4],
+        atol=1e-5,
+    )
+
+
+def test_a_row_of_padding_alone_attends_evenly():
+    layer = SelfAttention(CONFIG)
+    layer.build()
+    x = np.random.default_rng(0).normal(size=(1, S, H)).astype("float32")
+    context, probabilities = layer(x, attention_bias(np.zeros((1, S))))
+    plain, expected = layer(x, attention_bias(np.ones((1, S))))
+    np.testing.assert_allclose(probabilities, expected, atol=1e-3)
+    assert np.isfinite(context).all()
+
+
+def test_attention_is_the_formula():
+    """softmax(Q K^T / sqrt(D)) V, head by head, in plain NumPy."""
+    layer = SelfAttention(CONFIG)
+    layer.build()
+    x = np.random.default_rng(3).normal(size=(B, S, H)).astype("float32")
+    context, _ = layer(x, attention_bias(features()["input_mask"]))
+    q, k, v = (
+        x @ np.array(p.kernel) + np.array(p.bias)
+        for p in (layer.query, layer.key, layer.value)
+    )
+    width = H // N
+    for head in range(N):
+        part = slice(head * width, (head + 1) * width)
+        scores = q[..., part] @ k[..., part].swapaxes(1, 2) / width**0.5
+        scores += (features()["input_mask"][:, None] - 1) * 10000.0
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        np.testing.assert_allclose(
+            context[..., part], weights @ v[..., part], atol=1e-5
+        )
+
+
+def test_too_long_a_sequence_is_an_error(model):
+    with pytest.raises(ValueError, match="at most 11 positions.* 12"):
+        model({"input_ids": np.zeros((1, 12), "int32")})
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Attention,
+        Embeddings,
+        Encoder,
+        Intermediate,
+        Pooler,
+        ResidualOutput,
+        SelfAttention,
+        TransformerBlock,
+        BertModel,
+    ],
+)
+def test_config_round_trip(layer):
+    made = layer(CONFIG, name="mine", dtype="mixed_bfloat16")
+    text = json.dumps(keras.saving.serialize_keras_object(made))
+    again = keras.saving.deserialize_keras_object(json.loads(text))
+    assert type(again) is layer
+    assert again.get_config() == made.get_config()
+    assert again.config == CONFIG
+    assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_saved_model_gives_the_same_numbers(model, tmp_path):
+    path = tmp_path / "bert.keras"
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    expected = model(features())
+    for name, value in loaded(features()).items():
+        keras.tree.map_structure(
+            np.testing.assert_array_equal, value, expected[name]
+        )
+
+
+def test_query_key_and_value_start_apart(model):
+    attention = model.encoder.blocks[0].attention.self_attention
+    assert not np.array_equal(attention.query.kernel, attention.key.kernel)
+    assert not np.array_equal(attention.key.kernel, attention.value.kernel)
+
+
+def test_initial_weights_are_cut_at_two_sigma(model):
+    for name, variable in checkpoint_variables(model).items():
+        value = np.array(variable)
+        if name.endswith(("gamma", "beta", "bias")):
+            assert (value == name.endswith("gamma")).all(), name
+        else:
+            assert np.abs(value).max() <= 0.04
+            assert 0.014 < value.std() < 0.02
+
+
+class TestSeeds:
+    """Dropout is a function of the seed that is handed in."""
+
+    seed = np.array([5, 6], "int32")
+
+    def test_same_seed_same_output(self, model):
+        first = model(features(), training=True, seed=self.seed)
+        again = model(features(), training=True, seed=self.seed)
+        np.testing.assert_array_equal(
+            first["sequence_output"], again["sequence_output"]
+        )
+
+    def test_other_seed_other_output(self, model):
+        first = model(features(), training=True, seed=self.seed)
+        other = model(features(), training=True, seed=self.seed + 1)
+        assert not np.allclose(
+            first["sequence_output"], other["sequence_output"]
+        )
+
+    def test_without_training_the_seed_is_idle(self, model):
+        np.testing.assert_array_equal(
+            model(features(), seed=self.seed)["sequence_output"],
+            model(features())["sequence_output"],
+        )
+
+    def test_without_a_seed_each_call_draws_anew(self, model):
+        first = model(features(), training=True)["sequence_output"]
+        assert not np.allclose(
+            first, model(features(), training=True)["sequence_output"]
+        )
+
+    def test_each_place_has_a_mask_of_its_own(self):
+        """Two blocks with the same weights still drop different values."""
+        config = BertConfig.from_dict(
+            CONFIG.to_dict() | {"hidden_dropout_prob": 0.5}
+        )
+        masks = []
+        original = keras.random.dropout
+
+        def spy(inputs, rate, seed):
+            masks.append(tuple(np.array(seed.next()).tolist()))
+            return original(inputs, rate, seed=seed)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keras.random, "dropout", spy)
+            BertModel(config)(features(), training=True, seed=self.seed)
+        places = 1 + 3 * config.num_hidden_layers
+        assert len(masks) == len(set(masks)) == places
+
+    def test_share_and_scale_of_what_is_kept(self):
+        x = np.ones((100, 1000), "float32")
+        kept = np.array(Dropout(0.3)(x, training=True, seed=self.seed))
+        assert abs((kept == 0).mean() - 0.3) < 0.01
+        np.testing.assert_allclose(kept[kept > 0], 1 / 0.7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(model, policy):
+    half = BertModel(CONFIG, dtype=policy)
+    half.build()
+    ours = checkpoint_variables(half)
+    for name, variable in checkpoint_variables(model).items():
+        ours[name].assign(variable)
+        assert ours[name].dtype == "float32"
+    output = half(features())["sequence_output"]
+    assert output.dtype == keras.DTypePolicy(policy).compute_dtype
+    expected = model(features())["sequence_output"]
+    np.testing.assert_allclose(ops.cast(output, "float32"), expected, atol=0.1)
