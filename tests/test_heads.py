@@ -90,7 +90,11 @@ def test_logits_are_those_of_the_positions():
     logits = head(x, positions, table)
     for b in range(B):
         for p in range(P):
-            alone = head(x[b : b + 1, positions[b, p]][:, None], [[0]], table)
+            alone = head(
+                x[b : b + 1, positions[b, p]][:, None],
+                np.zeros((1, 1), int),
+                table,
+            )
             np.testing.assert_allclose(logits[b, p], alone[0, 0], atol=1e-5)
 
 
@@ -99,7 +103,8 @@ def test_input_and_output_share_the_table(model):
     table = model.bert.embeddings.word_embeddings
     unused = np.setdiff1d(np.arange(V), features()["input_ids"])[0]
     moved = np.array(table)
-    moved[unused] += 1.0
+    # Not by one number: the hidden states have the mean 0.
+    moved[unused] += np.arange(H)
     kept = np.array(table)
     table.assign(moved)
     after = np.array(model(features())["masked_lm_logits"])

@@ -166,7 +166,7 @@ def test_a_row_of_padding_alone_attends_evenly():
     layer.build()
     x = np.random.default_rng(0).normal(size=(1, S, H)).astype("float32")
     context, probabilities = layer(x, attention_bias(np.zeros((1, S))))
-    plain, expected = layer(x, attention_bias(np.ones((1, S))))
+    _, expected = layer(x, attention_bias(np.ones((1, S))))
     np.testing.assert_allclose(probabilities, expected, atol=1e-3)
     assert np.isfinite(context).all()
 
@@ -194,7 +194,7 @@ def test_attention_is_the_formula():
 
 
 def test_too_long_a_sequence_is_an_error(model):
-    with pytest.raises(ValueError, match="at most 11 positions.* 12"):
+    with pytest.raises(ValueError, match=r"at most 11 positions.* 12"):
         model({"input_ids": np.zeros((1, 12), "int32")})
 
 
