@@ -4,14 +4,30 @@
 name beside it, a stray word is an error (`--do_lower_case False` sets the flag
 to *true* and leaves "False" over, which the original never said), and what the
 user can mend is told in one line without a traceback.
+
+The flags that several scripts share are defined here in groups. A group has
+one function that defines it and one that turns it into the plain dataclass
+that the library takes.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+# Before TensorFlow is imported anywhere: its C++ code greets with ten lines
+# about oneDNN and missing GPU drivers.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags, logging
 
 from bert_tf.errors import InputError
+
+# TensorFlow takes seconds to import: scripts that do without it, and --help,
+# shall not wait for it.
+if TYPE_CHECKING:
+    from bert_tf.training.distribution import DistributionConfig
+    from bert_tf.training.estimator import TrainingConfig
 
 FLAGS = flags.FLAGS
 
@@ -55,3 +71,127 @@ def _fail(message: str, status: int) -> None:
     line = " ".join(message.split())
     print(f"{sys.argv[0]}: error: {line}", file=sys.stderr)
     sys.exit(status)
+
+
+def define_device_flags() -> None:
+    """Defines which devices to use, with the original's names."""
+    flags.DEFINE_enum(
+        "distribution_strategy",
+        "auto",
+        ["auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu"],
+        "Devices: auto takes a TPU if --use_tpu, the workers of TF_CONFIG, "
+        "all GPUs, or one device.",
+    )
+    flags.DEFINE_bool("use_tpu", False, "Whether to use a Cloud TPU.")
+    flags.DEFINE_string(
+        "tpu_name", None, 'Name or grpc:// address of the TPU; "local" on it.'
+    )
+    flags.DEFINE_string("tpu_zone", None, "GCE zone of the TPU.")
+    flags.DEFINE_string("gcp_project", None, "Project of the TPU.")
+    flags.DEFINE_string("master", None, "Address of the TPU's master.")
+    flags.DEFINE_integer(
+        "num_tpu_cores",
+        8,
+        "Accepted for old command lines; the TPU itself says how many it has.",
+    )
+    flags.DEFINE_integer(
+        "iterations_per_loop",
+        1000,
+        "Most steps of one call into TensorFlow; on a TPU exactly so many.",
+    )
+    flags.DEFINE_enum(
+        "mixed_precision",
+        "float32",
+        ["float32", "bfloat16"],
+        "Type of the activations; weights are float32 always.",
+    )
+    flags.DEFINE_enum(
+        "jit_compile",
+        "auto",
+        ["auto", "true", "false"],
+        "Whether XLA compiles the step; auto takes what is faster.",
+    )
+
+
+def connect() -> Any:
+    """Sets the precision and returns the strategy that the flags ask for."""
+    import keras
+
+    from bert_tf.training.distribution import make_strategy
+
+    policies = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+    keras.config.set_dtype_policy(policies[FLAGS.mixed_precision])
+    return make_strategy(_distribution_config())
+
+
+def _distribution_config() -> "DistributionConfig":
+    from bert_tf.training.distribution import DistributionConfig
+
+    address = FLAGS.tpu_name or FLAGS.master
+    return DistributionConfig(
+        strategy="tpu" if FLAGS.use_tpu else FLAGS.distribution_strategy,
+        tpu_name=address if FLAGS.use_tpu else FLAGS.tpu_name,
+        tpu_zone=FLAGS.tpu_zone,
+        gcp_project=FLAGS.gcp_project,
+    )
+
+
+def define_training_flags() -> None:
+    """Defines how to train, apart from the number of steps."""
+    flags.DEFINE_integer(
+        "train_batch_size", 32, "Examples of one update, over all devices."
+    )
+    flags.DEFINE_integer(
+        "eval_batch_size", 8, "Examples of one evaluation batch."
+    )
+    flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.")
+    flags.DEFINE_enum(
+        "optimizer", "adamw", ["adamw", "lamb"], "BERT's Adam, or LAMB."
+    )
+    flags.DEFINE_float("weight_decay_rate", 0.01, "Decoupled weight decay.")
+    flags.DEFINE_float(
+        "max_grad_norm", 1.0, "Gradients are clipped to it; 0 for not at all."
+    )
+    flags.DEFINE_integer(
+        "gradient_accumulation_steps",
+        1,
+        "Parts that a batch is cut into: less memory, the same result.",
+    )
+    flags.DEFINE_integer(
+        "save_checkpoints_steps", 1000, "Steps between two checkpoints."
+    )
+    flags.DEFINE_integer(
+        "keep_checkpoint_max", 5, "Newest checkpoints to keep; 0 keeps all."
+    )
+    flags.DEFINE_integer(
+        "log_steps", 100, "Steps between two log lines and summaries."
+    )
+    flags.DEFINE_integer(
+        "random_seed", 12345, "Decides weights, dropout and order of the data."
+    )
+
+
+def training_config(
+    num_train_steps: int, num_warmup_steps: int
+) -> "TrainingConfig":
+    """The flags of `define_training_flags`, with the number of steps."""
+    from bert_tf.training.estimator import TrainingConfig
+
+    return TrainingConfig(
+        train_batch_size=FLAGS.train_batch_size,
+        eval_batch_size=FLAGS.eval_batch_size,
+        learning_rate=FLAGS.learning_rate,
+        num_train_steps=num_train_steps,
+        num_warmup_steps=num_warmup_steps,
+        optimizer=FLAGS.optimizer,
+        weight_decay_rate=FLAGS.weight_decay_rate,
+        max_grad_norm=FLAGS.max_grad_norm,
+        gradient_accumulation_steps=FLAGS.gradient_accumulation_steps,
+        save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+        keep_checkpoint_max=FLAGS.keep_checkpoint_max,
+        iterations_per_loop=FLAGS.iterations_per_loop,
+        random_seed=FLAGS.random_seed,
+        jit_compile={"auto": None, "true": True, "false": False}[
+            FLAGS.jit_compile
+        ],
+    )

@@ -58,7 +58,6 @@ class TrainingConfig:
       max_grad_norm: Global norm that gradients are clipped to; 0 for none.
       gradient_accumulation_steps: Micro-batches that one update's batch is
         cut into; less memory, the same result.
-      log_steps: Steps between log lines and summaries.
       save_checkpoints_steps: Steps between checkpoints.
       keep_checkpoint_max: How many are kept; 0 keeps all.
       iterations_per_loop: Most steps of one call into TensorFlow.
@@ -75,7 +74,6 @@ class TrainingConfig:
     weight_decay_rate: float = 0.01
     max_grad_norm: float = 1.0
     gradient_accumulation_steps: int = 1
-    log_steps: int = 100
     save_checkpoints_steps: int = 1000
     keep_checkpoint_max: int = 5
     iterations_per_loop: int = 1000
@@ -88,7 +86,6 @@ class TrainingConfig:
             "eval_batch_size",
             "num_train_steps",
             "gradient_accumulation_steps",
-            "log_steps",
             "save_checkpoints_steps",
             "iterations_per_loop",
         ):
@@ -143,7 +140,7 @@ class Estimator:
         self._weights = task.checkpoint_variables(self.model)
         self._predict = tf.function(self._predict_step)
         self._replica_predictions = tf.function(
-            self._replica_predictions_of,
+            self._keep,
             # Outside of a loop TensorFlow places the compiled call of every
             # replica on the first one's device, away from its variables.
             jit_compile=self._jit and strategy.num_replicas_in_sync == 1,
@@ -274,7 +271,7 @@ class Estimator:
         config = self.config
         most = 1
         while self.step < config.num_train_steps:
-            count = min(most, self._steps_to_stop())
+            count = min(most, self._steps_to_stop(hooks))
             started = time.monotonic()
             records = run_steps(data, tf.constant(count))
             records = {name: value.numpy() for name, value in records.items()}
@@ -289,17 +286,21 @@ class Estimator:
             if is_due or is_last or stop.received:
                 self._save()
             if stop.received:
-                raise SystemExit(_farewell(stop.received, self.step))
+                logging.warning(
+                    "Stopped by %s at step %d, which is saved; the same "
+                    "command goes on from there",
+                    signal.Signals(stop.received).name,
+                    self.step,
+                )
+                # What a shell reports for a program that a signal ended.
+                raise SystemExit(128 + stop.received)
 
-    def _steps_to_stop(self) -> int:
-        """Steps until something is due: a log line, a checkpoint, the end."""
-        config = self.config
-        return min(
-            config.log_steps - self.step % config.log_steps,
-            config.save_checkpoints_steps
-            - self.step % config.save_checkpoints_steps,
-            config.num_train_steps - self.step,
-        )
+    def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
+        """Steps until a checkpoint, a hook or the end is due."""
+        periods = [self.config.save_checkpoints_steps]
+        periods += [hook.every for hook in hooks if hook.every]
+        left = self.config.num_train_steps - self.step
+        return min(left, *(n - self.step % n for n in periods))
 
     def _steps_per_call(self, seconds: float) -> int:
         """Steps that make a call long enough to pay and short enough to stop.
@@ -345,10 +346,12 @@ class Estimator:
 
     def predict(self, make_data: EvaluationData) -> dict[str, np.ndarray]:
         """What the task keeps of every example, in order: arrays [n, ...]."""
-        kept = [
-            self._gather(self._predict(features))
-            for features in self._evaluation_batches(make_data)
-        ]
+        kept = []
+        for features in self._evaluation_batches(make_data):
+            batch = self._predict(features)
+            kept.append(
+                {name: self._in_order(v.numpy()) for name, v in batch.items()}
+            )
         if not kept:
             raise InputError("expected at least one example. Received: none")
         joined = {
@@ -381,28 +384,36 @@ class Estimator:
 
         return self.strategy.distribute_datasets_from_function(make)
 
-    def _predict_step(self, features):
-        return self.strategy.run(self._replica_predictions, (features,))
+    def _predict_step(self, features) -> dict[str, tf.Tensor]:
+        kept = self.strategy.run(self._replica_step, (features,))
+        return {
+            name: self.strategy.experimental_local_results(value)[0]
+            for name, value in kept.items()
+        }
 
-    def _replica_predictions_of(self, features):
+    def _replica_step(self, features) -> dict[str, tf.Tensor]:
+        replica = tf.distribute.get_replica_context()
+        return {
+            name: replica.all_gather(value, axis=0)
+            for name, value in self._replica_predictions(features).items()
+        }
+
+    def _keep(self, features) -> dict[str, tf.Tensor]:
         outputs = self.model(features, training=False)
         return {
             "is_real_example": features["is_real_example"],
             **self.task.predictions(features, outputs),
         }
 
-    def _gather(self, predictions) -> dict[str, np.ndarray]:
-        """Joins the replicas' rows in the order of the examples.
+    def _in_order(self, rows: np.ndarray) -> np.ndarray:
+        """Rows [n, ...] of all workers in the order of the examples.
 
-        Worker w holds every W-th example, beginning with the w-th.
+        They come worker by worker; worker w has every W-th example, from the
+        w-th on.
         """
         workers = getattr(self.strategy.extended, "_num_workers", 1)
-        gathered = {}
-        for name, value in predictions.items():
-            rows = self.strategy.gather(value, axis=0).numpy()
-            by_worker = rows.reshape(workers, -1, *rows.shape[1:])
-            gathered[name] = np.swapaxes(by_worker, 0, 1).reshape(rows.shape)
-        return gathered
+        by_worker = rows.reshape(workers, -1, *rows.shape[1:])
+        return np.swapaxes(by_worker, 0, 1).reshape(rows.shape)
 
 
 def should_compile(
@@ -419,11 +430,3 @@ def should_compile(
         return wish
     on_gpu = bool(tf.config.list_logical_devices("GPU"))
     return on_gpu or keras.config.dtype_policy().compute_dtype == "float32"
-
-
-def _farewell(number: int, step: int) -> str:
-    name = signal.Signals(number).name
-    return (
-        f"stopped by {name} at step {step}, which is saved; the same command "
-        "goes on from there"
-    )

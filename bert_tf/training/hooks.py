@@ -8,7 +8,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 
 import numpy as np
@@ -16,11 +16,20 @@ import tensorflow as tf
 import tqdm
 from absl import logging
 
+from bert_tf.errors import InputError
+
 Records = Mapping[str, np.ndarray]
 
 
 class Hook:
-    """A watcher that does nothing."""
+    """A watcher that does nothing.
+
+    Attributes:
+      every: Steps of a period, whose multiples the loop always stops at; 0
+        for a hook that takes the stops as they come.
+    """
+
+    every: int = 0
 
     def begin(self, step: int) -> None:
         """Training starts at `step`."""
@@ -38,7 +47,7 @@ class Hook:
         """Training is over, by success or failure."""
 
 
-class NonFiniteError(ArithmeticError):
+class NonFiniteError(InputError):
     """The loss or a gradient is NaN or infinite."""
 
 
@@ -63,13 +72,13 @@ class Progress(Hook):
 
     Args:
       total: Step at which the run ends.
-      log_steps: Steps between two log lines.
+      every: Steps between two log lines.
       bar: Whether to draw a bar; None asks the standard error stream.
     """
 
-    def __init__(self, total: int, log_steps: int, bar: bool | None = None):
+    def __init__(self, total: int, every: int, bar: bool | None = None):
         self.total = total
-        self.log_steps = log_steps
+        self.every = every
         self.draws_bar = sys.stderr.isatty() if bar is None else bar
 
     def begin(self, step: int) -> None:
@@ -86,7 +95,7 @@ class Progress(Hook):
         loss = float(records["loss"][-1])
         self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
         self._bar.update(len(records["loss"]))
-        if step % self.log_steps == 0 and not self.draws_bar:
+        if step % self.every == 0 and not self.draws_bar:
             self._log(step, loss)
 
     def _log(self, step: int, loss: float) -> None:
@@ -153,6 +162,42 @@ class Summaries(Hook):
             for name, value in means.items():
                 tf.summary.scalar(name, value)
         self._written, self._since, self._waiting = step, now, []
+
+    def end(self) -> None:
+        self._writer.close()
+
+
+class Evaluation(Hook):
+    """Evaluates now and then, into the log and TensorBoard.
+
+    Args:
+      every: Steps between two evaluations.
+      evaluate: Gives the metrics as they are now.
+      directory: Where the event file goes.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        evaluate: Callable[[], Mapping[str, float]],
+        directory: str,
+    ):
+        self.every = every
+        self._evaluate = evaluate
+        self._writer = tf.summary.create_file_writer(directory)
+
+    def after_steps(self, step: int, records: Records) -> None:
+        if step % self.every:
+            return
+        metrics = self._evaluate()
+        logging.info(
+            "step %d evaluated: %s",
+            step,
+            ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()),
+        )
+        with self._writer.as_default(step=step):
+            for name, value in metrics.items():
+                tf.summary.scalar(name, value)
 
     def end(self) -> None:
         self._writer.close()

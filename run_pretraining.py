@@ -1,0 +1,193 @@
+"""Pre-trains BERT: masked words and the next sentence.
+
+    python run_pretraining.py \
+        --input_file=/tmp/tf_examples.tfrecord \
+        --eval_input_file=/tmp/held_out.tfrecord \
+        --bert_config_file=bert_config.json \
+        --vocab_file=vocab.txt \
+        --output_dir=/tmp/pretraining_output \
+        --do_train --do_eval \
+        --max_seq_length=128 --max_predictions_per_seq=20 \
+        --train_batch_size=32 --learning_rate=1e-4 \
+        --num_train_steps=20 --num_warmup_steps=10
+
+Records come from create_pretraining_data.py, ours or the original's. The
+output directory then holds the training checkpoints `model.ckpt-STEP`, which
+the same command resumes from, TensorBoard's event files, `eval_results.txt`,
+and `release/`: the weights alone as `bert_model.ckpt`, with
+`bert_config.json` and `vocab.txt`, ready for fine-tuning.
+"""
+
+import os
+
+from absl import flags
+
+from bert_tf import flags as bert_flags  # isort: skip, it quietens TensorFlow
+
+from bert_tf.config import BertConfig
+from bert_tf.data import files, pipeline
+from bert_tf.errors import InputError
+from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.text.wordpiece import load_vocab
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
+from bert_tf.training.results import write_results
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("bert_config_file", None, "JSON file of the model's shape.")
+flags.DEFINE_string(
+    "input_file", None, "TFRecord files to train on; a comma list of globs."
+)
+flags.DEFINE_string(
+    "eval_input_file",
+    None,
+    "TFRecord files to evaluate on; --input_file if it is not given, as in "
+    "the original.",
+)
+flags.DEFINE_string("output_dir", None, "Directory of checkpoints and results.")
+flags.DEFINE_string(
+    "init_checkpoint", None, "Checkpoint whose weights training starts from."
+)
+flags.DEFINE_string(
+    "vocab_file", None, "Vocabulary; a copy goes beside the released weights."
+)
+flags.DEFINE_integer("max_seq_length", 128, "Length of the records.")
+flags.DEFINE_integer(
+    "max_predictions_per_seq", 20, "Masked positions of the records."
+)
+flags.DEFINE_bool("do_train", False, "Whether to train.")
+flags.DEFINE_bool("do_eval", False, "Whether to evaluate.")
+flags.DEFINE_integer("num_train_steps", 100_000, "Step to train up to.")
+flags.DEFINE_integer("num_warmup_steps", 10_000, "Steps of linear warm-up.")
+flags.DEFINE_integer(
+    "max_eval_steps", 100, "Most evaluation batches; 0 for all there are."
+)
+flags.DEFINE_integer(
+    "eval_steps", 0, "Steps between evaluations while training; 0 for none."
+)
+flags.DEFINE_bool(
+    "next_sentence", True, "Whether to train the next-sentence objective."
+)
+bert_flags.define_training_flags()
+bert_flags.define_device_flags()
+
+
+def main() -> None:
+    """Reads the flags, trains, evaluates and releases the weights."""
+    if not FLAGS.do_train and not FLAGS.do_eval:
+        raise InputError("expected --do_train or --do_eval. Received: neither")
+    config = BertConfig.from_json_file(FLAGS.bert_config_file)
+    _check(config)
+    train_files = files.expand(FLAGS.input_file)
+    eval_files = files.expand(FLAGS.eval_input_file or FLAGS.input_file)
+    files.makedirs(FLAGS.output_dir)
+    strategy = bert_flags.connect()
+    task = PretrainingTask(
+        config,
+        FLAGS.max_seq_length,
+        FLAGS.max_predictions_per_seq,
+        FLAGS.next_sentence,
+    )
+
+    def training_data(batch_size, num_shards, shard, start_example):
+        return pipeline.training_dataset(
+            train_files,
+            task.schema,
+            batch_size=batch_size,
+            seed=FLAGS.random_seed,
+            start_example=start_example,
+            num_shards=num_shards,
+            shard=shard,
+            vocab_size=config.vocab_size,
+        )
+
+    def evaluation_data(batch_size, num_shards, shard):
+        return pipeline.evaluation_dataset(
+            eval_files,
+            task.schema,
+            batch_size=batch_size,
+            num_shards=num_shards,
+            shard=shard,
+            max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
+            vocab_size=config.vocab_size,
+        )
+
+    with pipeline.input_errors([*train_files, *eval_files]):
+        estimator = Estimator(
+            task,
+            strategy,
+            bert_flags.training_config(
+                FLAGS.num_train_steps, FLAGS.num_warmup_steps
+            ),
+            FLAGS.output_dir,
+            FLAGS.init_checkpoint,
+        )
+        if FLAGS.do_train:
+            hooks = _hooks(lambda: estimator.evaluate(evaluation_data))
+            estimator.train(training_data, hooks if is_chief(strategy) else [])
+        if FLAGS.do_eval:
+            metrics = estimator.evaluate(evaluation_data)
+    if not is_chief(strategy):
+        return
+    if FLAGS.do_train:
+        _release(estimator, config)
+    if FLAGS.do_eval:
+        path = os.path.join(FLAGS.output_dir, "eval_results.txt")
+        write_results(path, metrics)
+
+
+def _check(config: BertConfig) -> None:
+    """Compares the flags with the model's configuration."""
+    if FLAGS.max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            "expected --max_seq_length of at most "
+            f"{config.max_position_embeddings}, the max_position_embeddings "
+            f"of {FLAGS.bert_config_file}. Received: {FLAGS.max_seq_length}"
+        )
+    if FLAGS.vocab_file:
+        size = len(load_vocab(FLAGS.vocab_file))
+        if size > config.vocab_size:
+            raise InputError(
+                f"expected at most {config.vocab_size} entries in "
+                f"{FLAGS.vocab_file}, the vocab_size of "
+                f"{FLAGS.bert_config_file}. Received: {size}"
+            )
+
+
+def _hooks(evaluate) -> list[Hook]:
+    hooks = [
+        Progress(FLAGS.num_train_steps, FLAGS.log_steps),
+        Summaries(
+            FLAGS.output_dir,
+            FLAGS.log_steps,
+            examples_per_step=FLAGS.train_batch_size,
+            tokens_per_example=FLAGS.max_seq_length,
+        ),
+    ]
+    if FLAGS.eval_steps:
+        directory = os.path.join(FLAGS.output_dir, "eval")
+        hooks.append(Evaluation(FLAGS.eval_steps, evaluate, directory))
+    return hooks
+
+
+def _release(estimator: Estimator, config: BertConfig) -> None:
+    """Writes what fine-tuning starts from, laid out as Google's releases."""
+    folder = os.path.join(FLAGS.output_dir, "release")
+    files.makedirs(folder)
+    estimator.export_weights(os.path.join(folder, "bert_model.ckpt"))
+    with files.atomic_writer(os.path.join(folder, "bert_config.json")) as file:
+        file.write(config.to_json_string().encode())
+    if FLAGS.vocab_file:
+        with (
+            files.open_read(FLAGS.vocab_file) as source,
+            files.atomic_writer(os.path.join(folder, "vocab.txt")) as target,
+        ):
+            target.write(source.read())
+
+
+if __name__ == "__main__":
+    bert_flags.run(
+        main, required=["input_file", "bert_config_file", "output_dir"]
+    )
