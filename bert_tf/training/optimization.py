@@ -151,8 +151,12 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         embedding table has its moments and its decay moved at every step.
         Dense first, for clipping would not add up repeated rows.
         """
-        dense = [g if g is None else ops.convert_to_tensor(g) for g in grads]
-        super().apply(dense, trainable_variables)
+        variables = trainable_variables or self._trainable_variables
+        if len(grads) == len(variables):  # Else Keras says what is wrong.
+            grads = [
+                _dense(g, v) for g, v in zip(grads, variables, strict=True)
+            ]
+        super().apply(grads, trainable_variables)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None) -> None:
         """Not Keras's way here: exclusion is an argument of the constructor."""
@@ -239,7 +243,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 
     def _next_moments(self, gradient, variable):
         """Stores and returns the moments with `gradient` taken in."""
-        g = ops.cast(ops.convert_to_tensor(gradient), variable.dtype)
+        g = ops.cast(_dense(gradient, variable), variable.dtype)
         index = self._get_variable_index(variable)
         m_slot, v_slot = (slots[index] for slots in self._moments)
         m = self.beta_1 * m_slot + (1.0 - self.beta_1) * g
@@ -348,8 +352,7 @@ class Lamb(_MomentOptimizer):
             return
         super().build(variables)
         self._is_adapted = [
-            not _matches(self._adaptation_exclusions, v.path)
-            for v in variables
+            not _matches(self._adaptation_exclusions, v.path) for v in variables
         ]
 
     def get_config(self) -> dict[str, Any]:
@@ -375,6 +378,14 @@ class Lamb(_MomentOptimizer):
 
 def _matches(patterns: Sequence[str], path: str) -> bool:
     return any(re.search(pattern, path) for pattern in patterns)
+
+
+def _dense(gradient, variable):
+    """Adds up the rows of a `tf.IndexedSlices`; anything else is dense."""
+    if type(gradient).__name__ != "IndexedSlices":
+        return gradient
+    indices = ops.expand_dims(gradient.indices, -1)
+    return ops.scatter(indices, gradient.values, variable.shape)
 
 
 def _norm(x):

@@ -1,0 +1,584 @@
+"""Tests of the optimizers against a statement of their formulas in NumPy."""
+
+import importlib.util
+import inspect
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.training.optimization import (
+    EXCLUDED_FROM_WEIGHT_DECAY,
+    AdamWeightDecay,
+    Lamb,
+    WarmupLinearDecay,
+    partition_by_decay,
+)
+
+OPTIMIZERS = [AdamWeightDecay, Lamb]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def rate_in_numpy(step, peak, total, warmup):
+    if step < warmup:
+        return peak * step / warmup
+    return peak * (1.0 - min(step, total) / total)
+
+
+def adam_in_numpy(w, gradients, rates, decay):
+    """BERT's Adam over a list of gradients, in float64."""
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for g, rate in zip(gradients, rates, strict=True):
+        m = 0.9 * m + 0.1 * g
+        v = 0.999 * v + 0.001 * g**2
+        w = w - rate * (m / (np.sqrt(v) + 1e-6) + decay * w)
+    return w, m, v
+
+
+def lamb_in_numpy(w, gradients, rates, decay, adapt=True):
+    """Algorithm 2 of arXiv 1904.00962 over a list of gradients."""
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), 1):
+        m = 0.9 * m + 0.1 * g
+        v = 0.999 * v + 0.001 * g**2
+        r = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
+        u = r + decay * w
+        ratio = np.linalg.norm(w) / np.linalg.norm(u) if adapt else 1.0
+        w = w - rate * ratio * u
+    return w, m, v
+
+
+def variables_like_berts(seed=0):
+    """A kernel and a bias of prime sizes, named as in a BERT model."""
+    rng = np.random.default_rng(seed)
+    with keras.name_scope("dense"):
+        kernel = keras.Variable(
+            rng.normal(size=(5, 3)), dtype="float32", name="kernel"
+        )
+        bias = keras.Variable(
+            rng.normal(size=(3,)), dtype="float32", name="bias"
+        )
+    return kernel, bias
+
+
+def random_gradients(variables, count, seed=1):
+    rng = np.random.default_rng(seed)
+    return [
+        [rng.normal(size=v.shape).astype("float32") for v in variables]
+        for _ in range(count)
+    ]
+
+
+def train(optimizer, variables, gradients):
+    for step in gradients:
+        optimizer.apply([tf.constant(g) for g in step], variables)
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_20_steps_equal_the_formula(optimizer_class):
+    variables = variables_like_berts()
+    starts = [v.numpy().astype("float64") for v in variables]
+    gradients = random_gradients(variables, 20)
+    rates = [rate_in_numpy(s, 0.03, 23, 7) for s in range(20)]
+    optimizer = optimizer_class(
+        WarmupLinearDecay(0.03, 23, 7), weight_decay_rate=0.13
+    )
+    train(optimizer, variables, gradients)
+
+    kernel_gradients, bias_gradients = zip(*gradients, strict=True)
+    if optimizer_class is AdamWeightDecay:
+        expected = [
+            adam_in_numpy(starts[0], kernel_gradients, rates, 0.13),
+            adam_in_numpy(starts[1], bias_gradients, rates, 0.0),
+        ]
+    else:
+        expected = [
+            lamb_in_numpy(starts[0], kernel_gradients, rates, 0.13),
+            lamb_in_numpy(starts[1], bias_gradients, rates, 0.0, adapt=False),
+        ]
+    slots = optimizer.slot_variables()
+    for variable, (w, m, v) in zip(variables, expected, strict=True):
+        path = variable.path
+        np.testing.assert_allclose(variable, w, rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(slots[f"{path}/adam_m"], m, rtol=1e-4)
+        np.testing.assert_allclose(slots[f"{path}/adam_v"], v, rtol=1e-4)
+
+
+def test_the_originals_toy_problem():
+    """optimization_test.py of google-research/bert."""
+    w = keras.Variable([0.1, -0.2, -0.1], name="w")
+    target = tf.constant([0.4, 0.2, -0.5])
+    optimizer = AdamWeightDecay(0.2, weight_decay_rate=0.0)
+    for _ in range(100):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(target - w))
+        optimizer.apply(tape.gradient(loss, [w.value]), [w])
+    np.testing.assert_allclose(w, [0.4, 0.2, -0.5], rtol=1e-2, atol=1e-2)
+
+
+def test_the_first_update_is_3_16_times_the_rate():
+    """Nothing corrects the bias: 0.1 g / sqrt(0.001 g^2)."""
+    w = keras.Variable([1.0, 1.0], name="w")
+    optimizer = AdamWeightDecay(1e-3, weight_decay_rate=0.0)
+    optimizer.apply([tf.constant([2.0, -0.5])], [w])
+    step = 1e-3 * 0.1 / np.sqrt(0.001)
+    np.testing.assert_allclose(w, [1 - step, 1 + step], rtol=1e-5)
+    assert step == pytest.approx(3.16e-3, rel=1e-3)
+
+
+def test_decay_is_scaled_by_the_rate_and_leaves_the_moments_alone():
+    w = keras.Variable([2.0], name="w")
+    optimizer = AdamWeightDecay(0.1, weight_decay_rate=0.5)
+    optimizer.apply([tf.constant([0.0])], [w])
+    np.testing.assert_allclose(w, [2.0 - 0.1 * 0.5 * 2.0])
+    assert all(not s.numpy().any() for s in optimizer.slot_variables().values())
+
+
+def test_lamb_moves_by_rate_times_the_weights_norm():
+    w = keras.Variable([3.0, 4.0], name="w")
+    before = w.numpy()
+    Lamb(0.01).apply([tf.constant([0.7, -0.2])], [w])
+    assert np.linalg.norm(w.numpy() - before) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_lamb_has_ratio_one_where_a_norm_is_zero():
+    zero = keras.Variable([0.0, 0.0], name="zero")
+    still = keras.Variable([1.0, 2.0], name="still")
+    optimizer = Lamb(0.01, weight_decay_rate=0.0)
+    optimizer.apply(
+        [tf.constant([1.0, -1.0]), tf.constant([0.0, 0.0])], [zero, still]
+    )
+    np.testing.assert_allclose(zero, [-0.01, 0.01], rtol=1e-4)
+    np.testing.assert_array_equal(still, [1.0, 2.0])
+
+
+def test_lamb_adapts_what_it_is_told_to():
+    """As in the paper: exclusion from decay is not one from the ratio."""
+    _, bias = variables = variables_like_berts()
+    gradients = random_gradients(variables, 3)
+    expected, _, _ = lamb_in_numpy(
+        bias.numpy().astype("float64"), [g for _, g in gradients], [0.1] * 3, 0
+    )
+    optimizer = Lamb(0.1, exclude_from_layer_adaptation=())
+    train(optimizer, variables, gradients)
+    np.testing.assert_allclose(bias, expected, rtol=1e-5)
+
+
+def test_sparse_gradients_move_every_row():
+    """A table looked up in one row only: decay and moments act on all."""
+    results = []
+    for sparse in (True, False):
+        table = keras.Variable(np.ones((7, 2)), dtype="float32", name="table")
+        optimizer = AdamWeightDecay(0.1, global_clipnorm=1.0)
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                rows = tf.nn.embedding_lookup(table.value, [4, 4, 2])
+                loss = tf.reduce_sum(rows * rows)
+            gradient = tape.gradient(loss, table.value)
+            assert isinstance(gradient, tf.IndexedSlices)
+            if not sparse:
+                gradient = tf.convert_to_tensor(gradient)
+            optimizer.apply([gradient], [table])
+        results.append(table.numpy())
+    np.testing.assert_array_equal(*results)
+    assert np.all(results[0] < 1.0)
+
+
+def test_update_step_takes_a_sparse_gradient():
+    table = keras.Variable(np.ones((3, 2)), dtype="float32", name="table")
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build([table])
+    gradient = tf.IndexedSlices(tf.ones((2, 2)), [1, 1], (3, 2))
+    optimizer.update_step(gradient, table, 0.1)
+    moments = optimizer.slot_variables()["table/adam_m"].numpy()
+    np.testing.assert_allclose(moments[:, 0], [0.0, 0.2, 0.0])
+
+
+def test_update_step_leaves_the_iteration_to_the_caller():
+    w = keras.Variable([1.0], name="w")
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build([w])
+    optimizer.update_step(tf.constant([1.0]), w, 0.1)
+    assert optimizer.iterations.numpy() == 0
+
+
+# The schedule.
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (0, 0.0),
+        (1, 0.1),
+        (9, 0.9),
+        (10, 0.9),
+        (11, 0.89),
+        (99, 0.01),
+        (100, 0.0),
+        (1000, 0.0),
+    ],
+)
+def test_the_schedules_corner_values(step, rate):
+    schedule = WarmupLinearDecay(1.0, num_train_steps=100, num_warmup_steps=10)
+    assert float(schedule(step)) == pytest.approx(rate, abs=1e-7)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 13, 29, 31])
+def test_the_schedule_equals_the_formula_at_every_step(warmup):
+    schedule = WarmupLinearDecay(0.3, 29, warmup)
+    rates = [float(schedule(step)) for step in range(40)]
+    expected = [rate_in_numpy(step, 0.3, 29, warmup) for step in range(40)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_without_warm_up_the_first_rate_is_the_peak():
+    assert float(WarmupLinearDecay(0.3, 29)(0)) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("total", "warmup"), [(0, 0), (-3, 0), (5, -1)])
+def test_the_schedule_refuses_impossible_steps(total, warmup):
+    with pytest.raises(InputError, match=f"num_train_steps={total}, num_warm"):
+        WarmupLinearDecay(0.1, total, warmup)
+
+
+# Exclusion and names.
+
+
+class Named:
+    def __init__(self, path):
+        self.path = path
+
+
+def test_partition_of_berts_names():
+    excluded = [
+        "bert/embeddings/LayerNorm/gamma",
+        "bert/embeddings/LayerNorm/beta",
+        "bert/encoder/layer_0/attention/self/query/bias",
+        "cls/predictions/output_bias",
+        "some/layer_normalization/gamma",
+    ]
+    decayed = [
+        "bert/embeddings/word_embeddings",
+        "bert/embeddings/position_embeddings",
+        "bert/encoder/layer_0/attention/self/query/kernel",
+        "bert/pooler/dense/kernel",
+        "cls/seq_relationship/output_weights",
+    ]
+    variables = [Named(path) for path in sorted(decayed + excluded)]
+    parts = partition_by_decay(variables, EXCLUDED_FROM_WEIGHT_DECAY)
+    assert [[v.path for v in part] for part in parts] == [
+        sorted(decayed),
+        sorted(excluded),
+    ]
+
+
+def test_exclusion_is_a_search_for_a_regular_expression():
+    variables = [Named("a/gamma1"), Named("a/gammaX"), Named("b/beta")]
+    decayed, excluded = partition_by_decay(variables, [r"gamma\d", "^b/"])
+    assert [v.path for v in decayed] == ["a/gammaX"]
+    assert [v.path for v in excluded] == ["a/gamma1", "b/beta"]
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_the_optimizer_decays_exactly_its_partition(optimizer_class):
+    """Seen in the weights: where the gradient is zero, only decay moves."""
+    variables = variables_like_berts()
+    before = [v.numpy() for v in variables]
+    optimizer = optimizer_class(0.1, weight_decay_rate=0.5)
+    train(optimizer, variables, [[np.zeros_like(w) for w in before]])
+    moved = [
+        v.path
+        for v, old in zip(variables, before, strict=True)
+        if not np.array_equal(v, old)
+    ]
+    decayed, excluded = optimizer.decay_partition()
+    assert moved == [v.path for v in decayed] == ["dense/kernel"]
+    assert len(decayed) + len(excluded) == len(variables)
+
+
+def test_describe_counts_both_sides():
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build(list(variables_like_berts()))
+    assert optimizer.describe() == (
+        "AdamWeightDecay: weight decay 0.01 on 1 variables (15 weights), "
+        "none on 1 variables (3 weights)"
+    )
+
+
+def test_slots_are_named_by_the_variables_path():
+    variables = variables_like_berts()
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build(list(variables))
+    slots = optimizer.slot_variables()
+    assert {name: tuple(slot.shape) for name, slot in slots.items()} == {
+        "dense/kernel/adam_m": (5, 3),
+        "dense/kernel/adam_v": (5, 3),
+        "dense/bias/adam_m": (3,),
+        "dense/bias/adam_v": (3,),
+    }
+
+
+def test_slots_do_not_depend_on_the_order_of_variables():
+    """What resuming by position, Keras's own way, would get wrong."""
+    kernel, bias = variables_like_berts()
+    gradients = random_gradients((kernel, bias), 2)
+    slots = []
+    for reverse in (False, True):
+        optimizer = AdamWeightDecay(0.1)
+        order = -1 if reverse else 1
+        steps = [step[::order] for step in gradients]
+        train(optimizer, [kernel, bias][::order], steps)
+        slots.append(
+            {k: v.numpy() for k, v in optimizer.slot_variables().items()}
+        )
+    assert slots[0].keys() == slots[1].keys()
+    for name, slot in slots[0].items():
+        np.testing.assert_array_equal(slot, slots[1][name])
+
+
+def test_slots_of_variables_that_share_a_path_are_refused():
+    variables = [keras.Variable([1.0], name="twin") for _ in range(2)]
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build(variables)
+    with pytest.raises(ValueError, match="more than once: twin"):
+        optimizer.slot_variables()
+
+
+@pytest.mark.parametrize("method", ["slot_variables", "describe"])
+def test_what_needs_building_says_so(method):
+    with pytest.raises(ValueError, match="to be built"):
+        getattr(AdamWeightDecay(0.1), method)()
+
+
+# Life as a Keras object.
+
+
+UNUSUAL_ARGUMENTS = {
+    "weight_decay_rate": 0.2,
+    "beta_1": 0.8,
+    "beta_2": 0.98,
+    "epsilon": 1e-4,
+    "exclude_from_weight_decay": ["gamma", "beta"],
+    "exclude_from_layer_adaptation": ["beta"],
+    "clipnorm": 1.5,
+    "clipvalue": 2.5,
+    "global_clipnorm": 3.5,
+    "use_ema": True,
+    "ema_momentum": 0.7,
+    "ema_overwrite_frequency": 5,
+    "loss_scale_factor": 8.0,
+    "gradient_accumulation_steps": 3,
+    "name": "unusual",
+}
+
+
+def own_and_inherited_arguments(optimizer_class):
+    names = inspect.signature(optimizer_class).parameters.keys()
+    inherited = inspect.signature(keras.optimizers.SGD).parameters.keys()
+    return (names | inherited) - {
+        *("self", "kwargs", "learning_rate", "momentum", "nesterov"),
+        "weight_decay",
+    }
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_get_config_holds_every_argument(optimizer_class):
+    for name in own_and_inherited_arguments(optimizer_class):
+        value = UNUSUAL_ARGUMENTS[name]
+        original = optimizer_class(0.25, **{name: value})
+        assert original.get_config()[name] == value
+        assert optimizer_class(0.25).get_config()[name] != value
+        copy = optimizer_class.from_config(original.get_config())
+        assert copy.get_config() == original.get_config()
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_serialization_with_a_schedule(optimizer_class):
+    original = optimizer_class(WarmupLinearDecay(0.3, 29, 7))
+    data = keras.saving.serialize_keras_object(original)
+    json.dumps(data)
+    assert data["registered_name"] == f"bert_tf>{optimizer_class.__name__}"
+    copy = keras.saving.deserialize_keras_object(data)
+    assert isinstance(copy, optimizer_class)
+    assert copy.get_config() == original.get_config()
+    rate = copy.get_config()["learning_rate"]
+    assert rate["registered_name"] == "bert_tf>WarmupLinearDecay"
+    assert rate["config"] == {
+        "peak": 0.3,
+        "num_train_steps": 29,
+        "num_warmup_steps": 7,
+    }
+
+
+def test_kerass_own_weight_decay_is_refused():
+    with pytest.raises(InputError, match=r"weight_decay=0\.1$"):
+        AdamWeightDecay(0.1, weight_decay=0.1)
+    with pytest.raises(InputError, match="argument of AdamWeightDecay"):
+        AdamWeightDecay(0.1).exclude_from_weight_decay(var_names=["bias"])
+
+
+def toy_model():
+    return keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(5), keras.layers.Dense(1)]
+    )
+
+
+def toy_data():
+    x = np.random.default_rng(2).normal(size=(29, 3)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_compile_and_fit_learn(optimizer_class):
+    keras.utils.set_random_seed(3)
+    model = toy_model()
+    optimizer = optimizer_class(
+        WarmupLinearDecay(0.05, 60, 6), global_clipnorm=1.0
+    )
+    model.compile(optimizer, "mse", jit_compile=True)
+    losses = model.fit(*toy_data(), 10, epochs=20, verbose=0).history["loss"]
+    assert losses[-1] < 0.2 * losses[0]
+    assert optimizer.iterations.numpy() == 60
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_a_saved_model_goes_on_as_the_first_would(tmp_path, optimizer_class):
+    keras.utils.set_random_seed(3)
+    model = toy_model()
+    model.compile(optimizer_class(WarmupLinearDecay(0.05, 60, 6)), "mse")
+    model.fit(*toy_data(), 10, shuffle=False, verbose=0)
+    model.save(tmp_path / "toy.keras")
+    copy = keras.saving.load_model(tmp_path / "toy.keras")
+    assert isinstance(copy.optimizer, optimizer_class)
+    for each in (model, copy):
+        each.fit(*toy_data(), 10, shuffle=False, verbose=0)
+    for a, b in zip(model.weights, copy.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def mirrored(devices):
+    """A strategy without collective operations.
+
+    Their keys begin anew with each strategy, but live as long as the process:
+    a second model under a second strategy would meet the first one's shapes.
+    """
+    return tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def run_on(strategy, optimizer_class, jit_compile=False):
+    """Six steps of a loop of one's own: all-reduce, clip, update_step."""
+    with strategy.scope():
+        variables = variables_like_berts()
+        optimizer = optimizer_class(WarmupLinearDecay(0.1, 11, 2))
+        optimizer.build(list(variables))
+    kernel, bias = variables
+    x = np.random.default_rng(4).normal(size=(6, 4, 5)).astype("float32")
+
+    def update(strategy, gradients, rate):
+        for variable, gradient in zip(variables, gradients, strict=True):
+            strategy.extended.update(
+                variable.value,
+                lambda v, g, r: optimizer.update_step(g, v, r),
+                args=(gradient, rate),
+                group=False,
+            )
+
+    def replica_step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(x @ kernel + bias - 1.0)) / 4.0
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        replica = tf.distribute.get_replica_context()
+        gradients = replica.all_reduce("sum", gradients)
+        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        replica.merge_call(update, args=(gradients, optimizer.learning_rate))
+        optimizer.iterations.assign_add(1)
+
+    @tf.function(jit_compile=jit_compile)
+    def step(x):
+        strategy.run(replica_step, args=(x,))
+
+    count = strategy.num_replicas_in_sync
+    for batch in x:
+        parts = np.split(batch, count)
+        step(
+            strategy.experimental_distribute_values_from_function(
+                lambda replica, parts=parts: tf.constant(
+                    parts[replica.replica_id_in_sync_group]
+                )
+            )
+        )
+    slots = optimizer.slot_variables().values()
+    return [v.numpy() for v in (*variables, *slots, optimizer.iterations)]
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_two_replicas_equal_one_device(optimizer_class):
+    """Moments too: Adam's step hardly shows a gradient counted twice."""
+    one = run_on(tf.distribute.get_strategy(), optimizer_class)
+    two = run_on(mirrored(["CPU:0", "CPU:1"]), optimizer_class)
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_the_whole_step_compiles_on_one_device(optimizer_class):
+    plain = run_on(tf.distribute.get_strategy(), optimizer_class)
+    jitted = run_on(
+        tf.distribute.get_strategy(), optimizer_class, jit_compile=True
+    )
+    for a, b in zip(plain, jitted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_fit_on_two_replicas_learns_as_on_one(optimizer_class):
+    weights = []
+    for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
+        keras.utils.set_random_seed(3)
+        with mirrored(devices).scope():
+            model = toy_model()
+            model.compile(optimizer_class(0.01), "mse")
+        x, y = toy_data()
+        model.fit(x[:20], y[:20], 10, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+FIT_SOMEWHERE_ELSE = """
+import keras, numpy as np
+from bert_tf.training.optimization import *
+for optimizer_class in (AdamWeightDecay, Lamb):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    optimizer = optimizer_class(WarmupLinearDecay(0.1, 60, 6))
+    model.compile(optimizer, "mse")
+    x = np.random.default_rng(2).normal(size=(29, 3)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+    losses = model.fit(x, y, 10, epochs=20, verbose=0).history["loss"]
+    assert losses[-1] < 0.2 * losses[0], losses
+    assert len(optimizer.slot_variables()) == 4
+assert keras.backend.backend() == "{backend}"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_fit_learns_on_other_backends(backend):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    subprocess.run(
+        [sys.executable, "-c", FIT_SOMEWHERE_ELSE.format(backend=backend)],
+        env={**os.environ, "KERAS_BACKEND": backend},
+        cwd=ROOT,
+        check=True,
+    )
