@@ -140,9 +140,12 @@ def test_a_buffer_smaller_than_the_data_resumes_too(paths, monkeypatch):
     assert _stream(paths, 47, start_example=53) == whole[53:]
 
 
-def test_a_strategy_does_not_shard_once_more(paths):
+def test_the_replicas_of_a_strategy_share_each_batch(paths):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     batches = pipeline.training_dataset(paths, _SCHEMA, batch_size=6, seed=5)
+    # With several workers a strategy would shard the files once more.
+    policy = batches.options().experimental_distribute.auto_shard_policy
+    assert policy == tf.data.experimental.AutoShardPolicy.OFF
     iterator = iter(strategy.experimental_distribute_dataset(batches))
     numbers = [
         np.concatenate(strategy.experimental_local_results(batch["number"]))
