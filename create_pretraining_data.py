@@ -9,7 +9,6 @@
 """
 
 import dataclasses
-import os
 
 from absl import flags
 
@@ -106,7 +105,7 @@ def main() -> None:
             )
         }
     )
-    num_workers = FLAGS.num_workers or len(os.sched_getaffinity(0))
+    num_workers = FLAGS.num_workers or jobs.available_cpus()
     with jobs.clean_stop():
         creation.create(config, num_workers)
 

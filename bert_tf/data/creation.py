@@ -33,7 +33,7 @@ from bert_tf.version import __version__
 # Sizes of the pieces of work. Like the seed, they decide which random numbers
 # fall where: a change gives other records.
 SENTENCES_PER_PIECE = 1 << 14
-INSTANCES_PER_PIECE = 1 << 12
+INSTANCES_PER_PIECE = 1 << 11
 
 SUSPICIOUS_UNKNOWN_SHARE = 0.1
 SUSPICIOUS_RANDOM_SHARE = 0.75
@@ -66,8 +66,9 @@ def create(config: CreationConfig, num_workers: int) -> dict[str, Any]:
         _scratch_folder(outputs[0]) as folder,
         # The manifest first, which makes it the last to be renamed.
         _writers([manifest_path, *outputs]) as (manifest_file, *shard_files),
+        jobs.Pool(num_workers) as pool,
     ):
-        job = _Job(config, folder, num_workers)
+        job = _Job(config, folder, pool)
         sizes = job.tokenize(inputs)
         job.check_text()
         job.cut()
@@ -151,18 +152,18 @@ class _Job:
     """
 
     def __init__(
-        self, config: CreationConfig, folder: str, num_workers: int
+        self, config: CreationConfig, folder: str, pool: jobs.Pool
     ) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
         self._config = config
         self._folder = folder
-        self._num_workers = num_workers
+        self._pool = pool
 
     def _run(
         self, stage: Callable[..., Any], pieces: Iterable[Any]
     ) -> Iterator[Any]:
         function = functools.partial(stage, self._config, self._folder)
-        return jobs.run(pieces, function, self._num_workers)
+        return self._pool.run(pieces, function)
 
     def tokenize(self, paths: Sequence[str]) -> dict[str, int]:
         """Stage 1: text to a Corpus; returns the bytes of text of each file."""

@@ -31,58 +31,75 @@ TASKS_PER_WORKER = 3
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(
-    tasks: Iterable[Task],
-    function: Callable[[Task], Result],
-    num_workers: int,
-) -> Iterator[Result]:
-    """Yields `function(task)` for each task, in the order of the tasks.
+def available_cpus() -> int:
+    """The CPUs that this process may use, which a job's owner may limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Pool:
+    """Processes for several rounds of tasks; they end with the `with` block.
+
+    None is started before there are two tasks in a round.
 
     Args:
-      tasks: Read lazily, a few tasks ahead of the results.
-      function: Pure and picklable: a module's function or a
-        `functools.partial` of one. Its exceptions are raised here.
-      num_workers: Processes; with 1, or with a single task, everything runs
-        in this process.
-
-    Raises:
-      InputError: A worker was killed, most often for lack of memory.
+      num_workers: Processes; with 1 everything runs in this one.
     """
-    tasks = iter(tasks)
-    ahead = list(itertools.islice(tasks, 2))
-    tasks = itertools.chain(ahead, tasks)
-    if num_workers == 1 or len(ahead) < 2:
-        yield from map(function, tasks)
-    else:
-        yield from _run_in_pool(tasks, function, num_workers)
 
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._executor = futures.ProcessPoolExecutor(
+            num_workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_end_with_parent,
+        )
 
-def _run_in_pool(
-    tasks: Iterator[Task],
-    function: Callable[[Task], Result],
-    num_workers: int,
-) -> Iterator[Result]:
-    pool = futures.ProcessPoolExecutor(
-        num_workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_end_with_parent,
-    )
-    pending: collections.deque[futures.Future[Result]] = collections.deque()
-    try:
-        for task in tasks:
-            with _signals_blocked():
-                pending.append(pool.submit(function, task))
-            if len(pending) == TASKS_PER_WORKER * num_workers:
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def run(
+        self, tasks: Iterable[Task], function: Callable[[Task], Result]
+    ) -> Iterator[Result]:
+        """Yields `function(task)` for each task, in the order of the tasks.
+
+        Args:
+          tasks: Read lazily, a few tasks ahead of the results.
+          function: Pure and picklable: a module's function or a
+            `functools.partial` of one. Its exceptions are raised here.
+
+        Raises:
+          InputError: A worker was killed, most often for lack of memory.
+        """
+        tasks = iter(tasks)
+        ahead = list(itertools.islice(tasks, 2))
+        tasks = itertools.chain(ahead, tasks)
+        if self._num_workers == 1 or len(ahead) < 2:
+            return map(function, tasks)
+        return self._run_in_workers(tasks, function)
+
+    def _run_in_workers(
+        self, tasks: Iterator[Task], function: Callable[[Task], Result]
+    ) -> Iterator[Result]:
+        pending: collections.deque[futures.Future[Result]]
+        pending = collections.deque()
+        try:
+            for task in tasks:
+                with _signals_blocked():
+                    pending.append(self._executor.submit(function, task))
+                if len(pending) == TASKS_PER_WORKER * self._num_workers:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    except BrokenProcessPool as error:
-        raise InputError(
-            "a worker process was killed from outside, most often for lack of "
-            f"memory. Received: {num_workers} workers; try fewer"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+        except BrokenProcessPool as error:
+            raise InputError(
+                "A worker process was killed from outside, most often for "
+                f"lack of memory. Received: {self._num_workers} workers; try "
+                "fewer"
+            ) from error
 
 
 @contextlib.contextmanager

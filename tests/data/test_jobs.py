@@ -1,0 +1,176 @@
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bert_tf.data import jobs
+from bert_tf.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with jobs.Pool(2) as pool:
+        yield pool
+
+
+def slow_square(number):
+    time.sleep(0.02 * (number % 3 == 0))
+    return number**2
+
+
+def process_id(_):
+    return os.getpid()
+
+
+def has_tensorflow(_):
+    import bert_tf.data.stages  # noqa: F401
+
+    return [name for name in ("tensorflow", "keras") if name in sys.modules]
+
+
+def refuse_odd(number):
+    if number % 2:
+        raise InputError(f"Expected an even number. Received: {number}")
+    return number
+
+
+def kill_self(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep_long(_):
+    time.sleep(0.5)
+
+
+@pytest.mark.parametrize("num_tasks", [0, 1, 2, 5, 37])
+def test_results_come_in_the_order_of_the_tasks(pool, num_tasks):
+    results = list(pool.run(range(num_tasks), slow_square))
+    assert results == [number**2 for number in range(num_tasks)]
+
+
+def test_one_worker_or_one_task_needs_no_process(pool):
+    with jobs.Pool(1) as alone:
+        assert set(alone.run(range(3), process_id)) == {os.getpid()}
+    assert set(pool.run(range(1), process_id)) == {os.getpid()}
+    assert os.getpid() not in set(pool.run(range(5), process_id))
+
+
+def test_workers_do_without_tensorflow(pool):
+    assert list(pool.run(range(2), has_tensorflow)) == [[], []]
+
+
+def test_tasks_are_read_few_ahead(pool):
+    read = []
+    tasks = (read.append(number) or number for number in range(1000))
+    results = pool.run(tasks, slow_square)
+    for _ in range(5):
+        next(results)
+    assert len(read) <= 5 + 2 * jobs.TASKS_PER_WORKER
+    results.close()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_errors_of_workers_arrive(pool, num_workers):
+    with jobs.Pool(1) as alone:
+        results = (alone, pool)[num_workers - 1].run([2, 4, 5, 6], refuse_odd)
+        assert next(results) == 2
+        assert next(results) == 4
+        with pytest.raises(InputError, match="Received: 5"):
+            next(results)
+
+
+def test_killed_workers_are_told_in_words():
+    with (
+        jobs.Pool(2) as pool,
+        pytest.raises(InputError, match="2 workers; try fewer"),
+    ):
+        list(pool.run(range(4), kill_self))
+
+
+def stop_within(number, cleaned):
+    with jobs.clean_stop():
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(1)
+        finally:
+            cleaned.append(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_run_what_cleans_up(number):
+    before = signal.getsignal(number)
+    cleaned = []
+    with pytest.raises(SystemExit) as stop:
+        stop_within(number, cleaned)
+    assert cleaned == [number]
+    assert stop.value.code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_cpus_are_those_that_may_be_used():
+    assert 1 <= jobs.available_cpus() <= os.cpu_count()
+
+
+def run_alone(code):
+    """Starts a program that has this file's functions."""
+    folder = pathlib.Path(__file__).parent
+    root = folder.parent.parent
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{folder}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def is_alive(process):
+    try:
+        state = pathlib.Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return state.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def wait_until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+AT_WORK = """
+import test_jobs
+from bert_tf.data import jobs
+with jobs.clean_stop(), jobs.Pool(2) as pool:
+    workers = set(pool.run(range(8), test_jobs.process_id))
+    print(*workers, flush=True)
+    for _ in pool.run(range(100), test_jobs.sleep_long):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+)
+def test_workers_end_when_the_program_is_stopped(number):
+    program = run_alone(AT_WORK)
+    workers = list(map(int, program.stdout.readline().split()))
+    assert workers
+    assert all(map(is_alive, workers))
+    if number == signal.SIGKILL:
+        program.kill()
+    else:  # As a terminal does it: to the whole group.
+        os.killpg(program.pid, number)
+    start = time.monotonic()
+    _, said = program.communicate(timeout=20)
+    assert time.monotonic() - start < 5
+    assert wait_until(lambda: not any(map(is_alive, workers)))
+    if number != signal.SIGKILL:
+        assert program.returncode == 128 + number
+        assert said == ""
