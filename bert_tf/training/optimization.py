@@ -99,7 +99,8 @@ def partition_by_decay(
       Two lists, decayed and excluded, each in the order given. Every variable
       is in exactly one of them.
     """
-    decayed, excluded = [], []
+    decayed: list[Any] = []
+    excluded: list[Any] = []
     for variable in variables:
         matches = _matches(exclude_from_weight_decay, variable.path)
         (excluded if matches else decayed).append(variable)

@@ -1,0 +1,17 @@
+"""Tests of the version."""
+
+import pathlib
+import re
+
+from bert_tf.version import __version__
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def test_the_version_has_three_numbers():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+def test_the_changelog_speaks_of_the_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{__version__}]" in text
