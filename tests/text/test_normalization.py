@@ -4,10 +4,10 @@ import pickle
 import random
 
 import pytest
-import tokenization_oracle as oracle
 
 from bert_tf.text import normalization
 from bert_tf.text.normalization import Normalizer
+from tests.text import tokenization_oracle as oracle
 
 VARIANTS = pytest.mark.parametrize(
     ("do_lower_case", "strip_accents"), oracle.VARIANTS

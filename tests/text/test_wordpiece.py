@@ -7,12 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-import tokenization_oracle as oracle
 
 from bert_tf.errors import InputError
 from bert_tf.text import wordpiece
 from bert_tf.text.normalization import Normalizer
 from bert_tf.text.wordpiece import FullTokenizer, Token, load_vocab
+from tests.text import tokenization_oracle as oracle
 
 # The vocabulary of the original's own test, and pieces for hostile texts.
 GOOGLE = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing ,"

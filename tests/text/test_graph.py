@@ -1,0 +1,306 @@
+"""The tokenizer in the graph gives the ids of the one in Python."""
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.text import normalization, packing
+from bert_tf.text.graph import BertTokenizer
+from bert_tf.text.wordpiece import FullTokenizer
+from tests.text import tokenization_oracle as oracle
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+LETTERS = "abeéσςΣ中.,[]#!ab mask\u1112\u1161\u11ab"
+VOCABS = [
+    "bert-base-uncased",
+    "bert-base-cased",
+    "bert-base-multilingual-cased",
+    "bert-base-chinese",
+    "kr-bert-char16424",
+]
+VARIANTS = pytest.mark.parametrize(
+    ("do_lower_case", "strip_accents"), oracle.VARIANTS
+)
+
+
+def vocabulary(characters=LETTERS):
+    """Special tokens, then each character at the start and inside of words."""
+    letters = [c for c in dict.fromkeys(characters) if c.strip()]
+    return SPECIAL + letters + [f"##{c}" for c in letters] + ["ab", "##ab"]
+
+
+def write(folder, tokens):
+    path = folder / "vocab.txt"
+    path.write_text("\n".join(tokens), encoding="utf-8")
+    return path
+
+
+def assert_agree(layer, tokenizer, texts):
+    """Compares ids; texts may be strings or bytes."""
+    ids = tf.function(layer.tokenize)(tf.constant(texts, tf.string)).to_list()
+    for text, got in zip(texts, ids, strict=True):
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", errors="ignore")
+        assert got == tokenizer.encode(text), ascii(text)
+
+
+def assert_agree_to_the_letter(folder, texts, do_lower_case, strip_accents):
+    """Compares with a vocabulary in which every word can be spelt."""
+    normalizer = normalization.Normalizer(do_lower_case, strip_accents)
+    letters = sorted({c for text in texts for c in normalizer(text)})
+    path = write(folder, vocabulary(letters))
+    arguments = path, do_lower_case, strip_accents
+    tokenizer = FullTokenizer(*arguments)
+    assert_agree(BertTokenizer(*arguments), tokenizer, texts)
+    assert not any("[UNK]" in tokenizer.tokenize(text) for text in texts[:97])
+
+
+def scalars():
+    """All characters that UTF-8 can hold."""
+    return [c for c in oracle.ALL if not 0xD800 <= ord(c) < 0xE000]
+
+
+@VARIANTS
+def test_assigned_characters(tmp_path, do_lower_case, strip_accents):
+    assigned = normalization.assigned_characters() - oracle.CJK
+    others = [c for c in scalars() if c not in assigned]
+    some = sorted(assigned)[::7] + others[::499]
+    texts = [f"{c} a{c}b {c}{c} AΣ{c}A Σ{c}" for c in some]
+    assert_agree_to_the_letter(tmp_path, texts, do_lower_case, strip_accents)
+
+
+@pytest.mark.slow
+@VARIANTS
+def test_every_code_point(tmp_path, do_lower_case, strip_accents):
+    characters = scalars()
+    for start in range(0, len(characters), 65_521):
+        texts = [
+            f"{c} a{c}b {c}{c} AΣ{c}A aΣ{c} {c}Σ {c}Σ{c} \u302e{c}\U0001d165"
+            for c in characters[start : start + 65_521]
+        ]
+        assert_agree_to_the_letter(
+            tmp_path, texts, do_lower_case, strip_accents
+        )
+
+
+@VARIANTS
+def test_hostile_texts(tmp_path, do_lower_case, strip_accents):
+    texts = list(oracle.hostile_texts(random.Random(29), 6_007))
+    assert_agree_to_the_letter(tmp_path, texts, do_lower_case, strip_accents)
+
+
+@pytest.mark.parametrize("name", VOCABS)
+def test_real_vocabularies(shared_data, name):
+    path = shared_data / "vocab" / f"{name}-vocab.txt"
+    tokenizer = FullTokenizer(path, do_lower_case="-cased" not in name)
+    layer = BertTokenizer(path, do_lower_case="-cased" not in name)
+    rng = random.Random(31)
+    words = [token.removeprefix("##") for token in tokenizer.inv_vocab]
+    ends = ["", "", " ", "\n", "\u0301", "\u200b", ".", "Σ"]
+    texts = [
+        "".join(rng.choice(words) + rng.choice(ends) for _ in range(29))
+        for _ in range(401)
+    ]
+    assert_agree(layer, tokenizer, texts)
+
+
+def test_real_texts(shared_data):
+    path = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
+    lines = []
+    for name in (
+        "pretraining_text/gutenberg/pg174.txt",
+        "pretraining_text/wikitext-2-raw/wiki.test.raw",
+        "nsmc/mini/ratings_train.txt",
+    ):
+        lines += (shared_data / name).read_bytes().split(b"\n")
+    assert_agree(BertTokenizer(path), FullTokenizer(path), lines)
+
+
+def test_bytes_that_are_not_utf8(tmp_path):
+    path = write(tmp_path, vocabulary())
+    layer, tokenizer = BertTokenizer(path), FullTokenizer(path)
+    # Lead and continuation bytes, overlong forms, surrogates, beyond U+10FFFF.
+    parts = (
+        b"a,\x80,\x9f,\xa0,\xbf,\xc0,\xc3,\xe0,\xe4,\xed,\xef,\xf0,\xf4,\xf5"
+    )
+    parts = [*parts.split(b","), b"\xff", b" ", b"\xc3\xa9", b"\xe4\xb8\xad"]
+    rng = random.Random(37)
+    texts = [b"".join(rng.choices(parts, k=7)) for _ in range(3_001)]
+    assert_agree(layer, tokenizer, texts)
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "中", "\U0001f917"])
+def test_only_words_over_200_characters_are_too_long(tmp_path, letter):
+    path = write(tmp_path, vocabulary(LETTERS + letter))
+    pair = BertTokenizer(path, False), FullTokenizer(path, False)
+    sizes = (99, 100, 101, 199, 200, 201, 1009)
+    assert_agree(*pair, [f"a {letter * size} a" for size in sizes])
+    assert pair[1].encode("\U0001f917" * 201) == [1]
+
+
+def test_length_counts_after_normalization(tmp_path):
+    path = write(tmp_path, vocabulary())
+    texts = ["e\u0301" * 200, "e\u0301" * 201, "한" * 66, "한" * 67, "\0" * 300]
+    assert_agree(BertTokenizer(path), FullTokenizer(path), texts)
+
+
+def packed(tokenizer, texts, max_seq_length):
+    """The expected sequences of one text or a pair, in Python."""
+    ids = [tokenizer.encode(text) for text in texts]
+    second = ids[1] if len(ids) == 2 else None
+    return packing.pack(ids[0], second, max_seq_length, cls_id=2, sep_id=3)
+
+
+@pytest.mark.parametrize("max_seq_length", [None, 3, 4, 8, 11, 23])
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_packs_as_python_does(tmp_path, max_seq_length, is_pair):
+    path = write(tmp_path, vocabulary())
+    tokenizer = FullTokenizer(path)
+    layer = BertTokenizer(path, max_seq_length=max_seq_length)
+    first = ["a b a b a b a", "a", "", "É中", "ab" * 7, "a , a"]
+    second = ["b", "a b a b a b", "a a a a a", "", "b" * 7, "!"]
+    rows = list(zip(first, second, strict=True) if is_pair else zip(first))
+    batch = layer((tf.constant(first), second) if is_pair else first)
+    expected = [packed(tokenizer, row, max_seq_length or 99) for row in rows]
+    size = max_seq_length or max(len(ids) for ids, _ in expected)
+    for values in batch.values():
+        assert values.dtype == tf.int32
+        assert values.shape == (len(rows), size)
+    for index, (ids, segments) in enumerate(expected):
+        blank = [0] * (size - len(ids))
+        assert list(batch["input_ids"][index]) == ids + blank
+        assert list(batch["segment_ids"][index]) == segments + blank
+        assert list(batch["input_mask"][index]) == [1] * len(ids) + blank
+
+
+@pytest.mark.parametrize("max_seq_length", [None, 7])
+def test_scalars_and_empty_batches(max_seq_length):
+    layer = BertTokenizer(vocabulary(), max_seq_length=max_seq_length)
+    tail = [] if max_seq_length is None else [0] * 2
+    assert list(layer("ab, a")["input_ids"]) == [
+        2,
+        *layer.tokenize("ab, a"),
+        3,
+        *tail,
+    ]
+    pair = layer(("a", b"b"))["segment_ids"]
+    assert list(pair)[:5] == [0, 0, 0, 1, 1]
+    for inputs in ([], tf.constant([], tf.string), ([], [])):
+        assert layer(inputs)["input_ids"].shape[0] == 0
+    assert layer.tokenize([]).to_list() == []
+    assert layer.tokenize(["", " "]).to_list() == [[], []]
+    assert layer.tokenize("").shape == (0,)
+
+
+def test_padding_is_the_pad_token():
+    layer = BertTokenizer(["a", *SPECIAL])
+    ids = layer(["a", "a a"])["input_ids"]
+    np.testing.assert_array_equal(ids, [[3, 0, 4, 1], [3, 0, 0, 4]])
+
+
+def test_in_a_data_set():
+    layer = BertTokenizer(vocabulary(), max_seq_length=7)
+    texts = tf.data.Dataset.from_tensor_slices(["ab é", "Ab e", "a"])
+    one = np.stack([b["input_ids"] for b in texts.map(layer)])
+    batch = next(iter(texts.batch(3).map(layer)))["input_ids"]
+    np.testing.assert_array_equal(one, batch)
+    np.testing.assert_array_equal(batch[0], batch[1])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"do_lower_case": False},
+        {"strip_accents": False, "max_seq_length": 13, "name": "t"},
+    ],
+)
+def test_config_round_trip(arguments):
+    layer = BertTokenizer(vocabulary(), **arguments)
+    config = layer.get_config()
+    assert config.items() >= arguments.items()
+    copy = BertTokenizer.from_config(config)
+    assert copy.get_config() == config
+    text = ["Éa ab\u0301, AΣ"]
+    assert copy.tokenize(text).to_list() == layer.tokenize(text).to_list()
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_functional_model_in_a_keras_file(tmp_path, is_pair):
+    inputs = keras.Input((), dtype="string"), keras.Input((), dtype="string")
+    inputs = inputs if is_pair else inputs[0]
+    tokens = BertTokenizer(vocabulary(), max_seq_length=11)(inputs)
+    assert tokens["input_mask"].shape == (None, 11)
+    assert tokens["input_mask"].dtype == "int32"
+    model = keras.Model(inputs, tokens)
+    model.save(tmp_path / "model.keras")
+    copy = keras.models.load_model(tmp_path / "model.keras")
+    texts = tf.constant(["ab, É", "AΣ"])
+    batch = (texts, texts[::-1]) if is_pair else texts
+    expected = model(batch)
+    for name, values in copy.predict(batch, verbose=0).items():
+        np.testing.assert_array_equal(values, expected[name])
+        assert name == "input_mask" or values.any() == (
+            is_pair or name == "input_ids"
+        )
+
+
+def exported(folder, layer):
+    """Writes a SavedModel with one endpoint; returns its concrete function."""
+    module = tf.Module()
+    module.layer = layer
+    signature = [tf.TensorSpec([None], tf.string)]
+    module.serve = tf.function(lambda text: layer(text), signature)
+    function = module.serve.get_concrete_function()
+    tf.saved_model.save(module, folder, signatures=function)
+    return function
+
+
+def test_saved_model(tmp_path):
+    layer = BertTokenizer(vocabulary())
+    exported(tmp_path, layer)
+    assert (tmp_path / "saved_model.pb").stat().st_size < 1_000_000
+    serve = tf.saved_model.load(tmp_path).signatures["serving_default"]
+    texts = tf.constant(["ab, É", "AΣ \u302e\U0001d165", ""])
+    for name, values in layer(texts).items():
+        np.testing.assert_array_equal(serve(texts)[name], values)
+
+
+def test_graph_holds_only_what_tensorflow_serving_knows(tmp_path):
+    graph = exported(tmp_path, BertTokenizer(vocabulary())).graph.as_graph_def()
+    nodes = list(graph.node)
+    for function in graph.library.function:
+        nodes += function.node_def
+    foreign = {n.op for n in nodes if not hasattr(tf.raw_ops, n.op)}
+    assert foreign == {"FastWordpieceTokenizeWithOffsets"}
+
+
+@pytest.mark.parametrize(
+    ("vocab", "arguments", "message"),
+    [
+        (["[UNK]", "a"], {}, r"\[PAD\] \[CLS\] \[SEP\]"),
+        ([*SPECIAL, "a", "a"], {}, "6 tokens, 5 of them different"),
+        ([*SPECIAL, "a" * 300], {}, "exceeds"),
+        (SPECIAL, {"max_seq_length": 2}, "Received: 2"),
+        ("nowhere.txt", {}, "No such file"),
+    ],
+)
+def test_unusable_arguments(vocab, arguments, message):
+    with pytest.raises(InputError, match=message) as raised:
+        BertTokenizer(vocab, **arguments)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("inputs", [[["a"], ["b"], ["c"]], ("a", "b", "c")])
+def test_three_texts(inputs):
+    with pytest.raises(InputError, match="two"):
+        BertTokenizer(SPECIAL)(inputs)
+
+
+def test_matrix_of_texts():
+    with pytest.raises(InputError, match=r"Received: shape \(1, 1\)"):
+        BertTokenizer(SPECIAL)(tf.constant([["a"]]))
