@@ -1,1 +1,63 @@
-"""BERT on TensorFlow 2 and Keras 3."""
+"""BERT on TensorFlow 2 and Keras 3: from raw text to a served model.
+
+    import bert_tf
+
+    config = bert_tf.BertConfig.from_name("tiny", vocab_size=30522)
+    encoder = bert_tf.BertModel(config)
+
+The public names are loaded when they are first used: a program that only
+reads text or records never waits for TensorFlow.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.version import __version__
+
+if TYPE_CHECKING:
+    from bert_tf.config import BertConfig
+    from bert_tf.errors import InputError
+    from bert_tf.heads import BertPretrainer
+    from bert_tf.modeling import BertModel
+    from bert_tf.text.graph import BertTokenizer
+    from bert_tf.text.wordpiece import FullTokenizer
+    from bert_tf.training.optimization import (
+        AdamWeightDecay,
+        Lamb,
+        WarmupLinearDecay,
+    )
+
+_HOMES = {
+    "AdamWeightDecay": "bert_tf.training.optimization",
+    "BertConfig": "bert_tf.config",
+    "BertModel": "bert_tf.modeling",
+    "BertPretrainer": "bert_tf.heads",
+    "BertTokenizer": "bert_tf.text.graph",
+    "FullTokenizer": "bert_tf.text.wordpiece",
+    "InputError": "bert_tf.errors",
+    "Lamb": "bert_tf.training.optimization",
+    "WarmupLinearDecay": "bert_tf.training.optimization",
+}
+
+__all__ = [
+    "AdamWeightDecay",
+    "BertConfig",
+    "BertModel",
+    "BertPretrainer",
+    "BertTokenizer",
+    "FullTokenizer",
+    "InputError",
+    "Lamb",
+    "WarmupLinearDecay",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -31,8 +31,11 @@ def fill_mask(
       A list with the candidates of each blank, in the order of the text.
 
     Raises:
-      InputError: There is no blank, or the text is too long for the model.
+      InputError: There is no blank, the text is too long for the model, or
+        no candidates are asked for.
     """
+    if top_k < 1:
+        raise InputError(f"expected a top_k of 1 or more. Received: {top_k}")
     vocab = tokenizer.vocab
     input_ids = _with_blanks(tokenizer, text)
     limit = model.config.max_position_embeddings
@@ -52,7 +55,8 @@ def fill_mask(
             "masked_lm_positions": np.array([positions], np.int32),
         }
     )["masked_lm_logits"]  # [1, blanks, V]
-    values, ids = ops.top_k(ops.softmax(logits[0]), top_k)
+    best = min(top_k, len(vocab))
+    values, ids = ops.top_k(ops.softmax(logits[0]), best)
     return [
         list(zip(tokenizer.convert_ids_to_tokens(row_ids), row, strict=True))
         for row_ids, row in zip(

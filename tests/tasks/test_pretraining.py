@@ -1,0 +1,161 @@
+"""Both pre-training objectives: the original's losses, scores by hand."""
+
+import keras
+import numpy as np
+import pytest
+
+from bert_tf.config import BertConfig
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.tasks.pretraining import PretrainingTask
+
+B, S, P, V = 5, 7, 3, 23
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=6,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=11,
+    max_position_embeddings=S,
+    type_vocab_size=2,
+)
+
+
+def features() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(3)
+    weights = np.array(
+        [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 0]], "float32"
+    )
+    return {
+        "input_ids": random.integers(0, V, (B, S)).astype("int32"),
+        "input_mask": np.ones((B, S), "int32"),
+        "segment_ids": np.zeros((B, S), "int32"),
+        "masked_lm_positions": random.integers(0, S, (B, P)).astype("int32"),
+        "masked_lm_ids": random.integers(0, V, (B, P)).astype("int32"),
+        "masked_lm_weights": weights,
+        "next_sentence_labels": random.integers(0, 2, (B, 1)).astype("int32"),
+    }
+
+
+def outputs() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(4)
+    return {
+        "masked_lm_logits": random.normal(size=(B, P, V)).astype("float32"),
+        "next_sentence_logits": random.normal(size=(B, 2)).astype("float32"),
+    }
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+@pytest.fixture
+def task() -> PretrainingTask:
+    return PretrainingTask(CONFIG, S, P)
+
+
+def as_arrays(tensors) -> dict[str, np.ndarray]:
+    return {k: keras.ops.convert_to_numpy(v) for k, v in tensors.items()}
+
+
+def test_losses_are_the_originals(golden):
+    arrays = np.load(golden / "google_oracle.npz")
+    batch = {
+        name: arrays[f"expected/{name}"]
+        for name in (
+            "input_ids",
+            "input_mask",
+            "segment_ids",
+            "masked_lm_positions",
+            "masked_lm_ids",
+            "masked_lm_weights",
+            "next_sentence_labels",
+        )
+    }
+    config = BertConfig(
+        vocab_size=120,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        type_vocab_size=2,
+    )
+    task = PretrainingTask(config, 24, 5)
+    model = task.build_model()
+    for name, variable in checkpoint_variables(model).items():
+        variable.assign(arrays[f"weights/{name}"])
+    kept = as_arrays(task.predictions(batch, model(batch)))
+    scores = task.score(kept)
+    for name in ("masked_lm_loss", "next_sentence_loss"):
+        assert scores[name] == pytest.approx(
+            float(arrays[f"expected/{name}"]), abs=2e-5
+        )
+
+
+def test_losses_by_hand(task):
+    batch, logits = features(), outputs()
+    losses = as_arrays(task.losses(batch, logits))
+    log_probabilities = log_softmax(logits["masked_lm_logits"])
+    for b in range(B):
+        expected = -sum(
+            batch["masked_lm_weights"][b, p]
+            * log_probabilities[b, p, batch["masked_lm_ids"][b, p]]
+            for p in range(P)
+        )
+        assert losses["masked_lm_loss"][b] == pytest.approx(expected, abs=1e-5)
+    label = batch["next_sentence_labels"][:, 0]
+    np.testing.assert_allclose(
+        losses["next_sentence_loss"],
+        -log_softmax(logits["next_sentence_logits"])[np.arange(B), label],
+        atol=1e-6,
+    )
+
+
+def test_weights_are_masked_words_and_examples(task):
+    weights = as_arrays(task.loss_weights(features()))
+    assert weights["masked_lm_loss"].tolist() == [3, 2, 1, 0, 2]
+    assert weights["next_sentence_loss"].tolist() == [1] * B
+    assert tuple(weights) == task.loss_names
+
+
+def test_scores_by_hand(task):
+    batch, logits = features(), outputs()
+    scores = task.score(as_arrays(task.predictions(batch, logits)))
+    hit = logits["masked_lm_logits"].argmax(-1) == batch["masked_lm_ids"]
+    assert scores["masked_lm_accuracy"] == pytest.approx(
+        (hit * batch["masked_lm_weights"]).sum() / 8
+    )
+    hit = (
+        logits["next_sentence_logits"].argmax(-1)
+        == batch["next_sentence_labels"][:, 0]
+    )
+    assert scores["next_sentence_accuracy"] == pytest.approx(hit.mean())
+    assert scores["loss"] == pytest.approx(
+        scores["masked_lm_loss"] + scores["next_sentence_loss"]
+    )
+
+
+def test_without_the_next_sentence():
+    task = PretrainingTask(CONFIG, S, P, next_sentence=False)
+    batch, logits = features(), outputs()
+    assert task.loss_names == ("masked_lm_loss",)
+    assert list(task.losses(batch, logits)) == ["masked_lm_loss"]
+    scores = task.score(as_arrays(task.predictions(batch, logits)))
+    assert sorted(scores) == ["loss", "masked_lm_accuracy", "masked_lm_loss"]
+    assert scores["loss"] == scores["masked_lm_loss"]
+
+
+def test_no_masked_word_at_all_scores_zero(task):
+    batch = features()
+    batch["masked_lm_weights"] *= 0
+    scores = task.score(as_arrays(task.predictions(batch, outputs())))
+    assert scores["masked_lm_accuracy"] == scores["masked_lm_loss"] == 0
+
+
+def test_schema_and_model_fit(task):
+    batch = features()
+    assert {f.name: (B, *f.shape) for f in task.schema} == {
+        name: values.shape for name, values in batch.items()
+    }
+    result = task.build_model()(batch)
+    assert result["masked_lm_logits"].shape == (B, P, V)
