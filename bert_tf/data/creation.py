@@ -14,17 +14,15 @@ import collections
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-import numpy as np
 from absl import logging
 
-from bert_tf.data import documents, files, jobs, progress, stages
+from bert_tf.data import documents, files, instances, jobs, progress, stages
 from bert_tf.data.creation_config import CreationConfig
 from bert_tf.errors import InputError
 from bert_tf.text.wordpiece import FullTokenizer
@@ -225,8 +223,9 @@ class _Job:
     def cut(self) -> None:
         """Stage 2: a Corpus to the spans of instances, not shuffled yet."""
         corpus = stages.open_corpus(self._config, self._folder)
+        sections = instances.sections(corpus, SENTENCES_PER_PIECE)
         pieces = progress.track(
-            self._run(stages.cut, _document_pieces(corpus)),
+            self._run(stages.cut, sections),
             len,
             "Cutting",
             "instances",
@@ -273,14 +272,6 @@ class _Job:
                 "--max_seq_length",
                 100 * random_next,
             )
-
-
-def _document_pieces(corpus: documents.Corpus) -> Iterator[tuple[int, int]]:
-    """Cuts the documents into ranges of SENTENCES_PER_PIECE or a bit more."""
-    marks = np.arange(0, corpus.num_sentences, SENTENCES_PER_PIECE)
-    firsts = np.searchsorted(corpus.document_offsets, marks)
-    bounds = np.unique([*firsts, corpus.num_documents])
-    return itertools.pairwise(bounds.tolist())
 
 
 def _part_plans(paths: Sequence[str], total: int) -> Iterator[stages.PartPlan]:

@@ -5,6 +5,7 @@ instance of every document that still has sentences, in a few NumPy calls.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -46,36 +47,62 @@ class InstanceRule:
         return self.max_seq_length - (3 if self.next_sentence else 2)
 
 
+def sections(corpus: Corpus, size: int) -> Iterator[tuple[int, int]]:
+    """Divides a corpus into ranges of `size` to 2 * `size` sentences.
+
+    They begin where documents do, if there is such a place: a document with
+    fewer than `size` sentences is never divided.
+    """
+    marks = np.arange(0, corpus.num_sentences, size)
+    starts = corpus.document_offsets
+    nearest = starts[np.searchsorted(starts, marks)]
+    bounds = np.where(nearest < marks + size, nearest, marks)
+    bounds = np.unique(np.append(bounds, corpus.num_sentences))
+    return itertools.pairwise(bounds.tolist())
+
+
 def make_spans(
     corpus: Corpus,
-    documents: np.ndarray,
+    section: tuple[int, int],
+    num_passes: int,
     rule: InstanceRule,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Cuts documents into instances.
+    """Cuts the documents of a section into instances, several times.
 
     Args:
       corpus: Two documents or more where `rule.next_sentence`.
-      documents: Integers [n]; a document that is named twice is cut twice,
-        with other draws.
+      section: The first sentence and the one after the last. Where they are
+        inside a document, the document is taken to begin or to end there.
+      num_passes: How often to cut, each time with other draws.
       rule: How to cut.
       rng: All draws come from it.
 
     Returns:
       SPAN [number of instances], nothing in them empty.
     """
-    cut = _pair_spans if rule.next_sentence else _single_spans
-    steps = list(cut(corpus, np.asarray(documents, np.int64), rule, rng))
-    return np.concatenate(steps)
+    offsets = corpus.document_offsets
+    first_document = np.searchsorted(offsets, section[0], "right") - 1
+    stop_document = np.searchsorted(offsets, section[1], "left")
+    documents = np.tile(np.arange(first_document, stop_document), num_passes)
+    first, stop = corpus.sentence_range(documents)
+    first, stop = np.maximum(first, section[0]), np.minimum(stop, section[1])
+    if rule.next_sentence:
+        steps = _pair_spans(corpus, documents, first, stop, rule, rng)
+    else:
+        steps = _single_spans(corpus, first, stop, rule, rng)
+    return np.concatenate(list(steps))
 
 
 def _pair_spans(
     corpus: Corpus,
     documents: np.ndarray,
+    cursor: np.ndarray,
+    end: np.ndarray,
     rule: InstanceRule,
     rng: np.random.Generator,
 ) -> Iterator[np.ndarray]:
-    """Yields steps of [CLS] A [SEP] B [SEP] instances.
+    """Yields steps of [CLS] A [SEP] B [SEP] instances: sentences to `end`.
 
     As the original's create_instances_from_document: sentences are gathered
     up to the target length and cut in two at a random sentence end. B is the
@@ -83,7 +110,6 @@ def _pair_spans(
     another document; what would have been B is then used again. Here the
     other document is always another one, each with the same chance.
     """
-    cursor, end = corpus.sentence_range(documents)
     while cursor.size:
         target = _targets(len(cursor), rule, rng)
         stop = _stop(corpus, cursor, target, end)
@@ -168,17 +194,17 @@ def _truncated(
 
 def _single_spans(
     corpus: Corpus,
-    documents: np.ndarray,
+    first: np.ndarray,
+    stop: np.ndarray,
     rule: InstanceRule,
     rng: np.random.Generator,
 ) -> Iterator[np.ndarray]:
-    """Yields steps of [CLS] A [SEP] instances that tile the documents.
+    """Yields steps of [CLS] A [SEP] instances that tile runs of sentences.
 
     A ends with the last sentence that fits; a sentence with more tokens than
     the target is cut there and goes on in the next instance. So every token
     is in exactly one instance.
     """
-    first, stop = corpus.sentence_range(documents)
     cursor, end = corpus.sentence_offsets[[first, stop]]
     while cursor.size:
         limit = np.minimum(cursor + _targets(len(cursor), rule, rng), end)

@@ -108,23 +108,24 @@ def open_corpus(config: CreationConfig, folder: str) -> Corpus:
 
 
 def cut(
-    config: CreationConfig, folder: str, piece: tuple[int, int]
+    config: CreationConfig, folder: str, section: tuple[int, int]
 ) -> np.ndarray:
-    """Stage 2: cuts documents into instances, `dupe_factor` times.
+    """Stage 2: cuts sentences into instances, `dupe_factor` times.
 
     Args:
       config: The settings.
       folder: The scratch folder.
-      piece: The first document, and the one after the last.
+      section: The first sentence, and the one after the last.
 
     Returns:
       instances.SPAN [number of instances].
     """
     return instances.make_spans(
         open_corpus(config, folder),
-        np.tile(np.arange(*piece), config.dupe_factor),
+        section,
+        config.dupe_factor,
         config.instance_rule,
-        _generator(config, _CUTTING, piece[0]),
+        _generator(config, _CUTTING, section[0]),
     )
 
 

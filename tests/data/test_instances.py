@@ -24,9 +24,9 @@ def make_corpus(sentences_per_document, max_sentence_length, seed=1):
 
 def make_spans(corpus, passes=3, seed=0, **rule):
     rule = InstanceRule(**{"max_seq_length": ROOM + 3, **rule})
-    documents = np.tile(np.arange(corpus.num_documents), passes)
+    section = 0, corpus.num_sentences
     rng = np.random.default_rng(seed)
-    return instances.make_spans(corpus, documents, rule, rng)
+    return instances.make_spans(corpus, section, passes, rule, rng)
 
 
 def document_of(corpus, token):
@@ -66,14 +66,19 @@ def test_a_real_b_follows_a_where_nothing_was_cut_off():
     assert all(end in ends for end in (follows + real["b_length"])[~whole])
 
 
-def test_each_pass_takes_each_sentence_once():
-    corpus = make_corpus(11, 1)
-    spans = make_spans(corpus, passes=5, short_seq_prob=0.2)
-    times = np.zeros(len(corpus.tokens), int)
+def count_tokens(spans, times):
+    """Adds how often each token is in an A or a real B."""
     for span in spans:
         times[span["a_start"] : span["a_start"] + span["a_length"]] += 1
         if not span["is_random_next"]:
             times[span["b_start"] : span["b_start"] + span["b_length"]] += 1
+
+
+def test_each_pass_takes_each_sentence_once():
+    corpus = make_corpus(11, 1)
+    spans = make_spans(corpus, passes=5, short_seq_prob=0.2)
+    times = np.zeros(len(corpus.tokens), int)
+    count_tokens(spans, times)
     assert (times == 5).all()
 
 
@@ -110,6 +115,36 @@ def test_random_segments_come_from_everywhere_else_alike():
     owners = document_of(corpus, spans["b_start"][spans["is_random_next"]])
     shares = np.bincount(owners, minlength=corpus.num_documents) / len(owners)
     assert (np.abs(shares - 1 / corpus.num_documents) < 0.01).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 10_000])
+def test_sections_divide_long_documents_only(size):
+    corpus = make_corpus(11, 3)
+    ranges = list(instances.sections(corpus, size))
+    bounds = [first for first, _ in ranges] + [corpus.num_sentences]
+    assert bounds[0] == 0
+    assert [stop for _, stop in ranges] == bounds[1:]
+    assert np.diff(bounds).min() > 0
+    assert np.diff(bounds).max() <= 2 * size
+    documents = np.searchsorted(corpus.document_offsets, bounds[:-1], "right")
+    first, stop = corpus.sentence_range(documents - 1)
+    inside = first < bounds[:-1]
+    assert (stop - first >= size)[inside].all()
+    assert inside.any() == (size < 20)
+
+
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_sections_make_what_the_corpus_has(next_sentence):
+    corpus = make_corpus(11, 1)
+    rule = InstanceRule(ROOM + 3, 0.2, next_sentence)
+    times = np.zeros(len(corpus.tokens), int)
+    for first, stop in instances.sections(corpus, 7):
+        rng = np.random.default_rng(first)
+        spans = instances.make_spans(corpus, (first, stop), 5, rule, rng)
+        assert (spans["a_start"] >= first).all()
+        assert (spans["a_start"] + spans["a_length"] <= stop).all()
+        count_tokens(spans, times)
+    assert (times == 5).all()
 
 
 def truncate_one_by_one(a_length, b_length, room, rng):
@@ -170,8 +205,7 @@ def test_single_segments_tile_the_documents(longest):
         document_of(corpus, spans["a_start"]), document_of(corpus, ends - 1)
     )
     times = np.zeros(len(corpus.tokens), int)
-    for start, end in zip(spans["a_start"], ends, strict=True):
-        times[start:end] += 1
+    count_tokens(spans, times)
     assert (times == 4).all()
 
 
