@@ -1,6 +1,6 @@
 """Text to pre-training records: the whole job of create_pretraining_data.py.
 
-1. The text is tokenized once, into files that are mapped into memory.
+1. The text is tokenized once, into scratch files.
 2. Instances are cut from it `dupe_factor` times, as pairs of slices.
 3. They are shuffled as a whole, masked, serialized and written.
 
@@ -222,7 +222,7 @@ class _Job:
 
     def cut(self) -> None:
         """Stage 2: a Corpus to the spans of instances, not shuffled yet."""
-        corpus = stages.open_corpus(self._config, self._folder)
+        corpus = documents.Corpus.open(self._folder)
         sections = instances.sections(corpus, SENTENCES_PER_PIECE)
         pieces = progress.track(
             self._run(stages.cut, sections),

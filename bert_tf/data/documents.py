@@ -8,6 +8,7 @@ process can encode any block, and the results are joined in order.
 import contextlib
 import dataclasses
 import gzip
+import itertools
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -157,36 +158,33 @@ def _decoded_lines(block: TextBlock, errors: str) -> Iterator[str]:
         yield line.strip()
 
 
-_TOKENS, _SENTENCES, _DOCUMENTS = "tokens", "sentences", "documents"
+# Names of the files of a corpus, within its folder.
+TOKENS = "tokens"
+_SENTENCES, _DOCUMENTS = "sentences", "documents"
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A tokenized corpus of D documents and S sentences.
+    """Where the D documents and S sentences of a tokenized text are.
 
     Attributes:
-      tokens: Integers [t].
-      sentence_offsets: int64 [S + 1]; sentence s is
-        tokens[sentence_offsets[s] : sentence_offsets[s + 1]].
+      sentence_offsets: int64 [S + 1]; sentence s has the tokens
+        sentence_offsets[s] to sentence_offsets[s + 1], the latter excluded.
       document_offsets: int64 [D + 1]; document d has the sentences
         document_offsets[d] to document_offsets[d + 1], the latter excluded.
     """
 
-    tokens: np.ndarray
     sentence_offsets: np.ndarray
     document_offsets: np.ndarray
 
     @classmethod
-    def open(cls, folder: str, dtype: np.dtype) -> "Corpus":
+    def open(cls, folder: str) -> "Corpus":
         """Maps what CorpusWriter wrote into memory, read-only.
 
-        The operating system fetches what is touched and may drop it again;
-        a corpus may be larger than the memory.
+        The operating system fetches what is touched and may drop it again.
         """
         return cls(
-            map_file(os.path.join(folder, _TOKENS), dtype),
-            map_file(os.path.join(folder, _SENTENCES), np.int64),
-            map_file(os.path.join(folder, _DOCUMENTS), np.int64),
+            *(_mapped(folder, name) for name in (_SENTENCES, _DOCUMENTS))
         )
 
     @property
@@ -205,16 +203,38 @@ class Corpus:
         return offsets[documents], offsets[documents + 1]
 
 
-def map_file(path: str, dtype: np.dtype) -> np.ndarray:
-    """A file that is not empty as a read-only array."""
-    return np.asarray(np.memmap(path, dtype, mode="r"))
+def _mapped(folder: str, name: str) -> np.ndarray:
+    path = os.path.join(folder, name)
+    return np.asarray(np.memmap(path, np.int64, mode="r"))
+
+
+def read_slices(
+    path: str, dtype: np.dtype, starts: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """Reads scattered slices of a file of items of type `dtype`, end to end.
+
+    As fast as a mapping, of which the pages around all that was touched would
+    count as memory of this process.
+
+    Args:
+      path: A local file.
+      dtype: The type of its items.
+      starts: Integers [n], the first item of each slice.
+      lengths: Integers [n], the items in each.
+    """
+    places = (starts * dtype.itemsize).tolist()
+    sizes = (lengths * dtype.itemsize).tolist()
+    with open(path, "rb", buffering=0) as file:
+        handle = file.fileno()
+        slices = map(os.pread, itertools.repeat(handle), sizes, places)
+        return np.frombuffer(b"".join(slices), dtype)
 
 
 class CorpusWriter:
-    """Appends encoded blocks to the files that Corpus.open maps.
+    """Appends encoded blocks to the files of a corpus.
 
-    Files only ever grow by writing: a full disk is an OSError here, whereas a
-    write into a mapping would kill the process.
+    They grow by writing only: a full disk is an OSError here, whereas a write
+    into a mapping would kill the process.
 
     Use it in a `with` statement; the end of that ends the last document.
 
@@ -231,7 +251,7 @@ class CorpusWriter:
         self._last_break = 0
         self._paths = [
             os.path.join(folder, name)
-            for name in (_TOKENS, _SENTENCES, _DOCUMENTS)
+            for name in (TOKENS, _SENTENCES, _DOCUMENTS)
         ]
 
     def __enter__(self) -> "CorpusWriter":

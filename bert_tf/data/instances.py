@@ -6,7 +6,7 @@ instance of every document that still has sentences, in a few NumPy calls.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -248,7 +248,7 @@ class Sequences:
 
 
 def gather(
-    corpus: Corpus,
+    read: Callable[[np.ndarray, np.ndarray], np.ndarray],
     spans: np.ndarray,
     max_seq_length: int,
     cls_id: int,
@@ -257,24 +257,29 @@ def gather(
     """Fetches the tokens of instances: [CLS] A [SEP] B [SEP], padded.
 
     Without B, where its length is 0, the second [SEP] is left out too.
+
+    Args:
+      read: Takes starts [k] and lengths [k]; returns the corpus's tokens in
+        these slices, end to end.
+      spans: SPAN [n].
+      max_seq_length: L.
+      cls_id: Id of [CLS].
+      sep_id: Id of [SEP].
     """
-    column = np.arange(max_seq_length)  # [L], against spans [n, 1]
-    spans = spans[:, np.newaxis]
-    a_sep = spans["a_length"] + 1
-    has_b = spans["b_length"] > 0
-    end = a_sep + np.where(has_b, spans["b_length"] + 2, 1)
-    in_a = (column > 0) & (column < a_sep)
-    in_b = (column > a_sep) & (column < end - 1)
-    place = np.where(
-        in_a,
-        spans["a_start"] + column - 1,
-        spans["b_start"] + column - a_sep - 1,
-    )
-    input_ids = np.zeros(place.shape, np.int32)
-    is_text = in_a | in_b
-    input_ids[is_text] = corpus.tokens[place[is_text]]
-    input_ids[:, 0] = cls_id
+    column = np.arange(max_seq_length)  # [L], against [n, 1]
+    a_sep = spans["a_length"][:, np.newaxis] + 1
+    b_length = spans["b_length"][:, np.newaxis]
+    end = a_sep + np.where(b_length, b_length + 2, 1)
     input_mask = column < end
-    input_ids[input_mask & ~is_text & (column > 0)] = sep_id
-    segment_ids = (column > a_sep) & input_mask
+    is_text = input_mask & (column != 0) & (column != a_sep)
+    is_text &= column != end - 1
+
+    input_ids = np.where(input_mask, np.int32(sep_id), np.int32(0))
+    input_ids[:, 0] = cls_id
+    # Row by row, A before B: the order in which a mask is filled.
+    input_ids[is_text] = read(
+        np.stack([spans["a_start"], spans["b_start"]], axis=1).ravel(),
+        np.stack([spans["a_length"], spans["b_length"]], axis=1).ravel(),
+    )
+    segment_ids = input_mask & (column > a_sep)
     return Sequences(input_ids, input_mask, segment_ids.view(np.int8))

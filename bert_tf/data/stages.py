@@ -98,15 +98,6 @@ def encode(
     )
 
 
-def open_corpus(config: CreationConfig, folder: str) -> Corpus:
-    """What stage 1 left in the scratch folder.
-
-    Opened for each piece of work, which costs little: so a process holds no
-    more of it in memory than one piece touches.
-    """
-    return Corpus.open(folder, tools(config).token_dtype)
-
-
 def cut(
     config: CreationConfig, folder: str, section: tuple[int, int]
 ) -> np.ndarray:
@@ -121,7 +112,7 @@ def cut(
       instances.SPAN [number of instances].
     """
     return instances.make_spans(
-        open_corpus(config, folder),
+        Corpus.open(folder),
         section,
         config.dupe_factor,
         config.instance_rule,
@@ -173,13 +164,14 @@ def make_part(config: CreationConfig, folder: str, plan: PartPlan) -> Part:
     ranks = np.arange(plan.first, plan.stop)
     seed = config.random_seed, _SHUFFLING
     places = permutation.permute(ranks, plan.total, seed)
-    spans = documents.map_file(os.path.join(folder, SPANS), instances.SPAN)
-    batch, counts = _batch(
-        config,
-        open_corpus(config, folder),
-        spans[places],
-        _generator(config, _MASKING, plan.first),
+    spans = documents.read_slices(
+        os.path.join(folder, SPANS),
+        instances.SPAN,
+        places,
+        np.ones_like(places),
     )
+    rng = _generator(config, _MASKING, plan.first)
+    batch, counts = _batch(config, folder, spans, rng)
     data = records.frame(records.encode_batch(config.schema, batch))
     if plan.is_compressed:
         data = records.compress(data)
@@ -190,14 +182,18 @@ def make_part(config: CreationConfig, folder: str, plan: PartPlan) -> Part:
 
 def _batch(
     config: CreationConfig,
-    corpus: Corpus,
+    folder: str,
     spans: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[dict[str, np.ndarray], collections.Counter[str]]:
     """The features of instances, each [n, ...], and what is in them."""
     vocabulary = tools(config)
     sequences = instances.gather(
-        corpus,
+        functools.partial(
+            documents.read_slices,
+            os.path.join(folder, documents.TOKENS),
+            vocabulary.token_dtype,
+        ),
         spans,
         config.max_seq_length,
         vocabulary.cls_id,

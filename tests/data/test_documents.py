@@ -1,4 +1,5 @@
 import gzip
+import itertools
 import os
 
 import numpy as np
@@ -31,18 +32,15 @@ def write_corpus(folder, paths):
                     block, LengthTokenizer(), np.dtype(np.uint8), "strict"
                 )
             )
-    return writer, Corpus.open(str(folder), np.dtype(np.uint8))
+    return writer, Corpus.open(str(folder))
 
 
-def as_lists(corpus):
+def as_lists(folder, corpus):
     """Documents as lists of sentences, which are lists of ids."""
+    tokens = np.fromfile(folder / documents.TOKENS, np.uint8).tolist()
     sentences = [
-        corpus.tokens[start:end].tolist()
-        for start, end in zip(
-            corpus.sentence_offsets[:-1],
-            corpus.sentence_offsets[1:],
-            strict=True,
-        )
+        tokens[start:end]
+        for start, end in itertools.pairwise(corpus.sentence_offsets)
     ]
     first, stop = corpus.sentence_range(np.arange(corpus.num_documents))
     return [sentences[a:b] for a, b in zip(first, stop, strict=True)]
@@ -89,7 +87,7 @@ def test_documents_run_over_blocks_and_end_with_files(tmp_path, monkeypatch):
         paths.append(tmp_path / f"{number}.txt")
         paths[-1].write_bytes(text)
     writer, corpus = write_corpus(tmp_path, paths)
-    assert as_lists(corpus) == [
+    assert as_lists(tmp_path, corpus) == [
         [[1, 2], [3]],
         [[4]],
         [[1], [1] * 50, [3]],
@@ -97,7 +95,7 @@ def test_documents_run_over_blocks_and_end_with_files(tmp_path, monkeypatch):
     ]
     assert writer.num_documents == corpus.num_documents == 4
     assert writer.num_sentences == corpus.num_sentences == 7
-    assert writer.num_tokens == len(corpus.tokens) == 57
+    assert writer.num_tokens == corpus.sentence_offsets[-1] == 57
 
 
 @pytest.mark.parametrize("size", [1, 2, 13, 64, 10_000])
@@ -130,4 +128,16 @@ def test_the_corpus_is_read_only(tmp_path):
     (tmp_path / "a.txt").write_text("a\n")
     _, corpus = write_corpus(tmp_path, [tmp_path / "a.txt"])
     with pytest.raises(ValueError, match="read-only"):
-        corpus.tokens[0] = 5
+        corpus.sentence_offsets[0] = 5
+
+
+def test_slices_are_read_end_to_end(tmp_path):
+    items = np.arange(100, dtype=np.int32)
+    items.tofile(tmp_path / "items")
+    read = documents.read_slices(
+        str(tmp_path / "items"),
+        items.dtype,
+        starts=np.array([7, 0, 97, 5]),
+        lengths=np.array([3, 1, 3, 0]),
+    )
+    assert read.tolist() == [7, 8, 9, 0, 97, 98, 99]

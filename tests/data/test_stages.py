@@ -85,7 +85,7 @@ def test_only_the_first_part_shows_samples(config, folder):
 
 
 def test_parts_shuffle_all_instances(config, folder):
-    spans = documents.map_file(f"{folder}/{stages.SPANS}", instances.SPAN)
+    spans = np.fromfile(f"{folder}/{stages.SPANS}", instances.SPAN)
     total = len(spans)
     parts = [
         stages.make_part(config, folder, plan(first, stop, total))
