@@ -16,7 +16,6 @@ from absl import flags
 
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.fill_mask import Blank, fill_mask

@@ -8,7 +8,8 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.modeling import ACTIVATIONS, BertLayer, BertModel, FromConfig
+from bert_tf.layers import ACTIVATIONS, BertLayer, FromConfig
+from bert_tf.modeling import BertModel
 
 
 @keras.saving.register_keras_serializable("bert_tf")

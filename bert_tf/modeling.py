@@ -21,114 +21,11 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-
-ACTIVATIONS = {
-    "gelu_tanh": lambda x: keras.activations.gelu(x, approximate=True),
-    "gelu_erf": lambda x: keras.activations.gelu(x, approximate=False),
-    "relu": keras.activations.relu,
-    "tanh": keras.activations.tanh,
-    "linear": keras.activations.linear,
-}
+from bert_tf.layers import ACTIVATIONS, BertLayer, FromConfig, fold_in
 
 # Added to the attention scores of padding. Finite, as in the original: a row
 # that is all padding then attends evenly instead of giving NaN.
 MASKED_SCORE = -10000.0
-
-
-class GivenSeed(keras.random.SeedGenerator):
-    """A seed that came from outside, where Keras asks for a generator.
-
-    Keras draws dropout masks from a generator that lives in a variable. A
-    training step that can be repeated, recomputed or resumed needs masks that
-    are a function of its arguments alone.
-
-    Args:
-      seed: Integer tensor [2].
-    """
-
-    def __init__(self, seed):
-        # Not super().__init__: it would create the state variable.
-        self.seed = seed
-
-    def next(self, ordered=True):
-        return self.seed
-
-
-def fold_in(seed, site: int):
-    """Derives the seed of one place in the model; None stays None."""
-    if seed is None:
-        return None
-    return seed + ops.convert_to_tensor([0, site], dtype=seed.dtype)
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class Dropout(keras.layers.Dropout):
-    """Dropout that takes its seed as an argument, if it is given one."""
-
-    def call(self, inputs, training=False, seed=None):
-        """Returns `inputs` with a share `rate` of its values set to zero.
-
-        Args:
-          inputs: Float tensor of any shape.
-          training: Without it, `inputs` come back as they are.
-          seed: Integer tensor [2], or None for the layer's own generator.
-        """
-        if not training or self.rate == 0.0 or seed is None:
-            return super().call(inputs, training=training)
-        return keras.random.dropout(inputs, self.rate, seed=GivenSeed(seed))
-
-
-class FromConfig:
-    """What layers and models that are made from a `BertConfig` share.
-
-    Their parts have their dtype policy, and a config of their own class.
-    """
-
-    def __init__(self, config: BertConfig | dict, **kwargs):
-        super().__init__(**kwargs)
-        if isinstance(config, dict):
-            config = BertConfig.from_dict(config)
-        self.config = config
-
-    def get_config(self):
-        return {**super().get_config(), "config": self.config.to_dict()}
-
-    def make_part(self, layer: type["BertLayer"], name: str) -> "BertLayer":
-        """Makes an inner layer of the same config and policy."""
-        return layer(self.config, name=name, dtype=self.dtype_policy)
-
-    def make_dense(self, units: int, name: str = "dense") -> keras.layers.Dense:
-        """Makes a dense layer with the original's initialization."""
-        return keras.layers.Dense(
-            units,
-            kernel_initializer=self.make_initializer(),
-            name=name,
-            dtype=self.dtype_policy,
-        )
-
-    def make_initializer(self) -> keras.Initializer:
-        """Makes the original's initializer, a new one for each weight.
-
-        A Keras initializer draws the same values each time that it is used,
-        so query, key and value must not share one.
-        """
-        return keras.initializers.TruncatedNormal(
-            stddev=self.config.initializer_range
-        )
-
-    def make_layer_norm(self) -> keras.layers.LayerNormalization:
-        """Makes a layer norm with the original's epsilon."""
-        return keras.layers.LayerNormalization(
-            epsilon=1e-12, name="LayerNorm", dtype=self.dtype_policy
-        )
-
-    def make_dropout(self, rate: float) -> Dropout:
-        """Makes a dropout layer."""
-        return Dropout(rate, dtype=self.dtype_policy)
-
-
-class BertLayer(FromConfig, keras.layers.Layer):
-    """A layer that is made from a `BertConfig`."""
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -173,7 +70,7 @@ class Embeddings(BertLayer):
         Returns:
           Floats [B, S, H].
         """
-        length = input_ids.shape[1] or ops.shape(input_ids)[1]
+        length = ops.shape(input_ids)[1]
         # A product with a one-hot matrix, as in the original: the table has
         # two rows, and its gradient needs no scatter.
         segments = ops.one_hot(
@@ -208,7 +105,8 @@ class SelfAttention(BertLayer):
     def _heads(self, x):
         """Splits the last axis into heads: [B, S, H] -> [B, N, S, D]."""
         heads = self.config.num_attention_heads
-        x = ops.reshape(x, (*_sizes(x)[:2], heads, x.shape[-1] // heads))
+        batch, length, width = ops.shape(x)
+        x = ops.reshape(x, (batch, length, heads, width // heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def call(self, x, attention_bias, training=False, seed=None):
@@ -237,7 +135,7 @@ class SelfAttention(BertLayer):
         probabilities = ops.cast(ops.softmax(scores), self.compute_dtype)
         kept = self.dropout(probabilities, training=training, seed=seed)
         context = ops.transpose(ops.matmul(kept, value), (0, 2, 1, 3))
-        return ops.reshape(context, _sizes(x)), probabilities  # [B, S, H]
+        return ops.reshape(context, ops.shape(x)), probabilities  # [B, S, H]
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -520,11 +418,3 @@ def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
     """
     own = "" if isinstance(model, BertModel) else f"{model.name}/"
     return {v.path.removeprefix(own): v for v in model.weights}
-
-
-def _sizes(x) -> tuple:
-    """The shape of `x`: integers where they are known, tensors elsewhere."""
-    return tuple(
-        known if known is not None else dynamic
-        for known, dynamic in zip(x.shape, ops.shape(x), strict=True)
-    )

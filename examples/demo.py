@@ -12,17 +12,15 @@ held-out text of about NN %, where the most frequent word has N %, and a
 next-sentence accuracy of about NN %, where guessing has 50 %.
 """
 
-import json
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pydoc_data.topics import topics
 
-from absl import app, flags
+from absl import flags
 
 from bert_tf.config import BertConfig
 
@@ -102,5 +100,3 @@ def run(script: str, *arguments: str) -> None:
     command = [sys.executable, str(ROOT / script), *arguments]
     print(f"\n$ python {shlex.join([script, *arguments])}", flush=True)
     subprocess.run(command, check=True)
-
-

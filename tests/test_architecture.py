@@ -35,8 +35,9 @@ MAY_IMPORT = {
     "metrics": set(),
     "text": set(),
     "data": {"text"},
-    "modeling": {"config"},
-    "heads": {"modeling", "config"},
+    "layers": {"config"},
+    "modeling": {"config", "layers"},
+    "heads": {"config", "layers", "modeling"},
     "training": set(),
     "interop": {"config"},
     "tasks": {"config", "metrics", "text", "data", "modeling", "heads"},
@@ -51,6 +52,7 @@ WITH_TENSORFLOW = (
     "bert_tf.flags",
     "bert_tf.heads",
     "bert_tf.interop",
+    "bert_tf.layers",
     "bert_tf.modeling",
     "bert_tf.serving",
     "bert_tf.tasks",
@@ -58,13 +60,18 @@ WITH_TENSORFLOW = (
     "bert_tf.training",
 )
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
-# They import TensorFlow inside a function, for "scheme://" paths only.
-READS_REMOTE_PATHS = {
+# They import TensorFlow inside a function: for "scheme://" paths only, or, the
+# package itself, when a name that needs it is first used.
+IMPORTS_IT_LAZILY = {
+    "bert_tf",
     "bert_tf.config",
     "bert_tf.data.files",
     "bert_tf.data.records",
     "bert_tf.text.wordpiece",
 }
+
+# What guards imports that only a type checker follows.
+CHECKING = "TYPE_CHECKING"
 
 MAX_MODULE_LINES = 450
 MAX_FUNCTION_LINES = 60
@@ -96,11 +103,14 @@ def imports_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def imports_when_loaded(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """The same, without what functions import when they are called."""
+    """The same, without what waits for a call or is for type checkers."""
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            pending.extend(node.orelse)
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from imports_in(node)
@@ -224,7 +234,7 @@ def test_the_model_is_written_in_keras_and_never_in_tensorflow():
     found = [
         (path, line, f"imports {name}")
         for path in LIBRARY
-        if name_of(path) in ("bert_tf.modeling", "bert_tf.heads")
+        if part_of(name_of(path)) in ("layers", "modeling", "heads")
         for name, line in imports_in(tree_of(path))
         if name.split(".")[0] in TENSORFLOW - {"keras"}
     ]
@@ -246,7 +256,7 @@ def tensorflow_free() -> list[pathlib.Path]:
 def test_tensorflow_free_modules_do_not_ask_for_it():
     found = []
     for path in tensorflow_free():
-        lazily = name_of(path) in READS_REMOTE_PATHS
+        lazily = name_of(path) in IMPORTS_IT_LAZILY
         look = imports_when_loaded if lazily else imports_in
         found += [
             (path, line, f"imports {name}")
@@ -407,10 +417,12 @@ def test_lets_an_import_of_the_table_pass(foreign, name, line):
 
 def test_tells_what_is_imported_on_loading(foreign):
     text = "if x:\n    import a\nclass C:\n    from b import c\n"
-    path = foreign("x.py", text + "def f():\n    import d\n")
-    loaded = {name for name, _ in imports_when_loaded(tree_of(path))}
-    assert loaded == {"a", "b.c"}
-    assert {name for name, _ in imports_in(tree_of(path))} == loaded | {"d"}
+    text += "def f():\n    import d\n"
+    text += "if typing.TYPE_CHECKING:\n    import e\nelse:\n    import g\n"
+    tree = tree_of(foreign("x.py", text))
+    loaded = {name for name, _ in imports_when_loaded(tree)}
+    assert loaded == {"a", "b.c", "g"}
+    assert {name for name, _ in imports_in(tree)} == loaded | {"d", "e"}
 
 
 def test_counts_lines_of_code_only(foreign):

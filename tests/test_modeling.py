@@ -12,7 +12,6 @@ from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import (
     Attention,
     BertModel,
-    Dropout,
     Embeddings,
     Encoder,
     Intermediate,
@@ -25,13 +24,13 @@ from bert_tf.modeling import (
 )
 
 # Odd sizes, no two alike: swapped axes cannot pass.
-B, S, H, N, I, V = 3, 7, 20, 5, 31, 53
+B, S, H, N, V = 3, 7, 20, 5, 53
 CONFIG = BertConfig(
     vocab_size=V,
     hidden_size=H,
     num_hidden_layers=2,
     num_attention_heads=N,
-    intermediate_size=I,
+    intermediate_size=31,
     max_position_embeddings=11,
     type_vocab_size=2,
 )
@@ -297,12 +296,6 @@ class TestSeeds:
             BertModel(config)(features(), training=True, seed=self.seed)
         places = 1 + 3 * config.num_hidden_layers
         assert len(masks) == len(set(masks)) == places
-
-    def test_share_and_scale_of_what_is_kept(self):
-        x = np.ones((100, 1000), "float32")
-        kept = np.array(Dropout(0.3)(x, training=True, seed=self.seed))
-        assert abs((kept == 0).mean() - 0.3) < 0.01
-        np.testing.assert_allclose(kept[kept > 0], 1 / 0.7, rtol=1e-6)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])

@@ -1,0 +1,110 @@
+"""What every layer of BERT is made of: a config, a seed, the same parts."""
+
+import keras
+from keras import ops
+
+from bert_tf.config import BertConfig
+
+ACTIVATIONS = {
+    "gelu_tanh": lambda x: keras.activations.gelu(x, approximate=True),
+    "gelu_erf": lambda x: keras.activations.gelu(x, approximate=False),
+    "relu": keras.activations.relu,
+    "tanh": keras.activations.tanh,
+    "linear": keras.activations.linear,
+}
+
+
+class GivenSeed(keras.random.SeedGenerator):
+    """A seed that came from outside, where Keras asks for a generator.
+
+    Keras draws dropout masks from a generator that lives in a variable. A
+    training step that can be repeated, recomputed or resumed needs masks that
+    are a function of its arguments alone.
+
+    Args:
+      seed: Integer tensor [2].
+    """
+
+    def __init__(self, seed):
+        # Not super().__init__: it would create the state variable.
+        self.seed = seed
+
+    def next(self, ordered=True):
+        return self.seed
+
+
+def fold_in(seed, site: int):
+    """Derives the seed of one place in the model; None stays None."""
+    if seed is None:
+        return None
+    return seed + ops.convert_to_tensor([0, site], dtype=seed.dtype)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Dropout(keras.layers.Dropout):
+    """Dropout that takes its seed as an argument, if it is given one."""
+
+    def call(self, inputs, training=False, seed=None):
+        """Returns `inputs` with a share `rate` of its values set to zero.
+
+        Args:
+          inputs: Float tensor of any shape.
+          training: Without it, `inputs` come back as they are.
+          seed: Integer tensor [2], or None for the layer's own generator.
+        """
+        if not training or self.rate == 0.0 or seed is None:
+            return super().call(inputs, training=training)
+        return keras.random.dropout(inputs, self.rate, seed=GivenSeed(seed))
+
+
+class FromConfig:
+    """What layers and models that are made from a `BertConfig` share.
+
+    Their parts have their dtype policy, and a config of their own class.
+    """
+
+    def __init__(self, config: BertConfig | dict, **kwargs):
+        super().__init__(**kwargs)
+        if isinstance(config, dict):
+            config = BertConfig.from_dict(config)
+        self.config = config
+
+    def get_config(self):
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    def make_part(self, layer: type["BertLayer"], name: str) -> "BertLayer":
+        """Makes an inner layer of the same config and policy."""
+        return layer(self.config, name=name, dtype=self.dtype_policy)
+
+    def make_dense(self, units: int, name: str = "dense") -> keras.layers.Dense:
+        """Makes a dense layer with the original's initialization."""
+        return keras.layers.Dense(
+            units,
+            kernel_initializer=self.make_initializer(),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def make_initializer(self) -> keras.Initializer:
+        """Makes the original's initializer, a new one for each weight.
+
+        A Keras initializer draws the same values each time that it is used,
+        so query, key and value must not share one.
+        """
+        return keras.initializers.TruncatedNormal(
+            stddev=self.config.initializer_range
+        )
+
+    def make_layer_norm(self) -> keras.layers.LayerNormalization:
+        """Makes a layer norm with the original's epsilon."""
+        return keras.layers.LayerNormalization(
+            epsilon=1e-12, name="LayerNorm", dtype=self.dtype_policy
+        )
+
+    def make_dropout(self, rate: float) -> Dropout:
+        """Makes a dropout layer."""
+        return Dropout(rate, dtype=self.dtype_policy)
+
+
+class BertLayer(FromConfig, keras.layers.Layer):
+    """A layer that is made from a `BertConfig`."""

@@ -1,0 +1,72 @@
+"""Dropout by seed, and parts that follow their owner."""
+
+import keras
+import numpy as np
+import pytest
+
+from bert_tf.config import BertConfig
+from bert_tf.layers import ACTIVATIONS, BertLayer, Dropout, fold_in
+
+CONFIG = BertConfig(vocab_size=7, hidden_size=4, num_attention_heads=2)
+SEED = np.array([5, 6], "int32")
+
+
+def test_share_and_scale_of_what_is_kept():
+    x = np.ones((100, 1000), "float32")
+    kept = np.array(Dropout(0.3)(x, training=True, seed=SEED))
+    assert abs((kept == 0).mean() - 0.3) < 0.01
+    np.testing.assert_allclose(kept[kept > 0], 1 / 0.7, rtol=1e-6)
+
+
+def test_masks_of_different_seeds_are_independent():
+    x = np.ones((100, 1000), "float32")
+    first, second = (
+        np.array(Dropout(0.5)(x, training=True, seed=seed)) > 0
+        for seed in (SEED, fold_in(keras.ops.convert_to_tensor(SEED), 1))
+    )
+    assert abs((first & second).mean() - 0.25) < 0.01
+
+
+@pytest.mark.parametrize("arguments", [{"training": False}, {}])
+def test_dropout_is_off_without_training(arguments):
+    x = np.ones((3, 5), "float32")
+    np.testing.assert_array_equal(Dropout(0.5)(x, seed=SEED, **arguments), x)
+
+
+def test_no_seed_stays_none():
+    assert fold_in(None, 3) is None
+
+
+def test_the_two_gelus_differ_as_published():
+    """The tanh form is up to 5e-4 off the erf form."""
+    x = np.linspace(-4, 4, 201, dtype="float32")
+    inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+    tanh_form = 0.5 * x * (1 + np.tanh(inner))
+    np.testing.assert_allclose(
+        ACTIVATIONS["gelu_tanh"](x), tanh_form, atol=1e-6
+    )
+    gap = np.abs(np.array(ACTIVATIONS["gelu_erf"](x)) - tanh_form).max()
+    assert 1e-4 < gap < 5e-4
+
+
+def test_parts_follow_the_policy_and_the_config():
+    layer = BertLayer(CONFIG, dtype="mixed_bfloat16")
+    for part in (
+        layer.make_dense(3),
+        layer.make_layer_norm(),
+        layer.make_dropout(0.1),
+        layer.make_part(BertLayer, "inner"),
+    ):
+        assert part.dtype_policy.name == "mixed_bfloat16"
+    assert layer.make_part(BertLayer, "inner").config is CONFIG
+
+
+def test_each_weight_has_an_initializer_of_its_own():
+    keras.utils.set_random_seed(3)
+    layer = BertLayer(CONFIG)
+    first, second = (layer.make_initializer()((4, 4)) for _ in range(2))
+    assert not np.allclose(first, second)
+
+
+def test_a_config_may_come_as_a_dict():
+    assert BertLayer(CONFIG.to_dict()).config == CONFIG
