@@ -99,7 +99,9 @@ class Normalizer:
           length: character i was made of the characters [starts[i], ends[i])
           of `text`, which includes the accents dropped right behind it.
         """
-        characters, starts, ends = [], [], []
+        characters: list[str] = []
+        starts: list[int] = []
+        ends: list[int] = []
         visible = -1  # the last character that is not a space
         for index, source in enumerate(self._settle_sigma(text)):
             replacement = self._replacements[ord(source)]

@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -257,7 +257,7 @@ def _read_lines(path: str | os.PathLike[str]) -> list[bytes]:
         ) from None
 
 
-def _open(path: str):
+def _open(path: str) -> BinaryIO:
     if "://" not in path:
         return open(path, "rb")
     import tensorflow as tf

@@ -1,0 +1,117 @@
+"""Learns a WordPiece vocabulary from text.
+
+    python create_vocab.py \\
+        --input_file='corpus/*.txt' \\
+        --output_file=vocab.txt \\
+        --vocab_size=30522
+
+A gigabyte takes some four minutes on two cores; the distinct words have to fit
+into memory. The file has exactly the size that was asked for and is the same
+in every run. Give --do_lower_case and --strip_accents the same values wherever
+the vocabulary is used.
+"""
+
+from collections.abc import Iterator
+
+from absl import flags, logging
+
+import bert_tf.flags
+from bert_tf.data import documents, files, progress
+from bert_tf.errors import InputError
+from bert_tf.text import learning
+from bert_tf.text.normalization import Normalizer
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "input_file",
+    None,
+    "Text files or globs, separated by commas (.gz and gs:// too): UTF-8. "
+    "Lines may be sentences, paragraphs or whole documents.",
+)
+flags.DEFINE_string(
+    "output_file", None, "The vocabulary to write, one token a line."
+)
+flags.DEFINE_integer(
+    "vocab_size", 30522, "Tokens to give, special ones included."
+)
+flags.DEFINE_bool("do_lower_case", True, "Learn an uncased vocabulary.")
+flags.DEFINE_bool(
+    "strip_accents",
+    None,
+    "Drop accents and decompose letters (Hangul syllables into jamo); by "
+    "default as --do_lower_case.",
+)
+flags.DEFINE_integer(
+    "num_unused_tokens",
+    0,
+    "Tokens [unused0], [unused1] ... to reserve for words of your own.",
+    lower_bound=0,
+)
+flags.DEFINE_integer(
+    "min_frequency",
+    2,
+    "How often a character or a pair of pieces must occur to be taken.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "limit_alphabet",
+    None,
+    "The most characters to take, the frequent first; by default what fits. "
+    "About 1000 keeps stray characters out of the vocabulary of a language "
+    "with an alphabet.",
+    lower_bound=1,
+)
+flags.DEFINE_enum(
+    "errors",
+    "strict",
+    ["strict", "replace"],
+    "What to do about bytes that are not UTF-8: stop, or drop them.",
+)
+
+
+def texts(paths: list[str], errors: str) -> Iterator[str]:
+    """Yields the files' text in blocks of whole lines."""
+    blocks = progress.track(
+        documents.text_blocks(paths),
+        size=lambda block: len(block.text),
+        title="Counting words",
+        unit="bytes",
+    )
+    for block in blocks:
+        yield decoded(block, errors)
+
+
+def decoded(block: documents.TextBlock, errors: str) -> str:
+    """Returns a block's text; an InputError names the line of a bad byte."""
+    try:
+        return block.text.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        line = block.first_line + block.text.count(b"\n", 0, error.start)
+        raise InputError(
+            f"Expected UTF-8 text. Received: byte "
+            f"0x{block.text[error.start]:02x} at {block.path}:{line}; convert "
+            "the file, or pass --errors=replace"
+        ) from error
+
+
+def main() -> None:
+    """Counts the words, learns the vocabulary and writes it."""
+    paths = files.expand(FLAGS.input_file)
+    normalizer = Normalizer(FLAGS.do_lower_case, FLAGS.strip_accents)
+    words = learning.count_words(texts(paths, FLAGS.errors), normalizer)
+    logging.info("Learning from %d distinct words", len(words))
+    vocab = learning.learn_vocabulary(
+        words,
+        FLAGS.vocab_size,
+        num_unused_tokens=FLAGS.num_unused_tokens,
+        min_frequency=FLAGS.min_frequency,
+        limit_alphabet=FLAGS.limit_alphabet,
+    )
+    with files.atomic_writer(FLAGS.output_file) as file:
+        file.write("".join(f"{token}\n" for token in vocab).encode())
+    logging.info("Wrote %d tokens to %s", len(vocab), FLAGS.output_file)
+
+
+if __name__ == "__main__":
+    bert_tf.flags.run(main, required=["input_file", "output_file"])

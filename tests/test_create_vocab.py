@@ -1,0 +1,96 @@
+"""The script as a user runs it."""
+
+import gzip
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_tf.text.wordpiece import load_vocab
+
+SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "create_vocab.py"
+TEXT = "The cat sat. Łódź!\n\nA cat, a hat: 한국어 中文 " * 17 + "\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs the script on files beneath a folder; returns what it said."""
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+
+    def start(*arguments):
+        return subprocess.run(
+            [sys.executable, SCRIPT, "--output_file=out/vocab.txt", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+
+    start.folder = tmp_path
+    start.output = tmp_path / "out" / "vocab.txt"
+    return start
+
+
+def test_writes_a_vocabulary(run):
+    (run.folder / "b.txt.gz").write_bytes(gzip.compress(b"zebra zebra"))
+    done = run("--input_file=a.txt,*.gz", "--vocab_size=53")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    vocab = load_vocab(run.output)
+    assert len(vocab) == 53
+    assert {"[PAD]", "z", "##\u11a8"} <= vocab.keys()
+    first = run.output.read_bytes()
+    assert first.endswith(b"\n")
+    assert [f.name for f in run.output.parent.iterdir()] == ["vocab.txt"]
+    run("--input_file=a.txt,*.gz", "--vocab_size=53")
+    assert run.output.read_bytes() == first
+
+
+def test_flags_reach_their_place(run):
+    done = run(
+        "--input_file=a.txt",
+        "--vocab_size=19",
+        "--nodo_lower_case",
+        "--num_unused_tokens=3",
+        "--min_frequency=17",
+        "--limit_alphabet=11",
+    )
+    assert done.returncode == 0, done.stderr
+    vocab = load_vocab(run.output)
+    assert len(vocab) == 19
+    assert vocab["[unused2]"] == 7
+    assert {"A", "a", "cat"} <= vocab.keys()
+    assert "11 of" in done.stderr
+
+
+def test_accents_can_be_kept(run):
+    done = run("--input_file=a.txt", "--vocab_size=37", "--nostrip_accents")
+    assert done.returncode == 0, done.stderr
+    assert {"한", "##ó", "ł"} <= load_vocab(run.output).keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vocab_size=53"], "input_file"),
+        (["--input_file=none*", "--vocab_size=53"], "none*"),
+        (["--input_file=a.txt", "--vocab_size=59000"], "ask for at most"),
+        (["--input_file=bad.txt", "--vocab_size=53"], "0xff at bad.txt:3"),
+        (["--input_file=a.txt", "--errors=ignore"], "strict"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run, arguments, message):
+    (run.folder / "bad.txt").write_bytes(b"a\nb\nc\xff\n")
+    done = run(*arguments)
+    assert done.returncode != 0
+    [line] = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert message in line
+    assert "Traceback" not in done.stderr
+    assert not run.output.exists()
+
+
+def test_bad_bytes_can_be_dropped(run):
+    (run.folder / "bad.txt").write_bytes(b"ab\xff ab ab")
+    done = run("--input_file=bad.txt", "--vocab_size=8", "--errors=replace")
+    assert done.returncode == 0, done.stderr
+    assert list(load_vocab(run.output))[5:] == ["a", "##b", "ab"]
