@@ -59,7 +59,7 @@ def test_flags_reach_their_place(run):
     vocab = load_vocab(run.output)
     assert len(vocab) == 19
     assert vocab["[unused2]"] == 7
-    assert {"A", "a", "cat"} <= vocab.keys()
+    assert {"A", "a", "##at"} <= vocab.keys()
     assert "11 of" in done.stderr
 
 
