@@ -49,7 +49,7 @@ def test_writes_a_vocabulary(run):
 def test_flags_reach_their_place(run):
     done = run(
         "--input_file=a.txt",
-        "--vocab_size=19",
+        "--vocab_size=21",
         "--nodo_lower_case",
         "--num_unused_tokens=3",
         "--min_frequency=17",
@@ -57,9 +57,9 @@ def test_flags_reach_their_place(run):
     )
     assert done.returncode == 0, done.stderr
     vocab = load_vocab(run.output)
-    assert len(vocab) == 19
+    assert len(vocab) == 21
     assert vocab["[unused2]"] == 7
-    assert {"A", "a", "##at"} <= vocab.keys()
+    assert {"A", "a", "cat"} <= vocab.keys()
     assert "11 of" in done.stderr
 
 
