@@ -1,0 +1,126 @@
+"""One way in: what is wrong with a command line is said in one line."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from bert_tf import flags as bert_flags
+from bert_tf.errors import InputError
+
+SCRIPT = """
+    from absl import flags
+    from bert_tf import flags as bert_flags
+    from bert_tf.errors import InputError
+
+    flags.DEFINE_string("input_file", None, "What to read.")
+    flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case.")
+
+    def main():
+        name = flags.FLAGS.input_file
+        if name == "bad":
+            raise InputError("expected a good file.\\nReceived: 'bad'")
+        if name == "missing":
+            open("/nowhere/at/all")
+        if name == "bug":
+            raise KeyError("ours")
+        print("lower" if flags.FLAGS.do_lower_case else "cased")
+
+    bert_flags.run(main, required=["input_file"])
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("script") / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return path
+
+
+def call(script, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("--nodo_lower_case", "cased"),
+        ("--do_lower_case=False", "cased"),
+        ("--do_lower_case", "lower"),
+    ],
+)
+def test_flags_reach_the_script(script, argument, expected):
+    done = call(script, "--input_file=x", argument)
+    assert (done.returncode, done.stdout.strip()) == (0, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ([], 2, "flag --input_file=None"),
+        (["--input_file=x", "--do_lower=False"], 2, "'do_lower'"),
+        (["--input_fil=x"], 2, "Did you mean: input_file"),
+        (["--input_file=x", "--do_lower_case", "False"], 2, "'False'"),
+        (["--input_file=x", "--do_lower_case=maybe"], 2, "maybe"),
+        (["--input_file=bad"], 1, "expected a good file. Received: 'bad'"),
+        (["--input_file=missing"], 1, "No such file"),
+    ],
+)
+def test_a_users_mistake_is_one_line(script, arguments, status, message):
+    done = call(script, *arguments)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_fault_of_ours_keeps_its_traceback(script):
+    done = call(script, "--input_file=bug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+def test_a_script_without_tensorflow_stays_without(script):
+    code = (
+        "import sys; from bert_tf import flags; "
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def shared_flags():
+    bert_flags.define_training_flags()
+    bert_flags.define_device_flags()
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["test"])
+    with flagsaver.flagsaver():
+        yield flags.FLAGS
+
+
+def test_training_flags_become_a_config(shared_flags):
+    with flagsaver.flagsaver(
+        train_batch_size=6, optimizer="lamb", jit_compile="false"
+    ):
+        config = bert_flags.training_config(
+            num_train_steps=9, num_warmup_steps=2
+        )
+    assert config.train_batch_size == 6
+    assert config.optimizer == "lamb"
+    assert config.jit_compile is False
+    assert (config.num_train_steps, config.num_warmup_steps) == (9, 2)
+
+
+def test_impossible_values_are_refused(shared_flags):
+    with (
+        flagsaver.flagsaver(train_batch_size=0),
+        pytest.raises(InputError, match=r"--train_batch_size .* Received: 0"),
+    ):
+        bert_flags.training_config(1, 0)
