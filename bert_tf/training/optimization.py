@@ -372,9 +372,7 @@ class Lamb(_MomentOptimizer):
             return 1.0
         weight_norm, update_norm = _norm(variable), _norm(update)
         usable = ops.logical_and(weight_norm > 0, update_norm > 0)
-        # The inner `where` keeps 0 / 0 from ever being computed.
-        divisor = ops.where(usable, update_norm, 1.0)
-        return ops.where(usable, weight_norm / divisor, 1.0)
+        return ops.where(usable, weight_norm / update_norm, 1.0)
 
 
 def _matches(patterns: Sequence[str], path: str) -> bool:
