@@ -53,6 +53,11 @@ def test_lines_are_sentences_and_blank_lines_end_documents():
     assert block.breaks.tolist() == [1]
 
 
+def test_white_space_alone_ends_documents_too():
+    block = encode("a\n \t\u3000\r\nbb\n".encode(), first_line=5)
+    assert block.breaks.tolist() == [1]
+
+
 def test_first_line_of_a_file_starts_a_document():
     assert encode(b"a\n", first_line=1).breaks.tolist() == [0]
     assert encode(b"a\n\n", first_line=2).breaks.tolist() == [1]

@@ -63,6 +63,17 @@ def test_pieces_do_not_depend_on_each_other(config, folder):
     assert part.data == stages.make_part(config, folder, plan(50, 70)).data
 
 
+def test_every_piece_has_random_numbers_of_its_own(config):
+    other = dataclasses.replace(config, random_seed=1)
+    drawn = {
+        stages._generator(settings, purpose, piece).random()
+        for settings in (config, other)
+        for purpose in range(3)
+        for piece in (0, 1, 2048)
+    }
+    assert len(drawn) == 18
+
+
 def test_a_part_holds_its_records(config, folder, tmp_path):
     part = stages.make_part(config, folder, plan(0, 37))
     packed = stages.make_part(config, folder, plan(0, 37, is_compressed=True))
