@@ -1,7 +1,7 @@
 """Asks a pre-trained model for the missing words.
 
-    python fill_mask.py \
-        --init_checkpoint=/tmp/pretraining_output/release \
+    python fill_mask.py \\
+        --init_checkpoint=/tmp/pretraining_output/release \\
         --text="The capital of France is [MASK]."
 
 prints the most probable words for every [MASK], with their probabilities.

@@ -1,14 +1,14 @@
 """Pre-trains BERT: masked words and the next sentence.
 
-    python run_pretraining.py \
-        --input_file=/tmp/tf_examples.tfrecord \
-        --eval_input_file=/tmp/held_out.tfrecord \
-        --bert_config_file=bert_config.json \
-        --vocab_file=vocab.txt \
-        --output_dir=/tmp/pretraining_output \
-        --do_train --do_eval \
-        --max_seq_length=128 --max_predictions_per_seq=20 \
-        --train_batch_size=32 --learning_rate=1e-4 \
+    python run_pretraining.py \\
+        --input_file=/tmp/tf_examples.tfrecord \\
+        --eval_input_file=/tmp/held_out.tfrecord \\
+        --bert_config_file=bert_config.json \\
+        --vocab_file=vocab.txt \\
+        --output_dir=/tmp/pretraining_output \\
+        --do_train --do_eval \\
+        --max_seq_length=128 --max_predictions_per_seq=20 \\
+        --train_batch_size=32 --learning_rate=1e-4 \\
         --num_train_steps=20 --num_warmup_steps=10
 
 Records come from create_pretraining_data.py, ours or the original's. The
