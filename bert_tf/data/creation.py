@@ -18,7 +18,8 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 from absl import logging
 
@@ -113,7 +114,7 @@ def _scratch_folder(output: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _writers(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
+def _writers(paths: Sequence[str]) -> Iterator[list[BufferedIOBase]]:
     """Files that replace those at `paths` if the block ends well."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(files.atomic_writer(path)) for path in paths]
@@ -122,7 +123,7 @@ def _writers(paths: Sequence[str]) -> Iterator[list[BinaryIO]]:
 class _Shard:
     """One output file: where it is, and what has been written to it."""
 
-    def __init__(self, path: str, file: BinaryIO) -> None:
+    def __init__(self, path: str, file: BufferedIOBase) -> None:
         self.path = path
         self._file = file
         self._checksum = hashlib.sha256()

@@ -12,7 +12,8 @@ import itertools
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, Protocol
+from io import BufferedIOBase
+from typing import Protocol
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def text_blocks(paths: Sequence[str]) -> Iterator[TextBlock]:
                 line += text.count(b"\n")
 
 
-def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+def _whole_lines(file: BufferedIOBase) -> Iterator[bytes]:
     """Yields about BLOCK_BYTES at a time, cut at the ends of lines."""
     pending: list[bytes] = []
     while chunk := file.read(BLOCK_BYTES):
@@ -100,7 +101,7 @@ def _gzip_faults(path: str) -> Iterator[None]:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(
-            f"expected {path} to be a whole gzip file. Received: {error}"
+            f"Expected {path} to be a whole gzip file. Received: {error}"
         ) from error
 
 
@@ -118,16 +119,15 @@ def encode_block(
       block: The text, UTF-8.
       tokenizer: Makes ids of a line.
       dtype: The type of the ids in the result.
-      errors: What to do about bytes that are not UTF-8: "strict", "replace"
-        or "ignore".
+      errors: As `decode`.
 
     Raises:
-      InputError: Such bytes, with "strict".
+      InputError: The text is not UTF-8, with "strict".
     """
     tokens: list[int] = []
     lengths: list[int] = []
     breaks = [0] if block.first_line == 1 else []
-    for line in _decoded_lines(block, errors):
+    for line in _stripped_lines(decode(block, errors)):
         if ids := tokenizer.encode(line):
             tokens.extend(ids)
             lengths.append(len(ids))
@@ -142,20 +142,31 @@ def encode_block(
     )
 
 
-def _decoded_lines(block: TextBlock, errors: str) -> Iterator[str]:
-    """The stripped lines of a block."""
+def decode(block: TextBlock, errors: str) -> str:
+    """A block's text.
+
+    Args:
+      block: The text, UTF-8.
+      errors: What to do about bytes that are not: "strict", "replace" or
+        "ignore".
+
+    Raises:
+      InputError: Such bytes, with "strict".
+    """
     try:
-        text = block.text.decode("utf-8", errors)
+        return block.text.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         line = block.first_line + block.text.count(b"\n", 0, error.start)
         raise InputError(
-            "expected UTF-8 text. Received: byte "
+            "Expected UTF-8 text. Received: byte "
             f"0x{block.text[error.start]:02x} at {block.path}:{line}; convert "
-            "the file, or pass --errors=replace or --errors=ignore"
+            "the file, or pass --errors=replace"
         ) from error
+
+
+def _stripped_lines(text: str) -> Iterator[str]:
     # Not splitlines, which would split at U+2028 and others too.
-    for line in text.removesuffix("\n").split("\n"):
-        yield line.strip()
+    return map(str.strip, text.removesuffix("\n").split("\n"))
 
 
 # Names of the files of a corpus, within its folder.

@@ -8,6 +8,7 @@ meet, and any worker can find any place of the shuffle by itself.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,13 +16,15 @@ import numpy as np
 ROUNDS = 8
 
 
-def permute(ranks: np.ndarray, size: int, seed: int) -> np.ndarray:
+def permute(
+    ranks: np.ndarray, size: int, seed: int | Sequence[int]
+) -> np.ndarray:
     """Returns the places of `ranks` in a shuffle of range(size).
 
     Args:
       ranks: Integers [n] in [0, size).
       size: How many things are shuffled, 1 or more.
-      seed: Chooses the shuffle, 0 or more.
+      seed: Chooses the shuffle; nothing below 0.
 
     Returns:
       int64 [n]: place i holds where the thing of rank i is found.
