@@ -1,5 +1,6 @@
 """Basic tokenization against an oracle that goes step by step."""
 
+import functools
 import pickle
 import random
 
@@ -14,6 +15,7 @@ VARIANTS = pytest.mark.parametrize(
 )
 
 
+@functools.cache
 def sample():
     """All assigned characters but ideographs, and some of all the others."""
     assigned = normalization.assigned_characters() - oracle.CJK
@@ -50,11 +52,13 @@ def test_every_assigned_character(do_lower_case, strip_accents):
 @pytest.mark.slow
 @VARIANTS
 def test_every_code_point_in_many_contexts(do_lower_case, strip_accents):
-    def form(c):
-        alone = f"{c} a{c}b {c}{c} e\u0301{c}\u0327 \u302e{c}\U0001d165"
-        return f"{alone} AΣ{c}A aΣ{c} {c}Σ {c}Σ{c} 中Σ{c}中"
-
-    assert_equal(oracle.ALL, form, do_lower_case, strip_accents)
+    assigned = normalization.assigned_characters() - oracle.CJK
+    assert_equal(
+        oracle.ALL,
+        lambda c: oracle.contexts(c, many=c in assigned),
+        do_lower_case,
+        strip_accents,
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_every_code_point_in_many_contexts(do_lower_case, strip_accents):
 )
 def test_final_sigma_beside_every_kind_of_character(form):
     characters = sample()
-    some = [c for c in characters if ord(c) < 0x3000] + characters[::23]
+    some = [c for c in characters if ord(c) < 0x2100] + characters[::23]
     assert_equal(
         some,
         lambda c: form.replace("{}", c),
@@ -74,7 +78,7 @@ def test_final_sigma_beside_every_kind_of_character(form):
 @VARIANTS
 def test_hostile_texts(do_lower_case, strip_accents):
     normalizer = Normalizer(do_lower_case, strip_accents)
-    for text in oracle.hostile_texts(random.Random(5), 12_007):
+    for text in oracle.hostile_texts(random.Random(5), 8_009):
         words = oracle.basic_tokenize(text, do_lower_case, strip_accents)
         assert normalizer(text).split() == words, ascii(text)
 

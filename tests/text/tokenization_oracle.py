@@ -90,6 +90,16 @@ def tokenize(text, vocab, do_lower_case, strip_accents=None):
     return [piece for word in words for piece in wordpiece(word, vocab)]
 
 
+def contexts(character, many):
+    """A character in words in which its neighbours may matter."""
+    c = character
+    text = f"{c} a{c}b{c}{c} AΣ{c} Σ{c}A"
+    if many:
+        text += f" {c}{c} AΣ{c}A aΣ{c} {c}Σ {c}Σ{c} 中Σ{c}中"
+        text += f" e\u0301{c}\u0327 \u302e{c}\U0001d165"
+    return text
+
+
 def hostile_texts(rng, count):
     """Yields short texts of the characters that tokenizers get wrong."""
     sigma = "ΣΣΣaAbé.'’:\u00ad\0\ufffd 中!-_ʰ\u0301·1ª\u0345İ\u200b\u2028"
