@@ -12,6 +12,7 @@ held-out text of about NN %, where the most frequent word has N %, and a
 next-sentence accuracy of about NN %, where guessing has 50 %.
 """
 
+import os
 import pathlib
 import re
 import shlex
@@ -29,10 +30,12 @@ from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
 
 flags.DEFINE_string("folder", "demo_output", "Where everything is written.")
-flags.DEFINE_integer("num_train_steps", 2000, "Steps of pre-training.")
+flags.DEFINE_integer("num_train_steps", 1200, "Steps of pre-training.")
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# As one would type it: .venv/bin/python.
+PYTHON = min(sys.executable, os.path.relpath(sys.executable), key=len)
 
 VOCAB_SIZE = 2000
 MAX_SEQ_LENGTH = 64
@@ -41,7 +44,6 @@ SEQUENCE = (
     f"--max_seq_length={MAX_SEQ_LENGTH}",
     f"--max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ}",
 )
-PARTS = ("train", "held_out")
 # Every tenth section is kept from training.
 HELD_OUT = 10
 TEXT = (
@@ -52,15 +54,15 @@ REPORT = """
 What was learned, on text that was kept from training:
 
                     right    without a model
-  masked words     {words:6.1%}    {share:5.1%}, always saying {word!r}
-  next sentence    {sentences:6.1%}    50.0%, guessing
+  masked words     {words:6.1%}    {word_share:5.1%} (always saying {word!r})
+  next sentence    {sentences:6.1%}    50.0% (guessing; {random:.1%} are random)
 
 after {minutes:.1f} minutes, from no more than 250 kB of text. What to try next:
 
-  python fill_mask.py --init_checkpoint={folder}/model/release \\
+  {python} fill_mask.py --init_checkpoint={folder}/model/release \\
       --text="The [MASK] statement is used to define a function."
-  tensorboard --logdir={folder}/model
-  python create_vocab.py --help      (your own text, and so on from there)
+  {python} -m tensorboard.main --logdir={folder}/model
+  {python} create_vocab.py --help     (and so on, with your own text)
 """
 
 HEADING = re.compile(r"\n(?:[^\n]+)\n([*=\-~^]{3,})\n")
@@ -113,10 +115,10 @@ def write_config(path: pathlib.Path) -> None:
     """Writes the shape of a model that learns something in minutes."""
     config = BertConfig(
         vocab_size=VOCAB_SIZE,
-        hidden_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=1024,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=512,
         max_position_embeddings=64,
         type_vocab_size=2,
     )
@@ -125,7 +127,7 @@ def write_config(path: pathlib.Path) -> None:
 
 def run(script: str, *arguments: str) -> None:
     """Runs one of the project's scripts and shows the command first."""
-    print(f"\n$ python {shlex.join([script, *arguments])}", flush=True)
+    print(f"\n$ {PYTHON} {shlex.join([script, *arguments])}", flush=True)
     command = [sys.executable, str(ROOT / script), *arguments]
     done = subprocess.run(command, check=False)
     if done.returncode:
@@ -177,30 +179,33 @@ def pretrain(folder: pathlib.Path) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def most_frequent_word(folder: pathlib.Path) -> tuple[str, float]:
-    """The word to bet on when nothing is known, and how often it is right.
+def baselines(folder: pathlib.Path) -> tuple[str, float, float]:
+    """How often one is right without looking at the text.
 
     Returns:
-      The most frequent masked word of the training records, and its share of
-      the masked words of the held-out ones.
+      The most frequent masked word of the training records, its share of the
+      masked words of the held-out ones, and the share there of pairs whose
+      second text is random.
     """
-    counts = [masked_words(folder / f"{n}.tfrecord") for n in PARTS]
-    best = int(counts[0].argmax())
+    train, _ = labels(folder / "train.tfrecord")
+    held_out, is_random = labels(folder / "held_out.tfrecord")
+    best = np.bincount(train).argmax()
     vocab = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    return vocab[best], counts[1][best] / counts[1].sum()
+    return vocab[best], np.mean(held_out == best), np.mean(is_random)
 
 
-def masked_words(path: pathlib.Path) -> np.ndarray:
-    """How often each word is masked in a file of records, integers [V]."""
-    schema = pretraining_schema(MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ)
-    counts = np.zeros(VOCAB_SIZE, np.int64)
+def labels(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """The masked words and the next-sentence labels of a file of records."""
+    words, is_random = [], []
     for batch in pipeline.evaluation_dataset(
-        [str(path)], schema, batch_size=1024
+        [str(path)],
+        pretraining_schema(MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ),
+        batch_size=1024,
     ).as_numpy_iterator():
-        is_masked = batch["masked_lm_weights"] > 0
-        words = batch["masked_lm_ids"][is_masked]
-        counts += np.bincount(words, minlength=VOCAB_SIZE)
-    return counts
+        words.append(batch["masked_lm_ids"][batch["masked_lm_weights"] > 0])
+        is_real = batch["is_real_example"] > 0
+        is_random.append(batch["next_sentence_labels"][is_real])
+    return np.concatenate(words), np.concatenate(is_random)
 
 
 def main(argv: list[str]) -> None:
@@ -214,13 +219,15 @@ def main(argv: list[str]) -> None:
     make_records(folder)
     metrics = pretrain(folder)
     run("fill_mask.py", f"--init_checkpoint={folder}/model/release", TEXT)
-    word, share = most_frequent_word(folder)
+    word, word_share, random_share = baselines(folder)
     print(
         REPORT.format(
             minutes=(time.monotonic() - started) / 60,
             word=word,
-            share=share,
+            word_share=word_share,
+            random=random_share,
             folder=folder,
+            python=PYTHON,
             words=metrics["masked_lm_accuracy"],
             sentences=metrics["next_sentence_accuracy"],
         )
