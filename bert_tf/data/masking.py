@@ -131,7 +131,7 @@ def _word_numbers(
     rule: MaskingRule,
     vocabulary: MaskingVocabulary,
 ) -> np.ndarray:
-    """Numbers the words of each row from 0: int [n, L].
+    """Numbers the words of each row from 0: int32 [n, L].
 
     What the numbers are where there is no candidate has no meaning.
     """
@@ -142,7 +142,7 @@ def _word_numbers(
         goes_on = vocabulary.continuation[input_ids]
         goes_on[:, 1:] &= candidates[:, :-1]
         starts = candidates & ~goes_on
-    return np.maximum(np.cumsum(starts, axis=1) - 1, 0)
+    return np.maximum(np.cumsum(starts, axis=1, dtype=np.int32) - 1, 0)
 
 
 def _quota(lengths: np.ndarray, rule: MaskingRule) -> np.ndarray:
