@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from bert_tf.data import files
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "create_pretraining_data.py"
 
@@ -164,8 +166,28 @@ def test_stopped_at_work_it_leaves_nothing_new(work, number, num_workers):
     assert (work / "out/x.tfrecord").read_bytes() == b"old"
 
 
+def test_killed_at_work_it_leaves_the_old_output(work):
+    (work / "text.txt").write_text("a b\nb\n\n" * 30_000)
+    (work / "out/x.tfrecord").write_bytes(b"old")
+    program = subprocess.Popen(
+        command(work, "--num_workers=2", "--dupe_factor=20"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in program.stderr:
+        if "Example" in line:
+            break
+    program.kill()
+    program.communicate(timeout=30)
+    assert (work / "out/x.tfrecord").read_bytes() == b"old"
+    # What was left over is in nobody's way.
+    assert files.expand(f"{work}/out/*") == [f"{work}/out/x.tfrecord"]
+    assert run(work, "--dupe_factor=1").returncode == 0
+
+
 def test_neither_the_script_nor_its_workers_import_tensorflow(work):
-    (work / "text.txt").write_text("a b\nb\n\n" * 170_000)
+    document = ("a b " * 60 + "\n") * 20 + "\n"
+    (work / "text.txt").write_text(document * 300)  # More than one block.
     arguments = command(work, "--num_workers=2", "--dupe_factor=1")
     done = subprocess.run(
         [arguments[0], "-X", "importtime", *arguments[1:]],

@@ -1,8 +1,9 @@
 """Text files -> token ids on disk, with the ends of sentences and documents.
 
 A text holds one sentence a line and a blank line between documents; the end
-of a file ends its document too. Files are read in blocks of whole lines, any
-process can encode any block, and the results are joined in order.
+of a file ends its document too, where the original lets it run on into the
+next file. Files are read in blocks of whole lines, any process can encode any
+block, and the results are joined in order.
 """
 
 import contextlib

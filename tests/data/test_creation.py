@@ -126,6 +126,21 @@ def test_records_are_what_the_manifest_says(tmp_path, vocab_file):
     )
 
 
+def test_places_that_tensorflow_reaches(tmp_path, vocab_file):
+    text = write_text(tmp_path / "text.txt.gz")
+    tf.io.gfile.copy(str(text), "ram://folder/text.txt.gz", overwrite=True)
+    local, remote = tmp_path / "out.gz", "ram://folder/out.gz"
+    creation.create(make_config(text, local, vocab_file), 1)
+    creation.create(make_config("ram://folder/*.gz", remote, vocab_file), 2)
+    with tf.io.gfile.GFile(remote, "rb") as file:
+        assert file.read() == local.read_bytes()
+    assert sorted(tf.io.gfile.listdir("ram://folder")) == [
+        "manifest.out.gz.json",
+        "out.gz",
+        "text.txt.gz",
+    ]
+
+
 def unmasked(rows):
     """The input ids before masking."""
     ids = rows["input_ids"].copy()
