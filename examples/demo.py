@@ -30,7 +30,7 @@ from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
 
 flags.DEFINE_string("folder", "demo_output", "Where everything is written.")
-flags.DEFINE_integer("num_train_steps", 1200, "Steps of pre-training.")
+flags.DEFINE_integer("num_train_steps", 1500, "Steps of pre-training.")
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
