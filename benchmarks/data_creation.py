@@ -9,11 +9,11 @@ in turn: the whole command with its imports, the same text and flags. The peer
 is installed into a virtual environment of its own, once; TensorFlow is the one
 that runs this. The medians are printed:
 
-    bert_tf, 2 workers: 217,090 records in 3.2 s (67,841/s, 5.0 s of CPU),
-        230 MiB at most
-    tf-models-official: 217,424 records in 112.0 s (1,941/s, 111.0 s of CPU),
-        1,403 MiB at most
-    ratio: 35.0 (22.2 of CPU time)
+    bert_tf, 2 workers: 217,491 records in 3.3 s (66,434/s, 5.0 s of CPU),
+        215 MiB at most
+    tf-models-official: 222,557 records in 61.2 s (3,634/s, 61.1 s of CPU),
+        955 MiB at most
+    ratio: 18.3 (12.0 of CPU time)
 
 Memory is the resident set of all processes together, sampled. Where other
 programs are at work, the ratio of the CPU times is the one to look at.
