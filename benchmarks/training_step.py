@@ -16,12 +16,12 @@ pass; dropout, softmax, layer norm and the update are time without FLOPs.
 import statistics
 import time
 
-from absl import app, flags
-
-from bert_tf import flags as bert_flags  # isort: skip
 import numpy as np
 import tensorflow as tf
+from absl import app, flags
 
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.training.estimator import should_compile

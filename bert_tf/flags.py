@@ -10,14 +10,9 @@ one function that defines it and one that turns it into the plain dataclass
 that the library takes.
 """
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-
-# Before TensorFlow is imported anywhere: its C++ code greets with ten lines
-# about oneDNN and missing GPU drivers.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags, logging
 

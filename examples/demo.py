@@ -25,6 +25,7 @@ from pydoc_data.topics import topics
 import numpy as np
 from absl import app, flags
 
+import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema

@@ -30,6 +30,7 @@ OURS = [*LIBRARY, *SCRIPTS, *PROGRAMS, *TESTS]
 # Part of the library -> the parts that it may import, beside itself.
 MAY_IMPORT = {
     "errors": set(),
+    "quiet_tensorflow": set(),
     "version": set(),
     "config": set(),
     "metrics": set(),
@@ -54,6 +55,7 @@ WITH_TENSORFLOW = (
     "bert_tf.interop",
     "bert_tf.layers",
     "bert_tf.modeling",
+    "bert_tf.quiet_tensorflow",
     "bert_tf.serving",
     "bert_tf.tasks",
     "bert_tf.text.graph",
