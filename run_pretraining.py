@@ -18,7 +18,9 @@ and `release/`: the weights alone as `bert_model.ckpt`, with
 `bert_config.json` and `vocab.txt`, ready for fine-tuning.
 """
 
+import functools
 import os
+from collections.abc import Callable
 
 from absl import flags
 
@@ -28,7 +30,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data import files, pipeline
 from bert_tf.errors import InputError
 from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.text.wordpiece import load_vocab
+from bert_tf.text.wordpiece import load_vocab, require_special_tokens
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
@@ -53,19 +55,30 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "vocab_file", None, "Vocabulary; a copy goes beside the released weights."
 )
-flags.DEFINE_integer("max_seq_length", 128, "Length of the records.")
 flags.DEFINE_integer(
-    "max_predictions_per_seq", 20, "Masked positions of the records."
+    "max_seq_length", 128, "Length of the records.", lower_bound=1
+)
+flags.DEFINE_integer(
+    "max_predictions_per_seq",
+    20,
+    "Masked positions of the records.",
+    lower_bound=1,
 )
 flags.DEFINE_bool("do_train", False, "Whether to train.")
 flags.DEFINE_bool("do_eval", False, "Whether to evaluate.")
 flags.DEFINE_integer("num_train_steps", 100_000, "Step to train up to.")
 flags.DEFINE_integer("num_warmup_steps", 10_000, "Steps of linear warm-up.")
 flags.DEFINE_integer(
-    "max_eval_steps", 100, "Most evaluation batches; 0 for all there are."
+    "max_eval_steps",
+    100,
+    "Most evaluation batches; 0 for all there are.",
+    lower_bound=0,
 )
 flags.DEFINE_integer(
-    "eval_steps", 0, "Steps between evaluations while training; 0 for none."
+    "eval_steps",
+    0,
+    "Steps between evaluations while training; 0 for none.",
+    lower_bound=0,
 )
 flags.DEFINE_bool(
     "next_sentence", True, "Whether to train the next-sentence objective."
@@ -76,13 +89,13 @@ bert_flags.define_device_flags()
 
 def main() -> None:
     """Reads the flags, trains, evaluates and releases the weights."""
-    if not FLAGS.do_train and not FLAGS.do_eval:
-        raise InputError("expected --do_train or --do_eval. Received: neither")
     config = BertConfig.from_json_file(FLAGS.bert_config_file)
-    _check(config)
+    _check_flags(config)
+    settings = bert_flags.training_config(
+        FLAGS.num_train_steps, FLAGS.num_warmup_steps
+    )
     train_files = files.expand(FLAGS.input_file)
     eval_files = files.expand(FLAGS.eval_input_file or FLAGS.input_file)
-    files.makedirs(FLAGS.output_dir)
     strategy = bert_flags.connect()
     task = PretrainingTask(
         config,
@@ -90,43 +103,33 @@ def main() -> None:
         FLAGS.max_predictions_per_seq,
         FLAGS.next_sentence,
     )
-
-    def training_data(batch_size, num_shards, shard, start_example):
-        return pipeline.training_dataset(
-            train_files,
-            task.schema,
-            batch_size=batch_size,
-            seed=FLAGS.random_seed,
-            start_example=start_example,
-            num_shards=num_shards,
-            shard=shard,
-            vocab_size=config.vocab_size,
-        )
-
-    def evaluation_data(batch_size, num_shards, shard):
-        return pipeline.evaluation_dataset(
-            eval_files,
-            task.schema,
-            batch_size=batch_size,
-            num_shards=num_shards,
-            shard=shard,
-            max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
-            vocab_size=config.vocab_size,
-        )
-
+    training_data = functools.partial(
+        pipeline.training_dataset,
+        train_files,
+        task.schema,
+        seed=FLAGS.random_seed,
+        vocab_size=config.vocab_size,
+    )
+    evaluation_data = functools.partial(
+        pipeline.evaluation_dataset,
+        eval_files,
+        task.schema,
+        max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
+        vocab_size=config.vocab_size,
+    )
     with pipeline.input_errors([*train_files, *eval_files]):
+        if FLAGS.do_eval or FLAGS.eval_steps > 0:
+            # A fault in these files shall not show after days of training.
+            evaluation_data(batch_size=FLAGS.eval_batch_size)
         estimator = Estimator(
-            task,
-            strategy,
-            bert_flags.training_config(
-                FLAGS.num_train_steps, FLAGS.num_warmup_steps
-            ),
-            FLAGS.output_dir,
-            FLAGS.init_checkpoint,
+            task, strategy, settings, FLAGS.output_dir, FLAGS.init_checkpoint
         )
+        _require_weights(estimator)
+        files.makedirs(FLAGS.output_dir)
         if FLAGS.do_train:
-            hooks = _hooks(lambda: estimator.evaluate(evaluation_data))
-            estimator.train(training_data, hooks if is_chief(strategy) else [])
+            evaluate = functools.partial(estimator.evaluate, evaluation_data)
+            hooks = _hooks(evaluate, writes=is_chief(strategy))
+            estimator.train(training_data, hooks)
         if FLAGS.do_eval:
             metrics = estimator.evaluate(evaluation_data)
     if not is_chief(strategy):
@@ -138,37 +141,74 @@ def main() -> None:
         write_results(path, metrics)
 
 
-def _check(config: BertConfig) -> None:
-    """Compares the flags with the model's configuration."""
+def _check_flags(config: BertConfig) -> None:
+    """Compares the flags with each other and with the files they name."""
+    if not FLAGS.do_train and not FLAGS.do_eval:
+        raise InputError("expected --do_train or --do_eval. Received: neither")
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise InputError(
             "expected --max_seq_length of at most "
             f"{config.max_position_embeddings}, the max_position_embeddings "
             f"of {FLAGS.bert_config_file}. Received: {FLAGS.max_seq_length}"
         )
+    if files.exists(FLAGS.output_dir) and not files.is_directory(
+        FLAGS.output_dir
+    ):
+        raise InputError(
+            "expected --output_dir to be a directory, or new. Received: the "
+            f"file {FLAGS.output_dir}"
+        )
     if FLAGS.vocab_file:
-        size = len(load_vocab(FLAGS.vocab_file))
-        if size > config.vocab_size:
-            raise InputError(
-                f"expected at most {config.vocab_size} entries in "
-                f"{FLAGS.vocab_file}, the vocab_size of "
-                f"{FLAGS.bert_config_file}. Received: {size}"
+        _check_vocabulary(config)
+
+
+def _check_vocabulary(config: BertConfig) -> None:
+    """Compares the vocabulary with the model's configuration."""
+    vocab = load_vocab(FLAGS.vocab_file)
+    require_special_tokens(vocab, path=FLAGS.vocab_file)
+    if len(vocab) > config.vocab_size:
+        raise InputError(
+            f"expected at most {config.vocab_size} entries in "
+            f"{FLAGS.vocab_file}, the vocab_size of "
+            f"{FLAGS.bert_config_file}. Received: {len(vocab)}"
+        )
+
+
+def _require_weights(estimator: Estimator) -> None:
+    """Raises InputError if nothing but random weights would be evaluated."""
+    if not FLAGS.do_train and estimator.weights_from is None:
+        raise InputError(
+            f"expected a checkpoint in --output_dir={FLAGS.output_dir}, or "
+            "--init_checkpoint, to evaluate. Received: neither"
+        )
+
+
+def _hooks(evaluate: Callable[[], dict], writes: bool) -> list[Hook]:
+    """What watches the run.
+
+    Args:
+      evaluate: Gives the metrics; all processes have to call it.
+      writes: Whether this process is the one that tells what happens.
+    """
+    hooks: list[Hook] = []
+    if writes:
+        hooks.append(Progress(FLAGS.num_train_steps, FLAGS.log_steps))
+    if writes and FLAGS.log_steps > 0:
+        hooks.append(
+            Summaries(
+                FLAGS.output_dir,
+                FLAGS.log_steps,
+                examples_per_step=FLAGS.train_batch_size,
+                tokens_per_example=FLAGS.max_seq_length,
             )
-
-
-def _hooks(evaluate) -> list[Hook]:
-    hooks = [
-        Progress(FLAGS.num_train_steps, FLAGS.log_steps),
-        Summaries(
-            FLAGS.output_dir,
-            FLAGS.log_steps,
-            examples_per_step=FLAGS.train_batch_size,
-            tokens_per_example=FLAGS.max_seq_length,
-        ),
-    ]
-    if FLAGS.eval_steps:
+        )
+    if FLAGS.eval_steps > 0:
         directory = os.path.join(FLAGS.output_dir, "eval")
-        hooks.append(Evaluation(FLAGS.eval_steps, evaluate, directory))
+        hooks.append(
+            Evaluation(
+                FLAGS.eval_steps, evaluate, directory if writes else None
+            )
+        )
     return hooks
 
 

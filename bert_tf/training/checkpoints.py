@@ -20,11 +20,23 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import InputError
+from bert_tf.training.text_files import write_text
 
 INDEX = ".index"
 DATA = ".data-00000-of-00001"
 # What a training checkpoint holds beside weights.
 BOOKKEEPING = re.compile(r"^(global_step|training_state/.*|.*/adam_[mv])$")
+
+# What TensorFlow raises for a damaged file; LookupError where it is too short.
+_UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
+
+_ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+_ASIDE = ".tmp-"
+# A file of a training directory's checkpoint: its step and what it is. TF1
+# wrote `.meta` too, and other numbers of data files.
+_OF_STEP = re.compile(
+    r"model\.ckpt-(\d+)(\.index|\.meta|\.data-\d{5}-of-\d{5}|\.tmp-.*)"
+)
 
 
 def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
@@ -37,9 +49,10 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
     Raises:
       OSError: The files could not be written; none are left over.
     """
-    tf.io.gfile.makedirs(os.path.dirname(prefix) or ".")
-    aside = f"{prefix}.tmp-{os.getpid()}"
+    folder, name = os.path.split(prefix)
+    aside = f"{prefix}{_ASIDE}{os.getpid()}"
     try:
+        tf.io.gfile.makedirs(folder or ".")
         with tf.device("CPU:0"):
             tf.raw_ops.SaveV2(
                 prefix=aside,
@@ -47,44 +60,81 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
                 shape_and_slices=[""] * len(tensors),
                 tensors=[tf.convert_to_tensor(t) for t in tensors.values()],
             )
+        if tf.io.gfile.exists(prefix + INDEX):
+            # It must not be found beside the data of another.
+            tf.io.gfile.remove(prefix + INDEX)
         for ending in (DATA, INDEX):
             tf.io.gfile.rename(aside + ending, prefix + ending, overwrite=True)
     except tf.errors.OpError as error:
-        raise OSError(f"cannot write checkpoint {prefix}: {error.message}")
+        reason = error.message.split("\n")[0]
+        raise OSError(f"cannot write checkpoint {prefix}: {reason}") from error
     finally:
-        for left_over in tf.io.gfile.glob(f"{aside}*"):
-            tf.io.gfile.remove(left_over)
+        # Those of a killed run too: a checkpoint has one writer.
+        for file in _list(folder):
+            if file.startswith(name + _ASIDE):
+                tf.io.gfile.remove(os.path.join(folder, file))
+
+
+def _list(folder: str) -> list[str]:
+    """The names in a directory; none if there is no such directory."""
+    folder = folder or "."
+    return tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
 
 
 def find(path: str) -> str:
     """Returns the prefix of the checkpoint that `path` means.
 
     Args:
-      path: A prefix, one with `.index` behind it, or a directory that holds
+      path: A prefix, the name of one of its files, or a directory that holds
         training checkpoints or a single released one.
 
     Raises:
       InputError: There is none.
     """
-    prefix = path.removesuffix(INDEX)
+    prefix = _ENDING.sub("", path)
     if tf.io.gfile.exists(prefix + INDEX):
         return prefix
-    if not tf.io.gfile.isdir(path):
-        raise InputError(
-            "expected a checkpoint: a prefix such as DIR/bert_model.ckpt, or "
-            f"a directory that holds one. Received: {path!r}, and there is no "
-            f"{prefix + INDEX}"
-        )
-    state = tf.train.get_checkpoint_state(path)
+    if tf.io.gfile.isdir(path):
+        return _find_in(path)
+    raise InputError(
+        "expected a checkpoint: a prefix such as DIR/bert_model.ckpt, or a "
+        f"directory that holds one. Received: {path!r}, and there is no "
+        f"{prefix + INDEX}"
+    )
+
+
+def _find_in(folder: str) -> str:
+    """The newest checkpoint of a directory, or the only one."""
+    state = tf.train.get_checkpoint_state(folder)
     if state is not None:
-        return state.model_checkpoint_path
-    found = tf.io.gfile.glob(os.path.join(path, "*" + INDEX))
+        # By name alone: the directory may have been moved.
+        name = os.path.basename(state.model_checkpoint_path)
+        newest = os.path.join(folder, name)
+        if tf.io.gfile.exists(newest + INDEX):
+            return newest
+    found = [
+        os.path.join(folder, name.removesuffix(INDEX))
+        for name in sorted(_list(folder))
+        if name.endswith(INDEX) and _ASIDE not in name
+    ]
     if len(found) != 1:
+        names = ": " + ", ".join(map(os.path.basename, found)) if found else ""
         raise InputError(
-            f"expected one checkpoint in {path}. Received: {len(found)}; name "
-            "the one that you mean by its prefix"
+            f"expected one checkpoint in {folder}. Received: {len(found)}"
+            f"{names}; give the prefix of the one that you mean"
         )
-    return found[0].removesuffix(INDEX)
+    return found[0]
+
+
+def _require_plain(path: str) -> None:
+    """Raises InputError for a path that TensorFlow would not find again."""
+    special = sorted(set(path) & set("*?[]\\"))
+    if special:
+        raise InputError(
+            f"expected a path without {' '.join(special)}, which TensorFlow "
+            "takes for a pattern when it reads a checkpoint. Received: "
+            f"{path}; choose another name"
+        )
 
 
 class Reader:
@@ -98,10 +148,11 @@ class Reader:
     """
 
     def __init__(self, prefix: str):
+        _require_plain(prefix)
         self.prefix = prefix
         try:
             self._reader = tf.train.load_checkpoint(prefix)
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        except _UNREADABLE as error:
             raise InputError(_unreadable(prefix, error)) from error
         self.shapes = self._reader.get_variable_to_shape_map()
 
@@ -111,7 +162,7 @@ class Reader:
     def __getitem__(self, name: str) -> np.ndarray:
         try:
             return self._reader.get_tensor(name)
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        except _UNREADABLE as error:
             raise InputError(_unreadable(self.prefix, error)) from error
 
 
@@ -173,8 +224,9 @@ def restore(variables: Mapping, prefix: str, may_lack: str = "") -> Report:
         ours, theirs = tuple(variables[name].shape), reader.shapes[name]
         if ours != tuple(theirs):
             raise InputError(
-                f"checkpoint {prefix} was made for another configuration: "
-                f"expected {name} of shape {list(ours)}. Received: {theirs}"
+                f"checkpoint {prefix} was made with another configuration: "
+                f"expected {name} of shape {list(ours)}. Received: {theirs}; "
+                "give that configuration, or another checkpoint or directory"
             )
     values = {name: reader[name] for name in filled}
     for name, value in values.items():
@@ -196,7 +248,9 @@ def _check_missing(
     if lacking:
         raise InputError(
             f"checkpoint {prefix} does not fit the model: it lacks "
-            f"{len(lacking)} of {total} variables, the first is {lacking[0]!r}"
+            f"{len(lacking)} of {total} variables, the first is "
+            f"{lacking[0]!r}; give the configuration that it was made with, "
+            "or another checkpoint"
         )
 
 
@@ -206,9 +260,13 @@ class CheckpointManager:
     Args:
       directory: Where they are.
       keep: How many of the newest are kept; 0 keeps all.
+
+    Raises:
+      InputError: The directory's name would keep checkpoints from being read.
     """
 
     def __init__(self, directory: str, keep: int = 5):
+        _require_plain(directory)
         self.directory = directory
         self.keep = keep
 
@@ -217,12 +275,8 @@ class CheckpointManager:
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in rising order."""
-        pattern = os.path.join(self.directory, "model.ckpt-*" + INDEX)
-        endings = (
-            path.removesuffix(INDEX).rpartition("-")[2]
-            for path in tf.io.gfile.glob(pattern)
-        )
-        return sorted(int(step) for step in endings if step.isdigit())
+        files = map(_OF_STEP.fullmatch, _list(self.directory))
+        return sorted(int(f[1]) for f in files if f and f[2] == INDEX)
 
     def latest(self) -> str | None:
         """The newest checkpoint that can be read; says what it passes over."""
@@ -244,25 +298,35 @@ class CheckpointManager:
         return None
 
     def save(self, step: int, tensors: Mapping) -> str:
-        """Writes the checkpoint of `step` and removes those beyond `keep`."""
+        """Writes the checkpoint of `step`, the newest from now on.
+
+        Removes those beyond `keep`, and later ones, which `latest` could not
+        read.
+        """
         prefix = self.prefix(step)
         write(prefix, tensors)
-        steps = self.steps()
-        kept = steps[-self.keep :] if self.keep else steps
-        self._write_state([self.prefix(step) for step in kept])
-        for old in steps[: len(steps) - len(kept)]:
-            # The index goes first: without it the rest is no checkpoint.
-            for ending in (INDEX, DATA):
-                tf.io.gfile.remove(self.prefix(old) + ending)
+        steps = [earlier for earlier in self.steps() if earlier <= step]
+        kept = steps[-self.keep :]  # All of them if keep is 0.
+        self._write_state(kept)
+        self._sweep(kept)
         return prefix
 
-    def _write_state(self, prefixes: list[str]) -> None:
+    def _write_state(self, steps: list[int]) -> None:
         """Writes the file `checkpoint`, which names the newest to TF1."""
-        names = [os.path.basename(prefix) for prefix in prefixes]
+        names = [os.path.basename(self.prefix(step)) for step in steps]
         lines = [f'model_checkpoint_path: "{names[-1]}"']
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
         path = os.path.join(self.directory, "checkpoint")
-        aside = f"{path}.tmp-{os.getpid()}"
-        with tf.io.gfile.GFile(aside, "w") as file:
-            file.write("\n".join(lines) + "\n")
-        tf.io.gfile.rename(aside, path, overwrite=True)
+        write_text(path, "".join(f"{line}\n" for line in lines))
+
+    def _sweep(self, kept: list[int]) -> None:
+        """Removes the other checkpoints, and what a killed run left behind."""
+        files = map(_OF_STEP.fullmatch, _list(self.directory))
+        old = [
+            file[0]
+            for file in files
+            if file and (int(file[1]) not in kept or _ASIDE in file[2])
+        ]
+        # An index goes first: without it the rest is no checkpoint.
+        for name in sorted(old, key=lambda name: not name.endswith(INDEX)):
+            tf.io.gfile.remove(os.path.join(self.directory, name))

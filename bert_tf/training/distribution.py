@@ -17,6 +17,13 @@ STRATEGIES = (
     "tpu",
 )
 
+# Kinds of processes that train; TensorFlow knows others, which do not.
+_JOBS = ("chief", "worker")
+_TF_CONFIG = (
+    '{"cluster": {"worker": ["HOST:PORT", "HOST:PORT"]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class DistributionConfig:
@@ -75,14 +82,32 @@ def _resolve(config: DistributionConfig) -> str:
 
 def number_of_workers() -> int:
     """How many workers TF_CONFIG lists; 1 without it."""
+    return max(1, len(_read_tf_config()[0]))
+
+
+def _read_tf_config() -> tuple[list[str], str]:
+    """Reads the environment variable TF_CONFIG.
+
+    Returns:
+      The workers' places, such as "worker 0", and this process's.
+
+    Raises:
+      InputError: It is set and cannot be understood.
+    """
     text = os.environ.get("TF_CONFIG", "{}")
     try:
-        cluster = json.loads(text).get("cluster", {})
-    except (json.JSONDecodeError, AttributeError) as error:
+        tf_config = json.loads(text)
+        cluster, task = (tf_config.get(key, {}) for key in ("cluster", "task"))
+        workers = [
+            f"{job} {index}"
+            for job in _JOBS
+            for index in range(len(cluster.get(job, ())))
+        ]
+        return workers, f"{task.get('type')} {task.get('index')}"
+    except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise InputError(
-            f"expected TF_CONFIG to be a JSON object. Received: {text!r}"
+            f"expected TF_CONFIG such as {_TF_CONFIG}. Received: {text!r}"
         ) from error
-    return max(1, sum(len(cluster.get(job, ())) for job in ("chief", "worker")))
 
 
 def _one_device(config: DistributionConfig) -> tf.distribute.Strategy:
@@ -99,10 +124,17 @@ def _mirrored(config: DistributionConfig) -> tf.distribute.Strategy:
 
 
 def _multi_worker(config: DistributionConfig) -> tf.distribute.Strategy:
-    if "TF_CONFIG" not in os.environ:
+    workers, own = _read_tf_config()
+    if not workers:
         raise InputError(
             "expected the environment variable TF_CONFIG to list the workers "
-            "and this one's place among them. Received: none"
+            f"and this one's place among them: {_TF_CONFIG}. Received: "
+            f"{os.environ.get('TF_CONFIG')}"
+        )
+    if own not in workers:
+        raise InputError(
+            f"expected the task of TF_CONFIG among {', '.join(workers)}. "
+            f"Received: {own}"
         )
     return tf.distribute.MultiWorkerMirroredStrategy()
 
@@ -117,7 +149,7 @@ def _tpu(config: DistributionConfig) -> tf.distribute.Strategy:
         if config.tpu_name not in (None, "local"):
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
         reason = str(error).split("\n")[0]
         raise InputError(
             f"expected a TPU at --tpu_name={config.tpu_name or 'local'}. "
@@ -134,14 +166,24 @@ _MAKERS = {
 }
 
 
+def num_processes(strategy: tf.distribute.Strategy) -> int:
+    """How many processes run this program in step."""
+    return max(1, sum(len(tasks) for tasks in _jobs(strategy).values()))
+
+
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process is the one that writes files."""
-    resolver = strategy.cluster_resolver
-    if not isinstance(
-        strategy, tf.distribute.MultiWorkerMirroredStrategy
-    ) or not resolver.task_type:
+    jobs = _jobs(strategy)
+    if not jobs:
         return True
-    jobs = resolver.cluster_spec().as_dict()
-    if "chief" in jobs:
-        return resolver.task_type == "chief"
-    return resolver.task_type == "worker" and resolver.task_id == 0
+    resolver = strategy.cluster_resolver
+    chief = "chief" if "chief" in jobs else "worker"
+    return (resolver.task_type, resolver.task_id) == (chief, 0)
+
+
+def _jobs(strategy: tf.distribute.Strategy) -> dict[str, list[str]]:
+    """The processes of several workers, by job; empty for a single one."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return {}
+    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+    return {job: jobs[job] for job in _JOBS if job in jobs}

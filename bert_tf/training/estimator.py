@@ -10,11 +10,10 @@ summaries and signals:
         save, if it is time or a signal came
 """
 
-import dataclasses
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -23,87 +22,19 @@ from absl import logging
 
 from bert_tf.errors import InputError
 from bert_tf.training import checkpoints
-from bert_tf.training.distribution import is_chief
-from bert_tf.training.hooks import Hook, NanWatch, StopSignal
-from bert_tf.training.optimization import (
-    AdamWeightDecay,
-    Lamb,
-    WarmupLinearDecay,
-)
+from bert_tf.training.distribution import is_chief, num_processes
+from bert_tf.training.hooks import Hook, NanWatch, NonFiniteError, StopSignal
+from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep
 
-# make(batch_size, num_shards, shard, start_example) -> batches for one replica
-TrainingData = Callable[[int, int, int, int], tf.data.Dataset]
-# make(batch_size, num_shards, shard) -> padded batches, see data/pipeline.py
-EvaluationData = Callable[[int, int, int], tf.data.Dataset]
+# Called with batch_size, num_shards, shard and start_example: batches for one
+# replica, as data/pipeline.py makes them.
+TrainingData = Callable[..., tf.data.Dataset]
+# Called with batch_size, num_shards and shard: padded batches, see there.
+EvaluationData = Callable[..., tf.data.Dataset]
 
 EXAMPLES_SEEN = "training_state/examples_seen"
-OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": Lamb}
 SECONDS_PER_CALL = 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingConfig:
-    """How to train; the flags of the scripts by their names.
-
-    Attributes:
-      train_batch_size: Examples of one update, over all devices.
-      eval_batch_size: Examples of one evaluation batch, over all devices.
-      learning_rate: Peak rate.
-      num_train_steps: Step at which training ends, counted from the first
-        step of the first run.
-      num_warmup_steps: Steps over which the rate rises to its peak.
-      optimizer: "adamw" (BERT's Adam) or "lamb".
-      weight_decay_rate: See `AdamWeightDecay`.
-      max_grad_norm: Global norm that gradients are clipped to; 0 for none.
-      gradient_accumulation_steps: Micro-batches that one update's batch is
-        cut into; less memory, the same result.
-      save_checkpoints_steps: Steps between checkpoints.
-      keep_checkpoint_max: How many are kept; 0 keeps all.
-      iterations_per_loop: Most steps of one call into TensorFlow.
-      random_seed: Decides initial weights, dropout and the order of data.
-      jit_compile: Whether XLA compiles the step; None where it is faster.
-    """
-
-    train_batch_size: int = 32
-    eval_batch_size: int = 8
-    learning_rate: float = 5e-5
-    num_train_steps: int = 100_000
-    num_warmup_steps: int = 10_000
-    optimizer: str = "adamw"
-    weight_decay_rate: float = 0.01
-    max_grad_norm: float = 1.0
-    gradient_accumulation_steps: int = 1
-    save_checkpoints_steps: int = 1000
-    keep_checkpoint_max: int = 5
-    iterations_per_loop: int = 1000
-    random_seed: int = 12345
-    jit_compile: bool | None = None
-
-    def __post_init__(self):
-        for name in (
-            "train_batch_size",
-            "eval_batch_size",
-            "num_train_steps",
-            "gradient_accumulation_steps",
-            "save_checkpoints_steps",
-            "iterations_per_loop",
-        ):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"expected --{name} to be 1 or more. Received: "
-                    f"{getattr(self, name)}"
-                )
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(
-                f"expected --optimizer to be one of {', '.join(OPTIMIZERS)}. "
-                f"Received: {self.optimizer!r}"
-            )
-        if not self.learning_rate > 0:
-            raise InputError(
-                "expected --learning_rate above 0. Received: "
-                f"{self.learning_rate}"
-            )
 
 
 class Estimator:
@@ -115,6 +46,15 @@ class Estimator:
       config: How to train.
       output_dir: Directory of the checkpoints.
       init_checkpoint: Where weights come from if `output_dir` has none.
+
+    Attributes:
+      model: The task's model.
+      step: Updates that it has seen.
+      weights_from: The checkpoint that its weights came from when it was
+        made; None if they were random.
+
+    Raises:
+      InputError: A checkpoint cannot be read or does not fit the model.
     """
 
     def __init__(
@@ -146,26 +86,32 @@ class Estimator:
             jit_compile=self._jit and strategy.num_replicas_in_sync == 1,
         )
         self._optimizer: Any = None
+        self._own_checkpoint = self._manager.latest()
+        self.weights_from = self._own_checkpoint
         self._initialize(init_checkpoint)
 
     # ------------------------------------------------------------ variables
 
     def _initialize(self, init_checkpoint: str | None) -> None:
         """Own checkpoint first, else the initial one, else random weights."""
-        own = self._manager.latest()
+        own = self._own_checkpoint
         if own is not None:
             report = checkpoints.restore(self._weights, own)
             state = checkpoints.Reader(own)
             self.step = int(state["global_step"])
             if EXAMPLES_SEEN in state:
                 self.examples_seen = int(state[EXAMPLES_SEEN])
-            logging.info("Resuming at step %d of %s: %s", self.step, own, report)
-        elif init_checkpoint:
-            prefix = checkpoints.find(init_checkpoint)
-            report = checkpoints.restore(
-                self._weights, prefix, may_lack=self.task.new_variables
+            logging.info(
+                "Resuming at step %d of %s: %s", self.step, own, report
             )
-            logging.info("Weights from %s: %s", prefix, report)
+        elif init_checkpoint:
+            self.weights_from = checkpoints.find(init_checkpoint)
+            report = checkpoints.restore(
+                self._weights,
+                self.weights_from,
+                may_lack=self.task.new_variables,
+            )
+            logging.info("Weights from %s: %s", self.weights_from, report)
         else:
             logging.info(
                 "Random weights: %d variables, %s parameters",
@@ -175,23 +121,13 @@ class Estimator:
 
     def _make_optimizer(self) -> None:
         """Makes the optimizer, with the slots of the own checkpoint."""
-        config = self.config
         with self.strategy.scope():
-            self._optimizer = OPTIMIZERS[config.optimizer](
-                WarmupLinearDecay(
-                    config.learning_rate,
-                    config.num_train_steps,
-                    config.num_warmup_steps,
-                ),
-                weight_decay_rate=config.weight_decay_rate,
-            )
+            self._optimizer = self.config.make_optimizer()
             self._optimizer.build(self.model.trainable_variables)
         logging.info("%s", self._optimizer.describe())
         self._optimizer.iterations.assign(self.step)
-        if self.step:
-            checkpoints.restore(
-                self._slots(), self._manager.prefix(self.step)
-            )
+        if self._own_checkpoint is not None:
+            checkpoints.restore(self._slots(), self._own_checkpoint)
 
     def _slots(self) -> dict[str, Any]:
         names = {v.path: name for name, v in self._weights.items()}
@@ -202,12 +138,19 @@ class Estimator:
         return slots
 
     def _save(self) -> None:
-        if not is_chief(self.strategy):
-            return
+        """Writes a checkpoint, unless it would hold what is no number."""
         tensors = {
             name: variable.numpy()
             for name, variable in (self._weights | self._slots()).items()
         }
+        for name, values in tensors.items():
+            if not np.isfinite(values).all():
+                raise NonFiniteError(
+                    f"step {self.step}: {name} is not finite and not saved; "
+                    "lower --learning_rate"
+                )
+        if not is_chief(self.strategy):
+            return
         tensors["global_step"] = np.int64(self.step)
         tensors[EXAMPLES_SEEN] = np.int64(self.examples_seen)
         prefix = self._manager.save(self.step, tensors)
@@ -243,7 +186,9 @@ class Estimator:
                 config.num_train_steps,
             )
             return
-        self._make_optimizer()
+        data = self._training_batches(make_data)
+        if self._optimizer is None:
+            self._make_optimizer()
         run_steps = TrainingStep(
             self.task,
             self.model,
@@ -254,13 +199,12 @@ class Estimator:
             random_seed=config.random_seed,
             jit_compile=self._jit,
         ).run
-        data = iter(self._training_batches(make_data))
         hooks = [NanWatch(), *hooks]
         for hook in hooks:
             hook.begin(self.step)
         try:
             with StopSignal().watch() as stop:
-                self._loop(run_steps, data, hooks, stop)
+                self._loop(run_steps, iter(data), hooks, stop)
         finally:
             for hook in hooks:
                 hook.end()
@@ -273,32 +217,35 @@ class Estimator:
         while self.step < config.num_train_steps:
             count = min(most, self._steps_to_stop(hooks))
             started = time.monotonic()
-            records = run_steps(data, tf.constant(count))
+            records = run_steps(
+                data, tf.constant(count), tf.constant(stop.received > 0)
+            )
             records = {name: value.numpy() for name, value in records.items()}
-            seconds = (time.monotonic() - started) / count
-            most = self._steps_per_call(seconds)
-            self.step += count
-            self.examples_seen += count * config.train_batch_size
+            seconds = time.monotonic() - started
+            stops = records.pop("stops")
+            most = self._steps_per_call(seconds / len(stops))
+            self.step += len(stops)
+            self.examples_seen += len(stops) * config.train_batch_size
             for hook in hooks:
                 hook.after_steps(self.step, records)
+            stopping = self._is_stopping(stop, stops)
             is_last = self.step == config.num_train_steps
             is_due = self.step % config.save_checkpoints_steps == 0
-            if is_due or is_last or stop.received:
+            if is_due or is_last or stopping:
                 self._save()
-            if stop.received:
-                logging.warning(
-                    "Stopped by %s at step %d, which is saved; the same "
-                    "command goes on from there",
-                    signal.Signals(stop.received).name,
-                    self.step,
-                )
-                # What a shell reports for a program that a signal ended.
-                raise SystemExit(128 + stop.received)
+            if stopping:
+                _leave(stop, self.step)
+
+    def _is_stopping(self, stop: StopSignal, stops: np.ndarray) -> bool:
+        """Whether to stop now; of several processes all do, or none."""
+        if num_processes(self.strategy) > 1:
+            return bool(stops[-1])
+        return stop.received > 0
 
     def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
         """Steps until a checkpoint, a hook or the end is due."""
         periods = [self.config.save_checkpoints_steps]
-        periods += [hook.every for hook in hooks if hook.every]
+        periods += [hook.every for hook in hooks if hook.every > 0]
         left = self.config.num_train_steps - self.step
         return min(left, *(n - self.step % n for n in periods))
 
@@ -315,25 +262,25 @@ class Estimator:
     def _training_batches(self, make_data: TrainingData):
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             return make_data(
-                batch_size,
-                context.num_input_pipelines,
-                context.input_pipeline_id,
-                self.examples_seen,
+                batch_size=batch_size,
+                num_shards=context.num_input_pipelines,
+                shard=context.input_pipeline_id,
+                start_example=self.examples_seen,
             )
 
-        batch_size = self._per_replica(
-            "train_batch_size", self.config.gradient_accumulation_steps
-        )
+        batch_size = self._batch_per_replica()
         return self.strategy.distribute_datasets_from_function(make)
 
-    def _per_replica(self, flag: str, micro_batches: int = 1) -> int:
-        """A global batch size's share of one replica, checked."""
+    def _batch_per_replica(self) -> int:
+        """One replica's share of a training batch, all its micro-batches."""
         replicas = self.strategy.num_replicas_in_sync
-        size = getattr(self.config, flag)
-        if size % (replicas * micro_batches):
+        parts = self.config.gradient_accumulation_steps
+        size = self.config.train_batch_size
+        if size % (replicas * parts):
             raise InputError(
-                f"expected --{flag} to be a multiple of {replicas} replica(s) "
-                f"times {micro_batches} micro-batch(es). Received: {size}"
+                f"expected --train_batch_size to be a multiple of {replicas} "
+                f"replica(s) times --gradient_accumulation_steps={parts}. "
+                f"Received: {size}"
             )
         return size // replicas
 
@@ -346,12 +293,14 @@ class Estimator:
 
     def predict(self, make_data: EvaluationData) -> dict[str, np.ndarray]:
         """What the task keeps of every example, in order: arrays [n, ...]."""
-        kept = []
-        for features in self._evaluation_batches(make_data):
-            batch = self._predict(features)
-            kept.append(
-                {name: self._in_order(v.numpy()) for name, v in batch.items()}
-            )
+        batches, num_readers = self._evaluation_batches(make_data)
+        kept = [
+            {
+                name: _in_order(values.numpy(), num_readers)
+                for name, values in self._predict(features).items()
+            }
+            for features in batches
+        ]
         if not kept:
             raise InputError("expected at least one example. Received: none")
         joined = {
@@ -361,28 +310,34 @@ class Estimator:
         is_real = joined.pop("is_real_example").astype(bool)
         return {name: values[is_real] for name, values in joined.items()}
 
-    def _evaluation_batches(self, make_data: EvaluationData) -> Iterable:
-        batch_size = self._per_replica("eval_batch_size")
+    def _evaluation_batches(
+        self, make_data: EvaluationData
+    ) -> tuple[Iterable, int]:
+        """Batches for all replicas, and how many readers share the examples."""
+        replicas = self.strategy.num_replicas_in_sync
+        batch_size = -(-self.config.eval_batch_size // replicas)
+        num_readers = 0
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            replicas = (
-                context.num_replicas_in_sync // context.num_input_pipelines
-            )
+            nonlocal num_readers
+            num_readers = context.num_input_pipelines
+            parts = replicas // num_readers
             batches = make_data(
-                batch_size * replicas,
-                context.num_input_pipelines,
-                context.input_pipeline_id,
+                batch_size=batch_size * parts,
+                num_shards=num_readers,
+                shard=context.input_pipeline_id,
             )
             return batches.map(
                 lambda features: {
                     name: tf.reshape(
-                        value, [replicas, batch_size, *value.shape[1:]]
+                        value, [parts, batch_size, *value.shape[1:]]
                     )
                     for name, value in features.items()
                 }
             ).unbatch()
 
-        return self.strategy.distribute_datasets_from_function(make)
+        batches = self.strategy.distribute_datasets_from_function(make)
+        return batches, num_readers
 
     def _predict_step(self, features) -> dict[str, tf.Tensor]:
         kept = self.strategy.run(self._replica_step, (features,))
@@ -405,20 +360,30 @@ class Estimator:
             **self.task.predictions(features, outputs),
         }
 
-    def _in_order(self, rows: np.ndarray) -> np.ndarray:
-        """Rows [n, ...] of all workers in the order of the examples.
 
-        They come worker by worker; worker w has every W-th example, from the
-        w-th on.
-        """
-        workers = getattr(self.strategy.extended, "_num_workers", 1)
-        by_worker = rows.reshape(workers, -1, *rows.shape[1:])
-        return np.swapaxes(by_worker, 0, 1).reshape(rows.shape)
+def _in_order(rows: np.ndarray, num_readers: int) -> np.ndarray:
+    """Rows [n, ...] of all readers in the order of the examples.
+
+    They come reader by reader; reader r has every R-th example, from the r-th
+    on.
+    """
+    by_reader = rows.reshape(num_readers, -1, *rows.shape[1:])
+    return np.swapaxes(by_reader, 0, 1).reshape(rows.shape)
 
 
-def should_compile(
-    strategy: tf.distribute.Strategy, wish: bool | None
-) -> bool:
+def _leave(stop: StopSignal, step: int) -> NoReturn:
+    """Ends the program as a shell expects of one that a signal ended."""
+    number = stop.received or signal.SIGTERM  # Another process received it.
+    logging.warning(
+        "Stopped by %s at step %d, which is saved; the same command goes on "
+        "from there",
+        signal.Signals(number).name,
+        step,
+    )
+    raise SystemExit(128 + number)
+
+
+def should_compile(strategy: tf.distribute.Strategy, wish: bool | None) -> bool:
     """Whether XLA compiles the step; None as a wish takes what is faster.
 
     On a CPU XLA is ahead in float32, but multiplies bfloat16 at the speed of

@@ -31,6 +31,10 @@ class Hook:
 
     every: int = 0
 
+    def is_due(self, step: int) -> bool:
+        """Whether a period ends at `step`."""
+        return self.every > 0 and step % self.every == 0
+
     def begin(self, step: int) -> None:
         """Training starts at `step`."""
 
@@ -72,7 +76,7 @@ class Progress(Hook):
 
     Args:
       total: Step at which the run ends.
-      every: Steps between two log lines.
+      every: Steps between two log lines; 0 for none.
       bar: Whether to draw a bar; None asks the standard error stream.
     """
 
@@ -95,7 +99,7 @@ class Progress(Hook):
         loss = float(records["loss"][-1])
         self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
         self._bar.update(len(records["loss"]))
-        if step % self.every == 0 and not self.draws_bar:
+        if self.is_due(step) and not self.draws_bar:
             self._log(step, loss)
 
     def _log(self, step: int, loss: float) -> None:
@@ -135,21 +139,23 @@ class Summaries(Hook):
         self.every = every
         self.examples_per_step = examples_per_step
         self.tokens_per_example = tokens_per_example
-        self._writer = tf.summary.create_file_writer(directory)
+        self._directory = directory
 
     def begin(self, step: int) -> None:
+        self._writer = tf.summary.create_file_writer(self._directory)
         self._written, self._since = step, time.monotonic()
         self._waiting: list[Records] = []
 
     def after_steps(self, step: int, records: Records) -> None:
         self._waiting.append(records)
-        if step % self.every == 0:
+        if self.is_due(step):
             self._write(step)
 
     def _write(self, step: int) -> None:
         now = time.monotonic()
         rate = (
-            (step - self._written) * self.examples_per_step
+            (step - self._written)
+            * self.examples_per_step
             / (now - self._since)
         )
         means = {
@@ -170,26 +176,37 @@ class Summaries(Hook):
 class Evaluation(Hook):
     """Evaluates now and then, into the log and TensorBoard.
 
+    Several processes evaluate together, so each of them needs this hook; one
+    is given the directory.
+
     Args:
-      every: Steps between two evaluations.
+      every: Steps between two evaluations; 0 for none.
       evaluate: Gives the metrics as they are now.
-      directory: Where the event file goes.
+      directory: Where the event file goes; None for no file.
     """
 
     def __init__(
         self,
         every: int,
         evaluate: Callable[[], Mapping[str, float]],
-        directory: str,
+        directory: str | None,
     ):
         self.every = every
         self._evaluate = evaluate
-        self._writer = tf.summary.create_file_writer(directory)
+        self._directory = directory
+
+    def begin(self, step: int) -> None:
+        self._writer = (
+            tf.summary.create_file_writer(self._directory)
+            if self._directory
+            else tf.summary.create_noop_writer()
+        )
 
     def after_steps(self, step: int, records: Records) -> None:
-        if step % self.every:
+        if not self.is_due(step):
             return
-        metrics = self._evaluate()
+        metrics = dict(self._evaluate())
+        metrics.pop("global_step", None)  # Told anyway.
         logging.info(
             "step %d evaluated: %s",
             step,

@@ -1,0 +1,470 @@
+"""Checkpoints: whole or none, by name, and TF1 reads them as we read TF1's."""
+
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.heads import BertPretrainer
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.training import checkpoints
+from bert_tf.training.checkpoints import CheckpointManager, Reader
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KERNEL = np.arange(15, dtype="float32").reshape(3, 5)
+TENSORS = {"bert/kernel": KERNEL, "head/bias": np.ones(5, "float32")}
+FILES = [".data-00000-of-00001", ".index"]
+
+
+def read(prefix):
+    reader = Reader(str(prefix))
+    return {name: reader[name] for name in reader.shapes}
+
+
+def variables():
+    return {
+        name: keras.Variable(np.full(value.shape, 7), dtype="float32")
+        for name, value in TENSORS.items()
+    }
+
+
+def assert_untouched(ours):
+    assert all((v.numpy() == 7).all() for v in ours.values())
+
+
+# Writing.
+
+
+def test_what_was_written_is_read(tmp_path):
+    prefix = str(tmp_path / "new" / "model.ckpt")
+    checkpoints.write(prefix, {**TENSORS, "global_step": np.int64(2**40)})
+    assert sorted(os.listdir(tmp_path / "new")) == [
+        f"model.ckpt{ending}" for ending in FILES
+    ]
+    found = read(prefix)
+    assert found["global_step"] == 2**40
+    assert found["global_step"].dtype == np.int64
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(found[name], value)
+        assert found[name].dtype == np.float32
+    assert "bert/kernel" in Reader(prefix)
+    assert "kernel" not in Reader(prefix)
+
+
+def test_writing_into_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoints.write("model.ckpt", TENSORS)
+    assert sorted(os.listdir()) == [f"model.ckpt{ending}" for ending in FILES]
+
+
+def test_writing_over_an_older_one(tmp_path):
+    prefix = str(tmp_path / "model.ckpt")
+    checkpoints.write(prefix, TENSORS)
+    checkpoints.write(prefix, {"other": KERNEL + 1})
+    np.testing.assert_array_equal(read(prefix)["other"], KERNEL + 1)
+    assert list(read(prefix)) == ["other"]
+
+
+def test_what_a_killed_run_left_goes_with_the_next_write(tmp_path):
+    (tmp_path / "model.ckpt.tmp-123.index").write_text("half")
+    (tmp_path / "model.ckpt.tmp-9.data-00000-of-00001.tempstate4").touch()
+    (tmp_path / "model.ckpt-7.index").touch()
+    checkpoints.write(str(tmp_path / "model.ckpt"), TENSORS)
+    assert sorted(os.listdir(tmp_path)) == [
+        "model.ckpt-7.index",
+        *[f"model.ckpt{ending}" for ending in FILES],
+    ]
+
+
+def test_a_failed_rename_leaves_the_old_one_and_nothing_else(
+    tmp_path, monkeypatch
+):
+    def refuse(source, target, overwrite=False):
+        raise tf.errors.ResourceExhaustedError(None, None, "disk full\nmore")
+
+    manager = CheckpointManager(str(tmp_path))
+    manager.save(1, TENSORS)
+    before = sorted(os.listdir(tmp_path))
+    monkeypatch.setattr(tf.io.gfile, "rename", refuse)
+    with pytest.raises(OSError, match=r"model.ckpt-2: disk full$"):
+        manager.save(2, TENSORS)
+    assert sorted(os.listdir(tmp_path)) == before
+    assert manager.latest() == manager.prefix(1)
+
+
+SAVE_A_BIG_ONE = """
+import sys
+import numpy as np
+from bert_tf.training.checkpoints import CheckpointManager
+try:
+    CheckpointManager(sys.argv[1]).save(2, {"big": np.ones(2**19, "float32")})
+except OSError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_old_one_and_nothing_else(tmp_path):
+    CheckpointManager(str(tmp_path)).save(1, TENSORS)
+    before = sorted(os.listdir(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", SAVE_A_BIG_ONE, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_FSIZE, (2**20, 2**20)
+        ),
+    )
+    assert done.stdout.startswith(f"cannot write checkpoint {tmp_path}/model")
+    assert done.stdout.count("\n") == 1
+    assert sorted(os.listdir(tmp_path)) == before
+    assert read(tmp_path / "model.ckpt-1").keys() == TENSORS.keys()
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"write checkpoint .*file/model"):
+        checkpoints.write(str(tmp_path / "file" / "model.ckpt"), TENSORS)
+
+
+# Finding.
+
+
+@pytest.mark.parametrize("ending", ["", ".meta", *FILES])
+def test_a_prefix_or_one_of_its_files(tmp_path, ending):
+    prefix = str(tmp_path / "bert_model.ckpt")
+    checkpoints.write(prefix, TENSORS)
+    assert checkpoints.find(prefix + ending) == prefix
+
+
+def test_a_released_directory(tmp_path):
+    prefix = str(tmp_path / "bert_model.ckpt")
+    checkpoints.write(prefix, TENSORS)
+    (tmp_path / "vocab.txt").touch()
+    assert checkpoints.find(str(tmp_path)) == prefix
+    assert checkpoints.find(f"{tmp_path}/") == prefix
+
+
+def test_a_training_directory_means_its_newest(tmp_path):
+    manager = CheckpointManager(str(tmp_path))
+    for step in (9, 10):
+        manager.save(step, TENSORS)
+    assert checkpoints.find(str(tmp_path)) == manager.prefix(10)
+
+
+def test_a_training_directory_that_was_moved(tmp_path):
+    """TF1 wrote whole paths into the file `checkpoint`."""
+    checkpoints.write(str(tmp_path / "model.ckpt-3"), TENSORS)
+    checkpoints.write(str(tmp_path / "model.ckpt-5"), TENSORS)
+    (tmp_path / "checkpoint").write_text(
+        'model_checkpoint_path: "/old/place/model.ckpt-5"\n'
+    )
+    assert checkpoints.find(str(tmp_path)) == str(tmp_path / "model.ckpt-5")
+
+
+def test_nothing_to_be_found(tmp_path):
+    with pytest.raises(InputError, match=r"there is no .*/none\.ckpt\.index$"):
+        checkpoints.find(str(tmp_path / "none.ckpt"))
+    with pytest.raises(InputError, match="Received: 0; give the prefix"):
+        checkpoints.find(str(tmp_path))
+
+
+def test_too_much_to_be_found(tmp_path):
+    for name in ("a", "b"):
+        checkpoints.write(str(tmp_path / name), TENSORS)
+    (tmp_path / "c.tmp-1.index").touch()
+    with pytest.raises(InputError, match="Received: 2: a, b; give the prefix"):
+        checkpoints.find(str(tmp_path))
+
+
+# Restoring.
+
+
+def test_variables_take_their_values(tmp_path):
+    prefix = str(tmp_path / "model.ckpt")
+    extra = {
+        "cls/kernel": KERNEL,
+        "global_step": np.int64(3),
+        "bert/kernel/adam_m": KERNEL,
+        "training_state/examples_seen": np.int64(9),
+    }
+    checkpoints.write(prefix, {**TENSORS, **extra})
+    ours = variables()
+    report = checkpoints.restore(ours, prefix)
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(ours[name], value)
+    assert report.filled == tuple(TENSORS)
+    assert report.missing == ()
+    assert report.left_over == ("cls/kernel",)
+    assert str(report) == (
+        "2 variables filled, 0 missing, 1 left over (cls/kernel)"
+    )
+
+
+def test_a_head_may_be_missing_if_so_it_is_said(tmp_path):
+    prefix = str(tmp_path / "model.ckpt")
+    checkpoints.write(prefix, {"bert/kernel": KERNEL})
+    ours = variables()
+    report = checkpoints.restore(ours, prefix, may_lack=r"(?!bert/)")
+    assert report.missing == ("head/bias",)
+    np.testing.assert_array_equal(ours["bert/kernel"], KERNEL)
+    assert (ours["head/bias"].numpy() == 7).all()
+
+
+@pytest.mark.parametrize("may_lack", ["", r"(?!head/)"])
+def test_nothing_else_may_be_missing(tmp_path, may_lack):
+    prefix = str(tmp_path / "model.ckpt")
+    checkpoints.write(prefix, {"bert/kernel": KERNEL})
+    ours = variables()
+    with pytest.raises(InputError, match=r"lacks 1 of 2 .* 'head/bias'; give"):
+        checkpoints.restore(ours, prefix, may_lack)
+    assert_untouched(ours)
+
+
+def test_another_shape_changes_nothing(tmp_path):
+    prefix = str(tmp_path / "model.ckpt")
+    checkpoints.write(prefix, {**TENSORS, "head/bias": np.ones(6, "float32")})
+    ours = variables()
+    with pytest.raises(
+        InputError, match=r"head/bias of shape \[5\]. Received: \[6\]; give"
+    ):
+        checkpoints.restore(ours, prefix)
+    assert_untouched(ours)
+
+
+def test_a_long_report_names_four(tmp_path):
+    report = checkpoints.Report((), tuple("abcde"), ())
+    assert "5 missing (a, b, c, d, ...)" in str(report)
+
+
+# Damage.
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:31])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[30] ^= 0xFF
+    path.write_bytes(data)
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def into_text(path):
+    path.write_text("hello, world\n" * 99)
+
+
+DAMAGE = [
+    pytest.param(damage, ending, id=f"{damage.__name__}-{ending}")
+    for damage in (cut, flip, empty, into_text, pathlib.Path.unlink)
+    for ending in FILES
+    # Without its index it is no checkpoint at all.
+    if not (damage is pathlib.Path.unlink and ending == ".index")
+]
+
+
+@pytest.mark.parametrize(("damage", "ending"), DAMAGE)
+def test_a_damaged_file_is_said_to_be_so(tmp_path, damage, ending):
+    prefix = tmp_path / "model.ckpt-5"
+    checkpoints.write(str(prefix), TENSORS)
+    damage(tmp_path / f"model.ckpt-5{ending}")
+    with pytest.raises(InputError, match=r"^cannot read checkpoint .*damaged"):
+        read(prefix)
+    ours = variables()
+    with pytest.raises(InputError, match=r"model\.ckpt-5"):
+        checkpoints.restore(ours, str(prefix))
+    assert_untouched(ours)
+
+
+@pytest.mark.parametrize(("damage", "ending"), DAMAGE)
+def test_a_damaged_newest_one_is_passed_over(tmp_path, caplog, damage, ending):
+    manager = CheckpointManager(str(tmp_path), keep=1)
+    for step in (3, 5):
+        checkpoints.write(manager.prefix(step), TENSORS)
+    damage(tmp_path / f"model.ckpt-5{ending}")
+    assert manager.latest() == manager.prefix(3)
+    assert "model.ckpt-5" in caplog.text
+    # It does not count as the newest from then on.
+    manager.save(4, TENSORS)
+    assert manager.steps() == [4]
+    assert tf.train.latest_checkpoint(str(tmp_path)) == manager.prefix(4)
+    assert not list(tmp_path.glob("model.ckpt-5*"))
+
+
+def test_nothing_but_damaged_ones(tmp_path):
+    manager = CheckpointManager(str(tmp_path))
+    for step in (3, 5):
+        manager.save(step, TENSORS)
+        cut(tmp_path / f"model.ckpt-{step}.index")
+    with pytest.raises(InputError, match=f"no checkpoint in {tmp_path} can be"):
+        manager.latest()
+
+
+def test_a_name_that_tensorflow_takes_for_a_pattern(tmp_path):
+    """It would write there and never read again."""
+    with pytest.raises(InputError, match=r"without \[ \], .*run\[1\]; choose"):
+        CheckpointManager(str(tmp_path / "run[1]"))
+    with pytest.raises(InputError, match=r"without \*,"):
+        Reader(str(tmp_path / "*"))
+
+
+# A training directory.
+
+
+def test_the_newest_few_are_kept(tmp_path):
+    manager = CheckpointManager(str(tmp_path), keep=3)
+    for step in (1, 2, 9, 10, 11):
+        manager.save(step, TENSORS)
+    assert manager.steps() == [9, 10, 11]
+    assert sorted(os.listdir(tmp_path)) == [
+        "checkpoint",
+        *[
+            f"model.ckpt-{step}{ending}"
+            for step in (10, 11, 9)
+            for ending in FILES
+        ],
+    ]
+
+
+def test_zero_keeps_all(tmp_path):
+    manager = CheckpointManager(str(tmp_path), keep=0)
+    for step in range(1, 8):
+        manager.save(step, {"bert/kernel": KERNEL})
+    assert manager.steps() == list(range(1, 8))
+
+
+def test_an_empty_directory_has_none(tmp_path):
+    for place in (tmp_path, tmp_path / "not there"):
+        manager = CheckpointManager(str(place))
+        assert manager.steps() == []
+        assert manager.latest() is None
+
+
+def test_only_whole_checkpoints_count(tmp_path):
+    manager = CheckpointManager(str(tmp_path))
+    manager.save(5, TENSORS)
+    left_by_killed_runs = [
+        "model.ckpt-7.tmp-123.index",
+        "model.ckpt-7.tmp-123.data-00000-of-00001",
+        "model.ckpt-7.tmp-4.data-00000-of-00001.tempstate99",
+        "model.ckpt-6.data-00000-of-00001",
+    ]
+    of_others = ["model.ckpt-best.index", "bert_model.ckpt.index", "notes.txt"]
+    for name in left_by_killed_runs + of_others:
+        (tmp_path / name).touch()
+    assert manager.steps() == [5]
+    assert manager.latest() == manager.prefix(5)
+    manager.save(8, TENSORS)
+    names = os.listdir(tmp_path)
+    assert not set(left_by_killed_runs) & set(names)
+    assert set(of_others) < set(names)
+    assert manager.steps() == [5, 8]
+
+
+def test_tf1s_files_of_an_old_step_go_too(tmp_path):
+    for name in ("index", "meta", "data-00000-of-00002"):
+        (tmp_path / f"model.ckpt-1.{name}").touch()
+    CheckpointManager(str(tmp_path), keep=1).save(2, TENSORS)
+    assert not list(tmp_path.glob("model.ckpt-1.*"))
+
+
+# TF1 and we.
+
+
+def test_tf1_finds_the_newest(tmp_path):
+    manager = CheckpointManager(str(tmp_path), keep=2)
+    for step in (9, 10, 11):
+        manager.save(step, TENSORS)
+    assert tf.train.latest_checkpoint(str(tmp_path)) == manager.prefix(11)
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    assert list(state.all_model_checkpoint_paths) == [
+        manager.prefix(10),
+        manager.prefix(11),
+    ]
+
+
+def test_tf1s_saver_restores_what_we_wrote(tmp_path):
+    manager = CheckpointManager(str(tmp_path))
+    manager.save(4, {**TENSORS, "global_step": np.int64(4)})
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with tf.compat.v1.variable_scope("bert"):
+            kernel = tf.compat.v1.get_variable("kernel", [3, 5])
+        bias = tf.compat.v1.get_variable("head/bias", [5])
+        step = tf.compat.v1.train.get_or_create_global_step()
+        saver = tf.compat.v1.train.Saver()
+        saver.restore(session, tf.train.latest_checkpoint(str(tmp_path)))
+        values = session.run([kernel, bias, step])
+    np.testing.assert_array_equal(values[0], KERNEL)
+    np.testing.assert_array_equal(values[1], TENSORS["head/bias"])
+    assert values[2] == 4
+
+
+def test_we_restore_what_tf1s_saver_wrote(tmp_path):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.get_variable("bert/kernel", initializer=KERNEL)
+        tf.compat.v1.get_variable("head/bias", initializer=np.ones(5, "f4"))
+        step = tf.compat.v1.train.get_or_create_global_step()
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(step.assign(6))
+        saver = tf.compat.v1.train.Saver()
+        saver.save(session, str(tmp_path / "model.ckpt"), step)
+    manager = CheckpointManager(str(tmp_path))
+    assert manager.latest() == manager.prefix(6)
+    ours = variables()
+    report = checkpoints.restore(ours, manager.prefix(6))
+    np.testing.assert_array_equal(ours["bert/kernel"], KERNEL)
+    assert report.left_over == ()
+
+
+@pytest.fixture(scope="module")
+def pretrainer(shared_data):
+    """A checkpoint that another TF1 program trained, and a model for it."""
+    folder = shared_data / "checkpoints" / "tf1_tiny_keras_bert"
+    path = str(folder / "bert_config.json")
+    model = BertPretrainer(BertConfig.from_json_file(path))
+    model.build()
+    return checkpoint_variables(model), checkpoints.find(str(folder))
+
+
+def test_tf1s_pretraining_checkpoint_fills_a_pretrainer(pretrainer):
+    ours, prefix = pretrainer
+    report = checkpoints.restore(ours, prefix)
+    assert set(report.filled) == set(ours)
+    assert report.missing == report.left_over == ()
+    theirs = Reader(prefix)
+    bookkeeping = set(theirs.shapes) - set(ours)
+    assert bookkeeping == {"global_step"} | {
+        f"{name}/{slot}" for name in ours for slot in ("adam_m", "adam_v")
+    }
+    for name, variable in ours.items():
+        np.testing.assert_array_equal(variable, theirs[name])
+
+
+def test_the_originals_variables_are_ours_by_name_and_shape(shared_data):
+    """Its files lack the data here: only the index is there."""
+    folder = shared_data / "google_bert_outputs"
+    path = str(folder / "bert_config.json")
+    model = BertPretrainer(BertConfig.from_json_file(path))
+    model.build()
+    ours = {k: list(v.shape) for k, v in checkpoint_variables(model).items()}
+    released = Reader(str(folder / "bert_model.ckpt")).shapes
+    trained = Reader(str(folder / "pretraining" / "model.ckpt-20")).shapes
+    assert released == ours
+    weights = {
+        name: shape
+        for name, shape in trained.items()
+        if not checkpoints.BOOKKEEPING.match(name)
+    }
+    assert weights == ours

@@ -1,0 +1,197 @@
+"""Which devices a run uses, and what is said of those that are not there."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.training import distribution
+from bert_tf.training.distribution import (
+    DistributionConfig,
+    is_chief,
+    make_strategy,
+    num_processes,
+    number_of_workers,
+)
+
+TWO_WORKERS = {"worker": ["a:1", "b:2"]}
+
+
+@pytest.fixture(autouse=True)
+def no_tf_config(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+def describe(monkeypatch, **tf_config):
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Names what is made instead of making it."""
+    for name in distribution._MAKERS:
+
+        def make(config, name=name):
+            strategy = tf.distribute.get_strategy()
+            made.append(name)
+            return strategy
+
+        monkeypatch.setitem(distribution._MAKERS, name, make)
+    made = []
+    return made
+
+
+def test_auto_is_one_device_where_there_is_nothing_else(chosen):
+    make_strategy(DistributionConfig())
+    assert chosen == ["one_device"]
+
+
+def test_auto_takes_workers_and_before_them_a_tpu(chosen, monkeypatch):
+    describe(monkeypatch, cluster=TWO_WORKERS)
+    make_strategy(DistributionConfig())
+    make_strategy(DistributionConfig(tpu_name="local"))
+    assert chosen == ["multi_worker_mirrored", "tpu"]
+
+
+def test_auto_takes_all_gpus_if_there_are_several(chosen, monkeypatch):
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: [kind] * 2
+    )
+    make_strategy(DistributionConfig())
+    assert chosen == ["mirrored"]
+
+
+@pytest.mark.parametrize("name", distribution.STRATEGIES[1:])
+def test_what_is_asked_for_is_taken(chosen, name):
+    make_strategy(DistributionConfig(strategy=name))
+    assert chosen == [name]
+
+
+def test_an_unknown_strategy():
+    with pytest.raises(InputError, match=r"one of auto, .*Received: 'horovod'"):
+        make_strategy(DistributionConfig(strategy="horovod"))
+
+
+def test_one_device_is_one_replica_and_the_chief():
+    strategy = make_strategy(DistributionConfig("one_device"))
+    assert strategy.num_replicas_in_sync == 1
+    assert num_processes(strategy) == 1
+    assert is_chief(strategy)
+
+
+def test_mirrored_takes_every_cpu_where_there_is_no_gpu():
+    strategy = make_strategy(DistributionConfig("mirrored"))
+    assert strategy.num_replicas_in_sync == 2
+    assert num_processes(strategy) == 1
+    assert is_chief(strategy)
+
+
+def test_a_tpu_that_is_not_there():
+    with pytest.raises(InputError) as error:
+        make_strategy(DistributionConfig("tpu"))
+    assert "expected a TPU at --tpu_name=local. Rec" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_tpus_name_that_nobody_knows(monkeypatch):
+    def look_up(**arguments):
+        assert arguments["tpu"] == "mine"
+        raise ConnectionRefusedError("nobody answers\nat all")
+
+    monkeypatch.setattr(
+        tf.distribute.cluster_resolver, "TPUClusterResolver", look_up
+    )
+    with pytest.raises(
+        InputError, match=r"--tpu_name=mine. Received: nobody answers \(a TPU"
+    ):
+        make_strategy(DistributionConfig(tpu_name="mine"))
+
+
+# TF_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("cluster", "count"),
+    [
+        ({}, 1),
+        ({"worker": ["a:1"]}, 1),
+        (TWO_WORKERS, 2),
+        ({"chief": ["c:1"], **TWO_WORKERS, "evaluator": ["e:1"]}, 3),
+    ],
+)
+def test_workers_are_counted(monkeypatch, cluster, count):
+    assert number_of_workers() == 1
+    describe(monkeypatch, cluster=cluster)
+    assert number_of_workers() == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "worker",
+        "{",
+        "[]",
+        '"text"',
+        '{"cluster": ["a:1"]}',
+        '{"cluster": {"worker": 2}}',
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": ["worker", 0]}',
+    ],
+)
+def test_a_tf_config_that_cannot_be_understood(monkeypatch, text):
+    monkeypatch.setenv("TF_CONFIG", text)
+    for strategy in ("auto", "multi_worker_mirrored"):
+        with pytest.raises(InputError, match=r"expected TF_CONFIG such as \{"):
+            make_strategy(DistributionConfig(strategy))
+
+
+@pytest.mark.parametrize(
+    ("task", "received"),
+    [
+        ({}, "None None"),
+        ({"type": "worker"}, "worker None"),
+        ({"type": "worker", "index": 2}, "worker 2"),
+        ({"type": "evaluator", "index": 0}, "evaluator 0"),
+        ({"type": "chief", "index": 0}, "chief 0"),
+    ],
+)
+def test_a_place_that_is_not_in_the_cluster(monkeypatch, task, received):
+    describe(monkeypatch, cluster=TWO_WORKERS, task=task)
+    with pytest.raises(
+        InputError, match=f"among worker 0, worker 1. Received: {received}$"
+    ):
+        make_strategy(DistributionConfig())
+
+
+def test_several_workers_without_a_tf_config():
+    with pytest.raises(InputError, match=r"TF_CONFIG to list .*Received: None"):
+        make_strategy(DistributionConfig("multi_worker_mirrored"))
+
+
+# The chief
+
+
+@pytest.mark.parametrize(
+    ("jobs", "place", "chief"),
+    [
+        ({"worker": ["a:1", "b:1"]}, ("worker", 0), True),
+        ({"worker": ["a:1", "b:1"]}, ("worker", 1), False),
+        ({"worker": ["a:1"], "chief": ["b:1"]}, ("worker", 0), False),
+        ({"worker": ["a:1"], "chief": ["b:1"]}, ("chief", 0), True),
+    ],
+)
+def test_one_of_several_processes_writes(monkeypatch, jobs, place, chief):
+    """Without the processes: what the strategy's resolver says is enough."""
+
+    class Resolver:
+        task_type, task_id = place
+
+        def cluster_spec(self):
+            return tf.train.ClusterSpec(jobs)
+
+    class Strategy:
+        cluster_resolver = Resolver()
+
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", Strategy)
+    assert num_processes(Strategy()) == 2
+    assert is_chief(Strategy()) is chief

@@ -1,0 +1,492 @@
+"""The loop: it resumes exactly, counts exactly and stops when it should."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.training import checkpoints
+from bert_tf.training.estimator import (
+    Estimator,
+    _in_order,
+    should_compile,
+)
+from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
+from bert_tf.training.settings import TrainingConfig
+from tests.training import toy_task
+
+EXAMPLES = toy_task.examples(31)
+SETTINGS = {
+    "train_batch_size": 12,
+    "eval_batch_size": 4,
+    "learning_rate": 0.01,
+    "num_train_steps": 9,
+    "num_warmup_steps": 2,
+    "save_checkpoints_steps": 4,
+    "jit_compile": False,
+}
+
+
+def make(folder, strategy=None, task=None, init_checkpoint=None, **settings):
+    return Estimator(
+        task or toy_task.ToyTask(dropout_rate=0.3),
+        strategy or tf.distribute.get_strategy(),
+        TrainingConfig(**{**SETTINGS, **settings}),
+        str(folder),
+        str(init_checkpoint) if init_checkpoint else None,
+    )
+
+
+def train(folder, *hooks, **options):
+    estimator = make(folder, **options)
+    estimator.train(toy_task.training_data(EXAMPLES), hooks)
+    return estimator
+
+
+def read(folder, step=9):
+    reader = checkpoints.Reader(str(folder / f"model.ckpt-{step}"))
+    return {name: reader[name] for name in reader.shapes}
+
+
+def assert_equal(tensors, others):
+    assert tensors.keys() == others.keys()
+    for name, value in tensors.items():
+        np.testing.assert_array_equal(others[name], value, err_msg=name)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def weights(estimator):
+    return {v.path: v.numpy() for v in estimator.model.weights}
+
+
+class Watch(Hook):
+    """Notes what it is told, and does something at one step."""
+
+    def __init__(self, every=0, at=None, act=None):
+        self.every, self.at, self.act = every, at, act
+        self.told = []
+
+    def begin(self, step):
+        self.told.append(("begin", step))
+
+    def after_steps(self, step, records):
+        self.told.append((step, len(records["loss"])))
+        if step == self.at:
+            self.act()
+
+    def end(self):
+        self.told.append(("end",))
+
+
+class Crash(Exception):
+    """What no program expects."""
+
+
+def crash():
+    raise Crash
+
+
+# Resuming.
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The last checkpoint of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(folder)
+    return read(folder)
+
+
+def test_a_checkpoint_holds_weights_slots_and_counters(whole):
+    names = ["bert/embeddings", "head/kernel", "head/bias"]
+    slots = [
+        f"{name}/{slot}" for name in names for slot in ("adam_m", "adam_v")
+    ]
+    assert whole.keys() == {
+        *names,
+        *slots,
+        "global_step",
+        "training_state/examples_seen",
+    }
+    assert whole["global_step"] == 9
+    assert whole["training_state/examples_seen"] == 9 * 12
+    assert all(whole[slot].any() for slot in slots)
+
+
+@pytest.mark.parametrize("iterations_per_loop", [1, 3])
+def test_resuming_after_a_crash_equals_the_whole_run(
+    tmp_path, whole, iterations_per_loop
+):
+    settings = {"iterations_per_loop": iterations_per_loop}
+    with pytest.raises(Crash):
+        train(tmp_path, Watch(1, at=6, act=crash), **settings)
+    assert sorted(contents(tmp_path)) == [
+        "checkpoint",
+        "model.ckpt-4.data-00000-of-00001",
+        "model.ckpt-4.index",
+    ]
+    assert train(tmp_path).step == 9
+    assert_equal(read(tmp_path), whole)
+
+
+def test_the_same_with_replicas_and_micro_batches(tmp_path):
+    settings = {"gradient_accumulation_steps": 3, "optimizer": "lamb"}
+    strategy = toy_task.two_devices()
+    first, second = tmp_path / "whole", tmp_path / "resumed"
+    train(first, strategy=strategy, **settings)
+    with pytest.raises(Crash):
+        train(second, Watch(1, at=5, act=crash), strategy=strategy, **settings)
+    train(second, strategy=strategy, **settings)
+    assert_equal(read(second), read(first))
+
+
+def test_data_goes_on_where_it_stopped(tmp_path):
+    asked = []
+
+    def make_data(**arguments):
+        asked.append(arguments)
+        return toy_task.training_data(EXAMPLES)(**arguments)
+
+    with pytest.raises(Crash):
+        make(tmp_path).train(make_data, [Watch(1, at=7, act=crash)])
+    make(tmp_path).train(make_data)
+    first = {"batch_size": 12, "num_shards": 1, "shard": 0, "start_example": 0}
+    assert asked == [first, {**first, "start_example": 4 * 12}]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_next_run_goes_on(tmp_path, whole, number):
+    watch = Watch(1, at=3, act=lambda: os.kill(os.getpid(), number))
+    with pytest.raises(SystemExit) as left:
+        train(tmp_path, watch)
+    assert left.value.code == 128 + number
+    assert watch.told[-2:] == [(3, 1), ("end",)]
+    assert read(tmp_path, 3)["global_step"] == 3
+    train(tmp_path)
+    assert_equal(read(tmp_path), whole)
+
+
+def test_the_same_object_goes_on_after_a_signal(tmp_path, whole):
+    """As in a notebook."""
+    watch = Watch(1, at=3, act=lambda: os.kill(os.getpid(), signal.SIGINT))
+    estimator = make(tmp_path)
+    data = toy_task.training_data(EXAMPLES)
+    with pytest.raises(SystemExit):
+        estimator.train(data, [watch])
+    estimator.train(data)
+    assert_equal(read(tmp_path), whole)
+
+
+def test_a_run_that_is_done_does_nothing(tmp_path):
+    train(tmp_path)
+    before = contents(tmp_path)
+    watch = Watch()
+    assert train(tmp_path, watch).step == 9
+    assert train(tmp_path, watch, num_train_steps=5).step == 9
+    assert watch.told == []
+    assert contents(tmp_path) == before
+
+
+def test_a_longer_run_goes_on(tmp_path):
+    train(tmp_path)
+    watch = Watch()
+    assert train(tmp_path, watch, num_train_steps=11).step == 11
+    assert watch.told[0] == ("begin", 9)
+    assert read(tmp_path, 11)["training_state/examples_seen"] == 11 * 12
+
+
+def test_a_checkpoint_of_tf1_is_resumed(tmp_path, whole):
+    """It has no training_state: the data starts from the beginning."""
+    theirs = {k: v for k, v in whole.items() if "training_state" not in k}
+    checkpoints.write(str(tmp_path / "model.ckpt-9"), theirs)
+    estimator = train(tmp_path, num_train_steps=10)
+    assert (estimator.step, estimator.examples_seen) == (10, 12)
+
+
+def test_a_checkpoint_without_slots_is_not_resumed(tmp_path, whole):
+    weights = {k: v for k, v in whole.items() if "adam" not in k}
+    checkpoints.write(str(tmp_path / "model.ckpt-9"), weights)
+    with pytest.raises(InputError, match="lacks 6 of 6 variables"):
+        train(tmp_path, num_train_steps=10)
+
+
+# Initialization.
+
+
+def test_random_weights_are_a_function_of_the_seed(tmp_path):
+    first, same = (make(tmp_path, random_seed=3) for _ in range(2))
+    other = make(tmp_path, random_seed=4)
+    assert_equal(weights(same), weights(first))
+    assert (
+        weights(other)["toy/head/kernel"] != weights(first)["toy/head/kernel"]
+    ).all()
+    assert first.weights_from is None
+    assert first.step == 0
+
+
+def test_replicas_start_from_the_weights_of_one_device(tmp_path):
+    assert_equal(
+        weights(make(tmp_path, strategy=toy_task.two_devices())),
+        weights(make(tmp_path)),
+    )
+
+
+def test_the_own_checkpoint_comes_first_then_the_initial_one(tmp_path, whole):
+    initial = tmp_path / "bert_model.ckpt"
+    changed = {name: value + 1 for name, value in whole.items()}
+    checkpoints.write(str(initial), changed)
+    folder = tmp_path / "out"
+
+    estimator = make(folder, init_checkpoint=initial)
+    assert (estimator.step, estimator.examples_seen) == (0, 0)
+    assert estimator.weights_from == str(initial)
+    np.testing.assert_array_equal(
+        estimator.model.head.kernel, changed["head/kernel"]
+    )
+
+    train(folder)
+    estimator = make(folder, init_checkpoint=initial)
+    assert estimator.step == 9
+    assert estimator.weights_from == str(folder / "model.ckpt-9")
+    np.testing.assert_array_equal(
+        estimator.model.head.kernel, whole["head/kernel"]
+    )
+
+
+def test_an_initial_checkpoint_may_lack_the_head(tmp_path, whole, caplog):
+    caplog.set_level("INFO")
+    prefix = str(tmp_path / "encoder.ckpt")
+    checkpoints.write(prefix, {"bert/embeddings": whole["bert/embeddings"]})
+    estimator = make(tmp_path / "out", init_checkpoint=prefix)
+    np.testing.assert_array_equal(
+        estimator.model.table.embeddings, whole["bert/embeddings"]
+    )
+    random = make(tmp_path / "out")
+    np.testing.assert_array_equal(
+        estimator.model.head.kernel, random.model.head.kernel
+    )
+    assert "1 variables filled, 2 missing (head/kernel, head/" in caplog.text
+
+
+def test_but_not_the_encoder(tmp_path, whole):
+    prefix = str(tmp_path / "head.ckpt")
+    head = {k: v for k, v in whole.items() if k.startswith("head/")}
+    checkpoints.write(prefix, head)
+    with pytest.raises(InputError, match=r"lacks 1 of 3 .*'bert/embeddings'"):
+        make(tmp_path / "out", init_checkpoint=prefix)
+
+
+def test_a_checkpoint_of_another_shape_changes_nothing(tmp_path):
+    folder = tmp_path / "out"
+    train(folder)
+    before = contents(folder)
+    other = toy_task.ToyTask(classes=5)
+    message = r"head/kernel of shape \[5, 5\]. Received: \[5, 3\]"
+    with pytest.raises(InputError, match=message):
+        make(folder, task=other)
+    with pytest.raises(InputError, match=message):
+        make(tmp_path / "new", task=other, init_checkpoint=folder)
+    assert contents(folder) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_damaged_newest_checkpoint_is_made_again(tmp_path, whole):
+    train(tmp_path, save_checkpoints_steps=1)
+    for step in (8, 9):
+        (tmp_path / f"model.ckpt-{step}.index").write_bytes(b"")
+    estimator = make(tmp_path)
+    assert estimator.step == 7
+    estimator.train(toy_task.training_data(EXAMPLES))
+    assert_equal(read(tmp_path), whole)
+
+
+# The loop.
+
+
+def test_checkpoints_are_written_when_due_and_at_the_end(tmp_path):
+    watch = Watch(at=4, act=lambda: seen.extend(contents(tmp_path)))
+    seen = []
+    train(tmp_path, watch, keep_checkpoint_max=2)
+    assert seen == []  # Hooks come before the checkpoint.
+    manager = checkpoints.CheckpointManager(str(tmp_path))
+    assert manager.steps() == [8, 9]
+
+
+def test_hooks_see_every_step_and_the_loop_stops_for_them(tmp_path):
+    watch, other = Watch(every=3), Watch()
+    train(tmp_path, watch, other)
+    assert watch.told == other.told
+    begin, *told, end = watch.told
+    assert (begin, end) == (("begin", 0), ("end",))
+    steps = np.cumsum([count for _, count in told])
+    assert steps.tolist() == [step for step, _ in told]
+    assert {3, 4, 6, 8, 9} <= set(steps)
+
+
+def test_calls_get_longer_up_to_a_limit(tmp_path):
+    watch = Watch()
+    options = {"save_checkpoints_steps": 100, "num_train_steps": 12}
+    train(tmp_path, watch, iterations_per_loop=5, **options)
+    counts = [count for _, count in watch.told[1:-1]]
+    assert counts[0] == 1
+    assert max(counts) == 5
+    assert sum(counts) == 12
+
+
+def test_a_batch_that_cannot_be_cut(tmp_path):
+    folder = tmp_path / "out"
+    estimator = make(
+        folder,
+        strategy=toy_task.two_devices(),
+        train_batch_size=10,
+        gradient_accumulation_steps=3,
+    )
+    with pytest.raises(InputError) as error:
+        estimator.train(toy_task.training_data(EXAMPLES))
+    assert str(error.value) == (
+        "expected --train_batch_size to be a multiple of 2 replica(s) times "
+        "--gradient_accumulation_steps=3. Received: 10"
+    )
+    assert not folder.exists()
+
+
+def test_nan_ends_the_run_and_leaves_the_checkpoint_before(tmp_path):
+    stop = Watch(at=1, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    settings = {
+        "learning_rate": 1e30,
+        "num_warmup_steps": 0,
+        "save_checkpoints_steps": 1,
+    }
+    with pytest.raises(SystemExit):
+        train(tmp_path, stop, **settings)
+    before = contents(tmp_path)
+    watch = Watch()
+    with pytest.raises(NonFiniteError, match=r"^step 2: loss (inf|nan), "):
+        train(tmp_path, watch, **settings)
+    assert watch.told == [("begin", 1), ("end",)]
+    assert contents(tmp_path) == before
+    assert make(tmp_path).step == 1
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
+    estimator = make(tmp_path, save_checkpoints_steps=2)
+
+    def spoil():
+        estimator.model.head.bias.assign(np.full(3, np.inf))
+
+    with pytest.raises(NonFiniteError, match=r"^step 4: head/bias is not"):
+        estimator.train(
+            toy_task.training_data(EXAMPLES), [Watch(1, at=4, act=spoil)]
+        )
+    manager = checkpoints.CheckpointManager(str(tmp_path))
+    assert manager.steps() == [2]
+
+
+def test_weights_alone_are_exported(tmp_path, whole):
+    estimator = train(tmp_path / "out")
+    estimator.export_weights(str(tmp_path / "release" / "bert_model.ckpt"))
+    reader = checkpoints.Reader(checkpoints.find(str(tmp_path / "release")))
+    names = {"bert/embeddings", "head/kernel", "head/bias"}
+    assert set(reader.shapes) == names
+    for name in names:
+        np.testing.assert_array_equal(reader[name], whole[name])
+
+
+# Evaluation and prediction.
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one", "two"])
+def estimator(request, tmp_path_factory):
+    """On one device and on two; 3 is no multiple of the latter."""
+    return make(
+        tmp_path_factory.mktemp("evaluation"),
+        strategy=toy_task.two_devices() if request.param == 2 else None,
+        eval_batch_size=3,
+    )
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 12])
+def test_predictions_are_those_of_every_example_in_order(estimator, count):
+    features = toy_task.examples(count, seed=count)
+    found = estimator.predict(toy_task.evaluation_data(features))
+    outputs = estimator.model(features)
+    expected = estimator.task.predictions(features, outputs)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert len(found[name]) == count
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-7)
+
+
+def test_metrics_are_those_of_all_examples(estimator):
+    features = toy_task.examples(7)
+    metrics = estimator.evaluate(toy_task.evaluation_data(features))
+    losses = estimator.task.losses(features, estimator.model(features))
+    mean = np.sum(losses["class_loss"]) / features["weight"].sum()
+    assert metrics == {
+        "loss": pytest.approx(mean, rel=1e-5),
+        "examples": 7,
+        "global_step": 0,
+    }
+
+
+def test_evaluating_compiled_gives_the_same(tmp_path, estimator):
+    features = toy_task.examples(7)
+    data = toy_task.evaluation_data(features)
+    compiled = make(tmp_path, jit_compile=True).predict(data)
+    np.testing.assert_allclose(
+        compiled["logits"], estimator.predict(data)["logits"], rtol=1e-5
+    )
+
+
+def test_nothing_to_evaluate(estimator):
+    features = {name: values[:0] for name, values in EXAMPLES.items()}
+    with pytest.raises(InputError, match="at least one example"):
+        estimator.evaluate(toy_task.evaluation_data(features))
+
+
+def test_evaluating_on_the_way_does_not_disturb(tmp_path, whole):
+    estimator = make(tmp_path / "out")
+    data = toy_task.evaluation_data(EXAMPLES)
+    found = []
+
+    def evaluate():
+        found.append(estimator.evaluate(data))
+        return found[-1]
+
+    hook = Evaluation(3, evaluate, str(tmp_path / "eval"))
+    estimator.train(toy_task.training_data(EXAMPLES), [hook])
+    assert [metrics["global_step"] for metrics in found] == [3, 6, 9]
+    assert len({metrics["loss"] for metrics in found}) == 3
+    assert_equal(read(tmp_path / "out"), whole)
+
+
+@pytest.mark.parametrize("num_readers", [1, 2, 3])
+def test_examples_of_several_readers_come_back_in_order(num_readers):
+    numbers = np.arange(12)
+    rows = np.stack([numbers, -numbers], axis=1)
+    by_reader = [rows[reader::num_readers] for reader in range(num_readers)]
+    joined = np.concatenate(by_reader)
+    np.testing.assert_array_equal(_in_order(joined, num_readers), rows)
+
+
+def test_what_is_compiled():
+    strategy = tf.distribute.get_strategy()
+    assert should_compile(strategy, None) is True  # float32 on a CPU
+    assert should_compile(strategy, True) is True
+    assert should_compile(strategy, False) is False
+
+
+def test_bfloat16_is_not_compiled_on_a_cpu(monkeypatch):
+    import keras
+
+    policy = keras.DTypePolicy("mixed_bfloat16")
+    monkeypatch.setattr(keras.config, "dtype_policy", lambda: policy)
+    strategy = tf.distribute.get_strategy()
+    assert should_compile(strategy, None) is False
+    assert should_compile(strategy, True) is True

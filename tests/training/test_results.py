@@ -1,0 +1,48 @@
+"""`eval_results.txt` as the original writes it."""
+
+import os
+import re
+
+import numpy as np
+
+from bert_tf.training.results import write_results
+
+METRICS = {
+    "next_sentence_loss": 0.5,
+    "global_step": 20,
+    "masked_lm_loss": np.float32(10.166912),
+    "loss": np.float64(10.858),
+    "masked_lm_accuracy": 0.0,
+    "next_sentence_accuracy": 1e-07,
+}
+LINE = re.compile(r"[a-z_]+ = \d+(\.\d+)?(e-\d+)?\n")
+
+
+def test_sorted_lines_of_key_and_number(tmp_path, caplog):
+    path = tmp_path / "eval_results.txt"
+    write_results(str(path), METRICS)
+    assert path.read_bytes() == (
+        b"global_step = 20\n"
+        b"loss = 10.858\n"
+        b"masked_lm_accuracy = 0.0\n"
+        b"masked_lm_loss = 10.166912\n"
+        b"next_sentence_accuracy = 1e-07\n"
+        b"next_sentence_loss = 0.5\n"
+    )
+    assert os.listdir(tmp_path) == ["eval_results.txt"]
+    caplog.set_level("INFO")
+    write_results(str(path), METRICS)
+    assert "  masked_lm_loss = 10.166912" in caplog.text
+
+
+def test_the_originals_file_has_the_same_shape(tmp_path, shared_data):
+    """Same keys, same order, same look of a line."""
+    folder = shared_data / "google_bert_outputs" / "pretraining"
+    path = tmp_path / "eval_results.txt"
+    write_results(str(path), METRICS)
+    files = [path, folder / "eval_results.txt"]
+    ours, theirs = [file.read_text().splitlines(True) for file in files]
+    assert all(LINE.fullmatch(line) for line in ours + theirs)
+    assert [line.split()[0] for line in ours] == [
+        line.split()[0] for line in theirs
+    ]

@@ -1,0 +1,366 @@
+"""One update is the same however the batch is cut, and on whatever devices."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.training.optimization import (
+    AdamWeightDecay,
+    Lamb,
+    WarmupLinearDecay,
+)
+from bert_tf.training.step import TrainingStep, step_seed
+from tests.training import toy_task
+
+BATCH = 12
+STEPS = 4
+CONFIG = BertConfig(
+    vocab_size=31,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=11,
+    max_position_embeddings=13,
+    type_vocab_size=2,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+class Run:
+    """What some steps recorded, and what they left behind."""
+
+    def __init__(self, records, model, optimizer):
+        self.records = {k: v.numpy() for k, v in records.items()}
+        self.weights = {v.path: v.numpy() for v in model.trainable_variables}
+        slots = optimizer.slot_variables()
+        self.slots = {k: v.numpy() for k, v in slots.items()}
+
+
+def run(
+    task,
+    features,
+    replicas=1,
+    steps=STEPS,
+    optimizer=AdamWeightDecay,
+    count=None,
+    **options,
+):
+    """Trains a fresh model; `features` hold the batches one after another."""
+    strategy = tf.distribute.get_strategy()
+    if replicas == 2:
+        strategy = toy_task.two_devices()
+    keras.utils.set_random_seed(5)
+    with strategy.scope():
+        model = task.build_model()
+        optimizer = optimizer(WarmupLinearDecay(0.01, 10, 2))
+        optimizer.build(model.trainable_variables)
+    step = TrainingStep(task, model, optimizer, strategy, **options)
+    data = toy_task.training_data(features)
+    batches = strategy.distribute_datasets_from_function(
+        lambda context: data(BATCH // replicas)
+    )
+    records = step.run(iter(batches), tf.constant(steps))
+    return Run(records, model, optimizer)
+
+
+def uneven_records(count):
+    """Pre-training examples; few words are masked in the first half."""
+    random = np.random.default_rng(2)
+
+    def integers(limit, *shape):
+        return random.integers(0, limit, [count, *shape]).astype("int32")
+
+    masked = np.where(np.arange(count) % BATCH < BATCH // 2, 0.2, 0.9)
+    weights = random.random([count, 3]) < masked[:, np.newaxis]
+    return {
+        "input_ids": integers(31, 11),
+        "input_mask": np.ones([count, 11], "int32"),
+        "segment_ids": integers(2, 11),
+        "masked_lm_positions": integers(11, 3),
+        "masked_lm_ids": integers(31, 3),
+        "masked_lm_weights": weights.astype("float32"),
+        "next_sentence_labels": integers(2, 1),
+    }
+
+
+def assert_same(run, other, tolerance=1e-6):
+    for name, weight in run.weights.items():
+        np.testing.assert_allclose(
+            other.weights[name], weight, atol=tolerance, err_msg=name
+        )
+    # Adam's steps hardly depend on a gradient's length; its moments do.
+    for name, slot in run.slots.items():
+        np.testing.assert_allclose(
+            other.slots[name],
+            slot,
+            atol=1e-7,
+            rtol=1e-3,
+            err_msg=name,
+        )
+    for name, values in run.records.items():
+        np.testing.assert_allclose(
+            other.records[name], values, rtol=1e-5, err_msg=name
+        )
+
+
+@pytest.fixture(scope="module")
+def pretraining():
+    """A run of the real task on one device, and how to repeat it."""
+    task = PretrainingTask(CONFIG, 11, 3)
+    features = uneven_records(STEPS * BATCH)
+
+    def again(**options):
+        return run(task, features, max_grad_norm=0.5, **options)
+
+    return again(), again
+
+
+def test_the_batch_is_a_hard_one(pretraining):
+    """Weights are uneven between the halves; gradients are clipped."""
+    weights = uneven_records(STEPS * BATCH)["masked_lm_weights"].sum(1)
+    halves = weights.reshape(STEPS, 2, -1).sum(2)
+    assert (halves[:, 1] > 2 * halves[:, 0]).all()
+    once, _ = pretraining
+    assert (once.records["gradient_norm"] > 0.5).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"replicas": 2},
+        {"micro_batches": 2},
+        {"micro_batches": 3},
+        {"replicas": 2, "micro_batches": 2},
+        {"jit_compile": True},
+        {"jit_compile": True, "micro_batches": 3},
+        {"jit_compile": True, "replicas": 2},
+        {"jit_compile": True, "replicas": 2, "micro_batches": 2},
+    ],
+    ids=str,
+)
+def test_any_cut_of_a_pretraining_batch_gives_one_result(pretraining, options):
+    once, again = pretraining
+    assert_same(once, again(**options))
+
+
+def test_every_variable_of_a_pretrainer_has_a_gradient(pretraining):
+    once, _ = pretraining
+    moments = [v for k, v in once.slots.items() if k.endswith("adam_m")]
+    assert len(moments) == len(once.weights) == 30
+    for name, values in once.slots.items():
+        assert np.any(values != 0), name
+
+
+def test_parts_of_the_loss_add_up(pretraining):
+    records = pretraining[0].records
+    np.testing.assert_allclose(
+        records["loss"],
+        records["masked_lm_loss"] + records["next_sentence_loss"],
+        rtol=1e-6,
+    )
+
+
+@pytest.fixture(scope="module")
+def toy():
+    """The same with the toy task."""
+    features = toy_task.examples(STEPS * BATCH)
+    task = toy_task.ToyTask()
+
+    def again(**options):
+        return run(task, features, max_grad_norm=0.1, **options)
+
+    return again(), again
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"replicas": 2},
+        {"micro_batches": 2},
+        {"micro_batches": 3},
+        {"replicas": 2, "micro_batches": 2},
+        {"jit_compile": True},
+        {"jit_compile": True, "replicas": 2, "micro_batches": 3},
+    ],
+    ids=str,
+)
+def test_any_cut_of_a_toy_batch_gives_one_result(toy, options):
+    once, again = toy
+    assert_same(once, again(**options))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_lamb_too(replicas):
+    features = toy_task.examples(STEPS * BATCH)
+    once = run(toy_task.ToyTask(), features, optimizer=Lamb)
+    again = run(
+        toy_task.ToyTask(),
+        features,
+        optimizer=Lamb,
+        replicas=replicas,
+        micro_batches=2,
+    )
+    assert_same(once, again)
+
+
+def test_what_a_step_does_equals_the_formula(toy):
+    """The first update by hand: global means, clipping, Adam from zero."""
+    features = {k: v[:BATCH] for k, v in toy_task.examples(BATCH).items()}
+    task = toy_task.ToyTask()
+    keras.utils.set_random_seed(5)
+    model = task.build_model()
+    with tf.GradientTape() as tape:
+        outputs = model(features)
+        losses = task.losses(features, outputs)
+        loss = tf.reduce_sum(losses["class_loss"]) / features["weight"].sum()
+        loss += tf.reduce_mean(losses["size_loss"])
+    variables = [v.value for v in model.trainable_variables]
+    gradients = [
+        tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, variables)
+    ]
+    norm = np.sqrt(sum((g**2).sum() for g in gradients))
+
+    once = run(task, features, steps=1, max_grad_norm=0.1)
+    np.testing.assert_allclose(once.records["loss"], [loss], rtol=1e-6)
+    np.testing.assert_allclose(once.records["gradient_norm"], [norm], rtol=1e-5)
+    for variable, gradient in zip(
+        model.trainable_variables, gradients, strict=True
+    ):
+        np.testing.assert_allclose(
+            once.slots[f"{variable.path}/adam_m"],
+            0.1 * gradient * 0.1 / norm,
+            rtol=1e-4,
+            atol=1e-9,
+        )
+
+
+def test_the_rate_of_every_step_is_recorded(toy):
+    np.testing.assert_allclose(
+        toy[0].records["learning_rate"], [0.0, 0.005, 0.008, 0.007], rtol=1e-6
+    )
+
+
+def test_no_clipping_if_none_is_asked_for():
+    features = toy_task.examples(BATCH)
+    task = toy_task.ToyTask()
+    free = run(task, features, steps=1, max_grad_norm=0)
+    clipped = run(task, features, steps=1, max_grad_norm=0.01)
+    [norm] = free.records["gradient_norm"]
+    assert norm > 0.1
+    for name, slot in clipped.slots.items():
+        power = 1 if name.endswith("adam_m") else 2
+        np.testing.assert_allclose(
+            slot * (norm / 0.01) ** power,
+            free.slots[name],
+            rtol=1e-4,
+            atol=1e-9,
+        )
+
+
+def test_a_batch_without_weights_changes_nothing_and_is_no_nan():
+    features = toy_task.examples(BATCH)
+    features["weight"][:] = 0
+    once = run(toy_task.ToyTask(), features, steps=2)
+    assert (once.records["class_loss"] == 0).all()
+    assert all(np.isfinite(w).all() for w in once.weights.values())
+    assert not once.slots["toy/head/kernel/adam_m"].any()
+
+
+# Dropout.
+
+
+def dropped(seed, **options):
+    """The weights after a few steps with dropout."""
+    features = toy_task.examples(STEPS * BATCH)
+    task = toy_task.ToyTask(dropout_rate=0.5)
+    options = {"random_seed": seed, **options}
+    return run(task, features, **options).weights["toy/head/kernel"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"replicas": 2},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_dropout_is_a_function_of_the_seed(options):
+    once = dropped(3, **options)
+    # What else the program draws does not matter.
+    keras.utils.set_random_seed(99)
+    np.testing.assert_array_equal(dropped(3, **options), once)
+    assert not np.allclose(dropped(4, **options), once)
+
+
+class MaskTask(toy_task.ToyTask):
+    """Its table is ones and its rows pass dropout: the loss shows the mask."""
+
+    loss_names = ("mask_loss",)
+
+    def build_model(self):
+        model = super().build_model()
+        model.table.embeddings.assign(np.ones([toy_task.ROWS, toy_task.WIDTH]))
+        return model
+
+    def loss_weights(self, features):
+        return {"mask_loss": features["weight"]}
+
+    def losses(self, features, outputs):
+        """Different for each place that is kept in each example."""
+        kept = tf.cast(outputs["pooled"] > 0, tf.float32)
+        place = 2.0 ** tf.range(toy_task.WIDTH, dtype=tf.float32)
+        number = tf.reduce_sum(kept * place, axis=1)
+        return {"mask_loss": number * features["weight"]}
+
+
+def masks(steps, replicas=1, micro_batches=1, weights=None):
+    """The mean mask number of each step."""
+    features = toy_task.examples(BATCH)
+    features["weight"][:] = 1 if weights is None else weights
+    task = MaskTask(dropout_rate=0.5)
+    options = {"replicas": replicas, "micro_batches": micro_batches}
+    return run(task, features, steps=steps, **options).records["mask_loss"]
+
+
+def test_steps_draw_different_masks():
+    assert len(set(masks(steps=7).tolist())) == 7
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replicas_and_micro_batches_draw_different_masks(replicas):
+    """Each half of the batch weighed alone, where the other has no weight."""
+    cut = {"replicas": replicas, "micro_batches": 3 - replicas}
+    first, second = np.repeat([1, 0], BATCH // 2), np.repeat([0, 1], BATCH // 2)
+    means = [masks(steps=7, weights=w, **cut) for w in (first, second)]
+    assert (means[0] != means[1]).any()
+
+
+def test_seeds_are_all_different():
+    seeds = {
+        tuple(step_seed(seed, step, replica).numpy())
+        for seed in (0, 1, 2**31 - 1)
+        for step in range(11)
+        for replica in range(7)
+    }
+    assert len(seeds) == 3 * 11 * 7
+
+
+# Several processes.
+
+
+def test_a_wish_to_stop_is_told():
+    task = toy_task.ToyTask()
+    model = task.build_model()
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build(model.trainable_variables)
+    step = TrainingStep(task, model, optimizer, tf.distribute.get_strategy())
+    data = toy_task.training_data(toy_task.examples(BATCH))(BATCH)
+    records = step.run(iter(data), tf.constant(3), tf.constant(True))
+    # A process on its own goes on: it is asked after every call anyway.
+    assert records["stops"].numpy().tolist() == [1, 1, 1]
