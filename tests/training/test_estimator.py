@@ -477,16 +477,6 @@ def test_examples_of_several_readers_come_back_in_order(num_readers):
 
 def test_what_is_compiled():
     strategy = tf.distribute.get_strategy()
-    assert should_compile(strategy, None) is True  # float32 on a CPU
+    assert should_compile(strategy, None) is False  # on a CPU
     assert should_compile(strategy, True) is True
     assert should_compile(strategy, False) is False
-
-
-def test_bfloat16_is_not_compiled_on_a_cpu(monkeypatch):
-    import keras
-
-    policy = keras.DTypePolicy("mixed_bfloat16")
-    monkeypatch.setattr(keras.config, "dtype_policy", lambda: policy)
-    strategy = tf.distribute.get_strategy()
-    assert should_compile(strategy, None) is False
-    assert should_compile(strategy, True) is True
