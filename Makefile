@@ -12,6 +12,9 @@ PYTHON ?= $(shell for name in python3.12 python3.13 python3.11 python3; do \
 	"$$name" -c "$(SUPPORTED)" 2>/dev/null && echo "$$name" && exit; \
 	done; echo python3)
 PYTEST_ARGS ?=
+# What the benchmark of data creation reads; the demo's text unless told.
+BENCH_TEXT ?= demo_output/train.txt
+BENCH_VOCAB ?= demo_output/vocab.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test test-slow lint format bench demo clean
@@ -47,9 +50,15 @@ format: venv  ## bring the code into the house style
 	"$(BIN)/ruff" check --fix .
 	"$(BIN)/ruff" format .
 
-bench: venv  ## every benchmark in benchmarks/, one after another
-	@for file in benchmarks/[a-z]*.py; do \
-	echo "$$file"; "$(BIN)/python" "$$file" || exit 1; done
+bench: venv $(BENCH_VOCAB)  ## the figures of the README, on this machine
+	"$(BIN)/python" benchmarks/input_pipeline.py
+	"$(BIN)/python" benchmarks/training_step.py
+	"$(BIN)/python" benchmarks/training_step.py --mixed_precision=bfloat16
+	"$(BIN)/python" benchmarks/data_creation.py \
+	--input_file="$(BENCH_TEXT)" --vocab_file="$(BENCH_VOCAB)"
+
+demo_output/vocab.txt:
+	$(MAKE) demo
 
 demo: venv  ## a model from raw text to answers, in a few minutes
 	"$(BIN)/python" examples/demo.py
