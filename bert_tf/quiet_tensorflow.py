@@ -2,8 +2,8 @@
 
 Ten lines about oneDNN and missing GPU drivers would stand above every error
 message of ours. The log level alone does not hide them: TensorFlow's C++ code
-writes them before it has read the level. A user's own TF_CPP_MIN_LOG_LEVEL
-brings everything back.
+writes them before it has read the level. TF_CPP_MIN_LOG_LEVEL=0 in the
+environment brings everything back.
 """
 
 import contextlib
@@ -27,7 +27,6 @@ def _no_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
     with _no_stderr():
         import tensorflow  # noqa: F401

@@ -1,0 +1,86 @@
+"""fill_mask.py as its users run it."""
+
+import subprocess
+import sys
+
+import keras
+import pytest
+from conftest import ROOT
+
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertPretrainer
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.training import checkpoints
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """A folder as run_pretraining.py releases it."""
+    folder = tmp_path_factory.mktemp("release")
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=6,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=5,
+        max_position_embeddings=13,
+        type_vocab_size=2,
+    )
+    keras.utils.set_random_seed(1)
+    model = BertPretrainer(config)
+    model.build()
+    weights = {k: v.numpy() for k, v in checkpoint_variables(model).items()}
+    checkpoints.write(str(folder / "bert_model.ckpt"), weights)
+    (folder / "bert_config.json").write_text(config.to_json_string())
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return folder
+
+
+def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "fill_mask.py"), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_text_and_its_blanks(release):
+    done = run(
+        f"--init_checkpoint={release}", "--text=[MASK] cat [MASK]", "--top_k=2"
+    )
+    assert done.returncode == 0, done.stderr
+    text, first, second = done.stdout.splitlines()
+    assert text == "[MASK] cat [MASK]"
+    assert first.startswith("  [MASK] 1: ")
+    assert second.count("%") == 2
+
+
+def test_lines_from_standard_input(release):
+    done = run(
+        f"--init_checkpoint={release}/bert_model.ckpt",
+        stdin="the [MASK]\n\n[MASK] sat\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert [x for x in done.stdout.splitlines() if x[0] != " "] == [
+        "the [MASK]",
+        "[MASK] sat",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text=no blank"], "expected a text with [MASK]"),
+        (["--text=[MASK]", "--init_checkpoint=/nowhere"], "/nowhere"),
+        (["--text=[MASK]", "--vocab_file=/no.txt"], "/no.txt"),
+        (["--text=[MASK]", "--top_k=0"], "top_k"),
+    ],
+)
+def test_a_mistake_is_one_line(release, arguments, message):
+    done = run(f"--init_checkpoint={release}", *arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
