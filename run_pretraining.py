@@ -24,8 +24,8 @@ from collections.abc import Callable
 
 from absl import flags
 
-from bert_tf import flags as bert_flags  # isort: skip, it quietens TensorFlow
-
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data import files, pipeline
 from bert_tf.errors import InputError

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -169,6 +170,32 @@ _MAKERS = {
 def num_processes(strategy: tf.distribute.Strategy) -> int:
     """How many processes run this program in step."""
     return max(1, sum(len(tasks) for tasks in _jobs(strategy).values()))
+
+
+def agreement(
+    strategy: tf.distribute.Strategy,
+) -> Callable[[Sequence[int]], list[int]]:
+    """Makes the means by which several processes come to the same numbers.
+
+    Returns:
+      A function from some integers to the smallest that any process gave in
+      each place. All processes have to call it equally often.
+    """
+    if num_processes(strategy) == 1:
+        return list
+
+    def gather(numbers: tf.Tensor) -> tf.Tensor:
+        replica = tf.distribute.get_replica_context()
+        return replica.all_gather(tf.identity(numbers)[tf.newaxis], axis=0)
+
+    @tf.function
+    def rows(numbers: tf.Tensor) -> tf.Tensor:
+        gathered = strategy.run(gather, (numbers,))
+        return strategy.experimental_local_results(gathered)[0]
+
+    return lambda numbers: (
+        rows(tf.constant(numbers)).numpy().min(axis=0).tolist()
+    )
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

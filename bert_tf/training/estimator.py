@@ -3,11 +3,14 @@
 Nothing here knows BERT. The outer loop is Python and handles checkpoints,
 summaries and signals:
 
-    while step < num_train_steps:
+    while step < num_train_steps and no signal came:
         records = run several steps         # one tf.function, see step.py
         step += how many
         for hook in hooks: hook.after_steps(step, records)
-        save, if it is time or a signal came
+        save, if it is time
+
+Several processes agree before each turn on how many steps it has, and whether
+to stop instead: each waits for the others in every step.
 """
 
 import signal
@@ -22,7 +25,7 @@ from absl import logging
 
 from bert_tf.errors import InputError
 from bert_tf.training import checkpoints
-from bert_tf.training.distribution import is_chief, num_processes
+from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.hooks import Hook, NanWatch, NonFiniteError, StopSignal
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep
@@ -212,38 +215,35 @@ class Estimator:
     def _loop(
         self, run_steps, data, hooks: Sequence[Hook], stop: StopSignal
     ) -> None:
-        config = self.config
+        agree = agreement(self.strategy)
         most = 1
-        while self.step < config.num_train_steps:
-            count = min(most, self._steps_to_stop(hooks))
+        while True:
+            wish = min(most, self._steps_to_stop(hooks))
+            count, goes_on = agree([wish, int(not stop.received)])
+            if not (count and goes_on):
+                break
             started = time.monotonic()
-            records = run_steps(
-                data, tf.constant(count), tf.constant(stop.received > 0)
-            )
+            records = run_steps(data, tf.constant(count))
             records = {name: value.numpy() for name, value in records.items()}
-            seconds = time.monotonic() - started
-            stops = records.pop("stops")
-            most = self._steps_per_call(seconds / len(stops))
-            self.step += len(stops)
-            self.examples_seen += len(stops) * config.train_batch_size
+            most = self._steps_per_call((time.monotonic() - started) / count)
+            self.step += count
+            self.examples_seen += count * self.config.train_batch_size
             for hook in hooks:
                 hook.after_steps(self.step, records)
-            stopping = self._is_stopping(stop, stops)
-            is_last = self.step == config.num_train_steps
-            is_due = self.step % config.save_checkpoints_steps == 0
-            if is_due or is_last or stopping:
+            if self._is_due():
                 self._save()
-            if stopping:
-                _leave(stop, self.step)
+        if not goes_on:
+            if not self._is_due():
+                self._save()
+            _leave(stop, self.step)
 
-    def _is_stopping(self, stop: StopSignal, stops: np.ndarray) -> bool:
-        """Whether to stop now; of several processes all do, or none."""
-        if num_processes(self.strategy) > 1:
-            return bool(stops[-1])
-        return stop.received > 0
+    def _is_due(self) -> bool:
+        """Whether this step has a checkpoint in any case."""
+        is_last = self.step == self.config.num_train_steps
+        return is_last or self.step % self.config.save_checkpoints_steps == 0
 
     def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
-        """Steps until a checkpoint, a hook or the end is due."""
+        """Steps until a checkpoint, a hook or the end is due; 0 at the end."""
         periods = [self.config.save_checkpoints_steps]
         periods += [hook.every for hook in hooks if hook.every > 0]
         left = self.config.num_train_steps - self.step
@@ -375,8 +375,7 @@ def _leave(stop: StopSignal, step: int) -> NoReturn:
     """Ends the program as a shell expects of one that a signal ended."""
     number = stop.received or signal.SIGTERM  # Another process received it.
     logging.warning(
-        "Stopped by %s at step %d, which is saved; the same command goes on "
-        "from there",
+        "Stopped by %s at step %d; the same command goes on from there",
         signal.Signals(number).name,
         step,
     )

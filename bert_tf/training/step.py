@@ -11,9 +11,6 @@ The weights are summed first so that a mean over the global batch is the same
 number on one device, on several, and over accumulated micro-batches. Dropout
 masks are a function of seed, step, replica and micro-batch, so that a resumed
 run draws what the first one would have drawn.
-
-Several processes have to end at the same step, for each waits for the others
-in every sum. So the wish of one to stop is summed along with the weights.
 """
 
 from collections.abc import Mapping
@@ -21,8 +18,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-
-from bert_tf.training.distribution import num_processes
 
 
 class TrainingStep:
@@ -58,7 +53,6 @@ class TrainingStep:
         self.max_grad_norm = max_grad_norm
         self.micro_batches = micro_batches
         self.random_seed = random_seed
-        self._is_one_of_several = num_processes(strategy) > 1
         self.run = tf.function(self._run)
         self._gradients = tf.function(
             self._batch_gradients, jit_compile=jit_compile
@@ -69,40 +63,36 @@ class TrainingStep:
             # neither a compiled program nor an inner function can.
             self._update = tf.function(self._update, jit_compile=jit_compile)
 
-    def _run(self, data, count, stop=False) -> dict[str, tf.Tensor]:
+    def _run(self, data, count) -> dict[str, tf.Tensor]:
         """Runs steps.
+
+        Several processes have to ask for equally many: TensorFlow matches
+        their sums by the turn of the loop.
 
         Args:
           data: Iterator of batches for each replica.
           count: How many steps, an integer tensor.
-          stop: Whether this process wants to stop, a boolean. If one of
-            several processes does, all leave after the step that tells them.
 
         Returns:
           Dict from what was recorded to its value at each step, float32
-          [number of steps done]: loss, its parts, gradient_norm,
-          learning_rate, and stops, above zero if a process wants to stop.
+          [count]: loss, its parts, gradient_norm, learning_rate.
         """
         names = (
             "loss",
             *self.task.loss_names,
             "gradient_norm",
             "learning_rate",
-            "stops",
         )
         rows = tf.TensorArray(tf.float32, count, element_shape=[len(names)])
-        done = 0
         for index in tf.range(count):
-            row = self.strategy.run(self._replica_step, (next(data), stop))
-            row = self.strategy.experimental_local_results(row)[0]
-            rows = rows.write(index, row)
-            done = index + 1
-            if self._is_one_of_several and row[-1] > 0:
-                break
-        columns = tf.unstack(rows.stack()[:done], axis=1, num=len(names))
+            row = self.strategy.run(self._replica_step, (next(data),))
+            rows = rows.write(
+                index, self.strategy.experimental_local_results(row)[0]
+            )
+        columns = tf.unstack(rows.stack(), axis=1, num=len(names))
         return dict(zip(names, columns, strict=True))
 
-    def _replica_step(self, features: Mapping[str, tf.Tensor], stop):
+    def _replica_step(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """One step on one replica: a row of `_run`, floats [quantities]."""
         replica = tf.distribute.get_replica_context()
         seed = step_seed(
@@ -111,16 +101,15 @@ class TrainingStep:
             replica.replica_id_in_sync_group,
         )
         weights = self.task.loss_weights(features)
-        totals = [tf.reduce_sum(weights[n]) for n in self.task.loss_names]
-        *totals, stops = _all_reduce([*totals, tf.cast(stop, tf.float32)])
+        totals = _all_reduce(
+            [tf.reduce_sum(weights[name]) for name in self.task.loss_names]
+        )
         gradients, losses = self._gradients(features, totals, seed)
         *gradients, losses = _all_reduce([*gradients, losses])
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         norm = self._update(gradients, rate)
         self.optimizer.iterations.assign_add(1)
-        return tf.concat(
-            [[tf.reduce_sum(losses)], losses, [norm, rate, stops]], axis=0
-        )
+        return tf.concat([[tf.reduce_sum(losses)], losses, [norm, rate]], 0)
 
     def _batch_gradients(self, features, totals, seed):
         """Gradients of one replica's share, over its micro-batches.

@@ -349,18 +349,3 @@ def test_seeds_are_all_different():
         for replica in range(7)
     }
     assert len(seeds) == 3 * 11 * 7
-
-
-# Several processes.
-
-
-def test_a_wish_to_stop_is_told():
-    task = toy_task.ToyTask()
-    model = task.build_model()
-    optimizer = AdamWeightDecay(0.1)
-    optimizer.build(model.trainable_variables)
-    step = TrainingStep(task, model, optimizer, tf.distribute.get_strategy())
-    data = toy_task.training_data(toy_task.examples(BATCH))(BATCH)
-    records = step.run(iter(data), tf.constant(3), tf.constant(True))
-    # A process on its own goes on: it is asked after every call anyway.
-    assert records["stops"].numpy().tolist() == [1, 1, 1]

@@ -1,0 +1,688 @@
+"""The script from its command line to its files.
+
+Most tests call it in this process, for TensorFlow takes seconds to start.
+"""
+
+import importlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import flagsaver
+
+from bert_tf import flags as bert_flags
+from bert_tf.config import BertConfig
+from bert_tf.data.records import RecordWriter, encode_batch
+from bert_tf.data.schema import pretraining_schema
+from bert_tf.heads import BertPretrainer
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.training import checkpoints
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCAB, LENGTH, PREDICTIONS = 31, 11, 3
+CONFIG = {
+    "vocab_size": VOCAB,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 11,
+    "max_position_embeddings": 13,
+    "type_vocab_size": 2,
+}
+FLAGS = {
+    "do_train": True,
+    "max_seq_length": LENGTH,
+    "max_predictions_per_seq": PREDICTIONS,
+    "train_batch_size": 6,
+    "eval_batch_size": 4,
+    "num_train_steps": 6,
+    "num_warmup_steps": 2,
+    "learning_rate": 0.01,
+    "save_checkpoints_steps": 3,
+    "jit_compile": "false",
+}
+EVAL_KEYS = [
+    "global_step",
+    "loss",
+    "masked_lm_accuracy",
+    "masked_lm_loss",
+    "next_sentence_accuracy",
+    "next_sentence_loss",
+]
+
+
+def write_records(
+    path, count, seed=0, vocab=VOCAB, length=LENGTH, predictions=PREDICTIONS
+):
+    """Random examples; every number of masked words occurs."""
+    random = np.random.default_rng(seed)
+
+    def integers(limit, size):
+        return random.integers(0, limit, [count, size])
+
+    masked = np.arange(predictions) < integers(predictions + 1, 1)
+    batch = {
+        "input_ids": integers(vocab, length),
+        "input_mask": np.ones([count, length], int),
+        "segment_ids": integers(2, length),
+        "masked_lm_positions": integers(length, predictions),
+        "masked_lm_ids": integers(vocab, predictions),
+        "masked_lm_weights": masked.astype("float32"),
+        "next_sentence_labels": integers(2, 1),
+    }
+    with RecordWriter(str(path)) as writer:
+        schema = pretraining_schema(length, predictions)
+        writer.write_all(encode_batch(schema, batch))
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A folder with records, a configuration and a vocabulary."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_records(folder / "a.tfrecord", 17)
+    write_records(folder / "b.tfrecord.gz", 14, seed=1)
+    write_records(folder / "held_out.tfrecord", 7, seed=2)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    words = [f"w{n}" for n in range(VOCAB - len(SPECIAL))]
+    (folder / "vocab.txt").write_text("\n".join(SPECIAL + words) + "\n")
+    return folder
+
+
+def arguments(inputs, output_dir, **changes):
+    """A command line; None takes a flag away."""
+    values = {
+        **FLAGS,
+        "input_file": f"{inputs}/[ab].tfrecord*",
+        "bert_config_file": inputs / "config.json",
+        "output_dir": output_dir,
+        **changes,
+    }
+    return [f"--{k}={v}" for k, v in values.items() if v is not None]
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module; its flags go when the tests are done."""
+    before = set(flags.FLAGS)
+    module = importlib.import_module("run_pretraining")
+    yield module
+    for name in set(flags.FLAGS) - before:
+        delattr(flags.FLAGS, name)
+    del sys.modules["run_pretraining"]
+
+
+@pytest.fixture
+def run(script, inputs, monkeypatch):
+    """Calls the script with the usual flags and some changes."""
+
+    def call(output_dir, **changes):
+        words = [
+            "run_pretraining.py",
+            *arguments(inputs, output_dir, **changes),
+        ]
+        monkeypatch.setattr(sys, "argv", words)
+        flags.FLAGS.unparse_flags()
+        bert_flags._parse(words)
+        bert_flags._guarded(script.main)
+
+    with flagsaver.flagsaver():
+        yield call
+    keras.config.set_dtype_policy("float32")
+
+
+def read(prefix):
+    reader = checkpoints.Reader(str(prefix))
+    return {name: reader[name] for name in reader.shapes}
+
+
+def assert_same(prefix, other, atol=0.0):
+    tensors, others = read(prefix), read(other)
+    assert tensors.keys() == others.keys()
+    for name, value in tensors.items():
+        np.testing.assert_allclose(
+            others[name], value, rtol=0, atol=atol, err_msg=name
+        )
+
+
+def results(folder):
+    lines = (folder / "eval_results.txt").read_text().splitlines()
+    pairs = (line.split(" = ") for line in lines)
+    return {key: float(value) for key, value in pairs}
+
+
+def contents(folder):
+    return {
+        path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+# What it writes.
+
+
+@pytest.fixture(scope="module")
+def done(script, inputs, tmp_path_factory):
+    """The folder of a run with everything in it."""
+    folder = tmp_path_factory.mktemp("done")
+    words = arguments(
+        inputs,
+        folder,
+        do_eval=True,
+        eval_input_file=inputs / "held_out.tfrecord",
+        eval_steps=3,
+        log_steps=2,
+        vocab_file=inputs / "vocab.txt",
+    )
+    with flagsaver.flagsaver():
+        bert_flags._parse(["run_pretraining.py", *words])
+        script.main()
+    return folder
+
+
+def test_the_files_of_a_run(done):
+    names = {
+        re.sub(r"tfevents.*", "tfevents", str(path.relative_to(done)))
+        for path in contents(done)
+    }
+    assert names == {
+        "checkpoint",
+        "eval/events.out.tfevents",
+        "eval_results.txt",
+        "events.out.tfevents",
+        "model.ckpt-3.data-00000-of-00001",
+        "model.ckpt-3.index",
+        "model.ckpt-6.data-00000-of-00001",
+        "model.ckpt-6.index",
+        "release/bert_config.json",
+        "release/bert_model.ckpt.data-00000-of-00001",
+        "release/bert_model.ckpt.index",
+        "release/vocab.txt",
+    }
+
+
+def test_results_have_the_originals_keys(done):
+    metrics = results(done)
+    assert list(metrics) == EVAL_KEYS
+    assert metrics["global_step"] == 6
+    assert metrics["loss"] == pytest.approx(
+        metrics["masked_lm_loss"] + metrics["next_sentence_loss"]
+    )
+
+
+def test_the_release_is_a_model_of_its_own(done, inputs):
+    folder = done / "release"
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    assert config == BertConfig.from_dict(CONFIG)
+    vocab = (folder / "vocab.txt").read_bytes()
+    assert vocab == (inputs / "vocab.txt").read_bytes()
+    model = BertPretrainer(config)
+    model.build()
+    variables = checkpoint_variables(model)
+    prefix = checkpoints.find(str(folder))
+    report = checkpoints.restore(variables, prefix)
+    assert report.missing == report.left_over == ()
+    assert set(read(prefix)) == set(variables)
+    trained = read(done / "model.ckpt-6")
+    for name, variable in variables.items():
+        np.testing.assert_array_equal(variable, trained[name], err_msg=name)
+
+
+def test_evaluation_equals_the_model_on_the_held_out_file(done, inputs):
+    """From the release and the file, without the loop."""
+    model = BertPretrainer(BertConfig.from_dict(CONFIG))
+    model.build()
+    prefix = checkpoints.find(str(done / "release"))
+    checkpoints.restore(checkpoint_variables(model), prefix)
+    spec = {
+        feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
+        for feature in pretraining_schema(LENGTH, PREDICTIONS)
+    }
+    path = str(inputs / "held_out.tfrecord")
+    raw = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
+    assert len(raw) == 7
+    features = tf.io.parse_example(raw, spec)
+    logits = model(features)["masked_lm_logits"].numpy()
+    weights = features["masked_lm_weights"].numpy()
+    right = logits.argmax(-1) == features["masked_lm_ids"].numpy()
+    assert results(done)["masked_lm_accuracy"] == pytest.approx(
+        (right * weights).sum() / weights.sum()
+    )
+
+
+def test_summaries_have_the_rate_and_every_loss(done):
+    [path] = done.glob("events.out.tfevents.*")
+    tags = {}
+    for raw in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        event = tf.compat.v1.Event.FromString(raw)
+        for value in event.summary.value:
+            tags.setdefault(value.tag, []).append(event.step)
+    assert tags.keys() == {
+        "loss",
+        "masked_lm_loss",
+        "next_sentence_loss",
+        "gradient_norm",
+        "learning_rate",
+        "examples_per_second",
+        "tokens_per_second",
+    }
+    assert tags["learning_rate"] == [2, 4, 6]
+
+
+def test_the_same_command_again_goes_on(done, run, tmp_path, inputs):
+    """From the checkpoint in the middle to the same end, bit for bit."""
+    folder = tmp_path / "out"
+    shutil.copytree(done, folder)
+    (folder / "model.ckpt-6.index").unlink()
+    shutil.rmtree(folder / "release")
+    run(folder)
+    assert_same(folder / "model.ckpt-6", done / "model.ckpt-6")
+    prefix = "release/bert_model.ckpt"
+    assert_same(folder / prefix, done / prefix)
+
+
+def test_a_run_that_is_done_is_only_evaluated(done, run, tmp_path, inputs):
+    folder = tmp_path / "out"
+    shutil.copytree(done, folder)
+    before = contents(folder)
+    run(folder, do_eval=True, eval_input_file=inputs / "held_out.tfrecord")
+    assert contents(folder) == before
+
+
+def test_evaluating_a_release_on_all_there_is(done, run, tmp_path, inputs):
+    run(
+        tmp_path / "out",
+        do_train=None,
+        do_eval=True,
+        init_checkpoint=done / "release",
+        eval_input_file=inputs / "held_out.tfrecord",
+        max_eval_steps=0,
+    )
+    assert os.listdir(tmp_path / "out") == ["eval_results.txt"]
+    found, expected = results(tmp_path / "out"), results(done)
+    assert found.pop("global_step") == 0
+    assert expected.pop("global_step") == 6
+    assert found == expected
+
+
+def test_without_next_sentence_and_in_micro_batches(run, tmp_path):
+    run(
+        tmp_path,
+        do_eval=True,
+        next_sentence=False,
+        gradient_accumulation_steps=3,
+        num_train_steps=2,
+    )
+    assert list(results(tmp_path)) == [
+        "global_step",
+        "loss",
+        "masked_lm_accuracy",
+        "masked_lm_loss",
+    ]
+    untrained = "cls/seq_relationship/output_weights/adam_v"
+    assert not read(tmp_path / "model.ckpt-2")[untrained].any()
+
+
+def test_bfloat16_and_lamb(run, tmp_path):
+    run(
+        tmp_path,
+        mixed_precision="bfloat16",
+        optimizer="lamb",
+        num_train_steps=2,
+        num_warmup_steps=0,
+    )
+    tensors = read(tmp_path / "model.ckpt-2")
+    floats = {v.dtype for k, v in tensors.items() if "/" in k} - {
+        np.dtype("int64")
+    }
+    assert floats == {np.dtype("float32")}
+
+
+def test_the_originals_own_records_train_as_they_are(
+    run, shared_data, tmp_path
+):
+    """Made by google-research/bert with the uncased vocabulary."""
+    config = {**CONFIG, "vocab_size": 30522, "max_position_embeddings": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder = shared_data / "google_bert_outputs" / "pretraining"
+    run(
+        tmp_path / "out",
+        do_eval=True,
+        input_file=folder / "tf_examples.tfrecord",
+        bert_config_file=tmp_path / "config.json",
+        vocab_file=shared_data / "vocab" / "bert-base-uncased-vocab.txt",
+        max_seq_length=128,
+        max_predictions_per_seq=20,
+        num_train_steps=2,
+        max_eval_steps=3,
+    )
+    metrics = results(tmp_path / "out")
+    assert list(metrics) == EVAL_KEYS
+    # As good as guessing: ln 30522 and ln 2.
+    assert metrics["masked_lm_loss"] == pytest.approx(10.33, abs=0.1)
+    assert metrics["next_sentence_loss"] == pytest.approx(0.69, abs=0.1)
+
+
+# What it says of mistakes.
+
+
+@pytest.fixture
+def says(run, capsys):
+    """Runs into a mistake and returns the one line that is said of it."""
+
+    def fail(output_dir, **changes):
+        with pytest.raises(SystemExit) as left:
+            run(output_dir, **changes)
+        assert left.value.code in (1, 2)
+        lines = capsys.readouterr().err.splitlines()
+        [line] = [line for line in lines if "error: " in line]
+        assert lines[-1] == line
+        assert line.startswith("run_pretraining.py: error: ")
+        assert "Traceback" not in "".join(lines)
+        return line
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"input_file": "/none/*.tfrecord"}, "'/none/*.tfrecord'"),
+        ({"eval_input_file": "/none/x", "do_eval": True}, "'/none/x'"),
+        ({"bert_config_file": "/none/config.json"}, "/none/config.json: No"),
+        ({"max_sequence_length": 9}, "'max_sequence_length'. Did you mean"),
+        ({"max_seq_lenght": 9}, "max_seq_length"),
+        ({"max_seq_length": 14}, "max_position_embeddings"),
+        ({"max_seq_length": 0}, "--max_seq_length=0"),
+        ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
+        ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
+        ({"do_train": None}, "--do_train or --do_eval. Received: neither"),
+        ({"do_train": None, "do_eval": True}, "--init_checkpoint, to evaluate"),
+        ({"init_checkpoint": "/none/x.ckpt"}, "there is no /none/x.ckpt.index"),
+        ({"gradient_accumulation_steps": 4}, "--train_batch_size"),
+        ({"learning_rate": -1}, "--learning_rate above 0. Received: -1.0"),
+        ({"random_seed": 2**31}, "--random_seed up to 2147483647"),
+        ({"max_eval_steps": -1}, "--max_eval_steps=-1"),
+        ({"vocab_file": "/none/vocab.txt"}, "/none/vocab.txt"),
+        ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
+    ],
+)
+def test_mistakes_in_flags(says, tmp_path, changes, expected):
+    folder = tmp_path / "out"
+    assert expected in says(folder, **changes)
+    assert not folder.exists() or not os.listdir(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"hidden_sise": 8}, "'hidden_sise'; did you mean 'hidden_size'?"),
+        ({"num_attention_heads": 3}, "num_attention_heads"),
+        ({"vocab_size": 29}, "Make the records with the vocabulary of this"),
+    ],
+)
+def test_mistakes_in_the_configuration(says, tmp_path, changes, expected):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG, **changes}))
+    assert expected in says(tmp_path / "out", bert_config_file=config)
+    assert not list(tmp_path.rglob("model.ckpt*"))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([*SPECIAL, *"abcdefghijklmnopqrstuvwxyz", "z1"], "Received: 32"),
+        (SPECIAL[:-1], "Expected [MASK] in the vocabulary"),
+    ],
+)
+def test_mistakes_in_the_vocabulary(says, tmp_path, tokens, expected):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(tokens))
+    assert expected in says(tmp_path / "out", vocab_file=path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_text_instead_of_records(says, inputs, tmp_path):
+    line = says(tmp_path / "out", input_file=inputs / "vocab.txt")
+    assert f"{inputs}/vocab.txt is not a TFRecord file" in line
+
+
+def test_records_that_are_cut_off(says, inputs, tmp_path):
+    whole = (inputs / "a.tfrecord").read_bytes()
+    path = tmp_path / "cut.tfrecord"
+    path.write_bytes(whole[:-20])
+    line = says(tmp_path / "out", input_file=path)
+    assert f"{path} is cut off within record 16" in line
+
+
+def test_an_evaluation_file_at_fault_shows_before_training(
+    says, inputs, tmp_path
+):
+    path = tmp_path / "cut.tfrecord"
+    path.write_bytes((inputs / "held_out.tfrecord").read_bytes()[:-20])
+    folder = tmp_path / "out"
+    for changes in ({"do_eval": True}, {"eval_steps": 3}):
+        line = says(folder, eval_input_file=path, **changes)
+        assert f"{path} is cut off within record 6" in line
+        assert not folder.exists()
+
+
+def test_an_output_directory_that_is_a_file(says, tmp_path):
+    path = tmp_path / "out"
+    path.write_text("mine")
+    assert f"Received: the file {path}" in says(path)
+    assert path.read_text() == "mine"
+
+
+def test_a_checkpoint_of_another_shape(says, done, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG, "intermediate_size": 13}))
+    before = contents(done)
+    for folder, initial in ((done, None), (tmp_path / "out", done)):
+        line = says(folder, bert_config_file=config, init_checkpoint=initial)
+        assert "intermediate/dense/kernel of shape [8, 13]" in line
+        assert "Received: [8, 11]" in line
+    assert contents(done) == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_learning_rate_that_is_far_too_high(says, tmp_path):
+    line = says(tmp_path, learning_rate=1e30, num_warmup_steps=0)
+    assert "step 2: loss nan" in line
+    assert "Lower --learning_rate" in line
+    assert not list(tmp_path.glob("model.ckpt*"))
+
+
+# Programs of their own.
+
+
+def start(inputs, output_dir, environment=None, **changes):
+    """The script as a user starts it."""
+    # conftest.py sets it, and it brings TensorFlow's greetings back.
+    inherited = {**os.environ}
+    inherited.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            str(ROOT / "run_pretraining.py"),
+            *arguments(inputs, output_dir, **changes),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=inherited | (environment or {}),
+    )
+
+
+def finish(*programs):
+    """Waits for programs; returns their exit statuses and last lines."""
+    ends = [program.communicate(timeout=100)[1] for program in programs]
+    assert "Traceback" not in "".join(ends), "\n".join(ends)
+    return [p.returncode for p in programs], [e.splitlines() for e in ends]
+
+
+def wait_for_step(program, step):
+    """Reads what a program says until it says that a step is done."""
+    for line in program.stderr:
+        if f"] step {step} of " in line:
+            return
+    raise AssertionError(f"step {step} was never done")
+
+
+def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
+    program = start(inputs, tmp_path, bert_config_file=None)
+    statuses, [lines] = finish(program)
+    assert statuses == [2]
+    assert len(lines) == 1
+    assert "--bert_config_file" in lines[0]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(inputs, tmp_path_factory):
+    """A run of a program of its own that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    statuses, _ = finish(start(inputs, folder, **SLOWLY))
+    assert statuses == [0]
+    return folder
+
+
+# Enough steps to be hit between any two of them.
+SLOWLY = {
+    "num_train_steps": 40,
+    "save_checkpoints_steps": 3,
+    "log_steps": 1,
+    "keep_checkpoint_max": 2,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_it_goes_on_to_the_same_end(inputs, undisturbed, tmp_path, seed):
+    program = start(inputs, tmp_path, **SLOWLY)
+    wait_for_step(program, random.Random(seed).randrange(4, 36))
+    program.kill()
+    finish(program)
+    assert not (tmp_path / "model.ckpt-40.index").exists()
+    statuses, [lines] = finish(start(inputs, tmp_path, **SLOWLY))
+    assert statuses == [0]
+    assert any("Resuming at step" in line for line in lines)
+    assert_same(tmp_path / "model.ckpt-40", undisturbed / "model.ckpt-40")
+    assert sorted(path.name for path in tmp_path.glob("model.ckpt*")) == [
+        f"model.ckpt-{step}{ending}"
+        for step in (39, 40)
+        for ending in (checkpoints.DATA, checkpoints.INDEX)
+    ]
+
+
+@pytest.mark.slow
+def test_stopped_it_saves_and_goes_on_to_the_same_end(
+    inputs, undisturbed, tmp_path
+):
+    program = start(inputs, tmp_path, **SLOWLY)
+    wait_for_step(program, 8)
+    program.send_signal(signal.SIGTERM)
+    statuses, [lines] = finish(program)
+    assert statuses == [128 + signal.SIGTERM]
+    [step] = re.findall(r"Stopped by SIGTERM at step (\d+);", lines[-1])
+    assert (tmp_path / f"model.ckpt-{step}.index").exists()
+    assert finish(start(inputs, tmp_path, **SLOWLY))[0] == [0]
+    assert_same(tmp_path / "model.ckpt-40", undisturbed / "model.ckpt-40")
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def start_workers(inputs, folders, **changes):
+    """Two workers on this machine, each with a folder of its own."""
+    hosts = [f"localhost:{port}" for port in free_ports(2)]
+    return [
+        start(
+            inputs,
+            folder,
+            {
+                "TF_CONFIG": json.dumps(
+                    {
+                        "cluster": {"worker": hosts},
+                        "task": {"type": "worker", "index": index},
+                    }
+                )
+            },
+            **changes,
+        )
+        for index, folder in enumerate(folders)
+    ]
+
+
+@pytest.fixture
+def without_dropout(tmp_path):
+    """Replicas draw different masks: without them they give one result."""
+    path = tmp_path / "config.json"
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    path.write_text(json.dumps({**CONFIG, **off}))
+    return path
+
+
+@pytest.mark.slow
+def test_two_workers_give_what_one_device_gives(
+    inputs, run, without_dropout, tmp_path
+):
+    changes = {
+        "do_eval": True,
+        "eval_input_file": inputs / "held_out.tfrecord",
+        "eval_steps": 3,
+        "log_steps": 2,
+        "bert_config_file": without_dropout,
+    }
+    alone, chief, other = (tmp_path / x for x in ("alone", "chief", "other"))
+    run(alone, **changes)
+    workers = start_workers(inputs, [chief, other], **changes)
+    assert finish(*workers)[0] == [0, 0]
+    assert not contents(other)
+    assert len(contents(chief)) == len(contents(alone))
+    for name in ("model.ckpt-3", "model.ckpt-6", "release/bert_model.ckpt"):
+        assert_same(chief / name, alone / name, atol=1e-6)
+    assert results(chief) == pytest.approx(results(alone), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_workers_stop_together_if_one_is_told_to(
+    inputs, run, without_dropout, tmp_path
+):
+    changes = {**SLOWLY, "bert_config_file": without_dropout}
+    folder = tmp_path / "shared"  # As on a file system that they share.
+    workers = start_workers(inputs, [folder] * 2, **changes)
+    wait_for_step(workers[0], 8)
+    workers[1].send_signal(signal.SIGTERM)
+    statuses, ends = finish(*workers)
+    assert statuses == [128 + signal.SIGTERM] * 2
+    stops = [
+        re.findall(r"Stopped by SIGTERM at step (\d+);", "".join(end))
+        for end in ends
+    ]
+    assert stops[0] == stops[1]
+    [step] = stops[0]
+    assert (folder / f"model.ckpt-{step}.index").exists()
+    workers = start_workers(inputs, [folder] * 2, **changes)
+    assert finish(*workers)[0] == [0, 0]
+    run(tmp_path / "alone", **changes)
+    # Forty steps of Adam pull rounding apart.
+    assert_same(
+        folder / "model.ckpt-40", tmp_path / "alone/model.ckpt-40", atol=1e-4
+    )
