@@ -301,6 +301,9 @@ def _finish(
     """Parses batches ahead of their use, without changing their order."""
     options = tf.data.Options()
     options.deterministic = True
+    # The thread that tunes sleeps for up to a minute at a time, and the end of
+    # the data waits until it wakes.
+    options.autotune.enabled = False
     # The shards are made here; a strategy is not to make them once more.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
