@@ -10,6 +10,7 @@ one function that defines it and one that turns it into the plain dataclass
 that the library takes.
 """
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,16 +35,30 @@ def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
       main: The script's own function; it takes nothing and reads FLAGS.
       required: Names of the flags that have to be given.
     """
-    flags.mark_flags_as_required(list(required))
-    app.run(lambda argv: _guarded(main), flags_parser=_parse)
+    # Or --help would leave out what is defined in this module.
+    for flag in FLAGS.flags_by_module_dict().get(__name__, ()):
+        FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    app.run(
+        lambda argv: _guarded(main),
+        flags_parser=lambda argv: _parse(argv, required),
+    )
 
 
-def _parse(argv: Sequence[str]) -> list[str]:
+def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     logging.set_verbosity(logging.INFO)
     try:
         words = FLAGS(argv)
     except flags.Error as error:
         _fail(f"{error} (--help lists the flags)", status=2)
+    except SystemExit:
+        sys.exit(0)  # --help was asked for, and absl ends it as a failure.
+    missing = [f"--{name}" for name in required if FLAGS[name].value is None]
+    if missing:
+        _fail(
+            f"expected {', '.join(missing)}. Received: nothing (--help lists "
+            "the flags)",
+            status=2,
+        )
     if len(words) > 1:
         _fail(
             "expected flags of the form --name=value only. Received: "
@@ -59,6 +74,8 @@ def _guarded(main: Callable[[], None]) -> None:
         main()
     except (InputError, OSError) as error:
         _fail(str(error), status=1)
+    except KeyboardInterrupt:
+        _fail("interrupted", status=128 + signal.SIGINT)
 
 
 def _fail(message: str, status: int) -> None:
@@ -116,16 +133,19 @@ def connect() -> Any:
 
     policies = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
     keras.config.set_dtype_policy(policies[FLAGS.mixed_precision])
-    return make_strategy(_distribution_config())
+    return make_strategy(distribution_config())
 
 
-def _distribution_config() -> "DistributionConfig":
+def distribution_config() -> "DistributionConfig":
+    """The devices that the flags of `define_device_flags` ask for."""
     from bert_tf.training.distribution import DistributionConfig
 
-    address = FLAGS.tpu_name or FLAGS.master
+    # As in the original, whose users pass both from variables: a TPU's name
+    # alone asks for none.
+    wants_tpu = FLAGS.use_tpu or FLAGS.distribution_strategy == "tpu"
     return DistributionConfig(
-        strategy="tpu" if FLAGS.use_tpu else FLAGS.distribution_strategy,
-        tpu_name=address if FLAGS.use_tpu else FLAGS.tpu_name,
+        strategy="tpu" if wants_tpu else FLAGS.distribution_strategy,
+        tpu_name=(FLAGS.tpu_name or FLAGS.master) if wants_tpu else None,
         tpu_zone=FLAGS.tpu_zone,
         gcp_project=FLAGS.gcp_project,
     )

@@ -64,7 +64,7 @@ def test_flags_reach_the_script(script, argument, expected):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ([], 2, "flag --input_file=None"),
+        ([], 2, "expected --input_file"),
         (["--input_file=x", "--do_lower=False"], 2, "'do_lower'"),
         (["--input_fil=x"], 2, "Did you mean: input_file"),
         (["--input_file=x", "--do_lower_case", "False"], 2, "'False'"),
@@ -79,6 +79,31 @@ def test_a_users_mistake_is_one_line(script, arguments, status, message):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+def test_help_lists_shared_flags_too_and_is_no_failure(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from bert_tf import flags\n"
+        "flags.define_training_flags()\n"
+        "flags.run(lambda: None)\n"
+    )
+    done = call(path, "--help")
+    assert done.returncode == 0
+    assert "--learning_rate" in done.stdout
+
+
+def test_ctrl_c_is_one_line(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import os, signal\n"
+        "from bert_tf import flags\n"
+        "flags.run(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+    )
+    done = call(path)
+    assert done.returncode == 130
+    assert done.stderr.endswith("error: interrupted\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_fault_of_ours_keeps_its_traceback(script):
@@ -124,3 +149,19 @@ def test_impossible_values_are_refused(shared_flags):
         pytest.raises(InputError, match=r"--train_batch_size .* Received: 0"),
     ):
         bert_flags.training_config(1, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "strategy", "name"),
+    [
+        ({"tpu_name": "mine"}, "auto", None),
+        ({"tpu_name": "mine", "use_tpu": True}, "tpu", "mine"),
+        ({"master": "grpc://x", "use_tpu": True}, "tpu", "grpc://x"),
+        ({"tpu_name": "mine", "distribution_strategy": "tpu"}, "tpu", "mine"),
+        ({"distribution_strategy": "mirrored"}, "mirrored", None),
+    ],
+)
+def test_a_tpus_name_alone_asks_for_none(shared_flags, values, strategy, name):
+    with flagsaver.flagsaver(**values):
+        config = bert_flags.distribution_config()
+    assert (config.strategy, config.tpu_name) == (strategy, name)
