@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import flags
+from absl import app, flags
 from absl.testing import flagsaver
 
 from bert_tf import flags as bert_flags
@@ -114,33 +114,36 @@ def arguments(inputs, output_dir, **changes):
 
 
 @pytest.fixture(scope="module")
-def script():
-    """The script as a module; its flags go when the tests are done."""
+def launch():
+    """Runs the script in this process; its flags go when the tests are done."""
+    app.define_help_flags()
     before = set(flags.FLAGS)
-    module = importlib.import_module("run_pretraining")
-    yield module
+    script = importlib.import_module("run_pretraining")
+
+    def call(words):
+        """Returns the exit status."""
+        with pytest.MonkeyPatch.context() as patch, flagsaver.flagsaver():
+            patch.setattr(sys, "argv", ["run_pretraining.py", *words])
+            flags.FLAGS.unparse_flags()
+            with pytest.raises(SystemExit) as left:
+                bert_flags.run(script.main)
+        keras.config.set_dtype_policy("float32")
+        return left.value.code or 0
+
+    yield call
     for name in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, name)
     del sys.modules["run_pretraining"]
 
 
 @pytest.fixture
-def run(script, inputs, monkeypatch):
-    """Calls the script with the usual flags and some changes."""
+def run(launch, inputs):
+    """Runs the script with the usual flags and some changes."""
 
     def call(output_dir, **changes):
-        words = [
-            "run_pretraining.py",
-            *arguments(inputs, output_dir, **changes),
-        ]
-        monkeypatch.setattr(sys, "argv", words)
-        flags.FLAGS.unparse_flags()
-        bert_flags._parse(words)
-        bert_flags._guarded(script.main)
+        assert launch(arguments(inputs, output_dir, **changes)) == 0
 
-    with flagsaver.flagsaver():
-        yield call
-    keras.config.set_dtype_policy("float32")
+    return call
 
 
 def read(prefix):
@@ -173,7 +176,7 @@ def contents(folder):
 
 
 @pytest.fixture(scope="module")
-def done(script, inputs, tmp_path_factory):
+def done(launch, inputs, tmp_path_factory):
     """The folder of a run with everything in it."""
     folder = tmp_path_factory.mktemp("done")
     words = arguments(
@@ -185,9 +188,7 @@ def done(script, inputs, tmp_path_factory):
         log_steps=2,
         vocab_file=inputs / "vocab.txt",
     )
-    with flagsaver.flagsaver():
-        bert_flags._parse(["run_pretraining.py", *words])
-        script.main()
+    assert launch(words) == 0
     return folder
 
 
@@ -378,13 +379,11 @@ def test_the_originals_own_records_train_as_they_are(
 
 
 @pytest.fixture
-def says(run, capsys):
+def says(launch, inputs, capsys):
     """Runs into a mistake and returns the one line that is said of it."""
 
     def fail(output_dir, **changes):
-        with pytest.raises(SystemExit) as left:
-            run(output_dir, **changes)
-        assert left.value.code in (1, 2)
+        assert launch(arguments(inputs, output_dir, **changes)) in (1, 2)
         lines = capsys.readouterr().err.splitlines()
         [line] = [line for line in lines if "error: " in line]
         assert lines[-1] == line
@@ -401,8 +400,7 @@ def says(run, capsys):
         ({"input_file": "/none/*.tfrecord"}, "'/none/*.tfrecord'"),
         ({"eval_input_file": "/none/x", "do_eval": True}, "'/none/x'"),
         ({"bert_config_file": "/none/config.json"}, "/none/config.json: No"),
-        ({"max_sequence_length": 9}, "'max_sequence_length'. Did you mean"),
-        ({"max_seq_lenght": 9}, "max_seq_length"),
+        ({"max_seq_lenght": 9}, "Did you mean: max_seq_length"),
         ({"max_seq_length": 14}, "max_position_embeddings"),
         ({"max_seq_length": 0}, "--max_seq_length=0"),
         ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
