@@ -17,10 +17,12 @@ from absl import flags
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
+from bert_tf.data import files
+from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.fill_mask import Blank, fill_mask
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.text.wordpiece import FullTokenizer, require_fit
 from bert_tf.training import checkpoints
 
 FLAGS = flags.FLAGS
@@ -44,24 +46,40 @@ flags.DEFINE_string(
 flags.DEFINE_string("text", None, "Text with one or more [MASK].")
 flags.DEFINE_integer("top_k", 5, "Words to show for each blank.")
 flags.DEFINE_bool("do_lower_case", True, "Whether the model is uncased.")
+flags.DEFINE_bool(
+    "strip_accents", None, "As the vocabulary was made; by default as casing."
+)
 
 
 def main() -> None:
     """Loads the model and fills every blank of every text."""
     prefix = checkpoints.find(FLAGS.init_checkpoint)
-    folder = os.path.dirname(prefix)
     config = BertConfig.from_json_file(
-        FLAGS.bert_config_file or os.path.join(folder, "bert_config.json")
+        _beside(prefix, "bert_config_file", "bert_config.json")
     )
+    vocab_file = _beside(prefix, "vocab_file", "vocab.txt")
     tokenizer = FullTokenizer(
-        FLAGS.vocab_file or os.path.join(folder, "vocab.txt"),
-        do_lower_case=FLAGS.do_lower_case,
+        vocab_file, FLAGS.do_lower_case, FLAGS.strip_accents
     )
+    require_fit(tokenizer.vocab, config.vocab_size, vocab_file)
     model = BertPretrainer(config)
     model.build()
     checkpoints.restore(checkpoint_variables(model), prefix)
     for text in _texts():
         _show(text, fill_mask(model, tokenizer, text, FLAGS.top_k))
+
+
+def _beside(prefix: str, flag: str, name: str) -> str:
+    """The file that a flag names, or the one beside the checkpoint."""
+    if FLAGS[flag].value is not None:
+        return FLAGS[flag].value
+    path = os.path.join(os.path.dirname(prefix), name)
+    if not files.exists(path):
+        raise InputError(
+            f"expected --{flag}, or a released checkpoint with {name} beside "
+            f"it. Received: {prefix}, and there is no {path}"
+        )
+    return path
 
 
 def _texts() -> Iterator[str]:

@@ -30,7 +30,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data import files, pipeline
 from bert_tf.errors import InputError
 from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.text.wordpiece import load_vocab, require_special_tokens
+from bert_tf.text.wordpiece import load_vocab, require_fit
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
@@ -159,19 +159,8 @@ def _check_flags(config: BertConfig) -> None:
             f"file {FLAGS.output_dir}"
         )
     if FLAGS.vocab_file:
-        _check_vocabulary(config)
-
-
-def _check_vocabulary(config: BertConfig) -> None:
-    """Compares the vocabulary with the model's configuration."""
-    vocab = load_vocab(FLAGS.vocab_file)
-    require_special_tokens(vocab, path=FLAGS.vocab_file)
-    if len(vocab) > config.vocab_size:
-        raise InputError(
-            f"expected at most {config.vocab_size} entries in "
-            f"{FLAGS.vocab_file}, the vocab_size of "
-            f"{FLAGS.bert_config_file}. Received: {len(vocab)}"
-        )
+        vocab = load_vocab(FLAGS.vocab_file)
+        require_fit(vocab, config.vocab_size, FLAGS.vocab_file)
 
 
 def _require_weights(estimator: Estimator) -> None:

@@ -55,8 +55,10 @@ def fill_mask(
             "masked_lm_positions": np.array([positions], np.int32),
         }
     )["masked_lm_logits"]  # [1, blanks, V]
+    # A model may have room for more words than its vocabulary has.
+    logits = logits[0, :, : len(vocab)]
     best = min(top_k, len(vocab))
-    values, ids = ops.top_k(ops.softmax(logits[0]), best)
+    values, ids = ops.top_k(ops.softmax(logits), best)
     return [
         list(zip(tokenizer.convert_ids_to_tokens(row_ids), row, strict=True))
         for row_ids, row in zip(

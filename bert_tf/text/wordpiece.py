@@ -215,6 +215,24 @@ def require_special_tokens(
         )
 
 
+def require_fit(
+    vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
+) -> None:
+    """Raises InputError if a vocabulary cannot be that of a model.
+
+    Args:
+      vocab: What `load_vocab` gave.
+      vocab_size: How many words the model knows.
+      path: Where the vocabulary came from, for the message.
+    """
+    require_special_tokens(vocab, path=path)
+    if len(vocab) > vocab_size:
+        raise InputError(
+            f"Expected at most {vocab_size} tokens in {path}, the model's "
+            f"vocab_size. Received: {len(vocab)}"
+        )
+
+
 def continuation_mask(inv_vocab: Sequence[str]) -> np.ndarray:
     """Tells which ids continue a word: bool, [vocabulary size]."""
     return np.array([t.startswith(CONTINUATION) for t in inv_vocab], bool)

@@ -251,3 +251,16 @@ def test_no_tensorflow_is_imported(vocab_file):
         "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_vocabulary_has_to_fit_the_model():
+    vocab = {
+        token: i for i, token in enumerate([*wordpiece.SPECIAL_TOKENS, "a"])
+    }
+    wordpiece.require_fit(vocab, 6, "vocab.txt")
+    wordpiece.require_fit(vocab, 99, "vocab.txt")
+    with pytest.raises(InputError, match=r"at most 5 .* vocab.txt.*: 6"):
+        wordpiece.require_fit(vocab, 5, "vocab.txt")
+    del vocab["[MASK]"]
+    with pytest.raises(InputError, match=r"Expected \[MASK\]"):
+        wordpiece.require_fit(vocab, 99, "vocab.txt")

@@ -77,10 +77,32 @@ def test_lines_from_standard_input(release):
         (["--text=[MASK]", "--init_checkpoint=/nowhere"], "/nowhere"),
         (["--text=[MASK]", "--vocab_file=/no.txt"], "/no.txt"),
         (["--text=[MASK]", "--top_k=0"], "top_k"),
+        (["--text=[MASK]", "--vocab_file=LONG"], "at most 8 tokens"),
+        (["--text=[MASK]", "--vocab_file=NO_MASK"], "Expected [MASK]"),
+        (["--text=[MASK]", "--init_checkpoint=BARE"], "--bert_config_file"),
     ],
 )
-def test_a_mistake_is_one_line(release, arguments, message):
+def test_a_mistake_is_one_line(release, tmp_path, arguments, message):
+    (tmp_path / "LONG").write_text("\n".join([*WORDS, "on"]) + "\n")
+    (tmp_path / "NO_MASK").write_text("\n".join(WORDS[:4]) + "\n")
+    (tmp_path / "BARE").mkdir()
+    for path in release.glob("bert_model*"):
+        (tmp_path / "BARE" / path.name).write_bytes(path.read_bytes())
+    for name in ("LONG", "NO_MASK", "BARE"):
+        arguments = [x.replace(name, f"{tmp_path}/{name}") for x in arguments]
     done = run(f"--init_checkpoint={release}", *arguments)
     assert done.returncode == 1
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_vocabulary_smaller_than_the_model(release, tmp_path):
+    (tmp_path / "short.txt").write_text("\n".join(WORDS[:6]) + "\n")
+    done = run(
+        f"--init_checkpoint={release}",
+        f"--vocab_file={tmp_path}/short.txt",
+        "--text=[MASK]",
+        "--top_k=99",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("%") == 6
