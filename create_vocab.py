@@ -97,7 +97,8 @@ def decoded(block: documents.TextBlock, errors: str) -> str:
 
 def main() -> None:
     """Counts the words, learns the vocabulary and writes it."""
-    paths = files.expand(FLAGS.input_file)
+    paths = files.expand(FLAGS.input_file, flag="input_file")
+    files.check_outputs({"output": [FLAGS.output_file]}, {"text": paths})
     normalizer = Normalizer(FLAGS.do_lower_case, FLAGS.strip_accents)
     words = learning.count_words(texts(paths, FLAGS.errors), normalizer)
     logging.info("Learning from %d distinct words", len(words))

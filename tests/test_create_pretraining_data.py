@@ -123,6 +123,16 @@ def test_mistakes_are_told_in_one_line(work, flags, message):
     assert not os.listdir(work / "out")
 
 
+@pytest.mark.parametrize("name", ["text.txt", "vocab.txt"])
+def test_what_is_read_is_not_written_over(work, name):
+    before = (work / name).read_bytes()
+    os.symlink(work, work / "link")
+    done = run(work, f"--output_file={work}/link/{name}")
+    assert done.returncode == 1
+    assert f"which is the {name.removesuffix('.txt')}" in done.stderr
+    assert (work / name).read_bytes() == before
+
+
 def test_a_full_disk_leaves_nothing_new(work):
     (work / "text.txt").write_text("a b\nb\n\n" * 100_000)
     (work / "out/x.tfrecord").write_bytes(b"old")

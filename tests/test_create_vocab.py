@@ -89,6 +89,13 @@ def test_mistakes_are_told_in_one_line(run, arguments, message):
     assert not run.output.exists()
 
 
+def test_the_text_is_not_written_over(run):
+    done = run("--input_file=*.txt", "--output_file=./a.txt")
+    assert done.returncode == 1
+    assert "output ./a.txt, which is the text a.txt" in done.stderr
+    assert (run.folder / "a.txt").read_text(encoding="utf-8") == TEXT
+
+
 def test_bad_bytes_can_be_dropped(run):
     (run.folder / "bad.txt").write_bytes(b"ab\xff ab ab")
     done = run("--input_file=bad.txt", "--vocab_size=8", "--errors=replace")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -133,13 +132,14 @@ class CreationConfig:
 
     def input_paths(self) -> list[str]:
         """The files of text, in the order in which they are read."""
-        return files.expand(self.input_file)
+        return files.expand(self.input_file, flag="input_file")
 
     def output_paths(self, inputs: Sequence[str]) -> list[str]:
         """The files to write.
 
         Raises:
-          InputError: None, one twice, or one of `inputs`.
+          InputError: None, one twice, or one that would replace what is read
+            or be replaced by the manifest.
         """
         named = [item.strip() for item in self.output_file.split(",")]
         paths = [item for item in named if item]
@@ -148,18 +148,8 @@ class CreationConfig:
                 "Expected a comma-separated list of files to write. Received: "
                 f"--output_file={self.output_file}"
             )
-        taken = {_identity(path): path for path in inputs}
-        for path in paths:
-            if _identity(path) in taken:
-                raise InputError(
-                    "Expected every output to be a file of its own. Received: "
-                    f"{path}, which is {taken[_identity(path)]} as well; name "
-                    "another"
-                )
-            taken[_identity(path)] = path
+        files.check_outputs(
+            {"output": paths, "manifest": [files.manifest_path(paths[0])]},
+            {"text": inputs, "vocabulary": [self.vocab_file]},
+        )
         return paths
-
-
-def _identity(path: str) -> str:
-    """The same for two spellings of one path."""
-    return path if files.is_remote(path) else os.path.realpath(path)

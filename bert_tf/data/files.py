@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_tf.errors import InputError
@@ -34,7 +34,7 @@ def _gfile() -> Any:
     return tf.io.gfile
 
 
-def expand(patterns: str) -> list[str]:
+def expand(patterns: str, flag: str | None = None) -> list[str]:
     """Lists the files that a comma list of globs names.
 
     Each pattern's files are sorted and the patterns keep their order. A file
@@ -44,6 +44,7 @@ def expand(patterns: str) -> list[str]:
 
     Args:
       patterns: Paths or globs, separated by commas; blank items are ignored.
+      flag: The flag that they are from, to be named where they are at fault.
 
     Returns:
       At least one path.
@@ -53,13 +54,21 @@ def expand(patterns: str) -> list[str]:
     """
     items = [item.strip() for item in patterns.split(",") if item.strip()]
     if not items:
+        received = f"--{flag}={patterns}" if flag else repr(patterns)
         raise InputError(
             "Expected a comma-separated list of files or globs. "
-            f"Received: {patterns!r}"
+            f"Received: {received}"
         )
     found: dict[str, None] = {}
     for item in items:
-        found.update(dict.fromkeys(_matches(item)))
+        paths = _matches(item)
+        if not paths:
+            source = f"--{flag}" if flag else "every pattern"
+            raise InputError(
+                f"Expected {source} to name files. Received: {item!r}, which "
+                "matches none; correct it, or make the file first"
+            )
+        found.update(dict.fromkeys(paths))
     return list(found)
 
 
@@ -69,16 +78,50 @@ def _matches(pattern: str) -> list[str]:
         if exists(pattern) and not is_directory(pattern):
             return [pattern]
         matches = _gfile().glob if is_remote(pattern) else glob.glob
-        paths = sorted(path for path in matches(pattern) if _is_data(path))
-    if not paths:
-        raise InputError(f"No file matches {pattern!r}.")
-    return paths
+        return sorted(path for path in matches(pattern) if _is_data(path))
 
 
 def _is_data(path: str) -> bool:
     name = posixpath.basename(path)
     by_product = _MANIFEST.fullmatch(name) or _TEMPORARY.search(name)
     return not by_product and not is_directory(path)
+
+
+def check_outputs(
+    outputs: Mapping[str, Sequence[str]], inputs: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuses outputs that would replace an input or one another.
+
+    Paths are the same file if they lead to the same place, by symbolic links
+    too. To be called before anything is read or written.
+
+    Args:
+      outputs: The paths to write, by what they are called in the message.
+      inputs: The paths to read, likewise.
+
+    Raises:
+      InputError: Two are the same file and one of them is an output.
+    """
+    taken = {
+        _identity(path): f"the {role} {path}"
+        for role, paths in inputs.items()
+        for path in paths
+    }
+    for role, paths in outputs.items():
+        for path in paths:
+            this = f"the {role} {path}"
+            other = taken.setdefault(_identity(path), this)
+            if other is not this:
+                raise InputError(
+                    "Expected every output to be a file of its own. Received: "
+                    f"{this}, which is {other} as well; name another"
+                )
+
+
+def _identity(path: str) -> str:
+    """The same for two spellings of one path."""
+    local = path.removeprefix("file://")
+    return local if is_remote(local) else os.path.realpath(local)
 
 
 def manifest_path(output_path: str) -> str:

@@ -1,5 +1,6 @@
 import gzip
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -55,14 +56,18 @@ def test_expand_takes_a_name_as_it_is(tmp_path):
 def test_expand_names_the_pattern_without_files(tmp_path):
     (path,) = _touch(tmp_path, "a")
     _touch(tmp_path, "manifest.b.json")
-    with pytest.raises(InputError, match=r"No file matches '.*/m\*'"):
+    with pytest.raises(InputError, match=r"to name files. Received: '.*/m\*'"):
         files.expand(f"{path},{tmp_path}/m*")
+    with pytest.raises(InputError, match=r"^Expected --eval_file to name fil"):
+        files.expand(f"{tmp_path}/m*", flag="eval_file")
 
 
 @pytest.mark.parametrize("patterns", ["", " , "])
 def test_expand_wants_a_pattern(patterns):
     with pytest.raises(InputError, match="Received"):
         files.expand(patterns)
+    with pytest.raises(InputError, match=r"Received: --input_file="):
+        files.expand(patterns, flag="input_file")
 
 
 def test_expand_remote():
@@ -83,6 +88,34 @@ def test_manifest_lies_beside_its_output_and_out_of_its_globs(tmp_path):
     assert len(files.expand(f"{tmp_path}/*")) == 2
     assert files.manifest_path("gs://b/out") == "gs://b/manifest.out.json"
     assert files.manifest_path("out") == "manifest.out.json"
+
+
+def _spellings(folder):
+    """Other names of the file `a` in `folder`."""
+    os.symlink(folder, folder / "link")
+    os.symlink(folder / "a", folder / "b")
+    names = ["a", "./a", "link/a", "b", "none/../a"]
+    return [*(f"{folder}/{name}" for name in names), f"file://{folder}/a"]
+
+
+def test_outputs_are_not_inputs_however_they_are_spelt(tmp_path):
+    (path,) = _touch(tmp_path, "a")
+    for name in _spellings(tmp_path):
+        pattern = f"Received: the output {name}, which is the text {path} as"
+        with pytest.raises(InputError, match=re.escape(pattern)):
+            files.check_outputs({"output": ["x", name]}, {"text": ["y", path]})
+    files.check_outputs({"output": ["x", "z"]}, {"text": ["y", path, "y"]})
+
+
+def test_outputs_are_not_one_another():
+    for outputs in (
+        {"output": ["x", "y", "./x"]},
+        {"output": ["x"], "manifest": ["./x"]},
+        {"output": ["gs://b/x", "gs://b/x"]},
+    ):
+        with pytest.raises(InputError, match=r"x, which is the output .*x as"):
+            files.check_outputs(outputs, {})
+    files.check_outputs({"output": ["gs://a/x", "gs://b/x", "b/x"]}, {})
 
 
 @pytest.mark.parametrize("remote", [False, True])
