@@ -11,17 +11,21 @@ in every run. Give --do_lower_case and --strip_accents the same values wherever
 the vocabulary is used.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from absl import flags, logging
 
 import bert_tf.flags
-from bert_tf.data import documents, files, progress
+from bert_tf.data import documents, files, jobs, progress
 from bert_tf.errors import InputError
 from bert_tf.text import learning
 from bert_tf.text.normalization import Normalizer
 
 FLAGS = flags.FLAGS
+
+# Of many files without a word, so many are named.
+NAMED_FILES = 3
 
 flags.DEFINE_string(
     "input_file",
@@ -79,28 +83,29 @@ def texts(paths: list[str], errors: str) -> Iterator[str]:
         unit="bytes",
     )
     for block in blocks:
-        yield decoded(block, errors)
+        yield documents.decode(block, errors)
 
 
-def decoded(block: documents.TextBlock, errors: str) -> str:
-    """Returns a block's text; an InputError names the line of a bad byte."""
-    try:
-        return block.text.decode("utf-8", errors)
-    except UnicodeDecodeError as error:
-        line = block.first_line + block.text.count(b"\n", 0, error.start)
+def counted_words(paths: list[str]) -> Counter[str]:
+    """Counts the files' words; an InputError names files without any."""
+    normalizer = Normalizer(FLAGS.do_lower_case, FLAGS.strip_accents)
+    words = learning.count_words(texts(paths, FLAGS.errors), normalizer)
+    if not words:
+        named = ", ".join(paths[:NAMED_FILES])
+        more = len(paths) - NAMED_FILES
         raise InputError(
-            f"Expected UTF-8 text. Received: byte "
-            f"0x{block.text[error.start]:02x} at {block.path}:{line}; convert "
-            "the file, or pass --errors=replace"
-        ) from error
+            "Expected text to learn from. Received: no words in "
+            f"{named}{f' and {more} more files' if more > 0 else ''}; give "
+            "other files to --input_file"
+        )
+    return words
 
 
-def main() -> None:
+def learn() -> None:
     """Counts the words, learns the vocabulary and writes it."""
     paths = files.expand(FLAGS.input_file, flag="input_file")
     files.check_outputs({"output": [FLAGS.output_file]}, {"text": paths})
-    normalizer = Normalizer(FLAGS.do_lower_case, FLAGS.strip_accents)
-    words = learning.count_words(texts(paths, FLAGS.errors), normalizer)
+    words = counted_words(paths)
     logging.info("Learning from %d distinct words", len(words))
     vocab = learning.learn_vocabulary(
         words,
@@ -112,6 +117,12 @@ def main() -> None:
     with files.atomic_writer(FLAGS.output_file) as file:
         file.write("".join(f"{token}\n" for token in vocab).encode())
     logging.info("Wrote %d tokens to %s", len(vocab), FLAGS.output_file)
+
+
+def main() -> None:
+    """Does the job; Ctrl-C and SIGTERM end it without a trace."""
+    with jobs.clean_stop():
+        learn()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """The script as a user runs it."""
 
 import gzip
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -77,10 +79,16 @@ def test_accents_can_be_kept(run):
         (["--input_file=a.txt", "--vocab_size=59000"], "ask for at most"),
         (["--input_file=bad.txt", "--vocab_size=53"], "0xff at bad.txt:3"),
         (["--input_file=a.txt", "--errors=ignore"], "strict"),
+        (["--input_file=empty*"], "no words in empty1, empty2; give"),
+        (["--input_file=empty*,blank*"], "empty2, blank3 and 2 more files;"),
     ],
 )
 def test_mistakes_are_told_in_one_line(run, arguments, message):
     (run.folder / "bad.txt").write_bytes(b"a\nb\nc\xff\n")
+    for name in "empty1", "empty2":
+        (run.folder / name).touch()
+    for name in "blank3", "blank4", "blank5":
+        (run.folder / name).write_text(" \n\n\t\n")
     done = run(*arguments)
     assert done.returncode != 0
     [line] = [line for line in done.stderr.splitlines() if "error:" in line]
@@ -94,6 +102,27 @@ def test_the_text_is_not_written_over(run):
     assert done.returncode == 1
     assert "output ./a.txt, which is the text a.txt" in done.stderr
     assert (run.folder / "a.txt").read_text(encoding="utf-8") == TEXT
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_at_work_it_leaves_nothing(run, number):
+    """Reads from a pipe that no one closes, and so is at work for sure."""
+    os.mkfifo(run.folder / "endless.txt")
+    program = subprocess.Popen(
+        [
+            *(sys.executable, SCRIPT, "--input_file=endless.txt"),
+            "--output_file=out/vocab.txt",
+        ],
+        cwd=run.folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with open(run.folder / "endless.txt", "wb"):
+        program.send_signal(number)
+        _, said = program.communicate(timeout=30)
+    assert program.returncode == 128 + number
+    assert "Traceback" not in said
+    assert not run.output.parent.exists()
 
 
 def test_bad_bytes_can_be_dropped(run):

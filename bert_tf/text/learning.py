@@ -76,8 +76,10 @@ def learn_vocabulary(
       then pieces in the order in which they were learnt.
 
     Raises:
-      InputError: If the words do not give so many tokens.
+      InputError: If there are no words, or they do not give so many tokens.
     """
+    if not words:
+        raise InputError("Expected words to learn from. Received: none")
     tokens = [*SPECIAL_TOKENS]
     tokens += [f"[unused{i}]" for i in range(num_unused_tokens)]
     room = vocab_size - len(tokens)
