@@ -36,6 +36,7 @@ INSTANCES_PER_PIECE = 1 << 11
 
 SUSPICIOUS_UNKNOWN_SHARE = 0.1
 SUSPICIOUS_RANDOM_SHARE = 0.75
+SUSPICIOUS_BEYOND_SHARE = 0.05
 
 
 def create(config: CreationConfig, num_workers: int) -> dict[str, Any]:
@@ -190,10 +191,11 @@ class _Job:
 
     def _count_tokens(self, block: documents.EncodedBlock) -> None:
         unk_id = stages.tools(self._config).unk_id
-        room = self._config.instance_rule.room
+        beyond = block.lengths - self._config.instance_rule.room
         self.counts.update(
             unknown_tokens=int((block.tokens == unk_id).sum()),
-            sentences_longer_than_an_instance=int((block.lengths > room).sum()),
+            sentences_longer_than_an_instance=int((beyond > 0).sum()),
+            tokens_beyond_an_instance=int(beyond[beyond > 0].sum()),
         )
 
     def check_text(self) -> None:
@@ -264,6 +266,17 @@ class _Job:
                 "%.0f %% of the tokens are [UNK]: do --vocab_file and "
                 "--do_lower_case suit the text?",
                 100 * unknown,
+            )
+        beyond = counts["tokens_beyond_an_instance"] / counts["tokens"]
+        # A single segment goes on in the next instance and loses nothing.
+        if self._config.next_sentence and beyond > SUSPICIOUS_BEYOND_SHARE:
+            logging.warning(
+                "%d of %d lines are longer than an instance; what does not fit "
+                "is dropped, %.0f %% of all tokens: is there one sentence a "
+                "line?",
+                counts["sentences_longer_than_an_instance"],
+                counts["sentences"],
+                100 * beyond,
             )
         random_next = counts["random_next"] / counts["instances"]
         if random_next > SUSPICIOUS_RANDOM_SHARE:

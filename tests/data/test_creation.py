@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -300,6 +301,31 @@ def test_places_that_cannot_be_written_are_told(tmp_path, vocab_file):
     output = text / "is_no_folder" / "out"
     with pytest.raises(InputError, match="Cannot write"):
         creation.create(make_config(text, output, vocab_file), 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "next_sentence", "warning"),
+    [
+        # 28 fit, beside 40 lines of one word: 12 of 80 tokens are lost ...
+        (40, True, "1 of 41 lines are longer .* 15 % of all tokens: is"),
+        (30, True, None),  # ... 2 of 70 tokens.
+        (40, False, None),
+    ],
+)
+def test_lines_that_are_no_sentences_are_warned_of(
+    tmp_path, vocab_file, caplog, words, next_sentence, warning
+):
+    text = tmp_path / "text.txt"
+    text.write_text("wa\n" * 40 + "\n" + "wb " * words)
+    creation.create(
+        make_config(
+            text, tmp_path / "out", vocab_file, next_sentence=next_sentence
+        ),
+        1,
+    )
+    said = [r.message for r in caplog.records if "longer" in r.message]
+    assert len(said) == bool(warning)
+    assert all(re.search(warning, line) for line in said)
 
 
 def test_suspicious_texts_are_warned_of(tmp_path, vocab_file, caplog):
