@@ -192,7 +192,12 @@ def test_killed_at_work_it_leaves_the_old_output(work):
     assert (work / "out/x.tfrecord").read_bytes() == b"old"
     # What was left over is in nobody's way.
     assert files.expand(f"{work}/out/*") == [f"{work}/out/x.tfrecord"]
+    assert len(os.listdir(work / "out")) > 1
     assert run(work, "--dupe_factor=1").returncode == 0
+    assert sorted(os.listdir(work / "out")) == [
+        "manifest.x.tfrecord.json",
+        "x.tfrecord",
+    ]
 
 
 def test_neither_the_script_nor_its_workers_import_tensorflow(work):

@@ -100,12 +100,15 @@ def _scratch_folder(output: str) -> Iterator[str]:
     """A folder for what is needed on the way, gone afterwards.
 
     It is beside the output, where there has to be room, unless that is remote.
+    Those of earlier runs that were killed are removed.
     """
     beside = None if files.is_remote(output) else os.path.dirname(output) or "."
+    prefix = files.temporary_prefix(os.path.basename(output))
+    files.remove_leftovers(output)
     try:
         if beside:
             files.makedirs(beside)
-        scratch = tempfile.TemporaryDirectory(prefix=".bert_tf-", dir=beside)
+        scratch = tempfile.TemporaryDirectory(prefix=prefix, dir=beside)
     except OSError as error:
         raise InputError(
             f"Cannot write to the folder of {output}: {error.strerror}."

@@ -13,12 +13,13 @@ import os
 import posixpath
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_tf.errors import InputError
 
-_TEMPORARY = re.compile(r"\.tmp-\d+-[0-9a-f]{8}$")
+_TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
 _MANIFEST = re.compile(r"manifest\..*\.json")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -190,7 +191,8 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     The bytes go to `<path>.tmp-<process>-<random>`, which is renamed when the
     block ends and removed when anything is raised in it: errors, a full disk,
     KeyboardInterrupt, SystemExit (so also SIGTERM, where a handler raises
-    that). Missing directories are created.
+    that). What SIGKILL leaves is removed by the next writer of `path`. Missing
+    directories are created.
 
     Args:
       path: The final name; a file of that name is replaced.
@@ -198,7 +200,8 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     Raises:
       InputError: The place cannot be written to, or it is full.
     """
-    temporary = f"{path}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+    temporary = temporary_prefix(path) + secrets.token_hex(4)
+    remove_leftovers(path)
     try:
         with _open_write(temporary, path) as file:
             yield file
@@ -210,6 +213,41 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
         if _is_fault_of_place(error, path):
             raise _input_error("write", path, error) from error
         raise
+
+
+def temporary_prefix(path: str) -> str:
+    """How the names of this process's temporaries of `path` begin.
+
+    With eight random letters or digits behind, they are left out by `expand`
+    and found by `remove_leftovers`.
+    """
+    return f"{path}.tmp-{os.getpid()}-"
+
+
+def remove_leftovers(path: str) -> None:
+    """Removes the local temporaries of `path` whose process was killed."""
+    if is_remote(path):
+        return
+    for leftover in glob.glob(glob.escape(path) + ".tmp-*"):
+        name = _TEMPORARY.fullmatch(leftover, len(path))
+        if not name or _is_alive(int(name[1])):
+            continue
+        if os.path.isdir(leftover):
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.remove(leftover)
+
+
+def _is_alive(process: int) -> bool:
+    """True unless there is no such process, be it another user's."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _open_write(temporary: str, path: str) -> io.BufferedIOBase:

@@ -189,6 +189,26 @@ def test_atomic_writer_on_a_full_disk(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_atomic_writer_removes_what_the_killed_left(tmp_path):
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    dead = f"tmp-{gone.pid}-0123abcd"
+    kept = [
+        f"a.tmp-{os.getpid()}-0123abcd",  # At work.
+        "a.tmp-1-0123abcd",  # Another user's, or so it may be.
+        "a.tmp-99999999999-0123abcd",
+        "a.tmp-notes",
+        f"b.{dead}",
+        f"ba.{dead}",
+        f"a.{dead}.b.{dead}",
+    ]
+    _touch(tmp_path, f"a.{dead}", *kept)
+    (tmp_path / f"a.tmp-{gone.pid}-0_23xyz0").mkdir()
+    _touch(tmp_path / f"a.tmp-{gone.pid}-0_23xyz0", "spans")
+    _write(tmp_path / "a")
+    assert sorted(os.listdir(tmp_path)) == sorted(["a", *kept])
+
+
 _WAITING_WRITER = """
 import signal, sys, time
 from bert_tf.data import files

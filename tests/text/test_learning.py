@@ -82,7 +82,7 @@ def test_more_than_the_words_give(words):
 
 
 def test_no_words():
-    with pytest.raises(InputError, match="words to learn from. Received: none"):
+    with pytest.raises(InputError, match=r"to learn from. Received: none"):
         learn_vocabulary({}, 17)
 
 
