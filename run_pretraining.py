@@ -27,7 +27,7 @@ from absl import flags
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
-from bert_tf.data import files, pipeline
+from bert_tf.data import files, pipeline, records
 from bert_tf.errors import InputError
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.text.wordpiece import load_vocab, require_fit
@@ -96,6 +96,7 @@ def main() -> None:
     )
     train_files = files.expand(FLAGS.input_file)
     eval_files = files.expand(FLAGS.eval_input_file or FLAGS.input_file)
+    _check_output_dir()
     strategy = bert_flags.connect()
     task = PretrainingTask(
         config,
@@ -117,15 +118,18 @@ def main() -> None:
         max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
         vocab_size=config.vocab_size,
     )
+    for file in train_files:
+        if not files.is_remote(file) and not file.endswith(".gz"):
+            # A file that is cut off shall not show after days of training.
+            records.count_records(file)
     with pipeline.input_errors([*train_files, *eval_files]):
         if FLAGS.do_eval or FLAGS.eval_steps > 0:
-            # A fault in these files shall not show after days of training.
+            # Likewise.
             evaluation_data(batch_size=FLAGS.eval_batch_size)
         estimator = Estimator(
             task, strategy, settings, FLAGS.output_dir, FLAGS.init_checkpoint
         )
         _require_weights(estimator)
-        files.makedirs(FLAGS.output_dir)
         if FLAGS.do_train:
             evaluate = functools.partial(estimator.evaluate, evaluation_data)
             hooks = _hooks(evaluate, writes=is_chief(strategy))
@@ -151,6 +155,13 @@ def _check_flags(config: BertConfig) -> None:
             f"{config.max_position_embeddings}, the max_position_embeddings "
             f"of {FLAGS.bert_config_file}. Received: {FLAGS.max_seq_length}"
         )
+    if FLAGS.vocab_file:
+        vocab = load_vocab(FLAGS.vocab_file)
+        require_fit(vocab, config.vocab_size, FLAGS.vocab_file)
+
+
+def _check_output_dir() -> None:
+    """Makes the directory and sees whether files can be written there."""
     if files.exists(FLAGS.output_dir) and not files.is_directory(
         FLAGS.output_dir
     ):
@@ -158,9 +169,10 @@ def _check_flags(config: BertConfig) -> None:
             "expected --output_dir to be a directory, or new. Received: the "
             f"file {FLAGS.output_dir}"
         )
-    if FLAGS.vocab_file:
-        vocab = load_vocab(FLAGS.vocab_file)
-        require_fit(vocab, config.vocab_size, FLAGS.vocab_file)
+    probe = os.path.join(FLAGS.output_dir, ".writable")
+    with files.atomic_writer(probe):
+        pass
+    files.remove(probe)
 
 
 def _require_weights(estimator: Estimator) -> None:

@@ -30,6 +30,8 @@ BOOKKEEPING = re.compile(r"^(global_step|training_state/.*|.*/adam_[mv])$")
 # What TensorFlow raises for a damaged file; LookupError where it is too short.
 _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
+# Where in TensorFlow's code it happened, which tells a user nothing.
+_NODE = re.compile(r"\{\{.*?\}\} ?| \[Op:\w+\].*")
 _ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _ASIDE = ".tmp-"
 # A file of a training directory's checkpoint: its step and what it is. TF1
@@ -66,7 +68,7 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
         for ending in (DATA, INDEX):
             tf.io.gfile.rename(aside + ending, prefix + ending, overwrite=True)
     except tf.errors.OpError as error:
-        reason = error.message.split("\n")[0]
+        reason = _NODE.sub("", error.message.split("\n")[0])
         raise OSError(f"cannot write checkpoint {prefix}: {reason}") from error
     finally:
         # Those of a killed run too: a checkpoint has one writer.

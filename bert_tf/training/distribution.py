@@ -172,6 +172,19 @@ def num_processes(strategy: tf.distribute.Strategy) -> int:
     return max(1, sum(len(tasks) for tasks in _jobs(strategy).values()))
 
 
+def is_plain(strategy: tf.distribute.Strategy) -> bool:
+    """Whether nothing stands between the program and its one device.
+
+    A strategy of several replicas takes its own ways even if it has one only.
+    """
+    return not isinstance(
+        strategy,
+        tf.distribute.MirroredStrategy
+        | tf.distribute.MultiWorkerMirroredStrategy
+        | tf.distribute.TPUStrategy,
+    )
+
+
 def agreement(
     strategy: tf.distribute.Strategy,
 ) -> Callable[[Sequence[int]], list[int]]:

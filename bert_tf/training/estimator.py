@@ -25,7 +25,11 @@ from absl import logging
 
 from bert_tf.errors import InputError
 from bert_tf.training import checkpoints
-from bert_tf.training.distribution import agreement, is_chief
+from bert_tf.training.distribution import (
+    agreement,
+    is_chief,
+    is_plain,
+)
 from bert_tf.training.hooks import Hook, NanWatch, NonFiniteError, StopSignal
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep
@@ -86,7 +90,7 @@ class Estimator:
             self._keep,
             # Outside of a loop TensorFlow places the compiled call of every
             # replica on the first one's device, away from its variables.
-            jit_compile=self._jit and strategy.num_replicas_in_sync == 1,
+            jit_compile=self._jit and is_plain(strategy),
         )
         self._optimizer: Any = None
         self._own_checkpoint = self._manager.latest()
@@ -107,6 +111,13 @@ class Estimator:
             logging.info(
                 "Resuming at step %d of %s: %s", self.step, own, report
             )
+            if init_checkpoint:
+                logging.warning(
+                    "--init_checkpoint=%s is not used: %s has a checkpoint of "
+                    "its own",
+                    init_checkpoint,
+                    self._manager.directory,
+                )
         elif init_checkpoint:
             self.weights_from = checkpoints.find(init_checkpoint)
             report = checkpoints.restore(

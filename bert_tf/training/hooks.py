@@ -65,9 +65,8 @@ class NanWatch(Hook):
             raise NonFiniteError(
                 f"step {step - len(bad) + index + 1}: loss "
                 f"{records['loss'][index]}, gradient norm "
-                f"{records['gradient_norm'][index]}; the last checkpoint is "
-                "from before. Lower --learning_rate, or raise "
-                "--num_warmup_steps"
+                f"{records['gradient_norm'][index]}; no checkpoint has seen "
+                "it. Lower --learning_rate, or raise --num_warmup_steps"
             )
 
 
@@ -99,7 +98,8 @@ class Progress(Hook):
         loss = float(records["loss"][-1])
         self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
         self._bar.update(len(records["loss"]))
-        if self.is_due(step) and not self.draws_bar:
+        is_due = self.is_due(step) or step == self.total
+        if is_due and self.every and not self.draws_bar:
             self._log(step, loss)
 
     def _log(self, step: int, loss: float) -> None:
@@ -148,6 +148,7 @@ class Summaries(Hook):
 
     def after_steps(self, step: int, records: Records) -> None:
         self._waiting.append(records)
+        self._step = step
         if self.is_due(step):
             self._write(step)
 
@@ -170,6 +171,8 @@ class Summaries(Hook):
         self._written, self._since, self._waiting = step, now, []
 
     def end(self) -> None:
+        if self._waiting:
+            self._write(self._step)
         self._writer.close()
 
 

@@ -19,6 +19,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf.training.distribution import is_plain
+
 
 class TrainingStep:
     """Runs steps of a model on every replica of a strategy.
@@ -58,9 +60,9 @@ class TrainingStep:
             self._batch_gradients, jit_compile=jit_compile
         )
         self._update = self._clip_and_update
-        if strategy.num_replicas_in_sync == 1:
-            # With several, the update crosses from device to device, which
-            # neither a compiled program nor an inner function can.
+        if is_plain(strategy):
+            # Elsewhere the update crosses from device to device, which neither
+            # a compiled program nor an inner function can.
             self._update = tf.function(self._update, jit_compile=jit_compile)
 
     def _run(self, data, count) -> dict[str, tf.Tensor]:

@@ -120,11 +120,12 @@ def test_means_of_each_stretch_are_written(tmp_path):
     hook.after_steps(9, records(99.0))
     hook.end()
     found = events(tmp_path)
-    assert {step for step, _ in found} == {4, 8}
+    assert {step for step, _ in found} == {4, 8, 9}
     assert found[4, "loss"] == 2.5
     assert found[8, "loss"] == 3.0
+    assert found[9, "loss"] == 99.0  # what was left at the end
     assert found[8, "gradient_norm"] == 1.0
-    for step in (4, 8):
+    for step in (4, 8, 9):
         examples = found[step, "examples_per_second"]
         assert examples > 0
         assert found[step, "tokens_per_second"] == pytest.approx(11 * examples)

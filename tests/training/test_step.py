@@ -44,13 +44,15 @@ def run(
     task,
     features,
     replicas=1,
+    strategy=None,
     steps=STEPS,
     optimizer=AdamWeightDecay,
     count=None,
     **options,
 ):
     """Trains a fresh model; `features` hold the batches one after another."""
-    strategy = tf.distribute.get_strategy()
+    if strategy is None:
+        strategy = tf.distribute.get_strategy()
     if replicas == 2:
         strategy = toy_task.two_devices()
     keras.utils.set_random_seed(5)
@@ -349,3 +351,13 @@ def test_seeds_are_all_different():
         for replica in range(7)
     }
     assert len(seeds) == 3 * 11 * 7
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_strategy_of_one_replica_trains_too(jit_compile):
+    """As "mirrored" on a machine with one GPU."""
+    strategy = toy_task.mirrored(1)
+    features = uneven_records(BATCH * STEPS)
+    task = PretrainingTask(CONFIG, 11, 3)
+    alone = run(task, features, strategy=strategy, jit_compile=jit_compile)
+    assert_same(alone, run(task, features))

@@ -140,8 +140,13 @@ def evaluation_data(features: dict[str, np.ndarray]):
 
 
 def two_devices() -> tf.distribute.Strategy:
-    """Replicas on both CPUs of conftest.py; see CONTRIBUTING.md."""
+    """Replicas on both CPUs of conftest.py."""
+    return mirrored(2)
+
+
+def mirrored(replicas: int) -> tf.distribute.Strategy:
+    """Replicas on CPUs of conftest.py; see CONTRIBUTING.md."""
     return tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"],
+        [f"CPU:{index}" for index in range(replicas)],
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
