@@ -94,8 +94,10 @@ def main() -> None:
     settings = bert_flags.training_config(
         FLAGS.num_train_steps, FLAGS.num_warmup_steps
     )
-    train_files = files.expand(FLAGS.input_file)
-    eval_files = files.expand(FLAGS.eval_input_file or FLAGS.input_file)
+    train_files = files.expand(FLAGS.input_file, "input_file")
+    eval_files = train_files
+    if FLAGS.eval_input_file:
+        eval_files = files.expand(FLAGS.eval_input_file, "eval_input_file")
     _check_output_dir()
     strategy = bert_flags.connect()
     task = PretrainingTask(
@@ -130,6 +132,7 @@ def main() -> None:
             task, strategy, settings, FLAGS.output_dir, FLAGS.init_checkpoint
         )
         _require_weights(estimator)
+        files.makedirs(FLAGS.output_dir)
         if FLAGS.do_train:
             evaluate = functools.partial(estimator.evaluate, evaluation_data)
             hooks = _hooks(evaluate, writes=is_chief(strategy))
@@ -161,10 +164,10 @@ def _check_flags(config: BertConfig) -> None:
 
 
 def _check_output_dir() -> None:
-    """Makes the directory and sees whether files can be written there."""
-    if files.exists(FLAGS.output_dir) and not files.is_directory(
-        FLAGS.output_dir
-    ):
+    """Sees whether files can be written there; makes nothing."""
+    if not files.exists(FLAGS.output_dir):
+        return
+    if not files.is_directory(FLAGS.output_dir):
         raise InputError(
             "expected --output_dir to be a directory, or new. Received: the "
             f"file {FLAGS.output_dir}"

@@ -7,9 +7,9 @@ English) as a corpus, learns a vocabulary, writes records, pre-trains a small
 model and fills a blank with it. Every command is printed before it runs, so
 that it can be repeated by hand with other text.
 
-Takes about MINUTES minutes on two CPU cores. Expect a masked-word accuracy on
-held-out text of about NN %, where the most frequent word has N %, and a
-next-sentence accuracy of about NN %, where guessing has 50 %.
+Takes about five minutes on two CPU cores. Expect that of the masked words of
+held-out text 20 % are found, where always saying the most frequent one finds
+5 %, and that 66 % of the next sentences are told from random ones.
 """
 
 import os
@@ -23,9 +23,10 @@ from collections.abc import Iterator
 from pydoc_data.topics import topics
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
@@ -209,9 +210,8 @@ def labels(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(words), np.concatenate(is_random)
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Runs every step and says what was learned."""
-    del argv
     started = time.monotonic()
     folder = pathlib.Path(FLAGS.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -236,4 +236,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    bert_flags.run(main)
