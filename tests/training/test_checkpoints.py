@@ -100,6 +100,23 @@ def test_a_failed_rename_leaves_the_old_one_and_nothing_else(
     assert manager.latest() == manager.prefix(1)
 
 
+def test_an_index_is_never_beside_the_data_of_another(tmp_path, monkeypatch):
+    """Killed in the middle of replacing one, nothing is left to be read."""
+
+    def killed(source, target, overwrite=False):
+        if target.endswith(".index"):
+            raise KeyboardInterrupt
+        rename(source, target, overwrite)
+
+    prefix = str(tmp_path / "model.ckpt")
+    checkpoints.write(prefix, TENSORS)
+    rename = tf.io.gfile.rename
+    monkeypatch.setattr(tf.io.gfile, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.write(prefix, {"other": KERNEL})
+    assert os.listdir(tmp_path) == ["model.ckpt.data-00000-of-00001"]
+
+
 SAVE_A_BIG_ONE = """
 import sys
 import numpy as np
@@ -288,6 +305,20 @@ def test_a_damaged_file_is_said_to_be_so(tmp_path, damage, ending):
     assert_untouched(ours)
 
 
+def test_damage_far_behind_changes_nothing(tmp_path):
+    """The first variable could be filled; the last cannot."""
+    prefix = tmp_path / "model.ckpt"
+    checkpoints.write(str(prefix), TENSORS)
+    path = tmp_path / "model.ckpt.data-00000-of-00001"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0xFF
+    path.write_bytes(data)
+    ours = variables()
+    with pytest.raises(InputError, match="damaged"):
+        checkpoints.restore(ours, str(prefix))
+    assert_untouched(ours)
+
+
 @pytest.mark.parametrize(("damage", "ending"), DAMAGE)
 def test_a_damaged_newest_one_is_passed_over(tmp_path, caplog, damage, ending):
     manager = CheckpointManager(str(tmp_path), keep=1)
@@ -359,6 +390,7 @@ def test_only_whole_checkpoints_count(tmp_path):
         "model.ckpt-7.tmp-123.index",
         "model.ckpt-7.tmp-123.data-00000-of-00001",
         "model.ckpt-7.tmp-4.data-00000-of-00001.tempstate99",
+        "model.ckpt-5.tmp-8.index",
         "model.ckpt-6.data-00000-of-00001",
     ]
     of_others = ["model.ckpt-best.index", "bert_model.ckpt.index", "notes.txt"]
