@@ -20,6 +20,7 @@ and `release/`: the weights alone as `bert_model.ckpt`, with
 
 import functools
 import os
+import secrets
 from collections.abc import Callable
 
 from absl import flags
@@ -172,7 +173,8 @@ def _check_output_dir() -> None:
             "expected --output_dir to be a directory, or new. Received: the "
             f"file {FLAGS.output_dir}"
         )
-    probe = os.path.join(FLAGS.output_dir, ".writable")
+    # A name of its own: other workers try the same, perhaps in this place.
+    probe = os.path.join(FLAGS.output_dir, f".writable-{secrets.token_hex(4)}")
     with files.atomic_writer(probe):
         pass
     files.remove(probe)

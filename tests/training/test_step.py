@@ -47,7 +47,6 @@ def run(
     strategy=None,
     steps=STEPS,
     optimizer=AdamWeightDecay,
-    count=None,
     **options,
 ):
     """Trains a fresh model; `features` hold the batches one after another."""
@@ -128,6 +127,16 @@ def test_the_batch_is_a_hard_one(pretraining):
     assert (halves[:, 1] > 2 * halves[:, 0]).all()
     once, _ = pretraining
     assert (once.records["gradient_norm"] > 0.5).all()
+
+
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_a_strategy_of_one_replica_trains_too(pretraining, jit_compile):
+    """As "mirrored" on a machine with one GPU."""
+    once, again = pretraining
+    strategy = toy_task.mirrored(1)
+    assert_same(once, again(strategy=strategy, jit_compile=jit_compile))
 
 
 @pytest.mark.slow
@@ -351,13 +360,3 @@ def test_seeds_are_all_different():
         for replica in range(7)
     }
     assert len(seeds) == 3 * 11 * 7
-
-
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_strategy_of_one_replica_trains_too(jit_compile):
-    """As "mirrored" on a machine with one GPU."""
-    strategy = toy_task.mirrored(1)
-    features = uneven_records(BATCH * STEPS)
-    task = PretrainingTask(CONFIG, 11, 3)
-    alone = run(task, features, strategy=strategy, jit_compile=jit_compile)
-    assert_same(alone, run(task, features))
