@@ -36,3 +36,25 @@ def shared_data() -> pathlib.Path:
 def golden() -> pathlib.Path:
     """The folder of golden numbers."""
     return pathlib.Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def google_oracle(golden):
+    """The original's random model: its config, weights and numbers.
+
+    See tests/golden/README.md for the names of the arrays.
+    """
+    import numpy as np
+
+    from bert_tf.config import BertConfig
+
+    config = BertConfig(
+        vocab_size=120,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        type_vocab_size=2,
+    )
+    return config, np.load(golden / "google_oracle.npz")

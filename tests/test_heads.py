@@ -39,17 +39,8 @@ def model() -> BertPretrainer:
     return model
 
 
-def test_log_probabilities_are_the_originals(golden):
-    arrays = np.load(golden / "google_oracle.npz")
-    config = BertConfig(
-        vocab_size=120,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        type_vocab_size=2,
-    )
+def test_log_probabilities_are_the_originals(google_oracle):
+    config, arrays = google_oracle
     model = BertPretrainer(config)
     model.build()
     for name, variable in checkpoint_variables(model).items():

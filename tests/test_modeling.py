@@ -53,23 +53,8 @@ def model() -> BertModel:
     return model
 
 
-@pytest.fixture(scope="module")
-def oracle(golden):
-    arrays = np.load(golden / "google_oracle.npz")
-    config = BertConfig(
-        vocab_size=120,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        type_vocab_size=2,
-    )
-    return config, arrays
-
-
-def test_every_encoder_output_is_the_originals(oracle):
-    config, arrays = oracle
+def test_every_encoder_output_is_the_originals(google_oracle):
+    config, arrays = google_oracle
     model = BertModel(config, output_hidden_states=True)
     model.build()
     for name, variable in checkpoint_variables(model).items():
@@ -91,11 +76,11 @@ def test_every_encoder_output_is_the_originals(oracle):
         np.testing.assert_allclose(value, expected, atol=2e-5, err_msg=name)
 
 
-def test_the_golden_copy_is_the_oracle(oracle, shared_data):
-    _, arrays = oracle
+def test_the_golden_copy_is_the_oracle(google_oracle, shared_data):
+    _, arrays = google_oracle
     folder = shared_data / "google_oracle"
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
-    assert config == oracle[0]
+    assert config == google_oracle[0]
     expected = np.load(folder / "expected.npz")
     for name in expected.files:
         np.testing.assert_array_equal(
@@ -103,8 +88,8 @@ def test_the_golden_copy_is_the_oracle(oracle, shared_data):
         )
 
 
-def test_variables_are_named_as_in_a_tf1_checkpoint(oracle):
-    config, arrays = oracle
+def test_variables_are_named_as_in_a_tf1_checkpoint(google_oracle):
+    config, arrays = google_oracle
     model = BertPretrainer(config)
     model.build()
     shapes = {
