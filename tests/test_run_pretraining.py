@@ -113,10 +113,20 @@ def arguments(inputs, output_dir, **changes):
     return [f"--{k}={v}" for k, v in values.items() if v is not None]
 
 
+def remove_flags(names):
+    for name in list(names):
+        delattr(flags.FLAGS, name)
+
+
 @pytest.fixture(scope="module")
 def launch():
     """Runs the script in this process; its flags go when the tests are done."""
     app.define_help_flags()
+    # Other tests may have defined the flags that scripts share.
+    remove_flags(
+        flag.name
+        for flag in flags.FLAGS.flags_by_module_dict().get("bert_tf.flags", ())
+    )
     before = set(flags.FLAGS)
     script = importlib.import_module("run_pretraining")
 
@@ -131,8 +141,7 @@ def launch():
         return left.value.code or 0
 
     yield call
-    for name in set(flags.FLAGS) - before:
-        delattr(flags.FLAGS, name)
+    remove_flags(set(flags.FLAGS) - before)
     del sys.modules["run_pretraining"]
 
 
