@@ -122,12 +122,15 @@ def test_a_script_without_tensorflow_stays_without(script):
 
 @pytest.fixture(scope="module")
 def shared_flags():
+    """The shared groups; scripts that other tests load define them too."""
+    before = set(flags.FLAGS)
     bert_flags.define_training_flags()
     bert_flags.define_device_flags()
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
-    with flagsaver.flagsaver():
-        yield flags.FLAGS
+    yield flags.FLAGS
+    for name in set(flags.FLAGS) - before:
+        delattr(flags.FLAGS, name)
 
 
 def test_training_flags_become_a_config(shared_flags):
