@@ -48,7 +48,8 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     logging.set_verbosity(logging.INFO)
     try:
         words = FLAGS(argv)
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:
+        # A ValueError of absl's: --noNAME=VALUE.
         _fail(f"{error} (--help lists the flags)", status=2)
     except SystemExit:
         sys.exit(0)  # --help was asked for, and absl ends it as a failure.

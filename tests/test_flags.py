@@ -69,6 +69,7 @@ def test_flags_reach_the_script(script, argument, expected):
         (["--input_fil=x"], 2, "Did you mean: input_file"),
         (["--input_file=x", "--do_lower_case", "False"], 2, "'False'"),
         (["--input_file=x", "--do_lower_case=maybe"], 2, "maybe"),
+        (["--input_file=x", "--nodo_lower_case=no"], 2, "nodo_lower_case"),
         (["--input_file=bad"], 1, "expected a good file. Received: 'bad'"),
         (["--input_file=missing"], 1, "No such file"),
     ],
