@@ -23,7 +23,7 @@ import os
 import secrets
 from collections.abc import Callable
 
-from absl import flags
+from absl import flags, logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
@@ -121,13 +121,10 @@ def main() -> None:
         max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
         vocab_size=config.vocab_size,
     )
-    for file in train_files:
-        if not files.is_remote(file) and not file.endswith(".gz"):
-            # A file that is cut off shall not show after days of training.
-            records.count_records(file)
+    _check_records(train_files)
     with pipeline.input_errors([*train_files, *eval_files]):
         if FLAGS.do_eval or FLAGS.eval_steps > 0:
-            # Likewise.
+            # It reads them through: their faults show before training, too.
             evaluation_data(batch_size=FLAGS.eval_batch_size)
         estimator = Estimator(
             task, strategy, settings, FLAGS.output_dir, FLAGS.init_checkpoint
@@ -162,6 +159,16 @@ def _check_flags(config: BertConfig) -> None:
     if FLAGS.vocab_file:
         vocab = load_vocab(FLAGS.vocab_file)
         require_fit(vocab, config.vocab_size, FLAGS.vocab_file)
+
+
+def _check_records(train_files: list[str]) -> None:
+    """Sees that no file is cut off, where that costs little.
+
+    A fault in them shall not show after days of training.
+    """
+    for file in train_files:
+        if not files.is_remote(file) and not file.endswith(".gz"):
+            records.count_records(file)
 
 
 def _check_output_dir() -> None:
@@ -231,6 +238,10 @@ def _release(estimator: Estimator, config: BertConfig) -> None:
             files.atomic_writer(os.path.join(folder, "vocab.txt")) as target,
         ):
             target.write(source.read())
+    else:
+        logging.warning(
+            "%s has no vocab.txt: give --vocab_file, or put it there", folder
+        )
 
 
 if __name__ == "__main__":
