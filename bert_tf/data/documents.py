@@ -8,10 +8,8 @@ block, and the results are joined in order.
 
 import contextlib
 import dataclasses
-import gzip
 import itertools
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from io import BufferedIOBase
 from typing import Protocol
@@ -76,7 +74,7 @@ def text_blocks(paths: Sequence[str]) -> Iterator[TextBlock]:
     """
     for path in paths:
         line = 1
-        with files.open_read(path) as file, _gzip_faults(path):
+        with files.open_read(path) as file, files.gzip_faults(path):
             for text in _whole_lines(file):
                 yield TextBlock(path, line, text)
                 line += text.count(b"\n")
@@ -93,17 +91,6 @@ def _whole_lines(file: BufferedIOBase) -> Iterator[bytes]:
         pending.append(rest)
     if last := b"".join(pending):
         yield last
-
-
-@contextlib.contextmanager
-def _gzip_faults(path: str) -> Iterator[None]:
-    """Names the file where its compression is at fault."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(
-            f"Expected {path} to be a whole gzip file. Received: {error}"
-        ) from error
 
 
 def token_dtype(vocab_size: int) -> np.dtype:

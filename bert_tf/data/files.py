@@ -14,6 +14,7 @@ import posixpath
 import re
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -182,6 +183,21 @@ def open_read(path: str) -> io.BufferedIOBase:
         file = _gfile().GFile(path, "rb")
         file.seek(0)  # A GFile is opened by its first use only.
         return gzip.GzipFile(fileobj=file) if compressed else file
+
+
+@contextlib.contextmanager
+def gzip_faults(path: str) -> Iterator[None]:
+    """Names the file where its compression is at fault, while it is read.
+
+    Raises:
+      InputError: `path`, opened by `open_read`, is cut off or damaged.
+    """
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(
+            f"Expected {path} to be a whole gzip file. Received: {error}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import io
 import itertools
 import os
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -217,22 +216,11 @@ def _check_feature(
 
 def _frames(path: str, read_data: bool) -> Iterator[bytes]:
     """Yields each record's data, checked; or b"", having skipped the data."""
-    with files.open_read(path) as file, _gzip_faults(path):
+    with files.open_read(path) as file, files.gzip_faults(path):
         reader = _FrameReader(path, file)
         step = reader.data if read_data else reader.skip
         while (length := reader.next_length()) is not None:
             yield step(length)
-
-
-@contextlib.contextmanager
-def _gzip_faults(path: str) -> Iterator[None]:
-    """Names the file where its compression is at fault."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(
-            f"Expected {path} to be a whole gzip file. Received: {error}"
-        ) from error
 
 
 class _FrameReader:
