@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from absl import flags, logging
 
 import bert_tf.flags
-from bert_tf.data import documents, files, jobs, progress
+from bert_tf import files
+from bert_tf.data import documents, jobs, progress
 from bert_tf.errors import InputError
 from bert_tf.text import learning
 from bert_tf.text.normalization import Normalizer

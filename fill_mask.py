@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from absl import flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
-from bert_tf.data import files
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import checkpoint_variables

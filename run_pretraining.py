@@ -26,9 +26,10 @@ from collections.abc import Callable
 from absl import flags, logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
-from bert_tf.data import files, pipeline, records
+from bert_tf.data import pipeline, records
 from bert_tf.errors import InputError
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.text.wordpiece import load_vocab, require_fit

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Self
 
+from bert_tf import files
 from bert_tf.errors import InputError
 
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
@@ -154,19 +155,7 @@ class BertConfig:
           InputError: The file cannot be read, is not JSON, or is not the
             config of a BERT model; the message names the file.
         """
-        text = _read_text(os.fspath(path))
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(
-                f"expected JSON. Received: {error.msg} at "
-                f"{path}:{error.lineno} (column {error.colno})"
-            ) from None
-        if not isinstance(values, dict):
-            raise InputError(
-                "expected a JSON object of a BERT config. Received: "
-                f"{type(values).__name__} in {path}"
-            )
+        values = files.read_json(os.fspath(path))
         try:
             return cls.from_dict(values)
         except InputError as error:
@@ -272,31 +261,6 @@ def _read_activation(value: Any) -> Any:
         return value
     name = value.lower()
     return _FROM_GOOGLE.get(name, name)
-
-
-def _read_text(path: str) -> str:
-    try:
-        # "-sig": some editors put a byte order mark first.
-        return _read_bytes(path).decode("utf-8-sig")
-    except OSError as error:
-        reason = error.strerror
-    except UnicodeDecodeError:
-        reason = "it is not UTF-8"
-    raise InputError(f"expected a BERT config. Received: {path}: {reason}")
-
-
-def _read_bytes(path: str) -> bytes:
-    if "://" not in path:
-        with open(path, "rb") as file:
-            return file.read()
-    # Imported here: only a remote path is worth the wait.
-    import tensorflow as tf
-
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return file.read()
-    except tf.errors.OpError as error:
-        raise OSError(None, error.message) from None
 
 
 def _hint(name: str, known: Any) -> str:

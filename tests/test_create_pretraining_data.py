@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from bert_tf.data import files
+from bert_tf import files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "create_pretraining_data.py"

@@ -23,7 +23,8 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.data import documents, files, instances, jobs, progress, stages
+from bert_tf import files
+from bert_tf.data import documents, instances, jobs, progress, stages
 from bert_tf.data.creation_config import CreationConfig
 from bert_tf.errors import InputError
 from bert_tf.text.wordpiece import FullTokenizer

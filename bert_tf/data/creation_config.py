@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_tf.data import files
+from bert_tf import files
 from bert_tf.data.instances import InstanceRule
 from bert_tf.data.masking import MaskingRule
 from bert_tf.data.schema import Schema, pretraining_schema

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bert_tf.data import files
+from bert_tf import files
 from bert_tf.errors import InputError
 
 # Text that a worker gets at a time: some tenths of a second of work.

@@ -17,7 +17,7 @@ from typing import Any
 
 import google_crc32c
 
-from bert_tf.data import files
+from bert_tf import files
 from bert_tf.data.encoding import encode_batch
 from bert_tf.data.schema import Feature, Schema
 from bert_tf.errors import InputError

@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.training.text_files import write_text
 
 INDEX = ".index"
 DATA = ".data-00000-of-00001"
@@ -319,7 +319,7 @@ class CheckpointManager:
         lines = [f'model_checkpoint_path: "{names[-1]}"']
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
         path = os.path.join(self.directory, "checkpoint")
-        write_text(path, "".join(f"{line}\n" for line in lines))
+        files.write_text(path, "".join(f"{line}\n" for line in lines))
 
     def _sweep(self, kept: list[int]) -> None:
         """Removes the other checkpoints, and what a killed run left behind."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from absl import logging
 
-from bert_tf.training.text_files import write_text
+from bert_tf import files
 
 
 def write_results(path: str, metrics: Mapping[str, float]) -> None:
@@ -15,10 +15,10 @@ def write_results(path: str, metrics: Mapping[str, float]) -> None:
       metrics: Dict from name to number.
 
     Raises:
-      OSError: It could not be written.
+      InputError: It could not be written.
     """
     lines = [f"{name} = {metrics[name]!s}" for name in sorted(metrics)]
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    files.write_text(path, "".join(f"{line}\n" for line in lines))
     logging.info("***** Eval results *****")
     for line in lines:
         logging.info("  %s", line)

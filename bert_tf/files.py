@@ -9,6 +9,7 @@ import errno
 import glob
 import gzip
 import io
+import json
 import os
 import posixpath
 import re
@@ -183,6 +184,50 @@ def open_read(path: str) -> io.BufferedIOBase:
         file = _gfile().GFile(path, "rb")
         file.seek(0)  # A GFile is opened by its first use only.
         return gzip.GzipFile(fileobj=file) if compressed else file
+
+
+def read_text(path: str) -> str:
+    """Reads a whole text file; a byte order mark at its start is dropped.
+
+    Raises:
+      InputError: The file cannot be read, or is not UTF-8.
+    """
+    with _blaming("read", path), open_read(path) as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"Expected {path} to be UTF-8. Received: byte "
+            f"0x{content[error.start]:02x} at offset {error.start}"
+        ) from error
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Reads a file that holds one JSON object.
+
+    Raises:
+      InputError: The file cannot be read or holds something else.
+    """
+    try:
+        values = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"Expected JSON. Received: {error.msg} at {path}:{error.lineno} "
+            f"(column {error.colno})"
+        ) from error
+    if not isinstance(values, dict):
+        raise InputError(
+            f"Expected a JSON object. Received: a {type(values).__name__} in "
+            f"{path}"
+        )
+    return values
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file that appears as a whole; see `atomic_writer`."""
+    with atomic_writer(path) as file:
+        file.write(text.encode())
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bert_tf.data import files
+from bert_tf import files
 from bert_tf.errors import InputError
 
 
@@ -211,7 +211,7 @@ def test_atomic_writer_removes_what_the_killed_left(tmp_path):
 
 _WAITING_WRITER = """
 import signal, sys, time
-from bert_tf.data import files
+from bert_tf import files
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 with files.atomic_writer(sys.argv[1]) as file:
     file.write(b"half")
@@ -244,10 +244,43 @@ def test_atomic_writer_says_where_it_cannot_write(tmp_path, path):
 
 def test_local_files_need_no_tensorflow(tmp_path):
     program = (
-        "import sys; from bert_tf.data import files, records, schema;"
+        "import sys; from bert_tf import files; from bert_tf.data import records, schema;"
         f"w = records.RecordWriter({str(tmp_path / 'f.gz')!r});"
         "w.__enter__(); w.write(b'x'); w.__exit__(None, None, None);"
         f"records.verify(files.expand({str(tmp_path)!r} + '/*')[0]);"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_text_is_written_over_and_read_without_its_byte_order_mark(tmp_path):
+    path = tmp_path / "a.txt"
+    for text in ("a long first text\n", "é\n"):
+        files.write_text(str(path), text)
+        assert files.read_text(str(path)) == text
+    path.write_bytes(b"\xef\xbb\xbfa")
+    assert files.read_text(str(path)) == "a"
+
+
+def test_text_that_is_not_utf_8_is_refused_with_the_place(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"ab\xff")
+    with pytest.raises(InputError, match=r"a\.txt.* 0xff at offset 2"):
+        files.read_text(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1]", "a JSON object. Received: a list"),
+        ('{"a": 1,\n oops}', r"a\.json:2 \(column 2\)"),
+        ("", r"a\.json:1 \(column 1\)"),
+    ],
+)
+def test_json_has_to_be_one_object(tmp_path, content, message):
+    path = tmp_path / "a.json"
+    path.write_text('{"a": 1}')
+    assert files.read_json(str(path)) == {"a": 1}
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        files.read_json(str(path))
