@@ -239,7 +239,7 @@ def test_json_that_is_no_object_is_refused(tmp_path, text, kind):
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_bytes(b'{"vocab_size": \xff}')
-    with pytest.raises(InputError, match="to be UTF-8.*0xff"):
+    with pytest.raises(InputError, match=r"to be UTF-8.*0xff"):
         BertConfig.from_json_file(path)
 
 
