@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "modeling": {"config", "layers"},
     "heads": {"config", "layers", "modeling"},
     "training": set(),
-    "interop": {"config"},
+    "interop": {"config", "text", "modeling", "training"},
     "tasks": {"config", "metrics", "text", "data", "modeling", "heads"},
     "serving": {"text"},
     "flags": {"config", "training"},
@@ -53,24 +53,32 @@ WITH_TENSORFLOW = (
     "bert_tf.data.pipeline",
     "bert_tf.flags",
     "bert_tf.heads",
-    "bert_tf.interop",
+    "bert_tf.interop.google",
+    "bert_tf.interop.keras_files",
+    "bert_tf.interop.loading",
     "bert_tf.layers",
     "bert_tf.modeling",
     "bert_tf.quiet_tensorflow",
     "bert_tf.serving",
     "bert_tf.tasks",
     "bert_tf.text.graph",
-    "bert_tf.training",
+    "bert_tf.training.checkpoints",
+    "bert_tf.training.distribution",
+    "bert_tf.training.estimator",
+    "bert_tf.training.hooks",
+    "bert_tf.training.optimization",
+    "bert_tf.training.settings",
+    "bert_tf.training.step",
 )
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
-# They import TensorFlow inside a function: for "scheme://" paths only, or, the
-# package itself, when a name that needs it is first used.
+# They import TensorFlow inside a function: for "scheme://" paths only, for a
+# format that needs it, or, the package itself, when a name is first used.
 IMPORTS_IT_LAZILY = {
     "bert_tf",
     "bert_tf.config",
     "bert_tf.files",
     "bert_tf.data.records",
-    "bert_tf.text.wordpiece",
+    "bert_tf.interop.opening",
 }
 
 # What guards imports that only a type checker follows.

@@ -1,0 +1,58 @@
+"""`Pretrained`: what a checkpoint holds, whichever format it came in."""
+
+import dataclasses
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.training.weights import Weights
+
+# What a model computes, and which weights it has beside the encoder's.
+HEADS = (
+    "encoder",
+    "pretraining",
+    "masked_lm",
+    "next_sentence",
+    "classifier",
+    "choice",
+    "token",
+    "span",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A model as it lies on disk, by the names and terms of this project.
+
+    Every format has a `read` that gives one and a `write` that takes one. What
+    a format does not tell is None.
+
+    Attributes:
+      path: Where it was read from, for messages.
+      weights: The weights by their TF1 names, read when they are asked for.
+      config: The configuration.
+      vocab: The tokens in the order of their ids.
+      do_lower_case: Whether the vocabulary is an uncased one.
+      strip_accents: Whether accents are dropped. None does as `do_lower_case`,
+        as where nothing is known of either.
+      labels: The names of the classes, in the order of the logits.
+      head: One of `HEADS`.
+
+    Raises:
+      InputError: `head` is none of `HEADS`.
+    """
+
+    path: str
+    weights: Weights
+    config: BertConfig | None = None
+    vocab: tuple[str, ...] | None = None
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    labels: tuple[str, ...] | None = None
+    head: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.head is not None and self.head not in HEADS:
+            raise InputError(
+                f"expected one of {', '.join(HEADS)} as head. Received: "
+                f"{self.head!r} (in {self.path})"
+            )

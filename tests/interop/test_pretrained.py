@@ -1,0 +1,22 @@
+import dataclasses
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.interop.pretrained import HEADS, Pretrained
+
+
+def test_what_is_not_told_is_none():
+    pretrained = Pretrained("there", weights={})
+    rest = dataclasses.asdict(pretrained).keys() - {"path", "weights"}
+    assert {getattr(pretrained, name) for name in rest} == {None}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_takes_every_head(head):
+    assert Pretrained("there", weights={}, head=head).head == head
+
+
+def test_refuses_another_head():
+    with pytest.raises(InputError, match=r"Received: 'tail' \(in there\)"):
+        Pretrained("there", weights={}, head="tail")
