@@ -9,6 +9,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
 
+pytest_plugins = ["tests.fidelity"]
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 

@@ -1,0 +1,246 @@
+"""Numbers that show fidelity: tests assert them, docs/fidelity.md lists them.
+
+The fixture `fidelity` holds a number against its tolerance and keeps it:
+
+    def test_pooled_output_is_the_originals(fidelity):
+        ours, theirs = ...
+        gap = np.abs(ours - theirs).max()
+        fidelity("model: pooled output, Google's random model", gap, 2e-5)
+
+The check's name is what a reader of the table sees. It starts with one of
+SECTIONS. What can only be equal or not has a count of differences for its
+number and the tolerance 0. Many numbers under one name in one test, of the
+cases of a parametrised one for example, become one row: the largest.
+
+A run with `--fidelity_rows=FILE` writes its rows; the files of several runs,
+one per Keras backend, make the table:
+
+    python -m pytest -k fidelity --fidelity_rows=rows.json
+    python tests/fidelity.py docs/fidelity.md rows.json ...
+
+`make fidelity` does all of it.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import pathlib
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+SECTIONS = {
+    "model": "The model",
+    "checkpoints": "Checkpoints",
+    "optimizers": "Optimizers",
+    "tokenization": "Tokenization",
+    "records": "Records",
+    "backends": "Keras backends",
+    "conversions": "Conversions",
+}
+# Keras backend -> its name in the table, its package, how its tests are run.
+BACKENDS = {
+    "tensorflow": ("TensorFlow", "tensorflow", ".venv/bin/python"),
+    "jax": ("JAX", "jax", "KERAS_BACKEND=jax .venv-jax/bin/python"),
+    "torch": ("PyTorch", "torch", "KERAS_BACKEND=torch .venv-torch/bin/python"),
+}
+# In docs/fidelity.md: what is above stays, what is below is written here.
+MARK = "<!-- `make fidelity` writes everything below this line. -->\n"
+
+Fidelity = Callable[[str, float, float], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+      check: "SECTION: what is compared with what".
+      number: The largest difference seen.
+      tolerance: The largest that passes.
+      node: The test, as pytest names it, without parameters.
+      backend: Keras's backend when it ran.
+    """
+
+    check: str
+    number: float
+    tolerance: float
+    node: str
+    backend: str
+
+    def __post_init__(self):
+        if self.section not in SECTIONS:
+            raise ValueError(
+                f"expected a check that starts with one of "
+                f"{', '.join(SECTIONS)} and a colon. Received: {self.check!r}"
+            )
+
+    @property
+    def section(self) -> str:
+        return self.check.partition(": ")[0]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.check, self.node, self.backend
+
+
+class Ledger:
+    """The rows of a run, one per check, test and backend."""
+
+    def __init__(self):
+        self._rows: dict[tuple[str, str, str], Row] = {}
+
+    def add(self, row: Row) -> None:
+        """Keeps `row`, unless its check has had a larger number before."""
+        kept = self._rows.setdefault(row.key, row)
+        if kept.tolerance != row.tolerance:
+            raise ValueError(
+                f"expected one tolerance for {row.check!r}. Received: "
+                f"{kept.tolerance:g} and {row.tolerance:g}"
+            )
+        if row.number > kept.number:
+            self._rows[row.key] = row
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows.values())
+
+    def write(self, path: pathlib.Path) -> None:
+        """Writes the rows, and with which versions they came to be."""
+        rows = [dataclasses.asdict(row) for row in self]
+        run = {"versions": _versions(), "rows": rows}
+        path.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+
+
+_LEDGER = pytest.StashKey[Ledger]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fidelity_rows",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="write what the fixture `fidelity` was told, as JSON",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_LEDGER] = Ledger()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("fidelity_rows")
+    if path:
+        session.config.stash[_LEDGER].write(path)
+
+
+@pytest.fixture
+def fidelity(request: pytest.FixtureRequest) -> Fidelity:
+    """`fidelity(check, number, tolerance)`: asserts and records.
+
+    Args of what it gives:
+      check: "SECTION: what is compared with what", for the table's readers;
+        SECTION is one of SECTIONS.
+      number: What was measured, a difference or a count of differences.
+      tolerance: The largest number that passes.
+    """
+    node = request.node.nodeid.partition("[")[0]
+    ledger = request.config.stash[_LEDGER]
+
+    def compare(check: str, number: float, tolerance: float) -> None:
+        number, tolerance = float(number), float(tolerance)
+        row = Row(check, number, tolerance, node, _backend())
+        assert number <= tolerance, (
+            f"{check}: {number:g}, more than the tolerance {tolerance:g}"
+        )
+        ledger.add(row)
+
+    return compare
+
+
+def _backend() -> str:
+    import keras  # Not before conftest.py has quietened TensorFlow.
+
+    return keras.config.backend()
+
+
+def _versions() -> dict[str, str]:
+    """Package -> version, of what the numbers depend on."""
+    packages = ("keras", BACKENDS[_backend()][1], "numpy")
+    return {"Python": platform.python_version()} | {
+        package: importlib.metadata.version(package) for package in packages
+    }
+
+
+def table(runs: Iterable[dict]) -> str:
+    """Everything that docs/fidelity.md holds below its mark.
+
+    Args:
+      runs: What `Ledger.write` wrote, one dict per run.
+    """
+    runs = list(runs)
+    ledger = Ledger()
+    for row in (Row(**fields) for run in runs for fields in run["rows"]):
+        ledger.add(row)
+    rows = sorted(ledger, key=_place)
+    lines = ["", "Measured with:", ""]
+    lines += sorted({_list_versions(run["versions"]) for run in runs})
+    for section, title in SECTIONS.items():
+        mine = [row for row in rows if row.section == section]
+        if mine:
+            lines += ["", f"## {title}", "", *_section(mine)]
+    return "\n".join(lines) + "\n"
+
+
+def _list_versions(versions: dict[str, str]) -> str:
+    return "- " + ", ".join(f"{k} {v}" for k, v in versions.items())
+
+
+def _place(row: Row) -> tuple:
+    return row.check, list(BACKENDS).index(row.backend), row.node
+
+
+def _section(rows: Iterable[Row]) -> Iterator[str]:
+    yield "| check | backend | number | tolerance | command |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        backend, _, python = BACKENDS[row.backend]
+        cells = (
+            row.check.partition(": ")[2],
+            backend,
+            f"{row.number:.2g}",
+            f"{row.tolerance:g}",
+            f"`{python} -m pytest {row.node}`",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def main(document: str, *rows: str) -> None:
+    """Writes the table of the files `rows` into `document`.
+
+    Says on standard error which checks the document had and has no longer:
+    their tests were skipped, or are gone.
+    """
+    path = pathlib.Path(document)
+    opening, mark, old = path.read_text(encoding="utf-8").partition(MARK)
+    if not mark:
+        raise SystemExit(f"error: expected the line {MARK.strip()} in {path}")
+    runs = [
+        json.loads(pathlib.Path(file).read_text(encoding="utf-8"))
+        for file in rows
+    ]
+    new = table(runs)
+    path.write_text(opening + mark + new, encoding="utf-8")
+    for check in sorted(_checks_in(old) - _checks_in(new)):
+        print(f"no longer in {path}: {check}", file=sys.stderr)
+
+
+def _checks_in(text: str) -> set[str]:
+    """The first two cells of every row: the check and its backend."""
+    return set(re.findall(r"^\| (.+? \| \w+) \| \d", text, re.MULTILINE))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

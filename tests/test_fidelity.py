@@ -1,0 +1,119 @@
+"""The fixture that asserts and records, and the table of what it recorded."""
+
+import json
+
+import pytest
+
+from tests import fidelity as plugin
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("gap", [1e-6, 3e-6, 2e-6])
+def test_cases(fidelity, gap):
+    fidelity("model: of cases", gap, 1e-5)
+
+def test_far(fidelity):
+    fidelity("model: too far", 0.25, 0.125)
+
+def test_not_a_number(fidelity):
+    fidelity("model: nothing", float("nan"), 1)
+
+def test_unknown_section(fidelity):
+    fidelity("models: no such section", 0, 0)
+"""
+
+
+def row(**changes):
+    fields = {
+        "check": "model: a, b",
+        "number": 1.5e-6,
+        "tolerance": 1e-5,
+        "node": "tests/test_x.py::test_y",
+        "backend": "tensorflow",
+    }
+    return fields | changes
+
+
+def run(*rows):
+    return {"versions": {"keras": "3.0"}, "rows": list(rows)}
+
+
+def test_asserts_and_keeps_the_largest_number_of_the_cases(pytester):
+    pytester.makepyfile(TESTS)
+    path = pytester.path / "rows.json"
+    arguments = ("-p", "tests.fidelity", f"--fidelity_rows={path}")
+    result = pytester.runpytest_inprocess(*arguments)
+    result.assert_outcomes(passed=3, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*model: too far: 0.25, more than the tolerance 0.125*",
+            "*model: nothing: nan, more than the tolerance 1*",
+            "*one of model, *Received: 'models: no such section'*",
+        ]
+    )
+    (only,) = json.loads(path.read_text())["rows"]
+    assert only["check"] == "model: of cases"
+    assert only["number"] == 3e-6
+    assert only["node"].endswith("::test_cases")
+
+
+def test_a_check_has_one_tolerance():
+    ledger = plugin.Ledger()
+    ledger.add(plugin.Row(**row()))
+    with pytest.raises(ValueError, match=r"Received: 1e-05 and 0\.1"):
+        ledger.add(plugin.Row(**row(tolerance=0.1)))
+
+
+def test_the_table_of_several_runs():
+    text = plugin.table(
+        [
+            run(row(check="tokenization: words", number=0.0, tolerance=0)),
+            run(row(backend="jax"), row(number=2e-6)),
+        ]
+    )
+    assert text.splitlines() == [
+        "",
+        "Measured with:",
+        "",
+        "- keras 3.0",
+        "",
+        "## The model",
+        "",
+        "| check | backend | number | tolerance | command |",
+        "|---|---|---|---|---|",
+        "| a, b | TensorFlow | 2e-06 | 1e-05 | "
+        "`.venv/bin/python -m pytest tests/test_x.py::test_y` |",
+        "| a, b | JAX | 1.5e-06 | 1e-05 | `KERAS_BACKEND=jax "
+        ".venv-jax/bin/python -m pytest tests/test_x.py::test_y` |",
+        "",
+        "## Tokenization",
+        "",
+        "| check | backend | number | tolerance | command |",
+        "|---|---|---|---|---|",
+        "| words | TensorFlow | 0 | 0 | "
+        "`.venv/bin/python -m pytest tests/test_x.py::test_y` |",
+    ]
+
+
+def test_the_document_keeps_its_opening(tmp_path, capsys):
+    document, rows = tmp_path / "fidelity.md", tmp_path / "rows.json"
+    document.write_text(f"Words.\n{plugin.MARK}old")
+    for checks in (["model: one", "model: two"], ["model: two"]):
+        rows.write_text(json.dumps(run(*(row(check=c) for c in checks))))
+        plugin.main(str(document), str(rows))
+    opening, _, table = document.read_text().partition(plugin.MARK)
+    assert opening == "Words.\n"
+    assert table == plugin.table([run(row(check="model: two"))])
+    said = capsys.readouterr().err
+    assert said == f"no longer in {document}: one | TensorFlow\n"
+
+
+def test_a_document_without_the_mark_is_left_alone(tmp_path):
+    document = tmp_path / "fidelity.md"
+    document.write_text("Words.\n")
+    with pytest.raises(SystemExit, match="expected the line"):
+        plugin.main(str(document))
+    assert document.read_text() == "Words.\n"
