@@ -72,3 +72,21 @@ def pretraining_schema(
         Feature("masked_lm_weights", predictions, "float32", flag),
         Feature("next_sentence_labels", (1,)),
     )
+
+
+def classification_schema(max_seq_length: int) -> Schema:
+    """The features of a text or a pair with its class, as the original's.
+
+    `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
+    `max_seq_length`; `label_ids` is the number of the class. `is_real_example`
+    is 1, and 0 for what only fills up the last batch. Source:
+    `file_based_convert_examples_to_features` of `run_classifier.py`.
+    """
+    sequence = (max_seq_length,), "int64", "max_seq_length"
+    return (
+        Feature("input_ids", *sequence),
+        Feature("input_mask", *sequence),
+        Feature("segment_ids", *sequence),
+        Feature("label_ids", ()),
+        Feature("is_real_example", ()),
+    )

@@ -19,6 +19,20 @@ def test_pretraining_schema_is_the_originals():
     }
 
 
+def test_classification_schema_is_the_originals():
+    features = schema.classification_schema(11)
+    assert [(f.name, f.shape) for f in features] == [
+        ("input_ids", (11,)),
+        ("input_mask", (11,)),
+        ("segment_ids", (11,)),
+        ("label_ids", ()),
+        ("is_real_example", ()),
+    ]
+    assert {f.dtype for f in features} == {"int64"}
+    flags = {f.length_flag for f in features if f.shape}
+    assert flags == {"max_seq_length"}
+
+
 def test_size_is_the_number_of_values():
     assert schema.Feature("scalar", ()).size == 1
     assert schema.Feature("choices", (3, 5)).size == 15
