@@ -1,0 +1,156 @@
+"""Our features of real texts against records that Google's code wrote.
+
+Both files came from unmodified google-research/bert under TF 1.15, with the
+uncased vocabulary; see ../shared/data/README.md.
+"""
+
+import csv
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.data import records
+from bert_tf.data.encoding import encode_batch
+from bert_tf.data.schema import classification_schema, pretraining_schema
+from bert_tf.text.packing import pack
+from bert_tf.text.wordpiece import FullTokenizer
+
+SCHEMA = classification_schema(128)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(shared_data):
+    return FullTokenizer(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+
+
+def features_of(rows, tokenizer):
+    """A batch of MRPC: the class in column 0, the pair in columns 3 and 4."""
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    batch = {f.name: np.zeros((len(rows), *f.shape), int) for f in SCHEMA}
+    batch["label_ids"][:] = [int(row[0]) for row in rows]
+    batch["is_real_example"][:] = 1
+    for index, row in enumerate(rows):
+        pair = map(tokenizer.encode, row[3:5])
+        ids, segments = pack(*pair, 128, cls_id, sep_id)
+        batch["input_ids"][index, : len(ids)] = ids
+        batch["segment_ids"][index, : len(ids)] = segments
+        batch["input_mask"][index, : len(ids)] = 1
+    return batch
+
+
+def rows_of(path):
+    with open(path, encoding="utf-8") as file:
+        return list(csv.reader(file, delimiter="\t", quoting=3))[1:]
+
+
+def serialized(path):
+    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def parse(schema, examples):
+    spec = {f.name: tf.io.FixedLenFeature(f.shape, f.dtype) for f in schema}
+    parsed = tf.io.parse_example(examples, spec)
+    return {name: values.numpy() for name, values in parsed.items()}
+
+
+def varint(data, start):
+    """The number at `start`, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[start]
+        value |= (byte & 0x7F) << shift
+        start, shift = start + 1, shift + 7
+        if byte < 0x80:
+            return value, start
+
+
+def fields(data):
+    """The bytes of each field of a message, tags and lengths included."""
+    start = 0
+    while start < len(data):
+        length, body = varint(data, start + 1)
+        yield data[start : body + length]
+        start = body + length
+
+
+def entries(example):
+    """The bytes of a record's features, in an order of their own.
+
+    Protobuf leaves the order of a map open: Google's has is_real_example
+    second, ours is sorted.
+    """
+    _, start = varint(example, 1)
+    return sorted(fields(example[start:]))
+
+
+@pytest.mark.parametrize(
+    ("split", "file", "count"),
+    [("train", "train.tf_record", 3668), ("dev", "eval.tf_record", 408)],
+)
+def test_mrpc(shared_data, tokenizer, fidelity, split, file, count):
+    path = shared_data / "google_bert_outputs" / "mrpc" / file
+    rows = rows_of(shared_data / "glue" / "MRPC" / f"{split}.tsv")
+    theirs, ours = serialized(path), features_of(rows, tokenizer)
+    assert len(theirs) == len(rows) == count
+    assert records.check_first_record(str(path), SCHEMA)
+    expected = parse(SCHEMA, theirs)
+    wrong = [
+        (values != expected[name]).reshape(count, -1).any(axis=1)
+        for name, values in ours.items()
+    ]
+    check = f"records: MRPC {split}: of Google's {count:,} records"
+    fidelity(f"{check}, those with other values", np.any(wrong, 0).sum(), 0)
+    pairs = zip(encode_batch(SCHEMA, ours), theirs, strict=True)
+    fidelity(
+        f"{check}, those with other bytes (the order of the map aside)",
+        sum(entries(mine) != entries(other) for mine, other in pairs),
+        0,
+    )
+
+
+def unmasked(batch):
+    """The two texts of each pre-training example, masked words restored."""
+    for row in range(len(batch["input_ids"])):
+        ids = batch["input_ids"][row].copy()
+        real = batch["masked_lm_weights"][row] > 0
+        positions = batch["masked_lm_positions"][row][real]
+        ids[positions] = batch["masked_lm_ids"][row][real]
+        second = batch["segment_ids"][row] == 1
+        first = (batch["input_mask"][row] == 1) & ~second
+        # Without [CLS] and [SEP].
+        yield ids[first][1:-1].tolist(), ids[second][:-1].tolist()
+
+
+def contains(run, part):
+    return any(
+        run[start : start + len(part)] == part
+        for start in range(len(run) - len(part) + 1)
+    )
+
+
+def test_texts_of_pretraining_records(shared_data, tokenizer, fidelity):
+    """Which sentences pair up is a matter of seeds; what they are is not."""
+    folder = shared_data / "google_bert_outputs" / "pretraining"
+    batch = parse(
+        pretraining_schema(128, 20), serialized(folder / "tf_examples.tfrecord")
+    )
+    text = shared_data / "pretraining_text" / "sample_text.txt"
+    documents = [
+        [i for line in document.splitlines() for i in tokenizer.encode(line)]
+        for document in text.read_text(encoding="utf-8").split("\n\n")
+    ]
+    texts = [part for pair in unmasked(batch) for part in pair]
+    assert len(texts) == 120
+    assert all(texts)
+    strange = [
+        part
+        for part in texts
+        if not any(contains(document, part) for document in documents)
+    ]
+    fidelity(
+        "records: pre-training: of the 120 texts in Google's 60 records, "
+        "those that are no run of our pieces of sample_text.txt",
+        len(strange),
+        0,
+    )
