@@ -244,7 +244,8 @@ def test_atomic_writer_says_where_it_cannot_write(tmp_path, path):
 
 def test_local_files_need_no_tensorflow(tmp_path):
     program = (
-        "import sys; from bert_tf import files; from bert_tf.data import records;"
+        "import sys; from bert_tf import files;"
+        "from bert_tf.data import records;"
         f"w = records.RecordWriter({str(tmp_path / 'f.gz')!r});"
         "w.__enter__(); w.write(b'x'); w.__exit__(None, None, None);"
         f"records.verify(files.expand({str(tmp_path)!r} + '/*')[0]);"

@@ -29,6 +29,7 @@ from bert_tf.data.schema import pretraining_schema
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
+from bert_tf.training.weights import restore
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -241,7 +242,7 @@ def test_the_release_is_a_model_of_its_own(done, inputs):
     model.build()
     variables = checkpoint_variables(model)
     prefix = checkpoints.find(str(folder))
-    report = checkpoints.restore(variables, prefix)
+    report = restore(variables, checkpoints.Reader(prefix))
     assert report.missing == report.left_over == ()
     assert set(read(prefix)) == set(variables)
     trained = read(done / "model.ckpt-6")
@@ -254,7 +255,7 @@ def test_evaluation_equals_the_model_on_the_held_out_file(done, inputs):
     model = BertPretrainer(BertConfig.from_dict(CONFIG))
     model.build()
     prefix = checkpoints.find(str(done / "release"))
-    checkpoints.restore(checkpoint_variables(model), prefix)
+    restore(checkpoint_variables(model), checkpoints.Reader(prefix))
     spec = {
         feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
         for feature in pretraining_schema(LENGTH, PREDICTIONS)

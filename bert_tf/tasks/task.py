@@ -25,9 +25,10 @@ class Task(abc.ABC):
     `outputs` what the model returns for them.
     """
 
-    # Variables that an `init_checkpoint` may lack, as a regular expression:
-    # a new head is trained from scratch, half an encoder is a mistake.
-    new_variables: str = r"(?!bert/)"
+    # Variables that an `init_checkpoint` may lack, as a regular expression: a
+    # new head is trained from scratch, and so is the pooler of models that
+    # had none; half an encoder is a mistake.
+    new_variables: str = r"(?!bert/(embeddings|encoder)/)"
 
     @property
     @abc.abstractmethod

@@ -81,7 +81,12 @@ class BertTokenizer(keras.layers.Layer):
                 "Expected max_seq_length of at least 3, for [CLS] and two "
                 f"[SEP]. Received: {max_seq_length}"
             )
-        vocab = _vocab(vocabulary)
+        vocab = wordpiece.load_vocab(vocabulary)
+        wordpiece.require_special_tokens(
+            vocab,
+            ("[PAD]", "[UNK]", "[CLS]", "[SEP]"),
+            wordpiece.source_of(vocabulary),
+        )
         self.vocabulary = tuple(vocab)
         self.max_seq_length = max_seq_length
         self._normalizer = normalization.Normalizer(
@@ -315,23 +320,6 @@ def _is_symbolic(inputs) -> bool:
         isinstance(part, keras.KerasTensor)
         for part in keras.tree.flatten(inputs)
     )
-
-
-def _vocab(vocabulary) -> dict[str, int]:
-    """Returns token -> id of a path or of a list of tokens."""
-    if isinstance(vocabulary, str | os.PathLike):
-        vocab, where = wordpiece.load_vocab(vocabulary), vocabulary
-    else:
-        vocab = {token: index for index, token in enumerate(vocabulary)}
-        where = "a list"
-        if len(vocab) < len(vocabulary):
-            raise InputError(
-                "Expected every token of the vocabulary once. Received: "
-                f"{len(vocabulary)} tokens, {len(vocab)} of them different"
-            )
-    names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    wordpiece.require_special_tokens(vocab, names, where)
-    return vocab
 
 
 def _wordpiece_tokenizer(

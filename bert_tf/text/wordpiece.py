@@ -1,14 +1,14 @@
 """WordPiece tokenization in Python, with character offsets on request."""
 
-import errno
 import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.text import normalization
 
@@ -56,7 +56,8 @@ class FullTokenizer:
     """Basic tokenization, then WordPiece: the original's tokenizer.
 
     Args:
-      vocab_file: A file with one token a line; see `load_vocab`.
+      vocab_file: A file with one token a line, or the tokens in the order of
+        their ids; see `load_vocab`.
       do_lower_case: Whether the vocabulary is an uncased one.
       strip_accents: Whether to drop accents; None does as `do_lower_case`.
       unk_token: Stands for a word that no pieces spell, and for a word of
@@ -68,14 +69,14 @@ class FullTokenizer:
 
     def __init__(
         self,
-        vocab_file: str | os.PathLike[str],
+        vocab_file: str | os.PathLike[str] | Sequence[str],
         do_lower_case: bool = True,
         strip_accents: bool | None = None,
         unk_token: str = "[UNK]",
     ):
         self._arguments = (vocab_file, do_lower_case, strip_accents, unk_token)
         self.vocab = load_vocab(vocab_file)
-        require_special_tokens(self.vocab, [unk_token], vocab_file)
+        require_special_tokens(self.vocab, [unk_token], source_of(vocab_file))
         self.inv_vocab = list(self.vocab)
         self.unk_token = unk_token
         self._normalizer = normalization.Normalizer(
@@ -167,37 +168,50 @@ class FullTokenizer:
         return "", start
 
 
-def load_vocab(path: str | os.PathLike[str]) -> dict[str, int]:
+def load_vocab(
+    vocabulary: str | os.PathLike[str] | Sequence[str],
+) -> dict[str, int]:
     """Reads a vocabulary: one token a line, whose id is the line's number.
 
     White space around a token is no part of it. A blank line is a token that
     never occurs (Google's Chinese vocabulary has one).
 
     Args:
-      path: A local path, or one that TensorFlow reads ("gs://...").
+      vocabulary: A path, local or one that TensorFlow reads ("gs://..."); or
+        the tokens themselves, in the order of their ids.
 
     Returns:
       The tokens, in the order of their ids.
 
     Raises:
-      InputError: If the file is missing, is empty, is not UTF-8 or holds a
+      InputError: If the file is missing, is not UTF-8, holds no token or one
         token twice.
     """
+    where = source_of(vocabulary)
+    if isinstance(vocabulary, (str, os.PathLike)):
+        vocabulary = list(_read_tokens(where))
     vocab: dict[str, int] = {}
-    for index, token in enumerate(_read_tokens(path)):
+    for index, token in enumerate(vocabulary):
         if token in vocab:
             raise InputError(
                 "Expected every token of the vocabulary once. Received: "
                 f"{token!r} on lines {vocab[token] + 1} and {index + 1} of "
-                f"{path}; change one of them to an unused name, so that the "
+                f"{where}; change one of them to an unused name, so that the "
                 "ids behind it stay"
             )
         vocab[token] = index
     if not vocab:
         raise InputError(
-            f"Expected a token on every line of {path}. Received: an empty file"
+            f"Expected a token on every line of {where}. Received: nothing"
         )
     return vocab
+
+
+def source_of(vocabulary: str | os.PathLike[str] | Sequence[str]) -> str:
+    """What a message calls the origin of a vocabulary."""
+    if isinstance(vocabulary, (str, os.PathLike)):
+        return str(vocabulary)
+    return "a list of tokens"
 
 
 def require_special_tokens(
@@ -252,9 +266,11 @@ def _flatten(ids: Iterable[tuple[int, ...]]) -> list[int]:
     return list(itertools.chain.from_iterable(ids))
 
 
-def _read_tokens(path: str | os.PathLike[str]) -> Iterator[str]:
+def _read_tokens(path: str) -> Iterator[str]:
     """Yields the stripped lines; a line ends at "\\n" and nowhere else."""
-    for number, line in enumerate(_read_lines(path), start=1):
+    with files.open_read(path) as file:
+        lines = file.readlines()
+    for number, line in enumerate(lines, start=1):
         try:
             yield line.decode("utf-8").strip()
         except UnicodeDecodeError as error:
@@ -262,24 +278,3 @@ def _read_tokens(path: str | os.PathLike[str]) -> Iterator[str]:
                 f"Expected UTF-8. Received: byte 0x{line[error.start]:02x} at "
                 f"{path}:{number}; convert the file to UTF-8"
             ) from None
-
-
-def _read_lines(path: str | os.PathLike[str]) -> list[bytes]:
-    """Reads a whole file, from TensorFlow's file systems if need be."""
-    try:
-        with _open(str(path)) as file:
-            return file.readlines()
-    except OSError as error:
-        raise InputError(
-            f"Expected a vocabulary at {path}. Received: {error.strerror}"
-        ) from None
-
-
-def _open(path: str) -> BinaryIO:
-    if "://" not in path:
-        return open(path, "rb")
-    import tensorflow as tf
-
-    if not tf.io.gfile.exists(path):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    return tf.io.gfile.GFile(path, "rb")

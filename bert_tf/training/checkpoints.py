@@ -10,10 +10,9 @@ Files are written aside and renamed, the index last: a reader finds a whole
 checkpoint or none.
 """
 
-import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -24,9 +23,6 @@ from bert_tf.errors import InputError
 
 INDEX = ".index"
 DATA = ".data-00000-of-00001"
-# What a training checkpoint holds beside weights.
-BOOKKEEPING = re.compile(r"^(global_step|training_state/.*|.*/adam_[mv])$")
-
 # What TensorFlow raises for a damaged file; LookupError where it is too short.
 _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
@@ -140,10 +136,14 @@ def _require_plain(path: str) -> None:
 
 
 class Reader:
-    """The tensors of one checkpoint.
+    """The tensors of one checkpoint: a `Weights`.
 
     Args:
       prefix: Path without `.index`.
+
+    Attributes:
+      path: The prefix.
+      shapes: Dict from name to shape.
 
     Raises:
       InputError: The files cannot be read.
@@ -151,7 +151,7 @@ class Reader:
 
     def __init__(self, prefix: str):
         _require_plain(prefix)
-        self.prefix = prefix
+        self.path = prefix
         try:
             self._reader = tf.train.load_checkpoint(prefix)
         except _UNREADABLE as error:
@@ -165,7 +165,12 @@ class Reader:
         try:
             return self._reader.get_tensor(name)
         except _UNREADABLE as error:
-            raise InputError(_unreadable(self.prefix, error)) from error
+            raise InputError(_unreadable(self.path, error)) from error
+
+
+def open_checkpoint(path: str) -> Reader:
+    """Opens the checkpoint that `path` means; see `find`."""
+    return Reader(find(path))
 
 
 def _unreadable(prefix: str, error: Exception) -> str:
@@ -174,86 +179,6 @@ def _unreadable(prefix: str, error: Exception) -> str:
         f"cannot read checkpoint {prefix}: {reason}; the file is damaged or "
         "not a TensorFlow checkpoint"
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What became of each name when weights were read.
-
-    Attributes:
-      filled: Variables that took their value from the checkpoint.
-      missing: Variables that the checkpoint does not have.
-      left_over: Weights of the checkpoint that the model does not have;
-        optimizer slots and counters are not counted.
-    """
-
-    filled: tuple[str, ...]
-    missing: tuple[str, ...]
-    left_over: tuple[str, ...]
-
-    def __str__(self) -> str:
-        text = f"{len(self.filled)} variables filled"
-        for what in ("missing", "left_over"):
-            names = getattr(self, what)
-            title = what.replace("_", " ")
-            text += f", {len(names)} {title}"
-            if names:
-                shown = ", ".join(names[:4]) + (", ..." if names[4:] else "")
-                text += f" ({shown})"
-        return text
-
-
-def restore(variables: Mapping, prefix: str, may_lack: str = "") -> Report:
-    """Fills variables from a checkpoint; changes none if one does not fit.
-
-    Args:
-      variables: Dict from name to variable.
-      prefix: Path without `.index`.
-      may_lack: Regular expression: names that match it may be missing and
-        then keep their value. Empty: none may.
-
-    Returns:
-      What was filled, missing and left over.
-
-    Raises:
-      InputError: A shape differs or a variable is missing.
-    """
-    reader = Reader(prefix)
-    filled = [name for name in variables if name in reader]
-    missing = [name for name in variables if name not in reader]
-    _check_missing(missing, may_lack, prefix, len(variables))
-    for name in filled:
-        ours, theirs = tuple(variables[name].shape), reader.shapes[name]
-        if ours != tuple(theirs):
-            raise InputError(
-                f"checkpoint {prefix} was made with another configuration: "
-                f"expected {name} of shape {list(ours)}. Received: {theirs}; "
-                "give that configuration, or another checkpoint or directory"
-            )
-    values = {name: reader[name] for name in filled}
-    for name, value in values.items():
-        variables[name].assign(value)
-    left_over = sorted(
-        name
-        for name in reader.shapes
-        if name not in variables and not BOOKKEEPING.match(name)
-    )
-    return Report(tuple(filled), tuple(missing), tuple(left_over))
-
-
-def _check_missing(
-    missing: Iterable[str], may_lack: str, prefix: str, total: int
-) -> None:
-    lacking = [
-        name for name in missing if not may_lack or not re.match(may_lack, name)
-    ]
-    if lacking:
-        raise InputError(
-            f"checkpoint {prefix} does not fit the model: it lacks "
-            f"{len(lacking)} of {total} variables, the first is "
-            f"{lacking[0]!r}; give the configuration that it was made with, "
-            "or another checkpoint"
-        )
 
 
 class CheckpointManager:

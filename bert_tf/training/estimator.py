@@ -33,6 +33,7 @@ from bert_tf.training.distribution import (
 from bert_tf.training.hooks import Hook, NanWatch, NonFiniteError, StopSignal
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep
+from bert_tf.training.weights import Weights, restore
 
 # Called with batch_size, num_shards, shard and start_example: batches for one
 # replica, as data/pipeline.py makes them.
@@ -53,6 +54,7 @@ class Estimator:
       config: How to train.
       output_dir: Directory of the checkpoints.
       init_checkpoint: Where weights come from if `output_dir` has none.
+      open_checkpoint: Reads it; a TF1 checkpoint unless told.
 
     Attributes:
       model: The task's model.
@@ -71,6 +73,7 @@ class Estimator:
         config: TrainingConfig,
         output_dir: str,
         init_checkpoint: str | None = None,
+        open_checkpoint: Callable[[str], Weights] = checkpoints.open_checkpoint,
     ):
         self.task = task
         self.strategy = strategy
@@ -95,16 +98,20 @@ class Estimator:
         self._optimizer: Any = None
         self._own_checkpoint = self._manager.latest()
         self.weights_from = self._own_checkpoint
-        self._initialize(init_checkpoint)
+        self._initialize(init_checkpoint, open_checkpoint)
 
     # ------------------------------------------------------------ variables
 
-    def _initialize(self, init_checkpoint: str | None) -> None:
+    def _initialize(
+        self,
+        init_checkpoint: str | None,
+        open_checkpoint: Callable[[str], Weights],
+    ) -> None:
         """Own checkpoint first, else the initial one, else random weights."""
         own = self._own_checkpoint
         if own is not None:
-            report = checkpoints.restore(self._weights, own)
             state = checkpoints.Reader(own)
+            report = restore(self._weights, state)
             self.step = int(state["global_step"])
             if EXAMPLES_SEEN in state:
                 self.examples_seen = int(state[EXAMPLES_SEEN])
@@ -119,13 +126,10 @@ class Estimator:
                     self._manager.directory,
                 )
         elif init_checkpoint:
-            self.weights_from = checkpoints.find(init_checkpoint)
-            report = checkpoints.restore(
-                self._weights,
-                self.weights_from,
-                may_lack=self.task.new_variables,
-            )
-            logging.info("Weights from %s: %s", self.weights_from, report)
+            weights = open_checkpoint(init_checkpoint)
+            self.weights_from = weights.path
+            report = restore(self._weights, weights, self.task.new_variables)
+            logging.info("Weights from %s: %s", weights.path, report)
         else:
             logging.info(
                 "Random weights: %d variables, %s parameters",
@@ -141,7 +145,7 @@ class Estimator:
         logging.info("%s", self._optimizer.describe())
         self._optimizer.iterations.assign(self.step)
         if self._own_checkpoint is not None:
-            checkpoints.restore(self._slots(), self._own_checkpoint)
+            restore(self._slots(), checkpoints.Reader(self._own_checkpoint))
 
     def _slots(self) -> dict[str, Any]:
         names = {v.path: name for name, v in self._weights.items()}

@@ -286,7 +286,7 @@ def test_graph_holds_only_what_tensorflow_serving_knows(tmp_path):
     ("vocab", "arguments", "message"),
     [
         (["[UNK]", "a"], {}, r"\[PAD\] \[CLS\] \[SEP\]"),
-        ([*SPECIAL, "a", "a"], {}, "6 tokens, 5 of them different"),
+        ([*SPECIAL, "a", "a"], {}, "'a' on lines 5 and 6 of a list"),
         ([*SPECIAL, "a" * 300], {}, "exceeds"),
         (SPECIAL, {"max_seq_length": 2}, "Received: 2"),
         ("nowhere.txt", {}, "No such file"),

@@ -202,7 +202,7 @@ def test_vocab_lines_are_stripped_and_end_at_line_feeds(tmp_path):
     [
         (b"[UNK]\nab\nc\nab \n", r"'ab' on lines 2 and 4"),
         (b"[UNK]\n\n\n", r"'' on lines 2 and 3"),
-        (b"", "an empty file"),
+        (b"", "Received: nothing"),
         (b"[UNK]\nok\n\xc3(\n", r"byte 0xc3 at .*vocab\.txt:3"),
         (b"a\nb\n", r"Expected \[UNK\]"),
     ],
@@ -214,6 +214,21 @@ def test_unusable_vocabularies(tmp_path, content, message):
         FullTokenizer(path)
     assert "\n" not in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+def test_a_vocabulary_may_be_a_list(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[UNK]\na\n##b\n")
+    tokenizer = FullTokenizer(["[UNK]", "a", "##b"])
+    assert tokenizer.vocab == load_vocab(path)
+    assert tokenizer.tokenize("ab A c") == ["a", "##b", "a", "[UNK]"]
+    for tokens, message in [
+        (["[UNK]", "a", "a"], "'a' on lines 2 and 3 of a list of tokens"),
+        (["a"], r"Expected \[UNK\].* from a list of tokens"),
+        ([], "Received: nothing"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            FullTokenizer(tokens)
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

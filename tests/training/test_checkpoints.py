@@ -17,6 +17,7 @@ from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 from bert_tf.training.checkpoints import CheckpointManager, Reader
+from bert_tf.training.weights import BOOKKEEPING, restore
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNEL = np.arange(15, dtype="float32").reshape(3, 5)
@@ -202,66 +203,6 @@ def test_too_much_to_be_found(tmp_path):
         checkpoints.find(str(tmp_path))
 
 
-# Restoring.
-
-
-def test_variables_take_their_values(tmp_path):
-    prefix = str(tmp_path / "model.ckpt")
-    extra = {
-        "cls/kernel": KERNEL,
-        "global_step": np.int64(3),
-        "bert/kernel/adam_m": KERNEL,
-        "training_state/examples_seen": np.int64(9),
-    }
-    checkpoints.write(prefix, {**TENSORS, **extra})
-    ours = variables()
-    report = checkpoints.restore(ours, prefix)
-    for name, value in TENSORS.items():
-        np.testing.assert_array_equal(ours[name], value)
-    assert report.filled == tuple(TENSORS)
-    assert report.missing == ()
-    assert report.left_over == ("cls/kernel",)
-    assert str(report) == (
-        "2 variables filled, 0 missing, 1 left over (cls/kernel)"
-    )
-
-
-def test_a_head_may_be_missing_if_so_it_is_said(tmp_path):
-    prefix = str(tmp_path / "model.ckpt")
-    checkpoints.write(prefix, {"bert/kernel": KERNEL})
-    ours = variables()
-    report = checkpoints.restore(ours, prefix, may_lack=r"(?!bert/)")
-    assert report.missing == ("head/bias",)
-    np.testing.assert_array_equal(ours["bert/kernel"], KERNEL)
-    assert (ours["head/bias"].numpy() == 7).all()
-
-
-@pytest.mark.parametrize("may_lack", ["", r"(?!head/)"])
-def test_nothing_else_may_be_missing(tmp_path, may_lack):
-    prefix = str(tmp_path / "model.ckpt")
-    checkpoints.write(prefix, {"bert/kernel": KERNEL})
-    ours = variables()
-    with pytest.raises(InputError, match=r"lacks 1 of 2 .* 'head/bias'; give"):
-        checkpoints.restore(ours, prefix, may_lack)
-    assert_untouched(ours)
-
-
-def test_another_shape_changes_nothing(tmp_path):
-    prefix = str(tmp_path / "model.ckpt")
-    checkpoints.write(prefix, {**TENSORS, "head/bias": np.ones(6, "float32")})
-    ours = variables()
-    with pytest.raises(
-        InputError, match=r"head/bias of shape \[5\]. Received: \[6\]; give"
-    ):
-        checkpoints.restore(ours, prefix)
-    assert_untouched(ours)
-
-
-def test_a_long_report_names_four(tmp_path):
-    report = checkpoints.Report((), tuple("abcde"), ())
-    assert "5 missing (a, b, c, d, ...)" in str(report)
-
-
 # Damage.
 
 
@@ -301,7 +242,7 @@ def test_a_damaged_file_is_said_to_be_so(tmp_path, damage, ending):
         read(prefix)
     ours = variables()
     with pytest.raises(InputError, match=r"model\.ckpt-5"):
-        checkpoints.restore(ours, str(prefix))
+        restore(ours, Reader(str(prefix)))
     assert_untouched(ours)
 
 
@@ -315,7 +256,7 @@ def test_damage_far_behind_changes_nothing(tmp_path):
     path.write_bytes(data)
     ours = variables()
     with pytest.raises(InputError, match="damaged"):
-        checkpoints.restore(ours, str(prefix))
+        restore(ours, Reader(str(prefix)))
     assert_untouched(ours)
 
 
@@ -455,7 +396,7 @@ def test_we_restore_what_tf1s_saver_wrote(tmp_path):
     manager = CheckpointManager(str(tmp_path))
     assert manager.latest() == manager.prefix(6)
     ours = variables()
-    report = checkpoints.restore(ours, manager.prefix(6))
+    report = restore(ours, Reader(manager.prefix(6)))
     np.testing.assert_array_equal(ours["bert/kernel"], KERNEL)
     assert report.left_over == ()
 
@@ -472,7 +413,7 @@ def pretrainer(shared_data):
 
 def test_tf1s_pretraining_checkpoint_fills_a_pretrainer(pretrainer):
     ours, prefix = pretrainer
-    report = checkpoints.restore(ours, prefix)
+    report = restore(ours, Reader(prefix))
     assert set(report.filled) == set(ours)
     assert report.missing == report.left_over == ()
     theirs = Reader(prefix)
@@ -497,6 +438,6 @@ def test_the_originals_variables_are_ours_by_name_and_shape(shared_data):
     weights = {
         name: shape
         for name, shape in trained.items()
-        if not checkpoints.BOOKKEEPING.match(name)
+        if not BOOKKEEPING.match(name)
     }
     assert weights == ours

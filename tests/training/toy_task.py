@@ -49,6 +49,7 @@ class ToyTask(Task):
         Feature("weight", (), "float32"),
     )
     loss_names = ("class_loss", "size_loss")
+    new_variables = "head/"
 
     def __init__(self, dropout_rate: float = 0.0, classes: int = CLASSES):
         self.dropout_rate = dropout_rate
