@@ -1,0 +1,279 @@
+"""The model, its losses and its training against numbers of other programs.
+
+The forward pass against google-research/bert's own code; gradients and steps
+of training against Hugging Face's PyTorch model in float64, with the same
+weights; see tests/golden/README.md. Runs on every Keras backend.
+"""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertPretrainer
+from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay
+
+# How the steps of oracle_training.npz were made.
+STEPS, WARMUP, PEAK = 20, 5, 0.004
+TASK_INPUTS = (
+    "input_ids",
+    "input_mask",
+    "segment_ids",
+    "masked_lm_positions",
+    "masked_lm_ids",
+    "masked_lm_weights",
+    "next_sentence_labels",
+)
+
+
+@pytest.fixture(scope="module")
+def oracle(google_oracle):
+    """Config without dropout, weights, inputs, the original's outputs."""
+    config, arrays = google_oracle
+    config = dataclasses.replace(
+        config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    return config, part_of(arrays, "weights"), part_of(arrays, "expected")
+
+
+@pytest.fixture(scope="module")
+def torch_numbers(golden):
+    """Hugging Face's gradients, steps, and weights after them."""
+    arrays = np.load(golden / "oracle_training.npz")
+    return {
+        part: part_of(arrays, part) for part in ("gradients", "steps", "after")
+    }
+
+
+def part_of(arrays, prefix):
+    """The arrays PREFIX/NAME of a file, by NAME."""
+    return {
+        key.removeprefix(f"{prefix}/"): arrays[key]
+        for key in arrays.files
+        if key.startswith(f"{prefix}/")
+    }
+
+
+def filled(model, weights):
+    if not model.built:
+        model.build()
+    for name, variable in checkpoint_variables(model).items():
+        variable.assign(weights[name])
+    return model
+
+
+def numpy_of(tree):
+    return keras.tree.map_structure(ops.convert_to_numpy, tree)
+
+
+def gap(ours, theirs):
+    return np.abs(np.reshape(ours, np.shape(theirs)) - theirs).max()
+
+
+def outputs_of(config: BertConfig, weights, expected) -> dict[str, np.ndarray]:
+    """What the original's expected.npz holds, computed by our models."""
+    batch = {n: ops.convert_to_tensor(expected[n]) for n in TASK_INPUTS}
+    encoder = filled(BertModel(config, output_hidden_states=True), weights)
+    encoded = numpy_of(encoder(batch))
+    embedded, *layers = encoded["hidden_states"]
+    task = PretrainingTask(config, *batch["masked_lm_positions"].shape)
+    logits = filled(task.build_model(), weights)(batch)
+    losses = task.score(numpy_of(task.predictions(batch, logits)))
+    return {
+        "embedding_output": embedded,
+        "all_encoder_layers": np.stack(layers),
+        "sequence_output": encoded["sequence_output"],
+        "pooled_output": encoded["pooled_output"],
+        **{
+            f"{head}_log_probs": numpy_of(
+                ops.log_softmax(logits[f"{head}_logits"])
+            )
+            for head in ("masked_lm", "next_sentence")
+        },
+        **{name: losses[name] for name in task.loss_names},
+    }
+
+
+def test_every_array_of_the_original(oracle, fidelity):
+    config, weights, expected = oracle
+    ours = outputs_of(config, weights, expected)
+    assert sorted([*ours, *TASK_INPUTS]) == sorted(expected)
+    for name, values in ours.items():
+        fidelity(
+            f"model: Google's random model: {name}, largest difference",
+            gap(values, expected[name]),
+            2e-5,
+        )
+
+
+def test_from_the_originals_files(shared_data, oracle, fidelity):
+    """The same, with nothing but what Google's code wrote."""
+    checkpoints = pytest.importorskip("bert_tf.training.checkpoints")
+    folder = shared_data / "google_oracle"
+    reader = checkpoints.Reader(checkpoints.find(str(folder)))
+    config = BertConfig.from_json_file(folder / "bert_config.json")
+    expected = np.load(folder / "expected.npz")
+    differing = [
+        name
+        for name, values in oracle[1].items()
+        if not np.array_equal(reader[name], values)
+    ]
+    assert sorted(reader.shapes) == sorted(oracle[1])
+    fidelity(
+        "checkpoints: Google's random model, its TF1 files against the copy "
+        "in tests/golden: tensors that differ",
+        len(differing),
+        0,
+    )
+    ours = outputs_of(config, reader, expected)
+    fidelity(
+        "checkpoints: Google's random model read from its TF1 files: largest "
+        "difference over every array of expected.npz",
+        max(gap(values, expected[name]) for name, values in ours.items()),
+        2e-5,
+    )
+
+
+# Training.
+
+
+@keras.saving.register_keras_serializable("tests")
+class GradientsInPlace(keras.optimizers.Optimizer):
+    """One step puts the gradients where the weights were."""
+
+    def __init__(self, learning_rate=1.0, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign(variable, ops.convert_to_tensor(gradient))
+
+
+def masked_lm_loss(labels, logits):
+    """Per example, so that the mean over the batch is the original's loss.
+
+    Args:
+      labels: [B, P, 2], ids and weights.
+      logits: [B, P, V].
+    """
+    ids, weights = labels[..., 0], labels[..., 1]
+    each = keras.losses.sparse_categorical_crossentropy(
+        ids, logits, from_logits=True
+    )
+    return ops.sum(each * weights, -1) / ops.mean(ops.sum(weights, -1))
+
+
+def next_sentence_loss(labels, logits):
+    """[B, 1] and [B, 2] -> [B]."""
+    return keras.losses.sparse_categorical_crossentropy(
+        labels[:, 0], logits, from_logits=True
+    )
+
+
+def fitted(oracle, optimizer, steps):
+    """Trains by compile and fit; returns the weights and the losses."""
+    config, weights, expected = oracle
+    model = filled(BertPretrainer(config), weights)
+    model.compile(
+        optimizer,
+        # To trace a single step takes longer than to run it.
+        run_eagerly=steps == 1,
+        loss={
+            "masked_lm_logits": masked_lm_loss,
+            "next_sentence_logits": next_sentence_loss,
+        },
+    )
+    ids, word_weights = expected["masked_lm_ids"], expected["masked_lm_weights"]
+    history = model.fit(
+        {name: expected[name] for name in TASK_INPUTS[:4]},
+        {
+            "masked_lm_logits": np.stack([ids, word_weights], -1),
+            "next_sentence_logits": expected["next_sentence_labels"],
+        },
+        batch_size=len(ids),
+        epochs=steps,
+        shuffle=False,
+        verbose=0,
+    )
+    variables = checkpoint_variables(model)
+    return {k: numpy_of(v) for k, v in variables.items()}, history.history
+
+
+def test_every_gradient(oracle, torch_numbers, fidelity):
+    """Of the sum of both losses, in every variable."""
+    ours, _ = fitted(oracle, GradientsInPlace(), steps=1)
+    theirs = torch_numbers["gradients"]
+    assert sorted(ours) == sorted(theirs)
+    size = max(np.abs(gradient).max() for gradient in theirs.values())
+    fidelity(
+        f"model: gradients of the pre-training loss in all {len(ours)} "
+        "variables, largest difference over the largest gradient",
+        max(gap(ours[name], theirs[name]) for name in theirs) / size,
+        1e-5,
+    )
+    fidelity(
+        "model: gradients of the pre-training loss, norm of the difference "
+        "over the norm, in the worst variable",
+        max(
+            np.linalg.norm(ours[name] - theirs[name])
+            / max(np.linalg.norm(theirs[name]), 1e-3)
+            for name in theirs
+        ),
+        2e-5,
+    )
+
+
+def adam():
+    return AdamWeightDecay(
+        WarmupLinearDecay(PEAK, STEPS, WARMUP), global_clipnorm=1.0
+    )
+
+
+def test_20_steps_of_fit(oracle, torch_numbers, fidelity):
+    weights, history = fitted(oracle, adam(), STEPS)
+    steps, after = torch_numbers["steps"], torch_numbers["after"]
+    check = "model: 20 steps of compile and fit from Google's random model"
+    losses = steps["masked_lm_loss"] + steps["next_sentence_loss"]
+    fidelity(
+        f"{check}: loss of the worst step",
+        gap(np.array(history["loss"]), losses),
+        2e-5,
+    )
+    fidelity(
+        f"{check}: weights after them, largest difference",
+        max(gap(weights[name], after[name]) for name in after),
+        2e-5,
+    )
+
+
+def test_20_steps_of_the_scripts(oracle, torch_numbers, fidelity):
+    tf = pytest.importorskip("tensorflow")
+    step = pytest.importorskip("bert_tf.training.step")
+    config, weights, expected = oracle
+    batch = {name: expected[name] for name in TASK_INPUTS}
+    task = PretrainingTask(config, *batch["masked_lm_positions"].shape)
+    model = filled(task.build_model(), weights)
+    optimizer = adam()
+    optimizer.build(model.trainable_variables)
+    data = tf.data.Dataset.from_tensors(batch).repeat()
+    records = step.TrainingStep(
+        task, model, optimizer, tf.distribute.get_strategy()
+    ).run(iter(data), tf.constant(STEPS))
+    steps, after = torch_numbers["steps"], torch_numbers["after"]
+    check = "model: 20 steps of run_pretraining.py's loop"
+    for name in steps:
+        fidelity(
+            f"{check}: {name} of the worst step",
+            gap(records[name].numpy(), steps[name]),
+            2e-5,
+        )
+    ours = checkpoint_variables(model)
+    fidelity(
+        f"{check}: weights after them, largest difference",
+        max(gap(numpy_of(ours[name]), after[name]) for name in after),
+        2e-5,
+    )
