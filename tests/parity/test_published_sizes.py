@@ -1,0 +1,159 @@
+"""Every model that Google published: its variables and how many weights.
+
+The names, shapes and totals are those of google-research/bert's checkpoints.
+No memory is taken: variables are made in a scope that never fills them.
+"""
+
+import functools
+import math
+
+import keras
+import pytest
+
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertPretrainer
+from bert_tf.modeling import checkpoint_variables
+
+UNCASED, CASED = 30522, 28996
+CHINESE, MULTILINGUAL_CASED, MULTILINGUAL_UNCASED = 21128, 119547, 105879
+# Size and vocabulary -> weights of the encoder, and with both heads. Whole
+# words were masked for two more models of the large size.
+PUBLISHED = {
+    ("base", UNCASED): (109_482_240, 110_106_428),
+    ("base", CASED): (108_310_272, 108_932_934),
+    ("large", UNCASED): (335_141_888, 336_226_108),
+    ("large", CASED): (333_579_264, 334_661_958),
+    ("base", CHINESE): (102_267_648, None),
+    ("base", MULTILINGUAL_CASED): (177_853_440, None),
+    ("base", MULTILINGUAL_UNCASED): (167_356_416, None),
+    ("tiny", UNCASED): (4_385_920, None),
+    ("mini", UNCASED): (11_170_560, None),
+    ("small", UNCASED): (28_763_648, None),
+    ("medium", UNCASED): (41_373_184, None),
+}
+SMALL = [
+    f"L-{layers}_H-{width}_A-{width // 64}"
+    for layers in (2, 4, 6, 8, 10, 12)
+    for width in (128, 256, 512, 768)
+]
+
+
+def dense(name, inputs, outputs):
+    return {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
+
+
+def layer_norm(name, width):
+    return {f"{name}/LayerNorm/{part}": (width,) for part in ("gamma", "beta")}
+
+
+def originals_variables(config: BertConfig) -> dict[str, tuple[int, ...]]:
+    """Name -> shape, written down from a released checkpoint."""
+    width, inner = config.hidden_size, config.intermediate_size
+    shapes = {
+        "bert/embeddings/word_embeddings": (config.vocab_size, width),
+        "bert/embeddings/token_type_embeddings": (2, width),
+        "bert/embeddings/position_embeddings": (512, width),
+        **layer_norm("bert/embeddings", width),
+    }
+    for index in range(config.num_hidden_layers):
+        layer = f"bert/encoder/layer_{index}"
+        for part in ("query", "key", "value"):
+            shapes |= dense(f"{layer}/attention/self/{part}", width, width)
+        shapes |= dense(f"{layer}/attention/output/dense", width, width)
+        shapes |= layer_norm(f"{layer}/attention/output", width)
+        shapes |= dense(f"{layer}/intermediate/dense", width, inner)
+        shapes |= dense(f"{layer}/output/dense", inner, width)
+        shapes |= layer_norm(f"{layer}/output", width)
+    transform = "cls/predictions/transform"
+    return shapes | {
+        **dense("bert/pooler/dense", width, width),
+        **dense(f"{transform}/dense", width, width),
+        **layer_norm(transform, width),
+        "cls/predictions/output_bias": (config.vocab_size,),
+        "cls/seq_relationship/output_weights": (2, width),
+        "cls/seq_relationship/output_bias": (2,),
+    }
+
+
+@functools.cache
+def built_variables(config: BertConfig) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of a pre-training model, without its memory."""
+    with keras.StatelessScope(initialize_variables=False):
+        model = BertPretrainer(config)
+        model.build()
+        variables = checkpoint_variables(model)
+        return {name: tuple(v.shape) for name, v in variables.items()}
+
+
+def weights_in(shapes, prefix=""):
+    return sum(math.prod(s) for n, s in shapes.items() if n.startswith(prefix))
+
+
+@pytest.mark.parametrize(("size", "vocab_size"), PUBLISHED)
+def test_named_sizes(fidelity, size, vocab_size):
+    config = BertConfig.from_name(size, vocab_size)
+    shapes = built_variables(config)
+    encoder, both = PUBLISHED[size, vocab_size]
+    fidelity(
+        "model: weights of the encoder, Base to Medium, Chinese and "
+        "multilingual: difference from the published model, of 11",
+        abs(weights_in(shapes, "bert/") - encoder),
+        0,
+    )
+    assert config.num_parameters() == encoder
+    if both:
+        fidelity(
+            "model: weights with both heads, Base and Large, cased and "
+            "uncased: difference from the published model, of 4",
+            abs(weights_in(shapes) - both),
+            0,
+        )
+        assert config.num_parameters(with_pretraining_heads=True) == both
+
+
+@pytest.mark.parametrize(
+    ("size", "vocab_size"), [*PUBLISHED, *((n, UNCASED) for n in SMALL)]
+)
+def test_every_variable(fidelity, size, vocab_size):
+    """Including the 24 small models."""
+    config = BertConfig.from_name(size, vocab_size)
+    ours, theirs = built_variables(config), originals_variables(config)
+    fidelity(
+        "model: names and shapes of all variables, every published size and "
+        "vocabulary, the 24 small models too: those that differ",
+        len(ours.items() ^ theirs.items()),
+        0,
+    )
+    total = config.num_parameters(with_pretraining_heads=True)
+    assert total == weights_in(theirs)
+
+
+def released_variables(shared_data, file):
+    tf = pytest.importorskip("tensorflow")
+    path = shared_data / "google_bert_outputs" / file
+    return tf.train.load_checkpoint(str(path)).get_variable_to_shape_map()
+
+
+def test_release_of_bert_tiny(shared_data, fidelity):
+    """The names in a file that Google released, and in one that it trained."""
+    config = BertConfig.from_name("tiny", UNCASED)
+    ours = built_variables(config)
+    released = released_variables(shared_data, "bert_model.ckpt")
+    trained = released_variables(shared_data, "pretraining/model.ckpt-20")
+    slots = {
+        f"{name}/adam_{slot}": shape
+        for name, shape in ours.items()
+        for slot in "mv"
+    }
+    expected = ours | slots | {"global_step": ()}
+    for what, shapes, theirs in (
+        ("released", ours, released),
+        ("trained for 20 steps by its own code", expected, trained),
+    ):
+        theirs = {name: tuple(shape) for name, shape in theirs.items()}
+        fidelity(
+            f"checkpoints: BERT-Tiny as Google {what}: names and shapes that "
+            "differ from ours",
+            len(shapes.items() ^ theirs.items()),
+            0,
+        )
