@@ -1,122 +1,41 @@
-"""What stands on top of the encoder, and the models made of both.
+"""BERT with a head: the models for pre-training and for each kind of task.
 
-Layers carry the names of the original's scopes; the legend of shapes is at
-the top of `modeling.py`.
+Every model takes the dict of integers that `BertModel` takes and returns a
+dict of logits, float32 under any dtype policy. Its encoder is `model.bert`.
+The legend of shapes is at the top of `modeling.py`; C is the number of labels
+or of choices.
 """
 
 import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.layers import ACTIVATIONS, BertLayer, FromConfig
+from bert_tf.errors import InputError
+from bert_tf.head_layers import Logits, PretrainingHeads, SpanHead
+from bert_tf.layers import FromConfig, TakesFeatures, fold_in
 from bert_tf.modeling import BertModel
 
+# Where a head draws its dropout mask: a site beyond those of any encoder.
+HEAD_SITE = 1_000_000
 
-@keras.saving.register_keras_serializable("bert_tf")
-class Transform(BertLayer):
-    """The dense layer between encoder and vocabulary: `transform`."""
 
-    def __init__(self, config, **kwargs):
+class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
+    """The encoder, and on top of it what a subclass adds."""
+
+    def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(config, **kwargs)
-        self.dense = self.make_dense(self.config.hidden_size)
-        self.layer_norm = self.make_layer_norm()
+        self.bert = self.make_part(BertModel, "bert")
 
-    def build(self, input_shape=None):
-        self.dense.build((None, None, self.config.hidden_size))
-        self.layer_norm.build((None, None, self.config.hidden_size))
+    def freeze_pooler(self) -> None:
+        """For heads that do not look at it: it has no gradient.
 
-    def call(self, x):
-        """Maps floats [B, P, H] to [B, P, H]."""
-        return self.layer_norm(
-            ACTIVATIONS[self.config.hidden_act](self.dense(x))
-        )
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class MaskedLanguageModel(BertLayer):
-    """Scores every word of the vocabulary at the masked positions.
-
-    Source: section 3.1, task 1, of the paper; `get_masked_lm_output`.
-    """
-
-    def __init__(self, config, **kwargs):
-        super().__init__(config, **kwargs)
-        self.transform = self.make_part(Transform, "transform")
-
-    def build(self, input_shape=None):
-        self.transform.build()
-        self.output_bias = self.add_weight(
-            name="output_bias",
-            shape=(self.config.vocab_size,),
-            initializer="zeros",
-        )
-
-    def call(self, sequence_output, masked_lm_positions, word_embeddings):
-        """Scores the vocabulary.
-
-        The positions are gathered first: about one in seven is masked, and
-        the product with the vocabulary is the most expensive of the model.
-
-        Args:
-          sequence_output: Floats [B, S, H].
-          masked_lm_positions: Integers [B, P] in [0, S).
-          word_embeddings: The table of the encoder, floats [V, H]: input and
-            output share it.
-
-        Returns:
-          Logits, float32 [B, P, V].
+        It stays in the model, and in its checkpoints, as in the original.
         """
-        masked = ops.take_along_axis(
-            sequence_output, masked_lm_positions[..., None], axis=1
-        )  # [B, P, H]
-        logits = ops.matmul(
-            self.transform(masked),
-            ops.transpose(ops.cast(word_embeddings, self.compute_dtype)),
-        )  # [B, P, V]
-        return ops.cast(logits, "float32") + ops.cast(
-            self.output_bias, "float32"
-        )
+        self.bert.pooler.trainable = False
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class NextSentence(BertLayer):
-    """Scores "the second text follows" (0) against "is random" (1).
-
-    Source: section 3.1, task 2, of the paper; `get_next_sentence_output`.
-    """
-
-    def build(self, input_shape=None):
-        self.output_weights = self.add_weight(
-            name="output_weights",
-            shape=(2, self.config.hidden_size),
-            initializer=self.make_initializer(),
-        )
-        self.output_bias = self.add_weight(
-            name="output_bias", shape=(2,), initializer="zeros"
-        )
-
-    def call(self, pooled_output):
-        """Maps floats [B, H] to logits, float32 [B, 2]."""
-        logits = ops.matmul(pooled_output, ops.transpose(self.output_weights))
-        return ops.cast(logits + self.output_bias, "float32")
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class PretrainingHeads(BertLayer):
-    """Both pre-training heads: the scope `cls`."""
-
-    def __init__(self, config, **kwargs):
-        super().__init__(config, **kwargs)
-        self.masked_lm = self.make_part(MaskedLanguageModel, "predictions")
-        self.next_sentence = self.make_part(NextSentence, "seq_relationship")
-
-    def build(self, input_shape=None):
-        self.masked_lm.build()
-        self.next_sentence.build()
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class BertPretrainer(FromConfig, keras.Model):
+class BertPretrainer(HeadModel):
     """BERT with the masked-LM and next-sentence heads.
 
     Args:
@@ -130,11 +49,10 @@ class BertPretrainer(FromConfig, keras.Model):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
-        self.bert = self.make_part(BertModel, "bert")
         self.cls = self.make_part(PretrainingHeads, "cls")
 
     def build(self, input_shape=None):
-        self.bert.build()
+        self.bert.build(input_shape)
         self.cls.build()
 
     def call(self, inputs, training=False, seed=None):
@@ -142,7 +60,8 @@ class BertPretrainer(FromConfig, keras.Model):
 
         Args:
           inputs: Dict of integers: what `BertModel` takes, and
-            `masked_lm_positions` [B, P].
+            `masked_lm_positions` [B, P]. Without it every position is scored,
+            P = S, which takes more time and memory.
           training: Whether dropout is on.
           seed: Integer tensor [2] that decides every dropout mask, or None
             for the layers' own generators.
@@ -152,13 +71,225 @@ class BertPretrainer(FromConfig, keras.Model):
           `next_sentence_logits`, float32 [B, 2].
         """
         encoded = self.bert(inputs, training=training, seed=seed)
+        positions = inputs.get("masked_lm_positions")
+        if positions is not None:
+            positions = ops.convert_to_tensor(positions, "int32")
         return {
             "masked_lm_logits": self.cls.masked_lm(
                 encoded["sequence_output"],
-                ops.convert_to_tensor(inputs["masked_lm_positions"], "int32"),
+                positions,
                 self.bert.embeddings.word_embeddings,
             ),
             "next_sentence_logits": self.cls.next_sentence(
                 encoded["pooled_output"]
             ),
         }
+
+    def compute_output_shape(self, input_shape):
+        shape = input_shape["input_ids"]
+        scored = input_shape.get("masked_lm_positions", shape)
+        return {
+            "masked_lm_logits": (*scored, self.config.vocab_size),
+            "next_sentence_logits": (shape[0], 2),
+        }
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertClassifier(HeadModel):
+    """BERT that puts a text, or a pair of texts, into one of C classes.
+
+    Example:
+
+        config = BertConfig.from_name("tiny", vocab_size=30522)
+        model = BertClassifier(config, num_labels=2)
+        model.compile(
+            AdamWeightDecay(2e-5),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+        model.fit({"input_ids": ids, "input_mask": mask}, labels)
+
+    Source: figure 4 (a) and (b) of the paper; `create_model` of the
+    original's `run_classifier.py`.
+
+    Args:
+      config: A `BertConfig`, or the dict that its `to_dict` gave.
+      num_labels: Number of classes, C; 1 where a number is to be found.
+      dropout: Share of the values below the scores that training sets to 0.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig | dict,
+        num_labels: int,
+        dropout: float = 0.1,
+        name: str = "bert_classifier",
+        **kwargs,
+    ):
+        super().__init__(config, name=name, **kwargs)
+        if type(num_labels) is not int or num_labels < 1:
+            raise InputError(
+                "expected a positive integer as num_labels. Received: "
+                f"{num_labels!r}"
+            )
+        self.num_labels = num_labels
+        self.dropout = self.make_dropout(dropout)
+
+    def build(self, input_shape=None):
+        self.bert.build(input_shape)
+        self.add_output(self.num_labels)
+
+    def call(self, inputs, training=False, seed=None):
+        """Classifies each text.
+
+        Args:
+          inputs: What `BertModel` takes.
+          training: Whether dropout is on.
+          seed: Integer tensor [2] or None, see `BertPretrainer`.
+
+        Returns:
+          Dict of `logits`, float32 [B, C].
+        """
+        x = self.bert(inputs, training=training, seed=seed)["pooled_output"]
+        seed = fold_in(seed, HEAD_SITE)
+        x = self.dropout(x, training=training, seed=seed)
+        return {"logits": self.score(x)}
+
+    def compute_output_shape(self, input_shape):
+        return {"logits": (input_shape["input_ids"][0], self.num_labels)}
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_labels": self.num_labels,
+            "dropout": self.dropout.rate,
+        }
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertTokenClassifier(BertClassifier):
+    """BERT that puts every token into one of C classes.
+
+    Source: section 5.3 and figure 4 (d) of the paper. The arguments are those
+    of `BertClassifier`.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig | dict,
+        num_labels: int,
+        dropout: float = 0.1,
+        name: str = "bert_token_classifier",
+        **kwargs,
+    ):
+        super().__init__(config, num_labels, dropout, name=name, **kwargs)
+        self.freeze_pooler()
+
+    def call(self, inputs, training=False, seed=None):
+        """As `BertClassifier`, with `logits`, float32 [B, S, C]."""
+        x = self.bert(inputs, training=training, seed=seed)["sequence_output"]
+        seed = fold_in(seed, HEAD_SITE)
+        x = self.dropout(x, training=training, seed=seed)
+        return {"logits": self.score(x)}
+
+    def compute_output_shape(self, input_shape):
+        return {"logits": (*input_shape["input_ids"], self.num_labels)}
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertMultipleChoice(HeadModel):
+    """BERT that chooses among C continuations, scoring each on its own.
+
+    Source: section 4.4 of the paper.
+
+    Args:
+      config: A `BertConfig`, or the dict that its `to_dict` gave.
+      dropout: Share of the pooled values that training sets to 0.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig | dict,
+        dropout: float = 0.1,
+        name: str = "bert_multiple_choice",
+        **kwargs,
+    ):
+        super().__init__(config, name=name, **kwargs)
+        self.dropout = self.make_dropout(dropout)
+
+    def build(self, input_shape=None):
+        self.bert.build()
+        self.add_output(1)
+
+    def call(self, inputs, training=False, seed=None):
+        """Scores the choices.
+
+        Args:
+          inputs: What `BertModel` takes, with an axis more: [B, C, S]. Each
+            row of it holds the context and one of the choices.
+          training: Whether dropout is on.
+          seed: Integer tensor [2] or None, see `BertPretrainer`.
+
+        Returns:
+          Dict of `logits`, float32 [B, C].
+        """
+        choices = ops.shape(inputs["input_ids"])[1]
+        flat = {
+            name: ops.reshape(inputs[name], (-1, ops.shape(inputs[name])[2]))
+            for name in ("input_ids", "input_mask", "segment_ids")
+            if name in inputs
+        }  # [B * C, S]
+        x = self.bert(flat, training=training, seed=seed)["pooled_output"]
+        seed = fold_in(seed, HEAD_SITE)
+        x = self.dropout(x, training=training, seed=seed)  # [B * C, H]
+        return {"logits": ops.reshape(self.score(x), (-1, choices))}
+
+    def compute_output_shape(self, input_shape):
+        return {"logits": tuple(input_shape["input_ids"][:2])}
+
+    def get_config(self):
+        return {**super().get_config(), "dropout": self.dropout.rate}
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertSpanLabeler(HeadModel):
+    """BERT that finds the answer to a question in a text.
+
+    Source: section 4.2 of the paper; `create_model` of `run_squad.py`.
+
+    Args:
+      config: A `BertConfig`, or the dict that its `to_dict` gave.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig | dict,
+        name: str = "bert_span_labeler",
+        **kwargs,
+    ):
+        super().__init__(config, name=name, **kwargs)
+        self.cls = self.make_part(SpanHead, "cls")
+        self.freeze_pooler()
+
+    def build(self, input_shape=None):
+        self.bert.build(input_shape)
+        self.cls.build()
+
+    def call(self, inputs, training=False, seed=None):
+        """Scores every position, the question's and the padding's too.
+
+        Args:
+          inputs: What `BertModel` takes.
+          training: Whether dropout is on.
+          seed: Integer tensor [2] or None, see `BertPretrainer`.
+
+        Returns:
+          Dict of `start_logits` and `end_logits`, float32 [B, S].
+        """
+        encoded = self.bert(inputs, training=training, seed=seed)
+        logits = self.cls.squad(encoded["sequence_output"])  # [B, S, 2]
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+
+    def compute_output_shape(self, input_shape):
+        shape = tuple(input_shape["input_ids"])
+        return {"start_logits": shape, "end_logits": shape}

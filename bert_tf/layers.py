@@ -1,9 +1,12 @@
 """What every layer of BERT is made of: a config, a seed, the same parts."""
 
+from collections.abc import Mapping
+
 import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 
 ACTIVATIONS = {
     "gelu_tanh": lambda x: keras.activations.gelu(x, approximate=True),
@@ -108,3 +111,17 @@ class FromConfig:
 
 class BertLayer(FromConfig, keras.layers.Layer):
     """A layer that is made from a `BertConfig`."""
+
+
+class TakesFeatures:
+    """A model that takes a dict of features; goes before its Keras class."""
+
+    def __call__(self, inputs, *args, **kwargs):
+        # Not in `call`: Keras writes many lines around the errors from there.
+        is_dict = isinstance(inputs, Mapping)
+        if not is_dict or "input_ids" not in inputs:
+            raise InputError(
+                f"expected a dict with 'input_ids' as the input of {self.name}."
+                f" Received: {sorted(inputs) if is_dict else type(inputs)}"
+            )
+        return super().__call__(inputs, *args, **kwargs)
