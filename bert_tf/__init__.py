@@ -17,8 +17,15 @@ from bert_tf.version import __version__
 if TYPE_CHECKING:
     from bert_tf.config import BertConfig
     from bert_tf.errors import InputError
-    from bert_tf.heads import BertPretrainer
+    from bert_tf.heads import (
+        BertClassifier,
+        BertMultipleChoice,
+        BertPretrainer,
+        BertSpanLabeler,
+        BertTokenClassifier,
+    )
     from bert_tf.modeling import BertModel
+    from bert_tf.resizing import resize_vocabulary
     from bert_tf.text.graph import BertTokenizer
     from bert_tf.text.wordpiece import FullTokenizer
     from bert_tf.training.optimization import (
@@ -29,27 +36,37 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdamWeightDecay": "bert_tf.training.optimization",
+    "BertClassifier": "bert_tf.heads",
     "BertConfig": "bert_tf.config",
     "BertModel": "bert_tf.modeling",
+    "BertMultipleChoice": "bert_tf.heads",
     "BertPretrainer": "bert_tf.heads",
+    "BertSpanLabeler": "bert_tf.heads",
+    "BertTokenClassifier": "bert_tf.heads",
     "BertTokenizer": "bert_tf.text.graph",
     "FullTokenizer": "bert_tf.text.wordpiece",
     "InputError": "bert_tf.errors",
     "Lamb": "bert_tf.training.optimization",
     "WarmupLinearDecay": "bert_tf.training.optimization",
+    "resize_vocabulary": "bert_tf.resizing",
 }
 
 __all__ = [
     "AdamWeightDecay",
+    "BertClassifier",
     "BertConfig",
     "BertModel",
+    "BertMultipleChoice",
     "BertPretrainer",
+    "BertSpanLabeler",
+    "BertTokenClassifier",
     "BertTokenizer",
     "FullTokenizer",
     "InputError",
     "Lamb",
     "WarmupLinearDecay",
     "__version__",
+    "resize_vocabulary",
 ]
 
 
