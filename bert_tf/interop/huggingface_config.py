@@ -1,0 +1,221 @@
+"""Hugging Face's `config.json`: a BertConfig, a kind of head, labels.
+
+The file holds what concerns training and generation too, and what other
+versions knew. Keys that would change what the model computes are checked, the
+others passed over.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bert_tf import files
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, head_of_parts
+
+FILE = "config.json"
+
+ARCHITECTURES = {
+    "encoder": "BertModel",
+    "pretraining": "BertForPreTraining",
+    "masked_lm": "BertForMaskedLM",
+    "next_sentence": "BertForNextSentencePrediction",
+    "classifier": "BertForSequenceClassification",
+    "choice": "BertForMultipleChoice",
+    "token": "BertForTokenClassification",
+    "span": "BertForQuestionAnswering",
+}
+_HEADS = {name: head for head, name in ARCHITECTURES.items()}
+# What transformers 2 to 5 call the two forms of GELU. The first is ours too.
+_ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "relu": "relu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+
+# What an absent key means there; Google's code has 16 types.
+_DEFAULTS = {"hidden_act": "gelu", "type_vocab_size": 2}
+
+# What a key must be, where it is there at all, and what else it would mean.
+_REQUIRED: dict[str, tuple[Any, str]] = {
+    "layer_norm_eps": (1e-12, "this project's layer norms add 1e-12"),
+    "position_embedding_type": ("absolute", "others have other weights"),
+    "is_decoder": (False, "it would look to the left only"),
+    "add_cross_attention": (False, "it would look at another text too"),
+    "tie_word_embeddings": (True, "masked LM has no matrix of its own here"),
+}
+_NUMBERED = re.compile(r"LABEL_\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """What a `config.json` says.
+
+    Attributes:
+      config: The configuration.
+      architecture: The name of the class that wrote it, if it says.
+      labels: The names of the classes, if they were given any.
+    """
+
+    config: BertConfig
+    architecture: str | None
+    labels: tuple[str, ...] | None
+
+    def head(self, parts: Collection[str]) -> str | None:
+        """The kind of head, of those that the weights allow.
+
+        Args:
+          parts: The parts of the model that there are weights of.
+
+        Returns:
+          One of `PARTS_OF_HEAD`; None if neither class nor weights tell.
+
+        Raises:
+          InputError: The class has parts that the weights lack.
+        """
+        said = _HEADS.get(self.architecture or "")
+        if said is None:
+            return head_of_parts(parts)
+        lacking = set(PARTS_OF_HEAD[said]) - set(parts)
+        # Models without a pooler are common, and none of these is used.
+        if said == "encoder":
+            lacking.discard("pooler")
+        if lacking:
+            raise InputError(
+                f"expected the weights of a {self.architecture}, as "
+                f"{FILE} says. Received: none of its {min(lacking)}; correct "
+                "'architectures' (BertModel is the encoder alone)"
+            )
+        # Google's checkpoints were published as a BertForMaskedLM, pooler and
+        # next sentence included.
+        whole = set(PARTS_OF_HEAD["pretraining"])
+        simpler = set(PARTS_OF_HEAD[said]) < whole
+        return "pretraining" if simpler and whole <= {*parts} else said
+
+
+def read(path: str) -> Described:
+    """Reads a `config.json`.
+
+    Raises:
+      InputError: It cannot be read, is of another model than BERT, or of a
+        BERT that computes what this project does not.
+    """
+    values = files.read_json(path)
+    try:
+        _check_kind(values)
+        return Described(
+            _config(values), _architecture(values), _labels(values)
+        )
+    except InputError as error:
+        raise InputError(f"{error} (in {path})") from None
+
+
+def to_json(
+    config: BertConfig,
+    head: str,
+    labels: Collection[str] | None = None,
+    pad_token_id: int | None = 0,
+) -> str:
+    """The text of a `config.json`.
+
+    Args:
+      config: The configuration.
+      head: One of `PARTS_OF_HEAD`.
+      labels: The names of the classes; None where the head has none.
+      pad_token_id: The id of [PAD].
+    """
+    values = {
+        **dataclasses.asdict(config),
+        "add_cross_attention": False,
+        "architectures": [ARCHITECTURES[head]],
+        "classifier_dropout": None,
+        "hidden_act": _their_activation(config.hidden_act),
+        "is_decoder": False,
+        "layer_norm_eps": 1e-12,
+        "model_type": "bert",
+        "pad_token_id": pad_token_id,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+    }
+    if labels is not None:
+        values["id2label"] = dict(enumerate(labels))
+        values["label2id"] = {label: n for n, label in enumerate(labels)}
+    text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
+    return text + "\n"
+
+
+def numbered_labels(count: int) -> tuple[str, ...]:
+    """What Hugging Face calls classes that have no names."""
+    return tuple(f"LABEL_{n}" for n in range(count))
+
+
+def _check_kind(values: Mapping[str, Any]) -> None:
+    kind = values.get("model_type", "bert")
+    if kind != "bert":
+        raise InputError(f"expected model_type 'bert'. Received: {kind!r}")
+    architecture = _architecture(values)
+    if architecture == "BertLMHeadModel":
+        raise InputError(
+            "expected a BERT that looks both ways. Received: "
+            "'BertLMHeadModel', which looks to the left only"
+        )
+    for key, (expected, why) in _REQUIRED.items():
+        value = values.get(key)
+        if value is not None and value != expected:
+            raise InputError(
+                f"expected {key} {expected!r}. Received: {value!r}; {why}"
+            )
+
+
+def _config(values: Mapping[str, Any]) -> BertConfig:
+    names = [field.name for field in dataclasses.fields(BertConfig)]
+    kept = {name: values[name] for name in names if name in values}
+    kept = {**_DEFAULTS, **kept}
+    kept["hidden_act"] = _our_activation(kept["hidden_act"])
+    return BertConfig.from_dict(kept)
+
+
+def _our_activation(name: Any) -> str:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
+        raise InputError(
+            f"expected hidden_act to be one of {', '.join(_ACTIVATIONS)}. "
+            f"Received: {name!r}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def _their_activation(name: str) -> str:
+    return next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == name)
+
+
+def _architecture(values: Mapping[str, Any]) -> str | None:
+    names = values.get("architectures")
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        return names[0]
+    return None
+
+
+def _labels(values: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The labels by their numbers; None where they are but numbers."""
+    given = values.get("id2label")
+    if not given:
+        return None
+    if not isinstance(given, dict) or {*given} != {
+        *map(str, range(len(given)))
+    }:
+        raise InputError(
+            "expected id2label to name the classes '0', '1', '2', and so on. "
+            f"Received: {str(given)[:60]}"
+        )
+    labels = tuple(str(given[str(n)]) for n in range(len(given)))
+    return None if all(map(_NUMBERED.fullmatch, labels)) else labels

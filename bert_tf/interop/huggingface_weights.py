@@ -1,0 +1,207 @@
+"""The weights of Hugging Face's BERT by our names, and ours by theirs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.interop import huggingface_names
+from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row
+from bert_tf.interop.tensor_files import TensorFiles
+from bert_tf.training.weights import BOOKKEEPING, Weights
+
+# The names in the file of every weight: more than one where it is stored
+# again, as the matrix may be that masked LM shares with the embeddings.
+Sources = Mapping[Row, Sequence[str]]
+
+# What float32 holds exactly. NumPy knows bfloat16 by its name alone.
+_FLOATS = ("float32", "float16", "bfloat16")
+
+
+class HuggingFaceWeights:
+    """Weights by their TF1 names, read from safetensors when asked for.
+
+    Args:
+      tensors: The files.
+      config: The configuration of the model.
+
+    Attributes:
+      path: Where they are from, for messages.
+      shapes: Dict from name to shape, kernels as [in, out].
+      parts: The parts of the model that there are weights of.
+
+    Raises:
+      InputError: The files do not hold the weights of such a model, or hold
+        anything else.
+    """
+
+    def __init__(self, tensors: TensorFiles, config: BertConfig):
+        rows = _rows(config, tensors)
+        sources = _match(rows, tensors)
+        for row, names in sources.items():
+            for name in names:
+                _check_tensor(tensors, name, row)
+            _check_equal(tensors, names)
+        self.path = tensors.path
+        self.parts = {row.part for row in sources} | {"encoder"}
+        _check_whole(rows, self.parts, sources, self.path)
+        self.shapes: Mapping[str, Sequence[int]] = {
+            row.ours: row.turned_shape(tensors.shapes[names[0]])
+            for row, names in sources.items()
+        }
+        self._tensors = tensors
+        self._sources = {row.ours: (row, n[0]) for row, n in sources.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        row, source = self._sources[name]
+        return row.turned(self._tensors.read(source))
+
+
+def from_ours(
+    weights: Weights, config: BertConfig, head: str
+) -> dict[Row, np.ndarray]:
+    """The tensors that Hugging Face's class for a head has, float32.
+
+    Args:
+      weights: Weights by their TF1 names. Those of parts that the class does
+        not have are passed over.
+      config: The configuration of the model.
+      head: One of `PARTS_OF_HEAD`.
+
+    Raises:
+      InputError: A weight is missing, of another shape, or none of BERT's.
+    """
+    rows = huggingface_names.rows(config)
+    known = {row.ours for row in rows}
+    unknown = [n for n in weights_of(weights) if n not in known]
+    if unknown:
+        raise InputError(
+            "expected the weights of such a BERT as the config describes. "
+            f"Received: {_listing(unknown)} as well, in {weights.path}"
+        )
+    parts = set(PARTS_OF_HEAD[head])
+    held = {row for row in rows if row.ours in weights}
+    if head == "encoder" and not any(row.part == "pooler" for row in held):
+        parts.remove("pooler")  # Many an encoder was trained without one.
+    _check_whole(rows, parts, held, weights.path)
+    kept = [row for row in rows if row.part in parts]
+    for row in kept:
+        shape = weights.shapes[row.ours]
+        if not row.fits(shape):
+            raise _misfit(row.ours, row.shape, shape, weights.path)
+    return {row: row.turned(_as_float32(weights, row.ours)) for row in kept}
+
+
+def parts_of(weights: Weights, config: BertConfig) -> set[str]:
+    """The parts of a model that there are weights of."""
+    rows = huggingface_names.rows(config)
+    return {row.part for row in rows if row.ours in weights}
+
+
+def weights_of(weights: Weights) -> tuple[str, ...]:
+    """The names of what is a model's: no optimizer slots, no counters."""
+    return tuple(n for n in weights.shapes if not BOOKKEEPING.match(n))
+
+
+def _rows(config: BertConfig, tensors: TensorFiles) -> tuple[Row, ...]:
+    """The rows of the table, not more of them than a file can have."""
+    if config.num_hidden_layers > len(tensors.shapes):
+        raise InputError(
+            f"expected {config.num_hidden_layers} layers, as the config "
+            f"says. Received: {len(tensors.shapes)} tensors in {tensors.path}"
+        )
+    return huggingface_names.rows(config)
+
+
+def _match(rows: Iterable[Row], tensors: TensorFiles) -> Sources:
+    """Finds the row of every tensor."""
+    by_name = {row.theirs: row for row in rows}
+    sources: dict[Row, list[str]] = {}
+    unknown = []
+    for name in sorted(tensors.shapes, key=_spelling):
+        canonical = huggingface_names.canonical(name)
+        if canonical in by_name:
+            sources.setdefault(by_name[canonical], []).append(name)
+        elif canonical not in huggingface_names.BUFFERS:
+            unknown.append(name)
+    if unknown:
+        raise InputError(
+            "expected the weights of such a BERT as the config describes. "
+            f"Received: {_listing(unknown)} as well, in {tensors.path}"
+        )
+    return sources
+
+
+def _spelling(name: str) -> tuple[bool, str]:
+    """Puts the names of the table first."""
+    return huggingface_names.canonical(name) != name, name
+
+
+def _check_tensor(tensors: TensorFiles, name: str, row: Row) -> None:
+    """Raises InputError if a tensor cannot be the weight of its row."""
+    if not tensors.is_float(name):
+        raise InputError(
+            f"expected {name} in float32, float16 or bfloat16. Received: "
+            f"{tensors.dtype(name)} in {tensors.path}"
+        )
+    shape = tensors.shapes[name]
+    if not row.fits(row.turned_shape(shape)):
+        raise _misfit(name, row.turned_shape(row.shape), shape, tensors.path)
+
+
+def _misfit(
+    name: str, expected: Sequence[int], shape: Sequence[int], path: str
+) -> InputError:
+    sizes = ", ".join(str(size or "classes") for size in expected)
+    return InputError(
+        f"expected {name} of shape [{sizes}], as the config says. Received: "
+        f"{list(shape)} in {path}"
+    )
+
+
+def _check_equal(tensors: TensorFiles, names: Sequence[str]) -> None:
+    """Raises InputError if tensors that must be one and the same are not."""
+    first, *others = names
+    for other in others:
+        if not np.array_equal(tensors.read(first), tensors.read(other)):
+            raise InputError(
+                f"expected {other} to be {first} once more. Received: two "
+                f"that differ, in {tensors.path}; a model in which they are "
+                "not tied cannot be computed here"
+            )
+
+
+def _check_whole(
+    rows: Iterable[Row], parts: set[str], held: Iterable[Row], path: str
+) -> None:
+    """Raises InputError if weights of these parts are missing."""
+    held = set(held)
+    missing = [
+        row.theirs for row in rows if row.part in parts and row not in held
+    ]
+    if missing:
+        raise InputError(
+            f"expected all weights of {', '.join(sorted(parts))}. Received: "
+            f"{path} without {_listing(missing)}"
+        )
+
+
+def _as_float32(weights: Weights, name: str) -> np.ndarray:
+    value = np.asarray(weights[name])
+    if value.dtype.name not in _FLOATS:
+        raise InputError(
+            f"expected {name} in one of {', '.join(_FLOATS)}. Received: "
+            f"{value.dtype} in {weights.path}"
+        )
+    return value.astype(np.float32, copy=False)
+
+
+def _listing(names: Sequence[str]) -> str:
+    """The first few of some names, and how many they are."""
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    noun = "tensor" if len(names) == 1 else "tensors"
+    return f"{len(names)} {noun} ({shown})"
