@@ -1,0 +1,100 @@
+"""What lies beside a checkpoint: its configuration, vocabulary and facts.
+
+    bert_config.json    the shape of the model, as Google writes it
+    vocab.txt           the vocabulary, one token a line
+    bert_tf.json        casing, labels and the kind of head
+
+The last is ours, for what Google's files cannot say. Google's code does not
+look at it, and what it did not write is read without.
+"""
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+from bert_tf import files
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.interop.pretrained import Pretrained
+
+CONFIG = "bert_config.json"
+VOCABULARY = "vocab.txt"
+FACTS = "bert_tf.json"
+
+
+def with_companions(pretrained: Pretrained, folder: str) -> Pretrained:
+    """Adds what the files in `folder` say, as far as there are any.
+
+    Raises:
+      InputError: One of them is at fault.
+    """
+    config_file, vocab_file, facts_file = (
+        os.path.join(folder, name) for name in (CONFIG, VOCABULARY, FACTS)
+    )
+    found: dict[str, Any] = {}
+    if files.exists(config_file):
+        found["config"] = BertConfig.from_json_file(config_file)
+    if files.exists(vocab_file):
+        found["vocab"] = _read_vocabulary(vocab_file)
+    if files.exists(facts_file):
+        found |= _read_facts(facts_file)
+    return dataclasses.replace(pretrained, **found)
+
+
+def write_companions(folder: str, pretrained: Pretrained) -> None:
+    """Writes what belongs beside the weights, as far as it is known."""
+    if pretrained.config is not None:
+        files.write_text(
+            os.path.join(folder, CONFIG), pretrained.config.to_json_string()
+        )
+    if pretrained.vocab is not None:
+        files.write_text(
+            os.path.join(folder, VOCABULARY),
+            "".join(f"{token}\n" for token in pretrained.vocab),
+        )
+    facts = {
+        name: getattr(pretrained, name)
+        for name in _FACTS
+        if getattr(pretrained, name) is not None
+    }
+    if facts:
+        text = json.dumps(facts, indent=2, sort_keys=True, ensure_ascii=False)
+        files.write_text(os.path.join(folder, FACTS), text + "\n")
+
+
+def _read_vocabulary(path: str) -> tuple[str, ...]:
+    """The lines; a fault in them matters where they are used to tokenize."""
+    lines = files.read_text(path).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return tuple(line.strip() for line in lines)
+
+
+# The facts by name, and what each is in JSON.
+_FACTS = {
+    "do_lower_case": bool,
+    "strip_accents": bool,
+    "head": str,
+    "labels": list,
+}
+
+
+def _read_facts(path: str) -> dict[str, Any]:
+    """The known facts; others, of later versions, are left alone."""
+    known = files.read_json(path)
+    facts = {name: known[name] for name in _FACTS if name in known}
+    for name, value in facts.items():
+        if not isinstance(value, _FACTS[name]):
+            raise _wrong(name, value, path)
+    labels = facts.get("labels", [])
+    if not all(isinstance(label, str) for label in labels):
+        raise _wrong("labels", labels, path)
+    return facts | ({"labels": tuple(labels)} if "labels" in facts else {})
+
+
+def _wrong(name: str, value: object, path: str) -> InputError:
+    expected = "a list of words" if name == "labels" else _FACTS[name].__name__
+    return InputError(
+        f"expected {name} to be {expected} in {path}. Received: {value!r}"
+    )

@@ -1,0 +1,80 @@
+"""`.keras` files: this project's models as Keras itself saves them.
+
+The configuration is inside. `vocab.txt` and `bert_tf.json` lie beside it, as
+in a release of ours, see `companions.py`.
+"""
+
+import os
+import zipfile
+
+import keras
+import numpy as np
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.interop.assembly import build_model, head_of_model
+from bert_tf.interop.companions import with_companions, write_companions
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.modeling import checkpoint_variables
+
+FILE = "model.keras"
+
+
+class ModelWeights:
+    """The weights of a Keras model: a `Weights`.
+
+    Args:
+      model: A built model that `checkpoint_variables` takes.
+      path: Where it is from.
+    """
+
+    def __init__(self, model: keras.Model, path: str):
+        self.path = path
+        self._variables = checkpoint_variables(model)
+        self.shapes = {
+            name: tuple(v.shape) for name, v in self._variables.items()
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._variables
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return keras.ops.convert_to_numpy(self._variables[name])
+
+
+def read(path: str) -> Pretrained:
+    """Reads a `.keras` file, and what lies beside it.
+
+    Nothing in it is run: Keras makes registered classes only.
+
+    Raises:
+      InputError: It is missing, damaged, or no model of ours is in it.
+    """
+    if not os.path.exists(path):
+        raise InputError(f"expected a .keras file. Received: no {path}")
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as e:
+        reason = str(e).split("\n")[0]
+        raise InputError(
+            f"cannot read {path}: {reason}; the file is damaged or not a "
+            "model that Keras saved"
+        ) from e
+    config = getattr(model, "config", None)
+    pretrained = Pretrained(
+        path,
+        ModelWeights(model, path),
+        config if isinstance(config, BertConfig) else None,
+        head=head_of_model(model),
+    )
+    return with_companions(pretrained, os.path.dirname(path))
+
+
+def write(folder: str, pretrained: Pretrained) -> None:
+    """Writes `model.keras` into an existing directory.
+
+    Raises:
+      InputError: Its weights do not make a whole model.
+    """
+    build_model(pretrained).save(os.path.join(folder, FILE))
+    write_companions(folder, pretrained)

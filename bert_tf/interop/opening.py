@@ -1,0 +1,83 @@
+"""From a path to the checkpoint that it means, whatever its format."""
+
+import os
+
+from bert_tf import files
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.interop import hub, huggingface, huggingface_config, unopened
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.training.weights import Weights
+
+FORMATS = (
+    "a TF1 checkpoint (DIR/bert_model.ckpt, or DIR), a Hugging Face folder "
+    "(with config.json and model.safetensors), hf://OWNER/NAME[@REVISION], or "
+    "a .keras file"
+)
+
+
+def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
+    """Opens a checkpoint; its weights are read when they are asked for.
+
+    Args:
+      path: The prefix of a TF1 checkpoint, with or without `.index`, or its
+        directory; a Hugging Face folder or its `.safetensors` file;
+        `hf://owner/name[@revision]`; or a `.keras` file.
+
+    Raises:
+      InputError: There is none, it is damaged or of another kind. Pickles are
+        refused: to read one is to run what its author wrote.
+    """
+    path = os.fspath(path)
+    if path.startswith(hub.SCHEME):
+        return huggingface.read(hub.download(path))
+    if _is_huggingface(path):
+        return huggingface.read(path)
+    if path.endswith(".keras"):
+        # Keras is imported for those who need it, as TensorFlow below.
+        from bert_tf.interop import keras_files
+
+        return keras_files.read(path)
+    return _read_tf1(path)
+
+
+def open_weights(path: str | os.PathLike[str]) -> Weights:
+    """The weights of `open_pretrained`."""
+    return open_pretrained(path).weights
+
+
+def read_config(path: str | os.PathLike[str]) -> BertConfig:
+    """Reads a configuration file: Google's, or Hugging Face's `config.json`.
+
+    The same word means different things in them: "gelu" is the tanh form in
+    Google's and the erf form in Hugging Face's.
+
+    Raises:
+      InputError: The file cannot be read or is no configuration of a BERT.
+    """
+    path = os.fspath(path)
+    if "model_type" in files.read_json(path):
+        return huggingface_config.read(path).config
+    return BertConfig.from_json_file(path)
+
+
+def _is_huggingface(path: str) -> bool:
+    """Whether a path leads to Hugging Face's files, be they refused there."""
+    if files.is_directory(path):
+        return huggingface.is_folder(path)
+    if path.endswith((".safetensors", ".safetensors.index.json")):
+        return True
+    # A TF1 prefix may end in .ckpt, as some pickles do.
+    return files.exists(path) and unopened.find([path]) is not None
+
+
+def _read_tf1(path: str) -> Pretrained:
+    try:
+        from bert_tf.interop import google
+    except ImportError as error:
+        raise InputError(
+            f"expected TensorFlow, to read {path} as a TF1 checkpoint. "
+            f"Received: {error}; install it, or convert the checkpoint to "
+            "safetensors where it is"
+        ) from None
+    return google.read(path)

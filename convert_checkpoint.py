@@ -1,0 +1,137 @@
+"""Converts a checkpoint: Google's TF1, Hugging Face's, Keras's, each to each.
+
+    python convert_checkpoint.py \\
+        --input=uncased_L-12_H-768_A-12 --output_dir=bert-base \\
+        --to=huggingface --verify
+
+reads a TF1 checkpoint (a prefix or a directory; this project's own are of that
+format), a Hugging Face folder, `hf://owner/name[@revision]` or a `.keras`
+file, and writes a directory with the weights, the configuration and the
+vocabulary. It prints what became of every variable; one that nobody can
+explain is an error, and then nothing is written. `--verify` runs both ends on
+a few probes, in a second for a small model, in a minute for BERT-Large.
+"""
+
+import dataclasses
+
+from absl import flags, logging
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import files
+from bert_tf import flags as bert_flags
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.interop import conversion
+from bert_tf.interop.opening import FORMATS, open_pretrained
+from bert_tf.interop.pretrained import HEADS, Pretrained
+from bert_tf.text.wordpiece import load_vocab
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("input", None, f"What to convert: {FORMATS}.")
+flags.DEFINE_string("output_dir", None, "Directory to make, new or empty.")
+flags.DEFINE_enum(
+    "to",
+    None,
+    conversion.FORMATS,
+    "Format to write: google (TF1, which this project trains from), "
+    "huggingface (safetensors) or keras (a .keras file).",
+)
+flags.DEFINE_enum(
+    "head",
+    None,
+    HEADS,
+    "Kind of model to write; what the checkpoint is, if not given. encoder "
+    "leaves every head out.",
+)
+flags.DEFINE_bool(
+    "keep_optimizer",
+    False,
+    "Keep Adam's slots and the step, with --to=google: training can go on.",
+)
+flags.DEFINE_list(
+    "drop", [], "Names of variables that may be left out, though unknown."
+)
+flags.DEFINE_bool("verify", False, "Run both ends and compare.")
+flags.DEFINE_string(
+    "bert_config_file",
+    None,
+    "JSON file of the model's shape; the one beside the checkpoint if it is "
+    "not given.",
+)
+flags.DEFINE_string(
+    "vocab_file",
+    None,
+    "Vocabulary; the one beside the checkpoint if it is not given.",
+)
+flags.DEFINE_bool(
+    "do_lower_case",
+    None,
+    "Whether the vocabulary is uncased, where the checkpoint does not say.",
+)
+
+
+def main() -> None:
+    """Plans, writes and verifies aside, and reports."""
+    planned = conversion.plan(
+        _source(), FLAGS.head, FLAGS.keep_optimizer, FLAGS.drop
+    )
+    with files.atomic_directory(FLAGS.output_dir) as folder:
+        conversion.write(planned, folder, FLAGS.to)
+        print(planned)
+        _report_companions(planned.target)
+        if FLAGS.verify:
+            _verify(planned, folder)
+    print(f"made        {FLAGS.output_dir}")
+
+
+def _source() -> Pretrained:
+    """What to convert, with what the flags add to it."""
+    source = open_pretrained(FLAGS.input)
+    more: dict[str, object] = {}
+    if FLAGS.bert_config_file:
+        more["config"] = BertConfig.from_json_file(FLAGS.bert_config_file)
+    if FLAGS.vocab_file:
+        more["vocab"] = tuple(load_vocab(FLAGS.vocab_file))
+    if FLAGS.do_lower_case is not None:
+        more["do_lower_case"] = FLAGS.do_lower_case
+    return dataclasses.replace(source, **more)
+
+
+def _report_companions(target: Pretrained) -> None:
+    """Says what went along with the weights."""
+    assert target.config is not None
+    print(f"config      {target.config.hidden_act}, {target.config}")
+    if target.vocab is None:
+        logging.warning("There is no vocabulary: give --vocab_file")
+    else:
+        casing = {True: "uncased", False: "cased", None: "casing not known"}
+        print(
+            f"vocabulary  {len(target.vocab)} tokens, "
+            f"{casing[target.do_lower_case]}"
+        )
+    if target.labels:
+        print(f"labels      {', '.join(target.labels)}")
+
+
+def _verify(planned: conversion.Conversion, folder: str) -> None:
+    # Imported here: without --verify nothing waits for a model.
+    from bert_tf.interop import verification
+
+    checks = verification.verify(planned, folder, FLAGS.to)
+    for check in checks:
+        print(check)
+    if not verification.has_transformers():
+        print(
+            "            (transformers is not installed: Hugging Face's files "
+            "were run by this project alone)"
+        )
+    if not all(check.holds for check in checks):
+        raise InputError(
+            f"expected what was written to compute what {FLAGS.input} does. "
+            f"Received: differences, see above; {FLAGS.output_dir} is not made"
+        )
+
+
+if __name__ == "__main__":
+    bert_flags.run(main, required=["input", "output_dir", "to"])

@@ -1,0 +1,208 @@
+"""Every variable is accounted for; every direction keeps every bit."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from interop.small_models import (
+    CONFIG,
+    Arrays,
+    arrays,
+    assert_same_weights,
+    pretrained,
+    slots,
+)
+
+from bert_tf.errors import InputError
+from bert_tf.interop import conversion
+from bert_tf.interop.opening import open_pretrained
+from bert_tf.interop.pretrained import HEADS, Pretrained
+
+WITH_POOLER = [h for h in HEADS if h not in ("masked_lm", "token", "span")]
+
+
+def convert(source, folder, to, **how):
+    """Converts into a new folder and opens what came out."""
+    folder.mkdir(parents=True)
+    conversion.write(conversion.plan(source, **how), str(folder), to)
+    return open_pretrained(
+        str(folder / "model.keras" if to == "keras" else folder)
+    )
+
+
+def assert_same(ours, theirs):
+    assert_same_weights(ours.weights, theirs.weights)
+    for field in dataclasses.fields(Pretrained):
+        if field.name not in ("path", "weights", "strip_accents"):
+            assert getattr(ours, field.name) == getattr(theirs, field.name)
+
+
+@pytest.mark.parametrize("act", ["gelu_tanh", "gelu_erf"])
+@pytest.mark.parametrize("head", WITH_POOLER)
+def test_there_and_back_again_keeps_every_bit(tmp_path, head, act, fidelity):
+    """TF1 -> Keras -> Hugging Face -> TF1 -> Hugging Face -> Keras -> TF1."""
+    config = dataclasses.replace(CONFIG, hidden_act=act)
+    first = now = convert(pretrained(head, config), tmp_path / "0", "google")
+    path = ["huggingface", "google", "huggingface"]
+    if head != "next_sentence":  # Keras's model has a masked-LM head as well.
+        path = ["keras", *path, "keras"]
+    for step, to in enumerate([*path, "google"], start=1):
+        now = convert(now, tmp_path / str(step), to, head=head)
+    assert_same(now, first)
+    different = sum(
+        first.weights[name].tobytes() != now.weights[name].tobytes()
+        for name in first.weights.shapes
+    )
+    fidelity(
+        "conversions: variables that differ after TF1 -> ours -> Hugging "
+        "Face -> ours -> TF1, every head",
+        different,
+        0,
+    )
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "token", "span"])
+def test_a_pooler_that_nothing_looks_at_goes_no_further(tmp_path, head):
+    """Hugging Face's classes for these have none."""
+    first = pretrained(head)
+    theirs = convert(first, tmp_path / "theirs", "huggingface")
+    back = convert(theirs, tmp_path / "ours", "google", head=head)
+    expected = Arrays(
+        {k: v for k, v in first.weights.items() if "pooler" not in k}
+    )
+    assert_same_weights(back.weights, expected)
+    assert str(conversion.plan(back, head)).endswith(
+        "missing     2: bert/pooler/dense/kernel, bert/pooler/dense/bias "
+        f"(a model of kind {head} does not use it)"
+    )
+
+
+def test_the_optimizer_is_kept_if_asked_for(tmp_path):
+    weights = arrays("pretraining")
+    kept = slots(weights)
+    source = pretrained("pretraining", weights=Arrays({**weights, **kept}))
+    whole = convert(source, tmp_path / "a", "google", keep_optimizer=True)
+    assert_same_weights(whole.weights, source.weights)
+    again = convert(whole, tmp_path / "b", "google", keep_optimizer=True)
+    assert_same_weights(again.weights, source.weights)
+    bare = convert(whole, tmp_path / "c", "google")
+    assert_same_weights(bare.weights, weights)
+    report = str(conversion.plan(whole))
+    assert f"left over   {len(kept)}: " in report
+    assert "--keep_optimizer" in report
+
+
+def test_only_google_holds_an_optimizer(tmp_path):
+    weights = arrays("encoder")
+    source = pretrained(
+        "encoder", weights=Arrays({**weights, **slots(weights)})
+    )
+    planned = conversion.plan(source, keep_optimizer=True)
+    with pytest.raises(InputError, match="--to=google with --keep_optimizer"):
+        conversion.write(planned, str(tmp_path), "huggingface")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_optimizer_that_is_not_there():
+    with pytest.raises(InputError, match="none of global_step, bert/"):
+        conversion.plan(pretrained("encoder"), keep_optimizer=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "head"),
+    [
+        ("pretraining", "encoder"),
+        ("pretraining", "masked_lm"),
+        ("classifier", "encoder"),
+        ("classifier", "token"),
+    ],
+)
+def test_a_smaller_model_of_a_larger(tmp_path, source, head):
+    """What is left over is said, with the reason."""
+    whole = pretrained(source)
+    planned = conversion.plan(whole, head)
+    assert planned.target.head == head
+    names = set(planned.target.weights.shapes)
+    left = {name for names in planned.left_over.values() for name in names}
+    assert names | left == set(whole.weights)
+    assert not names & left
+    assert (planned.target.labels is None) == (head != "token")
+
+
+def test_a_report_in_words():
+    planned = conversion.plan(pretrained("pretraining"), "encoder")
+    first, second, third, fourth = str(planned).splitlines()
+    count = len(arrays("pretraining"))
+    assert first.startswith(f"read        {count} variables, ")
+    assert second.startswith(f"written     {count - 7} variables, ")
+    assert second.endswith("as encoder")
+    assert third == (
+        "left over   7: cls/predictions/transform/dense/kernel, "
+        "cls/predictions/transform/dense/bias, "
+        "cls/predictions/transform/LayerNorm/gamma, ... (no part of a model "
+        "of kind encoder)"
+    )
+    assert fourth == "missing     0"
+
+
+def broken(**changes):
+    weights = arrays("classifier")
+    for name, value in changes.items():
+        name = name.replace("__", "/")
+        if value is None:
+            del weights[name]
+        else:
+            weights[name] = value
+    return pretrained("classifier", weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bert__pooler__dense__bias": None}, "none of 1, bert/pooler/dense/b"),
+        ({"output_bias": None}, "none of 1, output_bias"),
+        ({"my__own": np.ones(3)}, r"1 others, my/own; name them in --drop"),
+        (
+            {"bert__encoder__layer_2__output__dense__bias": np.ones(12)},
+            "1 others, bert/encoder/layer_2/output/dense/bias",
+        ),
+        (
+            {"bert__pooler__dense__bias": np.ones(13, "f4")},
+            r"bert/pooler/dense/bias of shape \[12\].* \[13\] in memory",
+        ),
+        ({"output_weights": np.ones((2, 3), "f4")}, r"\[any, 12\].*\[2, 3\]"),
+    ],
+)
+def test_what_nobody_can_explain_is_an_error(changes, message):
+    with pytest.raises(InputError, match=message) as raised:
+        conversion.plan(broken(**changes))
+    assert "\n" not in str(raised.value)
+
+
+def test_what_may_be_dropped():
+    source = broken(my__own=np.ones(3))
+    planned = conversion.plan(source, drop=["my/own"])
+    assert planned.left_over == {"asked for": ("my/own",)}
+    assert "my/own" not in planned.target.weights
+
+
+@pytest.mark.parametrize("fact", ["config", "head"])
+def test_what_has_to_be_known(fact):
+    source = dataclasses.replace(pretrained("encoder"), **{fact: None})
+    with pytest.raises(InputError, match=f"--(bert_)?{fact}"):
+        conversion.plan(source)
+
+
+def test_half_a_pooler():
+    weights = arrays("span")
+    del weights["bert/pooler/dense/bias"]
+    with pytest.raises(InputError, match="pooler or none"):
+        conversion.plan(pretrained("span", weights=weights))
+
+
+def test_a_selection_holds_no_more():
+    chosen = conversion.Selection(arrays("span"), ["cls/squad/output_bias"])
+    assert list(chosen.shapes) == ["cls/squad/output_bias"]
+    assert "bert/pooler/dense/bias" not in chosen
+    with pytest.raises(KeyError):
+        chosen["bert/pooler/dense/bias"]

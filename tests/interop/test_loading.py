@@ -1,0 +1,144 @@
+"""`load_checkpoint`: whatever the format, whatever the model around it."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from interop.small_models import CONFIG, Arrays, arrays, pretrained
+
+import bert_tf
+from bert_tf import heads
+from bert_tf.errors import InputError
+from bert_tf.interop import google, huggingface, keras_files
+from bert_tf.interop.loading import load_checkpoint, load_config
+from bert_tf.modeling import BertModel, checkpoint_variables
+
+FORMATS = {
+    "google": google.write,
+    "huggingface": huggingface.write,
+    "keras": keras_files.write,
+}
+
+
+@pytest.fixture(params=FORMATS)
+def published(request, tmp_path):
+    """A pre-trained model in each format: its path."""
+    FORMATS[request.param](str(tmp_path), pretrained("pretraining"))
+    if request.param == "keras":
+        return tmp_path / "model.keras"
+    return tmp_path
+
+
+def assert_filled(model, weights):
+    variables = checkpoint_variables(model)
+    for name, value in weights.items():
+        np.testing.assert_array_equal(variables[name], value, err_msg=name)
+
+
+def test_the_same_model(published):
+    model = heads.BertPretrainer(CONFIG)
+    report = load_checkpoint(model, published)
+    assert_filled(model, arrays("pretraining"))
+    assert report.missing == report.left_over == ()
+    assert load_config(published) == CONFIG
+
+
+def test_an_encoder_takes_no_head(published):
+    model = BertModel(CONFIG, name="whatever")
+    report = load_checkpoint(model, str(published))
+    assert_filled(model, arrays("encoder"))
+    assert len(report.left_over) == 7
+
+
+def test_a_new_head_stays_random(published, caplog):
+    model = heads.BertClassifier(CONFIG, num_labels=3)
+    model.build()
+    before = keras.ops.convert_to_numpy(model.variables[-2])
+    report = load_checkpoint(model, published)
+    assert report.missing == ("output_weights", "output_bias")
+    assert_filled(model, arrays("encoder"))
+    np.testing.assert_array_equal(
+        checkpoint_variables(model)["output_weights"], before
+    )
+
+
+def test_a_model_around_it(published):
+    inputs = {
+        "input_ids": keras.Input((None,), dtype="int32", name="input_ids")
+    }
+    encoder = bert_tf.BertModel(CONFIG, name="my_encoder")
+    top = keras.layers.Dense(2, name="top")(encoder(inputs)["pooled_output"])
+    model = keras.Model(inputs, top)
+    report = load_checkpoint(model, published)
+    assert report.missing == ("top/kernel", "top/bias")
+    assert_filled(encoder, arrays("encoder"))
+
+
+class Own(keras.Model):
+    def __init__(self, encoders=1):
+        super().__init__(name="own")
+        self.encoders = [BertModel(CONFIG) for _ in range(encoders)]
+
+    def call(self, inputs):
+        return [encoder(inputs)["pooled_output"] for encoder in self.encoders]
+
+
+def test_a_model_of_the_users_own_class(published):
+    model = Own()
+    model({"input_ids": np.zeros((1, 2), "int32")})
+    load_checkpoint(model, published)
+    assert_filled(model, arrays("encoder"))
+
+
+def test_two_encoders_are_filled_one_by_one(published):
+    model = Own(encoders=2)
+    model({"input_ids": np.zeros((1, 2), "int32")})
+    with pytest.raises(InputError, match="2 of them in 'own'"):
+        load_checkpoint(model, published)
+    load_checkpoint(model.encoders[1], published)
+    assert_filled(model.encoders[1], arrays("encoder"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 15, "num_attention_heads": 3}, "of shape"),
+        ({"num_attention_heads": 4}, "4 attention heads.* with 3"),
+        ({"num_hidden_layers": 3}, "layer_2"),
+        ({"vocab_size": 24}, r"word_embeddings of shape \[24, 12\]"),
+    ],
+)
+def test_another_configuration_changes_nothing(tmp_path, changes, message):
+    google.write(str(tmp_path), pretrained("pretraining"))
+    model = BertModel(dataclasses.replace(CONFIG, **changes))
+    model.build()
+    before = [v.numpy() for v in model.weights]
+    with pytest.raises(InputError, match=message) as raised:
+        load_checkpoint(model, tmp_path)
+    assert "\n" not in str(raised.value)
+    for variable, value in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+def test_another_gelu_is_remarked_on(tmp_path, caplog):
+    config = dataclasses.replace(CONFIG, hidden_act="gelu_erf")
+    google.write(str(tmp_path), pretrained("encoder", config))
+    load_checkpoint(BertModel(CONFIG), tmp_path)
+    assert "computes gelu_tanh where" in caplog.text
+
+
+def test_nothing_may_be_missing_if_so_it_is_asked(tmp_path):
+    google.write(str(tmp_path), pretrained("encoder"))
+    with pytest.raises(InputError, match="lacks 2 of .*output_weights"):
+        load_checkpoint(heads.BertClassifier(CONFIG, 3), tmp_path, "")
+
+
+def test_a_checkpoint_without_a_config(tmp_path):
+    bare = Arrays(arrays("encoder"))
+    google.write(
+        str(tmp_path), pretrained("encoder", config=None, weights=bare)
+    )
+    load_checkpoint(BertModel(CONFIG), tmp_path)
+    with pytest.raises(InputError, match="bert_config.json beside"):
+        load_config(tmp_path)
