@@ -118,7 +118,7 @@ def _verify(planned: conversion.Conversion, folder: str) -> None:
     # Imported here: without --verify nothing waits for a model.
     from bert_tf.interop import verification
 
-    checks = verification.verify(planned, folder, FLAGS.to)
+    checks = verification.verify(planned, folder)
     for check in checks:
         print(check)
     if not verification.has_transformers():

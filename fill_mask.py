@@ -8,29 +8,27 @@ prints the most probable words for every [MASK], with their probabilities.
 Without --text it reads a sentence a line from the standard input.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 
 from absl import flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import files
 from bert_tf import flags as bert_flags
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
+from bert_tf.interop.opening import FORMATS, open_pretrained, read_config
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.fill_mask import Blank, fill_mask
-from bert_tf.text.wordpiece import FullTokenizer, require_fit
-from bert_tf.training import checkpoints
+from bert_tf.text.wordpiece import FullTokenizer, require_fit, source_of
+from bert_tf.training.weights import restore
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
     "init_checkpoint",
     None,
-    "Pre-trained checkpoint: its prefix, or the directory that holds it.",
+    f"Pre-trained model: {FORMATS}.",
 )
 flags.DEFINE_string(
     "bert_config_file",
@@ -45,41 +43,55 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("text", None, "Text with one or more [MASK].")
 flags.DEFINE_integer("top_k", 5, "Words to show for each blank.")
-flags.DEFINE_bool("do_lower_case", True, "Whether the model is uncased.")
 flags.DEFINE_bool(
-    "strip_accents", None, "As the vocabulary was made; by default as casing."
+    "do_lower_case",
+    None,
+    "Whether the model is uncased; if not given, as the checkpoint says, or "
+    "else true.",
 )
+flags.DEFINE_bool(
+    "strip_accents",
+    None,
+    "As the vocabulary was made; if not given, as the checkpoint says, or "
+    "else as casing.",
+)
+
+# Parts of a pre-trained model that fill no blanks.
+UNUSED = r"bert/pooler/|cls/seq_relationship/"
 
 
 def main() -> None:
     """Loads the model and fills every blank of every text."""
-    prefix = checkpoints.find(FLAGS.init_checkpoint)
-    config = BertConfig.from_json_file(
-        _beside(prefix, "bert_config_file", "bert_config.json")
-    )
-    vocab_file = _beside(prefix, "vocab_file", "vocab.txt")
+    pretrained = open_pretrained(FLAGS.init_checkpoint)
+    config = pretrained.config
+    if FLAGS.bert_config_file is not None:
+        config = read_config(FLAGS.bert_config_file)
+    vocab = FLAGS.vocab_file or pretrained.vocab
+    _require(config, "bert_config_file", "bert_config.json")
+    _require(vocab, "vocab_file", "vocab.txt")
     tokenizer = FullTokenizer(
-        vocab_file, FLAGS.do_lower_case, FLAGS.strip_accents
+        vocab,
+        _first_known(FLAGS.do_lower_case, pretrained.do_lower_case, True),
+        _first_known(FLAGS.strip_accents, pretrained.strip_accents),
     )
-    require_fit(tokenizer.vocab, config.vocab_size, vocab_file)
+    require_fit(tokenizer.vocab, config.vocab_size, source_of(vocab))
     model = BertPretrainer(config)
     model.build()
-    checkpoints.restore(checkpoint_variables(model), prefix)
+    restore(checkpoint_variables(model), pretrained.weights, UNUSED)
     for text in _texts():
         _show(text, fill_mask(model, tokenizer, text, FLAGS.top_k))
 
 
-def _beside(prefix: str, flag: str, name: str) -> str:
-    """The file that a flag names, or the one beside the checkpoint."""
-    if FLAGS[flag].value is not None:
-        return FLAGS[flag].value
-    path = os.path.join(os.path.dirname(prefix), name)
-    if not files.exists(path):
+def _require(found: object, flag: str, name: str) -> None:
+    if found is None:
         raise InputError(
             f"expected --{flag}, or a released checkpoint with {name} beside "
-            f"it. Received: {prefix}, and there is no {path}"
+            f"it. Received: {FLAGS.init_checkpoint}, and there is none"
         )
-    return path
+
+
+def _first_known(*values: bool | None) -> bool | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _texts() -> Iterator[str]:

@@ -29,8 +29,11 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
-from bert_tf.data import pipeline, records
+from bert_tf.data import creation, pipeline, records
 from bert_tf.errors import InputError
+from bert_tf.interop.companions import write_companions
+from bert_tf.interop.opening import FORMATS, open_weights, read_config
+from bert_tf.interop.pretrained import Pretrained
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.text.wordpiece import load_vocab, require_fit
 from bert_tf.training.distribution import is_chief
@@ -52,7 +55,9 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("output_dir", None, "Directory of checkpoints and results.")
 flags.DEFINE_string(
-    "init_checkpoint", None, "Checkpoint whose weights training starts from."
+    "init_checkpoint",
+    None,
+    f"Checkpoint whose weights training starts from: {FORMATS}.",
 )
 flags.DEFINE_string(
     "vocab_file", None, "Vocabulary; a copy goes beside the released weights."
@@ -91,7 +96,7 @@ bert_flags.define_device_flags()
 
 def main() -> None:
     """Reads the flags, trains, evaluates and releases the weights."""
-    config = BertConfig.from_json_file(FLAGS.bert_config_file)
+    config = read_config(FLAGS.bert_config_file)
     _check_flags(config)
     settings = bert_flags.training_config(
         FLAGS.num_train_steps, FLAGS.num_warmup_steps
@@ -128,7 +133,12 @@ def main() -> None:
             # It reads them through: their faults show before training, too.
             evaluation_data(batch_size=FLAGS.eval_batch_size)
         estimator = Estimator(
-            task, strategy, settings, FLAGS.output_dir, FLAGS.init_checkpoint
+            task,
+            strategy,
+            settings,
+            FLAGS.output_dir,
+            FLAGS.init_checkpoint,
+            open_weights,
         )
         _require_weights(estimator)
         files.makedirs(FLAGS.output_dir)
@@ -141,7 +151,7 @@ def main() -> None:
     if not is_chief(strategy):
         return
     if FLAGS.do_train:
-        _release(estimator, config)
+        _release(estimator, config, train_files)
     if FLAGS.do_eval:
         path = os.path.join(FLAGS.output_dir, "eval_results.txt")
         write_results(path, metrics)
@@ -226,23 +236,23 @@ def _hooks(evaluate: Callable[[], dict], writes: bool) -> list[Hook]:
     return hooks
 
 
-def _release(estimator: Estimator, config: BertConfig) -> None:
+def _release(
+    estimator: Estimator, config: BertConfig, train_files: list[str]
+) -> None:
     """Writes what fine-tuning starts from, laid out as Google's releases."""
     folder = os.path.join(FLAGS.output_dir, "release")
     files.makedirs(folder)
-    estimator.export_weights(os.path.join(folder, "bert_model.ckpt"))
-    with files.atomic_writer(os.path.join(folder, "bert_config.json")) as file:
-        file.write(config.to_json_string().encode())
+    prefix = os.path.join(folder, "bert_model.ckpt")
+    estimator.export_weights(prefix)
+    vocab = None
     if FLAGS.vocab_file:
-        with (
-            files.open_read(FLAGS.vocab_file) as source,
-            files.atomic_writer(os.path.join(folder, "vocab.txt")) as target,
-        ):
-            target.write(source.read())
+        vocab = tuple(load_vocab(FLAGS.vocab_file))
     else:
         logging.warning(
             "%s has no vocab.txt: give --vocab_file, or put it there", folder
         )
+    casing = creation.casing_of(train_files)
+    write_companions(folder, Pretrained(prefix, {}, config, vocab, **casing))
 
 
 if __name__ == "__main__":

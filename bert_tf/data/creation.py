@@ -89,6 +89,26 @@ def create(config: CreationConfig, num_workers: int) -> dict[str, Any]:
     return manifest
 
 
+def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
+    """Tells how the text in record files was normalized, by their manifests.
+
+    Args:
+      outputs: Record files; only the first of a job has a manifest beside it.
+
+    Returns:
+      `do_lower_case` and `strip_accents`, if there is a manifest and if all
+      manifests say the same; else nothing.
+    """
+    found = []
+    for path in map(files.manifest_path, outputs):
+        if files.exists(path):
+            settings = files.read_json(path).get("settings", {})
+            names = ("do_lower_case", "strip_accents")
+            found.append({name: settings.get(name) for name in names})
+    agree = found and all(casing == found[0] for casing in found)
+    return found[0] if agree else {}
+
+
 def _vocabulary_entry(config: CreationConfig) -> dict[str, Any]:
     size = len(stages.tools(config).tokenizer.vocab)
     with files.open_read(config.vocab_file) as file:

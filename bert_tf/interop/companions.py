@@ -21,6 +21,8 @@ from bert_tf.interop.pretrained import Pretrained
 CONFIG = "bert_config.json"
 VOCABULARY = "vocab.txt"
 FACTS = "bert_tf.json"
+# Where there is one file with the weights, and Keras's.
+KERAS_FILE = "model.keras"
 
 
 def with_companions(pretrained: Pretrained, folder: str) -> Pretrained:

@@ -13,11 +13,13 @@ import numpy as np
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.assembly import build_model, head_of_model
-from bert_tf.interop.companions import with_companions, write_companions
+from bert_tf.interop.companions import (
+    KERAS_FILE,
+    with_companions,
+    write_companions,
+)
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.modeling import checkpoint_variables
-
-FILE = "model.keras"
 
 
 class ModelWeights:
@@ -43,13 +45,15 @@ class ModelWeights:
 
 
 def read(path: str) -> Pretrained:
-    """Reads a `.keras` file, and what lies beside it.
+    """Reads a `.keras` file, or a directory of ours, with what lies beside.
 
     Nothing in it is run: Keras makes registered classes only.
 
     Raises:
       InputError: It is missing, damaged, or no model of ours is in it.
     """
+    if os.path.isdir(path):
+        path = os.path.join(path, KERAS_FILE)
     if not os.path.exists(path):
         raise InputError(f"expected a .keras file. Received: no {path}")
     try:
@@ -76,5 +80,5 @@ def write(folder: str, pretrained: Pretrained) -> None:
     Raises:
       InputError: Its weights do not make a whole model.
     """
-    build_model(pretrained).save(os.path.join(folder, FILE))
+    build_model(pretrained).save(os.path.join(folder, KERAS_FILE))
     write_companions(folder, pretrained)

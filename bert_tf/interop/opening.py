@@ -6,6 +6,7 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import hub, huggingface, huggingface_config, unopened
+from bert_tf.interop.companions import KERAS_FILE
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.training.weights import Weights
 
@@ -31,9 +32,14 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
     path = os.fspath(path)
     if path.startswith(hub.SCHEME):
         return huggingface.read(hub.download(path))
+    if not files.exists(path) and not files.exists(f"{path}.index"):
+        raise InputError(
+            f"expected {FORMATS}. Received: {path!r}, and there is nothing of "
+            "that name"
+        )
     if _is_huggingface(path):
         return huggingface.read(path)
-    if path.endswith(".keras"):
+    if path.endswith(".keras") or files.exists(os.path.join(path, KERAS_FILE)):
         # Keras is imported for those who need it, as TensorFlow below.
         from bert_tf.interop import keras_files
 

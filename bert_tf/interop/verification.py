@@ -64,7 +64,7 @@ class Check:
         )
 
 
-def verify(conversion: Conversion, folder: str, to: str) -> list[Check]:
+def verify(conversion: Conversion, folder: str) -> list[Check]:
     """Reads what was written and compares it with what it was made from.
 
     Where an end is Hugging Face's and `torch` and `transformers` are
@@ -73,7 +73,6 @@ def verify(conversion: Conversion, folder: str, to: str) -> list[Check]:
     Args:
       conversion: What was planned.
       folder: Where it was written.
-      to: The format that it was written in.
 
     Returns:
       What was compared.
@@ -81,8 +80,7 @@ def verify(conversion: Conversion, folder: str, to: str) -> list[Check]:
     Raises:
       InputError: What was written cannot be read.
     """
-    path = os.path.join(folder, "model.keras") if to == "keras" else folder
-    source, target = conversion.target, open_pretrained(path)
+    source, target = conversion.target, open_pretrained(folder)
     target = dataclasses.replace(target, head=source.head)
     assert source.config is not None
     assert source.head is not None

@@ -25,9 +25,7 @@ def convert(source, folder, to, **how):
     """Converts into a new folder and opens what came out."""
     folder.mkdir(parents=True)
     conversion.write(conversion.plan(source, **how), str(folder), to)
-    return open_pretrained(
-        str(folder / "model.keras" if to == "keras" else folder)
-    )
+    return open_pretrained(folder)
 
 
 def assert_same(ours, theirs):

@@ -72,7 +72,7 @@ def test_a_tf1_prefix_may_end_as_a_pickle_does(places, tmp_path):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("nowhere", "expected a checkpoint: .*nowhere"),
+        ("nowhere", "expected a TF1 .* nothing of that name"),
         ("", r"expected one checkpoint in .* Received: 0"),
         ("text.txt", "text.txt"),
         ("none.safetensors", "none.safetensors"),
