@@ -139,6 +139,7 @@ def to_json(
         "add_cross_attention": False,
         "architectures": [ARCHITECTURES[head]],
         "classifier_dropout": None,
+        "dtype": "float32",
         "hidden_act": _their_activation(config.hidden_act),
         "is_decoder": False,
         "layer_norm_eps": 1e-12,

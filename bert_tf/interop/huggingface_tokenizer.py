@@ -122,11 +122,10 @@ def _read_json(folder: str, name: str) -> dict[str, Any]:
 
 def _normalizer(whole: Mapping[str, Any]) -> dict[str, Any]:
     """The casing in a `tokenizer.json`, in the words of the settings."""
-    normalizer = whole.get("normalizer")
-    steps = [normalizer]
-    if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence":
-        steps = normalizer.get("normalizers", [])
-    for step in steps:
+    steps = normalizer = whole.get("normalizer")
+    if isinstance(normalizer, dict):
+        steps = normalizer.get("normalizers", [normalizer])
+    for step in steps if isinstance(steps, list) else []:
         if isinstance(step, dict) and step.get("type") == "BertNormalizer":
             return {**step, "do_lower_case": step.get("lowercase")}
     return {}

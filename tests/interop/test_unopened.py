@@ -1,0 +1,46 @@
+import re
+import shlex
+
+import pytest
+
+from bert_tf.interop import unopened
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([], None),
+        (["config.json", "vocab.txt", "model.safetensors"], None),
+        (["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-1"], None),
+        (["optimizer.pt", "pytorch_model.bin", "a.bin"], "pytorch_model.bin"),
+        (["tf_model.h5", "flax_model.msgpack"], "tf_model.h5"),
+        (["flax_model.msgpack", "config.json"], "flax_model.msgpack"),
+        (["b.pt", "a.ckpt"], "a.ckpt"),
+        (["pytorch_model.bin.index.json", "b-1-of-1.bin"], "b-1-of-1.bin"),
+    ],
+)
+def test_finds_the_file_that_matters(names, found):
+    assert unopened.find(names) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pytorch_model.bin", "run what its author wrote"),
+        ("model.pt", "run what its author wrote"),
+        ("model.ckpt", "run what its author wrote"),
+        ("tf_model.h5", "for TensorFlow"),
+        ("flax_model.msgpack", "for Flax"),
+    ],
+)
+def test_refuses_with_reason_and_remedy(name, reason):
+    """tests/backends/test_transformers.py runs the remedy for pickles."""
+    message = str(unopened.refusal(f"some folder/{name}"))
+    assert "\n" not in message
+    assert message.startswith("expected model.safetensors in some folder. ")
+    assert f"Received: {name}, which is " in message
+    assert reason in message
+    [command] = re.findall("python -c .*$", message)
+    _, _, code = shlex.split(command)
+    compile(code, "remedy", "exec")
+    assert "some folder" in code
