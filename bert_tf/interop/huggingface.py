@@ -138,6 +138,11 @@ def _find(path: str) -> str:
     if not files.is_directory(path):
         if unopened.find([path]):
             raise unopened.refusal(path)
+        if not files.exists(path):
+            raise InputError(
+                f"expected a Hugging Face folder at {path}. Received: nothing "
+                "of that name"
+            )
         return path
     names = files.listdir(path)
     for name in (tensor_files.WHOLE, tensor_files.INDEX):

@@ -62,11 +62,13 @@ class Described:
     """What a `config.json` says.
 
     Attributes:
+      path: The file.
       config: The configuration.
       architecture: The name of the class that wrote it, if it says.
       labels: The names of the classes, if they were given any.
     """
 
+    path: str
     config: BertConfig
     architecture: str | None
     labels: tuple[str, ...] | None
@@ -93,8 +95,8 @@ class Described:
         if lacking:
             raise InputError(
                 f"expected the weights of a {self.architecture}, as "
-                f"{FILE} says. Received: none of its {min(lacking)}; correct "
-                "'architectures' (BertModel is the encoder alone)"
+                f"{self.path} says. Received: none of its {min(lacking)}; "
+                "correct 'architectures' (BertModel is the encoder alone)"
             )
         # Google's checkpoints were published as a BertForMaskedLM, pooler and
         # next sentence included.
@@ -114,7 +116,7 @@ def read(path: str) -> Described:
     try:
         _check_kind(values)
         return Described(
-            _config(values), _architecture(values), _labels(values)
+            path, _config(values), _architecture(values), _labels(values)
         )
     except InputError as error:
         raise InputError(f"{error} (in {path})") from None
