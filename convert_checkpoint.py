@@ -74,10 +74,10 @@ flags.DEFINE_bool(
 def main() -> None:
     """Plans, writes and verifies aside, and reports."""
     planned = conversion.plan(
-        _source(), FLAGS.head, FLAGS.keep_optimizer, FLAGS.drop
+        _source(), FLAGS.to, FLAGS.head, FLAGS.keep_optimizer, FLAGS.drop
     )
     with files.atomic_directory(FLAGS.output_dir) as folder:
-        conversion.write(planned, folder, FLAGS.to)
+        conversion.write(planned, folder)
         print(planned)
         _report_companions(planned.target)
         if FLAGS.verify:
@@ -100,8 +100,18 @@ def _source() -> Pretrained:
 
 def _report_companions(target: Pretrained) -> None:
     """Says what went along with the weights."""
-    assert target.config is not None
-    print(f"config      {target.config.hidden_act}, {target.config}")
+    config = target.config
+    assert config is not None
+    print(
+        f"config      {config.num_hidden_layers} layers of "
+        f"{config.hidden_size}, {config.num_attention_heads} heads, "
+        f"{config.vocab_size} words, {config.hidden_act}"
+    )
+    if FLAGS.to == "google" and config.hidden_act == "gelu_erf":
+        logging.warning(
+            "Google's own code knows the tanh form of GELU alone and will "
+            "refuse gelu_erf; this project computes it"
+        )
     if target.vocab is None:
         logging.warning("There is no vocabulary: give --vocab_file")
     else:

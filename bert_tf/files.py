@@ -147,6 +147,11 @@ def is_directory(path: str) -> bool:
     return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
 
 
+def listdir(path: str) -> list[str]:
+    """The names in a directory, in no order."""
+    return _gfile().listdir(path) if is_remote(path) else os.listdir(path)
+
+
 def makedirs(path: str) -> None:
     """Creates a directory and its parents where they are missing."""
     if is_remote(path):
@@ -274,6 +279,46 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
         if _is_fault_of_place(error, path):
             raise _input_error("write", path, error) from error
         raise
+
+
+@contextlib.contextmanager
+def atomic_directory(path: str) -> Iterator[str]:
+    """Yields a directory that appears under `path` only when it is complete.
+
+    It is made beside `path`, renamed when the block ends and removed when
+    anything is raised in it; see `atomic_writer`.
+
+    Args:
+      path: The final name: new, or an empty directory.
+
+    Raises:
+      InputError: There is something already, or the place cannot be written
+        to.
+    """
+    path = path.rstrip("/")
+    with _blaming("write", path):
+        if exists(path) and (not is_directory(path) or listdir(path)):
+            raise InputError(
+                "Expected a directory that is new or empty. Received: "
+                f"{path}, which is neither; name another, or remove it"
+            )
+        remove_leftovers(path)
+        temporary = temporary_prefix(path) + secrets.token_hex(4)
+        makedirs(temporary)
+    try:
+        yield temporary
+        with _blaming("write", path):
+            if exists(path):
+                _remove_directory(path)
+            rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(*_failures(path)):
+            _remove_directory(temporary)
+        raise
+
+
+def _remove_directory(path: str) -> None:
+    (_gfile().rmtree if is_remote(path) else shutil.rmtree)(path)
 
 
 def temporary_prefix(path: str) -> str:

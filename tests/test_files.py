@@ -285,3 +285,42 @@ def test_json_has_to_be_one_object(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(InputError, match=message):
         files.read_json(str(path))
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_directory_appears_when_it_is_complete(tmp_path, scheme, exists):
+    path = tmp_path / "new"
+    if exists:
+        path.mkdir()
+    with files.atomic_directory(f"{scheme}{path}/") as aside:
+        files.write_text(f"{aside}/a.txt", "a")
+        assert not (path / "a.txt").exists()
+    assert (path / "a.txt").read_text() == "a"
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
+
+
+def interrupted(path):
+    with files.atomic_directory(path) as aside:
+        files.write_text(f"{aside}/a.txt", "a")
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_directory_that_failed_leaves_nothing(tmp_path, scheme):
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(f"{scheme}{tmp_path}/new")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["full", "full/a.txt", "full/a.txt/b"])
+def test_a_directory_replaces_nothing(tmp_path, name):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("mine")
+    with (
+        pytest.raises(InputError, match=name),
+        files.atomic_directory(f"{tmp_path}/{name}"),
+    ):
+        pass
+    assert [p.name for p in tmp_path.rglob("*")] == ["full", "a.txt"]
+    assert (tmp_path / "full" / "a.txt").read_text() == "mine"

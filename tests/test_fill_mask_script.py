@@ -1,14 +1,19 @@
 """fill_mask.py as its users run it."""
 
+import dataclasses
+import io
 import subprocess
 import sys
 
+import in_process
 import keras
 import pytest
 from conftest import ROOT
 
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainer
+from bert_tf.interop import conversion, google, huggingface, keras_files
+from bert_tf.interop.opening import open_pretrained
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 
@@ -31,25 +36,35 @@ def release(tmp_path_factory):
     keras.utils.set_random_seed(1)
     model = BertPretrainer(config)
     model.build()
-    weights = {k: v.numpy() for k, v in checkpoint_variables(model).items()}
+    # Larger than initial weights, for words that differ in their chances.
+    weights = {
+        name: variable.numpy() * 9
+        for name, variable in checkpoint_variables(model).items()
+    }
     checkpoints.write(str(folder / "bert_model.ckpt"), weights)
     (folder / "bert_config.json").write_text(config.to_json_string())
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return folder
 
 
-def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "fill_mask.py"), *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def launch():
+    with in_process.script("fill_mask", ["init_checkpoint"]) as launch:
+        yield launch
 
 
 def test_a_text_and_its_blanks(release):
-    done = run(
-        f"--init_checkpoint={release}", "--text=[MASK] cat [MASK]", "--top_k=2"
+    """Once as it is run."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "fill_mask.py"),
+            f"--init_checkpoint={release}",
+            "--text=[MASK] cat [MASK]",
+            "--top_k=2",
+        ],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     text, first, second = done.stdout.splitlines()
@@ -58,16 +73,48 @@ def test_a_text_and_its_blanks(release):
     assert second.count("%") == 2
 
 
-def test_lines_from_standard_input(release):
-    done = run(
-        f"--init_checkpoint={release}/bert_model.ckpt",
-        stdin="the [MASK]\n\n[MASK] sat\n",
-    )
-    assert done.returncode == 0, done.stderr
-    assert [x for x in done.stdout.splitlines() if x[0] != " "] == [
+def test_lines_from_standard_input(launch, release, capsys, monkeypatch):
+    lines = io.StringIO("the [MASK]\n\n[MASK] sat\n")
+    monkeypatch.setattr(sys, "stdin", lines)
+    assert launch([f"--init_checkpoint={release}/bert_model.ckpt"]) == 0
+    out = capsys.readouterr().out
+    assert [x for x in out.splitlines() if x[0] != " "] == [
         "the [MASK]",
         "[MASK] sat",
     ]
+
+
+@pytest.fixture
+def said(launch, capsys):
+    """Fills a blank and returns what is printed."""
+
+    def call(*arguments):
+        assert launch(["--text=The [MASK]", *arguments]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.mark.parametrize("write", [huggingface.write, keras_files.write])
+@pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
+def test_checkpoints_of_others(release, tmp_path, said, write, head):
+    """The same answer from each format, and without what fills no blanks."""
+    planned = conversion.plan(open_pretrained(release), "keras", head)
+    write(str(tmp_path), planned.target)
+    expected = said(f"--init_checkpoint={release}")
+    assert said(f"--init_checkpoint={tmp_path}") == expected
+
+
+def test_a_checkpoint_tells_its_casing(release, tmp_path, said):
+    cased = dataclasses.replace(open_pretrained(release), do_lower_case=False)
+    google.write(str(tmp_path), cased)
+    known = f"--init_checkpoint={tmp_path}"
+    uncased = said(f"--init_checkpoint={release}")
+    assert said(known) != uncased  # "The" is no word of it.
+    assert said(known, "--do_lower_case") == uncased
+    assert said(f"--init_checkpoint={release}", "--nodo_lower_case") == said(
+        known
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,29 +127,31 @@ def test_lines_from_standard_input(release):
         (["--text=[MASK]", "--vocab_file=LONG"], "at most 8 tokens"),
         (["--text=[MASK]", "--vocab_file=NO_MASK"], "Expected [MASK]"),
         (["--text=[MASK]", "--init_checkpoint=BARE"], "--bert_config_file"),
+        (["--text=[MASK]", "--init_checkpoint=ENCODER"], "cls/predictions"),
     ],
 )
-def test_a_mistake_is_one_line(release, tmp_path, arguments, message):
+def test_a_mistake_is_one_line(
+    launch, release, tmp_path, capsys, arguments, message
+):
     (tmp_path / "LONG").write_text("\n".join([*WORDS, "on"]) + "\n")
     (tmp_path / "NO_MASK").write_text("\n".join(WORDS[:4]) + "\n")
     (tmp_path / "BARE").mkdir()
     for path in release.glob("bert_model*"):
         (tmp_path / "BARE" / path.name).write_bytes(path.read_bytes())
-    for name in ("LONG", "NO_MASK", "BARE"):
+    (tmp_path / "ENCODER").mkdir()
+    planned = conversion.plan(open_pretrained(release), "google", "encoder")
+    google.write(str(tmp_path / "ENCODER"), planned.target)
+    for name in ("LONG", "NO_MASK", "BARE", "ENCODER"):
         arguments = [x.replace(name, f"{tmp_path}/{name}") for x in arguments]
-    done = run(f"--init_checkpoint={release}", *arguments)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert launch([f"--init_checkpoint={release}", *arguments]) == 1
+    assert message in in_process.the_error(capsys, "fill_mask")
 
 
-def test_a_vocabulary_smaller_than_the_model(release, tmp_path):
+def test_a_vocabulary_smaller_than_the_model(release, tmp_path, said):
     (tmp_path / "short.txt").write_text("\n".join(WORDS[:6]) + "\n")
-    done = run(
+    out = said(
         f"--init_checkpoint={release}",
         f"--vocab_file={tmp_path}/short.txt",
-        "--text=[MASK]",
         "--top_k=99",
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("%") == 6
+    assert out.count("%") == 6

@@ -3,7 +3,6 @@
 Most tests call it in this process, for TensorFlow takes seconds to start.
 """
 
-import importlib
 import json
 import os
 import pathlib
@@ -15,18 +14,17 @@ import socket
 import subprocess
 import sys
 
-import keras
+import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import app, flags
-from absl.testing import flagsaver
 
-from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.heads import BertPretrainer
+from bert_tf.interop import conversion
+from bert_tf.interop.opening import open_pretrained
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import restore
@@ -114,36 +112,10 @@ def arguments(inputs, output_dir, **changes):
     return [f"--{k}={v}" for k, v in values.items() if v is not None]
 
 
-def remove_flags(names):
-    for name in list(names):
-        delattr(flags.FLAGS, name)
-
-
 @pytest.fixture(scope="module")
 def launch():
-    """Runs the script in this process; its flags go when the tests are done."""
-    app.define_help_flags()
-    # Other tests may have defined the flags that scripts share.
-    remove_flags(
-        flag.name
-        for flag in flags.FLAGS.flags_by_module_dict().get("bert_tf.flags", ())
-    )
-    before = set(flags.FLAGS)
-    script = importlib.import_module("run_pretraining")
-
-    def call(words):
-        """Returns the exit status."""
-        with pytest.MonkeyPatch.context() as patch, flagsaver.flagsaver():
-            patch.setattr(sys, "argv", ["run_pretraining.py", *words])
-            flags.FLAGS.unparse_flags()
-            with pytest.raises(SystemExit) as left:
-                bert_flags.run(script.main)
-        keras.config.set_dtype_policy("float32")
-        return left.value.code or 0
-
-    yield call
-    remove_flags(set(flags.FLAGS) - before)
-    del sys.modules["run_pretraining"]
+    with in_process.script("run_pretraining") as launch:
+        yield launch
 
 
 @pytest.fixture
@@ -311,12 +283,20 @@ def test_a_run_that_is_done_is_only_evaluated(done, run, tmp_path, inputs):
     assert contents(folder) == before
 
 
-def test_evaluating_a_release_on_all_there_is(done, run, tmp_path, inputs):
+@pytest.mark.parametrize("to", ["", "huggingface", "keras"])
+def test_evaluating_a_release_on_all_there_is(done, run, tmp_path, inputs, to):
+    """As it was released, and converted to each of the other formats."""
+    release = done / "release"
+    if to:
+        planned = conversion.plan(open_pretrained(release), to)
+        release = tmp_path / to
+        release.mkdir()
+        conversion.write(planned, str(release))
     run(
         tmp_path / "out",
         do_train=None,
         do_eval=True,
-        init_checkpoint=done / "release",
+        init_checkpoint=release,
         eval_input_file=inputs / "held_out.tfrecord",
         max_eval_steps=0,
     )
@@ -325,6 +305,30 @@ def test_evaluating_a_release_on_all_there_is(done, run, tmp_path, inputs):
     assert found.pop("global_step") == 0
     assert expected.pop("global_step") == 6
     assert found == expected
+
+
+def test_the_release_tells_the_casing_of_its_records(run, inputs, tmp_path):
+    """As the manifest beside the records has it."""
+    shutil.copy(inputs / "a.tfrecord", tmp_path)
+    settings = {"do_lower_case": False, "strip_accents": True}
+    manifest = tmp_path / "manifest.a.tfrecord.json"
+    manifest.write_text(json.dumps({"settings": settings}))
+    records = tmp_path / "a.tfrecord"
+    run(tmp_path / "out", input_file=records, num_train_steps=1)
+    released = open_pretrained(tmp_path / "out" / "release")
+    assert released.do_lower_case is False
+    assert released.strip_accents is True
+    assert released.head == "pretraining"
+
+
+def test_a_config_of_hugging_faces(done, run, tmp_path, inputs):
+    """Its "gelu" is the erf form, and the release says so."""
+    theirs = {**CONFIG, "model_type": "bert", "hidden_act": "gelu"}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(theirs))
+    run(tmp_path / "out", bert_config_file=path, num_train_steps=1)
+    config = open_pretrained(tmp_path / "out" / "release").config
+    assert config.hidden_act == "gelu_erf"
 
 
 def test_without_next_sentence_and_in_micro_batches(run, tmp_path):
@@ -394,12 +398,7 @@ def says(launch, inputs, capsys):
 
     def fail(output_dir, **changes):
         assert launch(arguments(inputs, output_dir, **changes)) in (1, 2)
-        lines = capsys.readouterr().err.splitlines()
-        [line] = [line for line in lines if "error: " in line]
-        assert lines[-1] == line
-        assert line.startswith("run_pretraining.py: error: ")
-        assert "Traceback" not in "".join(lines)
-        return line
+        return in_process.the_error(capsys, "run_pretraining")
 
     return fail
 
@@ -417,7 +416,10 @@ def says(launch, inputs, capsys):
         ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
         ({"do_train": None}, "--do_train or --do_eval. Received: neither"),
         ({"do_train": None, "do_eval": True}, "--init_checkpoint, to evaluate"),
-        ({"init_checkpoint": "/none/x.ckpt"}, "there is no /none/x.ckpt.index"),
+        (
+            {"init_checkpoint": "/none/x.ckpt"},
+            "'/none/x.ckpt', and there is nothing",
+        ),
         ({"gradient_accumulation_steps": 4}, "--train_batch_size"),
         ({"learning_rate": -1}, "--learning_rate above 0. Received: -1.0"),
         ({"random_seed": 2**31}, "--random_seed up to 2147483647"),

@@ -44,6 +44,7 @@ class Conversion:
     Attributes:
       source: What was read.
       target: What is written; its weights are those of its head alone.
+      to: The format to write, one of `FORMATS`.
       bookkeeping: Optimizer slots and counters that are kept.
       left_over: What is not written, and why: reason to names.
       missing: What a model of this head has besides, and why it may be
@@ -52,6 +53,7 @@ class Conversion:
 
     source: Pretrained
     target: Pretrained
+    to: str
     bookkeeping: tuple[str, ...]
     left_over: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, tuple[str, ...]]
@@ -77,6 +79,7 @@ class Conversion:
 
 def plan(
     source: Pretrained,
+    to: str,
     head: str | None = None,
     keep_optimizer: bool = False,
     drop: Sequence[str] = (),
@@ -85,14 +88,21 @@ def plan(
 
     Args:
       source: What to convert, with its configuration.
+      to: The format to write, one of `FORMATS`.
       head: The kind of model to make, one of `HEADS`; None for what it is.
       keep_optimizer: Whether Adam's slots and the step are kept.
       drop: Names of variables that may be lost.
 
     Raises:
       InputError: A variable is missing, of another shape, or nobody knows what
-        it is; or there is no configuration.
+        it is; or there is no configuration; or the format has no place for
+        what is asked for.
     """
+    if keep_optimizer and to != "google":
+        raise InputError(
+            "expected --to=google with --keep_optimizer, the one format that "
+            f"holds an optimizer. Received: --to={to}"
+        )
     head = _decide_head(source, head)
     if source.config is None:
         raise InputError(
@@ -103,7 +113,10 @@ def plan(
     slots = [n for n in source.weights.shapes if BOOKKEEPING.match(n)]
     names = [n for n in source.weights.shapes if not BOOKKEEPING.match(n)]
     _check_known(names, table, drop, source.path)
-    wanted = {*PARTS_OF_HEAD[head], "pooler"}
+    wanted = {*PARTS_OF_HEAD[head]}
+    if to != "huggingface":
+        # Google's models have one throughout, used or not.
+        wanted.add("pooler")
     written = [n for n in table if n in names and table[n].part in wanted]
     _check_shapes(written, table, source)
     if keep_optimizer:
@@ -118,11 +131,12 @@ def plan(
     return Conversion(
         source,
         target,
+        to,
         tuple(slots) if keep_optimizer else (),
         _reasons(
             ("asked for", [n for n in names if n in drop]),
             (
-                f"no part of a model of kind {head}",
+                f"no part of a model of kind {head} in the format {to}",
                 [n for n in names if n not in written and n not in drop],
             ),
             (
@@ -134,25 +148,11 @@ def plan(
     )
 
 
-def write(conversion: Conversion, folder: str, to: str) -> None:
-    """Writes what was planned.
-
-    Args:
-      conversion: What `plan` gave.
-      folder: An empty directory.
-      to: One of `FORMATS`.
-
-    Raises:
-      InputError: The format cannot hold it.
-    """
-    if conversion.bookkeeping and to != "google":
-        raise InputError(
-            "expected --to=google with --keep_optimizer, the one format that "
-            f"holds an optimizer. Received: --to={to}"
-        )
-    if to == "huggingface":
+def write(conversion: Conversion, folder: str) -> None:
+    """Writes what was planned into an empty directory."""
+    if conversion.to == "huggingface":
         huggingface.write(folder, conversion.target)
-    elif to == "keras":
+    elif conversion.to == "keras":
         from bert_tf.interop import keras_files
 
         keras_files.write(folder, conversion.target)

@@ -154,6 +154,7 @@ def run_transformers(
     import torch
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     model_class = getattr(transformers, ARCHITECTURES[head])
     model = model_class.from_pretrained(
         folder, local_files_only=True, use_safetensors=True

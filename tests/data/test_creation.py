@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf import files
 from bert_tf.data import creation, documents, records
 from bert_tf.data.creation_config import CreationConfig
 from bert_tf.errors import InputError
@@ -94,6 +95,19 @@ def test_any_number_of_workers_writes_the_same(tmp_path, vocab_file):
         written[-1][manifest] = as_text.replace(str(folder), "")
     assert len(written[0]) == 3
     assert written[0] == written[1] == written[2]
+
+
+def test_the_casing_of_records_is_in_their_manifest(tmp_path):
+    paths = [str(tmp_path / name) for name in ("a", "b", "c")]
+    assert creation.casing_of(paths) == {}
+    cased = {"do_lower_case": False, "strip_accents": None}
+    for path in paths[:2]:
+        manifest = {"settings": {**cased, "random_seed": 3}}
+        files.write_text(files.manifest_path(path), json.dumps(manifest))
+    assert creation.casing_of(paths) == cased
+    other = {"settings": {**cased, "do_lower_case": True}}
+    files.write_text(files.manifest_path(paths[2]), json.dumps(other))
+    assert creation.casing_of(paths) == {}
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -1,0 +1,187 @@
+"""convert_checkpoint.py, as it is run."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import in_process
+import pytest
+from conftest import ROOT
+from interop.small_models import (
+    Arrays,
+    arrays,
+    assert_same_weights,
+    pretrained,
+    slots,
+)
+
+from bert_tf.interop import google
+from bert_tf.interop.opening import open_pretrained
+
+TO = "--to=google"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Checkpoints to convert: a release, one of training, damaged ones."""
+    folder = tmp_path_factory.mktemp("places")
+    weights = arrays("pretraining")
+    (folder / "release").mkdir()
+    google.write(str(folder / "release"), pretrained("pretraining"))
+    (folder / "training").mkdir()
+    google.write(
+        str(folder / "training"), pretrained("pretraining"), slots(weights)
+    )
+    (folder / "bare").mkdir()
+    (folder / "cut").mkdir()
+    for path in (folder / "release").iterdir():
+        content = path.read_bytes()
+        if path.name.startswith("bert_model"):
+            (folder / "bare" / path.name).write_bytes(content)
+        if ".data-" in path.name:
+            content = content[: len(content) // 2]
+        (folder / "cut" / path.name).write_bytes(content)
+    (folder / "full").mkdir()
+    (folder / "full" / "mine.txt").write_text("mine")
+    (folder / "pickle").mkdir()
+    (folder / "pickle" / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "pickle" / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def launch():
+    required = ["input", "output_dir", "to"]
+    with in_process.script("convert_checkpoint", required) as launch:
+        yield launch
+
+
+@pytest.fixture
+def run(launch, capsys, places, monkeypatch):
+    """Runs the script among the places and returns the lines it prints."""
+    monkeypatch.chdir(places)
+
+    def call(*arguments):
+        assert launch(arguments) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
+def test_there_and_back_again(places, run, tmp_path):
+    """Two commands, the first as it is run."""
+    words = ["--input=training", "--to=huggingface", "--verify"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "convert_checkpoint.py"),
+            *words,
+            f"--output_dir={tmp_path}/theirs",
+        ],
+        cwd=places,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    count = len(arrays("pretraining"))
+    assert lines[0].startswith(f"read        {count} variables, ")
+    assert lines[1].startswith(f"written     {count} variables, ")
+    assert lines[2].startswith(f"left over   {2 * count + 1}: ")
+    assert lines[3] == "missing     0"
+    assert "2 layers of 12, 3 heads, 23 words, gelu_tanh" in lines[4]
+    assert lines[5] == "vocabulary  23 tokens, uncased"
+    assert sum(line.endswith(" ok") for line in lines) >= 3
+    assert lines[-1] == f"made        {tmp_path}/theirs"
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["hidden_act"] == "gelu_new"
+
+    run(f"--input={tmp_path}/theirs", f"--output_dir={tmp_path}/ours", TO)
+    back = open_pretrained(tmp_path / "ours")
+    assert_same_weights(back.weights, arrays("pretraining"))
+    assert {path.name for path in tmp_path.iterdir()} == {"ours", "theirs"}
+
+
+def test_an_optimizer_goes_along(run, tmp_path):
+    lines = run(
+        "--input=training/model.ckpt-11",
+        f"--output_dir={tmp_path}/again",
+        TO,
+        "--keep_optimizer",
+        "--verify",
+    )
+    weights = arrays("pretraining")
+    assert_same_weights(
+        open_pretrained(tmp_path / "again").weights,
+        Arrays({**weights, **slots(weights)}),
+    )
+    assert (tmp_path / "again" / "model.ckpt-11.index").exists()
+    assert f"kept        {2 * len(weights) + 1} optimizer slots" in lines
+
+
+def test_a_bare_checkpoint_and_what_belongs_to_it(run, tmp_path):
+    run(
+        "--input=bare/bert_model.ckpt",
+        f"--output_dir={tmp_path}/out",
+        "--to=keras",
+        "--head=encoder",
+        "--bert_config_file=release/bert_config.json",
+        "--vocab_file=release/vocab.txt",
+        "--nodo_lower_case",
+    )
+    made = open_pretrained(tmp_path / "out")
+    assert_same_weights(made.weights, arrays("encoder"))
+    assert made.vocab == pretrained("encoder").vocab
+    assert made.do_lower_case is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input=nowhere"], "'nowhere', and there is nothing"),
+        (["--input=bare"], "give --bert_config_file"),
+        (["--input=cut"], "the file is damaged"),
+        (["--input=pickle"], "a pickle"),
+        (["--input=full/mine.txt"], "mine.txt"),
+        (["--head=span"], "cls/squad/output_weights"),
+        (["--keep_optimizer"], "leave --keep_optimizer away"),
+        (["--input=training", "--keep_optimizer", "--to=keras"], "--to=google"),
+        (["--output_dir=full"], "new or empty. Received: full"),
+        (["--output_dir=full/mine.txt"], "full/mine.txt"),
+        (["--bert_config_file=full/mine.txt"], "full/mine.txt:1"),
+        (["--vocab_file=nowhere.txt"], "nowhere.txt"),
+        (["--input=hf://nonsense"], "hf://nonsense"),
+    ],
+)
+def test_a_mistake_is_one_line_and_makes_nothing(
+    launch, places, capsys, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(places)
+    before = contents(places)
+    assert launch(["--input=release", "--output_dir=new", TO, *arguments]) == 1
+    assert message in in_process.the_error(capsys, "convert_checkpoint")
+    assert contents(places) == before
+
+
+def test_a_verification_that_fails_makes_nothing(
+    launch, places, capsys, monkeypatch
+):
+    monkeypatch.chdir(places)
+    before = contents(places)
+
+    def lose_the_vocabulary(folder, pretrained):
+        """Stands in for a fault of ours."""
+        write(folder, dataclasses.replace(pretrained, vocab=None))
+
+    write = google.write_companions
+    monkeypatch.setattr(google, "write_companions", lose_the_vocabulary)
+    words = ["--input=release", "--output_dir=new", TO, "--verify"]
+    assert launch(words) == 1
+    said = in_process.the_error(capsys, "convert_checkpoint")
+    assert "new is not made" in said
+    assert contents(places) == before
+
+
+def contents(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
