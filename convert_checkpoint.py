@@ -50,7 +50,10 @@ flags.DEFINE_bool(
     "Keep Adam's slots and the step, with --to=google: training can go on.",
 )
 flags.DEFINE_list(
-    "drop", [], "Names of variables that may be left out, though unknown."
+    "drop",
+    [],
+    "Variables that are not BERT's and may be left out: names or patterns, as "
+    "in --drop='*/Adam,*/Adam_1,beta?_power'.",
 )
 flags.DEFINE_bool("verify", False, "Run both ends and compare.")
 flags.DEFINE_string(

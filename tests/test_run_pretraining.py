@@ -418,7 +418,7 @@ def says(launch, inputs, capsys):
         ({"do_train": None, "do_eval": True}, "--init_checkpoint, to evaluate"),
         (
             {"init_checkpoint": "/none/x.ckpt"},
-            "'/none/x.ckpt', and there is nothing",
+            "nothing of that name",
         ),
         ({"gradient_accumulation_steps": 4}, "--train_batch_size"),
         ({"learning_rate": -1}, "--learning_rate above 0. Received: -1.0"),

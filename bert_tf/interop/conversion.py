@@ -1,6 +1,7 @@
 """From one format to another, with an account of every variable."""
 
 import dataclasses
+import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 
@@ -91,7 +92,7 @@ def plan(
       to: The format to write, one of `FORMATS`.
       head: The kind of model to make, one of `HEADS`; None for what it is.
       keep_optimizer: Whether Adam's slots and the step are kept.
-      drop: Names of variables that may be lost.
+      drop: Patterns (`*`, `?`) of names of unknown variables that may be lost.
 
     Raises:
       InputError: A variable is missing, of another shape, or nobody knows what
@@ -112,7 +113,7 @@ def plan(
     table = {row.ours: row for row in rows(source.config)}
     slots = [n for n in source.weights.shapes if BOOKKEEPING.match(n)]
     names = [n for n in source.weights.shapes if not BOOKKEEPING.match(n)]
-    _check_known(names, table, drop, source.path)
+    dropped = _drop([n for n in names if n not in table], drop, source.path)
     wanted = {*PARTS_OF_HEAD[head]}
     if to != "huggingface":
         # Google's models have one throughout, used or not.
@@ -134,10 +135,10 @@ def plan(
         to,
         tuple(slots) if keep_optimizer else (),
         _reasons(
-            ("asked for", [n for n in names if n in drop]),
+            ("--drop", dropped),
             (
                 f"no part of a model of kind {head} in the format {to}",
-                [n for n in names if n not in written and n not in drop],
+                [n for n in names if n not in written and n in table],
             ),
             (
                 "optimizer state; --keep_optimizer keeps it",
@@ -174,19 +175,26 @@ def _decide_head(source: Pretrained, head: str | None) -> str:
     return head
 
 
-def _check_known(
-    names: Sequence[str],
-    table: Mapping[str, Row],
-    drop: Sequence[str],
-    path: str,
-) -> None:
-    unknown = [n for n in names if n not in table and n not in drop]
-    if unknown:
+def _drop(
+    unknown: Sequence[str], patterns: Sequence[str], path: str
+) -> list[str]:
+    """The variables that nobody knows, all of them to be lost on purpose."""
+    kept = list(unknown)
+    for pattern in patterns:
+        matched = fnmatch.filter(kept, pattern)
+        if not matched:
+            raise InputError(
+                "expected --drop to name variables that are not BERT's. "
+                f"Received: {pattern!r}, which matches none in {path}"
+            )
+        kept = [name for name in kept if name not in matched]
+    if kept:
         raise InputError(
-            f"expected variables of BERT in {path}. Received: "
-            f"{len(unknown)} others, {_few(unknown)}; name them in --drop to "
-            "leave them out, or see whether num_hidden_layers is right"
+            f"expected variables of BERT in {path}. Received: {len(kept)} "
+            f"others, {_few(kept)}; --drop leaves them out, unless "
+            "num_hidden_layers of the configuration is wrong"
         )
+    return list(unknown)
 
 
 def _check_shapes(

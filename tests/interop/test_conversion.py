@@ -154,7 +154,7 @@ def broken(**changes):
     [
         ({"bert__pooler__dense__bias": None}, "none of 1, bert/pooler/dense/b"),
         ({"output_bias": None}, "none of 1, output_bias"),
-        ({"my__own": np.ones(3)}, r"1 others, my/own; name them in --drop"),
+        ({"my__own": np.ones(3)}, r"1 others, my/own; --drop leaves"),
         (
             {"bert__encoder__layer_2__output__dense__bias": np.ones(12)},
             "1 others, bert/encoder/layer_2/output/dense/bias",
@@ -173,10 +173,19 @@ def test_what_nobody_can_explain_is_an_error(changes, message):
 
 
 def test_what_may_be_dropped():
-    source = broken(my__own=np.ones(3))
-    planned = conversion.plan(source, "google", drop=["my/own"])
-    assert planned.left_over == {"asked for": ("my/own",)}
-    assert "my/own" not in planned.target.weights
+    source = broken(my__own=np.ones(3), my__other=np.ones(2))
+    for drop in (["my/own", "my/other"], ["*/o*"]):
+        planned = conversion.plan(source, "google", drop=drop)
+        assert planned.left_over == {"--drop": ("my/own", "my/other")}
+        assert set(planned.target.weights.shapes) == set(arrays("classifier"))
+    with pytest.raises(InputError, match="1 others, my/other"):
+        conversion.plan(source, "google", drop=["my/own"])
+
+
+@pytest.mark.parametrize("pattern", ["yours", "bert/pooler/*"])
+def test_nothing_else_may_be_dropped(pattern):
+    with pytest.raises(InputError, match="which matches none"):
+        conversion.plan(broken(), "google", drop=[pattern])
 
 
 @pytest.mark.parametrize("fact", ["config", "head"])
