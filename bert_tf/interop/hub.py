@@ -5,9 +5,11 @@ is there without a network too. HF_HOME, HF_ENDPOINT, HF_TOKEN and
 HF_HUB_OFFLINE mean what they mean there.
 """
 
+import contextlib
+import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import logging
@@ -53,10 +55,11 @@ def download(reference: str) -> str:
     """
     name, revision = _parse(reference)
     hub = _import_hub()
-    try:
+    with _blaming(hub, reference):
         names = _list_files(hub, name, revision)
-        if names is not None:
-            _check_files(names, name, reference)
+    if names is not None:
+        _check_files(names, name, reference)
+    with _blaming(hub, reference):
         return hub.snapshot_download(
             name,
             revision=revision,
@@ -64,10 +67,6 @@ def download(reference: str) -> str:
             ignore_patterns=list(_FOLDERS),
             local_files_only=names is None,
         )
-    except _faults(hub) as error:
-        raise InputError(
-            f"cannot get {reference}: {_reason(hub, error)}"
-        ) from error
 
 
 def _parse(reference: str) -> tuple[str, str | None]:
@@ -96,10 +95,10 @@ def _import_hub() -> Any:
 def _list_files(hub: Any, name: str, revision: str | None) -> set[str] | None:
     """The names of a repository's files; None if the Hub cannot be asked."""
     try:
-        info = hub.model_info(
+        info = hub.HfApi().model_info(
             name, revision=revision, timeout=_SECONDS_TO_ANSWER
         )
-    except _faults(hub) as error:
+    except (OSError, hub.errors.HTTPError) as error:
         response = getattr(error, "response", None)
         if response is not None and response.status_code in _REFUSED:
             raise
@@ -123,9 +122,18 @@ def _check_files(names: Iterable[str], name: str, reference: str) -> None:
     )
 
 
-def _faults(hub: Any) -> tuple[type[Exception], ...]:
-    """What huggingface_hub raises, and the HTTP library that it uses."""
-    return OSError, hub.errors.HTTPError, hub.errors.HFValidationError
+@contextlib.contextmanager
+def _blaming(hub: Any, reference: str) -> Iterator[None]:
+    """Turns what huggingface_hub and its HTTP library raise into InputErrors.
+
+    A ValueError is of a name that cannot be, or an answer that is no JSON.
+    """
+    try:
+        yield
+    except (OSError, ValueError, hub.errors.HTTPError) as error:
+        raise InputError(
+            f"cannot get {reference}: {_reason(hub, error)}"
+        ) from error
 
 
 def _reason(hub: Any, error: Exception) -> str:
@@ -148,4 +156,6 @@ def _reason(hub: Any, error: Exception) -> str:
             "the Hub cannot be reached, and the cache does not have it; see "
             "to the network, or give a folder"
         )
+    if isinstance(error, json.JSONDecodeError):
+        return "the answer is no JSON; does the network want you to log in?"
     return " ".join(str(error).split()) or type(error).__name__

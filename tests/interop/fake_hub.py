@@ -1,0 +1,122 @@
+"""A Hugging Face Hub on this machine, as far as it is asked; no test."""
+
+import contextlib
+import hashlib
+import json
+import pathlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REVISIONS = ("main", "v1", "refs%2Fpr%2F1", COMMIT)
+API = "/api/models/owner/name"
+FILES = f"/owner/name/resolve/{COMMIT}/"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def says(value: object) -> Answer:
+    return Answer(200, {}, json.dumps(value).encode())
+
+
+def refuses(status: int, code: str = "") -> Answer:
+    return Answer(status, {"X-Error-Code": code}, b"")
+
+
+class FakeHub:
+    """One repository, `owner/name`, with the files of a folder.
+
+    Attributes:
+      folder: Where the files are.
+      url: What HF_ENDPOINT is for it.
+      answers: What is answered to paths that hold a text, if not the truth.
+      asked: The paths of all requests so far.
+    """
+
+    def __init__(self, folder: pathlib.Path, url: str):
+        self.folder = folder
+        self.url = url
+        self.answers: dict[str, Answer] = {}
+        self.asked: list[str] = []
+
+    def answer(self, path: str) -> Answer:
+        path = path.partition("?")[0]
+        self.asked.append(path)
+        for text, answer in self.answers.items():
+            if text in path:
+                return answer
+        if path == API:
+            return self._describe("main")
+        if path.startswith(f"{API}/revision/"):
+            return self._describe(path.rpartition("/")[2])
+        if path.startswith(f"{API}/tree/"):
+            return says([self._entry(name) for name in self._names()])
+        if path.startswith(FILES):
+            return self._content(path.removeprefix(FILES))
+        return refuses(404, "RepoNotFound")
+
+    def downloaded(self) -> set[str]:
+        """The files that were asked for."""
+        asked = [path for path in self.asked if path.startswith(FILES)]
+        return {path.removeprefix(FILES) for path in asked}
+
+    def _names(self) -> list[str]:
+        paths = [path for path in self.folder.rglob("*") if path.is_file()]
+        return sorted(p.relative_to(self.folder).as_posix() for p in paths)
+
+    def _describe(self, revision: str) -> Answer:
+        if revision not in REVISIONS:
+            return refuses(404, "RevisionNotFound")
+        siblings = [{"rfilename": name} for name in self._names()]
+        return says({"id": "owner/name", "sha": COMMIT, "siblings": siblings})
+
+    def _entry(self, name: str) -> dict:
+        content = (self.folder / name).read_bytes()
+        digest = hashlib.sha1(content).hexdigest()
+        size = len(content)
+        return {"type": "file", "path": name, "oid": digest, "size": size}
+
+    def _content(self, name: str) -> Answer:
+        if name not in self._names():
+            return refuses(404, "EntryNotFound")
+        body = (self.folder / name).read_bytes()
+        digest = hashlib.sha1(body).hexdigest()
+        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": COMMIT}
+        return Answer(200, headers, body)
+
+
+@contextlib.contextmanager
+def serving(folder: pathlib.Path) -> Iterator[FakeHub]:
+    """Serves a folder until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, headers, body = hub.answer(self.path)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        hub = FakeHub(folder, f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield hub
+        finally:
+            server.shutdown()
+            thread.join()
