@@ -21,7 +21,14 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.layers import ACTIVATIONS, BertLayer, FromConfig, fold_in
+from bert_tf.errors import InputError
+from bert_tf.layers import (
+    ACTIVATIONS,
+    BertLayer,
+    FromConfig,
+    TakesFeatures,
+    fold_in,
+)
 
 # Added to the attention scores of padding. Finite, as in the original: a row
 # that is all padding then attends evenly instead of giving NaN.
@@ -301,13 +308,13 @@ class Pooler(BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertModel(FromConfig, keras.Model):
+class BertModel(TakesFeatures, FromConfig, keras.Model):
     """The BERT encoder: token ids in, vectors out.
 
     Example:
 
         model = BertModel(BertConfig.from_name("tiny", vocab_size=30522))
-        outputs = model({"input_ids": [[101, 7592, 102]]})
+        outputs = model({"input_ids": np.array([[101, 7592, 102]])})
         outputs["sequence_output"]  # [1, 3, 128]
         outputs["pooled_output"]  # [1, 128]
 
@@ -410,11 +417,41 @@ def attention_bias(input_mask):
 def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Names the weights of a model as a TF1 checkpoint does.
 
-    A subclassed `keras.Model` puts its own name in front of its variables'
-    paths; unless the model is the encoder itself, that name is left out.
+    The encoder is `bert`, whatever its name and however deep in the model it
+    is; what stands in front of it, such as the name of a subclassed
+    `keras.Model`, is left out everywhere.
+
+    Args:
+      model: A model, built, with one `BertModel` in it or none.
 
     Returns:
       Dict from name to variable, in the order of creation.
+
+    Raises:
+      InputError: There are several encoders.
     """
-    own = "" if isinstance(model, BertModel) else f"{model.name}/"
-    return {v.path.removeprefix(own): v for v in model.weights}
+    paths = [v.path for v in model.weights]
+    found = [p for p in paths if f"/{p}".endswith(_TABLE)]
+    if len(found) > 1:
+        raise InputError(
+            "expected a model with one encoder. Received: "
+            f"{len(found)} of them in {model.name!r}; take them one by one"
+        )
+    outer, encoder = f"{model.name}/", None
+    if found:
+        encoder = found[0].removesuffix(_TABLE)
+        outer = encoder[: encoder.rfind("/") + 1]
+    return {
+        _checkpoint_name(path, encoder, outer): variable
+        for path, variable in zip(paths, model.weights, strict=True)
+    }
+
+
+# Where the path of every encoder's first variable ends.
+_TABLE = "/embeddings/word_embeddings"
+
+
+def _checkpoint_name(path: str, encoder: str | None, outer: str) -> str:
+    if encoder is not None and path.startswith(f"{encoder}/"):
+        return f"bert/{path[len(encoder) + 1 :]}"
+    return path.removeprefix(outer)
