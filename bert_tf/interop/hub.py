@@ -7,9 +7,9 @@ HF_HUB_OFFLINE mean what they mean there.
 
 import contextlib
 import json
-import os
+import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
@@ -58,7 +58,7 @@ def download(reference: str) -> str:
     with _blaming(hub, reference):
         names = _list_files(hub, name, revision)
     if names is not None:
-        _check_files(names, name, reference)
+        _check_files(names, name)
     with _blaming(hub, reference):
         return hub.snapshot_download(
             name,
@@ -93,7 +93,7 @@ def _import_hub() -> Any:
 
 
 def _list_files(hub: Any, name: str, revision: str | None) -> set[str] | None:
-    """The names of a repository's files; None if the Hub cannot be asked."""
+    """The files at a repository's root; None if the Hub cannot be asked."""
     try:
         info = hub.HfApi().model_info(
             name, revision=revision, timeout=_SECONDS_TO_ANSWER
@@ -105,19 +105,20 @@ def _list_files(hub: Any, name: str, revision: str | None) -> set[str] | None:
         reason = " ".join(str(error).split()) or type(error).__name__
         logging.warning("%s; looking in the cache for %s", reason, name)
         return None
-    return {file.rfilename for file in info.siblings or ()}
+    names = {file.rfilename for file in info.siblings or ()}
+    return {name for name in names if "/" not in name}
 
 
-def _check_files(names: Iterable[str], name: str, reference: str) -> None:
+def _check_files(names: set[str], repository: str) -> None:
     """Raises InputError if no file of a repository holds weights for us."""
-    names = set(names)
     if names & {tensor_files.WHOLE, tensor_files.INDEX}:
         return
     other = unopened.find(names)
     if other:
-        raise unopened.refusal(os.path.join(name.split("/")[1], other))
+        folder = posixpath.basename(repository)
+        raise unopened.refusal(f"{folder}/{other}", repository)
     raise InputError(
-        f"expected {tensor_files.WHOLE} in {reference}. Received: "
+        f"expected {tensor_files.WHOLE} in {repository}. Received: "
         f"{len(names)} files, none of them weights"
     )
 

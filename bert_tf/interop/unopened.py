@@ -32,12 +32,12 @@ def find(names: Iterable[str]) -> str | None:
     return min(found, key=_rank, default=None)
 
 
-def refusal(path: str) -> InputError:
+def refusal(path: str, repository: str | None = None) -> InputError:
     """What to raise for a file that `find` found: the reason and the remedy.
 
     Args:
-      path: The file, or, where it is on the Hub, where it would be once it is
-        downloaded.
+      path: The file, or where it will be once it is downloaded.
+      repository: Where it is to be downloaded from, of the Hub.
     """
     if path.endswith(PICKLES):
         reason = "a pickle, and to open one is to run what its author wrote"
@@ -55,10 +55,12 @@ def refusal(path: str) -> InputError:
         folder=folder,
         which="from_tf" if path.endswith(_TENSORFLOW) else "from_flax",
     )
+    download = f"hf download {repository} --local-dir {folder} && "
     return InputError(
-        f"expected model.safetensors in {folder}. Received: "
+        f"expected model.safetensors in {repository or folder}. Received: "
         f"{os.path.basename(path)}, which is {reason}; to convert it, in an "
-        f'environment with {needs}: python -c "{code}"'
+        f"environment with {needs}: {download if repository else ''}"
+        f'python -c "{code}"'
     )
 
 
