@@ -107,28 +107,21 @@ def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
     tensors = from_ours(weights, config, head)
     labels = _labels(pretrained.labels, weights, head)
     if labels is None and head in _WITH_LABELS:
-        count = weights.shapes["output_bias"][0]
-        labels = huggingface_config.numbered_labels(count)
+        labels = huggingface_config.numbered_labels(_num_classes(weights))
     tensor_files.write(
         os.path.join(folder, tensor_files.WHOLE),
         {row.their_name(head): value for row, value in tensors.items()},
     )
+    pad_token_id = huggingface_tokenizer.pad_token_id(pretrained.vocab)
     files.write_text(
         os.path.join(folder, huggingface_config.FILE),
-        huggingface_config.to_json(
-            config,
-            head,
-            labels,
-            huggingface_tokenizer.pad_token_id(pretrained.vocab),
-        ),
+        huggingface_config.to_json(config, head, labels, pad_token_id),
     )
-    huggingface_tokenizer.write(
-        folder,
-        Tokenizer(
-            pretrained.vocab, pretrained.do_lower_case, pretrained.strip_accents
-        ),
-        config.max_position_embeddings,
+    tokenizer = Tokenizer(
+        pretrained.vocab, pretrained.do_lower_case, pretrained.strip_accents
     )
+    model_max_length = config.max_position_embeddings
+    huggingface_tokenizer.write(folder, tokenizer, model_max_length)
     written = {row.ours for row in tensors}
     return tuple(n for n in sorted(weights_of(weights)) if n not in written)
 
@@ -174,24 +167,26 @@ def _head_of(pretrained: Pretrained, config: BertConfig) -> str:
 def _labels(
     labels: tuple[str, ...] | None, weights: Weights, head: str | None
 ) -> tuple[str, ...] | None:
-    """The labels of a head that has any, checked; None of another head.
+    """The labels of a head whose classes have any; None of another head.
 
     Raises:
-      InputError: There are more or fewer of them than classes.
+      InputError: There are more or fewer classes than the head should have.
     """
-    if "output_bias" not in weights:
-        return None
-    count = weights.shapes["output_bias"][0]
-    if head == "choice":
-        if count != 1:
-            raise InputError(
-                "expected one score for a choice. Received: output_bias with "
-                f"{count} classes in {weights.path}"
-            )
-        return None
-    if labels is not None and len(labels) != count:
+    if head == "choice" and _num_classes(weights) != 1:
         raise InputError(
-            f"expected {count} labels, as there are classes in "
-            f"{weights.path}. Received: {len(labels)}: {', '.join(labels[:4])}"
+            "expected one score for a choice. Received: output_bias with "
+            f"{_num_classes(weights)} classes in {weights.path}"
+        )
+    if head not in (None, *_WITH_LABELS) or "output_bias" not in weights:
+        return None
+    if labels is not None and len(labels) != _num_classes(weights):
+        raise InputError(
+            f"expected {_num_classes(weights)} labels, as there are classes "
+            f"in {weights.path}. Received: {len(labels)}, "
+            f"{', '.join(map(repr, labels[:4]))}"
         )
     return labels
+
+
+def _num_classes(weights: Weights) -> int:
+    return weights.shapes["output_bias"][0]

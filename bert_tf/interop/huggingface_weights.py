@@ -201,7 +201,11 @@ def _as_float32(weights: Weights, name: str) -> np.ndarray:
 
 
 def _listing(names: Sequence[str]) -> str:
-    """The first few of some names, and how many they are."""
-    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    """The first few of some names, and how many they are.
+
+    A file can hold any names: they are shown as Python would write them.
+    """
+    shown = ", ".join(repr(name[:80]) for name in names[:4])
+    shown += ", ..." if len(names) > 4 else ""
     noun = "tensor" if len(names) == 1 else "tensors"
     return f"{len(names)} {noun} ({shown})"

@@ -31,9 +31,9 @@ class TensorFiles:
     """The tensors of one or more safetensors files, read when asked for.
 
     Args:
-      paths: The file that holds it, by the name of each tensor; None for one
-        file with all that it holds.
-      path: What `paths` is from, or the one file.
+      path: A file, or where `paths` is from.
+      paths: Dict from the name of each tensor to the file that holds it; None
+        for what `path` holds.
 
     Attributes:
       path: As given, for messages.

@@ -196,6 +196,15 @@ def test_names_the_classes_that_have_no_names(tmp_path):
     assert huggingface.read(str(tmp_path)).labels is None
 
 
+def test_gives_labels_to_classes_alone(tmp_path):
+    weights = Arrays(arrays("masked_lm") | arrays("token"))
+    labels = pretrained("token").labels
+    given = pretrained("masked_lm", weights=weights, labels=labels)
+    huggingface.write(str(tmp_path), given)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert "id2label" not in config
+
+
 def test_finds_the_padding(tmp_path):
     vocab = (*VOCAB[1:], VOCAB[0])
     huggingface.write(str(tmp_path), pretrained("encoder", vocab=vocab))
@@ -215,9 +224,9 @@ def test_knows_labels_of_classes_only(tmp_path):
     ("change", "complaint"),
     [
         ({"config": None}, "expected a configuration with memory"),
-        ({"labels": ("a", "b")}, "expected 5 labels.*Received: 2: a, b"),
+        ({"labels": ("a", "b")}, "expected 5 labels.*Received: 2, 'a', 'b'"),
         ({"head": "choice"}, "one score for a choice.*5 classes"),
-        ({"head": "span"}, "without 2 tensors .qa_outputs.weight, qa_outp"),
+        ({"head": "span"}, "without 2 tensors .'qa_outputs.weight', 'qa_"),
         ({"weights": arrays("token", seed=1)}, "expected 7 labels"),
     ],
 )

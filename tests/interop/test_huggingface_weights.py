@@ -133,11 +133,17 @@ def test_refuses_two_that_should_be_one(refused, tied, to):
 def test_refuses_what_it_does_not_know(refused):
     more = {f"bert.adapter.{n}.weight": np.ones(3, "float32") for n in range(7)}
     message = refused(their_tensors() | more)
-    assert "7 tensors (bert.adapter.0.weight, bert.adapter.1.weight" in message
+    assert (
+        "7 tensors ('bert.adapter.0.weight', 'bert.adapter.1.weight'" in message
+    )
     assert "..." in message
     assert "adapter.4" not in message
     message = refused(their_tensors() | {"lone": np.ones(3, "float32")})
-    assert "Received: 1 tensor (lone) as well" in message
+    assert "Received: 1 tensor ('lone') as well" in message
+    hostile = "a\nb\x1b[31m" + 10**4 * "c"
+    message = refused(their_tensors() | {hostile: np.ones(3, "float32")})
+    assert len(message) < 400
+    assert "\x1b" not in message
 
 
 @pytest.mark.parametrize("layers", [1, 3, 10**9])
@@ -161,7 +167,7 @@ def test_refuses_another_number_of_layers(refused, layers):
 def test_refuses_half_a_part(refused, name):
     tensors = their_tensors()
     del tensors[name]
-    assert f"without 1 tensor ({name})" in refused(tensors)
+    assert f"without 1 tensor ({name!r})" in refused(tensors)
 
 
 @pytest.mark.parametrize("gone", ["pooler", "cls.predictions", "cls.seq_rel"])
@@ -235,7 +241,7 @@ def test_an_encoder_may_have_no_pooler():
 @pytest.mark.parametrize(
     ("change", "head", "complaint"),
     [
-        ({"bert/extra": (3,)}, "encoder", r"1 tensor \(bert/extra\) as well"),
+        ({"bert/extra": (3,)}, "encoder", r"1 tensor \('bert/extra'\) as well"),
         ({"bert/pooler/dense/bias": None}, "encoder", "bert.pooler.dense.bias"),
         (
             {"bert/embeddings/LayerNorm/beta": None},
