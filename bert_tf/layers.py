@@ -1,5 +1,6 @@
 """What every layer of BERT is made of: a config, a seed, the same parts."""
 
+import functools
 from collections.abc import Mapping
 
 import keras
@@ -28,12 +29,26 @@ class GivenSeed(keras.random.SeedGenerator):
       seed: Integer tensor [2].
     """
 
+    # What Keras's PyTorch dropout looks at: None would mean "not seeded".
+    _initial_seed = 0
+
     def __init__(self, seed):
         # Not super().__init__: it would create the state variable.
         self.seed = seed
 
     def next(self, ordered=True):
+        if keras.config.backend() == "jax":
+            return ops.cast(self.seed, "uint32")  # What its keys are.
         return self.seed
+
+
+def draw_seed(generator: keras.random.SeedGenerator):
+    """Draws a seed, integers [2], that a layer can hand on.
+
+    Not the generator's own state: that is a counter, and `fold_in` would lead
+    from one call's seed to the next call's.
+    """
+    return keras.random.randint((2,), 0, 2**31 - 1, seed=generator)
 
 
 def fold_in(seed, site: int):
@@ -41,6 +56,24 @@ def fold_in(seed, site: int):
     if seed is None:
         return None
     return seed + ops.convert_to_tensor([0, site], dtype=seed.dtype)
+
+
+def recomputed(function):
+    """Lets the backward pass compute `function` again: `keras.remat`.
+
+    Args:
+      function: A function of tensors that draws no random numbers but from
+        seeds that it was given.
+
+    Returns:
+      The same function. Its gradients keep its arguments and nothing else.
+    """
+    result = keras.remat(function)
+    if keras.config.backend() == "torch":
+        # PyTorch stops computing by an exception once it has what it wants;
+        # its traceback through Keras's layers keeps their tensors alive.
+        return functools.partial(result, early_stop=False)
+    return result
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -75,9 +108,13 @@ class FromConfig:
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}
 
-    def make_part(self, layer: type["BertLayer"], name: str) -> "BertLayer":
+    def make_part(
+        self, layer: type["BertLayer"], name: str, **arguments
+    ) -> "BertLayer":
         """Makes an inner layer of the same config and policy."""
-        return layer(self.config, name=name, dtype=self.dtype_policy)
+        return layer(
+            self.config, name=name, dtype=self.dtype_policy, **arguments
+        )
 
     def make_dense(self, units: int, name: str = "dense") -> keras.layers.Dense:
         """Makes a dense layer with the original's initialization."""

@@ -11,11 +11,10 @@ Shapes, here and in `heads.py`:
     S  sequence         D  width of a head, H/N  T  token types
     H  hidden size      I  intermediate size     P  masked positions
 
-Layers compute in the compute dtype of their policy. The softmax and the layer
-normalization always run in float32.
+The block in the middle is in `transformer.py`.
 """
 
-import math
+from collections.abc import Sequence
 
 import keras
 from keras import ops
@@ -23,12 +22,14 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import (
-    ACTIVATIONS,
     BertLayer,
     FromConfig,
     TakesFeatures,
+    draw_seed,
     fold_in,
+    recomputed,
 )
+from bert_tf.transformer import TransformerBlock
 
 # Added to the attention scores of padding. Finite, as in the original: a row
 # that is all padding then attends evenly instead of giving NaN.
@@ -56,6 +57,9 @@ class Embeddings(BertLayer):
             "position", self.config.max_position_embeddings
         )
         self.layer_norm.build((None, None, self.config.hidden_size))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.config.hidden_size)
 
     def _table(self, name: str, rows: int):
         return self.add_weight(
@@ -92,170 +96,29 @@ class Embeddings(BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class SelfAttention(BertLayer):
-    """Multi-head scaled dot-product attention; source: `attention_layer`."""
-
-    def __init__(self, config, **kwargs):
-        super().__init__(config, **kwargs)
-        hidden_size = self.config.hidden_size
-        self.query = self.make_dense(hidden_size, "query")
-        self.key = self.make_dense(hidden_size, "key")
-        self.value = self.make_dense(hidden_size, "value")
-        self.dropout = self.make_dropout(
-            self.config.attention_probs_dropout_prob
-        )
-
-    def build(self, input_shape=None):
-        for projection in (self.query, self.key, self.value):
-            projection.build((None, None, self.config.hidden_size))
-
-    def _heads(self, x):
-        """Splits the last axis into heads: [B, S, H] -> [B, N, S, D]."""
-        heads = self.config.num_attention_heads
-        batch, length, width = ops.shape(x)
-        x = ops.reshape(x, (batch, length, heads, width // heads))
-        return ops.transpose(x, (0, 2, 1, 3))
-
-    def call(self, x, attention_bias, training=False, seed=None):
-        """Lets every position look at every other.
-
-        Args:
-          x: Floats [B, S, H].
-          attention_bias: Floats, added to the scores; any shape that
-            broadcasts to [B, N, S, S].
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `Dropout`.
-
-        Returns:
-          Context, floats [B, S, H], and the attention probabilities before
-          dropout, floats [B, N, S, S].
-        """
-        query = self._heads(self.query(x))  # [B, N, S, D]
-        key = self._heads(self.key(x))  # [B, N, S, D]
-        value = self._heads(self.value(x))  # [B, N, S, D]
-        query = query * (1.0 / math.sqrt(query.shape[-1]))
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        # Keras hands the bias over in the compute dtype.
-        scores = ops.cast(scores, "float32") + ops.cast(
-            attention_bias, "float32"
-        )  # [B, N, S, S]
-        probabilities = ops.cast(ops.softmax(scores), self.compute_dtype)
-        kept = self.dropout(probabilities, training=training, seed=seed)
-        context = ops.transpose(ops.matmul(kept, value), (0, 2, 1, 3))
-        return ops.reshape(context, ops.shape(x)), probabilities  # [B, S, H]
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class ResidualOutput(BertLayer):
-    """Dense, dropout, then the layer norm of the sum with the input.
-
-    Ends both halves of a Transformer block (`attention/output` and `output`).
-    """
-
-    def __init__(self, config, **kwargs):
-        super().__init__(config, **kwargs)
-        self.dense = self.make_dense(self.config.hidden_size)
-        self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
-        self.layer_norm = self.make_layer_norm()
-
-    def build(self, input_shape):
-        self.dense.build(input_shape)
-        self.layer_norm.build((None, None, self.config.hidden_size))
-
-    def call(self, x, residual, training=False, seed=None):
-        """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H]."""
-        x = self.dropout(self.dense(x), training=training, seed=seed)
-        return self.layer_norm(x + residual)
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class Attention(BertLayer):
-    """Self-attention with its residual output: the scope `attention`."""
-
-    def __init__(self, config, **kwargs):
-        super().__init__(config, **kwargs)
-        self.self_attention = self.make_part(SelfAttention, "self")
-        self.residual = self.make_part(ResidualOutput, "output")
-
-    def build(self, input_shape=None):
-        shape = (None, None, self.config.hidden_size)
-        self.self_attention.build(shape)
-        self.residual.build(shape)
-
-    def call(self, x, attention_bias, training=False, seed=None):
-        """Maps floats [B, S, H] to [B, S, H] and probabilities."""
-        context, probabilities = self.self_attention(
-            x, attention_bias, training=training, seed=seed
-        )
-        x = self.residual(context, x, training=training, seed=fold_in(seed, 1))
-        return x, probabilities
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class Intermediate(BertLayer):
-    """The wide half of the feed-forward network: the scope `intermediate`."""
-
-    def __init__(self, config, **kwargs):
-        super().__init__(config, **kwargs)
-        self.dense = self.make_dense(self.config.intermediate_size)
-
-    def build(self, input_shape=None):
-        self.dense.build((None, None, self.config.hidden_size))
-
-    def call(self, x):
-        """Maps floats [B, S, H] to [B, S, I]."""
-        return ACTIVATIONS[self.config.hidden_act](self.dense(x))
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class TransformerBlock(BertLayer):
-    """Attention, then feed-forward, each followed by its layer norm.
-
-    Source: one turn of the loop in `transformer_model`.
-    """
-
-    # Places where a block draws a dropout mask: attention probabilities,
-    # attention output, feed-forward output.
-    SEED_SITES = 3
-
-    def __init__(self, config, **kwargs):
-        super().__init__(config, **kwargs)
-        self.attention = self.make_part(Attention, "attention")
-        self.intermediate = self.make_part(Intermediate, "intermediate")
-        self.residual = self.make_part(ResidualOutput, "output")
-
-    def build(self, input_shape=None):
-        self.attention.build()
-        self.intermediate.build()
-        self.residual.build((None, None, self.config.intermediate_size))
-
-    def call(self, x, attention_bias, training=False, seed=None):
-        """Applies the block.
-
-        Args:
-          x: Floats [B, S, H].
-          attention_bias: Floats that broadcast to [B, N, S, S].
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `Dropout`.
-
-        Returns:
-          Floats [B, S, H], and the attention probabilities [B, N, S, S].
-        """
-        x, probabilities = self.attention(
-            x, attention_bias, training=training, seed=seed
-        )
-        x = self.residual(
-            self.intermediate(x), x, training=training, seed=fold_in(seed, 2)
-        )
-        return x, probabilities
-
-
-@keras.saving.register_keras_serializable("bert_tf")
 class Encoder(BertLayer):
-    """The stack of Transformer blocks; source: `transformer_model`."""
+    """The stack of Transformer blocks; source: `transformer_model`.
 
-    def __init__(self, config, **kwargs):
+    Args:
+      config: A `BertConfig`, or the dict that its `to_dict` gave.
+      output_attentions: Also return the attention probabilities.
+      gradient_checkpointing: Forget what is inside a block when training and
+        compute it a second time in the backward pass (Chen et al. 2016).
+        Memory for activations then grows with the blocks' outputs alone; a
+        step takes about a third longer. Gradients are the same.
+    """
+
+    def __init__(
+        self,
+        config,
+        output_attentions: bool = False,
+        gradient_checkpointing: bool = False,
+        **kwargs,
+    ):
         super().__init__(config, **kwargs)
+        self.output_attentions = output_attentions
+        self.gradient_checkpointing = gradient_checkpointing
+        self.seed_generator = keras.random.SeedGenerator()
         self.blocks = [
             self.make_part(TransformerBlock, f"layer_{index}")
             for index in range(self.config.num_hidden_layers)
@@ -265,6 +128,12 @@ class Encoder(BertLayer):
         for block in self.blocks:
             block.build()
 
+    def compute_output_shape(self, input_shape):
+        shapes = [b.compute_output_shape(input_shape) for b in self.blocks]
+        outputs = [output for output, _ in shapes]
+        attentions = [probabilities for _, probabilities in shapes]
+        return outputs, attentions if self.output_attentions else []
+
     def call(self, x, attention_bias, training=False, seed=None):
         """Applies every block.
 
@@ -272,23 +141,45 @@ class Encoder(BertLayer):
           x: Floats [B, S, H].
           attention_bias: Floats that broadcast to [B, N, S, S].
           training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `Dropout`.
+          seed: Integer tensor [2], or None: then one is drawn here. Blocks
+            draw none, so that what is computed again drops the same values.
 
         Returns:
           The outputs of all blocks, a list of floats [B, S, H], and their
-          attention probabilities, a list of floats [B, N, S, S].
+          attention probabilities, a list of floats [B, N, S, S], which is
+          empty unless the constructor asked for them.
         """
+        if training and seed is None:
+            seed = draw_seed(self.seed_generator)
         outputs, attentions = [], []
         for index, block in enumerate(self.blocks):
-            x, probabilities = block(
-                x,
-                attention_bias,
-                training=training,
-                seed=fold_in(seed, index * block.SEED_SITES),
+            apply = self._as_function(
+                block, training, fold_in(seed, index * block.SEED_SITES)
             )
+            x, *probabilities = apply(x, attention_bias)
             outputs.append(x)
-            attentions.append(probabilities)
+            attentions += probabilities
         return outputs, attentions
+
+    def _as_function(self, block, training, seed):
+        """The block as a function of tensors, whatever else is settled."""
+
+        def apply(x, attention_bias):
+            x, probabilities = block(
+                x, attention_bias, training=training, seed=seed
+            )
+            return (x, probabilities) if self.output_attentions else (x,)
+
+        if self.gradient_checkpointing and training:
+            return recomputed(apply)
+        return apply
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "output_attentions": self.output_attentions,
+            "gradient_checkpointing": self.gradient_checkpointing,
+        }
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -301,6 +192,9 @@ class Pooler(BertLayer):
 
     def build(self, input_shape=None):
         self.dense.build((None, self.config.hidden_size))
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.config.hidden_size)
 
     def call(self, sequence_output):
         """Maps floats [B, S, H] to [B, H]."""
@@ -324,6 +218,9 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         every block's output: a list of num_hidden_layers + 1 floats [B, S, H].
       output_attentions: Also return `attentions`, every block's attention
         probabilities: a list of num_hidden_layers floats [B, N, S, S].
+      gradient_checkpointing: Trade time for memory, see `Encoder`.
+      frozen_layers: Names of what is not to be trained: `embeddings`,
+        `layer_0` and so on, `pooler`. See `freeze`.
     """
 
     def __init__(
@@ -331,19 +228,36 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         config: BertConfig | dict,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        gradient_checkpointing: bool = False,
+        frozen_layers: Sequence[str] = (),
         name: str = "bert",
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
+        # Inputs are ids: as floats in bfloat16 they would be other ids.
+        self.autocast = False
         self.output_hidden_states = output_hidden_states
-        self.output_attentions = output_attentions
         self.embeddings = self.make_part(Embeddings, "embeddings")
-        self.encoder = self.make_part(Encoder, "encoder")
+        self.encoder = self.make_part(
+            Encoder,
+            "encoder",
+            output_attentions=output_attentions,
+            gradient_checkpointing=gradient_checkpointing,
+        )
         self.pooler = self.make_part(Pooler, "pooler")
+        self._freeze(frozen_layers)
 
     def build(self, input_shape=None):
         for part in (self.embeddings, self.encoder, self.pooler):
             part.build()
+
+    def compute_output_shape(self, input_shape):
+        ids = tuple(input_shape["input_ids"])
+        self._check_length(ids[1])
+        embedded = self.embeddings.compute_output_shape(ids)
+        outputs, attentions = self.encoder.compute_output_shape(embedded)
+        pooled = self.pooler.compute_output_shape(embedded)
+        return self._result(embedded, outputs, attentions, pooled)
 
     def call(self, inputs, training=False, seed=None):
         """Encodes a batch.
@@ -362,13 +276,14 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
           what the constructor asked for.
 
         Raises:
-          ValueError: The sequence is longer than `max_position_embeddings`.
+          InputError: The sequence is longer than `max_position_embeddings`.
         """
         input_ids = ops.convert_to_tensor(inputs["input_ids"], "int32")
         self._check_length(input_ids.shape[1])
+        segment_ids = inputs.get("segment_ids", ops.zeros_like(input_ids))
         embedded = self.embeddings(
             input_ids,
-            inputs.get("segment_ids", ops.zeros_like(input_ids)),
+            ops.convert_to_tensor(segment_ids, "int32"),
             training=training,
             seed=seed,
         )  # [B, S, H]
@@ -378,29 +293,90 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             training=training,
             seed=fold_in(seed, 1),
         )
-        result = {
-            "sequence_output": outputs[-1],
-            "pooled_output": self.pooler(outputs[-1]),
-        }
+        pooled = self.pooler(outputs[-1])
+        return self._result(embedded, outputs, attentions, pooled)
+
+    def _result(self, embedded, outputs, attentions, pooled) -> dict:
+        """Names what is returned: tensors, or their shapes."""
+        result = {"sequence_output": outputs[-1], "pooled_output": pooled}
         if self.output_hidden_states:
             result["hidden_states"] = [embedded, *outputs]
         if self.output_attentions:
             result["attentions"] = attentions
         return result
 
-    def _check_length(self, length: int | None) -> None:
+    def _check_length(self, length) -> None:
+        """Knows nothing of lengths that are None or a symbol of JAX's."""
         limit = self.config.max_position_embeddings
-        if length is not None and length > limit:
-            raise ValueError(
+        if isinstance(length, int) and length > limit:
+            raise InputError(
                 f"expected at most {limit} positions, the config's "
                 f"max_position_embeddings. Received: a sequence of {length}"
             )
+
+    @property
+    def output_attentions(self) -> bool:
+        return self.encoder.output_attentions
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether a step computes blocks twice; `compile` anew when set."""
+        return self.encoder.gradient_checkpointing
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, value: bool) -> None:
+        self.encoder.gradient_checkpointing = value
+
+    def freeze(self, num_layers: int, embeddings: bool = True) -> None:
+        """Leaves the lowest layers as they are when the rest is trained.
+
+        Call it before `compile`, or before an optimizer is built. What is
+        frozen stays so when the model is saved and loaded. To undo it, set
+        `model.trainable = True`.
+
+        Args:
+          num_layers: How many blocks, counted from the embeddings.
+          embeddings: Whether the embeddings are frozen too.
+
+        Raises:
+          InputError: There are not that many blocks.
+        """
+        blocks = self.encoder.blocks
+        if not 0 <= num_layers <= len(blocks):
+            raise InputError(
+                f"expected 0 to {len(blocks)} layers to freeze, as many as "
+                f"the model has. Received: {num_layers}"
+            )
+        self._freeze(
+            ["embeddings"] * embeddings + [b.name for b in blocks[:num_layers]]
+        )
+
+    @property
+    def frozen_layers(self) -> list[str]:
+        """Names of the layers that are not trained, lowest first."""
+        return [n for n, part in self._parts().items() if not part.trainable]
+
+    def _freeze(self, names: Sequence[str]) -> None:
+        parts = self._parts()
+        for name in names:
+            if name not in parts:
+                raise InputError(
+                    f"expected frozen_layers among {', '.join(parts)}. "
+                    f"Received: {name!r}"
+                )
+            parts[name].trainable = False
+
+    def _parts(self) -> dict[str, BertLayer]:
+        parts = (self.embeddings, *self.encoder.blocks, self.pooler)
+        return {part.name: part for part in parts}
 
     def get_config(self):
         return {
             **super().get_config(),
             "output_hidden_states": self.output_hidden_states,
             "output_attentions": self.output_attentions,
+            "gradient_checkpointing": self.gradient_checkpointing,
+            "frozen_layers": self.frozen_layers,
         }
 
 

@@ -38,7 +38,8 @@ MAY_IMPORT = {
     "text": set(),
     "data": {"text"},
     "layers": {"config"},
-    "modeling": {"config", "layers"},
+    "transformer": {"config", "layers"},
+    "modeling": {"config", "layers", "transformer"},
     "head_layers": {"layers"},
     "heads": {"config", "layers", "modeling", "head_layers"},
     "resizing": {"layers"},
@@ -75,6 +76,7 @@ WITH_TENSORFLOW = (
     "bert_tf.training.optimization",
     "bert_tf.training.settings",
     "bert_tf.training.step",
+    "bert_tf.transformer",
 )
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
 # They import TensorFlow inside a function: for "scheme://" paths only, for a
@@ -89,7 +91,14 @@ IMPORTS_IT_LAZILY = {
 }
 
 # The model, which runs on JAX and PyTorch as well.
-KERAS_ONLY = {"layers", "modeling", "head_layers", "heads", "resizing"}
+KERAS_ONLY = {
+    "layers",
+    "transformer",
+    "modeling",
+    "head_layers",
+    "heads",
+    "resizing",
+}
 
 # What guards imports that only a type checker follows.
 CHECKING = "TYPE_CHECKING"

@@ -1,0 +1,197 @@
+"""One Transformer block: self-attention, then a feed-forward network.
+
+Source: Devlin et al. 2018, section 3; Vaswani et al. 2017, section 3; and
+google-research/bert `modeling.py`. The legend of shapes is at the top of
+`modeling.py`.
+
+Layers compute in the compute dtype of their policy. The softmax and the layer
+normalization always run in float32.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.layers import ACTIVATIONS, BertLayer, fold_in
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class SelfAttention(BertLayer):
+    """Multi-head scaled dot-product attention; source: `attention_layer`."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        hidden_size = self.config.hidden_size
+        self.query = self.make_dense(hidden_size, "query")
+        self.key = self.make_dense(hidden_size, "key")
+        self.value = self.make_dense(hidden_size, "value")
+        self.dropout = self.make_dropout(
+            self.config.attention_probs_dropout_prob
+        )
+
+    def build(self, input_shape=None):
+        for projection in (self.query, self.key, self.value):
+            projection.build((None, None, self.config.hidden_size))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape, attention_shape(self.config, input_shape)
+
+    def _heads(self, x):
+        """Splits the last axis into heads: [B, S, H] -> [B, N, S, D]."""
+        heads = self.config.num_attention_heads
+        batch, length, width = ops.shape(x)
+        x = ops.reshape(x, (batch, length, heads, width // heads))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def call(self, x, attention_bias, training=False, seed=None):
+        """Lets every position look at every other.
+
+        Args:
+          x: Floats [B, S, H].
+          attention_bias: Floats, added to the scores; any shape that
+            broadcasts to [B, N, S, S].
+          training: Whether dropout is on.
+          seed: Integer tensor [2] or None, see `Dropout`.
+
+        Returns:
+          Context, floats [B, S, H], and the attention probabilities before
+          dropout, floats [B, N, S, S].
+        """
+        query = self._heads(self.query(x))  # [B, N, S, D]
+        key = self._heads(self.key(x))  # [B, N, S, D]
+        value = self._heads(self.value(x))  # [B, N, S, D]
+        query = query * (1.0 / math.sqrt(query.shape[-1]))
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+        # Keras hands the bias over in the compute dtype.
+        scores = ops.cast(scores, "float32") + ops.cast(
+            attention_bias, "float32"
+        )  # [B, N, S, S]
+        probabilities = ops.cast(ops.softmax(scores), self.compute_dtype)
+        kept = self.dropout(probabilities, training=training, seed=seed)
+        context = ops.transpose(ops.matmul(kept, value), (0, 2, 1, 3))
+        return ops.reshape(context, ops.shape(x)), probabilities  # [B, S, H]
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class ResidualOutput(BertLayer):
+    """Dense, dropout, then the layer norm of the sum with the input.
+
+    Ends both halves of a Transformer block (`attention/output` and `output`).
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.dense = self.make_dense(self.config.hidden_size)
+        self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
+        self.layer_norm = self.make_layer_norm()
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        self.layer_norm.build((None, None, self.config.hidden_size))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.config.hidden_size)
+
+    def call(self, x, residual, training=False, seed=None):
+        """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H]."""
+        x = self.dropout(self.dense(x), training=training, seed=seed)
+        return self.layer_norm(x + residual)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Attention(BertLayer):
+    """Self-attention with its residual output: the scope `attention`."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.self_attention = self.make_part(SelfAttention, "self")
+        self.residual = self.make_part(ResidualOutput, "output")
+
+    def build(self, input_shape=None):
+        shape = (None, None, self.config.hidden_size)
+        self.self_attention.build(shape)
+        self.residual.build(shape)
+
+    def compute_output_shape(self, input_shape):
+        return self.self_attention.compute_output_shape(input_shape)
+
+    def call(self, x, attention_bias, training=False, seed=None):
+        """Maps floats [B, S, H] to [B, S, H] and probabilities."""
+        context, probabilities = self.self_attention(
+            x, attention_bias, training=training, seed=seed
+        )
+        x = self.residual(context, x, training=training, seed=fold_in(seed, 1))
+        return x, probabilities
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Intermediate(BertLayer):
+    """The wide half of the feed-forward network: the scope `intermediate`."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.dense = self.make_dense(self.config.intermediate_size)
+
+    def build(self, input_shape=None):
+        self.dense.build((None, None, self.config.hidden_size))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.config.intermediate_size)
+
+    def call(self, x):
+        """Maps floats [B, S, H] to [B, S, I]."""
+        return ACTIVATIONS[self.config.hidden_act](self.dense(x))
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class TransformerBlock(BertLayer):
+    """Attention, then feed-forward, each followed by its layer norm.
+
+    Source: one turn of the loop in `transformer_model`.
+    """
+
+    # Places where a block draws a dropout mask: attention probabilities,
+    # attention output, feed-forward output.
+    SEED_SITES = 3
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.attention = self.make_part(Attention, "attention")
+        self.intermediate = self.make_part(Intermediate, "intermediate")
+        self.residual = self.make_part(ResidualOutput, "output")
+
+    def build(self, input_shape=None):
+        self.attention.build()
+        self.intermediate.build()
+        self.residual.build((None, None, self.config.intermediate_size))
+
+    def compute_output_shape(self, input_shape):
+        return self.attention.compute_output_shape(input_shape)
+
+    def call(self, x, attention_bias, training=False, seed=None):
+        """Applies the block.
+
+        Args:
+          x: Floats [B, S, H].
+          attention_bias: Floats that broadcast to [B, N, S, S].
+          training: Whether dropout is on.
+          seed: Integer tensor [2] or None, see `Dropout`.
+
+        Returns:
+          Floats [B, S, H], and the attention probabilities [B, N, S, S].
+        """
+        x, probabilities = self.attention(
+            x, attention_bias, training=training, seed=seed
+        )
+        x = self.residual(
+            self.intermediate(x), x, training=training, seed=fold_in(seed, 2)
+        )
+        return x, probabilities
+
+
+def attention_shape(config: BertConfig, input_shape) -> tuple:
+    """The shape [B, N, S, S] of the probabilities over [B, S, H]."""
+    batch, length, _ = input_shape
+    return batch, config.num_attention_heads, length, length

@@ -1,0 +1,102 @@
+"""The block: attention by its formula, padding, configuration."""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from bert_tf.config import BertConfig
+from bert_tf.modeling import attention_bias
+from bert_tf.transformer import (
+    Attention,
+    Intermediate,
+    ResidualOutput,
+    SelfAttention,
+    TransformerBlock,
+)
+
+# Odd sizes, no two alike: swapped axes cannot pass.
+B, S, H, N, I = 3, 7, 20, 5, 31  # noqa: E741
+CONFIG = BertConfig(
+    vocab_size=53,
+    hidden_size=H,
+    num_hidden_layers=2,
+    num_attention_heads=N,
+    intermediate_size=I,
+)
+MASK = np.array([[1] * 7, [1] * 4 + [0] * 3, [1] + [0] * 6])
+
+
+def test_a_row_of_padding_alone_attends_evenly():
+    layer = SelfAttention(CONFIG)
+    layer.build()
+    x = np.random.default_rng(0).normal(size=(1, S, H)).astype("float32")
+    context, probabilities = layer(x, attention_bias(np.zeros((1, S))))
+    _, expected = layer(x, attention_bias(np.ones((1, S))))
+    np.testing.assert_allclose(probabilities, expected, atol=1e-3)
+    assert np.isfinite(context).all()
+
+
+def test_attention_is_the_formula():
+    """softmax(Q K^T / sqrt(D)) V, head by head, in plain NumPy."""
+    layer = SelfAttention(CONFIG)
+    layer.build()
+    x = np.random.default_rng(3).normal(size=(B, S, H)).astype("float32")
+    context, _ = layer(x, attention_bias(MASK))
+    q, k, v = (
+        x @ np.array(p.kernel) + np.array(p.bias)
+        for p in (layer.query, layer.key, layer.value)
+    )
+    width = H // N
+    for head in range(N):
+        part = slice(head * width, (head + 1) * width)
+        scores = q[..., part] @ k[..., part].swapaxes(1, 2) / width**0.5
+        scores += (MASK[:, None] - 1) * 10000.0
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        np.testing.assert_allclose(
+            context[..., part], weights @ v[..., part], atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("layer", "width", "shapes"),
+    [
+        (SelfAttention, H, [(B, S, H), (B, N, S, S)]),
+        (Attention, H, [(B, S, H), (B, N, S, S)]),
+        (TransformerBlock, H, [(B, S, H), (B, N, S, S)]),
+        (Intermediate, H, [(B, S, I)]),
+        (ResidualOutput, I, [(B, S, H)]),
+    ],
+)
+def test_shapes_with_and_without_numbers(layer, width, shapes):
+    second = {
+        Intermediate: (),
+        ResidualOutput: (np.zeros((B, S, H), "float32"),),
+    }
+    rest = second.get(layer, (attention_bias(MASK),))
+    layer = layer(CONFIG)
+    outputs = layer(np.zeros((B, S, width), "float32"), *rest)
+    assert [x.shape for x in keras.tree.flatten(outputs)] == shapes
+    symbols = layer(keras.Input((None, width)), *rest)
+    assert [x.shape for x in keras.tree.flatten(symbols)] == [
+        tuple(None if size in (B, S) else size for size in shape)
+        for shape in shapes
+    ]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Attention, Intermediate, ResidualOutput, SelfAttention, TransformerBlock],
+)
+def test_config_round_trip(layer):
+    assert inspect.signature(layer).parameters.keys() == {"config", "kwargs"}
+    made = layer(CONFIG, name="mine", dtype="mixed_bfloat16")
+    text = json.dumps(keras.saving.serialize_keras_object(made))
+    again = keras.saving.deserialize_keras_object(json.loads(text))
+    assert type(again) is layer
+    assert again.get_config() == made.get_config()
+    assert again.config == CONFIG
+    assert again.dtype_policy.name == "mixed_bfloat16"
