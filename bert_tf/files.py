@@ -221,6 +221,11 @@ def read_json(path: str) -> dict[str, Any]:
             f"Expected JSON. Received: {error.msg} at {path}:{error.lineno} "
             f"(column {error.colno})"
         ) from error
+    except (RecursionError, ValueError) as error:
+        # Brackets in brackets without end, or a number of 5,000 digits.
+        raise InputError(
+            f"Expected JSON. Received: {path}, which goes too far: {error}"
+        ) from error
     if not isinstance(values, dict):
         raise InputError(
             f"Expected a JSON object. Received: a {type(values).__name__} in "

@@ -276,6 +276,8 @@ def test_text_that_is_not_utf_8_is_refused_with_the_place(tmp_path):
         ("[1]", "a JSON object. Received: a list"),
         ('{"a": 1,\n oops}', r"a\.json:2 \(column 2\)"),
         ("", r"a\.json:1 \(column 1\)"),
+        ("[" * 99_999, r"a\.json, which goes too far"),
+        ("9" * 9999, r"a\.json, which goes too far"),
     ],
 )
 def test_json_has_to_be_one_object(tmp_path, content, message):

@@ -27,7 +27,9 @@ class Selection:
     def __init__(self, weights: Weights, names: Sequence[str]):
         self.path = weights.path
         self._weights = weights
-        self.shapes = {name: weights.shapes[name] for name in names}
+        self.shapes: Mapping[str, Sequence[int]] = {
+            name: weights.shapes[name] for name in names
+        }
 
     def __contains__(self, name: str) -> bool:
         return name in self.shapes
