@@ -69,7 +69,7 @@ def scalars():
 
 
 @VARIANTS
-def test_assigned_characters(tmp_path, do_lower_case, strip_accents):
+def test_some_of_all_characters(tmp_path, do_lower_case, strip_accents):
     assigned, others = scalars()
     texts = [oracle.contexts(c, many=True) for c in assigned[::29]]
     texts += [oracle.contexts(c, many=False) for c in others[::997]]
@@ -78,16 +78,11 @@ def test_assigned_characters(tmp_path, do_lower_case, strip_accents):
 
 @pytest.mark.slow
 @VARIANTS
-def test_every_code_point(tmp_path, do_lower_case, strip_accents):
-    for characters, many in zip(scalars(), (True, False), strict=True):
-        for start in range(0, len(characters), 65_521):
-            some = characters[start : start + 65_521]
-            assert_agree_to_the_letter(
-                tmp_path,
-                [oracle.contexts(c, many) for c in some],
-                do_lower_case,
-                strip_accents,
-            )
+def test_every_assigned_character(tmp_path, do_lower_case, strip_accents):
+    """In many contexts; tests/parity has all code points, in a few."""
+    characters = scalars()[0]
+    texts = [oracle.contexts(c, many=True) for c in characters]
+    assert_agree_to_the_letter(tmp_path, texts, do_lower_case, strip_accents)
 
 
 @VARIANTS

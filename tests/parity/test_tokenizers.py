@@ -1,0 +1,362 @@
+"""The tokenizers in Python and in the graph against the original's definition.
+
+The oracle goes step by step, as google-research/bert describes it, and shares
+nothing with bert_tf. Each number is a count of texts on which any of these
+differ from it: `tokenize`, `encode`, `tokenize_with_offsets` (texts and ids,
+and what its offsets cut out), and the layer `BertTokenizer`.
+"""
+
+import functools
+import itertools
+import random
+import re
+import unicodedata
+
+import pytest
+
+from bert_tf.text.normalization import Normalizer
+from bert_tf.text.wordpiece import FullTokenizer
+from tests.text import tokenization_oracle as oracle
+
+pytest.importorskip("tensorflow_text")
+
+import tensorflow as tf
+
+from bert_tf.text.graph import BertTokenizer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+# Published vocabulary -> whether it is an uncased one.
+VOCABULARIES = {
+    "bert-base-uncased": True,
+    "bert-base-cased": False,
+    "bert-base-multilingual-cased": False,
+    "bert-base-chinese": True,
+    "kr-bert-char16424": True,
+}
+ALL_VOCABULARIES = pytest.mark.parametrize("name", VOCABULARIES)
+SURROGATES = set(oracle.ALL[0xD800:0xE000])
+BLOCK = 499
+
+
+class Tokenizers:
+    """Ours and the original's, of one vocabulary and casing.
+
+    Args:
+      vocabulary: A path, or the tokens.
+      do_lower_case: As for `FullTokenizer`.
+      strip_accents: As for `FullTokenizer`.
+    """
+
+    def __init__(self, vocabulary, do_lower_case, strip_accents=None):
+        self.casing = do_lower_case, strip_accents
+        self.python = FullTokenizer(vocabulary, *self.casing)
+        self.graph = tf.function(
+            BertTokenizer(vocabulary, *self.casing).tokenize
+        )
+        self.normalizer = Normalizer(*self.casing)
+        self.cuts_out = functools.lru_cache(1 << 16)(self._cuts_out)
+
+    def pieces(self, text):
+        """What the original makes of a text."""
+        return oracle.tokenize(text, self.python.vocab, *self.casing)
+
+    def ids(self, text):
+        return self.python.convert_tokens_to_ids(self.pieces(text))
+
+    def other_ids(self, texts):
+        """The texts of which `encode` or the graph makes other ids."""
+        # UTF-8 has no surrogates: the graph cannot be given any.
+        bare = [re.sub("[\ud800-\udfff]", "", text) for text in texts]
+        in_graph = self.graph(tf.constant(bare, tf.string)).to_list()
+        for text, bare_text, graph_ids in zip(
+            texts, bare, in_graph, strict=True
+        ):
+            ids = self.ids(text)
+            bare_ids = ids if bare_text == text else self.ids(bare_text)
+            if self.python.encode(text) != ids or graph_ids != bare_ids:
+                yield text
+
+    def other_tokens(self, texts):
+        """Those that `tokenize_with_offsets` splits or cuts differently."""
+        for text in texts:
+            tokens = self.python.tokenize_with_offsets(text)
+            pieces = self.pieces(text)
+            ids = self.python.convert_tokens_to_ids(pieces)
+            same = [(token.text, token.id) for token in tokens] == list(
+                zip(pieces, ids, strict=True)
+            )
+            cuts = {(t.text, text[t.start : t.end]) for t in tokens}
+            if not same or not all(self.cuts_out(*cut) for cut in cuts):
+                yield text
+
+    def differing(self, texts):
+        """Those that differ in either way, or from `tokenize`."""
+        split = (t for t in texts if self.python.tokenize(t) != self.pieces(t))
+        return {*self.other_ids(texts), *self.other_tokens(texts), *split}
+
+    def _cuts_out(self, piece, source):
+        """Whether the characters of a token made it, and all were needed."""
+        made = self._letters(source)
+        if piece == "[UNK]":
+            return made != ""
+        bare = without_final_sigma(piece.removeprefix("##") or piece)
+        # What is dropped behind a piece, accents say, belongs to it.
+        while len(source) > 1 and not self._letters(source[-1]):
+            source = source[:-1]
+        fewer = (source[1:], source[:-1]) if len(source) > 1 else ()
+        return bare in made and not any(bare in self._letters(f) for f in fewer)
+
+    def _letters(self, text):
+        return without_final_sigma(self.normalizer(text)).replace(" ", "")
+
+
+def differing_somewhere(differing, texts):
+    """What `differing` gives for many short texts, looked at in long ones."""
+    for start in range(0, len(texts), BLOCK):
+        block = texts[start : start + BLOCK]
+        if any(differing([" ".join(block)])):
+            yield from differing(block)
+
+
+def without_final_sigma(text):
+    """Which sigma it is depends on the neighbours of what was cut out."""
+    return text.replace("ς", "σ")
+
+
+def spelling(texts, normalizer):
+    """A vocabulary that spells every word: no [UNK] hides a difference."""
+    letters = {c for text in texts for c in normalizer(text)} - SURROGATES
+    letters = sorted(letters - {" "})
+    return [*SPECIAL, *letters, *(f"##{c}" for c in letters)]
+
+
+def words_near_the_longest(rng):
+    """200 characters is the longest, counted after normalization."""
+    for letter in ("a", "é", "e\u0301", "Σ", "中", "한", "\U0001f917", "\0a"):
+        for size in (66, 67, 99, 100, 101, 199, 200, 201):
+            yield f"{letter * size} x{letter * size}."
+
+
+def final_sigmas(rng):
+    """Beside every kind of character: what is skipped, cased, neither."""
+    neighbours = "aA1.,'’:·\u00ad\u0301\u0345\u200b\0\ufffdªʰ中Σς \u2028İ"
+    for pair in itertools.product(neighbours, repeat=2):
+        yield "AΣ{}A {}Σ Σ{}".format(pair[0], *pair)
+        yield "a{0}Σ{1} a{0}{1}Σ{0}a ΑΣ{0}{1}".format(*pair)
+
+
+def controls(rng):
+    """Everything that is deleted or is a space, at each place of a word."""
+    for category in ("Cc", "Cf", "Z"):
+        for c in oracle.category(category):
+            yield f"{c}ab{c} a{c}b {c}{c} é{c}\u0301 {c}"
+    yield "\ufffd a\ufffdb \ufffd\ufffd \ufeffab"
+
+
+def special_tokens(rng):
+    """Torn apart like any other text, in whatever company."""
+    for token in (*SPECIAL, "[unused1]", "[unused99]", "##ab", "##", "[", "[]"):
+        yield token
+        yield token.lower()
+        yield f"a {token} b{token}c {token}{token}, ({token})"
+
+
+def multilingual(rng):
+    """Texts of some 2,000 characters, their words of one script each."""
+    starts = (0x41, 0xC0, 0x391, 0x410, 0x5D0, 0x621, 0x905, 0xE01, 0x10D0)
+    starts += (0x1100, 0x1E00, 0x3041, 0x30A1, 0x4E00, 0xAC00, 0xFF21, 0x1F600)
+    for _ in range(11):
+        words = [
+            "".join(
+                chr(start + rng.randrange(60))
+                for _ in range(rng.randrange(1, 9))
+            )
+            for start in rng.choices(starts, k=331)
+        ]
+        yield "".join(word + rng.choice(" \t\n.,-\u3000") for word in words)
+
+
+def hostile(rng):
+    """Short strings of characters that tokenizers get wrong."""
+    return oracle.hostile_texts(rng, 1_009)
+
+
+KINDS = {
+    "words of 66 to 201 characters": words_near_the_longest,
+    "final sigma": final_sigmas,
+    "control characters and spaces": controls,
+    "literal special tokens": special_tokens,
+    "long random texts of 17 scripts": multilingual,
+    "hostile strings": hostile,
+}
+
+
+@functools.cache
+def texts_of(kind):
+    return list(KINDS[kind](random.Random(41)))
+
+
+@pytest.fixture(scope="module")
+def spelt():
+    """Tokenizers whose vocabulary spells every text below, by casing."""
+
+    @functools.cache
+    def make(*casing):
+        texts = itertools.chain.from_iterable(map(texts_of, KINDS))
+        return Tokenizers(spelling(texts, Normalizer(*casing)), *casing)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def published(shared_data):
+    """The tokenizers of a published vocabulary, by its name."""
+
+    @functools.cache
+    def make(name):
+        path = shared_data / "vocab" / f"{name}-vocab.txt"
+        return Tokenizers(path, VOCABULARIES[name])
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("do_lower_case", "strip_accents"), oracle.VARIANTS)
+def test_hard_texts(spelt, fidelity, kind, do_lower_case, strip_accents):
+    tokenizers = spelt(do_lower_case, strip_accents)
+    fidelity(
+        f"tokenization: {kind}, every casing: texts that differ",
+        len(tokenizers.differing(texts_of(kind))),
+        0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@ALL_VOCABULARIES
+def test_hard_texts_in_published_vocabularies(published, fidelity, kind, name):
+    fidelity(
+        f"tokenization: {kind}, the five vocabularies: texts that differ",
+        len(published(name).differing(texts_of(kind))),
+        0,
+    )
+
+
+@pytest.mark.slow
+@ALL_VOCABULARIES
+def test_words_of_published_vocabularies(published, fidelity, name):
+    tokenizers = published(name)
+    rng = random.Random(43)
+    words = [t.removeprefix("##") for t in tokenizers.python.inv_vocab]
+    ends = ["", "", " ", "\n", "\u0301", "\u200b", ".", "Σ"]
+    texts = [
+        "".join(rng.choice(words) + rng.choice(ends) for _ in range(97))
+        for _ in range(97)
+    ]
+    fidelity(
+        "tokenization: random words of each of the five vocabularies: texts "
+        "that differ",
+        len(tokenizers.differing(texts)),
+        0,
+    )
+
+
+@pytest.mark.slow
+@ALL_VOCABULARIES
+def test_books_and_articles(shared_data, published, fidelity, name):
+    lines = []
+    for file, step in (
+        ("pretraining_text/gutenberg/pg174.txt", 29),
+        ("pretraining_text/wikitext-2-raw/wiki.test.raw", 11),
+        ("nsmc/mini/ratings_train.txt", 13),
+    ):
+        text = (shared_data / file).read_text(encoding="utf-8")
+        lines += text.split("\n")[::step]
+    fidelity(
+        "tokenization: English and Korean lines, the five vocabularies: lines "
+        "that differ",
+        len(published(name).differing(lines)),
+        0,
+    )
+
+
+# Every character.
+
+
+def alone_between_letters_and_doubled(character):
+    return f"{character} a{character}b {character}{character}"
+
+
+@functools.cache
+def assigned():
+    """All characters but surrogates, private and unassigned ones."""
+    others = ("Cn", "Co", "Cs")
+    return [c for c in oracle.ALL if unicodedata.category(c) not in others]
+
+
+def chunks(characters, *casing):
+    """Tokenizers that spell some characters in words, and the words."""
+    for start in range(0, len(characters), 1 << 16):
+        some = characters[start : start + (1 << 16)]
+        texts = list(map(alone_between_letters_and_doubled, some))
+        yield Tokenizers(spelling(texts, Normalizer(*casing)), *casing), texts
+
+
+def count(differing, texts):
+    return sum(1 for _ in differing_somewhere(differing, texts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_ids_of_every_code_point(fidelity, do_lower_case):
+    fidelity(
+        "tokenization: U+0000 to U+10FFFF alone, between letters and doubled, "
+        "uncased and cased: code points with other ids",
+        sum(
+            count(tokenizers.other_ids, texts)
+            for tokenizers, texts in chunks(oracle.ALL, do_lower_case)
+        ),
+        0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_offsets_of_every_code_point(fidelity, do_lower_case):
+    fidelity(
+        "tokenization: the same: code points with other pieces or with "
+        "offsets that cut out something else",
+        sum(
+            count(tokenizers.other_tokens, texts)
+            for tokenizers, texts in chunks(oracle.ALL, do_lower_case)
+        ),
+        0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_every_character_with_other_accents(fidelity, do_lower_case):
+    """Lower-cased with its accents kept, and the other way round."""
+    casing = do_lower_case, not do_lower_case
+    fidelity(
+        "tokenization: the same for all assigned characters, where "
+        "strip_accents is not do_lower_case: characters that differ",
+        sum(
+            count(tokenizers.differing, texts)
+            for tokenizers, texts in chunks(assigned(), *casing)
+        ),
+        0,
+    )
+
+
+@pytest.mark.slow
+@ALL_VOCABULARIES
+def test_every_character_in_published_vocabularies(published, fidelity, name):
+    texts = list(map(alone_between_letters_and_doubled, assigned()))
+    fidelity(
+        "tokenization: the same for all assigned characters, in the five "
+        "vocabularies: characters with other ids",
+        count(published(name).other_ids, texts),
+        0,
+    )
