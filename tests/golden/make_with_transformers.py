@@ -148,6 +148,41 @@ def make_oracle_training() -> dict[str, np.ndarray]:
     }
 
 
+def make_heads() -> dict[str, np.ndarray]:
+    """Random heads on the encoder of google_oracle.npz."""
+    pretrainer, _, batch = google_oracle()
+    kinds = {
+        "classifier": (transformers.BertForSequenceClassification, 3),
+        "token": (transformers.BertForTokenClassification, 5),
+        "choice": (transformers.BertForMultipleChoice, 1),
+        "span": (transformers.BertForQuestionAnswering, 2),
+    }
+    arrays = {}
+    for seed, (kind, (model_class, outputs)) in enumerate(kinds.items()):
+        pretrainer.config.num_labels = outputs
+        model = model_class(pretrainer.config).double().eval()
+        missing, _ = model.bert.load_state_dict(
+            pretrainer.bert.state_dict(), strict=False
+        )
+        assert not missing
+        head = getattr(model, "qa_outputs" if kind == "span" else "classifier")
+        rng = np.random.default_rng(seed)
+        weights = np.float32(rng.normal(scale=0.3, size=(outputs, 32)))
+        bias = np.float32(rng.normal(size=outputs))
+        inputs = [batch[name].long() for name in INPUTS]
+        if kind == "choice":
+            inputs = [x.unflatten(0, (2, 2)) for x in inputs]
+        with torch.no_grad():
+            head.weight.copy_(torch.tensor(weights))
+            head.bias.copy_(torch.tensor(bias))
+            logits = model(*inputs)
+        arrays |= {f"{kind}/weights": weights, f"{kind}/bias": bias} | {
+            f"{kind}/{name}": np.float32(values)
+            for name, values in logits.items()
+        }
+    return arrays
+
+
 def minilm_probes() -> dict[str, dict[str, np.ndarray]]:
     """Two texts, padding down to nothing but [CLS]; and 512 pieces."""
     rng = np.random.default_rng(17)
@@ -194,6 +229,7 @@ def make_minilm() -> dict[str, np.ndarray]:
 if __name__ == "__main__":
     for name, make in {
         "oracle_training": make_oracle_training,
+        "heads": make_heads,
         "minilm": make_minilm,
     }.items():
         np.savez_compressed(HERE / f"{name}.npz", **make())

@@ -13,7 +13,13 @@ import pytest
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainer
+from bert_tf.heads import (
+    BertClassifier,
+    BertMultipleChoice,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
 from bert_tf.modeling import BertModel, checkpoint_variables
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay
@@ -109,6 +115,58 @@ def test_every_array_of_the_original(oracle, fidelity):
             gap(values, expected[name]),
             2e-5,
         )
+
+
+HEADS = {
+    "classifier": lambda config: BertClassifier(config, 3),
+    "token": lambda config: BertTokenClassifier(config, 5),
+    "choice": BertMultipleChoice,
+    "span": BertSpanLabeler,
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_heads(oracle, golden, fidelity, head):
+    """Random ones on the same encoder, against Hugging Face's in float64."""
+    config, weights, expected = oracle
+    arrays = part_of(np.load(golden / "heads.npz"), head)
+    scope = "cls/squad/" if head == "span" else ""
+    own = {
+        f"{scope}output_weights": arrays.pop("weights"),
+        f"{scope}output_bias": arrays.pop("bias"),
+    }
+    model = filled(HEADS[head](config), weights | own)
+    batch = {name: expected[name] for name in TASK_INPUTS[:3]}
+    if head == "choice":
+        batch = {name: x.reshape(2, 2, -1) for name, x in batch.items()}
+    outputs = numpy_of(model(batch))
+    assert outputs.keys() == arrays.keys()
+    fidelity(
+        f"model: {head} head on Google's random model, against Hugging "
+        "Face's: logits, largest difference",
+        max(gap(outputs[name], arrays[name]) for name in arrays),
+        2e-5,
+    )
+
+
+def test_padding_changes_nothing(oracle, fidelity):
+    """Neither that of a row nor that of the longest row of a batch."""
+    config, weights, expected = oracle
+    batch = {name: expected[name] for name in TASK_INPUTS[:3]}
+    encode = filled(BertModel(config), weights)
+    wide = {name: np.pad(x, ((0, 0), (0, 40))) for name, x in batch.items()}
+    padded = numpy_of(encode(wide)["sequence_output"])
+    gaps = []
+    for row, length in enumerate(batch["input_mask"].sum(1)):
+        alone = {n: x[row : row + 1, :length] for n, x in batch.items()}
+        bare = numpy_of(encode(alone)["sequence_output"])[0]
+        gaps.append(gap(padded[row, :length], bare))
+    fidelity(
+        "model: rows of 3 to 24 pieces alone, against the same padded to 64 "
+        "in a batch: sequence_output, largest difference",
+        max(gaps),
+        2e-5,
+    )
 
 
 def test_from_the_originals_files(shared_data, oracle, fidelity):

@@ -11,7 +11,7 @@ import keras
 import pytest
 
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainer
+from bert_tf.heads import BertClassifier, BertPretrainer
 from bert_tf.modeling import checkpoint_variables
 
 UNCASED, CASED = 30522, 28996
@@ -75,14 +75,18 @@ def originals_variables(config: BertConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
-@functools.cache
-def built_variables(config: BertConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of a pre-training model, without its memory."""
+def shapes_of(make_model) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of a model's variables, without their memory."""
     with keras.StatelessScope(initialize_variables=False):
-        model = BertPretrainer(config)
+        model = make_model()
         model.build()
         variables = checkpoint_variables(model)
         return {name: tuple(v.shape) for name, v in variables.items()}
+
+
+@functools.cache
+def built_variables(config: BertConfig) -> dict[str, tuple[int, ...]]:
+    return shapes_of(lambda: BertPretrainer(config))
 
 
 def weights_in(shapes, prefix=""):
@@ -128,32 +132,47 @@ def test_every_variable(fidelity, size, vocab_size):
     assert total == weights_in(theirs)
 
 
-def released_variables(shared_data, file):
-    tf = pytest.importorskip("tensorflow")
-    path = shared_data / "google_bert_outputs" / file
-    return tf.train.load_checkpoint(str(path)).get_variable_to_shape_map()
-
-
-def test_release_of_bert_tiny(shared_data, fidelity):
-    """The names in a file that Google released, and in one that it trained."""
-    config = BertConfig.from_name("tiny", UNCASED)
-    ours = built_variables(config)
-    released = released_variables(shared_data, "bert_model.ckpt")
-    trained = released_variables(shared_data, "pretraining/model.ckpt-20")
+def with_training_state(shapes):
+    """What a TF1 training checkpoint holds besides."""
     slots = {
         f"{name}/adam_{slot}": shape
-        for name, shape in ours.items()
+        for name, shape in shapes.items()
         for slot in "mv"
     }
-    expected = ours | slots | {"global_step": ()}
-    for what, shapes, theirs in (
-        ("released", ours, released),
-        ("trained for 20 steps by its own code", expected, trained),
-    ):
-        theirs = {name: tuple(shape) for name, shape in theirs.items()}
-        fidelity(
-            f"checkpoints: BERT-Tiny as Google {what}: names and shapes that "
-            "differ from ours",
-            len(shapes.items() ^ theirs.items()),
-            0,
-        )
+    return shapes | slots | {"global_step": ()}
+
+
+@pytest.mark.parametrize(
+    ("what", "file", "make_model", "is_training"),
+    [
+        ("released", "bert_model", BertPretrainer, False),
+        ("pre-trained", "pretraining/model", BertPretrainer, True),
+        (
+            "fine-tuned",
+            "mrpc/model",
+            functools.partial(BertClassifier, num_labels=2),
+            True,
+        ),
+    ],
+)
+def test_bert_tiny_of_google(
+    shared_data, fidelity, what, file, make_model, is_training
+):
+    """Names and shapes in files of Google and of its code."""
+    tf = pytest.importorskip("tensorflow")
+    config = BertConfig.from_name("tiny", UNCASED)
+    ours = shapes_of(lambda: make_model(config))
+    if is_training:
+        ours = with_training_state(ours)
+    (path,) = (shared_data / "google_bert_outputs").glob(f"{file}.ckpt*.index")
+    reader = tf.train.load_checkpoint(str(path).removesuffix(".index"))
+    theirs = {
+        name: tuple(shape)
+        for name, shape in reader.get_variable_to_shape_map().items()
+    }
+    fidelity(
+        f"checkpoints: BERT-Tiny as Google's code {what} it, "
+        f"{len(theirs)} tensors: names and shapes that differ",
+        len(ours.items() ^ theirs.items()),
+        0,
+    )
