@@ -12,10 +12,11 @@ SECTIONS. What can only be equal or not has a count of differences for its
 number and the tolerance 0. Many numbers under one name in one test, of the
 cases of a parametrised one for example, become one row: the largest.
 
-A run with `--fidelity_rows=FILE` writes its rows; the files of several runs,
-one per Keras backend, make the table:
+Tests with the fixture have the mark `fidelity`. A run of them with
+`--fidelity_rows=FILE` writes its rows; the files of several runs, one per
+Keras backend, make the table:
 
-    python -m pytest -k fidelity --fidelity_rows=rows.json
+    python -m pytest -m fidelity --fidelity_rows=rows.json
     python tests/fidelity.py docs/fidelity.md rows.json ...
 
 `make fidelity` does all of it.
@@ -128,6 +129,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LEDGER] = Ledger()
+    config.addinivalue_line("markers", "fidelity: its numbers are in the table")
+
+
+@pytest.hookimpl(tryfirst=True)  # Before `-m` chooses.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "fidelity" in getattr(item, "fixturenames", ()):
+            item.add_marker("fidelity")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

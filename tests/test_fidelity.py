@@ -26,6 +26,15 @@ def test_unknown_section(fidelity):
 """
 
 
+WITHOUT = """
+def test_plain():
+    pass
+
+def test_with(fidelity):
+    fidelity("model: equal", 0, 0)
+"""
+
+
 def row(**changes):
     fields = {
         "check": "model: a, b",
@@ -58,6 +67,13 @@ def test_asserts_and_keeps_the_largest_number_of_the_cases(pytester):
     assert only["check"] == "model: of cases"
     assert only["number"] == 3e-6
     assert only["node"].endswith("::test_cases")
+
+
+def test_a_mark_chooses_the_tests_with_numbers(pytester):
+    pytester.makepyfile(WITHOUT)
+    arguments = ("-p", "tests.fidelity", "--strict-markers", "-m", "fidelity")
+    result = pytester.runpytest_inprocess(*arguments)
+    result.assert_outcomes(passed=1, deselected=1)
 
 
 def test_a_check_has_one_tolerance():
