@@ -17,7 +17,7 @@ BENCH_TEXT ?= demo_output/train.txt
 BENCH_VOCAB ?= demo_output/vocab.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow lint format bench demo clean
+.PHONY: help venv test test-slow fidelity lint format bench demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,18 @@ test: venv  ## the default tests, under five minutes on two cores
 
 test-slow: venv  ## the tests marked slow
 	"$(BIN)/python" -m pytest -m slow $(PYTEST_ARGS)
+
+# Other Keras backends have environments of their own, where they were made.
+fidelity: venv  ## docs/fidelity.md, every number measured again
+	@mkdir -p build/fidelity && rm -f build/fidelity/*.json
+	"$(BIN)/python" -m pytest -m fidelity \
+	--fidelity_rows=build/fidelity/tensorflow.json $(PYTEST_ARGS)
+	for backend in jax torch; do \
+	[ ! -x "$(VENV)-$$backend/bin/python" ] || KERAS_BACKEND=$$backend \
+	"$(VENV)-$$backend/bin/python" -m pytest -m fidelity \
+	--fidelity_rows=build/fidelity/$$backend.json \
+	tests/parity tests/backends $(PYTEST_ARGS) || exit 1; done
+	"$(BIN)/python" tests/fidelity.py docs/fidelity.md build/fidelity/*.json
 
 lint: venv  ## style and types, nothing changed
 	"$(BIN)/ruff" check .

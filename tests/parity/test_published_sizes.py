@@ -116,7 +116,11 @@ def test_named_sizes(fidelity, size, vocab_size):
 
 
 @pytest.mark.parametrize(
-    ("size", "vocab_size"), [*PUBLISHED, *((n, UNCASED) for n in SMALL)]
+    ("size", "vocab_size"),
+    [
+        *PUBLISHED,
+        *(pytest.param(n, UNCASED, marks=pytest.mark.slow) for n in SMALL),
+    ],
 )
 def test_every_variable(fidelity, size, vocab_size):
     """Including the 24 small models."""
