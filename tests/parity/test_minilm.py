@@ -28,17 +28,25 @@ def folder() -> pathlib.Path:
     return pathlib.Path(package.submodule_search_locations[0]) / "model"
 
 
-@pytest.fixture(scope="module")
-def encode():
+def encoder(dtype="float32"):
     """From a batch to numpy: the embeddings and every layer, the pooled."""
-    model = BertModel(load_config(folder()), output_hidden_states=True)
+    model = BertModel(
+        load_config(folder()), output_hidden_states=True, dtype=dtype
+    )
     load_checkpoint(model, folder())
 
     def run(batch):
         outputs = model(batch)
-        return keras.tree.map_structure(ops.convert_to_numpy, outputs)
+        return keras.tree.map_structure(
+            lambda x: ops.convert_to_numpy(ops.cast(x, "float32")), outputs
+        )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def encode():
+    return encoder()
 
 
 def gap(ours, theirs):
@@ -70,6 +78,31 @@ def test_hugging_faces_numbers(golden, encode, fidelity, probe, what):
         f"{check}: pooled_output",
         gap(outputs["pooled_output"], expected["pooled_output"]),
         1e-4,
+    )
+
+
+def cosine(a, b):
+    """Of vectors [..., H]: [...]."""
+    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    return (a * b).sum(-1) / lengths
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("mixed_bfloat16", 1e-3), ("mixed_float16", 1e-5)]
+)
+def test_half_precision(golden, encode, fidelity, dtype, tolerance):
+    """What is given up for speed, as the angle between vectors."""
+    arrays = np.load(golden / "minilm.npz")
+    batch = {name: arrays[f"pairs/{name}"] for name in INPUTS}
+    full, half = encode(batch), encoder(dtype)(batch)
+    real = batch["input_mask"] == 1
+    cosines = cosine(full["sequence_output"], half["sequence_output"])
+    fidelity(
+        f"model: MiniLM in {dtype} against float32: 1 - cosine of the vectors "
+        "of the worst piece",
+        1 - cosines[real].min(),
+        tolerance,
     )
 
 
