@@ -46,7 +46,8 @@ class Logits:
 
     def score(self, x):
         """Maps floats [..., H] to logits, float32 [..., C]."""
-        logits = ops.matmul(x, ops.transpose(self.output_weights))
+        matrix = ops.cast(self.output_weights, x.dtype)
+        logits = ops.matmul(x, ops.transpose(matrix))
         return ops.cast(logits, "float32") + ops.cast(
             self.output_bias, "float32"
         )

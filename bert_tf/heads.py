@@ -2,9 +2,12 @@
 
 Every model takes the dict of integers that `BertModel` takes and returns a
 dict of logits, float32 under any dtype policy. Its encoder is `model.bert`.
+Every constructor also takes what `HeadModel` and Keras's take by name.
 The legend of shapes is at the top of `modeling.py`; C is the number of labels
 or of choices.
 """
+
+from collections.abc import Sequence
 
 import keras
 from keras import ops
@@ -20,11 +23,31 @@ HEAD_SITE = 1_000_000
 
 
 class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
-    """The encoder, and on top of it what a subclass adds."""
+    """The encoder, and on top of it what a subclass adds.
 
-    def __init__(self, config: BertConfig | dict, **kwargs):
+    Args:
+      config: A `BertConfig`, or the dict that its `to_dict` gave.
+      gradient_checkpointing: See `BertModel`.
+      frozen_layers: See `BertModel`.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig | dict,
+        *,
+        gradient_checkpointing: bool = False,
+        frozen_layers: Sequence[str] = (),
+        **kwargs,
+    ):
         super().__init__(config, **kwargs)
-        self.bert = self.make_part(BertModel, "bert")
+        # As in `BertModel`: ids must not become floats of few digits.
+        self.autocast = False
+        self.bert = self.make_part(
+            BertModel,
+            "bert",
+            gradient_checkpointing=gradient_checkpointing,
+            frozen_layers=frozen_layers,
+        )
 
     def freeze_pooler(self) -> None:
         """For heads that do not look at it: it has no gradient.
@@ -32,6 +55,13 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
         It stays in the model, and in its checkpoints, as in the original.
         """
         self.bert.pooler.trainable = False
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "gradient_checkpointing": self.bert.gradient_checkpointing,
+            "frozen_layers": self.bert.frozen_layers,
+        }
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -86,11 +116,15 @@ class BertPretrainer(HeadModel):
         }
 
     def compute_output_shape(self, input_shape):
-        shape = input_shape["input_ids"]
-        scored = input_shape.get("masked_lm_positions", shape)
+        encoded = self.bert.compute_output_shape(input_shape)
         return {
-            "masked_lm_logits": (*scored, self.config.vocab_size),
-            "next_sentence_logits": (shape[0], 2),
+            "masked_lm_logits": self.cls.masked_lm.compute_output_shape(
+                encoded["sequence_output"],
+                input_shape.get("masked_lm_positions"),
+            ),
+            "next_sentence_logits": self.cls.next_sentence.compute_output_shape(
+                encoded["pooled_output"]
+            ),
         }
 
 
@@ -156,7 +190,8 @@ class BertClassifier(HeadModel):
         return {"logits": self.score(x)}
 
     def compute_output_shape(self, input_shape):
-        return {"logits": (input_shape["input_ids"][0], self.num_labels)}
+        shape = self.bert.compute_output_shape(input_shape)["pooled_output"]
+        return {"logits": (shape[0], self.num_labels)}
 
     def get_config(self):
         return {
@@ -193,7 +228,8 @@ class BertTokenClassifier(BertClassifier):
         return {"logits": self.score(x)}
 
     def compute_output_shape(self, input_shape):
-        return {"logits": (*input_shape["input_ids"], self.num_labels)}
+        shape = self.bert.compute_output_shape(input_shape)["sequence_output"]
+        return {"logits": (*shape[:2], self.num_labels)}
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -245,7 +281,10 @@ class BertMultipleChoice(HeadModel):
         return {"logits": ops.reshape(self.score(x), (-1, choices))}
 
     def compute_output_shape(self, input_shape):
-        return {"logits": tuple(input_shape["input_ids"][:2])}
+        batch, choices, length = input_shape["input_ids"]
+        # For its error where the length is too much.
+        self.bert.compute_output_shape({"input_ids": (batch, length)})
+        return {"logits": (batch, choices)}
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout.rate}
@@ -291,5 +330,5 @@ class BertSpanLabeler(HeadModel):
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
     def compute_output_shape(self, input_shape):
-        shape = tuple(input_shape["input_ids"])
-        return {"start_logits": shape, "end_logits": shape}
+        shape = self.bert.compute_output_shape(input_shape)["sequence_output"]
+        return {"start_logits": shape[:2], "end_logits": shape[:2]}

@@ -296,6 +296,31 @@ def test_output_weights_start_as_in_the_original(model_class):
     assert not weights(model, "output_bias").any()
 
 
+@pytest.mark.parametrize("model_class", MODELS)
+def test_too_long_a_sequence_is_an_error(model_class):
+    model = model_class(CONFIG, **ARGUMENTS[model_class])
+    axes = features(model_class)["input_ids"].ndim
+    shape = (*(2,) * (axes - 1), CONFIG.max_position_embeddings + 1)
+    with pytest.raises(InputError, match=r"at most 13 positions.* 14"):
+        model({"input_ids": np.zeros(shape, int)})
+    with pytest.raises(InputError, match=r"at most 13 positions.* 14"):
+        model.compute_output_shape({"input_ids": shape})
+
+
+@pytest.mark.parametrize("model_class", MODELS)
+def test_ids_stay_exact_in_half_precision(model_class):
+    """A keras.Input is of floats unless told, and bfloat16 has 8 bits."""
+    config = BertConfig.from_dict(CONFIG.to_dict() | {"vocab_size": 1009})
+    inner = make(model_class, config, dtype="mixed_bfloat16")
+    inputs = features(model_class)
+    ids = np.full_like(inputs["input_ids"], 1003)
+    symbol = keras.Input((None,) * (ids.ndim - 1), name="input_ids")
+    outer = keras.Model({"input_ids": symbol}, inner({"input_ids": symbol}))
+    for name, value in outer({"input_ids": ids}).items():
+        expected = inner({"input_ids": ids})[name]
+        np.testing.assert_array_equal(value, expected)
+
+
 # Dropout.
 
 
@@ -353,6 +378,19 @@ def test_saved_model_gives_the_same_numbers(model_class, tmp_path):
     expected = model(features(model_class))
     for name, value in loaded(features(model_class)).items():
         np.testing.assert_array_equal(value, expected[name])
+
+
+@pytest.mark.parametrize("model_class", MODELS)
+def test_frozen_layers_are_saved_as_such(model_class, tmp_path):
+    model = make(model_class, gradient_checkpointing=True)
+    model.bert.freeze(1)
+    names = [v.path for v in model.trainable_variables]
+    assert not any("embeddings" in n or "layer_0" in n for n in names)
+    assert any("layer_1" in name for name in names)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert [v.path for v in loaded.trainable_variables] == names
+    assert loaded.bert.gradient_checkpointing
 
 
 def losses_of_fit(model_class, optimizer, **arguments):
