@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         BertSpanLabeler,
         BertTokenClassifier,
     )
+    from bert_tf.interop.loading import load_checkpoint, load_config
     from bert_tf.modeling import BertModel
     from bert_tf.resizing import resize_vocabulary
     from bert_tf.text.graph import BertTokenizer
@@ -48,6 +49,8 @@ _HOMES = {
     "InputError": "bert_tf.errors",
     "Lamb": "bert_tf.training.optimization",
     "WarmupLinearDecay": "bert_tf.training.optimization",
+    "load_checkpoint": "bert_tf.interop.loading",
+    "load_config": "bert_tf.interop.loading",
     "resize_vocabulary": "bert_tf.resizing",
 }
 
@@ -66,6 +69,8 @@ __all__ = [
     "Lamb",
     "WarmupLinearDecay",
     "__version__",
+    "load_checkpoint",
+    "load_config",
     "resize_vocabulary",
 ]
 
