@@ -1,0 +1,69 @@
+"""Data for the other examples: sentences, each with its subject.
+
+They come from the documentation inside Python's standard library, so that
+every Python carries them: some 3,400 sentences about numbers, files, networks
+and processes.
+"""
+
+import ast
+import pathlib
+import random
+import re
+import sysconfig
+from collections.abc import Iterator
+
+STANDARD_LIBRARY = pathlib.Path(sysconfig.get_path("stdlib"))
+MODULES = {
+    "numbers": "_pydecimal fractions numbers random statistics",
+    "files": "fileinput glob os pathlib posixpath shutil tarfile tempfile "
+    "zipfile",
+    "networks": "ftplib http imaplib poplib smtplib socket socketserver ssl "
+    "urllib",
+    "processes": "asyncio concurrent/futures multiprocessing queue sched "
+    "subprocess threading",
+}
+SUBJECTS = list(MODULES)
+
+SENTENCE_END = re.compile(r"(?<=[.:])\s+(?=[A-Z])")
+HELD_OUT = 5  # One sentence in so many is kept from training.
+
+# Sentences and, for each, the index of its subject.
+Part = tuple[list[str], list[int]]
+
+
+def load() -> tuple[Part, Part]:
+    """Returns the part to train on and the part that is held out."""
+    subject_of = {
+        sentence: index
+        for index, subject in enumerate(SUBJECTS)
+        for path in sources(MODULES[subject])
+        for sentence in sentences(path)
+    }
+    pairs = list(subject_of.items())
+    random.Random(1).shuffle(pairs)
+    size = len(pairs) // HELD_OUT
+    return split(pairs[size:]), split(pairs[:size])
+
+
+def split(pairs: list[tuple[str, int]]) -> Part:
+    """Turns pairs into a list of sentences and a list of subjects."""
+    return [text for text, _ in pairs], [index for _, index in pairs]
+
+
+def sources(modules: str) -> Iterator[pathlib.Path]:
+    """The files of modules and packages that this Python has."""
+    for name in modules.split():
+        yield from STANDARD_LIBRARY.glob(f"{name}.py")
+        yield from sorted(STANDARD_LIBRARY.glob(f"{name}/*.py"))
+
+
+def sentences(path: pathlib.Path) -> Iterator[str]:
+    """The sentences in the documentation of a module's parts."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = ast.get_docstring(node) if isinstance(node, kinds) else None
+        for paragraph in (text or "").split("\n\n"):
+            words = " ".join(paragraph.split())
+            if words.endswith((".", ":")) and ">>>" not in words:
+                found = SENTENCE_END.split(words)
+                yield from (s for s in found if len(s.split()) > 4)

@@ -1,0 +1,86 @@
+"""BERT's vectors as features for scikit-learn.
+
+    python examples/scikit_learn_features.py
+    python examples/scikit_learn_features.py --init_checkpoint=<checkpoint>
+
+A logistic regression learns from them what sentences of Python's documentation
+are about (numbers, files, networks, processes). BERT itself is not trained. The
+vector of a sentence is `pooled_output`, or the mean over its tokens.
+
+Takes half a minute on two CPU cores. Without a checkpoint BERT is random, and
+all that its vectors hold are the words, mixed at random: expect 66 % of the
+held-out sentences to be right, where always saying "processes" has 37 %. With
+the weights of all-MiniLM-L6-v2 it is 85 %.
+"""
+
+import bert_tf.quiet_tensorflow  # isort: skip
+
+import argparse
+
+import keras
+import numpy as np
+from python_sentences import load
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import bert_tf
+from bert_tf.interop.opening import open_pretrained
+from bert_tf.text import learning
+from bert_tf.text.normalization import Normalizer
+
+
+def random_encoder(texts):
+    """An untrained encoder and the tokenizer for its new vocabulary."""
+    words = learning.count_words(texts, Normalizer(do_lower_case=True))
+    vocabulary = learning.learn_vocabulary(words, vocab_size=2000)
+    config = bert_tf.BertConfig.from_name("mini", len(vocabulary))
+    tokenizer = bert_tf.BertTokenizer(vocabulary, max_seq_length=48)
+    return bert_tf.BertModel(config), tokenizer
+
+
+def pretrained_encoder(path):
+    """The encoder of a checkpoint and the tokenizer that goes with it."""
+    found = open_pretrained(path)
+    encoder = bert_tf.BertModel(found.config)
+    bert_tf.load_checkpoint(encoder, path)
+    tokenizer = bert_tf.BertTokenizer(
+        found.vocab, found.do_lower_case, found.strip_accents, max_seq_length=48
+    )
+    return encoder, tokenizer
+
+
+def features(encoder, tokenizer, texts):
+    """Returns two arrays [sentences, hidden_size] by their names."""
+    inputs = tokenizer(texts)
+    outputs = encoder.predict(inputs, batch_size=64, verbose=0)
+    mask = np.array(inputs["input_mask"])[..., np.newaxis]  # [B, S, 1]
+    total = np.sum(outputs["sequence_output"] * mask, axis=1)
+    return {
+        "pooled_output": outputs["pooled_output"],
+        "mean of the tokens": total / mask.sum(axis=1),
+    }
+
+
+def main():
+    """Fits a regression for each kind of vector and tells how good it is."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--init_checkpoint", help="As in load_checkpoint.")
+    path = parser.parse_args().init_checkpoint
+    keras.utils.set_random_seed(1)
+    (texts, subjects), (held_out, expected) = load()
+    encoder, tokenizer = (
+        pretrained_encoder(path) if path else random_encoder(texts)
+    )
+    train = features(encoder, tokenizer, texts)
+    test = features(encoder, tokenizer, held_out)
+    for name in train:
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01))
+        model.fit(train[name], subjects)
+        print(f"{name:20}{model.score(test[name], expected):6.1%} right")
+    share = np.bincount(expected).max() / len(expected)
+    print(f"{'always the same':20}{share:6.1%} right")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The examples: each runs, and what it reports means something."""
+
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+def output_of(name: str, *arguments: str) -> str:
+    done = run(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def percentages(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"([\d.]+)%", text)]
+
+
+@pytest.fixture(scope="module")
+def python_sentences():
+    """The module that the examples take their data from."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)
+        return importlib.import_module("python_sentences")
+
+
+@pytest.fixture(scope="module")
+def sentences(python_sentences):
+    return python_sentences.load()
+
+
+@pytest.mark.slow
+def test_functional_model():
+    """Neither the words nor the temperature would do alone."""
+    both, *without = percentages(output_of("functional_model.py"))
+    assert both > 90
+    assert len(without) == 2
+    assert max(without) < both - 15
+
+
+@pytest.mark.slow
+def test_raw_strings():
+    output = output_of(
+        "raw_strings.py", "Divide one number by the other.", "Open the file."
+    )
+    right, frequent = percentages(output)
+    assert right > frequent + 30
+    assert output.splitlines()[-2:] == [
+        "numbers    Divide one number by the other.",
+        "files      Open the file.",
+    ]
+
+
+@pytest.mark.slow
+def test_scikit_learn_features():
+    pooled, mean, frequent = percentages(output_of("scikit_learn_features.py"))
+    assert min(pooled, mean) > frequent + 10
+
+
+@pytest.mark.slow
+def test_jax_training():
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("no JAX in this environment")
+    output = output_of("jax_training.py")
+    right, as_they_are = percentages(output)
+    assert right > as_they_are + 5
+    assert output.endswith("(on the jax backend)\n")
+
+
+def test_without_jax_one_line_says_so():
+    if importlib.util.find_spec("jax") is not None:
+        pytest.skip("JAX in this environment")
+    done = run("jax_training.py")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "pip install jax" in line
+
+
+def test_the_sentences_are_many_and_of_every_subject(
+    python_sentences, sentences
+):
+    (texts, subjects), (held_out, expected) = sentences
+    assert len(texts) == len(subjects)
+    assert len(held_out) == len(expected)
+    assert len(held_out) == (len(texts) + len(held_out)) // 5
+    for index in range(len(python_sentences.SUBJECTS)):
+        assert expected.count(index) > 50
+
+
+def test_no_sentence_is_trained_on_and_held_out(sentences):
+    (texts, _), (held_out, _) = sentences
+    both = [*texts, *held_out]
+    assert len(set(both)) == len(both)
+
+
+def test_the_sentences_are_the_same_every_time(python_sentences, sentences):
+    assert python_sentences.load() == sentences
+
+
+def readme_blocks() -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.split("\n## In your own Keras model\n")[1].split("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_what_the_readme_shows_runs():
+    """All the blocks of the section, one after the other."""
+    assert readme_blocks()
+    names: dict = {}
+    for block in readme_blocks():
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["model"].weights
