@@ -9,13 +9,15 @@ import csv
 import numpy as np
 import pytest
 
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
 from bert_tf.data import records
 from bert_tf.data.encoding import encode_batch
 from bert_tf.data.schema import classification_schema, pretraining_schema
 from bert_tf.text.packing import pack
 from bert_tf.text.wordpiece import FullTokenizer
-
-tf = pytest.importorskip("tensorflow")
 
 SCHEMA = classification_schema(128)
 

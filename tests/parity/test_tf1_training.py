@@ -11,18 +11,19 @@ import shutil
 import numpy as np
 import pytest
 
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.pretraining import PretrainingTask
-
-tf = pytest.importorskip("tensorflow")
-
-from bert_tf.training import checkpoints  # noqa: E402
-from bert_tf.training.estimator import Estimator  # noqa: E402
-from bert_tf.training.optimization import AdamWeightDecay  # noqa: E402
-from bert_tf.training.settings import TrainingConfig  # noqa: E402
-from bert_tf.training.weights import restore  # noqa: E402
+from bert_tf.training import checkpoints
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.optimization import AdamWeightDecay
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.weights import restore
 
 B, S, P = 5, 13, 3
 FIRST, LAST, WARMUP, PEAK = 20, 23, 21, 0.01
