@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bert_tf.interop.loading import load_checkpoint, load_config
     from bert_tf.modeling import BertModel
     from bert_tf.resizing import resize_vocabulary
+    from bert_tf.saving import load_model
     from bert_tf.text.graph import BertTokenizer
     from bert_tf.text.wordpiece import FullTokenizer
     from bert_tf.training.optimization import (
@@ -51,6 +52,7 @@ _HOMES = {
     "WarmupLinearDecay": "bert_tf.training.optimization",
     "load_checkpoint": "bert_tf.interop.loading",
     "load_config": "bert_tf.interop.loading",
+    "load_model": "bert_tf.saving",
     "resize_vocabulary": "bert_tf.resizing",
 }
 
@@ -71,6 +73,7 @@ __all__ = [
     "__version__",
     "load_checkpoint",
     "load_config",
+    "load_model",
     "resize_vocabulary",
 ]
 

@@ -1,0 +1,55 @@
+"""A `.keras` file is loaded where nothing of it was used before."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import bert_tf
+
+CONFIG = bert_tf.BertConfig(
+    vocab_size=5,
+    hidden_size=12,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=17,
+)
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "word"]
+LOAD = """
+import bert_tf, tensorflow as tf
+model = bert_tf.load_model({path!r})
+print(type(model.optimizer).__name__)
+print(model(tf.constant(["word"]))["logits"].numpy().tolist())
+"""
+
+
+def test_a_new_process_loads_model_tokenizer_and_optimizer(tmp_path):
+    text = keras.Input((), dtype="string")
+    features = bert_tf.BertTokenizer(VOCABULARY)(text)
+    model = keras.Model(text, bert_tf.BertClassifier(CONFIG, 3)(features))
+    schedule = bert_tf.WarmupLinearDecay(1e-3, 10)
+    model.compile(bert_tf.Lamb(schedule), "mse")
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD.format(path=path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    optimizer, logits = done.stdout.splitlines()[-2:]
+    assert optimizer == "Lamb"
+    expected = np.array(model(tf.constant(["word"]))["logits"]).tolist()
+    assert logits == str(expected)
+
+
+def test_options_reach_keras(tmp_path):
+    model = bert_tf.BertModel(CONFIG)
+    model.build()
+    model.compile("adam", "mse")
+    model.save(tmp_path / "model.keras")
+    loaded = bert_tf.load_model(tmp_path / "model.keras", compile=False)
+    assert type(loaded) is bert_tf.BertModel
+    assert not loaded.compiled
