@@ -15,19 +15,23 @@ the weights of all-MiniLM-L6-v2 it is 85 %.
 
 import bert_tf.quiet_tensorflow  # isort: skip
 
-import argparse
-
 import keras
 import numpy as np
+from absl import flags
 from python_sentences import load
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import bert_tf
+from bert_tf import flags as bert_flags
 from bert_tf.interop.opening import open_pretrained
 from bert_tf.text import learning
 from bert_tf.text.normalization import Normalizer
+
+flags.DEFINE_string(
+    "init_checkpoint", None, "Of Google, Hugging Face or ours; or random."
+)
 
 
 def random_encoder(texts):
@@ -41,11 +45,18 @@ def random_encoder(texts):
 
 def pretrained_encoder(path):
     """The encoder of a checkpoint and the tokenizer that goes with it."""
-    found = open_pretrained(path)
-    encoder = bert_tf.BertModel(found.config)
+    encoder = bert_tf.BertModel(bert_tf.load_config(path))
     bert_tf.load_checkpoint(encoder, path)
+    found = open_pretrained(path)
+    if found.vocab is None:
+        raise bert_tf.InputError(
+            f"expected vocab.txt beside the checkpoint. Received: {path}"
+        )
     tokenizer = bert_tf.BertTokenizer(
-        found.vocab, found.do_lower_case, found.strip_accents, max_seq_length=48
+        found.vocab,
+        do_lower_case=found.do_lower_case is not False,
+        strip_accents=found.strip_accents,
+        max_seq_length=48,
     )
     return encoder, tokenizer
 
@@ -64,9 +75,7 @@ def features(encoder, tokenizer, texts):
 
 def main():
     """Fits a regression for each kind of vector and tells how good it is."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--init_checkpoint", help="As in load_checkpoint.")
-    path = parser.parse_args().init_checkpoint
+    path = flags.FLAGS.init_checkpoint
     keras.utils.set_random_seed(1)
     (texts, subjects), (held_out, expected) = load()
     encoder, tokenizer = (
@@ -83,4 +92,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    bert_flags.run(main)
