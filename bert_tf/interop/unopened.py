@@ -3,9 +3,12 @@
 import os
 from collections.abc import Iterable
 
+from bert_tf import files
 from bert_tf.errors import InputError
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# How a pickle begins, and the archive that torch.save puts one in.
+_BEGINNINGS = (b"\x80", b"PK")
 _TENSORFLOW = ".h5"
 _FLAX = ".msgpack"
 
@@ -39,6 +42,8 @@ def refusal(path: str, repository: str | None = None) -> InputError:
       path: The file, or where it will be once it is downloaded.
       repository: Where it is to be downloaded from, of the Hub.
     """
+    if _is_something_else(path):
+        return _unknown(path)
     if path.endswith(PICKLES):
         reason = "a pickle, and to open one is to run what its author wrote"
         needs, command = "torch and safetensors", _FROM_PICKLE
@@ -61,6 +66,41 @@ def refusal(path: str, repository: str | None = None) -> InputError:
         f"{os.path.basename(path)}, which is {reason}; to convert it, in an "
         f"environment with {needs}: {download if repository else ''}"
         f'python -c "{code}"'
+    )
+
+
+def _is_something_else(path: str) -> bool:
+    """True for a file that is not what its name promises."""
+    if path.endswith(PICKLES):
+        return files.exists(path) and not _begins_as_pickle(path)
+    is_keras = path.endswith(_TENSORFLOW)
+    return is_keras and not os.path.basename(path).startswith("tf_model")
+
+
+def _begins_as_pickle(path: str) -> bool:
+    if files.is_directory(path):
+        return False
+    with files.open_read(path) as file:
+        return file.read(2).startswith(_BEGINNINGS)
+
+
+def _unknown(path: str) -> InputError:
+    """What to raise for a file of a format that only its maker knows."""
+    if path.endswith(_TENSORFLOW):
+        reason, remedy = (
+            "an HDF5 file, which may be anybody's",
+            "load it with the program that made it, and save a .keras file or "
+            "safetensors",
+        )
+    else:
+        reason, remedy = (
+            "neither that nor what torch.save writes",
+            "a TF1 checkpoint is PREFIX.index with PREFIX.data-*; one of the "
+            "older form, in one file, is to be saved again by a tf.train.Saver",
+        )
+    return InputError(
+        f"expected model.safetensors or a TF1 checkpoint. Received: {path}, "
+        f"which is {reason}; {remedy}"
     )
 
 

@@ -44,3 +44,31 @@ def test_refuses_with_reason_and_remedy(name, reason):
     _, _, code = shlex.split(command)
     compile(code, "remedy", "exec")
     assert "some folder" in code
+
+
+@pytest.mark.parametrize("begins", [b"\x80\x02}q\x00.", b"PK\x03\x04", None])
+def test_looks_at_what_is_called_a_pickle(tmp_path, begins):
+    path = tmp_path / "model.ckpt"
+    if begins:
+        path.write_bytes(begins)
+    assert "which is a pickle" in str(unopened.refusal(str(path)))
+
+
+@pytest.mark.parametrize("content", [b"", b"model_checkpoint_path: 7", b"\0P"])
+@pytest.mark.parametrize("name", ["model.ckpt", "pytorch_model.bin"])
+def test_does_not_call_everything_a_pickle(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    message = str(unopened.refusal(str(path)))
+    assert "\n" not in message
+    assert "pickle" not in message
+    assert f"Received: {path}, which is neither" in message
+
+
+def test_does_not_know_every_hdf5_file(tmp_path):
+    message = str(unopened.refusal("folder/weights.h5"))
+    assert "\n" not in message
+    assert "folder/weights.h5, which is an HDF5 file" in message
+    assert "transformers" not in message
+    shard = "folder/tf_model-00001-of-00002.h5"
+    assert "transformers" in str(unopened.refusal(shard))
