@@ -21,8 +21,8 @@ from bert_tf.errors import InputError
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-# Every number of these is a float32 as well.
-_FLOATS = ("F32", "F16", "BF16")
+# Every number of the first three is a float32 as well; of the last it may be.
+_FLOATS = ("F32", "F16", "BF16", "F64")
 
 _SHARD = re.compile(r"[^/\\]+\.safetensors")
 
@@ -59,7 +59,7 @@ class TensorFiles:
         }
 
     def is_float(self, name: str) -> bool:
-        """True for a tensor that `read` can read."""
+        """True for a tensor that `read` gives as float32."""
         return self.dtype(name) in _FLOATS
 
     def dtype(self, name: str) -> str:
@@ -67,10 +67,44 @@ class TensorFiles:
         return self._file_of[name].get_slice(name).get_dtype()
 
     def read(self, name: str) -> np.ndarray:
-        """Reads one tensor as float32; half precision is widened exactly."""
+        """Reads one tensor: floats as float32, exactly; others as they are.
+
+        Raises:
+          InputError: It is of a type that NumPy lacks, or holds numbers that
+            are none of float32.
+        """
         if self.dtype(name) == "BF16":
             import ml_dtypes  # noqa: F401  Makes NumPy know the type.
-        return np.asarray(self._file_of[name].get_tensor(name), np.float32)
+        try:
+            value = np.asarray(self._file_of[name].get_tensor(name))
+        except (safetensors.SafetensorError, TypeError, AttributeError) as e:
+            raise InputError(
+                f"expected {name!r} of a type that NumPy has. Received: "
+                f"{self.dtype(name)} in {self.path}"
+            ) from e
+        if not self.is_float(name):
+            return value
+        return exact_float32(value, name, self.path)
+
+
+def exact_float32(value: np.ndarray, name: str, path: str) -> np.ndarray:
+    """The same numbers as float32.
+
+    Raises:
+      InputError: They would change.
+    """
+    with np.errstate(over="ignore"):
+        narrow = value.astype(np.float32, copy=False)
+    # What is no wider cannot change, and need not be compared.
+    if value.dtype.itemsize > 4 and not np.array_equal(
+        narrow, value, equal_nan=True
+    ):
+        raise InputError(
+            f"expected {name} in numbers that float32 holds. Received: "
+            f"{value.dtype} with others in {path}; round it to float32 where "
+            "it was made"
+        )
+    return narrow
 
 
 def open_tensors(file: str) -> TensorFiles:
@@ -114,6 +148,8 @@ def _open(path: str) -> Any:
         raise InputError(
             f"expected a safetensors file at {path}. Received: a directory"
         )
+    # The library says of what it may not read that there is no such file.
+    files.open_read(path).close()
     try:
         if files.is_remote(path):
             return _open_copy(path)

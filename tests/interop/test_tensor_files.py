@@ -1,3 +1,4 @@
+import errno
 import json
 import struct
 
@@ -78,10 +79,56 @@ def test_widens_every_number_of_half_precision_exactly(
     np.testing.assert_array_equal(opened.read("x"), expected)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float64", "uint8", "bool"])
-def test_knows_what_it_cannot_read_as_float32(tmp_path, dtype):
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_reads_what_is_no_float_as_it_is(tmp_path, dtype):
     save_file({"x": np.ones(3, dtype)}, tmp_path / "x.safetensors")
-    assert not TensorFiles(str(tmp_path / "x.safetensors")).is_float("x")
+    opened = TensorFiles(str(tmp_path / "x.safetensors"))
+    assert not opened.is_float("x")
+    assert opened.read("x").dtype == dtype
+
+
+def test_refuses_a_type_that_numpy_lacks(tmp_path):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(damaged({"a": entry([24], [0, 24], "F8_E8M0")}))
+    opened = TensorFiles(str(path))
+    with pytest.raises(InputError, match="Received: F8_E8M0 in") as caught:
+        opened.read("a")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.0, -0.0, 1.5, -(2.0**-149), np.inf, np.nan],
+        [float(np.finfo("float32").max)],
+    ],
+)
+def test_makes_float64_narrower_where_nothing_changes(tmp_path, values):
+    wide = np.array(values, "float64")
+    save_file({"x": wide}, tmp_path / "x.safetensors")
+    found = TensorFiles(str(tmp_path / "x.safetensors")).read("x")
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, wide)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e39, 2.0**-150, 2.0**24 + 1])
+def test_refuses_float64_that_would_change(tmp_path, value):
+    save_file({"x": np.array([1.0, value])}, tmp_path / "x.safetensors")
+    opened = TensorFiles(str(tmp_path / "x.safetensors"))
+    with pytest.raises(InputError, match="numbers that float32 holds"):
+        opened.read("x")
+
+
+def test_says_what_it_may_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "x.safetensors"
+    tensor_files.write(str(path), TENSORS)
+
+    def refuse(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(InputError, match=f"{path}: Permission denied"):
+        TensorFiles(str(path))
 
 
 def damaged(tensors, content=b"\0" * 24):
