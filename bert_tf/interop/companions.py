@@ -2,7 +2,7 @@
 
     bert_config.json    the shape of the model, as Google writes it
     vocab.txt           the vocabulary, one token a line
-    bert_tf.json        casing, labels and the kind of head
+    bert_tf.json        casing, labels and their kind, the kind of head
 
 The last is ours, for what Google's files cannot say. Google's code does not
 look at it, and what it did not write is read without.
@@ -79,6 +79,8 @@ _FACTS = {
     "strip_accents": bool,
     "head": str,
     "labels": list,
+    "problem_type": str,
+    "classifier_dropout": float,
 }
 
 

@@ -15,6 +15,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import (
     huggingface_config,
+    huggingface_names,
     huggingface_tokenizer,
     tensor_files,
     unopened,
@@ -66,6 +67,7 @@ def read(path: str) -> Pretrained:
     weights = HuggingFaceWeights(
         tensor_files.open_tensors(file), described.config
     )
+    _check_tied(described, weights)
     head = described.head(weights.parts)
     tokenizer = huggingface_tokenizer.read(folder)
     return Pretrained(
@@ -78,6 +80,8 @@ def read(path: str) -> Pretrained:
         # A config.json may name two classes where a model has none.
         labels=_labels(described.labels, weights, head),
         head=head,
+        problem_type=described.problem_type,
+        classifier_dropout=described.classifier_dropout,
     )
 
 
@@ -115,7 +119,14 @@ def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
     pad_token_id = huggingface_tokenizer.pad_token_id(pretrained.vocab)
     files.write_text(
         os.path.join(folder, huggingface_config.FILE),
-        huggingface_config.to_json(config, head, labels, pad_token_id),
+        huggingface_config.to_json(
+            config,
+            head,
+            labels,
+            pad_token_id,
+            pretrained.problem_type,
+            pretrained.classifier_dropout,
+        ),
     )
     tokenizer = Tokenizer(
         pretrained.vocab, pretrained.do_lower_case, pretrained.strip_accents
@@ -148,6 +159,25 @@ def _find(path: str) -> str:
         f"expected {tensor_files.WHOLE} in {path}. Received: a folder "
         "without; give one that save_pretrained wrote"
     )
+
+
+def _check_tied(
+    described: huggingface_config.Described, weights: HuggingFaceWeights
+) -> None:
+    """Raises InputError if masked LM has a matrix of its own, now lost.
+
+    One that is in the file was compared with the embeddings' already.
+    """
+    if (
+        not described.is_tied
+        and "masked_lm" in weights.parts
+        and huggingface_names.DECODER not in weights.explained
+    ):
+        raise InputError(
+            f"expected tie_word_embeddings True for a masked LM. Received: "
+            f"False in {described.path}, without {huggingface_names.DECODER} "
+            f"in {weights.path}; masked LM has no matrix of its own here"
+        )
 
 
 def _head_of(pretrained: Pretrained, config: BertConfig) -> str:

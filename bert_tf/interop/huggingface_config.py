@@ -7,14 +7,16 @@ others passed over.
 
 import dataclasses
 import json
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, head_of_parts
+from bert_tf.interop.pretrained import PROBLEM_TYPES
 
 FILE = "config.json"
 
@@ -52,9 +54,7 @@ _REQUIRED: dict[str, tuple[Any, str]] = {
     "position_embedding_type": ("absolute", "others have other weights"),
     "is_decoder": (False, "it would look to the left only"),
     "add_cross_attention": (False, "it would look at another text too"),
-    "tie_word_embeddings": (True, "masked LM has no matrix of its own here"),
 }
-_NUMBERED = re.compile(r"LABEL_\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +66,18 @@ class Described:
       config: The configuration.
       architecture: The name of the class that wrote it, if it says.
       labels: The names of the classes, if they were given any.
+      problem_type: What the labels mean, if it says.
+      classifier_dropout: The dropout before the classes, if it has its own.
+      is_tied: Whether masked LM uses the matrix of the embeddings.
     """
 
     path: str
     config: BertConfig
     architecture: str | None
     labels: tuple[str, ...] | None
+    problem_type: str | None
+    classifier_dropout: float | None
+    is_tied: bool
 
     def head(self, parts: Collection[str]) -> str | None:
         """The kind of head, of those that the weights allow.
@@ -115,32 +121,47 @@ def read(path: str) -> Described:
     values = files.read_json(path)
     try:
         _check_kind(values)
-        return Described(
-            path, _config(values), _architecture(values), _labels(values)
+        described = Described(
+            path,
+            _config(values),
+            _architecture(values),
+            _labels(values),
+            _problem_type(values),
+            _classifier_dropout(values),
+            is_tied=_is_tied(values),
         )
     except InputError as error:
         raise InputError(f"{error} (in {path})") from None
+    _warn_of_other_class(described)
+    return described
 
 
 def to_json(
     config: BertConfig,
     head: str,
-    labels: Collection[str] | None = None,
+    labels: Sequence[str] | None = None,
     pad_token_id: int | None = 0,
+    problem_type: str | None = None,
+    classifier_dropout: float | None = None,
 ) -> str:
     """The text of a `config.json`.
 
     Args:
       config: The configuration.
       head: One of `PARTS_OF_HEAD`.
-      labels: The names of the classes; None where the head has none.
+      labels: The names of the classes; None where the head has none. Where
+        two are called the same, `id2label` has both, and `label2id`, which
+        cannot, the first, with a warning.
       pad_token_id: The id of [PAD].
+      problem_type: What the labels mean, if that is known.
+      classifier_dropout: The dropout before the classes; None for that of
+        the layers.
     """
     values = {
         **dataclasses.asdict(config),
         "add_cross_attention": False,
         "architectures": [ARCHITECTURES[head]],
-        "classifier_dropout": None,
+        "classifier_dropout": classifier_dropout,
         "dtype": "float32",
         "hidden_act": _their_activation(config.hidden_act),
         "is_decoder": False,
@@ -150,9 +171,11 @@ def to_json(
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
     }
+    if problem_type is not None:
+        values["problem_type"] = problem_type
     if labels is not None:
         values["id2label"] = dict(enumerate(labels))
-        values["label2id"] = {label: n for n, label in enumerate(labels)}
+        values["label2id"] = _ids_of_labels(labels)
     text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
     return text + "\n"
 
@@ -160,6 +183,19 @@ def to_json(
 def numbered_labels(count: int) -> tuple[str, ...]:
     """What Hugging Face calls classes that have no names."""
     return tuple(f"LABEL_{n}" for n in range(count))
+
+
+def _ids_of_labels(labels: Sequence[str]) -> dict[str, int]:
+    """The number of each label; the first of those that share a name."""
+    ids = {label: labels.index(label) for label in labels}
+    shared = [label for label in ids if labels.count(label) > 1]
+    if shared:
+        logging.warning(
+            "Classes share the name %s: label2id gives the number of the "
+            "first alone, id2label has them all",
+            ", ".join(map(repr, shared)),
+        )
+    return ids
 
 
 def _check_kind(values: Mapping[str, Any]) -> None:
@@ -208,6 +244,18 @@ def _architecture(values: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _warn_of_other_class(described: Described) -> None:
+    """Says in one line that the class which wrote a model is not known."""
+    if described.architecture not in (None, *_HEADS):
+        logging.warning(
+            "%s was written by the class %r, which is none of %s: it is read "
+            "as a BERT, and its weights alone tell its head",
+            described.path,
+            described.architecture,
+            ", ".join(_HEADS),
+        )
+
+
 def _labels(values: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The labels by their numbers; None where they are but numbers."""
     given = values.get("id2label")
@@ -220,5 +268,46 @@ def _labels(values: Mapping[str, Any]) -> tuple[str, ...] | None:
             "expected id2label to name the classes '0', '1', '2', and so on. "
             f"Received: {str(given)[:60]}"
         )
+    for number, label in given.items():
+        if isinstance(label, bool) or not isinstance(label, str | int | float):
+            raise InputError(
+                f"expected a name for class {number} in id2label. Received: "
+                f"{str(label)[:60]}"
+            )
     labels = tuple(str(given[str(n)]) for n in range(len(given)))
-    return None if all(map(_NUMBERED.fullmatch, labels)) else labels
+    # Any other order of such names says which class of another model is meant.
+    return None if labels == numbered_labels(len(labels)) else labels
+
+
+def _problem_type(values: Mapping[str, Any]) -> str | None:
+    value = values.get("problem_type")
+    if value is not None and value not in PROBLEM_TYPES:
+        raise InputError(
+            f"expected problem_type to be one of {', '.join(PROBLEM_TYPES)}. "
+            f"Received: {value!r}"
+        )
+    return value
+
+
+def _classifier_dropout(values: Mapping[str, Any]) -> float | None:
+    value = values.get("classifier_dropout")
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 1:
+        raise InputError(
+            "expected classifier_dropout to be a number from 0 to below 1. "
+            f"Received: {value!r}"
+        )
+    return float(value)
+
+
+def _is_tied(values: Mapping[str, Any]) -> bool:
+    """Absent and null mean what they mean to transformers."""
+    value = values.get("tie_word_embeddings")
+    if value is not None and not isinstance(value, bool):
+        raise InputError(
+            "expected tie_word_embeddings to be true, false or null. "
+            f"Received: {value!r}"
+        )
+    return value is not False

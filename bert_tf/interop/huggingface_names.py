@@ -94,6 +94,9 @@ BUFFERS = frozenset(
     {"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}
 )
 
+# The matrix of masked LM, which is that of the embeddings here.
+DECODER = "cls.predictions.decoder.weight"
+
 # Older spellings, and the matrix that masked LM shares with the embeddings.
 _RENAMED = (
     (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),

@@ -1,26 +1,33 @@
 """The weights of Hugging Face's BERT by our names, and ours by theirs."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from absl import logging
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import huggingface_names
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row
-from bert_tf.interop.tensor_files import TensorFiles
+from bert_tf.interop.tensor_files import TensorFiles, exact_float32
 from bert_tf.training.weights import BOOKKEEPING, Weights
 
 # The names in the file of every weight: more than one where it is stored
 # again, as the matrix may be that masked LM shares with the embeddings.
 Sources = Mapping[Row, Sequence[str]]
 
-# What float32 holds exactly. NumPy knows bfloat16 by its name alone.
-_FLOATS = ("float32", "float16", "bfloat16")
+# What float32 may hold exactly. NumPy knows bfloat16 by its name alone.
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+
+_LAYER = re.compile(r"(?<=^bert\.encoder\.layer\.)\d+(?=\.)")
 
 
 class HuggingFaceWeights:
     """Weights by their TF1 names, read from safetensors when asked for.
+
+    What is none of BERT's is there as well, under its own name and as it is:
+    whoever takes the weights decides.
 
     Args:
       tensors: The files.
@@ -30,15 +37,16 @@ class HuggingFaceWeights:
       path: Where they are from, for messages.
       shapes: Dict from name to shape, kernels as [in, out].
       parts: The parts of the model that there are weights of.
+      explained: Dict from the names, in the files, of tensors that `shapes`
+        leaves out to the reason why nothing is lost.
 
     Raises:
-      InputError: The files do not hold the weights of such a model, or hold
-        anything else.
+      InputError: The files do not hold the weights of such a model.
     """
 
     def __init__(self, tensors: TensorFiles, config: BertConfig):
         rows = _rows(config, tensors)
-        sources = _match(rows, tensors)
+        sources, unknown = _match(rows, tensors)
         for row, names in sources.items():
             for name in names:
                 _check_tensor(tensors, name, row)
@@ -46,9 +54,14 @@ class HuggingFaceWeights:
         self.path = tensors.path
         self.parts = {row.part for row in sources} | {"encoder"}
         _check_whole(rows, self.parts, sources, self.path)
-        self.shapes: Mapping[str, Sequence[int]] = {
+        _check_unknown(unknown, rows, self.path)
+        self.explained = _explain(sources, tensors)
+        shapes = {
             row.ours: row.turned_shape(tensors.shapes[names[0]])
             for row, names in sources.items()
+        }
+        self.shapes: Mapping[str, Sequence[int]] = shapes | {
+            name: tensors.shapes[name] for name in unknown
         }
         self._tensors = tensors
         self._sources = {row.ours: (row, n[0]) for row, n in sources.items()}
@@ -57,8 +70,12 @@ class HuggingFaceWeights:
         return name in self.shapes
 
     def __getitem__(self, name: str) -> np.ndarray:
-        row, source = self._sources[name]
-        return row.turned(self._tensors.read(source))
+        if name in self._sources:
+            row, source = self._sources[name]
+            return row.turned(self._tensors.read(source))
+        if name not in self.shapes:
+            raise KeyError(name)
+        return self._tensors.read(name)
 
 
 def from_ours(
@@ -117,8 +134,10 @@ def _rows(config: BertConfig, tensors: TensorFiles) -> tuple[Row, ...]:
     return huggingface_names.rows(config)
 
 
-def _match(rows: Iterable[Row], tensors: TensorFiles) -> Sources:
-    """Finds the row of every tensor."""
+def _match(
+    rows: Iterable[Row], tensors: TensorFiles
+) -> tuple[Sources, list[str]]:
+    """Finds the row of every tensor, and those that have none."""
     by_name = {row.theirs: row for row in rows}
     sources: dict[Row, list[str]] = {}
     unknown = []
@@ -128,12 +147,49 @@ def _match(rows: Iterable[Row], tensors: TensorFiles) -> Sources:
             sources.setdefault(by_name[canonical], []).append(name)
         elif canonical not in huggingface_names.BUFFERS:
             unknown.append(name)
-    if unknown:
+    return sources, unknown
+
+
+def _check_unknown(
+    unknown: Sequence[str], rows: Iterable[Row], path: str
+) -> None:
+    """Warns of tensors that are none of BERT's.
+
+    Raises:
+      InputError: They are BERT's, but of layers that the config does not
+        have; or they are called what weights of ours are.
+    """
+    ours = {row.ours for row in rows}
+    theirs = {row.theirs for row in rows}
+    refused = [
+        name
+        for name in unknown
+        if name in ours
+        or _LAYER.sub("0", huggingface_names.canonical(name)) in theirs
+    ]
+    if refused:
         raise InputError(
             "expected the weights of such a BERT as the config describes. "
-            f"Received: {_listing(unknown)} as well, in {tensors.path}"
+            f"Received: {_listing(refused)} as well, in {path}"
         )
-    return sources
+    if unknown:
+        logging.warning(
+            "%s holds %s beside the weights of BERT: nothing here uses them",
+            path,
+            _listing(unknown),
+        )
+
+
+def _explain(sources: Sources, tensors: TensorFiles) -> dict[str, str]:
+    """Why tensors that are no weights by themselves can be left out."""
+    explained = {
+        name: "a counter, which nothing reads"
+        for name in tensors.shapes
+        if huggingface_names.canonical(name) in huggingface_names.BUFFERS
+    }
+    for first, *others in sources.values():
+        explained |= dict.fromkeys(others, f"{first} once more")
+    return explained
 
 
 def _spelling(name: str) -> tuple[bool, str]:
@@ -145,7 +201,7 @@ def _check_tensor(tensors: TensorFiles, name: str, row: Row) -> None:
     """Raises InputError if a tensor cannot be the weight of its row."""
     if not tensors.is_float(name):
         raise InputError(
-            f"expected {name} in float32, float16 or bfloat16. Received: "
+            f"expected {name} in one of {', '.join(_FLOATS)}. Received: "
             f"{tensors.dtype(name)} in {tensors.path}"
         )
     shape = tensors.shapes[name]
@@ -197,7 +253,7 @@ def _as_float32(weights: Weights, name: str) -> np.ndarray:
             f"expected {name} in one of {', '.join(_FLOATS)}. Received: "
             f"{value.dtype} in {weights.path}"
         )
-    return value.astype(np.float32, copy=False)
+    return exact_float32(value, name, weights.path)
 
 
 def _listing(names: Sequence[str]) -> str:

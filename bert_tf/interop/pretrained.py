@@ -18,6 +18,14 @@ HEADS = (
     "span",
 )
 
+# One number, one of the classes, or any of them; in the words of transformers,
+# which chooses the loss by it.
+PROBLEM_TYPES = (
+    "regression",
+    "single_label_classification",
+    "multi_label_classification",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
@@ -36,9 +44,13 @@ class Pretrained:
         as where nothing is known of either.
       labels: The names of the classes, in the order of the logits.
       head: One of `HEADS`.
+      problem_type: What a classifier's labels mean: one of `PROBLEM_TYPES`.
+      classifier_dropout: The dropout before the classes, where it is another
+        than that of the layers.
 
     Raises:
-      InputError: `head` is none of `HEADS`.
+      InputError: `head` is none of `HEADS`, or `problem_type` none of
+        `PROBLEM_TYPES`.
     """
 
     path: str
@@ -49,10 +61,14 @@ class Pretrained:
     strip_accents: bool | None = None
     labels: tuple[str, ...] | None = None
     head: str | None = None
+    problem_type: str | None = None
+    classifier_dropout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.head is not None and self.head not in HEADS:
-            raise InputError(
-                f"expected one of {', '.join(HEADS)} as head. Received: "
-                f"{self.head!r} (in {self.path})"
-            )
+        for name, known in (("head", HEADS), ("problem_type", PROBLEM_TYPES)):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise InputError(
+                    f"expected one of {', '.join(known)} as {name}. "
+                    f"Received: {value!r} (in {self.path})"
+                )

@@ -18,7 +18,12 @@ NOTHING = Pretrained("there", {})
 def test_what_was_written_is_read(tmp_path, act):
     config = dataclasses.replace(CONFIG, hidden_act=act)
     whole = pretrained(
-        "classifier", config, do_lower_case=False, strip_accents=True
+        "classifier",
+        config,
+        do_lower_case=False,
+        strip_accents=True,
+        problem_type="multi_label_classification",
+        classifier_dropout=0.25,
     )
     write_companions(str(tmp_path), whole)
     read = with_companions(NOTHING, str(tmp_path))
@@ -61,6 +66,9 @@ def test_a_vocabulary_as_editors_leave_it(tmp_path, text):
         ({"labels": "abc"}, r"labels to be a list of words.*'abc'"),
         ({"labels": ["a", 1]}, r"labels to be a list of words"),
         ({"head": "hand"}, r"one of encoder.*'hand'"),
+        ({"problem_type": "x"}, r"as problem_type. Received: 'x'"),
+        ({"problem_type": 1}, "problem_type to be str"),
+        ({"classifier_dropout": "0"}, "classifier_dropout to be float"),
         ([1], "a JSON object"),
     ],
 )

@@ -15,7 +15,7 @@ from bert_tf.errors import InputError
 from bert_tf.interop import huggingface
 from bert_tf.interop.huggingface_config import ARCHITECTURES
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, rows
-from bert_tf.interop.pretrained import HEADS
+from bert_tf.interop.pretrained import HEADS, PROBLEM_TYPES
 from bert_tf.interop.tensor_files import TensorFiles
 from tests.interop.huggingface_folders import (
     config_dict,
@@ -41,6 +41,8 @@ EVERYTHING_ELSE = (
     "strip_accents",
     "labels",
     "head",
+    "problem_type",
+    "classifier_dropout",
 )
 
 
@@ -290,7 +292,7 @@ def test_refuses_weights_and_a_config_that_do_not_agree(
 )
 def test_refuses_a_folder_without_safetensors(tmp_path, names, complaint):
     for name in names:
-        (tmp_path / name).write_bytes(b"{}")
+        (tmp_path / name).write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(InputError, match=complaint) as caught:
         huggingface.read(str(tmp_path))
     assert "\n" not in str(caught.value)
@@ -384,3 +386,68 @@ def test_needs_neither_tensorflow_nor_keras(tmp_path):
     )
     root = pathlib.Path(huggingface.__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+
+
+@pytest.mark.parametrize("problem_type", [None, *PROBLEM_TYPES])
+@pytest.mark.parametrize("dropout", [None, 0.0, 0.3])
+def test_keeps_what_the_labels_mean(tmp_path, problem_type, dropout):
+    before = pretrained(
+        "classifier", problem_type=problem_type, classifier_dropout=dropout
+    )
+    huggingface.write(str(tmp_path), before)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.get("problem_type") == problem_type
+    assert config["classifier_dropout"] == dropout
+    after = huggingface.read(str(tmp_path))
+    assert after.problem_type == problem_type
+    assert after.classifier_dropout == dropout
+
+
+UNTIED = {"tie_word_embeddings": False}
+WORDS = "bert.embeddings.word_embeddings.weight"
+DECODER = "cls.predictions.decoder.weight"
+
+
+@pytest.mark.parametrize("head", ["encoder", "classifier", "next_sentence"])
+def test_without_a_masked_lm_nothing_is_tied(tmp_path, head):
+    values = config_dict(head) | UNTIED
+    found = huggingface.read(write_folder(tmp_path, config=values, head=head))
+    assert found.head == head
+
+
+def test_a_matrix_that_is_the_same_may_be_untied(tmp_path):
+    tensors = their_tensors("masked_lm")
+    tensors[DECODER] = tensors[WORDS].copy()
+    values = config_dict("masked_lm") | UNTIED
+    found = huggingface.read(write_folder(tmp_path, tensors, values))
+    assert found.head == "masked_lm"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_refuses_a_masked_lm_with_a_matrix_of_its_own(tmp_path, is_there):
+    tensors = their_tensors("masked_lm")
+    if is_there:
+        tensors[DECODER] = tensors[WORDS] + 1
+    values = config_dict("masked_lm") | UNTIED
+    folder = write_folder(tmp_path, tensors, values)
+    complaint = "once more" if is_there else "tie_word_embeddings True"
+    with pytest.raises(InputError, match=complaint) as caught:
+        huggingface.read(folder)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_what_is_none_of_berts_is_no_part_of_the_head(tmp_path):
+    tensors = their_tensors("encoder") | {"crf.end": np.ones(7, "float32")}
+    values = config_dict("encoder", architectures=["BertCRF"])
+    found = huggingface.read(write_folder(tmp_path, tensors, values))
+    assert found.head == "encoder"
+    assert found.weights.shapes["crf.end"] == (7,)
+
+
+def test_refuses_weights_of_something_else(tmp_path):
+    tensors = {f"layer.{n}.weight": np.ones(3, "float32") for n in range(20)}
+    folder = write_folder(tmp_path, tensors, config_dict("encoder"))
+    with pytest.raises(InputError, match="all weights of encoder") as caught:
+        huggingface.read(folder)
+    assert "\n" not in str(caught.value)

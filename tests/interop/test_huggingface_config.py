@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import logging
 
 import pytest
 
@@ -124,7 +125,14 @@ def test_the_two_gelus_have_the_names_that_transformers_gave_them():
         ({"position_embedding_type": "relative_key"}, "'relative_key'"),
         ({"is_decoder": True}, "is_decoder False. Received: True"),
         ({"add_cross_attention": True}, "cross_attention False. Received: T"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings True. Rec"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings to be true, f"),
+        ({"problem_type": "ranking"}, "problem_type to be one of regression"),
+        ({"problem_type": ["regression"]}, "problem_type to be one of"),
+        ({"classifier_dropout": "0.1"}, "classifier_dropout to be a number"),
+        ({"classifier_dropout": 1}, "classifier_dropout to be a number"),
+        ({"classifier_dropout": True}, "classifier_dropout to be a number"),
+        ({"id2label": {"0": "a", "1": None}}, "a name for class 1 in id2label"),
+        ({"id2label": {"0": ["a"]}}, "a name for class 0 in id2label"),
         ({"architectures": ["BertLMHeadModel"]}, "'BertLMHeadModel', which"),
         ({"hidden_size": 127}, "hidden_size that num_attention_heads divides"),
         ({"hidden_size": "128"}, "positive integer as hidden_size"),
@@ -183,6 +191,10 @@ def test_labels_stand_in_the_order_of_their_numbers(tmp_path):
     [
         ({"0": "LABEL_0", "1": "LABEL_1"}, None),
         ({"0": "LABEL_0", "1": "yes"}, ("LABEL_0", "yes")),
+        ({"0": "LABEL_1", "1": "LABEL_0"}, ("LABEL_1", "LABEL_0")),
+        ({"0": "LABEL_0", "1": "LABEL_00"}, ("LABEL_0", "LABEL_00")),
+        ({"0": "LABEL_1", "1": "LABEL_2"}, ("LABEL_1", "LABEL_2")),
+        ({"0": "a", "1": "a"}, ("a", "a")),
         ({"0": 0, "1": 1}, ("0", "1")),
         ({"1": "b", "0": "a"}, ("a", "b")),
         ({}, None),
@@ -203,6 +215,36 @@ def test_numbered_labels_come_back_as_none(tmp_path):
 
 def test_writes_what_is_not_ascii_as_it_is():
     assert '"é"' in to_json(CONFIG, "token", ["é"])
+
+
+def test_classes_that_share_a_name_are_kept_with_a_warning(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        values = json.loads(to_json(CONFIG, "token", ["a", "b", "a"]))
+    assert values["id2label"] == {"0": "a", "1": "b", "2": "a"}
+    assert values["label2id"] == {"a": 0, "b": 1}
+    [record] = caplog.records
+    assert "share the name 'a'" in record.getMessage()
+    assert read(tmp_path, values).labels == ("a", "b", "a")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, True), (True, True), (False, False)]
+)
+def test_tells_whether_masked_lm_is_tied(tmp_path, value, expected):
+    values = OLDEST | {"tie_word_embeddings": value}
+    assert read(tmp_path, values).is_tied is expected
+    assert read(tmp_path, OLDEST).is_tied
+
+
+@pytest.mark.parametrize("name", ["RobertaModel", "BertForSentenceEmbedding"])
+def test_warns_in_one_line_of_another_class(tmp_path, caplog, name):
+    with caplog.at_level(logging.WARNING):
+        read(tmp_path, config_dict())
+        assert not caplog.records
+        read(tmp_path, config_dict(architectures=[name]))
+    [record] = caplog.records
+    assert f"by the class '{name}'" in record.getMessage()
+    assert "\n" not in record.getMessage()
 
 
 @pytest.mark.parametrize("name", [None, "BertForSentenceEmbedding"])

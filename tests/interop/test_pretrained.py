@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.interop.pretrained import HEADS, Pretrained
+from bert_tf.interop.pretrained import HEADS, PROBLEM_TYPES, Pretrained
 
 
 def test_what_is_not_told_is_none():
@@ -20,3 +20,14 @@ def test_takes_every_head(head):
 def test_refuses_another_head():
     with pytest.raises(InputError, match=r"Received: 'tail' \(in there\)"):
         Pretrained("there", weights={}, head="tail")
+
+
+@pytest.mark.parametrize("problem_type", PROBLEM_TYPES)
+def test_takes_every_type_of_problem(problem_type):
+    made = Pretrained("there", weights={}, problem_type=problem_type)
+    assert made.problem_type == problem_type
+
+
+def test_refuses_another_type_of_problem():
+    with pytest.raises(InputError, match=r"as problem_type. Received: 'tail'"):
+        Pretrained("there", weights={}, problem_type="tail")
