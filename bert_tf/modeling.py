@@ -245,7 +245,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             gradient_checkpointing=gradient_checkpointing,
         )
         self.pooler = self.make_part(Pooler, "pooler")
-        self._freeze(frozen_layers)
+        for layer_name in frozen_layers:
+            self._part(layer_name).trainable = False
 
     def build(self, input_shape=None):
         for part in (self.embeddings, self.encoder, self.pooler):
@@ -331,8 +332,9 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         """Leaves the lowest layers as they are when the rest is trained.
 
         Call it before `compile`, or before an optimizer is built. What is
-        frozen stays so when the model is saved and loaded. To undo it, set
-        `model.trainable = True`.
+        frozen stays so when the model is saved and loaded. The blocks above
+        are trained again: `freeze(0, embeddings=False)` undoes it all. The
+        pooler stays as it is.
 
         Args:
           num_layers: How many blocks, counted from the embeddings.
@@ -347,24 +349,23 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
                 f"expected 0 to {len(blocks)} layers to freeze, as many as "
                 f"the model has. Received: {num_layers}"
             )
-        self._freeze(
-            ["embeddings"] * embeddings + [b.name for b in blocks[:num_layers]]
-        )
+        self.embeddings.trainable = not embeddings
+        for index, block in enumerate(blocks):
+            block.trainable = index >= num_layers
 
     @property
     def frozen_layers(self) -> list[str]:
         """Names of the layers that are not trained, lowest first."""
         return [n for n, part in self._parts().items() if not part.trainable]
 
-    def _freeze(self, names: Sequence[str]) -> None:
+    def _part(self, name: str) -> BertLayer:
         parts = self._parts()
-        for name in names:
-            if name not in parts:
-                raise InputError(
-                    f"expected frozen_layers among {', '.join(parts)}. "
-                    f"Received: {name!r}"
-                )
-            parts[name].trainable = False
+        if name not in parts:
+            raise InputError(
+                f"expected frozen_layers among {', '.join(parts)}. "
+                f"Received: {name!r}"
+            )
+        return parts[name]
 
     def _parts(self) -> dict[str, BertLayer]:
         parts = (self.embeddings, *self.encoder.blocks, self.pooler)

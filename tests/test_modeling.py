@@ -1,11 +1,13 @@
 """The encoder: the original's numbers, shapes, seeds, saving."""
 
+import dataclasses
 import inspect
 import json
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from bert_tf.config import BertConfig
@@ -17,6 +19,10 @@ from bert_tf.modeling import (
     Pooler,
     checkpoint_variables,
 )
+from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.training.optimization import AdamWeightDecay
+from bert_tf.training.step import TrainingStep
+from tests.training import toy_task
 
 # Odd sizes, no two alike: swapped axes cannot pass.
 B, S, H, N, V = 3, 7, 20, 5, 53
@@ -266,3 +272,49 @@ def test_mixed_precision(model, policy):
     assert output.dtype == keras.DTypePolicy(policy).compute_dtype
     expected = model(features())["sequence_output"]
     np.testing.assert_allclose(ops.cast(output, "float32"), expected, atol=0.1)
+
+
+def trained_by_our_loop(strategy, gradient_checkpointing, jit_compile):
+    """The moments after a step of the scripts' loop, with dropout."""
+    config = dataclasses.replace(CONFIG, num_hidden_layers=1)
+    task = PretrainingTask(config, S, 2)
+    keras.utils.set_random_seed(5)
+    with strategy.scope():
+        model = BertPretrainer(
+            config, gradient_checkpointing=gradient_checkpointing
+        )
+        model.build()
+        optimizer = AdamWeightDecay(0.01)
+        optimizer.build(model.trainable_variables)
+    step = TrainingStep(
+        task, model, optimizer, strategy, jit_compile=jit_compile
+    )
+    random = np.random.default_rng(2)
+    batch = {
+        feature.name: random.integers(0, 2, (4, *feature.shape)).astype(
+            feature.dtype.replace("64", "32")
+        )
+        for feature in task.schema
+    }
+    data = toy_task.training_data(batch)
+    batches = strategy.distribute_datasets_from_function(
+        lambda context: data(4 // strategy.num_replicas_in_sync)
+    )
+    step.run(iter(batches), tf.constant(1))
+    return {k: v.numpy() for k, v in optimizer.slot_variables().items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "jit_compile"), [(1, True), (2, False), (2, True)]
+)
+def test_our_loop_computes_blocks_twice_with_the_same_masks(
+    devices, jit_compile
+):
+    plain, twice = (
+        trained_by_our_loop(toy_task.mirrored(devices), again, jit_compile)
+        for again in (False, True)
+    )
+    assert max(np.abs(value).max() for value in plain.values()) > 1e-3
+    for name, value in plain.items():
+        np.testing.assert_allclose(twice[name], value, atol=1e-7, err_msg=name)

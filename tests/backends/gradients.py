@@ -1,0 +1,59 @@
+"""Gradients by each backend's own means; no test."""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import ops
+
+from tests.backends.small_bert import numbers
+
+
+def gradients(
+    model: keras.Model, inputs, loss: Callable, **arguments
+) -> dict[str, np.ndarray]:
+    """The gradient of `loss(model(inputs, **arguments))` for every weight.
+
+    Args:
+      model: A built model.
+      inputs: Its inputs.
+      loss: From the model's outputs to a scalar.
+      **arguments: What else `model` is called with.
+
+    Returns:
+      Path -> gradient, of the trainable variables; zeros where a variable
+      has no influence.
+    """
+    compute = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+    values = compute[keras.config.backend()](model, inputs, loss, arguments)
+    paths = [v.path for v in model.trainable_variables]
+    return numbers(dict(zip(paths, values, strict=True)))
+
+
+def _tensorflow(model, inputs, loss, arguments):
+    import tensorflow as tf
+
+    variables = [v.value for v in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        value = loss(model(inputs, **arguments))
+    found = tape.gradient(value, variables, unconnected_gradients="zero")
+    return [tf.convert_to_tensor(g) for g in found]
+
+
+def _jax(model, inputs, loss, arguments):
+    import jax
+
+    other = [v.value for v in model.non_trainable_variables]
+
+    def compute(values):
+        outputs, _ = model.stateless_call(values, other, inputs, **arguments)
+        return loss(outputs)
+
+    return jax.grad(compute)([v.value for v in model.trainable_variables])
+
+
+def _torch(model, inputs, loss, arguments):
+    variables = [v.value for v in model.trainable_variables]
+    model.zero_grad()
+    loss(model(inputs, **arguments)).backward()
+    return [ops.zeros_like(v) if v.grad is None else v.grad for v in variables]

@@ -1,0 +1,152 @@
+"""Small models whose numbers are the same wherever they are made; no test.
+
+Weights, inputs and labels come from Python's own random numbers, seeded with
+a name: `random.Random(name).random()` gives the same values on every version,
+machine and Keras backend.
+"""
+
+import math
+import random
+
+import keras
+import numpy as np
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.heads import (
+    BertClassifier,
+    BertMultipleChoice,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.training.optimization import WarmupLinearDecay
+
+# Odd sizes, no two alike: swapped axes cannot pass.
+B, S, P, V, H, N, C, LABELS = 3, 7, 8, 29, 10, 5, 4, 6
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=H,
+    num_hidden_layers=2,
+    num_attention_heads=N,
+    intermediate_size=17,
+    max_position_embeddings=11,
+    type_vocab_size=2,
+)
+WITHOUT_DROPOUT = BertConfig.from_dict(
+    CONFIG.to_dict()
+    | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+)
+ARGUMENTS = {
+    BertModel: {"output_hidden_states": True, "output_attentions": True},
+    BertPretrainer: {},
+    BertClassifier: {"num_labels": LABELS},
+    BertTokenClassifier: {"num_labels": LABELS},
+    BertMultipleChoice: {},
+    BertSpanLabeler: {},
+}
+MODELS = list(ARGUMENTS)
+
+STEPS = 5  # That the golden weights were trained for.
+STEPS_BEFORE_SAVING = 3
+
+
+def uniform(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Values in [0, 1), a function of the name."""
+    source = random.Random(name)
+    values = [source.random() for _ in range(math.prod(shape))]
+    return np.array(values).reshape(shape)
+
+
+def integers(name: str, shape: tuple[int, ...], end: int) -> np.ndarray:
+    """Integers in [0, end), a function of the name."""
+    return (uniform(name, shape) * end).astype("int32")
+
+
+def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A weight by its TF1 name: within 0.5, around 1 for a gamma."""
+    center = 1.0 if name.endswith("gamma") else 0.0
+    return (uniform(name, shape) - 0.5 + center).astype("float32")
+
+
+def make(model_class, config=CONFIG, **arguments) -> keras.Model:
+    """A model whose weights are given by their names."""
+    model = model_class(config, **ARGUMENTS[model_class] | arguments)
+    model.build()
+    for name, variable in checkpoint_variables(model).items():
+        variable.assign(weight(name, tuple(variable.shape)))
+    return model
+
+
+def features(model_class=BertModel) -> dict[str, np.ndarray]:
+    """Inputs of a model: a full row, a padded one, one of a single token."""
+    choices = (C,) if model_class is BertMultipleChoice else ()
+    lengths = np.array([S, 4, 1]).reshape(B, *[1] * len(choices), 1)
+    mask = np.broadcast_to(np.arange(S) < lengths, (B, *choices, S))
+    inputs = {
+        "input_ids": integers("input_ids", mask.shape, V),
+        "input_mask": mask.astype("int32"),
+        "segment_ids": integers("segment_ids", mask.shape, 2),
+    }
+    if model_class is BertPretrainer:
+        inputs["masked_lm_positions"] = integers("positions", (B, P), S)
+    return inputs
+
+
+def symbols(model_class=BertModel) -> dict[str, keras.KerasTensor]:
+    """The same inputs, with neither a batch size nor a length."""
+    return {
+        name: keras.Input((None,) * (value.ndim - 1), dtype="int32", name=name)
+        for name, value in features(model_class).items()
+    }
+
+
+def numbers(tree):
+    """Tensors of any backend and precision as float32 NumPy arrays."""
+    return keras.tree.map_structure(
+        lambda x: ops.convert_to_numpy(ops.cast(x, "float32")), tree
+    )
+
+
+def named(tree) -> dict[str, np.ndarray]:
+    """What a model returned as a flat dict: `attentions/0`, `logits`."""
+    return {
+        "/".join(map(str, path)): value
+        for path, value in keras.tree.flatten_with_path(numbers(tree))
+    }
+
+
+def named_weights(model) -> dict[str, np.ndarray]:
+    """The weights by their TF1 names, without the biases of the keys.
+
+    A softmax does not see what is added to all of its scores, so that their
+    gradient is rounding errors, which Adam makes steps of.
+    """
+    return {
+        name: numbers(variable)
+        for name, variable in checkpoint_variables(model).items()
+        if not name.endswith("self/key/bias")
+    }
+
+
+def classifier_to_train(optimizer_class) -> keras.Model:
+    """A compiled classifier that draws no random numbers."""
+    model = make(BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
+    model.compile(
+        optimizer_class(WarmupLinearDecay(0.01, 7, 2), global_clipnorm=1.0),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        # XLA compiles for longer than these steps take.
+        jit_compile=False,
+    )
+    return model
+
+
+def train(model: keras.Model, first: int, last: int) -> None:
+    """Steps `first` to `last`, without the latter, each on other labels."""
+    steps = range(first, last)
+    labels = [integers(f"labels {step}", (B,), LABELS) for step in steps]
+    inputs = {k: np.tile(v, (len(steps), 1)) for k, v in features().items()}
+    model.fit(
+        inputs, np.concatenate(labels), batch_size=B, shuffle=False, verbose=0
+    )

@@ -1,0 +1,121 @@
+"""Layers that stay as they are while the rest is trained."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.heads import BertClassifier
+from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.training.optimization import AdamWeightDecay
+from tests.backends import small_bert
+from tests.backends.gradients import gradients
+
+FROZEN = re.compile("bert/(embeddings|encoder/layer_0)/")
+
+
+def trainable(model) -> set[str]:
+    """TF1 names of what training moves."""
+    names = {v.path: name for name, v in checkpoint_variables(model).items()}
+    return {names[v.path] for v in model.trainable_variables}
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_the_first_layers_are_frozen(built):
+    model = BertModel(small_bert.CONFIG)
+    if built:
+        model.build()
+    model.freeze(1)
+    if not built:
+        model.build()
+    assert model.frozen_layers == ["embeddings", "layer_0"]
+    names = set(checkpoint_variables(model))
+    assert trainable(model) == {n for n in names if not FROZEN.match(n)}
+    assert trainable(model) < names
+
+
+def test_embeddings_may_go_on_learning():
+    """For words that were added to the vocabulary."""
+    model = small_bert.make(BertModel)
+    model.freeze(2, embeddings=False)
+    assert model.frozen_layers == ["layer_0", "layer_1"]
+    assert {n.split("/")[1] for n in trainable(model)} == {
+        "embeddings",
+        "pooler",
+    }
+
+
+def test_the_constructor_freezes_what_the_config_says():
+    model = BertModel(small_bert.CONFIG, frozen_layers=("layer_1", "pooler"))
+    assert model.frozen_layers == ["layer_1", "pooler"]
+    again = BertModel.from_config(model.get_config())
+    assert again.frozen_layers == model.frozen_layers
+
+
+def test_the_config_says_what_is_frozen_by_keras_own_means():
+    model = small_bert.make(BertClassifier)
+    model.bert.trainable = False
+    again = BertClassifier.from_config(model.get_config())
+    again.build()
+    assert trainable(again) == {"output_weights", "output_bias"}
+
+
+def test_the_last_word_counts():
+    model = small_bert.make(BertModel)
+    for count, frozen in ((2, ["layer_0", "layer_1"]), (1, ["layer_0"])):
+        model.freeze(count)
+        assert model.frozen_layers == ["embeddings", *frozen]
+    model.freeze(0, embeddings=False)
+    assert model.frozen_layers == []
+    assert len(model.trainable_variables) == len(model.weights)
+
+
+@pytest.mark.parametrize("count", [-1, 3])
+def test_freezing_more_layers_than_there_are_is_an_error(count):
+    with pytest.raises(InputError, match=rf"0 to 2 layers.* {count}$"):
+        small_bert.make(BertModel).freeze(count)
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(InputError, match=r"layer_0, layer_1, pooler.*layer_2"):
+        BertModel(small_bert.CONFIG, frozen_layers=["layer_2"])
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_are_those_of_what_is_trained(checkpointing):
+    model = small_bert.make(BertModel, gradient_checkpointing=checkpointing)
+    found = {}
+    for frozen in (0, 1):
+        model.freeze(frozen, embeddings=bool(frozen))
+        found[frozen] = gradients(
+            model,
+            small_bert.features(),
+            lambda outputs: keras.ops.mean(outputs["pooled_output"] ** 2),
+            training=True,
+            seed=np.array([5, 6], "int32"),
+        )
+    assert set(found[1]) == {v.path for v in model.trainable_variables}
+    assert set(found[1]) < set(found[0])
+    for path, value in found[1].items():
+        np.testing.assert_allclose(found[0][path], value, atol=1e-6)
+
+
+def test_fit_moves_the_others_alone():
+    model = small_bert.make(BertClassifier, gradient_checkpointing=True)
+    model.bert.freeze(1)
+    optimizer = AdamWeightDecay(0.01)
+    model.compile(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    before = small_bert.numbers(checkpoint_variables(model))
+    small_bert.train(model, 0, 2)
+    after = small_bert.numbers(checkpoint_variables(model))
+    moved = {n for n in after if not np.array_equal(before[n], after[n])}
+    assert moved == trainable(model) != set(after)
+    assert {name.rpartition("/")[0] for name in optimizer.slot_variables()} == {
+        v.path for v in model.trainable_variables
+    }

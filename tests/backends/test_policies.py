@@ -1,0 +1,77 @@
+"""Dtype policies: half precision where it is harmless, and only there."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from bert_tf.modeling import BertModel
+from bert_tf.transformer import ResidualOutput
+from tests.backends import small_bert
+from tests.backends.gradients import gradients
+
+# Policy -> compute dtype, dtype of the weights, how near float32 the outputs
+# are: some units in the last of 8 or 11 bits, through two blocks.
+POLICIES = {
+    "float32": ("float32", "float32", 0.0),
+    "bfloat16": ("bfloat16", "bfloat16", 0.15),
+    "mixed_bfloat16": ("bfloat16", "float32", 0.15),
+    "mixed_float16": ("float16", "float32", 0.02),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("model_class", small_bert.MODELS)
+def test_outputs_are_near_those_of_float32(model_class, policy):
+    compute_dtype, variable_dtype, tolerance = POLICIES[policy]
+    inputs = small_bert.features(model_class)
+    model = small_bert.make(model_class, dtype=policy)
+    outputs = dict(model(inputs))
+    assert {v.dtype for v in model.weights} == {variable_dtype}
+    for name, value in outputs.items():
+        expected = "float32" if name.endswith("logits") else compute_dtype
+        for tensor in keras.tree.flatten(value):
+            assert keras.backend.standardize_dtype(tensor.dtype) == expected
+    wanted = small_bert.named(small_bert.make(model_class)(inputs))
+    for name, value in small_bert.named(outputs).items():
+        np.testing.assert_allclose(value, wanted[name], atol=tolerance)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_softmax_is_computed_in_float32(policy, monkeypatch):
+    dtypes = []
+    original = ops.softmax
+
+    def spy(x, *args, **kwargs):
+        dtypes.append(keras.backend.standardize_dtype(x.dtype))
+        return original(x, *args, **kwargs)
+
+    monkeypatch.setattr(ops, "softmax", spy)
+    small_bert.make(BertModel, dtype=policy)(small_bert.features())
+    assert dtypes == ["float32"] * small_bert.CONFIG.num_hidden_layers
+
+
+def test_the_layer_norm_is_computed_in_float32():
+    """The square of 300 is more than a float16 holds."""
+    layer = ResidualOutput(small_bert.CONFIG, dtype="mixed_float16")
+    layer.build((None, None, small_bert.H))
+    x = np.linspace(-300.0, 300.0, small_bert.H, dtype="float32")
+    computed = small_bert.numbers(layer(np.zeros_like(x)[None], x[None]))
+    np.testing.assert_allclose(computed[0], x / x.std(), atol=2e-3)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_gradients_are_near_those_of_float32(policy):
+    def loss(outputs):
+        return ops.mean(ops.cast(outputs["sequence_output"], "float32") ** 2)
+
+    wanted, found = (
+        gradients(small_bert.make(BertModel, dtype=dtype), inputs, loss)
+        for dtype, inputs in (
+            ("float32", small_bert.features()),
+            (policy, small_bert.features()),
+        )
+    )
+    for path, value in wanted.items():
+        assert np.isfinite(found[path]).all()
+        np.testing.assert_allclose(found[path], value, atol=0.05)
