@@ -424,6 +424,17 @@ def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
     }
 
 
+def encoder_config(model: keras.Model) -> BertConfig | None:
+    """The configuration of the encoder in a model; None if there is none.
+
+    It looks into models inside of models, and not into layers.
+    """
+    if isinstance(model, BertModel):
+        return model.config
+    inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
+    return next(filter(None, map(encoder_config, inner)), None)
+
+
 # Where the path of every encoder's first variable ends.
 _TABLE = "/embeddings/word_embeddings"
 
