@@ -138,8 +138,13 @@ def manifest_path(output_path: str) -> str:
 
 
 def exists(path: str) -> bool:
-    """True if `path` is a file or a directory."""
-    return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+    """True if `path` is a file or a directory.
+
+    Raises:
+      InputError: Nothing here can reach paths of its scheme.
+    """
+    with _blaming("reach", path):
+        return (_gfile() if is_remote(path) else os.path).exists(path)
 
 
 def is_directory(path: str) -> bool:
@@ -214,8 +219,9 @@ def read_json(path: str) -> dict[str, Any]:
     Raises:
       InputError: The file cannot be read or holds something else.
     """
+    text = read_text(path)
     try:
-        values = json.loads(read_text(path))
+        values = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(
             f"Expected JSON. Received: {error.msg} at {path}:{error.lineno} "
@@ -297,29 +303,48 @@ def atomic_directory(path: str) -> Iterator[str]:
       path: The final name: new, or an empty directory.
 
     Raises:
-      InputError: There is something already, or the place cannot be written
-        to.
+      InputError: There is something already, be it that it came meanwhile, or
+        the place cannot be written to.
     """
-    path = path.rstrip("/")
+    place = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
     with _blaming("write", path):
-        if exists(path) and (not is_directory(path) or listdir(path)):
-            raise InputError(
-                "Expected a directory that is new or empty. Received: "
-                f"{path}, which is neither; name another, or remove it"
-            )
-        remove_leftovers(path)
-        temporary = temporary_prefix(path) + secrets.token_hex(4)
+        _require_vacant(place, path)
+        remove_leftovers(place)
+        temporary = temporary_prefix(place) + secrets.token_hex(4)
         makedirs(temporary)
     try:
         yield temporary
         with _blaming("write", path):
-            if exists(path):
-                _remove_directory(path)
-            rename(temporary, path)
-    except BaseException:
+            if not is_remote(place):
+                # Where directories are but prefixes of names, it would find
+                # its own temporary.
+                _require_vacant(place, path)
+            _move_directory(temporary, place)
+    except BaseException as error:
         with contextlib.suppress(*_failures(path)):
             _remove_directory(temporary)
+        if _is_fault_of_place(error, path):
+            raise _input_error("write", path, error) from error
         raise
+
+
+def _require_vacant(place: str, path: str) -> None:
+    if exists(place) and (not is_directory(place) or listdir(place)):
+        raise InputError(
+            "Expected a directory that is new or empty. Received: "
+            f"{path!r}, which is neither; name another, or remove it"
+        )
+
+
+def _move_directory(source: str, target: str) -> None:
+    """Moves all at once, or, into an empty directory, file by file."""
+    if not exists(target) and not is_remote(target):
+        os.rename(source, target)
+        return
+    makedirs(target)
+    for name in sorted(listdir(source)):
+        rename(os.path.join(source, name), os.path.join(target, name))
+    _remove_directory(source)
 
 
 def _remove_directory(path: str) -> None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 
+# What ends a program at once unless it is told otherwise.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
 
 def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
     """Parses the command line, then runs `main`; never returns.
@@ -71,12 +74,22 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
 
 
 def _guarded(main: Callable[[], None]) -> None:
+    before = {number: signal.signal(number, _stop) for number in STOP_SIGNALS}
     try:
         main()
     except (InputError, OSError) as error:
         _fail(str(error), status=1)
     except KeyboardInterrupt:
         _fail("interrupted", status=128 + signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: object) -> None:
+    """Leaves by an exception, so that nothing half-written stays behind."""
+    name = signal.Signals(number).name
+    _fail(f"stopped by {name}", status=128 + number)
 
 
 def _fail(message: str, status: int) -> None:

@@ -1,3 +1,4 @@
+import errno
 import gzip
 import os
 import re
@@ -278,13 +279,14 @@ def test_text_that_is_not_utf_8_is_refused_with_the_place(tmp_path):
         ("", r"a\.json:1 \(column 1\)"),
         ("[" * 99_999, r"a\.json, which goes too far"),
         ("9" * 9999, r"a\.json, which goes too far"),
+        (b"\xff", r"UTF-8. Received: byte 0xff"),
     ],
 )
 def test_json_has_to_be_one_object(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_text('{"a": 1}')
     assert files.read_json(str(path)) == {"a": 1}
-    path.write_text(content)
+    path.write_bytes(content.encode() if type(content) is str else content)
     with pytest.raises(InputError, match=message):
         files.read_json(str(path))
 
@@ -300,6 +302,61 @@ def test_a_directory_appears_when_it_is_complete(tmp_path, scheme, exists):
         assert not (path / "a.txt").exists()
     assert (path / "a.txt").read_text() == "a"
     assert [p.name for p in tmp_path.iterdir()] == ["new"]
+
+
+def test_a_directory_where_something_came_meanwhile(tmp_path):
+    """Two at once, or a user who puts a file there: nothing is lost."""
+
+    def make():
+        with files.atomic_directory(f"{tmp_path}/new") as aside:
+            files.write_text(f"{aside}/a.txt", "a")
+            files.write_text(f"{tmp_path}/new/mine.txt", "mine")
+
+    with pytest.raises(InputError, match="new or empty"):
+        make()
+    assert [p.name for p in tmp_path.rglob("*")] == ["new", "mine.txt"]
+
+
+def test_an_empty_directory_is_filled_and_not_replaced(tmp_path, monkeypatch):
+    """By way of a link, and from inside."""
+    (tmp_path / "here").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    with files.atomic_directory(".") as aside:
+        files.write_text(f"{aside}/a.txt", "a")
+    (tmp_path / "here" / "a.txt").unlink()
+    with files.atomic_directory(f"{tmp_path}/link") as aside:
+        files.write_text(f"{aside}/b.txt", "b")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "here").stat().st_mode & 0o777 == 0o700
+    assert [p.name for p in (tmp_path / "here").iterdir()] == ["b.txt"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_directory_in_memory(tmp_path):
+    with files.atomic_directory("ram://a/new") as aside:
+        files.write_text(f"{aside}/a.txt", "a")
+    assert files.read_text("ram://a/new/a.txt") == "a"
+    with (
+        pytest.raises(InputError, match="new or empty"),
+        files.atomic_directory("ram://a/new"),
+    ):
+        pass
+
+
+def test_a_full_disk_is_told_with_the_place(tmp_path):
+    with (
+        pytest.raises(InputError, match=f"Cannot write {tmp_path}/new: No sp"),
+        files.atomic_directory(f"{tmp_path}/new"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["https://a.b/c", "nonsense://a"])
+def test_a_scheme_that_nobody_knows(path):
+    with pytest.raises(InputError, match=f"Cannot reach {path}: .*not impl"):
+        files.exists(path)
 
 
 def interrupted(path):

@@ -94,17 +94,30 @@ def test_help_lists_shared_flags_too_and_is_no_failure(tmp_path):
     assert "--learning_rate" in done.stdout
 
 
-def test_ctrl_c_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "status", "line"),
+    [
+        ("SIGINT", 130, "interrupted"),
+        ("SIGTERM", 143, "stopped by SIGTERM"),
+        ("SIGHUP", 129, "stopped by SIGHUP"),
+    ],
+)
+def test_to_be_stopped_is_one_line(tmp_path, name, status, line):
+    """And nothing half-written stays behind."""
     path = tmp_path / "script.py"
     path.write_text(
         "import os, signal\n"
-        "from bert_tf import flags\n"
-        "flags.run(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "from bert_tf import files, flags\n"
+        "def main():\n"
+        f"    with files.atomic_writer({str(tmp_path / 'half')!r}):\n"
+        f"        os.kill(os.getpid(), signal.{name})\n"
+        "flags.run(main)\n"
     )
     done = call(path)
-    assert done.returncode == 130
-    assert done.stderr.endswith("error: interrupted\n")
+    assert done.returncode == status
+    assert done.stderr.endswith(f"error: {line}\n")
     assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_fault_of_ours_keeps_its_traceback(script):

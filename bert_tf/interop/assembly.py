@@ -24,6 +24,9 @@ _CLASSES = {
 def build_model(pretrained: Pretrained) -> keras.Model:
     """Makes the model that a checkpoint describes, with its weights.
 
+    A part that the class has and the checkpoint has not is zero, as none that
+    was trained is: see `keras_files.ModelWeights`.
+
     Raises:
       InputError: There is no configuration, the kind of head is not known, or
         weights are missing or of another shape.
@@ -40,7 +43,10 @@ def build_model(pretrained: Pretrained) -> keras.Model:
         more["num_labels"] = num_labels(pretrained)
     model = model_class(pretrained.config, **more)
     model.build()
-    restore(checkpoint_variables(model), pretrained.weights, NEW_HEADS)
+    variables = checkpoint_variables(model)
+    report = restore(variables, pretrained.weights, NEW_HEADS)
+    for name in report.missing:
+        variables[name].assign(keras.ops.zeros_like(variables[name]))
     return model
 
 

@@ -3,41 +3,25 @@
 import dataclasses
 import fnmatch
 import math
+import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import huggingface
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row, rows
 from bert_tf.interop.pretrained import HEADS, Pretrained
-from bert_tf.training.weights import BOOKKEEPING, Weights
+from bert_tf.text.wordpiece import load_vocab
+from bert_tf.training.weights import BOOKKEEPING, Selection
 
 FORMATS = ("google", "huggingface", "keras")
 
-
-class Selection:
-    """Some of the weights of a checkpoint: a `Weights`.
-
-    Args:
-      weights: Where they are from.
-      names: Which.
-    """
-
-    def __init__(self, weights: Weights, names: Sequence[str]):
-        self.path = weights.path
-        self._weights = weights
-        self.shapes: Mapping[str, Sequence[int]] = {
-            name: weights.shapes[name] for name in names
-        }
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.shapes
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self.shapes:
-            raise KeyError(name)
-        return self._weights[name]
+# Keras's model of one pre-training head has the other as well.
+_KERAS_PARTS = {
+    "masked_lm": PARTS_OF_HEAD["pretraining"],
+    "next_sentence": PARTS_OF_HEAD["pretraining"],
+}
+_SLOT = re.compile(r"/adam_[mv]$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,19 +96,16 @@ def plan(
             "expected a bert_config.json beside the checkpoint. Received: "
             f"{source.path} without one; give --bert_config_file"
         )
+    _check_vocabulary(source, source.config)
     table = {row.ours: row for row in rows(source.config)}
-    slots = [n for n in source.weights.shapes if BOOKKEEPING.match(n)]
-    names = [n for n in source.weights.shapes if not BOOKKEEPING.match(n)]
-    dropped = _drop([n for n in names if n not in table], drop, source.path)
-    wanted = {*PARTS_OF_HEAD[head]}
-    if to != "huggingface":
-        # Google's models have one throughout, used or not.
-        wanted.add("pooler")
-    written = [n for n in table if n in names and table[n].part in wanted]
+    held = source.weights.shapes
+    state = [n for n in held if BOOKKEEPING.match(n)]
+    unknown = [n for n in held if n not in table and n not in state]
+    dropped = _drop(unknown, drop, source.path)
+    parts = _parts(head, to)
+    written = [n for n in table if n in held and table[n].part in parts]
     _check_shapes(written, table, source)
-    if keep_optimizer:
-        _check_slots(written, slots, source.path)
-    missing = [n for n in table if table[n].part in wanted and n not in names]
+    kept = _kept_state(written, state, source.path) if keep_optimizer else []
     target = dataclasses.replace(
         source,
         head=head,
@@ -135,20 +116,31 @@ def plan(
         source,
         target,
         to,
-        tuple(slots) if keep_optimizer else (),
+        tuple(kept),
         _reasons(
             ("--drop", dropped),
             (
                 f"no part of a model of kind {head} in the format {to}",
-                [n for n in names if n not in written and n in table],
+                [n for n in held if n in table and n not in written],
             ),
             (
-                "optimizer state; --keep_optimizer keeps it",
-                [] if keep_optimizer else slots,
+                "optimizer state; --keep_optimizer keeps what belongs to the "
+                "weights",
+                [n for n in state if n not in kept],
             ),
         ),
-        _explain_missing(missing, table, head, source.path),
+        _explain_missing(table, written, head, to, source.path),
     )
+
+
+def _parts(head: str, to: str) -> set[str]:
+    """The parts of a model that a format has a place for.
+
+    Google's models have a pooler throughout, used or not; Hugging Face's
+    classes only where it is used.
+    """
+    unused = set() if to == "huggingface" else {"pooler"}
+    return {*PARTS_OF_HEAD[head]} | unused
 
 
 def write(conversion: Conversion, folder: str) -> None:
@@ -171,8 +163,8 @@ def _decide_head(source: Pretrained, head: str | None) -> str:
     head = head or source.head
     if head not in HEADS:
         raise InputError(
-            f"expected --head to be one of {', '.join(HEADS)}, as "
-            f"{source.path} does not tell. Received: {head!r}"
+            f"expected --head, one of {', '.join(HEADS)}: the names in "
+            f"{source.path} do not tell. Received: {head}"
         )
     return head
 
@@ -212,37 +204,73 @@ def _check_shapes(
             )
 
 
-def _check_slots(
-    written: Sequence[str], slots: Sequence[str], path: str
-) -> None:
-    """Raises InputError unless training can go on from these slots."""
-    expected = ["global_step"]
-    expected += [f"{n}/{s}" for n in written for s in ("adam_m", "adam_v")]
-    lacking = [name for name in expected if name not in slots]
+def _check_vocabulary(source: Pretrained, config: BertConfig) -> None:
+    """Sees that the vocabulary can be the model's; a part of it may lack."""
+    if source.vocab is None:
+        return
+    vocab = load_vocab(source.vocab)
+    if len(vocab) > config.vocab_size:
+        raise InputError(
+            f"expected at most {config.vocab_size} words in the vocabulary of "
+            f"{source.path}, the model's vocab_size. Received: {len(vocab)}; "
+            "give the right --vocab_file"
+        )
+
+
+def _kept_state(
+    written: Sequence[str], state: Sequence[str], path: str
+) -> list[str]:
+    """The counters, and the slots of what is written.
+
+    Raises:
+      InputError: Training could not go on from them.
+    """
+    slots = [f"{n}/{slot}" for n in written for slot in ("adam_m", "adam_v")]
+    lacking = [name for name in ["global_step", *slots] if name not in state]
     if lacking:
         raise InputError(
-            f"expected Adam's slots and global_step in {path}. Received: none "
-            f"of {_few(lacking)}; leave --keep_optimizer away"
+            f"expected Adam's slots and global_step in {path}. Received: a "
+            f"checkpoint that lacks {len(lacking)} of them, {_few(lacking)}; "
+            "leave --keep_optimizer away"
         )
+    wanted = set(slots)
+    return [n for n in state if n in wanted or not _SLOT.search(n)]
 
 
 def _explain_missing(
-    missing: Sequence[str], table: Mapping[str, Row], head: str, path: str
+    table: Mapping[str, Row],
+    written: Sequence[str],
+    head: str,
+    to: str,
+    path: str,
 ) -> dict[str, tuple[str, ...]]:
-    """The one gap that is none: a pooler that nothing looks at."""
-    needed = [n for n in missing if table[n].part in PARTS_OF_HEAD[head]]
-    pooler = [n for n in missing if n not in needed]
-    if needed:
+    """The gaps that are none, with the reason of each.
+
+    Raises:
+      InputError: There are others.
+    """
+    needed = {*PARTS_OF_HEAD[head]}
+    if head == "encoder":
+        needed.discard("pooler")
+    possible = _parts(head, to)
+    if to == "keras":
+        possible |= {*_KERAS_PARTS.get(head, ())}
+    missing = [
+        n for n in table if table[n].part in possible and n not in written
+    ]
+    begun = {table[n].part for n in written}
+    faults = [n for n in missing if table[n].part in needed | begun]
+    if faults:
         raise InputError(
             f"expected the variables of a model of kind {head} in {path}. "
-            f"Received: none of {len(needed)}, {_few(needed)}; see --head"
+            f"Received: a checkpoint that lacks {len(faults)} of them, "
+            f"{_few(faults)}; see --head, and num_hidden_layers of the "
+            "configuration"
         )
-    if len(pooler) == 1:
-        raise InputError(
-            f"expected the whole pooler or none in {path}. Received: no "
-            f"{pooler[0]}"
-        )
-    return _reasons((f"a model of kind {head} does not use it", pooler))
+    reason = f"a model of kind {head} does without"
+    if to == "keras":
+        reason += "; zeros in the file"
+    return _reasons((reason, missing))
 
 
 def _labels(source: Pretrained, head: str) -> tuple[str, ...] | None:

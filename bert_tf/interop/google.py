@@ -26,9 +26,8 @@ _HEADS = {
     ("cls/predictions",): "masked_lm",
     ("cls/seq_relationship",): "next_sentence",
     ("cls/squad",): "span",
-    # A tagger's and a multiple-choice model's are called the same.
-    ("output",): "classifier",
     (): "encoder",
+    # Not ("output",): classifier, tagger and choice are called the same.
 }
 _HEAD_SCOPE = re.compile(r"(cls/\w+|output)[/_]")
 

@@ -5,25 +5,30 @@ in a release of ours, see `companions.py`.
 """
 
 import os
+import re
 import zipfile
 
 import keras
 import numpy as np
 
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.assembly import build_model, head_of_model
 from bert_tf.interop.companions import (
+    CONFIG,
     KERAS_FILE,
     with_companions,
     write_companions,
 )
 from bert_tf.interop.pretrained import Pretrained
-from bert_tf.modeling import checkpoint_variables
+from bert_tf.modeling import checkpoint_variables, encoder_config
+from bert_tf.training.weights import NEW_HEADS, scope_of
 
 
 class ModelWeights:
     """The weights of a Keras model: a `Weights`.
+
+    A pooler or head whose matrices are zero is not there: `build_model` makes
+    it so where a class has more parts than the checkpoint had.
 
     Args:
       model: A built model that `checkpoint_variables` takes.
@@ -32,7 +37,17 @@ class ModelWeights:
 
     def __init__(self, model: keras.Model, path: str):
         self.path = path
-        self._variables = checkpoint_variables(model)
+        variables = checkpoint_variables(model)
+        empty = {
+            scope_of(name)
+            for name, variable in variables.items()
+            if re.match(NEW_HEADS, name) and is_zero_matrix(variable)
+        }
+        self._variables = {
+            name: variable
+            for name, variable in variables.items()
+            if scope_of(name) not in empty
+        }
         self.shapes = {
             name: tuple(v.shape) for name, v in self._variables.items()
         }
@@ -42,6 +57,13 @@ class ModelWeights:
 
     def __getitem__(self, name: str) -> np.ndarray:
         return keras.ops.convert_to_numpy(self._variables[name])
+
+
+def is_zero_matrix(variable: keras.Variable) -> bool:
+    """True if a matrix is nothing but zeros; False for vectors."""
+    return len(variable.shape) == 2 and not np.any(
+        keras.ops.convert_to_numpy(variable)
+    )
 
 
 def read(path: str) -> Pretrained:
@@ -56,6 +78,11 @@ def read(path: str) -> Pretrained:
         path = os.path.join(path, KERAS_FILE)
     if not os.path.exists(path):
         raise InputError(f"expected a .keras file. Received: no {path}")
+    if not zipfile.is_zipfile(path):
+        raise InputError(
+            f"expected a .keras file. Received: {path}, which is none, or is "
+            "cut off"
+        )
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as e:
@@ -64,14 +91,19 @@ def read(path: str) -> Pretrained:
             f"cannot read {path}: {reason}; the file is damaged or not a "
             "model that Keras saved"
         ) from e
-    config = getattr(model, "config", None)
-    pretrained = Pretrained(
-        path,
-        ModelWeights(model, path),
-        config if isinstance(config, BertConfig) else None,
-        head=head_of_model(model),
+    config = encoder_config(model)
+    pretrained = with_companions(
+        Pretrained(
+            path, ModelWeights(model, path), config, head=head_of_model(model)
+        ),
+        os.path.dirname(path),
     )
-    return with_companions(pretrained, os.path.dirname(path))
+    if config is not None and pretrained.config != config:
+        raise InputError(
+            f"expected {CONFIG} beside {path} to say what is in it. Received: "
+            "another configuration; remove it, or put it right"
+        )
+    return pretrained
 
 
 def write(folder: str, pretrained: Pretrained) -> None:

@@ -7,9 +7,19 @@ from absl import logging
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.opening import open_pretrained
-from bert_tf.modeling import checkpoint_variables
-from bert_tf.training.weights import NEW_HEADS, Report, restore
+from bert_tf.interop.assembly import head_of_model
+from bert_tf.interop.opening import compare_configs, open_pretrained
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.layers import FromConfig
+from bert_tf.modeling import checkpoint_variables, encoder_config
+from bert_tf.training.weights import (
+    NEW_HEADS,
+    Report,
+    Selection,
+    Weights,
+    restore,
+    scope_of,
+)
 
 
 def load_checkpoint(
@@ -27,7 +37,7 @@ def load_checkpoint(
 
     Args:
       model: One of this project's models, or any Keras model that holds one
-        `BertModel`. It is built if it is not yet.
+        `BertModel`; the latter built, as it is once it was called.
       path: The prefix or directory of a TF1 checkpoint, a Hugging Face folder,
         `hf://owner/name[@revision]`, or a `.keras` file.
       may_lack: Regular expression: variables that the checkpoint may lack, by
@@ -41,14 +51,46 @@ def load_checkpoint(
       InputError: The checkpoint cannot be read or does not fit. The model is
         then as it was.
     """
-    if not model.built:
-        model.build()
+    variables = _variables(model)
     pretrained = open_pretrained(path)
-    _check_config(model, pretrained.config, pretrained.path)
-    report = restore(checkpoint_variables(model), pretrained.weights, may_lack)
+    ours = encoder_config(model)
+    if ours is not None:
+        compare_configs(ours, pretrained)
+    report = restore(variables, _of_its_kind(model, pretrained), may_lack)
     log = logging.warning if report.missing else logging.info
     log("Weights from %s: %s", pretrained.path, report)
     return report
+
+
+def _variables(model: keras.Model) -> dict[str, keras.Variable]:
+    """The variables of a model by their TF1 names, the encoder's included."""
+    if not model.built and isinstance(model, FromConfig):
+        model.build()
+    variables = checkpoint_variables(model) if model.built else {}
+    if not any(name.startswith("bert/") for name in variables):
+        raise InputError(
+            "expected a model with a BertModel in it, built, as it is once it "
+            f"was called. Received: {model.name!r}, with "
+            f"{len(variables)} variables and none of an encoder"
+        )
+    return variables
+
+
+def _of_its_kind(model: keras.Model, pretrained: Pretrained) -> Weights:
+    """The weights, without a head of another kind that has the same names."""
+    ours, theirs = head_of_model(model), pretrained.head
+    alike = {"classifier", "choice", "token"}
+    weights = pretrained.weights
+    if ours == theirs or not {ours, theirs} <= alike:
+        return weights
+    logging.warning(
+        "The head of %s is of kind %s, the model's of kind %s: it is not taken",
+        pretrained.path,
+        theirs,
+        ours,
+    )
+    kept = [name for name in weights.shapes if scope_of(name)]
+    return Selection(weights, kept)
 
 
 def load_config(path: str | os.PathLike[str]) -> BertConfig:
@@ -65,26 +107,3 @@ def load_config(path: str | os.PathLike[str]) -> BertConfig:
             "BertConfig.from_json_file"
         )
     return pretrained.config
-
-
-def _check_config(
-    model: keras.Model, theirs: BertConfig | None, path: str
-) -> None:
-    """Compares what shapes do not tell but the numbers depend on."""
-    ours = getattr(model, "config", None)
-    if theirs is None or not isinstance(ours, BertConfig):
-        return
-    if ours.num_attention_heads != theirs.num_attention_heads:
-        raise InputError(
-            f"expected {ours.num_attention_heads} attention heads, as the "
-            f"model has. Received: {path} with {theirs.num_attention_heads}; "
-            "make the model from the checkpoint's own configuration"
-        )
-    if ours.hidden_act != theirs.hidden_act:
-        logging.warning(
-            "The model computes %s where %s says %s: its outputs will differ "
-            "a little from those that the checkpoint was made with",
-            ours.hidden_act,
-            path,
-            theirs.hidden_act,
-        )

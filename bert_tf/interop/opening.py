@@ -1,6 +1,9 @@
 """From a path to the checkpoint that it means, whatever its format."""
 
 import os
+import re
+
+from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
@@ -9,6 +12,8 @@ from bert_tf.interop import hub, huggingface, huggingface_config, unopened
 from bert_tf.interop.companions import KERAS_FILE
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.training.weights import Weights
+
+_WEB = re.compile(r"(https?|hf)://", re.IGNORECASE)
 
 FORMATS = (
     "a TF1 checkpoint (DIR/bert_model.ckpt, or DIR), a Hugging Face folder "
@@ -32,6 +37,11 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
     path = os.fspath(path)
     if path.startswith(hub.SCHEME):
         return huggingface.read(hub.download(path))
+    if _WEB.match(path):
+        raise InputError(
+            f"expected {FORMATS}. Received: {path!r}; write hf://OWNER/NAME "
+            "for a model of the Hub, or download it"
+        )
     if not files.exists(path) and not files.exists(f"{path}.index"):
         raise InputError(
             f"expected {FORMATS}. Received: {path!r}, and there is nothing of "
@@ -47,9 +57,41 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
     return _read_tf1(path)
 
 
-def open_weights(path: str | os.PathLike[str]) -> Weights:
-    """The weights of `open_pretrained`."""
-    return open_pretrained(path).weights
+def open_weights(
+    path: str | os.PathLike[str], config: BertConfig | None = None
+) -> Weights:
+    """The weights of `open_pretrained`, for a model of this configuration."""
+    pretrained = open_pretrained(path)
+    if config is not None:
+        compare_configs(config, pretrained)
+    return pretrained.weights
+
+
+def compare_configs(ours: BertConfig, pretrained: Pretrained) -> None:
+    """Compares what shapes do not tell but the numbers depend on.
+
+    Raises:
+      InputError: The number of attention heads differs. Another activation is
+        remarked on: Google's weights are published under both forms of GELU.
+    """
+    theirs = pretrained.config
+    if theirs is None:
+        return
+    if ours.num_attention_heads != theirs.num_attention_heads:
+        raise InputError(
+            f"expected {ours.num_attention_heads} attention heads, as the "
+            f"model has. Received: {pretrained.path} with "
+            f"{theirs.num_attention_heads}; make the model from the "
+            "checkpoint's own configuration"
+        )
+    if ours.hidden_act != theirs.hidden_act:
+        logging.warning(
+            "The model computes %s where %s says %s: its outputs will not be "
+            "those that the checkpoint was made with",
+            ours.hidden_act,
+            pretrained.path,
+            theirs.hidden_act,
+        )
 
 
 def read_config(path: str | os.PathLike[str]) -> BertConfig:

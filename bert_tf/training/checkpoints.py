@@ -103,7 +103,10 @@ def find(path: str) -> str:
 
 def _find_in(folder: str) -> str:
     """The newest checkpoint of a directory, or the only one."""
-    state = tf.train.get_checkpoint_state(folder)
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:
+        state = None  # The file `checkpoint` is damaged.
     if state is not None:
         # By name alone: the directory may have been moved.
         name = os.path.basename(state.model_checkpoint_path)
@@ -124,7 +127,7 @@ def _find_in(folder: str) -> str:
     return found[0]
 
 
-def _require_plain(path: str) -> None:
+def require_plain(path: str) -> None:
     """Raises InputError for a path that TensorFlow would not find again."""
     special = sorted(set(path) & set("*?[]\\"))
     if special:
@@ -150,7 +153,7 @@ class Reader:
     """
 
     def __init__(self, prefix: str):
-        _require_plain(prefix)
+        require_plain(prefix)
         self.path = prefix
         try:
             self._reader = tf.train.load_checkpoint(prefix)
@@ -193,7 +196,7 @@ class CheckpointManager:
     """
 
     def __init__(self, directory: str, keep: int = 5):
-        _require_plain(directory)
+        require_plain(directory)
         self.directory = directory
         self.keep = keep
 

@@ -38,6 +38,30 @@ class Weights(Protocol):
     def __getitem__(self, name: str) -> np.ndarray: ...
 
 
+class Selection:
+    """Some of the weights of a checkpoint: a `Weights`.
+
+    Args:
+      weights: Where they are from.
+      names: Which.
+    """
+
+    def __init__(self, weights: Weights, names: Iterable[str]):
+        self.path = weights.path
+        self.shapes: Mapping[str, Sequence[int]] = {
+            name: weights.shapes[name] for name in names
+        }
+        self._weights = weights
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.shapes:
+            raise KeyError(name)
+        return self._weights[name]
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
     """What became of each name when weights were read.
@@ -89,11 +113,15 @@ def restore(
     for name in filled:
         ours, theirs = list(variables[name].shape), list(weights.shapes[name])
         if ours != theirs:
+            remedy = "give that configuration, or another checkpoint"
+            if may_lack and re.match(may_lack, name):
+                remedy = (
+                    "convert_checkpoint.py --head=encoder leaves the head out"
+                )
             raise InputError(
                 f"checkpoint {weights.path} was made with another "
                 f"configuration: expected {name} of shape {ours}. Received: "
-                f"{theirs}; give that configuration, or another checkpoint "
-                "or directory"
+                f"{theirs}; {remedy}"
             )
     values = {name: weights[name] for name in filled}
     for name, value in values.items():
@@ -109,23 +137,24 @@ def restore(
 def _check_missing(
     filled: Iterable[str], missing: Iterable[str], may_lack: str, path: str
 ) -> None:
-    begun = {_scope(name) for name in filled}
-    lacking = [
-        name
-        for name in missing
-        if not may_lack or not re.match(may_lack, name) or _scope(name) in begun
-    ]
+    begun = {scope_of(name) for name in filled}
+
+    def may_be_new(name: str) -> bool:
+        is_head = bool(may_lack) and re.match(may_lack, name) is not None
+        return is_head and scope_of(name) not in begun
+
+    lacking = [name for name in missing if not may_be_new(name)]
     if lacking:
         total = len([*filled, *missing])
         raise InputError(
             f"checkpoint {path} does not fit the model: it lacks "
             f"{len(lacking)} of {total} variables, the first is "
             f"{lacking[0]!r}; give the configuration that it was made with, "
-            "or another checkpoint"
+            "or a checkpoint that has them"
         )
 
 
-def _scope(name: str) -> str:
+def scope_of(name: str) -> str:
     """What is there as a whole or not at all: the first two scopes.
 
     cls/predictions/transform/dense/kernel -> cls/predictions;

@@ -71,7 +71,7 @@ def test_a_pooler_that_nothing_looks_at_goes_no_further(tmp_path, head):
     assert_same_weights(back.weights, expected)
     assert str(conversion.plan(back, "google", head)).endswith(
         "missing     2: bert/pooler/dense/kernel, bert/pooler/dense/bias "
-        f"(a model of kind {head} does not use it)"
+        f"(a model of kind {head} does without)"
     )
 
 
@@ -97,7 +97,7 @@ def test_only_google_holds_an_optimizer(to):
 
 
 def test_an_optimizer_that_is_not_there():
-    with pytest.raises(InputError, match="none of global_step, bert/"):
+    with pytest.raises(InputError, match="lacks 79 of them, global_step, b"):
         conversion.plan(pretrained("encoder"), "google", keep_optimizer=True)
 
 
@@ -152,8 +152,11 @@ def broken(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bert__pooler__dense__bias": None}, "none of 1, bert/pooler/dense/b"),
-        ({"output_bias": None}, "none of 1, output_bias"),
+        (
+            {"bert__pooler__dense__bias": None},
+            "lacks 1 of them, bert/pooler",
+        ),
+        ({"output_bias": None}, "lacks 1 of them, output_bias"),
         ({"my__own": np.ones(3)}, r"1 others, my/own; --drop leaves"),
         (
             {"bert__encoder__layer_2__output__dense__bias": np.ones(12)},
@@ -195,16 +198,67 @@ def test_what_has_to_be_known(fact):
         conversion.plan(source, "google")
 
 
+def test_slots_of_what_is_left_out_are_left_out_too(tmp_path):
+    weights = arrays("pretraining")
+    source = pretrained(
+        "pretraining", weights=Arrays({**weights, **slots(weights)})
+    )
+    planned = conversion.plan(source, "google", "encoder", keep_optimizer=True)
+    encoder = Arrays(
+        {k: v for k, v in weights.items() if k.startswith("bert/")}
+    )
+    assert set(planned.bookkeeping) == set(slots(encoder))
+    left = [n for names in planned.left_over.values() for n in names]
+    assert len(left) == 7 + 2 * 7
+
+
+def test_an_encoder_without_a_pooler(tmp_path):
+    """And a masked-LM model's encoder, which has none."""
+    for number, head in enumerate(["encoder", "masked_lm"]):
+        bare = arrays(head, pooler=False)
+        expected = arrays(head, pooler=False)
+        for name in list(expected):
+            if name.startswith("cls/"):
+                del expected[name]
+        now = pretrained(head, weights=bare)
+        for to in ("google", "keras", "huggingface", "google"):
+            folder = tmp_path / f"{number}" / to / "0"
+            while folder.exists():
+                folder = folder.with_name(folder.name + "0")
+            now = convert(now, folder, to, head="encoder")
+            assert_same_weights(now.weights, expected)
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "next_sentence", "span"])
+def test_what_keras_has_besides_is_zero_and_not_read(tmp_path, head):
+    """Its class has more parts than the checkpoint: no random ones."""
+    whole = pretrained(head, weights=arrays(head, pooler=False))
+    if head == "next_sentence":
+        whole = pretrained(head)
+    planned = conversion.plan(whole, "keras")
+    [(reason, names)] = planned.missing.items()
+    assert reason.endswith("zeros in the file")
+    model = convert(whole, tmp_path / "a", "keras")
+    assert model.head == head
+    assert_same_weights(model.weights, whole.weights)
+    (tmp_path / "a" / "bert_tf.json").unlink()
+    assert not set(names) & set(open_pretrained(tmp_path / "a").weights.shapes)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "message"),
+    [
+        (("[PAD]", "a", "a"), "'a' on lines 2 and 3"),
+        (tuple(map(str, range(24))), "at most 23 words .* Received: 24"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_the_models(vocab, message):
+    with pytest.raises(InputError, match=message):
+        conversion.plan(pretrained("encoder", vocab=vocab), "keras")
+
+
 def test_half_a_pooler():
     weights = arrays("span")
     del weights["bert/pooler/dense/bias"]
-    with pytest.raises(InputError, match="pooler or none"):
+    with pytest.raises(InputError, match="lacks 1 of them, bert/pooler"):
         conversion.plan(pretrained("span", weights=weights), "keras")
-
-
-def test_a_selection_holds_no_more():
-    chosen = conversion.Selection(arrays("span"), ["cls/squad/output_bias"])
-    assert list(chosen.shapes) == ["cls/squad/output_bias"]
-    assert "bert/pooler/dense/bias" not in chosen
-    with pytest.raises(KeyError):
-        chosen["bert/pooler/dense/bias"]

@@ -1,5 +1,7 @@
 """`.keras` files: written, read, and damaged."""
 
+import dataclasses
+
 import keras
 import pytest
 from interop.small_models import CONFIG, assert_same_weights, pretrained
@@ -35,6 +37,14 @@ def test_a_model_of_the_users_own(tmp_path):
     assert read.weights.shapes["top/kernel"] == (12, 2)
     with pytest.raises(KeyError):
         read.weights["no/such"]
+
+
+def test_a_config_beside_it_that_contradicts(tmp_path):
+    keras_files.write(str(tmp_path), pretrained("encoder"))
+    other = dataclasses.replace(CONFIG, num_attention_heads=4)
+    (tmp_path / "bert_config.json").write_text(other.to_json_string())
+    with pytest.raises(InputError, match="another configuration"):
+        keras_files.read(str(tmp_path))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 no", b"cut"])

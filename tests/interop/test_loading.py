@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from interop.small_models import CONFIG, arrays, pretrained
+from interop.small_models import CONFIG, NUM_LABELS, arrays, pretrained
 
 import bert_tf
 from bert_tf import heads
@@ -85,6 +85,43 @@ def test_a_model_of_the_users_own_class(published):
     model({"input_ids": np.zeros((1, 2), "int32")})
     load_checkpoint(model, published)
     assert_filled(model, arrays("encoder"))
+
+
+def nothing_of_bert():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Own, nothing_of_bert, lambda: keras.Sequential([BertModel(CONFIG)])],
+)
+def test_a_model_without_an_encoder_in_it_yet(published, make):
+    with pytest.raises(InputError, match="built, as it is once it was called"):
+        load_checkpoint(make(), published)
+
+
+@pytest.mark.parametrize("around", ["functional", "own class"])
+def test_an_encoder_inside_is_compared_as_well(published, around):
+    """Shapes are the same with another number of heads."""
+    encoder = BertModel(dataclasses.replace(CONFIG, num_attention_heads=4))
+    ids = keras.Input((None,), dtype="int32", name="input_ids")
+    model = keras.Model(ids, encoder({"input_ids": ids})["pooled_output"])
+    if around == "own class":
+        model = Own(encoders=0)
+        model.encoders.append(encoder)
+        model({"input_ids": np.zeros((1, 2), "int32")})
+    with pytest.raises(InputError, match=r"4 attention heads.* with 3"):
+        load_checkpoint(model, published)
+
+
+@pytest.mark.parametrize("theirs", ["classifier", "choice"])
+def test_a_head_of_another_kind_is_not_taken(tmp_path, caplog, theirs):
+    """Though its weights have the same names and might fit."""
+    google.write(str(tmp_path), pretrained(theirs))
+    model = heads.BertTokenClassifier(CONFIG, num_labels=NUM_LABELS[theirs])
+    report = load_checkpoint(model, tmp_path)
+    assert report.missing == ("output_weights", "output_bias")
+    assert f"of kind {theirs}, the model's of kind token" in caplog.text
 
 
 def test_two_encoders_are_filled_one_by_one(published):

@@ -1,5 +1,6 @@
 """Which format a path means; and what is said of one that means none."""
 
+import dataclasses
 import json
 
 import pytest
@@ -75,15 +76,43 @@ def test_a_tf1_prefix_may_end_as_a_pickle_does(places, tmp_path):
         ("nowhere", "expected a TF1 .* nothing of that name"),
         ("", r"expected one checkpoint in .* Received: 0"),
         ("text.txt", "text.txt"),
+        ("text.keras", r"text\.keras, which is none"),
         ("none.safetensors", "none.safetensors"),
         ("none.keras", "none.keras"),
     ],
 )
 def test_what_is_none(tmp_path, path, message):
     (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "text.keras").write_text("hello")
     with pytest.raises(InputError, match=message) as raised:
         open_pretrained(f"{tmp_path}/{path}")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["https://huggingface.co/a/b", "HF://a/b"])
+def test_a_page_is_no_path(path):
+    with pytest.raises(InputError, match="write hf://OWNER/NAME"):
+        open_pretrained(path)
+
+
+def test_a_damaged_list_of_checkpoints(places, tmp_path):
+    """The file `checkpoint`; what is listed in it is there all the same."""
+    for file in (places / "google").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    for content in (b"\xff\xfe", b"cut: {", b"model_checkpoint_path: 3"):
+        (tmp_path / "checkpoint").write_bytes(content)
+        assert "output_bias" in open_weights(tmp_path)
+
+
+def test_weights_are_for_a_configuration(places, caplog):
+    path = places / "huggingface"
+    open_weights(path, CONFIG)
+    other = dataclasses.replace(CONFIG, num_attention_heads=4)
+    with pytest.raises(InputError, match=r"4 attention heads.* with 3"):
+        open_weights(path, other)
+    assert "computes" not in caplog.text
+    open_weights(path, dataclasses.replace(CONFIG, hidden_act="relu"))
+    assert "computes relu where" in caplog.text
 
 
 def test_the_same_word_in_two_configs(places):

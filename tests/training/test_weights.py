@@ -128,6 +128,22 @@ def test_another_shape_changes_nothing():
     assert_untouched(ours)
 
 
+def test_a_head_of_another_size_has_a_remedy():
+    ours = variables({"output_bias": np.ones(2, "f4")})
+    there = Arrays({"output_bias": np.ones(3, "f4")})
+    with pytest.raises(InputError, match="--head=encoder leaves the head out"):
+        restore(ours, there, NEW_HEADS)
+
+
+def test_a_selection_holds_no_more():
+    chosen = weights.Selection(Arrays(ARRAYS), ["head/bias"])
+    assert list(chosen.shapes) == ["head/bias"]
+    assert "bert/encoder/kernel" not in chosen
+    np.testing.assert_array_equal(chosen["head/bias"], ARRAYS["head/bias"])
+    with pytest.raises(KeyError):
+        chosen["bert/encoder/kernel"]
+
+
 def test_a_long_report_names_four():
     report = Report((), tuple("abcde"), ())
     assert "5 missing (a, b, c, d, ...)" in str(report)
