@@ -17,6 +17,7 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.pretrained import Pretrained
+from bert_tf.text.wordpiece import read_tokens
 
 CONFIG = "bert_config.json"
 VOCABULARY = "vocab.txt"
@@ -38,7 +39,8 @@ def with_companions(pretrained: Pretrained, folder: str) -> Pretrained:
     if files.exists(config_file):
         found["config"] = BertConfig.from_json_file(config_file)
     if files.exists(vocab_file):
-        found["vocab"] = _read_vocabulary(vocab_file)
+        # A fault in them matters where they are used to tokenize.
+        found["vocab"] = tuple(read_tokens(vocab_file))
     if files.exists(facts_file):
         found |= _read_facts(facts_file)
     return dataclasses.replace(pretrained, **found)
@@ -63,14 +65,6 @@ def write_companions(folder: str, pretrained: Pretrained) -> None:
     if facts:
         text = json.dumps(facts, indent=2, sort_keys=True, ensure_ascii=False)
         files.write_text(os.path.join(folder, FACTS), text + "\n")
-
-
-def _read_vocabulary(path: str) -> tuple[str, ...]:
-    """The lines; a fault in them matters where they are used to tokenize."""
-    lines = files.read_text(path).split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return tuple(line.strip() for line in lines)
 
 
 # The facts by name, and what each is in JSON.

@@ -1,9 +1,10 @@
 """WordPiece tokenization in Python, with character offsets on request."""
 
+import codecs
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -173,8 +174,7 @@ def load_vocab(
 ) -> dict[str, int]:
     """Reads a vocabulary: one token a line, whose id is the line's number.
 
-    White space around a token is no part of it. A blank line is a token that
-    never occurs (Google's Chinese vocabulary has one).
+    A blank line is a token that never occurs; see `read_tokens`.
 
     Args:
       vocabulary: A path, local or one that TensorFlow reads ("gs://..."); or
@@ -189,7 +189,7 @@ def load_vocab(
     """
     where = source_of(vocabulary)
     if isinstance(vocabulary, (str, os.PathLike)):
-        vocabulary = list(_read_tokens(where))
+        vocabulary = read_tokens(where)
     vocab: dict[str, int] = {}
     for index, token in enumerate(vocabulary):
         if token in vocab:
@@ -205,6 +205,25 @@ def load_vocab(
             f"Expected a token on every line of {where}. Received: nothing"
         )
     return vocab
+
+
+def read_tokens(path: str) -> list[str]:
+    """Reads the lines of a vocabulary, whatever they are good for.
+
+    A line ends at "\\n" and nowhere else. White space around a token is no
+    part of it, nor is a byte order mark before the first. A blank line is one
+    (Google's Chinese vocabulary has one), but for those at the end.
+
+    Raises:
+      InputError: If the file cannot be read or is not UTF-8.
+    """
+    with files.open_read(path) as file:
+        content = file.read().removeprefix(codecs.BOM_UTF8)
+    lines = content.split(b"\n")
+    tokens = [_decode(x, n, path) for n, x in enumerate(lines, start=1)]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    return tokens
 
 
 def source_of(vocabulary: str | os.PathLike[str] | Sequence[str]) -> str:
@@ -266,15 +285,11 @@ def _flatten(ids: Iterable[tuple[int, ...]]) -> list[int]:
     return list(itertools.chain.from_iterable(ids))
 
 
-def _read_tokens(path: str) -> Iterator[str]:
-    """Yields the stripped lines; a line ends at "\\n" and nowhere else."""
-    with files.open_read(path) as file:
-        lines = file.readlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield line.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"Expected UTF-8. Received: byte 0x{line[error.start]:02x} at "
-                f"{path}:{number}; convert the file to UTF-8"
-            ) from None
+def _decode(line: bytes, number: int, path: str) -> str:
+    try:
+        return line.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"Expected UTF-8. Received: byte 0x{line[error.start]:02x} at "
+            f"{path}:{number}; convert the file to UTF-8"
+        ) from None

@@ -11,7 +11,7 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.text import wordpiece
 from bert_tf.text.normalization import Normalizer
-from bert_tf.text.wordpiece import FullTokenizer, Token, load_vocab
+from bert_tf.text.wordpiece import FullTokenizer, Token, load_vocab, read_tokens
 from tests.text import tokenization_oracle as oracle
 
 # The vocabulary of the original's own test, and pieces for hostile texts.
@@ -197,11 +197,29 @@ def test_vocab_lines_are_stripped_and_end_at_line_feeds(tmp_path):
     assert list(vocab.values()) == list(range(6))
 
 
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n \r\n", b"\n\xe2\x80\xa8"])
+def test_vocabularies_as_editors_leave_them(tmp_path, begin, end):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(begin + b"[UNK]\n\nb" + end)
+    assert load_vocab(path) == {"[UNK]": 0, "": 1, "b": 2}
+    assert read_tokens(str(path)) == ["[UNK]", "", "b"]
+
+
+def test_reads_tokens_whatever_they_are_good_for(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"a\n\n\na\n")
+    assert read_tokens(str(path)) == ["a", "", "", "a"]
+    path.write_bytes(b"")
+    assert read_tokens(str(path)) == []
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"[UNK]\nab\nc\nab \n", r"'ab' on lines 2 and 4"),
-        (b"[UNK]\n\n\n", r"'' on lines 2 and 3"),
+        (b"[UNK]\n\n\na\n", r"'' on lines 2 and 3"),
+        (b"\n\n", "Received: nothing"),
         (b"", "Received: nothing"),
         (b"[UNK]\nok\n\xc3(\n", r"byte 0xc3 at .*vocab\.txt:3"),
         (b"a\nb\n", r"Expected \[UNK\]"),
