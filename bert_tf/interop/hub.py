@@ -25,6 +25,7 @@ _FILES = (
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
+    "added_tokens.json",
     tensor_files.WHOLE,
     tensor_files.INDEX,
     "model-*-of-*.safetensors",

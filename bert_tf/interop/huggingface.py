@@ -69,7 +69,7 @@ def read(path: str) -> Pretrained:
     )
     _check_tied(described, weights)
     head = described.head(weights.parts)
-    tokenizer = huggingface_tokenizer.read(folder)
+    tokenizer = huggingface_tokenizer.read(folder, described.config.vocab_size)
     return Pretrained(
         path=path,
         weights=weights,

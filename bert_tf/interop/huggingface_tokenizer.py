@@ -1,7 +1,9 @@
 """The vocabulary and the casing in a Hugging Face folder.
 
 `vocab.txt` holds the tokens; where it is missing, `tokenizer.json` does. The
-casing is in `tokenizer_config.json`, or in `tokenizer.json`.
+casing is in `tokenizer_config.json`, or in `tokenizer.json`. Tokens that were
+added later are in `added_tokens.json` (transformers 4), `tokenizer.json` or
+`tokenizer_config.json`; their ids go on behind the vocabulary's.
 
 The two kinds of tokenizer are not quite the same. Hugging Face's gives up on
 words of more than 100 characters, Google's and this project's of more than
@@ -12,18 +14,19 @@ like others here. Folders that differ more are read with a warning.
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.text.wordpiece import CONTINUATION, load_vocab
+from bert_tf.text.wordpiece import CONTINUATION, read_tokens
 
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
+ADDED = "added_tokens.json"
 
 _CLASSES = (
     "BertTokenizer",
@@ -56,20 +59,32 @@ class Tokenizer:
     strip_accents: bool | None = None
 
 
-def read(folder: str) -> Tokenizer:
+def read(folder: str, vocab_size: int) -> Tokenizer:
     """Reads a folder's tokenizer.
+
+    What is wrong with lines of a `vocab.txt` matters where they are used to
+    tokenize, not here.
+
+    Args:
+      folder: The folder.
+      vocab_size: How many words the model knows.
 
     Raises:
       InputError: A file is at fault, or the tokenizer is none of BERT's.
     """
     whole = _read_json(folder, TOKENIZER)
-    settings = _normalizer(whole) | _read_json(folder, SETTINGS)
+    own_settings = _read_json(folder, SETTINGS)
+    settings = _normalizer(whole) | own_settings
     vocab_file = os.path.join(folder, VOCABULARY)
     vocab = None
     if files.exists(vocab_file):
-        vocab = tuple(load_vocab(vocab_file))
+        vocab = tuple(read_tokens(vocab_file))
     elif whole:
         vocab = _vocabulary(whole, os.path.join(folder, TOKENIZER))
+    if vocab is not None:
+        added = _added_tokens(folder, whole, own_settings)
+        _check_added(added, vocab, folder)
+        vocab += _continuation(added, len(vocab), vocab_size, folder)
     _warn_of_differences(settings, folder)
     return Tokenizer(
         vocab,
@@ -161,12 +176,133 @@ def _in_order(ids: Any, path: str) -> tuple[str, ...]:
                 f"Received: no token with id {number}"
             )
     for token, number in ids.items():
-        if token != token.strip() or "\n" in token:
+        if token and not _is_line(token):
             raise InputError(
                 "expected tokens that can stand on a line of a vocab.txt. "
                 f"Received: {token!r}, id {number}, in {path}"
             )
     return tuple(by_id[number] for number in range(len(ids)))
+
+
+def _added_tokens(
+    folder: str, whole: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[int, str]:
+    """The tokens that three files may list beside the vocabulary, by id.
+
+    Raises:
+      InputError: They are malformed, or do not agree.
+    """
+    listed = [
+        *_listed(whole, settings),
+        *((n, token) for token, n in _read_json(folder, ADDED).items()),
+    ]
+    added: dict[int, str] = {}
+    for number, token in listed:
+        if type(number) is not int or not isinstance(token, str):
+            raise InputError(
+                f"expected added tokens in {folder} to be words with ids. "
+                f"Received: {token!r} with id {number!r}"
+            )
+        if added.setdefault(number, token) != token:
+            raise _contradiction(number, added[number], token, folder)
+    return added
+
+
+def _listed(
+    whole: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Iterator[tuple[Any, Any]]:
+    """(id, token) of what `tokenizer.json` and the settings add, unchecked."""
+    in_whole = whole.get("added_tokens")
+    for entry in in_whole if isinstance(in_whole, list) else []:
+        if isinstance(entry, dict):
+            yield entry.get("id"), entry.get("content")
+    in_settings = settings.get("added_tokens_decoder")
+    in_settings = in_settings if isinstance(in_settings, dict) else {}
+    for number, entry in in_settings.items():
+        if isinstance(entry, dict):
+            is_number = number.isascii() and number.isdigit()
+            yield int(number) if is_number else number, entry.get("content")
+
+
+def _check_added(
+    added: Mapping[int, str], vocab: Sequence[str], folder: str
+) -> None:
+    """Raises InputError if added tokens and the vocabulary do not agree."""
+    ids = {token: number for number, token in enumerate(vocab)}
+    for number, token in added.items():
+        if 0 <= number < len(vocab):
+            if vocab[number] != token.strip():
+                raise _contradiction(number, vocab[number], token, folder)
+        elif number < 0 or token in ids:
+            raise InputError(
+                f"expected added tokens behind the {len(vocab)} of the "
+                f"vocabulary of {folder}. Received: {token!r} with id {number}"
+                + (f", which has id {ids[token]}" if token in ids else "")
+            )
+
+
+def _contradiction(
+    number: int, one: str, other: str, folder: str
+) -> InputError:
+    return InputError(
+        f"expected one token with id {number} in {folder}. Received: {one!r} "
+        f"and {other!r}; correct one of {VOCABULARY}, {TOKENIZER}, {SETTINGS} "
+        f"and {ADDED}"
+    )
+
+
+def _continuation(
+    added: Mapping[int, str], start: int, vocab_size: int, folder: str
+) -> tuple[str, ...]:
+    """The added tokens behind a vocabulary of `start` tokens.
+
+    Those that the model has no embedding of are left out. Those that cannot
+    stand on a line of a `vocab.txt` leave their id to a word that never
+    occurs.
+
+    Raises:
+      InputError: An id is missing among theirs.
+    """
+    more = sorted(number for number in added if start <= number < vocab_size)
+    if more and more[-1] != start + len(more) - 1:
+        free = next(n for n in range(start, more[-1]) if n not in added)
+        raise InputError(
+            f"expected the ids of added tokens in {folder} to go on from "
+            f"{start}. Received: {more[-1]} for {added[more[-1]]!r}, and no "
+            f"token with id {free}"
+        )
+    odd = [n for n in more if not _is_line(added[n])]
+    beyond = [number for number in added if number >= vocab_size]
+    _warn_of_added([added[n] for n in more], len(odd), len(beyond), folder)
+    return tuple(f"[unused{n}]" if n in odd else added[n] for n in more)
+
+
+def _is_line(token: str) -> bool:
+    """Whether a token can stand on a line of a `vocab.txt`."""
+    return token != "" and token == token.strip() and "\n" not in token
+
+
+def _warn_of_added(
+    tokens: Sequence[str], odd: int, beyond: int, folder: str
+) -> None:
+    """Says in one line what becomes of added tokens, if there are any."""
+    faults = [
+        f"{count} of them left out, {reason}"
+        for count, reason in (
+            (odd, "with white space at an end or more than a line"),
+            (beyond, "with ids that the model has no embedding of"),
+        )
+        if count
+    ]
+    if tokens or beyond:
+        logging.warning(
+            "%s adds %d tokens to its vocabulary (%s): transformers looks for "
+            "them in texts before all else, here they are words like others%s",
+            folder,
+            len(tokens) + beyond,
+            ", ".join(map(repr, tokens[:4])) + (", ..." if tokens[4:] else ""),
+            "".join(f"; {fault}" for fault in faults),
+        )
 
 
 def _warn_of_differences(settings: Mapping[str, Any], folder: str) -> None:

@@ -46,6 +46,7 @@ def repository(tmp_path):
     write_folder(folder)
     (folder / "vocab.txt").write_text("\n".join(VOCAB))
     write_json(folder, "tokenizer_config.json", {"do_lower_case": True})
+    write_json(folder, "added_tokens.json", {"[PAD]": 0})
     for name in ("pytorch_model.bin", "tf_model.h5", "README.md", "x.py"):
         (folder / name).write_bytes(b"not for us")
     for inner in ("onnx", "0_Transformer"):
@@ -95,6 +96,7 @@ def refused(reference=REFERENCE):
 
 
 NEEDED = {
+    "added_tokens.json",
     "config.json",
     "model.safetensors",
     "tokenizer_config.json",

@@ -10,6 +10,8 @@ from bert_tf.text.wordpiece import FullTokenizer
 from tests.interop.huggingface_folders import write_json
 from tests.interop.small_models import VOCAB
 
+# The model has room for some more.
+VOCAB_SIZE = len(VOCAB) + 5
 NORMALIZER = {
     "type": "BertNormalizer",
     "clean_text": True,
@@ -37,7 +39,7 @@ def whole(normalizer=NORMALIZER, **model):
     }
 
 
-def read(tmp_path, vocab=None, tokenizer=None, settings=None):
+def read(tmp_path, vocab=None, tokenizer=None, settings=None, added=None):
     if vocab is not None:
         (tmp_path / "vocab.txt").write_text(
             "".join(f"{token}\n" for token in vocab), encoding="utf-8"
@@ -46,7 +48,9 @@ def read(tmp_path, vocab=None, tokenizer=None, settings=None):
         write_json(tmp_path, "tokenizer.json", tokenizer)
     if settings is not None:
         write_json(tmp_path, "tokenizer_config.json", settings)
-    return huggingface_tokenizer.read(str(tmp_path))
+    if added is not None:
+        write_json(tmp_path, "added_tokens.json", added)
+    return huggingface_tokenizer.read(str(tmp_path), VOCAB_SIZE)
 
 
 def test_a_folder_may_have_none(tmp_path):
@@ -138,9 +142,126 @@ def test_refuses_a_tokenizer_json_without_a_model(tmp_path, model):
         read(tmp_path, tokenizer={"model": model, "version": "1.0"})
 
 
-def test_refuses_a_vocabulary_with_a_token_twice(tmp_path):
-    with pytest.raises(InputError, match=r"lines 6 and 24 of .*vocab\.txt"):
-        read(tmp_path, vocab=[*VOCAB, VOCAB[5]])
+def test_a_vocabulary_is_read_with_its_faults(tmp_path):
+    """Whoever tokenizes with it is told of them."""
+    vocab = (*VOCAB, "", VOCAB[5], "", "x")
+    assert read(tmp_path, vocab=[*vocab, "", " "]).vocab == vocab
+    with pytest.raises(InputError, match=r"lines 6 and 25 of .*vocab\.txt"):
+        FullTokenizer(tmp_path / "vocab.txt")
+
+
+def listed(tokens):
+    """Added tokens as a tokenizer.json has them."""
+    return [{"id": n, "content": token} for n, token in tokens.items()]
+
+
+def decoder(tokens):
+    """Added tokens as a tokenizer_config.json has them."""
+    return {str(n): {"content": token} for n, token in tokens.items()}
+
+
+def warning(caplog):
+    [record] = caplog.records
+    assert "\n" not in record.getMessage()
+    return record.getMessage()
+
+
+@pytest.mark.parametrize("where", ["tokenizer", "settings", "added", "all"])
+@pytest.mark.parametrize("has_vocab_txt", [True, False])
+def test_added_tokens_go_on_behind_the_vocabulary(
+    tmp_path, caplog, where, has_vocab_txt
+):
+    tokens = {24: "[E2]", 0: "[PAD]", 23: "[E1]"}
+    tokenizer, settings, added = whole(), {}, {}
+    if where in ("tokenizer", "all"):
+        tokenizer["added_tokens"] = listed(tokens)
+    if where in ("settings", "all"):
+        settings["added_tokens_decoder"] = decoder(tokens)
+    if where in ("added", "all"):
+        added = {token: n for n, token in tokens.items()}
+    vocab = VOCAB if has_vocab_txt else None
+    with caplog.at_level(logging.WARNING):
+        found = read(tmp_path, vocab, tokenizer, settings, added)
+    assert found.vocab == (*VOCAB, "[E1]", "[E2]")
+    assert "adds 2 tokens to its vocabulary ('[E1]', '[E2]')" in warning(caplog)
+
+
+def test_tokens_that_are_in_the_vocabulary_already_add_nothing(
+    tmp_path, caplog
+):
+    """As in every tokenizer.json, and in what is written here and read."""
+    with caplog.at_level(logging.WARNING):
+        found = read(
+            tmp_path,
+            (*VOCAB, "[E1]"),
+            whole(),
+            {"added_tokens_decoder": decoder({0: "[PAD]", 23: "[E1]"})},
+            {"[E1]": 23},
+        )
+    assert found.vocab == (*VOCAB, "[E1]")
+    assert not caplog.records
+
+
+def test_without_a_vocabulary_nothing_is_added(tmp_path):
+    assert read(tmp_path, added={"[E1]": 23}).vocab is None
+
+
+@pytest.mark.parametrize("token", [" x", "x ", "x\ny", ""])
+def test_an_added_token_that_is_no_line_keeps_its_id_free(
+    tmp_path, caplog, token
+):
+    with caplog.at_level(logging.WARNING):
+        found = read(tmp_path, VOCAB, added={token: 23, "y": 24})
+    assert found.vocab == (*VOCAB, "[unused23]", "y")
+    assert "1 of them left out, with white space" in warning(caplog)
+
+
+def test_an_added_token_without_an_embedding_is_left_out(tmp_path, caplog):
+    added = {f"[E{n}]": n for n in (23, 27, 28, 24, 25, 26, 900)}
+    with caplog.at_level(logging.WARNING):
+        found = read(tmp_path, VOCAB, added=added)
+    assert found.vocab == (*VOCAB, *(f"[E{n}]" for n in range(23, 28)))
+    message = warning(caplog)
+    assert "adds 7 tokens" in message
+    assert "2 of them left out, with ids that the model has no" in message
+
+
+@pytest.mark.parametrize(
+    ("added", "complaint"),
+    [
+        ({"x": 24}, "go on from 23. Received: 24 for 'x', and no .* id 23"),
+        ({"x": 23, "y": 25}, "Received: 25 for 'y', and no token with id 24"),
+        ({"x": 0}, r"one token with id 0 in .* '\[PAD\]' and 'x'"),
+        ({"x": 23, "y": 23}, "one token with id 23 in .* 'x' and 'y'"),
+        ({"a": 23}, "behind the 23 .* 'a' with id 23, which has id 5"),
+        ({"x": -1}, "behind the 23 of the vocabulary .* 'x' with id -1"),
+        ({"x": "23"}, "words with ids. Received: 'x' with id '23'"),
+        ({"x": True}, "words with ids. Received: 'x' with id True"),
+        ({"x": None}, "words with ids. Received: 'x' with id None"),
+    ],
+)
+def test_refuses_added_tokens_that_contradict(tmp_path, added, complaint):
+    with pytest.raises(InputError, match=complaint) as caught:
+        read(tmp_path, VOCAB, added=added)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_refuses_files_that_do_not_agree_on_added_tokens(tmp_path):
+    tokenizer = whole() | {"added_tokens": listed({23: "x"})}
+    settings = {"added_tokens_decoder": decoder({23: "y"})}
+    with pytest.raises(InputError, match="one token with id 23"):
+        read(tmp_path, VOCAB, tokenizer, settings)
+    settings = {"added_tokens_decoder": {"²": {"content": "y"}}}
+    with pytest.raises(InputError, match="Received: 'y' with id '²'"):
+        read(tmp_path, VOCAB, whole(), settings)
+
+
+@pytest.mark.parametrize("value", [None, 7, [7], {"7": 7}, {"7": None}])
+def test_passes_over_what_lists_no_tokens(tmp_path, value):
+    tokenizer = whole() | {"added_tokens": value}
+    settings = {"added_tokens_decoder": value}
+    assert read(tmp_path, VOCAB, tokenizer, settings).vocab == VOCAB
 
 
 @pytest.mark.parametrize("name", ["do_lower_case", "strip_accents"])
@@ -199,7 +320,7 @@ def test_does_not_warn_of_bert_tokenizers(tmp_path, caplog, settings):
 def test_reads_what_it_writes(tmp_path, do_lower_case, strip_accents):
     tokenizer = Tokenizer(VOCAB, do_lower_case, strip_accents)
     huggingface_tokenizer.write(str(tmp_path), tokenizer, 19)
-    assert huggingface_tokenizer.read(str(tmp_path)) == tokenizer
+    assert huggingface_tokenizer.read(str(tmp_path), VOCAB_SIZE) == tokenizer
     assert FullTokenizer(tmp_path / "vocab.txt").inv_vocab == list(VOCAB)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == 19
@@ -211,7 +332,9 @@ def test_says_when_the_casing_is_not_known(tmp_path, caplog):
         huggingface_tokenizer.write(str(tmp_path), Tokenizer(VOCAB), 19)
     [record] = caplog.records
     assert "will lower-case" in record.getMessage()
-    assert huggingface_tokenizer.read(str(tmp_path)) == Tokenizer(VOCAB)
+    assert huggingface_tokenizer.read(str(tmp_path), VOCAB_SIZE) == Tokenizer(
+        VOCAB
+    )
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_makes_float64_narrower_where_nothing_changes(opened):
     assert_same_weights(opened(tensors), weights)
     wide["cls.predictions.bias"][3] = 0.1
     weights = opened(wide)
-    with pytest.raises(InputError, match="float64 with others in .*x.safet"):
+    with pytest.raises(InputError, match="float64 with others in "):
         weights["cls/predictions/output_bias"]
 
 
