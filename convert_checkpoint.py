@@ -19,12 +19,12 @@ from absl import flags, logging
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import files
 from bert_tf import flags as bert_flags
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
-from bert_tf.interop.opening import FORMATS, open_pretrained
+from bert_tf.interop.opening import FORMATS, open_pretrained, read_config
 from bert_tf.interop.pretrained import HEADS, Pretrained
 from bert_tf.text.wordpiece import load_vocab
+from bert_tf.training.checkpoints import require_plain
 
 FLAGS = flags.FLAGS
 
@@ -41,7 +41,8 @@ flags.DEFINE_enum(
     "head",
     None,
     HEADS,
-    "Kind of model to write; what the checkpoint is, if not given. encoder "
+    "Kind of model to write; what the checkpoint is, if not given, which a "
+    "TF1 checkpoint of a classifier, tagger or choice does not tell. encoder "
     "leaves every head out.",
 )
 flags.DEFINE_bool(
@@ -79,12 +80,15 @@ def main() -> None:
     planned = conversion.plan(
         _source(), FLAGS.to, FLAGS.head, FLAGS.keep_optimizer, FLAGS.drop
     )
+    if FLAGS.to == "google":
+        require_plain(FLAGS.output_dir)
     with files.atomic_directory(FLAGS.output_dir) as folder:
         conversion.write(planned, folder)
-        print(planned)
-        _report_companions(planned.target)
-        if FLAGS.verify:
-            _verify(planned, folder)
+        checks = _verify(planned, folder) if FLAGS.verify else []
+    print(planned)
+    _report_companions(planned.target)
+    for check in checks:
+        print(check)
     print(f"made        {FLAGS.output_dir}")
 
 
@@ -93,7 +97,7 @@ def _source() -> Pretrained:
     source = open_pretrained(FLAGS.input)
     more: dict[str, object] = {}
     if FLAGS.bert_config_file:
-        more["config"] = BertConfig.from_json_file(FLAGS.bert_config_file)
+        more["config"] = read_config(FLAGS.bert_config_file)
     if FLAGS.vocab_file:
         more["vocab"] = tuple(load_vocab(FLAGS.vocab_file))
     if FLAGS.do_lower_case is not None:
@@ -124,26 +128,31 @@ def _report_companions(target: Pretrained) -> None:
             f"{casing[target.do_lower_case]}"
         )
     if target.labels:
-        print(f"labels      {', '.join(target.labels)}")
+        print(f"labels      {', '.join(map(repr, target.labels))}")
 
 
-def _verify(planned: conversion.Conversion, folder: str) -> None:
+def _verify(planned: conversion.Conversion, folder: str) -> list:
+    """What was compared.
+
+    Raises:
+      InputError: Something differs.
+    """
     # Imported here: without --verify nothing waits for a model.
     from bert_tf.interop import verification
 
     checks = verification.verify(planned, folder)
-    for check in checks:
-        print(check)
     if not verification.has_transformers():
-        print(
-            "            (transformers is not installed: Hugging Face's files "
-            "were run by this project alone)"
+        logging.info(
+            "transformers is not installed: Hugging Face's files were run by "
+            "this project alone"
         )
-    if not all(check.holds for check in checks):
+    wrong = [str(check) for check in checks if not check.holds]
+    if wrong:
         raise InputError(
             f"expected what was written to compute what {FLAGS.input} does. "
-            f"Received: differences, see above; {FLAGS.output_dir} is not made"
+            f"Received: {'; '.join(wrong)}; {FLAGS.output_dir} is not made"
         )
+    return checks
 
 
 if __name__ == "__main__":

@@ -17,7 +17,12 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
-from bert_tf.interop.opening import FORMATS, open_pretrained, read_config
+from bert_tf.interop.opening import (
+    FORMATS,
+    compare_configs,
+    open_pretrained,
+    read_config,
+)
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.fill_mask import Blank, fill_mask
 from bert_tf.text.wordpiece import FullTokenizer, require_fit, source_of
@@ -75,6 +80,12 @@ def main() -> None:
         _first_known(FLAGS.strip_accents, pretrained.strip_accents),
     )
     require_fit(tokenizer.vocab, config.vocab_size, source_of(vocab))
+    compare_configs(config, pretrained)
+    if "cls/predictions/output_bias" not in pretrained.weights:
+        raise InputError(
+            "expected a model with a masked-LM head, which fills blanks. "
+            f"Received: {pretrained.path}, of kind {pretrained.head}"
+        )
     model = BertPretrainer(config)
     model.build()
     restore(checkpoint_variables(model), pretrained.weights, UNUSED)

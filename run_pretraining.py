@@ -32,6 +32,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data import creation, pipeline, records
 from bert_tf.errors import InputError
 from bert_tf.interop.companions import write_companions
+from bert_tf.interop.loading import load_config
 from bert_tf.interop.opening import FORMATS, open_weights, read_config
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.tasks.pretraining import PretrainingTask
@@ -43,7 +44,12 @@ from bert_tf.training.results import write_results
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("bert_config_file", None, "JSON file of the model's shape.")
+flags.DEFINE_string(
+    "bert_config_file",
+    None,
+    "JSON file of the model's shape, Google's or Hugging Face's; that of "
+    "--init_checkpoint if it is not given.",
+)
 flags.DEFINE_string(
     "input_file", None, "TFRecord files to train on; a comma list of globs."
 )
@@ -96,7 +102,7 @@ bert_flags.define_device_flags()
 
 def main() -> None:
     """Reads the flags, trains, evaluates and releases the weights."""
-    config = read_config(FLAGS.bert_config_file)
+    config = _read_config()
     _check_flags(config)
     settings = bert_flags.training_config(
         FLAGS.num_train_steps, FLAGS.num_warmup_steps
@@ -138,7 +144,7 @@ def main() -> None:
             settings,
             FLAGS.output_dir,
             FLAGS.init_checkpoint,
-            open_weights,
+            functools.partial(open_weights, config=config),
         )
         _require_weights(estimator)
         files.makedirs(FLAGS.output_dir)
@@ -157,6 +163,18 @@ def main() -> None:
         write_results(path, metrics)
 
 
+def _read_config() -> BertConfig:
+    """The flag's, or that of the checkpoint to start from."""
+    if FLAGS.bert_config_file:
+        return read_config(FLAGS.bert_config_file)
+    if FLAGS.init_checkpoint:
+        return load_config(FLAGS.init_checkpoint)
+    raise InputError(
+        "expected --bert_config_file, or --init_checkpoint with a "
+        "configuration of its own. Received: neither"
+    )
+
+
 def _check_flags(config: BertConfig) -> None:
     """Compares the flags with each other and with the files they name."""
     if not FLAGS.do_train and not FLAGS.do_eval:
@@ -165,7 +183,7 @@ def _check_flags(config: BertConfig) -> None:
         raise InputError(
             "expected --max_seq_length of at most "
             f"{config.max_position_embeddings}, the max_position_embeddings "
-            f"of {FLAGS.bert_config_file}. Received: {FLAGS.max_seq_length}"
+            f"of the configuration. Received: {FLAGS.max_seq_length}"
         )
     if FLAGS.vocab_file:
         vocab = load_vocab(FLAGS.vocab_file)
@@ -199,11 +217,19 @@ def _check_output_dir() -> None:
 
 
 def _require_weights(estimator: Estimator) -> None:
-    """Raises InputError if nothing but random weights would be evaluated."""
-    if not FLAGS.do_train and estimator.weights_from is None:
+    """Raises InputError if random weights would be evaluated."""
+    if FLAGS.do_train:
+        return
+    if estimator.weights_from is None:
         raise InputError(
             f"expected a checkpoint in --output_dir={FLAGS.output_dir}, or "
             "--init_checkpoint, to evaluate. Received: neither"
+        )
+    if estimator.random_variables:
+        raise InputError(
+            "expected a checkpoint with both pre-training heads, to evaluate. "
+            f"Received: {estimator.weights_from}, which lacks "
+            f"{estimator.random_variables[0]}"
         )
 
 
@@ -256,6 +282,4 @@ def _release(
 
 
 if __name__ == "__main__":
-    bert_flags.run(
-        main, required=["input_file", "bert_config_file", "output_dir"]
-    )
+    bert_flags.run(main, required=["input_file", "output_dir"])

@@ -147,11 +147,14 @@ def test_a_bare_checkpoint_and_what_belongs_to_it(run, tmp_path):
         (["--head=span"], "cls/squad/output_weights"),
         (["--keep_optimizer"], "leave --keep_optimizer away"),
         (["--input=training", "--keep_optimizer", "--to=keras"], "--to=google"),
-        (["--output_dir=full"], "new or empty. Received: full"),
+        (["--output_dir=full"], "new or empty. Received: 'full'"),
         (["--output_dir=full/mine.txt"], "full/mine.txt"),
         (["--bert_config_file=full/mine.txt"], "full/mine.txt:1"),
         (["--vocab_file=nowhere.txt"], "nowhere.txt"),
         (["--input=hf://nonsense"], "hf://nonsense"),
+        (["--output_dir=a[b]"], "without [ ]"),
+        (["--output_dir="], "Received: ''"),
+        (["--output_dir=/"], "new or empty. Received: '/'"),
     ],
 )
 def test_a_mistake_is_one_line_and_makes_nothing(

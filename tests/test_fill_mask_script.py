@@ -127,7 +127,8 @@ def test_a_checkpoint_tells_its_casing(release, tmp_path, said):
         (["--text=[MASK]", "--vocab_file=LONG"], "at most 8 tokens"),
         (["--text=[MASK]", "--vocab_file=NO_MASK"], "Expected [MASK]"),
         (["--text=[MASK]", "--init_checkpoint=BARE"], "--bert_config_file"),
-        (["--text=[MASK]", "--init_checkpoint=ENCODER"], "cls/predictions"),
+        (["--text=[MASK]", "--init_checkpoint=ENCODER"], "a masked-LM head"),
+        (["--text=[MASK]", "--bert_config_file=HEADS"], "3 attention heads"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -141,7 +142,9 @@ def test_a_mistake_is_one_line(
     (tmp_path / "ENCODER").mkdir()
     planned = conversion.plan(open_pretrained(release), "google", "encoder")
     google.write(str(tmp_path / "ENCODER"), planned.target)
-    for name in ("LONG", "NO_MASK", "BARE", "ENCODER"):
+    config = dataclasses.replace(planned.target.config, num_attention_heads=3)
+    (tmp_path / "HEADS").write_text(config.to_json_string())
+    for name in ("LONG", "NO_MASK", "BARE", "ENCODER", "HEADS"):
         arguments = [x.replace(name, f"{tmp_path}/{name}") for x in arguments]
     assert launch([f"--init_checkpoint={release}", *arguments]) == 1
     assert message in in_process.the_error(capsys, "fill_mask")

@@ -321,6 +321,45 @@ def test_the_release_tells_the_casing_of_its_records(run, inputs, tmp_path):
     assert released.head == "pretraining"
 
 
+def test_a_config_may_come_with_the_checkpoint(done, run, tmp_path):
+    release = done / "release"
+    run(
+        tmp_path,
+        bert_config_file=None,
+        init_checkpoint=release,
+        num_train_steps=1,
+    )
+    made = (tmp_path / "release" / "bert_config.json").read_bytes()
+    assert made == (release / "bert_config.json").read_bytes()
+
+
+def test_random_heads_are_trained_and_not_evaluated(
+    done, run, says, tmp_path, inputs
+):
+    planned = conversion.plan(
+        open_pretrained(done / "release"), "huggingface", "encoder"
+    )
+    (tmp_path / "encoder").mkdir()
+    conversion.write(planned, str(tmp_path / "encoder"))
+    start = {"init_checkpoint": tmp_path / "encoder"}
+    run(tmp_path / "trained", **start, num_train_steps=1)
+    line = says(tmp_path / "out", **start, do_train=None, do_eval=True)
+    assert "both pre-training heads, to evaluate" in line
+    assert "which lacks cls/predictions/" in line
+
+
+def test_a_checkpoint_with_other_attention_heads(done, says, tmp_path, inputs):
+    """Shapes are the same; what they compute is not."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG, "num_attention_heads": 4}))
+    line = says(
+        tmp_path / "out",
+        bert_config_file=config,
+        init_checkpoint=done / "release",
+    )
+    assert "expected 4 attention heads" in line
+
+
 def test_a_config_of_hugging_faces(done, run, tmp_path, inputs):
     """Its "gelu" is the erf form, and the release says so."""
     theirs = {**CONFIG, "model_type": "bert", "hidden_act": "gelu"}
@@ -550,11 +589,16 @@ def wait_for_step(program, step):
 
 
 def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
-    program = start(inputs, tmp_path, bert_config_file=None)
+    program = start(inputs, tmp_path, input_file=None)
     statuses, [lines] = finish(program)
     assert statuses == [2]
     assert len(lines) == 1
-    assert "--bert_config_file" in lines[0]
+    assert "--input_file" in lines[0]
+
+
+def test_a_configuration_has_to_come_from_somewhere(says, tmp_path):
+    line = says(tmp_path, bert_config_file=None)
+    assert "expected --bert_config_file, or --init_checkpoint" in line
 
 
 @pytest.fixture(scope="module")

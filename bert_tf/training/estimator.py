@@ -61,6 +61,7 @@ class Estimator:
       step: Updates that it has seen.
       weights_from: The checkpoint that its weights came from when it was
         made; None if they were random.
+      random_variables: The names of those that this checkpoint did not have.
 
     Raises:
       InputError: A checkpoint cannot be read or does not fit the model.
@@ -80,6 +81,7 @@ class Estimator:
         self.config = config
         self.step = 0
         self.examples_seen = 0
+        self.random_variables: tuple[str, ...] = ()
         self._manager = checkpoints.CheckpointManager(
             output_dir, config.keep_checkpoint_max
         )
@@ -129,7 +131,9 @@ class Estimator:
             weights = open_checkpoint(init_checkpoint)
             self.weights_from = weights.path
             report = restore(self._weights, weights, self.task.new_variables)
-            logging.info("Weights from %s: %s", weights.path, report)
+            self.random_variables = report.missing
+            log = logging.warning if report.missing else logging.info
+            log("Weights from %s: %s", weights.path, report)
         else:
             logging.info(
                 "Random weights: %d variables, %s parameters",
