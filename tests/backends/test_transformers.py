@@ -19,13 +19,17 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.interop import huggingface
+from bert_tf.interop import conversion, huggingface
 from bert_tf.interop.assembly import build_model
 from bert_tf.interop.huggingface_config import ARCHITECTURES
-from bert_tf.interop.pretrained import HEADS
-from bert_tf.interop.verification import probe_batch, run_transformers
+from bert_tf.interop.pretrained import HEADS, PROBLEM_TYPES
+from bert_tf.interop.verification import (
+    probe_batch,
+    run_transformers,
+    verify,
+)
 from bert_tf.text.wordpiece import FullTokenizer
-from tests.interop.small_models import CONFIG, pretrained
+from tests.interop.small_models import CONFIG, VOCAB, pretrained
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -151,6 +155,68 @@ def test_reads_shards_and_half_precision(tmp_path, head):
     theirs = run_transformers(str(tmp_path / "whole"), head, probe)
     ours = outputs(huggingface.read(str(tmp_path)), probe)
     assert gap(ours, theirs) <= TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_verifies_half_precision(tmp_path, dtype):
+    """In float32, as it is computed here."""
+    model = random_model("BertForPreTraining").to(getattr(torch, dtype))
+    model.save_pretrained(tmp_path)
+    checks = checks_of(huggingface.read(str(tmp_path)), tmp_path / "out")
+    assert len(checks) == 5
+    assert all(check.holds for check in checks), [*map(str, checks)]
+
+
+def checks_of(source, folder):
+    """What --verify prints of a conversion into Hugging Face's format."""
+    folder.mkdir()
+    planned = conversion.plan(source, "huggingface")
+    conversion.write(planned, str(folder))
+    return verify(planned, str(folder), "out")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"initializer_range": "wide"},
+        {"pad_token_id": 99},
+        {"id2label": {"0": 7, "1": 8}, "num_labels": "x"},
+    ],
+)
+def test_what_transformers_cannot_run_is_skipped(tmp_path, change):
+    checkpoint = pretrained("encoder")
+    huggingface.write(str(tmp_path), checkpoint)
+    values = json.loads((tmp_path / "config.json").read_text())
+    source = huggingface.read(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(values | change))
+    read, written = checks_of(source, tmp_path / "out")[-2:]
+    assert "skipped, transformers itself cannot run" in str(read)
+    assert "\n" not in str(read)
+    assert read.holds
+    assert "ok" in str(written)
+
+
+def test_what_was_added_to_a_vocabulary(tmp_path):
+    """The ids of transformers' own files, old and new."""
+    huggingface.write(str(tmp_path), pretrained("encoder", vocab=VOCAB[:20]))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_tokens(["[E1]", "new"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<e2>"]})
+    tokenizer.save_pretrained(tmp_path)
+    found = huggingface.read(str(tmp_path)).vocab
+    assert found == (*VOCAB[:20], "[E1]", "new", "<e2>")
+    assert tokenizer.convert_tokens_to_ids(list(found)) == [*range(23)]
+
+
+@pytest.mark.parametrize("problem_type", PROBLEM_TYPES)
+def test_what_the_labels_mean(tmp_path, problem_type):
+    checkpoint = pretrained(
+        "classifier", problem_type=problem_type, classifier_dropout=0.25
+    )
+    huggingface.write(str(tmp_path), checkpoint)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert config.problem_type == problem_type
+    assert config.classifier_dropout == 0.25
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
