@@ -12,7 +12,7 @@ from bert_tf.interop import huggingface
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row, rows
 from bert_tf.interop.pretrained import HEADS, Pretrained
 from bert_tf.text.wordpiece import load_vocab
-from bert_tf.training.weights import BOOKKEEPING, Selection
+from bert_tf.training.weights import BOOKKEEPING, Selection, Weights
 
 FORMATS = ("google", "huggingface", "keras")
 
@@ -118,6 +118,7 @@ def plan(
         to,
         tuple(kept),
         _reasons(
+            *_explained(source.weights),
             ("--drop", dropped),
             (
                 f"no part of a model of kind {head} in the format {to}",
@@ -131,6 +132,14 @@ def plan(
         ),
         _explain_missing(table, written, head, to, source.path),
     )
+
+
+def _explained(weights: Weights) -> list[tuple[str, list[str]]]:
+    """What a Hugging Face file holds besides: reasons, each with its names."""
+    found: dict[str, list[str]] = {}
+    for name, reason in getattr(weights, "explained", {}).items():
+        found.setdefault(reason, []).append(name)
+    return list(found.items())
 
 
 def _parts(head: str, to: str) -> set[str]:

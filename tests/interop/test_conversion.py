@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from interop.small_models import (
     CONFIG,
     Arrays,
@@ -136,6 +137,21 @@ def test_a_report_in_words():
         "of kind encoder in the format keras)"
     )
     assert fourth == "missing     0"
+
+
+def test_what_hugging_face_has_besides_is_said(tmp_path):
+    """Counters, and the matrix that the words and their scores share."""
+    convert(pretrained("masked_lm"), tmp_path / "theirs", "huggingface")
+    file = tmp_path / "theirs" / "model.safetensors"
+    tensors = safetensors.numpy.load_file(file)
+    words = tensors["bert.embeddings.word_embeddings.weight"]
+    tensors["cls.predictions.decoder.weight"] = words
+    tensors["bert.embeddings.position_ids"] = np.arange(19)[None]
+    safetensors.numpy.save_file(tensors, file)
+    planned = conversion.plan(open_pretrained(tmp_path / "theirs"), "google")
+    left = {n for names in planned.left_over.values() for n in names}
+    assert "bert.embeddings.position_ids" in left
+    assert "cls.predictions.decoder.weight" in left
 
 
 def broken(**changes):
