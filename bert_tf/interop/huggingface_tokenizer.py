@@ -273,7 +273,8 @@ def _continuation(
         )
     odd = [n for n in more if not _is_line(added[n])]
     beyond = [number for number in added if number >= vocab_size]
-    _warn_of_added([added[n] for n in more], len(odd), len(beyond), folder)
+    tokens = [added[n] for n in (*more, *beyond)]
+    _warn_of_added(tokens, len(odd), len(beyond), folder)
     return tuple(f"[unused{n}]" if n in odd else added[n] for n in more)
 
 
@@ -294,13 +295,15 @@ def _warn_of_added(
         )
         if count
     ]
-    if tokens or beyond:
+    if tokens:
+        shown = ", ".join(repr(token[:80]) for token in tokens[:4])
         logging.warning(
-            "%s adds %d tokens to its vocabulary (%s): transformers looks for "
-            "them in texts before all else, here they are words like others%s",
+            "%s adds %d to its vocabulary (%s): transformers looks for such "
+            "tokens in texts before all else, here they are words like others"
+            "%s",
             folder,
-            len(tokens) + beyond,
-            ", ".join(map(repr, tokens[:4])) + (", ..." if tokens[4:] else ""),
+            len(tokens),
+            shown + (", ..." if tokens[4:] else ""),
             "".join(f"; {fault}" for fault in faults),
         )
 

@@ -183,7 +183,7 @@ def test_added_tokens_go_on_behind_the_vocabulary(
     with caplog.at_level(logging.WARNING):
         found = read(tmp_path, vocab, tokenizer, settings, added)
     assert found.vocab == (*VOCAB, "[E1]", "[E2]")
-    assert "adds 2 tokens to its vocabulary ('[E1]', '[E2]')" in warning(caplog)
+    assert "adds 2 to its vocabulary ('[E1]', '[E2]')" in warning(caplog)
 
 
 def test_tokens_that_are_in_the_vocabulary_already_add_nothing(
@@ -222,7 +222,7 @@ def test_an_added_token_without_an_embedding_is_left_out(tmp_path, caplog):
         found = read(tmp_path, VOCAB, added=added)
     assert found.vocab == (*VOCAB, *(f"[E{n}]" for n in range(23, 28)))
     message = warning(caplog)
-    assert "adds 7 tokens" in message
+    assert "adds 7 to its vocabulary" in message
     assert "2 of them left out, with ids that the model has no" in message
 
 
