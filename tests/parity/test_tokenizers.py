@@ -317,45 +317,53 @@ def count(differing, texts):
     return sum(1 for _ in differing_somewhere(differing, texts))
 
 
+HALVES = pytest.mark.parametrize(
+    "characters",
+    [oracle.ALL[:0x88000], oracle.ALL[0x88000:]],
+    ids=["U+0000 to U+87FFF", "U+88000 to U+10FFFF"],
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_ids_of_every_code_point(fidelity, do_lower_case):
+@HALVES
+def test_ids_of_every_code_point(fidelity, characters):
     fidelity(
-        f"tokenization: U+0000 to U+10FFFF {PLACES}, uncased and cased: code "
-        "points with other ids",
+        f"tokenization: U+0000 to U+10FFFF {PLACES}, uncased: code points "
+        "with other ids",
         sum(
             count(tokenizers.other_ids, texts)
-            for tokenizers, texts in chunks(oracle.ALL, do_lower_case)
+            for tokenizers, texts in chunks(characters, True)
         ),
         0,
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_offsets_of_every_code_point(fidelity, do_lower_case):
+@HALVES
+def test_offsets_of_every_code_point(fidelity, characters):
     fidelity(
-        f"tokenization: U+0000 to U+10FFFF {PLACES}, uncased and cased: code "
-        "points with other pieces, or offsets that cut out something else",
+        f"tokenization: U+0000 to U+10FFFF {PLACES}, uncased: code points "
+        "with other pieces, or offsets that cut out something else",
         sum(
             count(tokenizers.other_tokens, texts)
-            for tokenizers, texts in chunks(oracle.ALL, do_lower_case)
+            for tokenizers, texts in chunks(characters, True)
         ),
         0,
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_character_with_other_accents(fidelity, do_lower_case):
-    """Lower-cased with its accents kept, and the other way round."""
-    casing = do_lower_case, not do_lower_case
+@pytest.mark.parametrize(("do_lower_case", "strip_accents"), oracle.VARIANTS)
+def test_every_assigned_character(fidelity, do_lower_case, strip_accents):
+    """Of the others tests/text/test_normalization.py has every casing."""
     fidelity(
-        f"tokenization: all assigned characters {PLACES}, lower-cased "
-        "with accents, and cased without: characters that differ",
+        f"tokenization: all assigned characters {PLACES}, lower-cased or not, "
+        "with accents and without: characters that differ in any way",
         sum(
             count(tokenizers.differing, texts)
-            for tokenizers, texts in chunks(assigned(), *casing)
+            for tokenizers, texts in chunks(
+                assigned(), do_lower_case, strip_accents
+            )
         ),
         0,
     )
