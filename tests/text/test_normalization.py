@@ -57,8 +57,8 @@ def test_every_code_point_in_many_contexts(
 ):
     assigned = normalization.assigned_characters() - oracle.CJK
     fidelity(
-        "tokenization: U+0000 to U+10FFFF in 4 to 12 words each, lower-cased or "
-        "not, with accents and without: code points with other words",
+        "tokenization: U+0000 to U+10FFFF in 4 to 12 words each, lower-cased "
+        "or not, with accents and without: code points with other words",
         len(
             differing(
                 oracle.ALL,
