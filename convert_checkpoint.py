@@ -140,7 +140,7 @@ def _verify(planned: conversion.Conversion, folder: str) -> list:
     # Imported here: without --verify nothing waits for a model.
     from bert_tf.interop import verification
 
-    checks = verification.verify(planned, folder)
+    checks = verification.verify(planned, folder, FLAGS.output_dir)
     if not verification.has_transformers():
         logging.info(
             "transformers is not installed: Hugging Face's files were run by "

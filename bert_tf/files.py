@@ -154,7 +154,8 @@ def is_directory(path: str) -> bool:
 
 def listdir(path: str) -> list[str]:
     """The names in a directory, in no order."""
-    return _gfile().listdir(path) if is_remote(path) else os.listdir(path)
+    with _blaming("read", path):
+        return (_gfile() if is_remote(path) else os).listdir(path)
 
 
 def makedirs(path: str) -> None:

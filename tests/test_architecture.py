@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "resizing": {"layers"},
     "saving": {"heads", "text", "training"},
     "training": set(),
-    "interop": {"config", "text", "modeling", "heads", "training"},
+    "interop": {"config", "text", "layers", "modeling", "heads", "training"},
     "tasks": {"config", "metrics", "text", "data", "modeling", "heads"},
     "serving": {"text"},
     "flags": {"config", "training"},
