@@ -61,16 +61,14 @@ test-torch: $(VENV)-torch/.installed  ## the same on PyTorch, beside transformer
 	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \
 	tests/backends tests/parity $(PYTEST_ARGS)
 
-# Other Keras backends have environments of their own, where they were made.
-fidelity: venv  ## docs/fidelity.md, every number measured again
+fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## docs/fidelity.md, every number measured again
 	@mkdir -p build/fidelity && rm -f build/fidelity/*.json
 	"$(BIN)/python" -m pytest -m fidelity \
 	--fidelity_rows=build/fidelity/tensorflow.json $(PYTEST_ARGS)
-	for backend in jax torch; do \
-	[ ! -x "$(VENV)-$$backend/bin/python" ] || KERAS_BACKEND=$$backend \
+	for backend in jax torch; do KERAS_BACKEND=$$backend \
 	"$(VENV)-$$backend/bin/python" -m pytest -m fidelity \
 	--fidelity_rows=build/fidelity/$$backend.json \
-	tests/parity tests/backends $(PYTEST_ARGS) || exit 1; done
+	tests/backends tests/parity $(PYTEST_ARGS) || exit 1; done
 	"$(BIN)/python" tests/fidelity.py docs/fidelity.md build/fidelity/*.json
 
 lint: venv  ## style and types, nothing changed
