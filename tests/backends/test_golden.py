@@ -1,9 +1,5 @@
 """Every model and both optimizers: the same numbers on every backend."""
 
-import importlib.util
-import os
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -35,15 +31,6 @@ def expected(golden):
         return {k: arrays[k] for k in arrays.files if k.startswith(start)}
 
     return beginning
-
-
-def test_the_backend_is_the_one_that_was_asked_for():
-    """Without TensorFlow in the room, unless it is TensorFlow."""
-    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    assert keras.config.backend() == backend
-    if backend != "tensorflow":
-        assert "tensorflow" not in sys.modules
-        assert importlib.util.find_spec("tensorflow") is None
 
 
 @pytest.mark.parametrize("model_class", small_bert.MODELS)

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from bert_tf.heads import BertClassifier
 from bert_tf.modeling import BertModel
+from bert_tf.training.optimization import AdamWeightDecay, Lamb
 from bert_tf.transformer import ResidualOutput
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
@@ -75,3 +77,24 @@ def test_gradients_are_near_those_of_float32(policy):
     for path, value in wanted.items():
         assert np.isfinite(found[path]).all()
         np.testing.assert_allclose(found[path], value, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("policy", "optimizer_class"),
+    [
+        ("mixed_float16", AdamWeightDecay),  # In Keras's LossScaleOptimizer.
+        ("bfloat16", Lamb),
+    ],
+)
+def test_fit_stays_finite_and_moves_every_weight(policy, optimizer_class):
+    model = small_bert.make(BertClassifier, dtype=policy)
+    model.compile(
+        optimizer_class(0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        run_eagerly=True,
+    )
+    before = small_bert.named_weights(model)
+    small_bert.train(model, 0, 2)
+    for name, value in small_bert.named_weights(model).items():
+        assert np.isfinite(value).all(), name
+        assert not np.array_equal(value, before[name]), name

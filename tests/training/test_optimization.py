@@ -1,12 +1,7 @@
 """Tests of the optimizers against a statement of their formulas in NumPy."""
 
-import importlib.util
 import inspect
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -23,7 +18,6 @@ from bert_tf.training.optimization import (
 )
 
 OPTIMIZERS = [AdamWeightDecay, Lamb]
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def rate_in_numpy(step, peak, total, warmup):
@@ -109,6 +103,22 @@ def test_20_steps_equal_the_formula(optimizer_class):
         np.testing.assert_allclose(variable, w, rtol=2e-5, atol=1e-6)
         np.testing.assert_allclose(slots[f"{path}/adam_m"], m, rtol=1e-4)
         np.testing.assert_allclose(slots[f"{path}/adam_v"], v, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_half_precision_stays_near_the_formula(optimizer_class):
+    """0.999 is 1 in bfloat16, and LAMB divides by 1 - 0.999^t."""
+    gradients = random_gradients(variables_like_berts(), 3)
+    results = []
+    for dtype in ("float32", "bfloat16"):
+        kernel = keras.Variable(np.ones((5, 3)), dtype=dtype, name="kernel")
+        optimizer = optimizer_class(0.1)
+        for kernel_gradient, _ in gradients:
+            optimizer.apply([tf.cast(kernel_gradient, dtype)], [kernel])
+        assert {s.dtype for s in optimizer.slot_variables().values()} == {dtype}
+        results.append(np.array(tf.cast(kernel, "float32")))
+    assert np.abs(results[0] - 1.0).max() > 0.2
+    np.testing.assert_allclose(*results, atol=0.03)
 
 
 def test_the_originals_toy_problem():
@@ -552,33 +562,3 @@ def test_fit_on_two_replicas_learns_as_on_one(optimizer_class):
         weights.append(model.get_weights())
     for a, b in zip(*weights, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-
-
-FIT_SOMEWHERE_ELSE = """
-import keras, numpy as np
-from bert_tf.training.optimization import *
-for optimizer_class in (AdamWeightDecay, Lamb):
-    keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    optimizer = optimizer_class(WarmupLinearDecay(0.1, 60, 6))
-    model.compile(optimizer, "mse")
-    x = np.random.default_rng(2).normal(size=(29, 3)).astype("float32")
-    y = x.sum(axis=1, keepdims=True)
-    losses = model.fit(x, y, 10, epochs=20, verbose=0).history["loss"]
-    assert losses[-1] < 0.2 * losses[0], losses
-    assert len(optimizer.slot_variables()) == 4
-assert keras.backend.backend() == "{backend}"
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_fit_learns_on_other_backends(backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    subprocess.run(
-        [sys.executable, "-c", FIT_SOMEWHERE_ELSE.format(backend=backend)],
-        env={**os.environ, "KERAS_BACKEND": backend},
-        cwd=ROOT,
-        check=True,
-    )

@@ -1,0 +1,40 @@
+"""Without TensorFlow in the room, unless the backend is TensorFlow."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
+
+IMPORT_ALL = """
+import sys
+import bert_tf
+
+for name in set(bert_tf.__all__) - {"BertTokenizer"}:
+    getattr(bert_tf, name)
+print(sorted({"tensorflow", "jax", "torch"} & sys.modules.keys()))
+"""
+
+
+def test_the_backend_is_the_one_that_was_asked_for():
+    assert keras.config.backend() == BACKEND
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="about the others")
+def test_every_public_name_can_be_had_without_tensorflow():
+    """But the tokenizer that is a part of a TensorFlow graph."""
+    assert importlib.util.find_spec("tensorflow") is None
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == repr([BACKEND])
