@@ -48,7 +48,7 @@ $(VENV)-%/.installed: tests/backends/%.txt
 	@touch "$@"
 
 test: venv  ## the default tests, under five minutes on two cores
-	"$(BIN)/python" -m pytest -m "not slow" $(PYTEST_ARGS)
+	"$(BIN)/python" -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-slow: venv  ## the tests marked slow
 	"$(BIN)/python" -m pytest -m slow $(PYTEST_ARGS)

@@ -82,6 +82,8 @@ class BertPretrainer(HeadModel):
         self.cls = self.make_part(PretrainingHeads, "cls")
 
     def build(self, input_shape=None):
+        if self.built:
+            return
         self.bert.build(input_shape)
         self.cls.build()
 
@@ -170,6 +172,8 @@ class BertClassifier(HeadModel):
         self.dropout = self.make_dropout(dropout)
 
     def build(self, input_shape=None):
+        if self.built:
+            return
         self.bert.build(input_shape)
         self.add_output(self.num_labels)
 
@@ -243,6 +247,9 @@ class BertMultipleChoice(HeadModel):
       dropout: Share of the pooled values that training sets to 0.
     """
 
+    # Batch, choices and sequence.
+    input_rank = 3
+
     def __init__(
         self,
         config: BertConfig | dict,
@@ -254,6 +261,8 @@ class BertMultipleChoice(HeadModel):
         self.dropout = self.make_dropout(dropout)
 
     def build(self, input_shape=None):
+        if self.built:
+            return
         self.bert.build()
         self.add_output(1)
 
@@ -311,6 +320,8 @@ class BertSpanLabeler(HeadModel):
         self.freeze_pooler()
 
     def build(self, input_shape=None):
+        if self.built:
+            return
         self.bert.build(input_shape)
         self.cls.build()
 

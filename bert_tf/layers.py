@@ -150,15 +150,79 @@ class BertLayer(FromConfig, keras.layers.Layer):
     """A layer that is made from a `BertConfig`."""
 
 
+# What others call our features. A mask by another name would have no effect,
+# and nobody would notice.
+_NAMES_OF_OTHERS = {
+    "attention_mask": "input_mask",
+    "token_type_ids": "segment_ids",
+}
+
+
 class TakesFeatures:
-    """A model that takes a dict of features; goes before its Keras class."""
+    """A model that takes a dict of features; goes before its Keras class.
+
+    What is wrong with them is said here and not in `call`: Keras writes many
+    lines around the errors from there.
+    """
+
+    # Axes of `input_ids`: batch and sequence.
+    input_rank = 2
 
     def __call__(self, inputs, *args, **kwargs):
-        # Not in `call`: Keras writes many lines around the errors from there.
         is_dict = isinstance(inputs, Mapping)
-        if not is_dict or "input_ids" not in inputs:
+        if not is_dict or inputs.get("input_ids") is None:
             raise InputError(
                 f"expected a dict with 'input_ids' as the input of {self.name}."
                 f" Received: {sorted(inputs) if is_dict else type(inputs)}"
             )
-        return super().__call__(inputs, *args, **kwargs)
+        for theirs, ours in _NAMES_OF_OTHERS.items():
+            if theirs in inputs:
+                raise InputError(
+                    f"expected {ours!r}, as {theirs!r} is called here. "
+                    f"Received: {sorted(inputs)}"
+                )
+        features = {
+            name: _as_tensor(value)
+            for name, value in inputs.items()
+            if value is not None
+        }
+        self._check_shapes(features)
+        return super().__call__(features, *args, **kwargs)
+
+    def _check_shapes(self, features) -> None:
+        """Compares what is known of the shapes."""
+        shape = _known_shape(features["input_ids"])
+        if shape is None:
+            return
+        if len(shape) != self.input_rank:
+            raise InputError(
+                f"expected input_ids with {self.input_rank} axes, the last two "
+                f"[batch or choices, length], in {self.name}. Received: the "
+                f"shape {shape}"
+            )
+        for name in ("input_mask", "segment_ids"):
+            other = _known_shape(features.get(name, features["input_ids"]))
+            if other is not None and not _can_be_equal(shape, other):
+                raise InputError(
+                    f"expected {name} of the shape of input_ids, {shape}. "
+                    f"Received: {other}"
+                )
+
+
+def _as_tensor(value):
+    """Makes a tensor of a Python list; Keras takes its numbers one by one."""
+    return ops.convert_to_tensor(value) if isinstance(value, list) else value
+
+
+def _known_shape(value) -> tuple | None:
+    """The shape, None where TensorFlow does not know the number of axes."""
+    shape = value.shape
+    return None if getattr(shape, "rank", 0) is None else tuple(shape)
+
+
+def _can_be_equal(shape: tuple, other: tuple) -> bool:
+    """False if two shapes differ where both are numbers."""
+    return len(shape) == len(other) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int))
+        for a, b in zip(shape, other, strict=True)
+    )

@@ -208,7 +208,7 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
     Example:
 
         model = BertModel(BertConfig.from_name("tiny", vocab_size=30522))
-        outputs = model({"input_ids": np.array([[101, 7592, 102]])})
+        outputs = model({"input_ids": [[101, 7592, 102]]})
         outputs["sequence_output"]  # [1, 3, 128]
         outputs["pooled_output"]  # [1, 128]
 
@@ -249,6 +249,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             self._part(layer_name).trainable = False
 
     def build(self, input_shape=None):
+        if self.built:
+            return
         for part in (self.embeddings, self.encoder, self.pooler):
             part.build()
 

@@ -14,6 +14,17 @@ pytest_plugins = ["tests.fidelity"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items):
+    """On TensorFlow the tests of the backends run with the slow ones.
+
+    The tests of the modules show most of it there already.
+    """
+    if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
+        for item in items:
+            if "backends" in item.path.parts:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def two_cpu_devices():
     """Gives every run two logical CPUs, so that replicas are always real.

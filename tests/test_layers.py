@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.layers import ACTIVATIONS, BertLayer, Dropout, fold_in
+from bert_tf.modeling import BertModel
 
 CONFIG = BertConfig(vocab_size=7, hidden_size=4, num_attention_heads=2)
 SEED = np.array([5, 6], "int32")
@@ -70,3 +72,51 @@ def test_each_weight_has_an_initializer_of_its_own():
 
 def test_a_config_may_come_as_a_dict():
     assert BertLayer(CONFIG.to_dict()).config == CONFIG
+
+
+IDS = np.array([[3, 1, 4], [1, 5, 2]])
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    config = BertConfig(
+        vocab_size=7,
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=3,
+        max_position_embeddings=5,
+        type_vocab_size=2,
+    )
+    return BertModel(config)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"attention_mask": IDS}, "'input_mask', as 'attention_mask' is call"),
+        ({"token_type_ids": IDS}, "'segment_ids', as 'token_type_ids' is"),
+        ({"input_ids": None}, "a dict with 'input_ids'"),
+        ({"input_ids": IDS[0]}, r"2 axes.* Received: the shape \(3,\)"),
+        ({"input_ids": IDS[None]}, r"the shape \(1, 2, 3\)"),
+        ({"input_mask": IDS[:, :1]}, r"\(2, 3\). Received: \(2, 1\)"),
+        ({"segment_ids": IDS[:1]}, r"segment_ids of the shape.*\(1, 3\)"),
+    ],
+)
+def test_features_that_would_be_misunderstood(encoder, features, message):
+    with pytest.raises(InputError, match=message) as raised:
+        encoder({"input_ids": IDS, **features})
+    assert "\n" not in str(raised.value)
+
+
+def test_features_may_be_lists_and_none(encoder):
+    expected = encoder({"input_ids": IDS})["sequence_output"]
+    given = {"input_ids": IDS.tolist(), "input_mask": None, "label": IDS[:1]}
+    np.testing.assert_array_equal(encoder(given)["sequence_output"], expected)
+
+
+def test_a_built_model_may_be_built_again(encoder):
+    encoder.build()
+    weights = [v.numpy() for v in encoder.weights]
+    encoder.build()
+    assert len(weights) == len(encoder.weights)

@@ -320,6 +320,7 @@ def test_20_steps_of_fit(oracle, torch_numbers, fidelity):
     )
 
 
+@pytest.mark.slow
 def test_20_steps_of_the_scripts(oracle, torch_numbers, fidelity):
     tf = pytest.importorskip("tensorflow")
     step = pytest.importorskip("bert_tf.training.step")

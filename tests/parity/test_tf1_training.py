@@ -168,6 +168,7 @@ def rate_at(step):
     return PEAK * (step / WARMUP if step < WARMUP else 1 - step / LAST)
 
 
+@pytest.mark.slow
 def test_training_goes_on_by_the_formula(checkpoint, fidelity, tmp_path):
     folder, config, tensors = checkpoint
     config = without_dropout(config)

@@ -260,7 +260,7 @@ def test_the_own_checkpoint_comes_first_then_the_initial_one(tmp_path, whole):
 
 
 def test_an_initial_checkpoint_may_lack_the_head(tmp_path, whole, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "absl")
     prefix = str(tmp_path / "encoder.ckpt")
     checkpoints.write(prefix, {"bert/embeddings": whole["bert/embeddings"]})
     estimator = make(tmp_path / "out", init_checkpoint=prefix)

@@ -71,7 +71,7 @@ def test_the_first_step_that_is_no_number_is_named(bad, where):
 
 
 def test_without_a_terminal_it_logs(caplog, capsys):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "absl")
     hook = Progress(total=10, every=2, bar=False)
     hook.begin(3)
     for step in range(4, 11):
@@ -86,7 +86,7 @@ def test_without_a_terminal_it_logs(caplog, capsys):
 
 
 def test_on_a_terminal_it_draws(caplog, capsys):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "absl")
     hook = Progress(total=10, every=1, bar=True)
     hook.begin(4)
     hook.after_steps(7, records(1.0, 2.0, 3.0))
@@ -97,7 +97,7 @@ def test_on_a_terminal_it_draws(caplog, capsys):
 
 
 def test_zero_steps_between_log_lines_are_none(caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "absl")
     hook = Progress(total=2, every=0, bar=False)
     hook.begin(0)
     hook.after_steps(2, records(1.0, 2.0))
@@ -141,7 +141,7 @@ def test_nothing_is_written_before_it_begins(tmp_path):
 
 
 def test_it_evaluates_when_due(tmp_path, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "absl")
     asked = []
 
     def evaluate():

@@ -30,7 +30,7 @@ def test_sorted_lines_of_key_and_number(tmp_path, caplog):
         b"next_sentence_loss = 0.5\n"
     )
     assert os.listdir(tmp_path) == ["eval_results.txt"]
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "absl")
     write_results(str(path), METRICS)
     assert "  masked_lm_loss = 10.166912" in caplog.text
 
