@@ -269,7 +269,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
           inputs: Dict of integers [B, S]: `input_ids`, and, unless they are
             all ones and all zeros, `input_mask` (1 for tokens, 0 for padding)
             and `segment_ids` (0 for the first text, 1 for the second). Other
-            entries are ignored.
+            entries are ignored. Ids must be in range: backends differ in
+            whether they say so.
           training: Whether dropout is on.
           seed: Integer tensor [2] that decides every dropout mask, or None
             for the layers' own generators.
@@ -334,7 +335,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         """Leaves the lowest layers as they are when the rest is trained.
 
         Call it before `compile`, or before an optimizer is built. What is
-        frozen stays so when the model is saved and loaded. The blocks above
+        frozen stays so when the model is saved and loaded; Keras's own
+        `trainable = True`, set on the whole model, undoes it. The blocks above
         are trained again: `freeze(0, embeddings=False)` undoes it all. The
         pooler stays as it is.
 
