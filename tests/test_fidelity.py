@@ -74,7 +74,7 @@ def test_asserts_and_keeps_the_largest_number_of_the_cases(pytester):
     assert only["node"].endswith("::test_cases")
 
 
-def test_a_mark_chooses_the_nodes_with_numbers(pytester):
+def test_a_mark_chooses_the_tests_with_numbers(pytester):
     pytester.makepyfile(WITHOUT)
     arguments = ("-p", "tests.fidelity", "--strict-markers", "-m", "fidelity")
     result = pytester.runpytest_inprocess(*arguments)
@@ -92,9 +92,11 @@ def test_the_table_of_several_runs():
     text = plugin.table(
         [
             run(row(check="tokenization: words", number=0.0, tolerance=0)),
-            run(row(backend="jax"), row(number=2e-6)),
+            run(row(backend="torch"), row(number=2e-6)),
+            run(row(check="model: alone", backend="torch", number=3.0)),
         ]
     )
+    command = "-m pytest tests/test_x.py::test_y` |"
     assert text.splitlines() == [
         "",
         "Measured with:",
@@ -103,19 +105,17 @@ def test_the_table_of_several_runs():
         "",
         "## The model",
         "",
-        "| check | backend | number | tolerance | command |",
+        "| check | TensorFlow | PyTorch | tolerance | command |",
         "|---|---|---|---|---|",
-        "| a, b | TensorFlow | 2e-06 | 1e-05 | "
-        "`.venv/bin/python -m pytest tests/test_x.py::test_y` |",
-        "| a, b | JAX | 1.5e-06 | 1e-05 | `KERAS_BACKEND=jax "
-        ".venv-jax/bin/python -m pytest tests/test_x.py::test_y` |",
+        f"| a, b | 2e-06 | 1.5e-06 | 1e-05 | `.venv/bin/python {command}",
+        "| alone |  | 3 | 1e-05 | `KERAS_BACKEND=torch "
+        f".venv-torch/bin/python {command}",
         "",
         "## Tokenization",
         "",
-        "| check | backend | number | tolerance | command |",
-        "|---|---|---|---|---|",
-        "| words | TensorFlow | 0 | 0 | "
-        "`.venv/bin/python -m pytest tests/test_x.py::test_y` |",
+        "| check | TensorFlow | tolerance | command |",
+        "|---|---|---|---|",
+        f"| words | 0 | 0 | `.venv/bin/python {command}",
     ]
 
 
@@ -129,7 +129,7 @@ def test_the_document_keeps_its_opening(tmp_path, capsys):
     assert opening == "Words.\n"
     assert table == plugin.table([run(row(check="model: two"))])
     said = capsys.readouterr().err
-    assert said == f"no longer in {document}: one | TensorFlow\n"
+    assert said == f"no longer in {document}: one\n"
 
 
 def test_a_document_without_the_mark_is_left_alone(tmp_path):
