@@ -10,6 +10,7 @@ or of choices.
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
@@ -163,12 +164,13 @@ class BertClassifier(HeadModel):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
-        if type(num_labels) is not int or num_labels < 1:
+        is_count = isinstance(num_labels, (int, np.integer))
+        if not is_count or isinstance(num_labels, bool) or num_labels < 1:
             raise InputError(
                 "expected a positive integer as num_labels. Received: "
                 f"{num_labels!r}"
             )
-        self.num_labels = num_labels
+        self.num_labels = int(num_labels)
         self.dropout = self.make_dropout(dropout)
 
     def build(self, input_shape=None):

@@ -455,6 +455,12 @@ def test_labels_need_no_dict():
     assert result["accuracy"] == pytest.approx(expected)
 
 
+def test_a_number_of_labels_that_numpy_counted():
+    model = BertClassifier(CONFIG, np.max([0, 2]) + 1)
+    assert type(model.get_config()["num_labels"]) is int
+    assert model.num_labels == 3
+
+
 @pytest.mark.parametrize("model_class", [BertClassifier, BertTokenClassifier])
 @pytest.mark.parametrize("num_labels", [0, -1, 2.0, True, "2", None])
 def test_a_number_of_labels_that_makes_no_sense(model_class, num_labels):
