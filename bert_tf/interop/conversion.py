@@ -100,8 +100,8 @@ def plan(
     table = {row.ours: row for row in rows(source.config)}
     held = source.weights.shapes
     state = [n for n in held if BOOKKEEPING.match(n)]
-    unknown = [n for n in held if n not in table and n not in state]
-    dropped = _drop(unknown, drop, source.path)
+    unknown = {*held} - {*table} - {*state}
+    dropped = _drop(sorted(unknown), drop, source.path)
     parts = _parts(head, to)
     written = [n for n in table if n in held and table[n].part in parts]
     _check_shapes(written, table, source)
@@ -122,12 +122,12 @@ def plan(
             ("--drop", dropped),
             (
                 f"no part of a model of kind {head} in the format {to}",
-                [n for n in held if n in table and n not in written],
+                [n for n in table if n in held and table[n].part not in parts],
             ),
             (
                 "optimizer state; --keep_optimizer keeps what belongs to the "
                 "weights",
-                [n for n in state if n not in kept],
+                sorted({*state} - {*kept}),
             ),
         ),
         _explain_missing(table, written, head, to, source.path),
@@ -235,7 +235,8 @@ def _kept_state(
       InputError: Training could not go on from them.
     """
     slots = [f"{n}/{slot}" for n in written for slot in ("adam_m", "adam_v")]
-    lacking = [name for name in ["global_step", *slots] if name not in state]
+    there = set(state)
+    lacking = [name for name in ["global_step", *slots] if name not in there]
     if lacking:
         raise InputError(
             f"expected Adam's slots and global_step in {path}. Received: a "
@@ -264,9 +265,8 @@ def _explain_missing(
     possible = _parts(head, to)
     if to == "keras":
         possible |= {*_KERAS_PARTS.get(head, ())}
-    missing = [
-        n for n in table if table[n].part in possible and n not in written
-    ]
+    there = set(written)
+    missing = [n for n in table if table[n].part in possible and n not in there]
     begun = {table[n].part for n in written}
     faults = [n for n in missing if table[n].part in needed | begun]
     if faults:

@@ -195,7 +195,7 @@ def test_what_may_be_dropped():
     source = broken(my__own=np.ones(3), my__other=np.ones(2))
     for drop in (["my/own", "my/other"], ["*/o*"]):
         planned = conversion.plan(source, "google", drop=drop)
-        assert planned.left_over == {"--drop": ("my/own", "my/other")}
+        assert planned.left_over == {"--drop": ("my/other", "my/own")}
         assert set(planned.target.weights.shapes) == set(arrays("classifier"))
     with pytest.raises(InputError, match="1 others, my/other"):
         conversion.plan(source, "google", drop=["my/own"])
