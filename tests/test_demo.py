@@ -31,5 +31,6 @@ def test_the_demo_runs(tmp_path):
         "bert_config.json",
         "bert_model.ckpt.data-00000-of-00001",
         "bert_model.ckpt.index",
+        "bert_tf.json",
         "vocab.txt",
     }
