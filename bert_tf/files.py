@@ -6,6 +6,7 @@ Local paths are plain Python; TensorFlow is imported only when a path holds
 
 import contextlib
 import errno
+import functools
 import glob
 import gzip
 import io
@@ -16,7 +17,7 @@ import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_tf.errors import InputError
@@ -280,17 +281,11 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     """
     temporary = temporary_prefix(path) + secrets.token_hex(4)
     remove_leftovers(path)
-    try:
+    with _or_undone(path, functools.partial(remove, temporary)):
         with _open_write(temporary, path) as file:
             yield file
             _flush_to_disk(file)
         rename(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(*_failures(path)):
-            remove(temporary)
-        if _is_fault_of_place(error, path):
-            raise _input_error("write", path, error) from error
-        raise
 
 
 @contextlib.contextmanager
@@ -313,7 +308,7 @@ def atomic_directory(path: str) -> Iterator[str]:
         remove_leftovers(place)
         temporary = temporary_prefix(place) + secrets.token_hex(4)
         makedirs(temporary)
-    try:
+    with _or_undone(path, functools.partial(_remove_directory, temporary)):
         yield temporary
         with _blaming("write", path):
             if not is_remote(place):
@@ -321,9 +316,19 @@ def atomic_directory(path: str) -> Iterator[str]:
                 # its own temporary.
                 _require_vacant(place, path)
             _move_directory(temporary, place)
+
+
+@contextlib.contextmanager
+def _or_undone(path: str, undo: Callable[[], None]) -> Iterator[None]:
+    """Undoes what was begun for `path` when anything is raised.
+
+    A full disk is an InputError that names `path`; all else goes on its way.
+    """
+    try:
+        yield
     except BaseException as error:
         with contextlib.suppress(*_failures(path)):
-            _remove_directory(temporary)
+            undo()
         if _is_fault_of_place(error, path):
             raise _input_error("write", path, error) from error
         raise

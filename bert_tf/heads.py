@@ -50,6 +50,16 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
             frozen_layers=frozen_layers,
         )
 
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        self.bert.build()
+        self.build_head()
+
+    def build_head(self) -> None:
+        """Makes the weights on top of the encoder."""
+        raise NotImplementedError
+
     def freeze_pooler(self) -> None:
         """For heads that do not look at it: it has no gradient.
 
@@ -82,10 +92,7 @@ class BertPretrainer(HeadModel):
         super().__init__(config, name=name, **kwargs)
         self.cls = self.make_part(PretrainingHeads, "cls")
 
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        self.bert.build(input_shape)
+    def build_head(self):
         self.cls.build()
 
     def call(self, inputs, training=False, seed=None):
@@ -173,10 +180,7 @@ class BertClassifier(HeadModel):
         self.num_labels = int(num_labels)
         self.dropout = self.make_dropout(dropout)
 
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        self.bert.build(input_shape)
+    def build_head(self):
         self.add_output(self.num_labels)
 
     def call(self, inputs, training=False, seed=None):
@@ -262,10 +266,7 @@ class BertMultipleChoice(HeadModel):
         super().__init__(config, name=name, **kwargs)
         self.dropout = self.make_dropout(dropout)
 
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        self.bert.build()
+    def build_head(self):
         self.add_output(1)
 
     def call(self, inputs, training=False, seed=None):
@@ -321,10 +322,7 @@ class BertSpanLabeler(HeadModel):
         self.cls = self.make_part(SpanHead, "cls")
         self.freeze_pooler()
 
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        self.bert.build(input_shape)
+    def build_head(self):
         self.cls.build()
 
     def call(self, inputs, training=False, seed=None):
