@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "training": set(),
     "interop": {"config", "text", "layers", "modeling", "heads", "training"},
     "tasks": {"config", "metrics", "text", "data", "modeling", "heads"},
+    "fine_tuning": {"config", "data", "interop", "text", "training"},
     "serving": {"text"},
     "flags": {"config", "training"},
 }
@@ -54,7 +55,9 @@ FOR_ALL = {"errors", "files", "version"}
 
 # Everything else can be imported without TensorFlow, and is.
 WITH_TENSORFLOW = (
+    "bert_tf.data.bucketing",
     "bert_tf.data.pipeline",
+    "bert_tf.fine_tuning",
     "bert_tf.flags",
     "bert_tf.head_layers",
     "bert_tf.heads",
