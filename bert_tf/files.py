@@ -183,6 +183,14 @@ def remove(path: str) -> None:
         os.remove(path)
 
 
+def remove_tree(path: str) -> None:
+    """Deletes a file, or a directory with all that it holds."""
+    if not is_directory(path):
+        remove(path)
+    else:
+        (_gfile().rmtree if is_remote(path) else shutil.rmtree)(path)
+
+
 def open_read(path: str) -> io.BufferedIOBase:
     """Opens a file for reading bytes; what ends in `.gz` is decompressed.
 
@@ -308,7 +316,7 @@ def atomic_directory(path: str) -> Iterator[str]:
         remove_leftovers(place)
         temporary = temporary_prefix(place) + secrets.token_hex(4)
         makedirs(temporary)
-    with _or_undone(path, functools.partial(_remove_directory, temporary)):
+    with _or_undone(path, functools.partial(remove_tree, temporary)):
         yield temporary
         with _blaming("write", path):
             if not is_remote(place):
@@ -350,11 +358,7 @@ def _move_directory(source: str, target: str) -> None:
     makedirs(target)
     for name in sorted(listdir(source)):
         rename(os.path.join(source, name), os.path.join(target, name))
-    _remove_directory(source)
-
-
-def _remove_directory(path: str) -> None:
-    (_gfile().rmtree if is_remote(path) else shutil.rmtree)(path)
+    remove_tree(source)
 
 
 def temporary_prefix(path: str) -> str:

@@ -1,0 +1,1 @@
+"""Fine-tuning, whatever the task: where it starts, where it goes, the runs."""

@@ -1,0 +1,179 @@
+"""What fine-tuning starts from: weights, their shape, words and casing.
+
+Old command lines name each file; where a checkpoint brings them along, its own
+are taken. What contradicts it is an error: a wrong casing costs several points
+and is seen nowhere else.
+"""
+
+import dataclasses
+import os
+import re
+
+from absl import logging
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.interop.opening import open_pretrained, read_config
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.text.wordpiece import load_vocab, require_fit
+
+# Google's releases say it in the name of their folder alone.
+_CASING_IN_NAME = (
+    (re.compile(r"(?<![a-z])uncased(?![a-z])"), True),
+    (re.compile(r"(?<![a-z])cased(?![a-z])"), False),
+    (re.compile(r"(multilingual|chinese)_L-12_H-768_A-12"), True),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What fine-tuning starts from.
+
+    Attributes:
+      config: The shape of the model.
+      vocab: The tokens in the order of their ids.
+      do_lower_case: Whether the vocabulary is an uncased one.
+      strip_accents: Whether accents are dropped; None does as the casing.
+      init_checkpoint: Where the weights are; None for random ones.
+      labels: The classes of a model that was fine-tuned before.
+    """
+
+    config: BertConfig
+    vocab: tuple[str, ...]
+    do_lower_case: bool
+    strip_accents: bool | None
+    init_checkpoint: str | None
+    labels: tuple[str, ...] | None = None
+
+
+def find_start(
+    init_checkpoint: str | None,
+    bert_config_file: str | None = None,
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+) -> Start:
+    """Puts together what the flags name and what the checkpoint brings.
+
+    Args:
+      init_checkpoint: What `open_pretrained` opens, or None.
+      bert_config_file: Google's or Hugging Face's; None for the checkpoint's.
+      vocab_file: None for the checkpoint's.
+      do_lower_case: None for what the checkpoint says, else True.
+      strip_accents: None for what the checkpoint says.
+
+    Raises:
+      InputError: Something is nowhere to be found, does not fit the other
+        parts, or contradicts the checkpoint.
+    """
+    pretrained = None
+    if init_checkpoint:
+        pretrained = open_pretrained(init_checkpoint)
+    config = _config(bert_config_file, pretrained)
+    vocab = _vocab(vocab_file, pretrained, config)
+    if pretrained is not None:
+        _require_rows(config, pretrained)
+    return Start(
+        config=config,
+        vocab=vocab,
+        do_lower_case=_casing(do_lower_case, pretrained),
+        strip_accents=_accents(strip_accents, pretrained),
+        init_checkpoint=init_checkpoint,
+        labels=pretrained.labels if pretrained else None,
+    )
+
+
+def require_length(max_seq_length: int, config: BertConfig) -> None:
+    """Raises InputError for sequences that the model has no positions for."""
+    if max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            "expected --max_seq_length of at most "
+            f"{config.max_position_embeddings}, the max_position_embeddings "
+            f"of the configuration. Received: {max_seq_length}"
+        )
+
+
+def _config(path: str | None, pretrained: Pretrained | None) -> BertConfig:
+    if path:
+        return read_config(path)
+    if pretrained is not None and pretrained.config is not None:
+        return pretrained.config
+    raise _missing("bert_config_file", "configuration", pretrained)
+
+
+def _vocab(
+    path: str | None, pretrained: Pretrained | None, config: BertConfig
+) -> tuple[str, ...]:
+    if path:
+        vocab, where = load_vocab(path), path
+    elif pretrained is not None and pretrained.vocab is not None:
+        where = f"the vocabulary of {pretrained.path}"
+        vocab = load_vocab(pretrained.vocab)
+    else:
+        raise _missing("vocab_file", "vocabulary", pretrained)
+    require_fit(vocab, config.vocab_size, where)
+    return tuple(vocab)
+
+
+def _missing(flag: str, what: str, pretrained: Pretrained | None) -> InputError:
+    received = "neither"
+    if pretrained is not None:
+        received = f"{pretrained.path}, which has none"
+    return InputError(
+        f"expected --{flag}, or --init_checkpoint with a {what} of its own. "
+        f"Received: {received}"
+    )
+
+
+def _require_rows(config: BertConfig, pretrained: Pretrained) -> None:
+    """Compares the sizes of the vocabularies, in words that say so."""
+    shape = pretrained.weights.shapes.get("bert/embeddings/word_embeddings")
+    if shape is not None and shape[0] != config.vocab_size:
+        raise InputError(
+            f"expected a checkpoint of {config.vocab_size} words, the "
+            f"vocab_size of the configuration. Received: {pretrained.path} "
+            f"with {shape[0]}; give the configuration that it was made with"
+        )
+
+
+def _casing(wish: bool | None, pretrained: Pretrained | None) -> bool:
+    if pretrained is None:
+        return True if wish is None else wish
+    known, source = pretrained.do_lower_case, pretrained.path
+    if known is None:
+        known = casing_of_name(pretrained.path)
+    if known is None:
+        return True if wish is None else wish
+    if wish is None:
+        logging.info("--do_lower_case=%s, as %s is", str(known).lower(), source)
+    elif wish != known:
+        raise InputError(
+            f"expected --do_lower_case={str(known).lower()}, for "
+            f"{source} is {'uncased' if known else 'cased'}. Received: "
+            f"--do_lower_case={str(wish).lower()}; leave the flag out and "
+            "what the checkpoint says is taken"
+        )
+    return known
+
+
+def casing_of_name(path: str) -> bool | None:
+    """Whether a checkpoint is uncased, from the name of its folder.
+
+    `uncased_L-12_H-768_A-12/bert_model.ckpt` -> True. The original knows seven
+    names (`validate_case_matches_checkpoint`), these are all of its releases.
+
+    Returns:
+      None where the name does not say.
+    """
+    path = path.rstrip("/")
+    for name in (path, os.path.dirname(path)):
+        for pattern, is_uncased in _CASING_IN_NAME:
+            if pattern.search(os.path.basename(name)):
+                return is_uncased
+    return None
+
+
+def _accents(wish: bool | None, pretrained: Pretrained | None) -> bool | None:
+    if wish is not None or pretrained is None:
+        return wish
+    return pretrained.strip_accents
