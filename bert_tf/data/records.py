@@ -205,7 +205,8 @@ def _check_feature(
             f"Received: {dtype}."
         )
     if size != feature.size:
-        flag = feature.length_flag
+        # Of several axes the number of values tells no single one.
+        flag = feature.length_flag if len(feature.shape) == 1 else None
         expected = f" (--{flag}={feature.size})" if flag else ""
         advice = f" Pass --{flag}={size}, or make the records anew."
         raise InputError(

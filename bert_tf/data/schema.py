@@ -21,7 +21,7 @@ class Feature:
       name: Its key in the record.
       shape: Its shape in one example; `()` for a single value.
       dtype: "int64" or "float32", the type in the file.
-      length_flag: The flag that sets the length, for messages; no dashes.
+      length_flag: The flag that sets the length of the last axis, no dashes.
     """
 
     name: str
@@ -45,6 +45,11 @@ class Feature:
     def size(self) -> int:
         """The number of values in one example."""
         return math.prod(self.shape)
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether its last axis is as long as the padded sequence."""
+        return self.length_flag == "max_seq_length"
 
 
 Schema = tuple[Feature, ...]
@@ -74,19 +79,42 @@ def pretraining_schema(
     )
 
 
-def classification_schema(max_seq_length: int) -> Schema:
-    """The features of a text or a pair with its class, as the original's.
+def classification_schema(
+    max_seq_length: int,
+    problem: str = "single_label",
+    num_labels: int = 0,
+    num_choices: int = 0,
+) -> Schema:
+    """The features of a text or a pair with its label.
 
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`; `label_ids` is the number of the class. `is_real_example`
-    is 1, and 0 for what only fills up the last batch. Source:
+    `max_seq_length`; multiple choice has a row of each for every choice.
+    `label_ids` is the number of the class or of the right choice; for
+    regression the value itself, float32; for multi-label 1 at each class that
+    applies and 0 elsewhere. `is_real_example` is 1, and 0 for what only fills
+    up the last batch. With a single label these are the original's, from
     `file_based_convert_examples_to_features` of `run_classifier.py`.
+
+    Args:
+      max_seq_length: Places of a sequence.
+      problem: One of `examples.PROBLEMS`.
+      num_labels: How many classes there are; multi-label asks for it.
+      num_choices: How many choices there are; multiple choice asks for it.
     """
-    sequence = (max_seq_length,), "int64", "max_seq_length"
+    choices = (num_choices,) if problem == "multiple_choice" else ()
+    sequence = (*choices, max_seq_length), "int64", "max_seq_length"
     return (
         Feature("input_ids", *sequence),
         Feature("input_mask", *sequence),
         Feature("segment_ids", *sequence),
-        Feature("label_ids", ()),
+        _label_feature(problem, num_labels),
         Feature("is_real_example", ()),
     )
+
+
+def _label_feature(problem: str, num_labels: int) -> Feature:
+    if problem == "regression":
+        return Feature("label_ids", (), "float32")
+    if problem == "multi_label":
+        return Feature("label_ids", (num_labels,))
+    return Feature("label_ids", ())

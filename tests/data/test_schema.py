@@ -33,6 +33,28 @@ def test_classification_schema_is_the_originals():
     assert flags == {"max_seq_length"}
 
 
+@pytest.mark.parametrize(
+    ("problem", "shape", "dtype"),
+    [
+        ("single_label", (), "int64"),
+        ("multi_label", (5,), "int64"),
+        ("regression", (), "float32"),
+        ("multiple_choice", (), "int64"),
+    ],
+)
+def test_labels_of_each_problem(problem, shape, dtype):
+    features = schema.classification_schema(11, problem, 5, 3)
+    found = {f.name: f for f in features}
+    label = found["label_ids"]
+    assert (label.shape, label.dtype) == (shape, dtype)
+    assert not label.is_sequence
+    sequence = (3, 11) if problem == "multiple_choice" else (11,)
+    sequences = {f.name: f.shape for f in features if f.is_sequence}
+    assert sequences == dict.fromkeys(
+        ["input_ids", "input_mask", "segment_ids"], sequence
+    )
+
+
 def test_size_is_the_number_of_values():
     assert schema.Feature("scalar", ()).size == 1
     assert schema.Feature("choices", (3, 5)).size == 15
