@@ -224,3 +224,151 @@ def training_config(
             FLAGS.jit_compile
         ],
     )
+
+
+def define_fine_tuning_flags() -> None:
+    """Defines what the fine-tuning scripts share, apart from their data."""
+    _define_start_flags()
+    flags.DEFINE_string("output_dir", None, "Folder of all that is written.")
+    flags.DEFINE_bool(
+        "overwrite_output_dir",
+        False,
+        "Whether to remove the run that lies in --output_dir.",
+    )
+    flags.DEFINE_integer(
+        "max_seq_length",
+        128,
+        "Most pieces of an example, [CLS] and [SEP] included; longer ones are "
+        "cut, shorter ones padded.",
+        lower_bound=3,
+    )
+    flags.DEFINE_bool("do_train", False, "Whether to train.")
+    flags.DEFINE_bool("do_eval", False, "Whether to evaluate.")
+    flags.DEFINE_bool("do_predict", False, "Whether to predict the test set.")
+    flags.DEFINE_integer(
+        "predict_batch_size", 8, "Examples of one prediction batch."
+    )
+    flags.DEFINE_float("num_train_epochs", 3.0, "Epochs; parts of one count.")
+    flags.DEFINE_float(
+        "warmup_proportion",
+        0.1,
+        "Share of the steps in which the rate rises to its peak.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    flags.DEFINE_enum(
+        "padding",
+        "auto",
+        ["auto", "longest", "max_length"],
+        "Length of a batch: that of its longest example, examples of one "
+        "length being put together; or --max_seq_length always. auto is "
+        "max_length on a TPU and longest elsewhere. Results are the same.",
+    )
+    flags.DEFINE_integer(
+        "num_workers",
+        None,
+        "Processes that tokenize; as many as there are CPUs if not given.",
+        lower_bound=1,
+    )
+    _define_selection_flags()
+    _define_layer_flags()
+
+
+def _define_start_flags() -> None:
+    """Defines what training starts from."""
+    flags.DEFINE_string(
+        "init_checkpoint",
+        None,
+        "Checkpoint whose weights training starts from: a TF1 checkpoint, a "
+        "Hugging Face folder, hf://OWNER/NAME, or a .keras file.",
+    )
+    flags.DEFINE_string(
+        "bert_config_file",
+        None,
+        "JSON file of the model's shape, Google's or Hugging Face's; that of "
+        "--init_checkpoint if it is not given.",
+    )
+    flags.DEFINE_string(
+        "vocab_file",
+        None,
+        "Vocabulary; that of --init_checkpoint if it is not given.",
+    )
+    flags.DEFINE_bool(
+        "do_lower_case",
+        True,
+        "Whether the vocabulary is an uncased one; as --init_checkpoint says "
+        "if it is not given.",
+    )
+    flags.DEFINE_bool(
+        "strip_accents",
+        None,
+        "Whether to drop accents; if it is not given, as --init_checkpoint "
+        "says, else as --do_lower_case.",
+    )
+
+
+def _define_selection_flags() -> None:
+    """Defines how often to train, and which model to keep."""
+    flags.DEFINE_integer(
+        "eval_steps",
+        0,
+        "Steps between evaluations while training; 0 for none, or for one "
+        "an epoch with --save_best.",
+        lower_bound=0,
+    )
+    flags.DEFINE_string(
+        "save_best",
+        None,
+        "Metric, such as eval_accuracy: the weights of the evaluation that is "
+        "best by it are kept and used, and the best of several trainings is "
+        "the best by it. The first metric of the task decides between "
+        "trainings if it is not given.",
+    )
+    flags.DEFINE_integer(
+        "early_stopping_patience",
+        0,
+        "Evaluations without a better --save_best after which training stops; "
+        "0 for never.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "num_seeds",
+        1,
+        "Trainings, each with a seed of its own; the best is kept.",
+        lower_bound=1,
+    )
+    flags.DEFINE_enum(
+        "search",
+        None,
+        ["paper"],
+        "paper: trains with batches of 16 and 32, rates of 5e-5, 3e-5 and "
+        "2e-5, for 2, 3 and 4 epochs; the best is kept.",
+    )
+
+
+def _define_layer_flags() -> None:
+    """Defines which layers learn, and how fast."""
+    flags.DEFINE_integer(
+        "num_frozen_layers",
+        None,
+        "Layers that keep their weights, counted from the embeddings, which "
+        "keep theirs too: 0 freezes the embeddings alone.",
+        lower_bound=0,
+    )
+    flags.DEFINE_float(
+        "layer_rate_decay",
+        1.0,
+        "The rate of each layer, as a share of that of the layer above it.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    flags.DEFINE_bool(
+        "gradient_checkpointing",
+        False,
+        "Whether activations are computed twice instead of kept.",
+    )
+
+
+def given(name: str) -> Any:
+    """A flag's value if the command line has it, else None."""
+    return FLAGS[name].value if FLAGS[name].present else None
