@@ -110,8 +110,10 @@ def evaluation_dataset(
 
     Returns:
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
-      one more: `is_real_example` [batch_size], int32, 0 where an example is
-      only there to fill.
+      two more, int32 [batch_size]: `is_real_example`, 0 where an example is
+      only there to fill, be it that the file says so; and `example_index`,
+      the number of the example among those of all shards, -1 where there is
+      none.
 
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
@@ -122,21 +124,16 @@ def evaluation_dataset(
     examples = tf.data.Dataset.from_tensor_slices(_sources(files))
     examples = examples.flat_map(_read).take(total)
     examples = examples.concatenate(_endless(_zero_example(schema)))
-    is_real = _endless(1).take(total).concatenate(_endless(0))
+    numbers = tf.data.Dataset.range(total, output_type=tf.int32)
     batches = (
-        tf.data.Dataset.zip(examples, is_real)
+        tf.data.Dataset.zip(examples, numbers.concatenate(_endless(-1)))
         .shard(num_shards, shard)
         .batch(batch_size, drop_remainder=True)
         .take(num_batches)
     )
-    parse = _parser(schema, vocab_size)
-    return _finish(
-        batches,
-        lambda serialized, is_real: {
-            **parse(serialized),
-            "is_real_example": is_real,
-        },
-    ).apply(tf.data.experimental.assert_cardinality(num_batches))
+    return _finish(batches, _numbered(_parser(schema, vocab_size))).apply(
+        tf.data.experimental.assert_cardinality(num_batches)
+    )
 
 
 @contextlib.contextmanager
@@ -276,6 +273,24 @@ def _parser(
         return {name: _narrow(values) for name, values in features.items()}
 
     return parse
+
+
+def _numbered(
+    parse: Callable[[tf.Tensor], _Batch],
+) -> Callable[[tf.Tensor, tf.Tensor], _Batch]:
+    """Adds which examples these are: their numbers [B], -1 for none."""
+
+    def parse_numbered(serialized: tf.Tensor, numbers: tf.Tensor) -> _Batch:
+        features = parse(serialized)
+        # The original's files for TPUs hold examples that are not to count.
+        is_real = features.get("is_real_example", tf.ones_like(numbers))
+        return {
+            **features,
+            "is_real_example": tf.where(numbers >= 0, is_real, 0),
+            "example_index": numbers,
+        }
+
+    return parse_numbered
 
 
 def _narrow(values: tf.Tensor) -> tf.Tensor:

@@ -15,7 +15,7 @@ to stop instead: each waits for the others in every step.
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import keras
@@ -30,15 +30,17 @@ from bert_tf.training.distribution import (
     is_chief,
     is_plain,
 )
+from bert_tf.training.gathering import INDEX, in_order
 from bert_tf.training.hooks import Hook, NanWatch, NonFiniteError, StopSignal
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.step import TrainingStep
+from bert_tf.training.step import TrainingStep, cut
 from bert_tf.training.weights import Weights, restore
 
 # Called with batch_size, num_shards, shard and start_example: batches for one
 # replica, as data/pipeline.py makes them.
 TrainingData = Callable[..., tf.data.Dataset]
-# Called with batch_size, num_shards and shard: padded batches, see there.
+# Called with batch_size, num_shards and shard: batches of a multiple of
+# batch_size rows, of any length, with `is_real_example` and `example_index`.
 EvaluationData = Callable[..., tf.data.Dataset]
 
 EXAMPLES_SEEN = "training_state/examples_seen"
@@ -311,52 +313,36 @@ class Estimator:
         return {**metrics, "global_step": self.step}
 
     def predict(self, make_data: EvaluationData) -> dict[str, np.ndarray]:
-        """What the task keeps of every example, in order: arrays [n, ...]."""
-        batches, num_readers = self._evaluation_batches(make_data)
-        kept = [
-            {
-                name: _in_order(values.numpy(), num_readers)
-                for name, values in self._predict(features).items()
-            }
-            for features in batches
-        ]
-        if not kept:
-            raise InputError("expected at least one example. Received: none")
-        joined = {
-            name: np.concatenate([batch[name] for batch in kept])
-            for name in kept[0]
-        }
-        is_real = joined.pop("is_real_example").astype(bool)
-        return {name: values[is_real] for name, values in joined.items()}
+        """What the task keeps of every example, in order: arrays [n, ...].
 
-    def _evaluation_batches(
-        self, make_data: EvaluationData
-    ) -> tuple[Iterable, int]:
-        """Batches for all replicas, and how many readers share the examples."""
+        Batches may be of any length. Where the task keeps something per
+        token, zeros fill up what is shorter than the longest.
+        """
+        batches = self._evaluation_batches(make_data)
+        # The same trace for all batches, and for all calls with such batches.
+        predict = self._predict.get_concrete_function(batches.element_spec)
+        return in_order(
+            {name: values.numpy() for name, values in predict(batch).items()}
+            for batch in batches
+        )
+
+    def _evaluation_batches(self, make_data: EvaluationData):
+        """Batches for all replicas."""
         replicas = self.strategy.num_replicas_in_sync
         batch_size = -(-self.config.eval_batch_size // replicas)
-        num_readers = 0
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            nonlocal num_readers
-            num_readers = context.num_input_pipelines
-            parts = replicas // num_readers
+            parts = replicas // context.num_input_pipelines
             batches = make_data(
                 batch_size=batch_size * parts,
-                num_shards=num_readers,
+                num_shards=context.num_input_pipelines,
                 shard=context.input_pipeline_id,
             )
-            return batches.map(
-                lambda features: {
-                    name: tf.reshape(
-                        value, [parts, batch_size, *value.shape[1:]]
-                    )
-                    for name, value in features.items()
-                }
-            ).unbatch()
+            if parts == 1:
+                return batches
+            return batches.map(lambda features: cut(features, parts)).unbatch()
 
-        batches = self.strategy.distribute_datasets_from_function(make)
-        return batches, num_readers
+        return self.strategy.distribute_datasets_from_function(make)
 
     def _predict_step(self, features) -> dict[str, tf.Tensor]:
         kept = self.strategy.run(self._replica_step, (features,))
@@ -367,27 +353,19 @@ class Estimator:
 
     def _replica_step(self, features) -> dict[str, tf.Tensor]:
         replica = tf.distribute.get_replica_context()
+        is_real = features["is_real_example"] > 0
+        kept = {
+            **self._replica_predictions(features),
+            INDEX: tf.where(is_real, features[INDEX], -1),
+        }
         return {
             name: replica.all_gather(value, axis=0)
-            for name, value in self._replica_predictions(features).items()
+            for name, value in kept.items()
         }
 
     def _keep(self, features) -> dict[str, tf.Tensor]:
         outputs = self.model(features, training=False)
-        return {
-            "is_real_example": features["is_real_example"],
-            **self.task.predictions(features, outputs),
-        }
-
-
-def _in_order(rows: np.ndarray, num_readers: int) -> np.ndarray:
-    """Rows [n, ...] of all readers in the order of the examples.
-
-    They come reader by reader; reader r has every R-th example, from the r-th
-    on.
-    """
-    by_reader = rows.reshape(num_readers, -1, *rows.shape[1:])
-    return np.swapaxes(by_reader, 0, 1).reshape(rows.shape)
+        return self.task.predictions(features, outputs)
 
 
 def _leave(stop: StopSignal, step: int) -> NoReturn:

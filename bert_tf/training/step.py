@@ -127,10 +127,7 @@ class TrainingStep:
         """
         if self.micro_batches == 1:
             return self._micro_batch_gradients(features, totals, seed)
-        micro_batches = {
-            name: tf.reshape(value, [self.micro_batches, -1, *value.shape[1:]])
-            for name, value in features.items()
-        }
+        micro_batches = cut(features, self.micro_batches)
         variables = self.model.trainable_variables
         gradients = [tf.zeros(v.shape, v.dtype) for v in variables]
         losses = tf.zeros([len(self.task.loss_names)])
@@ -186,6 +183,24 @@ class TrainingStep:
                 args=(gradient, rate),
                 group=False,
             )
+
+
+def cut(features: Mapping[str, tf.Tensor], parts: int) -> dict[str, tf.Tensor]:
+    """Cuts a batch into equal parts: [n, ...] -> [parts, n / parts, ...].
+
+    Lengths that are known when the graph is made stay known, for a TPU needs
+    them; batches of all other lengths go through one graph.
+    """
+    return {name: _cut(value, parts) for name, value in features.items()}
+
+
+def _cut(value: tf.Tensor, parts: int) -> tf.Tensor:
+    count, *rest = value.shape
+    result = tf.reshape(
+        value, tf.concat([[parts, -1], tf.shape(value)[1:]], axis=0)
+    )  # [parts, n / parts, ...]
+    result.set_shape([parts, count and count // parts, *rest])
+    return result
 
 
 def _all_reduce(values: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -176,8 +176,8 @@ def test_every_example_is_evaluated_once(
     ]
     num_batches = -(-total // (batch_size * num_shards))
     assert [len(batches) for batches in shards] == [num_batches] * num_shards
-    names = ("number", "is_real_example")
-    numbers, is_real = (
+    names = ("number", "is_real_example", "example_index")
+    numbers, is_real, index = (
         np.reshape(
             [[batch[name] for batch in batches] for batches in shards],
             [num_shards, -1],
@@ -186,7 +186,9 @@ def test_every_example_is_evaluated_once(
     )
     assert numbers[:total].tolist() == list(range(1, total + 1))
     assert not numbers[total:].any()
-    assert is_real.tolist() == [1] * total + [0] * (len(numbers) - total)
+    padding = len(numbers) - total
+    assert is_real.tolist() == [1] * total + [0] * padding
+    assert index.tolist() == [*range(total), *[-1] * padding]
 
 
 def test_evaluation_fills_with_zeros(paths):
@@ -197,6 +199,18 @@ def test_evaluation_fills_with_zeros(paths):
         np.testing.assert_array_equal(last[name][:2], values)
         assert last[name].shape == (13, *values.shape[1:])
         assert not last[name][2:].any()
+
+
+def test_an_example_that_a_file_calls_filling_does_not_count(tmp_path):
+    """As the original writes them behind the last one, for a TPU."""
+    schema = (*_SCHEMA, Feature("is_real_example", ()))
+    flags = np.array([1, 1, 0, 1, 0])
+    batch = {**_examples(range(5)), "is_real_example": flags}
+    path = _write(tmp_path / "padded", batch, schema)
+    batches = pipeline.evaluation_dataset([path], schema, batch_size=7)
+    (batch,) = batches.as_numpy_iterator()
+    assert batch["is_real_example"].tolist() == [1, 1, 0, 1, 0, 0, 0]
+    assert batch["example_index"].tolist() == [0, 1, 2, 3, 4, -1, -1]
 
 
 def test_evaluation_knows_its_length(paths):
@@ -249,7 +263,7 @@ def test_every_files_first_record_is_compared_with_the_schema(paths, tmp_path):
 def test_features_outside_the_schema_are_ignored(paths):
     batches = pipeline.evaluation_dataset(paths, _SCHEMA[:1], batch_size=41)
     (batch,) = batches.as_numpy_iterator()
-    assert set(batch) == {"number", "is_real_example"}
+    assert set(batch) == {"number", "is_real_example", "example_index"}
 
 
 @pytest.mark.parametrize("name", ["damaged", "damaged.gz"])

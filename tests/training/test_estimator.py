@@ -9,11 +9,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.training import checkpoints
-from bert_tf.training.estimator import (
-    Estimator,
-    _in_order,
-    should_compile,
-)
+from bert_tf.training.estimator import Estimator, should_compile
 from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
@@ -444,6 +440,90 @@ def test_evaluating_compiled_gives_the_same(tmp_path, estimator):
     )
 
 
+def bucketed(features, sizes, seed=5):
+    """Batches of many sizes and lengths, in any order, for `predict`.
+
+    Args:
+      features: What `toy_task.examples` gives.
+      sizes: Per batch, how often it has batch_size rows, and the length.
+    """
+    random = np.random.default_rng(seed)
+    features = {**features, "ids": features["ids"][:, :1]}
+    count = len(features["ids"])
+
+    def batches(batch_size):
+        order, start = random.permutation(count), 0
+        for times, length in sizes:
+            index = np.full(times * batch_size, -1, "int32")
+            rows = order[start : start + len(index)]
+            index[: len(rows)] = rows
+            start += len(rows)
+            batch = {name: values[index] for name, values in features.items()}
+            # The mean of equal rows of the table is that row.
+            batch["ids"] = np.tile(batch["ids"], [1, length])
+            is_real = (index >= 0).astype("int32")
+            yield {**batch, "is_real_example": is_real, "example_index": index}
+
+    def make(batch_size, num_shards, shard):
+        assert (num_shards, shard) == (1, 0)
+        signature = {
+            name: tf.TensorSpec([None] * values.ndim, values.dtype)
+            for name, values in next(iter(batches(1))).items()
+        }
+        return tf.data.Dataset.from_generator(
+            lambda: batches(batch_size), output_signature=signature
+        )
+
+    return make
+
+
+class CountingTask(toy_task.ToyTask):
+    """Counts how often a graph is made of it."""
+
+    traces = 0
+
+    def predictions(self, features, outputs):
+        self.traces += 1
+        return {"ids": features["ids"], "logits": outputs["logits"]}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_batches_of_any_size_and_length_in_any_order(tmp_path, replicas):
+    strategy = toy_task.two_devices() if replicas == 2 else None
+    task = CountingTask()
+    estimator = make(tmp_path, strategy, task, eval_batch_size=4)
+    features = toy_task.examples(23)
+    features["ids"][:] = features["ids"][:, :1]
+    sizes = [(1, 4), (3, 2), (2, 7), (1, 2), (1, 3)]
+    for seed in (1, 2):
+        found = estimator.predict(bucketed(features, sizes, seed))
+        assert found.keys() == {"ids", "logits"}
+        outputs = estimator.model(features)
+        np.testing.assert_allclose(
+            found["logits"], outputs["logits"], rtol=1e-5, atol=1e-7
+        )
+        # Filled up to the longest.
+        assert found["ids"].shape == (23, 7)
+        np.testing.assert_array_equal(found["ids"][:, 0], features["ids"][:, 0])
+        assert task.traces == replicas
+
+
+def test_static_lengths_stay_static(tmp_path, monkeypatch):
+    """A TPU can do with no others."""
+    seen = []
+
+    def predictions(self, features, outputs):
+        seen.append({k: tuple(v.shape) for k, v in features.items()})
+        return {"logits": outputs["logits"]}
+
+    monkeypatch.setattr(toy_task.ToyTask, "predictions", predictions)
+    strategy = toy_task.two_devices()
+    estimator = make(tmp_path, strategy, toy_task.ToyTask(), eval_batch_size=6)
+    estimator.predict(toy_task.evaluation_data(toy_task.examples(7)))
+    assert [shapes["ids"] for shapes in seen] == [(3, 4)] * 2
+    assert [shapes["example_index"] for shapes in seen] == [(3,)] * 2
+
+
 def test_nothing_to_evaluate(estimator):
     features = {name: values[:0] for name, values in EXAMPLES.items()}
     with pytest.raises(InputError, match="at least one example"):
@@ -464,15 +544,6 @@ def test_evaluating_on_the_way_does_not_disturb(tmp_path, whole):
     assert [metrics["global_step"] for metrics in found] == [3, 6, 9]
     assert len({metrics["loss"] for metrics in found}) == 3
     assert_equal(read(tmp_path / "out"), whole)
-
-
-@pytest.mark.parametrize("num_readers", [1, 2, 3])
-def test_examples_of_several_readers_come_back_in_order(num_readers):
-    numbers = np.arange(12)
-    rows = np.stack([numbers, -numbers], axis=1)
-    by_reader = [rows[reader::num_readers] for reader in range(num_readers)]
-    joined = np.concatenate(by_reader)
-    np.testing.assert_array_equal(_in_order(joined, num_readers), rows)
 
 
 def test_what_is_compiled():

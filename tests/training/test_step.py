@@ -12,7 +12,7 @@ from bert_tf.training.optimization import (
     Lamb,
     WarmupLinearDecay,
 )
-from bert_tf.training.step import TrainingStep, step_seed
+from bert_tf.training.step import TrainingStep, cut, step_seed
 from tests.training import toy_task
 
 BATCH = 12
@@ -49,7 +49,12 @@ def run(
     optimizer=AdamWeightDecay,
     **options,
 ):
-    """Trains a fresh model; `features` hold the batches one after another."""
+    """Trains a fresh model.
+
+    Args:
+      features: The examples of all batches, one after another, or a function
+        from batch_size to batches.
+    """
     if strategy is None:
         strategy = tf.distribute.get_strategy()
     if replicas == 2:
@@ -60,7 +65,9 @@ def run(
         optimizer = optimizer(WarmupLinearDecay(0.01, 10, 2))
         optimizer.build(model.trainable_variables)
     step = TrainingStep(task, model, optimizer, strategy, **options)
-    data = toy_task.training_data(features)
+    data = features
+    if isinstance(features, dict):
+        data = toy_task.training_data(features)
     batches = strategy.distribute_datasets_from_function(
         lambda context: data(BATCH // replicas)
     )
@@ -280,6 +287,56 @@ def test_a_batch_without_weights_changes_nothing_and_is_no_nan():
     assert (once.records["class_loss"] == 0).all()
     assert all(np.isfinite(w).all() for w in once.weights.values())
     assert not once.slots["toy/head/kernel/adam_m"].any()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_one_trace_serves_batches_of_all_lengths(replicas):
+    """Rows of the table that are all the same have one mean, however many."""
+    traces = []
+
+    class CountingTask(toy_task.ToyTask):
+        def losses(self, features, outputs):
+            traces.append(features["ids"].shape)
+            return super().losses(features, outputs)
+
+    features = toy_task.examples(STEPS * BATCH)
+    features["ids"][:] = features["ids"][:, :1]
+    once = run(toy_task.ToyTask(), features)
+
+    def batches(batch_size, **_):
+        rows = tf.data.Dataset.from_tensor_slices(features).batch(batch_size)
+        return rows.enumerate().map(
+            lambda index, batch: {
+                **batch,
+                "ids": batch["ids"][:, : 1 + (index // replicas) % 4],
+            }
+        )
+
+    assert batches(BATCH).element_spec["ids"].shape.as_list() == [None, None]
+    again = run(
+        CountingTask(),
+        batches,
+        replicas=replicas,
+        micro_batches=3,
+    )
+    assert_same(once, again)
+    assert [shape.as_list() for shape in traces] == [[None, None]] * replicas
+
+
+@pytest.mark.parametrize("shape", [[12, 5], [None, 5], [12, None], [None] * 2])
+def test_a_cut_batch_keeps_what_is_known_of_its_shape(shape):
+    values = np.arange(60).reshape(12, 5)
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.int64)])
+    def cut_in_graph(x):
+        result = cut({"x": x}, 3)["x"]
+        rows = shape[0] and 4
+        assert result.shape.as_list() == [3, rows, shape[1]]
+        return result
+
+    expected = values.reshape(3, 4, 5)
+    np.testing.assert_array_equal(cut_in_graph(values), expected)
+    np.testing.assert_array_equal(cut({"x": values}, 3)["x"], expected)
 
 
 # Dropout.

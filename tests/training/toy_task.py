@@ -131,6 +131,7 @@ def evaluation_data(features: dict[str, np.ndarray]):
         }
         is_real = np.arange(count + padding) < count
         padded["is_real_example"] = is_real.astype("int32")
+        padded["example_index"] = np.arange(count + padding, dtype="int32")
         return (
             tf.data.Dataset.from_tensor_slices(padded)
             .shard(num_shards, shard)
