@@ -1,0 +1,306 @@
+"""Texts and pairs: one class of several, any number of labels, or a number."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import keras
+import numpy as np
+from absl import logging
+from keras import ops
+
+from bert_tf import metrics as scores
+from bert_tf.config import BertConfig
+from bert_tf.data.schema import Schema
+from bert_tf.errors import InputError
+from bert_tf.heads import BertClassifier
+from bert_tf.tasks import predictions as answers
+from bert_tf.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """How one kind of problem is learned and scored.
+
+    Attributes:
+      loss: From label_ids, logits [B, C] and the label smoothing to the loss
+        of each example, float32 [B].
+      metrics: What its score always holds.
+      more_metrics: What it can hold besides.
+      fewest_labels: How many labels it needs.
+    """
+
+    loss: Callable
+    metrics: tuple[str, ...]
+    more_metrics: tuple[str, ...]
+    fewest_labels: int
+
+
+def _softmax_loss(label_ids, logits, label_smoothing: float):
+    """-sum_c t_c log softmax(logits)_c, where t is 1 - e + e/C or e/C."""
+    if not label_smoothing:
+        return keras.losses.sparse_categorical_crossentropy(
+            label_ids, logits, from_logits=True
+        )
+    return keras.losses.categorical_crossentropy(
+        ops.one_hot(label_ids, logits.shape[-1]),
+        logits,
+        from_logits=True,
+        label_smoothing=label_smoothing,
+    )
+
+
+def _sigmoid_loss(label_ids, logits, label_smoothing: float):
+    """The mean over the labels of the loss of each yes or no.
+
+    A smoothed yes is 1 - e/2, a no e/2.
+    """
+    return keras.losses.binary_crossentropy(
+        ops.cast(label_ids, "float32"),
+        logits,
+        from_logits=True,
+        label_smoothing=label_smoothing,
+    )
+
+
+def _squared_error(label_ids, logits, label_smoothing: float):
+    del label_smoothing  # Numbers have none.
+    return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
+
+
+_ONE_OF_SEVERAL = Objective(
+    _softmax_loss, ("accuracy",), ("f1", "macro_f1", "micro_f1", "mcc"), 2
+)
+OBJECTIVES = {
+    "single_label": _ONE_OF_SEVERAL,
+    "multiple_choice": _ONE_OF_SEVERAL,
+    "multi_label": Objective(
+        _sigmoid_loss,
+        ("exact_match", "micro_f1", "macro_f1"),
+        ("accuracy",),
+        1,
+    ),
+    "regression": Objective(_squared_error, ("pearson", "spearman"), (), 0),
+}
+
+
+class ClassificationTask(Task):
+    """What `run_classifier.py` trains; sections 4.1 and 4.3 of the paper.
+
+    Args:
+      config: The model to train.
+      schema: Of its records, see `classification_schema`.
+      problem: One of `problems`.
+      labels: Their names, in the order of the logits; none for regression.
+      metrics: What the score shall hold besides what it always does; see
+        `OBJECTIVES`.
+      class_weights: How much an example of each class counts in training,
+        floats [C]; for problems with a single label.
+      label_smoothing: Share e of an example's weight that is spread evenly
+        over all labels in training.
+      dropout: See `BertClassifier`.
+      frozen_layers: See `BertModel`.
+      gradient_checkpointing: See `BertModel`.
+      eval_batch_size: What the original's `loss` depends on, see `score`.
+
+    Raises:
+      InputError: An argument does not fit the problem.
+    """
+
+    problems: tuple[str, ...] = ("single_label", "multi_label", "regression")
+
+    def __init__(
+        self,
+        config: BertConfig,
+        schema: Schema,
+        problem: str,
+        labels: Sequence[str] = (),
+        metrics: Sequence[str] = (),
+        *,
+        class_weights: Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
+        dropout: float = 0.1,
+        frozen_layers: Sequence[str] = (),
+        gradient_checkpointing: bool = False,
+        eval_batch_size: int = 8,
+    ):
+        if problem not in self.problems:
+            raise InputError(
+                f"expected a problem among {', '.join(self.problems)}. "
+                f"Received: {problem!r}"
+            )
+        self.config = config
+        self.problem = problem
+        self.labels = tuple(labels)
+        self.eval_batch_size = eval_batch_size
+        self._schema = schema
+        self._objective = OBJECTIVES[problem]
+        self._check_labels()
+        self._check_smoothing(label_smoothing)
+        self._label_smoothing = label_smoothing
+        self._class_weights = self._checked_weights(class_weights)
+        self.metrics = self._checked_metrics(metrics)
+        self._model_options = {
+            "dropout": dropout,
+            "frozen_layers": frozen_layers,
+            "gradient_checkpointing": gradient_checkpointing,
+        }
+
+    def _check_labels(self) -> None:
+        fewest = self._objective.fewest_labels
+        if len(self.labels) < fewest or (self.labels and not fewest):
+            expected = f"at least {fewest} label(s)" if fewest else "no labels"
+            raise InputError(
+                f"expected {expected} for {self.problem}. Received: "
+                f"{len(self.labels)}: {', '.join(self.labels)}"
+            )
+
+    def _check_smoothing(self, label_smoothing: float) -> None:
+        if not 0 <= label_smoothing <= 1:
+            raise InputError(
+                "expected --label_smoothing from 0 to 1. Received: "
+                f"{label_smoothing}"
+            )
+        if label_smoothing and self.problem == "regression":
+            raise InputError(
+                "expected no --label_smoothing for regression, which has no "
+                f"classes. Received: {label_smoothing}"
+            )
+
+    def _checked_weights(
+        self, class_weights: Sequence[float] | None
+    ) -> np.ndarray | None:
+        if class_weights is None:
+            return None
+        if self.problem != "single_label":
+            raise InputError(
+                "expected class weights for single_label problems alone. "
+                f"Received: {len(class_weights)} of them for {self.problem}"
+            )
+        weights = np.asarray(class_weights, np.float32)
+        is_sane = np.isfinite(weights).all() and (weights >= 0).all()
+        if (
+            weights.shape != (len(self.labels),)
+            or not is_sane
+            or not weights.any()
+        ):
+            raise InputError(
+                f"expected {len(self.labels)} class weights, one for each of "
+                f"{', '.join(self.labels)}, not negative and not all 0. "
+                f"Received: {', '.join(map(str, class_weights))}"
+            )
+        return weights
+
+    def _checked_metrics(self, metrics: Sequence[str]) -> tuple[str, ...]:
+        objective = self._objective
+        scores.check(metrics, objective.metrics + objective.more_metrics)
+        return tuple(dict.fromkeys([*objective.metrics, *metrics]))
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        return ("label_loss",)
+
+    def build_model(self) -> keras.Model:
+        model = BertClassifier(
+            self.config, max(1, len(self.labels)), **self._model_options
+        )
+        model.build()
+        return model
+
+    def loss_weights(self, features: Mapping) -> dict:
+        label_ids = features["label_ids"]
+        if self._class_weights is None:
+            weights = ops.ones(ops.shape(label_ids)[:1])
+        else:
+            weights = ops.take(self._class_weights, label_ids)
+        return {"label_loss": weights}
+
+    def losses(self, features: Mapping, outputs: Mapping) -> dict:
+        """See `Task`; source: `create_model` of `run_classifier.py`."""
+        loss = self._objective.loss(
+            features["label_ids"], outputs["logits"], self._label_smoothing
+        )
+        return {"label_loss": loss * self.loss_weights(features)["label_loss"]}
+
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        """Logits, labels, and the loss without weights and smoothing."""
+        label_ids, logits = features["label_ids"], outputs["logits"]
+        return {
+            "logits": logits,
+            "label_ids": label_ids,
+            "loss": self._objective.loss(label_ids, logits, 0.0),
+        }
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """See `predictions.probabilities`: float32 [n, C] or, numbers, [n]."""
+        return answers.probabilities(self.problem, logits)
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Metrics and losses; keys of the original.
+
+        Source: `metric_fn` of `run_classifier.py`. `eval_loss` is the mean
+        over the examples. `loss` is what TensorFlow 1 added: the mean over the
+        batches of their means, a short last one counting as much as any.
+        Here, the batches of `eval_batch_size` examples in the order of the
+        file, however they were batched to be computed.
+        """
+        label_ids = predictions["label_ids"]
+        values = self.probabilities(predictions["logits"])
+        decided = answers.decide(self.problem, values)
+        if self._objective is _ONE_OF_SEVERAL:
+            self._warn_of_one_class(label_ids, decided)
+        measured = scores.compute(self.metrics, label_ids, decided)
+        loss = np.asarray(predictions["loss"], np.float64)
+        return {
+            **{f"eval_{name}": value for name, value in measured.items()},
+            "eval_loss": float(loss.mean()),
+            "loss": mean_of_batch_means(loss, self.eval_batch_size),
+        }
+
+    def _warn_of_one_class(
+        self, label_ids: np.ndarray, decided: np.ndarray
+    ) -> None:
+        num_classes = len(np.unique(label_ids))
+        if num_classes > 1 and len(np.unique(decided)) == 1:
+            logging.warning(
+                "All %d examples are predicted to be %r; their labels are of "
+                "%d classes. The model tells nothing apart: try a lower "
+                "--learning_rate, more --num_train_epochs, or another "
+                "--random_seed",
+                len(decided),
+                self.labels[decided[0]],
+                num_classes,
+            )
+
+
+def mean_of_batch_means(values: np.ndarray, batch_size: int) -> float:
+    """The mean of the means of each `batch_size` values, [n] -> a number.
+
+    mean_of_batch_means([1, 3, 8], 2) is (2 + 8) / 2.
+    """
+    starts = np.arange(0, len(values), batch_size)
+    counts = np.diff([*starts, len(values)])
+    return float(np.mean(np.add.reduceat(values, starts) / counts))
+
+
+def balanced_class_weights(
+    label_ids: np.ndarray, num_labels: int
+) -> np.ndarray:
+    """Weights with which every class counts equally.
+
+    Source: "balanced" of scikit-learn, n / (C * count). A class without
+    examples is not counted in C, and its weight is 0.
+
+    Args:
+      label_ids: The classes of the training examples, integers [n].
+      num_labels: How many classes there are.
+
+    Returns:
+      Float64 [num_labels]. Their mean over the examples is 1.
+    """
+    counts = np.bincount(label_ids, minlength=num_labels)
+    total = len(label_ids) / max(1, np.count_nonzero(counts))
+    return np.where(counts > 0, total / np.maximum(counts, 1), 0.0)

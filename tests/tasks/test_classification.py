@@ -1,0 +1,418 @@
+"""Fine-tuning on texts: losses by hand, scores, and runs of a tiny model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.utils.class_weight import compute_class_weight
+
+from bert_tf.config import BertConfig
+from bert_tf.data.schema import classification_schema
+from bert_tf.errors import InputError
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.tasks.classification import (
+    ClassificationTask,
+    balanced_class_weights,
+    mean_of_batch_means,
+)
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.optimization import AdamWeightDecay
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.step import TrainingStep
+
+B, S, C, V = 5, 7, 3, 23
+LABELS = ("no", "maybe", "yes")
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=11,
+    max_position_embeddings=S,
+    type_vocab_size=2,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+LOGITS = np.random.default_rng(4).normal(size=(B, C)).astype("float32")
+LABEL_IDS = {
+    "single_label": np.array([2, 0, 1, 2, 2], "int32"),
+    "multi_label": np.array(
+        [[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]], "int32"
+    ),
+    "regression": np.array([0.5, -1.0, 4.25, 0.0, 5.0], "float32"),
+}
+PROBLEMS = tuple(LABEL_IDS)
+
+
+def make(problem="single_label", labels=LABELS, metrics=(), **options):
+    if problem == "regression":
+        labels = ()
+    schema = classification_schema(S, problem, len(labels))
+    return ClassificationTask(
+        CONFIG, schema, problem, labels, metrics, **options
+    )
+
+
+def as_arrays(tensors) -> dict[str, np.ndarray]:
+    return {k: keras.ops.convert_to_numpy(v) for k, v in tensors.items()}
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def loss_by_hand(problem) -> np.ndarray:
+    """Without weights and smoothing, [B]."""
+    label_ids = LABEL_IDS[problem]
+    if problem == "regression":
+        return (LOGITS[:, 0] - label_ids) ** 2
+    if problem == "multi_label":
+        yes = 1 / (1 + np.exp(-LOGITS))
+        right = np.where(label_ids == 1, yes, 1 - yes)
+        return -np.log(right).mean(axis=1)
+    return -log_softmax(LOGITS)[np.arange(B), label_ids]
+
+
+def losses(task) -> tuple[np.ndarray, np.ndarray]:
+    """The training loss of each example and its weight."""
+    features = {"label_ids": LABEL_IDS[task.problem]}
+    outputs = {"logits": LOGITS}
+    [loss] = as_arrays(task.losses(features, outputs)).values()
+    [weight] = as_arrays(task.loss_weights(features)).values()
+    return loss, weight
+
+
+def kept(task, label_ids=None, logits=LOGITS) -> dict[str, np.ndarray]:
+    if label_ids is None:
+        label_ids = LABEL_IDS[task.problem]
+    features = {"label_ids": np.asarray(label_ids)}
+    return as_arrays(task.predictions(features, {"logits": logits}))
+
+
+# Losses.
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_losses_by_hand(problem):
+    loss, weight = losses(make(problem))
+    np.testing.assert_allclose(loss, loss_by_hand(problem), rtol=1e-5)
+    assert weight.tolist() == [1] * B
+    assert loss.dtype == weight.dtype == np.float32
+
+
+def test_class_weights_by_hand():
+    class_weights = [0.5, 0.0, 3.0]
+    loss, weight = losses(make(class_weights=class_weights))
+    assert weight.tolist() == [3.0, 0.5, 0.0, 3.0, 3.0]
+    np.testing.assert_allclose(
+        loss, loss_by_hand("single_label") * weight, rtol=1e-5
+    )
+
+
+def test_class_weights_are_those_of_keras():
+    """There, too, the mean of a weighted batch divides by the weights."""
+    loss, weight = losses(make(class_weights=[0.5, 2.0, 3.0]))
+    measure = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    )
+    theirs = measure(LABEL_IDS["single_label"], LOGITS, sample_weight=weight)
+    assert loss.sum() / weight.sum() == pytest.approx(float(theirs), rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
+def test_label_smoothing_by_hand(smoothing):
+    loss, _ = losses(make(label_smoothing=smoothing))
+    one_hot = np.eye(C)[LABEL_IDS["single_label"]]
+    target = (1 - smoothing) * one_hot + smoothing / C
+    expected = -(target * log_softmax(LOGITS)).sum(1)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_label_smoothing_of_several_labels_by_hand():
+    loss, _ = losses(make("multi_label", label_smoothing=0.2))
+    yes = 1 / (1 + np.exp(-LOGITS))
+    target = np.where(LABEL_IDS["multi_label"] == 1, 0.9, 0.1)
+    expected = -(target * np.log(yes) + (1 - target) * np.log(1 - yes))
+    np.testing.assert_allclose(loss, expected.mean(1), rtol=1e-5)
+
+
+def test_what_is_evaluated_is_neither_weighted_nor_smoothed():
+    task = make(label_smoothing=0.3, class_weights=[1, 2, 0])
+    np.testing.assert_allclose(
+        kept(task)["loss"], loss_by_hand("single_label"), rtol=1e-5
+    )
+
+
+# Scores.
+
+
+def test_scores_of_one_label_by_hand():
+    task = make(metrics=["macro_f1"], eval_batch_size=2)
+    predictions = kept(task)
+    scores = task.score(predictions)
+    assert list(scores) == [
+        "eval_accuracy",
+        "eval_macro_f1",
+        "eval_loss",
+        "loss",
+    ]
+    right = LOGITS.argmax(1) == LABEL_IDS["single_label"]
+    assert scores["eval_accuracy"] == pytest.approx(right.mean())
+    loss = loss_by_hand("single_label")
+    assert scores["eval_loss"] == pytest.approx(loss.mean(), rel=1e-5)
+    means = [loss[:2].mean(), loss[2:4].mean(), loss[4]]
+    assert scores["loss"] == pytest.approx(np.mean(means), rel=1e-5)
+    assert scores["loss"] != pytest.approx(scores["eval_loss"], rel=1e-3)
+    assert all(type(value) is float for value in scores.values())
+
+
+def test_scores_of_several_labels_by_hand():
+    task = make("multi_label")
+    scores = task.score(kept(task))
+    right = (LOGITS > 0) == LABEL_IDS["multi_label"]
+    assert scores["eval_exact_match"] == pytest.approx(right.all(1).mean())
+    assert {"eval_micro_f1", "eval_macro_f1", "loss"} <= scores.keys()
+
+
+def test_scores_of_numbers_by_hand():
+    task = make("regression")
+    scores = task.score(kept(task))
+    expected = np.corrcoef(LOGITS[:, 0], LABEL_IDS["regression"])[0, 1]
+    assert scores["eval_pearson"] == pytest.approx(expected)
+    assert list(scores) == [
+        "eval_pearson",
+        "eval_spearman",
+        "eval_loss",
+        "loss",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "expected"), [(1, 4.0), (2, 5.0), (3, 4.0), (100, 4.0)]
+)
+def test_mean_of_batch_means(batch_size, expected):
+    assert mean_of_batch_means(np.array([1.0, 3, 8]), batch_size) == expected
+
+
+def test_the_original_weighs_a_short_last_batch_as_any():
+    """MRPC's development set has 408 = 51 * 8 examples: there they agree."""
+    losses = np.random.default_rng(2).random(408)
+    assert mean_of_batch_means(losses, 8) == pytest.approx(losses.mean())
+    assert mean_of_batch_means(losses, 32) != pytest.approx(losses.mean())
+
+
+def test_warns_where_one_class_is_all_that_is_predicted(caplog):
+    task = make()
+    always_yes = np.tile(np.array([[0.0, 0.0, 1.0]], "float32"), [B, 1])
+    task.score(kept(task, logits=always_yes))
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    for part in ("All 5 examples", "'yes'", "3 classes", "--learning_rate"):
+        assert part in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("label_ids", "logits"),
+    [
+        (LABEL_IDS["single_label"], LOGITS),
+        ([2, 2], np.zeros([2, C], "float32")),
+    ],
+)
+def test_does_not_warn_without_cause(caplog, label_ids, logits):
+    task = make()
+    task.score(kept(task, label_ids, logits))
+    assert not caplog.records
+
+
+def test_probabilities_are_those_of_the_problem():
+    np.testing.assert_allclose(
+        make().probabilities(LOGITS).sum(1), np.ones(B), rtol=1e-6
+    )
+    assert make("regression").probabilities(LOGITS).shape == (B,)
+
+
+# Class weights.
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    label_ids = np.array([0, 1, 1, 2, 2, 2, 2])
+    weights = balanced_class_weights(label_ids, 3)
+    assert weights.tolist() == pytest.approx([7 / 3, 7 / 6, 7 / 12])
+    classes = np.arange(3)
+    theirs = compute_class_weight("balanced", classes=classes, y=label_ids)
+    np.testing.assert_allclose(weights, theirs)
+
+
+def test_a_class_without_examples_changes_no_other_weight():
+    weights = balanced_class_weights(np.array([0, 2, 2, 2]), 4)
+    assert weights.tolist() == [2.0, 0.0, 2 / 3, 0.0]
+    make(labels=("a", "b", "c", "d"), class_weights=weights)
+
+
+# What does not fit.
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "message"),
+    [
+        ("single_label", {"class_weights": [1, 2]}, "3 class weights"),
+        ("single_label", {"class_weights": [1, -2, 1]}, "not negative"),
+        ("single_label", {"class_weights": [0, 0, 0]}, "not all 0"),
+        ("single_label", {"class_weights": [1, 1, float("nan")]}, "nan"),
+        ("multi_label", {"class_weights": [1, 2, 3]}, "single_label"),
+        ("regression", {"class_weights": [1]}, "for regression"),
+        ("single_label", {"label_smoothing": 1.5}, "from 0 to 1"),
+        ("single_label", {"label_smoothing": -0.1}, "from 0 to 1"),
+        ("single_label", {"label_smoothing": float("nan")}, "from 0 to 1"),
+        ("regression", {"label_smoothing": 0.1}, "no --label_smoothing"),
+        ("single_label", {"labels": ("a",)}, "at least 2 label"),
+        ("single_label", {"metrics": ["bleu"]}, "accuracy, f1, macro_f1"),
+        ("single_label", {"metrics": ["pearson"]}, "'pearson'"),
+        ("regression", {"metrics": ["accuracy"]}, "pearson, spearman"),
+    ],
+)
+def test_tells_what_does_not_fit(problem, options, message):
+    with pytest.raises(InputError, match=message):
+        make(problem, **options)
+
+
+@pytest.mark.parametrize("problem", ["multiple_choice", "ranking"])
+def test_another_problem_is_not_for_this_task(problem):
+    with pytest.raises(InputError, match=f"multi_label, .*: '{problem}'"):
+        ClassificationTask(CONFIG, (), problem, LABELS)
+
+
+def test_several_labels_are_at_least_one():
+    with pytest.raises(InputError, match="at least 1 label"):
+        ClassificationTask(CONFIG, (), "multi_label", ())
+
+
+def test_numbers_have_no_labels():
+    with pytest.raises(InputError, match="no labels"):
+        ClassificationTask(CONFIG, (), "regression", LABELS)
+
+
+# Models.
+
+
+@pytest.mark.parametrize(
+    ("problem", "width"), [*zip(PROBLEMS, [C, C, 1], strict=True)]
+)
+def test_the_model_has_the_originals_head(problem, width):
+    options = {"frozen_layers": ("embeddings",), "dropout": 0.25}
+    model = make(problem, **options).build_model()
+    variables = checkpoint_variables(model)
+    assert variables["output_weights"].shape == (width, CONFIG.hidden_size)
+    assert variables["output_bias"].shape == (width,)
+    assert not variables["bert/embeddings/word_embeddings"].trainable
+    assert model.dropout.rate == 0.25
+
+
+def examples(problem, count) -> dict[str, np.ndarray]:
+    """Texts at random; labels of any kind."""
+    random = np.random.default_rng(6)
+    label_ids = {
+        "single_label": random.integers(0, C, count).astype("int32"),
+        "multi_label": random.integers(0, 2, [count, C]).astype("int32"),
+        "regression": random.uniform(0, 3, count).astype("float32"),
+    }
+    return {
+        "input_ids": random.integers(0, V, [count, S]).astype("int32"),
+        "input_mask": np.ones([count, S], "int32"),
+        "segment_ids": np.zeros([count, S], "int32"),
+        "label_ids": label_ids[problem],
+        "is_real_example": np.ones(count, "int32"),
+    }
+
+
+@pytest.fixture
+def eagerly():
+    """Nothing is traced: faster where there is one step alone."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def one_step(task, features, micro_batches):
+    """What a step recorded, and Adam's moments after it."""
+    keras.utils.set_random_seed(5)
+    model = task.build_model()
+    optimizer = AdamWeightDecay(0.01)
+    optimizer.build(model.trainable_variables)
+    strategy = tf.distribute.get_strategy()
+    step = TrainingStep(
+        task, model, optimizer, strategy, micro_batches=micro_batches
+    )
+    count = len(features["input_ids"])
+    data = tf.data.Dataset.from_tensor_slices(features).batch(count)
+    records = as_arrays(step.run(iter(data), tf.constant(1)))
+    slots = optimizer.slot_variables().items()
+    return records, {name: slot.numpy() for name, slot in slots}
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_weighted_batches_are_one_batch_however_they_are_cut():
+    """Each part of the batch has classes, and so weights, of its own."""
+    features = examples("single_label", 6)
+    features["label_ids"] = np.array([0, 0, 1, 1, 2, 2], "int32")
+    task = make(class_weights=[9.0, 1.0, 0.1], label_smoothing=0.1, dropout=0.0)
+    whole, moments = one_step(task, features, 1)
+    parts, others = one_step(task, features, 3)
+    assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+    assert parts["label_loss"] == pytest.approx(whole["loss"], rel=1e-5)
+    for name, moment in moments.items():
+        np.testing.assert_allclose(
+            others[name], moment, rtol=1e-3, atol=1e-7, err_msg=name
+        )
+
+
+def training_data(features):
+    def make_data(batch_size, num_shards, shard, start_example):
+        data = tf.data.Dataset.from_tensor_slices(features).repeat()
+        return data.skip(start_example).batch(batch_size)
+
+    return make_data
+
+
+def evaluation_data(features):
+    def make_data(batch_size, num_shards, shard):
+        count = len(features["input_ids"])
+        index = np.arange(count, dtype="int32")
+        data = {**features, "example_index": index}
+        return tf.data.Dataset.from_tensor_slices(data).batch(
+            batch_size, drop_remainder=True
+        )
+
+    return make_data
+
+
+def learn(task, features, folder) -> tuple[dict, dict]:
+    """Scores before and after a training on 8 examples."""
+    config = TrainingConfig(
+        train_batch_size=8,
+        eval_batch_size=4,
+        learning_rate=0.01,
+        num_train_steps=80,
+        num_warmup_steps=5,
+        weight_decay_rate=0.0,
+        random_seed=1,
+        jit_compile=False,
+    )
+    strategy = tf.distribute.get_strategy()
+    estimator = Estimator(task, strategy, config, str(folder))
+    data = evaluation_data(features)
+    before = estimator.evaluate(data)
+    estimator.train(training_data(features))
+    return before, estimator.evaluate(data)
+
+
+@pytest.mark.parametrize(
+    ("problem", "metric"),
+    [*zip(PROBLEMS, ["accuracy", "exact_match", "spearman"], strict=True)],
+)
+def test_learns_eight_examples_by_heart(problem, metric, tmp_path):
+    before, after = learn(make(problem), examples(problem, 8), tmp_path)
+    assert after["eval_loss"] < 0.1 * before["eval_loss"]
+    assert after["loss"] == pytest.approx(after["eval_loss"])
+    assert after[f"eval_{metric}"] > 0.9
+    assert after["global_step"] == 80
