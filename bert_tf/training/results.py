@@ -1,5 +1,7 @@
-"""The file that says how good a model is."""
+"""The files that say how good a model is."""
 
+import json
+import math
 from collections.abc import Mapping
 
 from absl import logging
@@ -22,3 +24,27 @@ def write_results(path: str, metrics: Mapping[str, float]) -> None:
     logging.info("***** Eval results *****")
     for line in lines:
         logging.info("  %s", line)
+
+
+def write_json(path: str, metrics: Mapping[str, float]) -> None:
+    """Writes `eval_results.json`: one object, sorted by name.
+
+    JSON has no word for what is not a number or infinite: such a value, the
+    correlation with a constant say, is null.
+
+    Args:
+      path: The file; it appears as a whole.
+      metrics: Dict from name to number.
+
+    Raises:
+      InputError: It could not be written.
+    """
+    values = {name: _json_number(metrics[name]) for name in sorted(metrics)}
+    files.write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def _json_number(value: float) -> float | int | None:
+    """NumPy's numbers become Python's, of the digits that they show."""
+    if not math.isfinite(value):
+        return None
+    return json.loads(str(value))

@@ -1,11 +1,12 @@
-"""`eval_results.txt` as the original writes it."""
+"""`eval_results.txt` as the original writes it, and the same as JSON."""
 
+import json
 import os
 import re
 
 import numpy as np
 
-from bert_tf.training.results import write_results
+from bert_tf.training.results import write_json, write_results
 
 METRICS = {
     "next_sentence_loss": 0.5,
@@ -46,3 +47,22 @@ def test_the_originals_file_has_the_same_shape(tmp_path, shared_data):
     assert [line.split()[0] for line in ours] == [
         line.split()[0] for line in theirs
     ]
+
+
+def test_json_holds_the_same_numbers(tmp_path):
+    path = tmp_path / "eval_results.json"
+    write_json(str(path), METRICS)
+    values = json.loads(path.read_text())
+    assert list(values) == sorted(METRICS)
+    assert {name: str(value) for name, value in values.items()} == {
+        name: str(value) for name, value in METRICS.items()
+    }
+    assert values["masked_lm_loss"] == 10.166912
+    assert type(values["global_step"]) is int
+
+
+def test_json_has_no_word_for_what_is_no_number(tmp_path):
+    path = tmp_path / "eval_results.json"
+    values = {"b": float("nan"), "a": np.float64("inf"), "c": np.int64(3)}
+    write_json(str(path), values)
+    assert path.read_bytes() == b'{\n  "a": null,\n  "b": null,\n  "c": 3\n}\n'
