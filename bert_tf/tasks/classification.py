@@ -77,7 +77,7 @@ OBJECTIVES = {
         _sigmoid_loss,
         ("exact_match", "micro_f1", "macro_f1"),
         ("accuracy",),
-        1,
+        2,
     ),
     "regression": Objective(_squared_error, ("pearson", "spearman"), (), 0),
 }
@@ -149,9 +149,9 @@ class ClassificationTask(Task):
         fewest = self._objective.fewest_labels
         if len(self.labels) < fewest or (self.labels and not fewest):
             expected = f"at least {fewest} label(s)" if fewest else "no labels"
+            received = ", ".join(self.labels) or "none"
             raise InputError(
-                f"expected {expected} for {self.problem}. Received: "
-                f"{len(self.labels)}: {', '.join(self.labels)}"
+                f"expected {expected} for {self.problem}. Received: {received}"
             )
 
     def _check_smoothing(self, label_smoothing: float) -> None:

@@ -282,9 +282,11 @@ def test_another_problem_is_not_for_this_task(problem):
         ClassificationTask(CONFIG, (), problem, LABELS)
 
 
-def test_several_labels_are_at_least_one():
-    with pytest.raises(InputError, match="at least 1 label"):
-        ClassificationTask(CONFIG, (), "multi_label", ())
+@pytest.mark.parametrize("labels", [(), ("a",)])
+def test_several_labels_are_at_least_two(labels):
+    """One label, there or not, is a single_label problem."""
+    with pytest.raises(InputError, match="at least 2 label"):
+        ClassificationTask(CONFIG, (), "multi_label", labels)
 
 
 def test_numbers_have_no_labels():
