@@ -1,10 +1,11 @@
 """One function over many tasks, in this process or in several.
 
 The workers are fresh interpreters ("spawn"): nothing of this process leaks
-into them, and they import what the function needs and nothing else, so that
-they start in a fraction of a second. Results come in the order of the tasks
-and few tasks are under way at a time: neither the number of workers nor the
-length of the job shows in the output or in the memory used.
+into them, and they import what the function needs and nothing else, not even
+the script that runs here, so that they start in a fraction of a second.
+Results come in the order of the tasks and few tasks are under way at a time:
+neither the number of workers nor the length of the job shows in the output or
+in the memory used.
 """
 
 import collections
@@ -13,7 +14,9 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
@@ -68,8 +71,9 @@ class Pool:
 
         Args:
           tasks: Read lazily, a few tasks ahead of the results.
-          function: Pure and picklable: a module's function or a
-            `functools.partial` of one. Its exceptions are raised here.
+          function: Pure and picklable: a function of a module other than
+            `__main__`, or a `functools.partial` of one. Its exceptions are
+            raised here.
 
         Raises:
           InputError: A worker was killed, most often for lack of memory.
@@ -88,7 +92,7 @@ class Pool:
         pending = collections.deque()
         try:
             for task in tasks:
-                with _signals_blocked():
+                with _signals_blocked(), _script_hidden():
                     pending.append(self._executor.submit(function, task))
                 if len(pending) == TASKS_PER_WORKER * self._num_workers:
                     yield pending.popleft().result()
@@ -114,6 +118,21 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _script_hidden() -> Iterator[None]:
+    """Starts workers that do not import the script that runs here.
+
+    `multiprocessing` has them do so, for functions that the script defines.
+    One that trains imports TensorFlow, which takes longer than most jobs.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _end_with_parent() -> None:

@@ -174,3 +174,32 @@ def test_workers_end_when_the_program_is_stopped(number):
     if number != signal.SIGKILL:
         assert program.returncode == 128 + number
         assert said == ""
+
+
+SCRIPT = """
+import __main__
+import test_jobs
+from bert_tf.data import jobs
+with open(__file__ + ".log", "a") as log:
+    log.write("imported\\n")
+if __name__ == "__main__":
+    with jobs.Pool(2) as pool:
+        print(len(set(pool.run(range(8), test_jobs.process_id))))
+    assert __main__.__file__ == __file__
+"""
+
+
+def test_workers_do_not_import_the_script(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    folder = pathlib.Path(__file__).parent
+    path = os.pathsep.join([str(folder), str(folder.parent.parent)])
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert int(done.stdout) in (1, 2), done.stderr
+    log = tmp_path / "script.py.log"
+    assert log.read_text() == "imported\n"
