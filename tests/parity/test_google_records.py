@@ -14,9 +14,9 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from bert_tf.data import records
-from bert_tf.data.encoding import encode_batch
+from bert_tf.data.examples import Example
+from bert_tf.data.features import Encoding, write_features
 from bert_tf.data.schema import classification_schema, pretraining_schema
-from bert_tf.text.packing import pack
 from bert_tf.text.wordpiece import FullTokenizer
 
 SCHEMA = classification_schema(128)
@@ -27,19 +27,9 @@ def tokenizer(shared_data):
     return FullTokenizer(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
 
 
-def features_of(rows, tokenizer):
-    """A batch of MRPC: the class in column 0, the pair in columns 3 and 4."""
-    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    batch = {f.name: np.zeros((len(rows), *f.shape), int) for f in SCHEMA}
-    batch["label_ids"][:] = [int(row[0]) for row in rows]
-    batch["is_real_example"][:] = 1
-    for index, row in enumerate(rows):
-        pair = map(tokenizer.encode, row[3:5])
-        ids, segments = pack(*pair, 128, cls_id, sep_id)
-        batch["input_ids"][index, : len(ids)] = ids
-        batch["segment_ids"][index, : len(ids)] = segments
-        batch["input_mask"][index, : len(ids)] = 1
-    return batch
+def example_of(row):
+    """A row of MRPC: the class in column 0, the pair in columns 3 and 4."""
+    return Example("", row[3], row[4], label=row[0])
 
 
 def rows_of(path):
@@ -91,23 +81,29 @@ def entries(example):
     ("split", "file", "count"),
     [("train", "train.tf_record", 3668), ("dev", "eval.tf_record", 408)],
 )
-def test_mrpc(shared_data, tokenizer, fidelity, split, file, count):
+def test_mrpc(shared_data, tokenizer, fidelity, tmp_path, split, file, count):
     path = shared_data / "google_bert_outputs" / "mrpc" / file
     rows = rows_of(shared_data / "glue" / "MRPC" / f"{split}.tsv")
-    theirs, ours = serialized(path), features_of(rows, tokenizer)
+    vocab = tuple(tokenizer.vocab)
+    encoding = Encoding(vocab, True, None, 128, "single_label", ("0", "1"))
+    written = str(tmp_path / file)
+    assert write_features(written, list(map(example_of, rows)), encoding)
+    theirs, ours = serialized(path), serialized(written)
     assert len(theirs) == len(rows) == count
-    assert records.check_first_record(str(path), SCHEMA)
+    assert records.check_first_record(str(path), encoding.schema)
     expected = parse(SCHEMA, theirs)
     wrong = [
         (values != expected[name]).reshape(count, -1).any(axis=1)
-        for name, values in ours.items()
+        for name, values in parse(SCHEMA, ours).items()
     ]
     check = f"records: MRPC {split}: of Google's {count:,} records"
     fidelity(f"{check}, those with other values", np.any(wrong, 0).sum(), 0)
-    pairs = zip(encode_batch(SCHEMA, ours), theirs, strict=True)
     fidelity(
         f"{check}, those with other bytes (the order of the map aside)",
-        sum(entries(mine) != entries(other) for mine, other in pairs),
+        sum(
+            entries(mine) != entries(other)
+            for mine, other in zip(ours, theirs, strict=True)
+        ),
         0,
     )
 
