@@ -55,7 +55,7 @@ test-slow: venv  ## the tests marked slow
 
 test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without TensorFlow
 	KERAS_BACKEND=jax "$(VENV)-jax/bin/python" -m pytest \
-	tests/backends tests/parity tests/test_examples.py::test_jax_training \
+	tests/backends tests/parity tests/test_example_programs.py::test_jax_training \
 	$(PYTEST_ARGS)
 
 test-torch: $(VENV)-torch/.installed  ## the same on PyTorch, beside transformers
