@@ -1,0 +1,256 @@
+"""`DataSet`: which files of a folder are training, development and test set.
+
+A split has one part, or several (MNLI's matched and mismatched sets). A part
+is one file, or another that serves as well, described by `Source`s.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf import files
+from bert_tf.data.delimited import read_tsv
+from bert_tf.data.examples import Example
+from bert_tf.errors import InputError
+from bert_tf.tasks.labels import Target
+from bert_tf.tasks.layouts import Column, Layout
+from bert_tf.tasks.reading import Reading, read_examples
+
+# What the splits are called, and in messages.
+SPLITS = {"train": "training", "dev": "development", "test": "test"}
+
+# A message lists no more files than that.
+_MAX_FILES = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file that examples can be read from.
+
+    Attributes:
+      name: Its path, in the folder of the data set or absolute.
+      layout: Which column holds what.
+      listing: A file beside it, of the keys of some rows; see `Layout.key`.
+      is_listed: Whether the rows of the listing are meant, or all others.
+      skip_malformed: For an official file that has broken rows.
+      note: What to tell when it is used.
+    """
+
+    name: str
+    layout: Layout[Column]
+    listing: str | None = None
+    is_listed: bool = False
+    skip_malformed: bool = False
+    note: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Where a part comes from.
+
+    Attributes:
+      sources: The first one that exists is read.
+      suffix: What it adds to the names of results.
+      submission: Its file in a submission to the GLUE leaderboard.
+      optional: Whether a folder may lack it.
+    """
+
+    sources: tuple[Source, ...]
+    suffix: str = ""
+    submission: str | None = None
+    optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a split, found but not yet read.
+
+    Attributes:
+      suffix: What it adds to the names of results: "", or "_mismatched".
+      files: The files that it is read from.
+      reading: What else decides on the examples, as JSON has it.
+      submission: Its file in a submission to the GLUE leaderboard.
+    """
+
+    suffix: str
+    files: tuple[str, ...]
+    reading: dict[str, Any]
+    submission: str | None
+    _read: Callable[[], list[Example]] = dataclasses.field(repr=False)
+
+    def read(self) -> list[Example]:
+        """Reads the examples.
+
+        Raises:
+          InputError: A file or a row of it is not as expected.
+        """
+        return self._read()
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """A task's data.
+
+    Attributes:
+      name: The task's name.
+      target: What its labels are.
+      metrics: Names in `bert_tf.metrics.METRICS`, the deciding one first.
+      train: Where the training set is from.
+      dev: Where the development set is from.
+      test: Where the test set is from; its labels may be missing.
+      model_of: The task whose model answers: its own, but for AX.
+      language: The one that is read, where files hold several.
+      train_language: What stands for `{train_language}` in a file's name.
+      skip_malformed: Leave rows out that have the wrong number of columns.
+    """
+
+    name: str
+    target: Target
+    metrics: tuple[str, ...]
+    train: tuple[Plan, ...] = ()
+    dev: tuple[Plan, ...] = ()
+    test: tuple[Plan, ...] = ()
+    model_of: str = ""
+    language: str = ""
+    train_language: str = ""
+    skip_malformed: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.model_of:
+            object.__setattr__(self, "model_of", self.name)
+
+    @property
+    def problem(self) -> str:
+        """One of `bert_tf.data.examples.PROBLEMS`."""
+        return self.target.problem
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Their names in the order of their numbers; () for regression."""
+        return self.target.labels
+
+    def split(self, split: str, data_dir: str) -> list[Part]:
+        """Finds the files of a split.
+
+        Args:
+          split: "train", "dev" or "test".
+          data_dir: The folder of the data set.
+
+        Returns:
+          At least one part.
+
+        Raises:
+          InputError: A file is missing, or the task has no such split.
+        """
+        if split not in SPLITS:
+            raise ValueError(
+                f"Expected one of {list(SPLITS)}. Received: {split!r}"
+            )
+        plans: tuple[Plan, ...] = getattr(self, split)
+        if not plans:
+            raise InputError(
+                f"Expected a split that {self.name} has. Received: "
+                f"{split!r}; a model of {self.model_of} answers its test set"
+            )
+        parts = [self._part(plan, split, data_dir) for plan in plans]
+        return [part for part in parts if part]
+
+    def _part(self, plan: Plan, split: str, data_dir: str) -> Part | None:
+        for source in plan.sources:
+            path = self._path(source, data_dir)
+            if files.exists(path):
+                return self._found(plan, source, split, path)
+        names = [
+            os.path.basename(self._path(s, data_dir)) for s in plan.sources
+        ]
+        if plan.optional:
+            logging.info(
+                "No %s in %s: going on without", " or ".join(names), data_dir
+            )
+            return None
+        raise self._missing(plan, split, data_dir)
+
+    def _path(self, source: Source, data_dir: str) -> str:
+        name = source.name.replace("{train_language}", self.train_language)
+        return name if files.is_remote(name) else os.path.join(data_dir, name)
+
+    def _found(self, plan: Plan, source: Source, split: str, path: str) -> Part:
+        if source.note:
+            logging.info("%s: %s", path, source.note)
+        reading = Reading(
+            source.layout,
+            self.target,
+            is_labelled=split != "test",
+            skip_malformed=source.skip_malformed or self.skip_malformed,
+            language=(
+                None if source.layout.language is None else self.language
+            ),
+        )
+        paths, described = [path], reading.as_dict()
+        if source.listing:
+            paths.append(_listing(path, source.listing))
+            described["is_listed"] = source.is_listed
+
+        def read() -> list[Example]:
+            return _read_part(reading, *paths, is_listed=source.is_listed)
+
+        return Part(plan.suffix, tuple(paths), described, plan.submission, read)
+
+    def _missing(self, plan: Plan, split: str, data_dir: str) -> InputError:
+        folder = os.path.dirname(self._path(plan.sources[0], data_dir))
+        if not files.is_directory(folder):
+            folder = data_dir
+        wanted = [
+            os.path.relpath(self._path(source, data_dir), folder)
+            + (f" with {source.listing}" if source.listing else "")
+            for source in plan.sources
+        ]
+        return InputError(
+            f"Expected {' or '.join(wanted)} in {folder}, the "
+            f"{SPLITS[split]} set of {self.name}. Received: "
+            f"{_contents(folder)}"
+        )
+
+
+def _read_part(
+    reading: Reading, path: str, listing: str = "", *, is_listed: bool
+) -> list[Example]:
+    if not listing:
+        return read_examples(path, reading)
+    keys = {row.fields for row in read_tsv(listing)}
+    return read_examples(path, reading, lambda key: (key in keys) == is_listed)
+
+
+def _listing(path: str, name: str) -> str:
+    listing = os.path.join(os.path.dirname(path), name)
+    if not files.exists(listing):
+        raise InputError(
+            f"Expected {name} beside {path}, the rows of it that make the "
+            f"development set. Received: {_contents(os.path.dirname(path))}"
+        )
+    return listing
+
+
+def _contents(folder: str) -> str:
+    """What is in a folder, for a message."""
+    if not files.is_directory(folder):
+        return "no such folder"
+    names = sorted(files.listdir(folder))
+    if not names:
+        return "an empty folder"
+    more = len(names) - _MAX_FILES
+    shown = ", ".join(names[:_MAX_FILES])
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def only(*sources: Source, **arguments: Any) -> tuple[Plan, ...]:
+    """A split of one part, from the first of the sources that exists."""
+    return (Plan(sources, **arguments),)
+
+
+def named(names: Sequence[str], layout: Layout[Column]) -> tuple[Source, ...]:
+    """Sources of one layout, by several names."""
+    return tuple(Source(name, layout) for name in names)
