@@ -70,7 +70,7 @@ class Encoding:
         )
 
 
-class Features(NamedTuple):
+class Encoded(NamedTuple):
     """What becomes of some examples.
 
     Attributes:
@@ -150,7 +150,7 @@ def write_features(
     return reason is not None
 
 
-def make_features(examples: Sequence[Example], encoding: Encoding) -> Features:
+def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
     """Tokenizes, packs and pads examples.
 
     An example without a label has label 0, as in the original.
@@ -179,7 +179,7 @@ def make_features(examples: Sequence[Example], encoding: Encoding) -> Features:
         for feature in encoding.schema
     }
     is_cut = np.reshape([s.is_cut for s in sequences], [len(examples), -1])
-    return Features(batch, int(is_cut.any(axis=1).sum()))
+    return Encoded(batch, int(is_cut.any(axis=1).sum()))
 
 
 # ------------------------------------------------------------------ the cache
@@ -318,9 +318,9 @@ def _parts(
 
 def _make_part(encoding: Encoding, examples: Sequence[Example]) -> _Part:
     """A pure function of its arguments, for any process to run."""
-    features = make_features(examples, encoding)
-    serialized = records.encode_batch(encoding.schema, features.batch)
-    return _Part(records.frame(serialized), len(examples), features.num_cut)
+    encoded = make_features(examples, encoding)
+    serialized = records.encode_batch(encoding.schema, encoded.batch)
+    return _Part(records.frame(serialized), len(examples), encoded.num_cut)
 
 
 # --------------------------------------------------------------- the features

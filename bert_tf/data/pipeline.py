@@ -81,7 +81,7 @@ def training_dataset(
     examples = epochs.flat_map(lambda epoch: _epoch(files, seed, epoch))
     examples = examples.skip(rest).shard(num_shards, shard)
     batches = examples.batch(batch_size, drop_remainder=True)
-    return _finish(batches, _parser(schema, vocab_size))
+    return map_ahead(batches, _parser(schema, vocab_size))
 
 
 def evaluation_dataset(
@@ -131,9 +131,37 @@ def evaluation_dataset(
         .batch(batch_size, drop_remainder=True)
         .take(num_batches)
     )
-    return _finish(batches, _numbered(_parser(schema, vocab_size))).apply(
+    return map_ahead(batches, _numbered(_parser(schema, vocab_size))).apply(
         tf.data.experimental.assert_cardinality(num_batches)
     )
+
+
+def whole_file(
+    file: str,
+    schema: Schema,
+    *,
+    batch_size: int,
+    vocab_size: int | None = None,
+) -> tf.data.Dataset:
+    """Every example of one file once, in order, to be read as a whole.
+
+    Args:
+      file: A TFRecord file, compressed where the name ends in `.gz`.
+      schema: The features to parse; others in the file are ignored.
+      batch_size: The number of examples in each batch but the last.
+      vocab_size: As for `training_dataset`.
+
+    Returns:
+      Batches: a dict of tensors [b, *shape], int32 or float32.
+
+    Raises:
+      InputError: The file cannot be read, or its records do not fit.
+    """
+    sources = tf.data.Dataset.from_tensor_slices(
+        _sources(_non_empty([file], schema))
+    )
+    batches = sources.flat_map(_read).batch(batch_size)
+    return map_ahead(batches, _parser(schema, vocab_size))
 
 
 @contextlib.contextmanager
@@ -310,10 +338,15 @@ def _check_vocabulary(features: _Batch, vocab_size: int) -> None:
             )
 
 
-def _finish(
-    batches: tf.data.Dataset, parse: Callable[..., _Batch]
+def map_ahead(
+    batches: tf.data.Dataset, function: Callable[..., _Batch]
 ) -> tf.data.Dataset:
-    """Parses batches ahead of their use, without changing their order."""
+    """Makes batches ahead of their use, without changing their order.
+
+    Args:
+      batches: What they are made from.
+      function: Makes one from an element.
+    """
     options = tf.data.Options()
     options.deterministic = True
     # The thread that tunes sleeps for up to a minute at a time, and the end of
@@ -324,7 +357,7 @@ def _finish(
         tf.data.experimental.AutoShardPolicy.OFF
     )
     return (
-        batches.map(parse, tf.data.AUTOTUNE)
+        batches.map(function, tf.data.AUTOTUNE)
         .prefetch(tf.data.AUTOTUNE)
         .with_options(options)
     )
