@@ -40,7 +40,9 @@ def script(
     # Other tests may have defined the flags that scripts share.
     _remove_flags(
         flag.name
-        for flag in flags.FLAGS.flags_by_module_dict().get("bert_tf.flags", ())
+        for module, defined in flags.FLAGS.flags_by_module_dict().items()
+        for flag in defined
+        if module.startswith("bert_tf.")
     )
     before = set(flags.FLAGS)
     module = importlib.import_module(name)

@@ -57,7 +57,9 @@ FOR_ALL = {"errors", "files", "version"}
 WITH_TENSORFLOW = (
     "bert_tf.data.bucketing",
     "bert_tf.data.pipeline",
-    "bert_tf.fine_tuning",
+    "bert_tf.fine_tuning.flags",
+    "bert_tf.fine_tuning.inputs",
+    "bert_tf.fine_tuning.runs",
     "bert_tf.flags",
     "bert_tf.head_layers",
     "bert_tf.heads",

@@ -73,17 +73,34 @@ def claim(
             "expected --output_dir to be a folder, or new. Received: the file "
             f"{folder}"
         )
-    path = os.path.join(folder, FACTS)
     if overwrite and files.exists(folder):
         _remove_run(folder, keep)
-    if files.exists(path):
-        before = files.read_json(path)
+    before = _read(folder)
+    if before:
         _require_same(before.get("facts", {}), facts, folder)
         _tell_changes(before.get("settings", {}), settings, folder)
     files.makedirs(folder)
-    record = {"facts": dict(facts), "settings": dict(settings)}
+    _write(folder, {**before, "facts": facts, "settings": settings})
+
+
+def note_kept(folder: str, training: str) -> None:
+    """Notes in which folder the training lies whose model is kept."""
+    _write(folder, {**_read(folder), "kept": os.path.relpath(training, folder)})
+
+
+def kept(folder: str) -> str:
+    """The folder of that training: the output folder, or one of a trial."""
+    return os.path.normpath(os.path.join(folder, _read(folder).get("kept", "")))
+
+
+def _read(folder: str) -> dict[str, Any]:
+    path = os.path.join(folder, FACTS)
+    return files.read_json(path) if files.exists(path) else {}
+
+
+def _write(folder: str, record: Mapping[str, Any]) -> None:
     text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
-    files.write_text(path, text + "\n")
+    files.write_text(os.path.join(folder, FACTS), text + "\n")
 
 
 def _require_same(

@@ -125,3 +125,18 @@ def test_other_inputs_may_lie_beside(tmp_path, needed):
     fill(tmp_path / "out", RUN)
     path = str(tmp_path / "out" / needed)
     claim(tmp_path / "out", overwrite=True, keep=[path])
+
+
+def test_knows_which_training_is_kept(tmp_path):
+    folder = str(tmp_path)
+    claim(tmp_path)
+    assert output_folder.kept(folder) == folder
+    output_folder.note_kept(folder, str(tmp_path / "trials" / "a"))
+    claim(tmp_path)
+    assert output_folder.kept(folder) == str(tmp_path / "trials" / "a")
+    output_folder.note_kept(folder, folder)
+    assert output_folder.kept(folder) == folder
+
+
+def test_a_folder_that_nobody_claimed_is_its_own(tmp_path):
+    assert output_folder.kept(str(tmp_path)) == str(tmp_path)

@@ -1,0 +1,325 @@
+"""One training of a task, or several, and the model that is kept.
+
+A single training lies in the output folder itself, as in the original. Several
+lie in `trials/`, each in a folder of its own; the weights of the best are kept.
+
+    output_dir/
+        model.ckpt-STEP, checkpoint     or   trials/NAME/model.ckpt-STEP ...
+        evaluations.jsonl, best/             trials.json, trials.tsv
+        release/                        the model to use, with what it needs
+"""
+
+import dataclasses
+import functools
+import math
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import files
+from bert_tf.errors import InputError
+from bert_tf.fine_tuning import output_folder
+from bert_tf.fine_tuning.start import Start
+from bert_tf.interop.companions import write_companions
+from bert_tf.interop.opening import open_weights
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.training import best, trials
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator, TrainingData
+from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.trials import Trial
+
+RELEASE = "release"
+
+# What is large in the folder of a training.
+_WEIGHTS = re.compile(r"model\.ckpt-.*|checkpoint|best")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """How long a model is trained, and which one is kept.
+
+    Attributes:
+      num_train_epochs: May be a fraction.
+      warmup_proportion: Share of the steps in which the rate rises.
+      eval_steps: Steps between evaluations; 0 for none, or for one an epoch
+        with `save_best`.
+      save_best: Metric whose best evaluation gives the weights; None for the
+        last weights.
+      early_stopping_patience: Evaluations without a better one after which
+        training stops; 0 for never.
+      num_seeds: How many trainings there are, each with its own seed.
+      search: Name of a grid of settings that are tried, or None.
+      log_steps: Steps between two log lines; 0 for none.
+    """
+
+    num_train_epochs: float = 3.0
+    warmup_proportion: float = 0.1
+    eval_steps: int = 0
+    save_best: str | None = None
+    early_stopping_patience: int = 0
+    num_seeds: int = 1
+    search: str | None = None
+    log_steps: int = 100
+
+    def num_train_steps(self, num_examples: int, batch_size: int) -> int:
+        """Updates in so many epochs, int(n / batch * epochs) as the original.
+
+        Raises:
+          InputError: There is not a single one.
+        """
+        steps = int(num_examples / batch_size * self.num_train_epochs)
+        if steps < 1:
+            raise InputError(
+                f"expected --train_batch_size of at most {num_examples} "
+                f"examples times --num_train_epochs={self.num_train_epochs}. "
+                f"Received: {batch_size}"
+            )
+        return steps
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning:
+    """What all trainings of a task share, and how to run them.
+
+    Attributes:
+      task: What to learn, a `bert_tf.tasks.task.Task`.
+      strategy: The devices.
+      start: What training starts from.
+      output_dir: Where everything goes.
+      config: How to train; batch, rate and seed may differ between trainings.
+      schedule: How long, how often, and what to keep.
+      num_examples: Size of the training set.
+      training_data: From a training's config to its data.
+      evaluate: Gives the metrics of an estimator's model.
+      metric: What decides between trainings if `schedule` does not say.
+      tokens_per_example: The mean, for TensorBoard.
+    """
+
+    task: Any
+    strategy: tf.distribute.Strategy
+    start: Start
+    output_dir: str
+    config: TrainingConfig
+    schedule: Schedule
+    num_examples: int
+    training_data: Callable[[TrainingConfig], TrainingData]
+    evaluate: Callable[[Estimator], dict[str, float]]
+    metric: str
+    tokens_per_example: float
+
+    def train(self) -> Estimator:
+        """Trains as often as was asked for; what is done is not done again.
+
+        Returns:
+          The estimator of the training that is kept, with its best weights.
+        """
+        schedule, folder = self.schedule, self.output_dir
+        planned = trials.plan(self._base(), schedule.num_seeds, schedule.search)
+        if len(planned) == 1:
+            estimator = self._train(planned[0], folder)
+        else:
+            summary = trials.run(
+                planned,
+                self._try,
+                folder,
+                schedule.save_best or self.metric,
+                self._discard,
+            )
+            folder = trials.folder_of(folder, summary.best.trial)
+            estimator = self._estimator(self.config, folder)
+        _take_best(estimator, folder)
+        if is_chief(self.strategy):
+            output_folder.note_kept(self.output_dir, folder)
+        return estimator
+
+    def _base(self) -> Trial:
+        """The training that the flags describe."""
+        return Trial(
+            train_batch_size=self.config.train_batch_size,
+            learning_rate=self.config.learning_rate,
+            num_train_epochs=self.schedule.num_train_epochs,
+            random_seed=self.config.random_seed,
+        )
+
+    def _config(self, trial: Trial) -> TrainingConfig:
+        schedule = dataclasses.replace(
+            self.schedule, num_train_epochs=trial.num_train_epochs
+        )
+        steps = schedule.num_train_steps(
+            self.num_examples, trial.train_batch_size
+        )
+        return dataclasses.replace(
+            self.config,
+            train_batch_size=trial.train_batch_size,
+            learning_rate=trial.learning_rate,
+            random_seed=trial.random_seed,
+            num_train_steps=steps,
+            num_warmup_steps=int(steps * schedule.warmup_proportion),
+        )
+
+    def _estimator(self, config: TrainingConfig, folder: str) -> Estimator:
+        return _estimator(self.task, self.strategy, self.start, config, folder)
+
+    def _train(self, trial: Trial, folder: str) -> Estimator:
+        """One training, from its start or from where it was stopped."""
+        config = self._config(trial)
+        files.makedirs(folder)
+        estimator = self._estimator(config, folder)
+        if self.schedule.save_best is None and is_chief(self.strategy):
+            best.forget(os.path.join(folder, BEST))
+        estimator.train(
+            self.training_data(config), self._hooks(estimator, folder)
+        )
+        return estimator
+
+    def _try(self, trial: Trial, folder: str) -> dict[str, float]:
+        """One training of several: its metrics."""
+        estimator = self._train(trial, folder)
+        _take_best(estimator, folder)
+        metrics = {
+            **self.evaluate(estimator),
+            "train_seconds": estimator.train_seconds,
+        }
+        # Each model brings its variables and its traced functions.
+        del estimator
+        keras.utils.clear_session()
+        return metrics
+
+    def _discard(self, folder: str) -> None:
+        """Removes the weights of a training that is not the best."""
+        if is_chief(self.strategy):
+            for name in files.listdir(folder):
+                if _WEIGHTS.fullmatch(name):
+                    files.remove_tree(os.path.join(folder, name))
+
+    def _hooks(self, estimator: Estimator, folder: str) -> list[Hook]:
+        """What watches a training."""
+        writes = is_chief(self.strategy)
+        config, schedule = estimator.config, self.schedule
+        hooks: list[Hook] = []
+        if writes:
+            hooks.append(Progress(config.num_train_steps, schedule.log_steps))
+        if writes and schedule.log_steps:
+            hooks.append(
+                Summaries(
+                    folder,
+                    schedule.log_steps,
+                    examples_per_step=config.train_batch_size,
+                    tokens_per_example=self.tokens_per_example,
+                )
+            )
+        every = self._eval_steps(config)
+        if every:
+            hooks.append(
+                Evaluation(
+                    functools.partial(self.evaluate, estimator),
+                    folder,
+                    every=every,
+                    last_step=config.num_train_steps,
+                    writes=writes,
+                    metric=schedule.save_best,
+                    export=estimator.export_weights
+                    if schedule.save_best
+                    else None,
+                    patience=schedule.early_stopping_patience,
+                )
+            )
+        return hooks
+
+    def _eval_steps(self, config: TrainingConfig) -> int:
+        if self.schedule.eval_steps or not self.schedule.save_best:
+            return self.schedule.eval_steps
+        return math.ceil(self.num_examples / config.train_batch_size)
+
+
+def open_model(
+    task: Any,
+    strategy: tf.distribute.Strategy,
+    start: Start,
+    output_dir: str,
+    config: TrainingConfig,
+) -> Estimator:
+    """A model that was trained before, to evaluate it and to predict.
+
+    It is the one that was kept in the output folder, else `init_checkpoint`.
+
+    Raises:
+      InputError: There is neither, or it has no head.
+    """
+    folder = output_folder.kept(output_dir)
+    estimator = _estimator(task, strategy, start, config, folder)
+    _take_best(estimator, folder)
+    if estimator.weights_from is None:
+        raise InputError(
+            f"expected a fine-tuned model in --output_dir={output_dir}, or "
+            "--init_checkpoint, or --do_train. Received: none of them"
+        )
+    if estimator.random_variables:
+        raise InputError(
+            "expected a fine-tuned model, or --do_train. Received: "
+            f"{estimator.weights_from}, which lacks "
+            f"{estimator.random_variables[0]}"
+        )
+    return estimator
+
+
+def _estimator(
+    task: Any,
+    strategy: tf.distribute.Strategy,
+    start: Start,
+    config: TrainingConfig,
+    folder: str,
+) -> Estimator:
+    open_checkpoint = functools.partial(open_weights, config=start.config)
+    return Estimator(
+        task, strategy, config, folder, start.init_checkpoint, open_checkpoint
+    )
+
+
+def _take_best(estimator: Estimator, folder: str) -> None:
+    """Puts the weights of the best evaluation in, if they were kept."""
+    kept = os.path.join(folder, BEST)
+    found = best.find(kept)
+    if found is not None:
+        estimator.load_weights(best.prefix(kept))
+        estimator.step = found.step
+        logging.info(
+            "Using the weights of step %d, %s %.4f",
+            found.step,
+            found.metric,
+            found.value,
+        )
+
+
+def release(
+    estimator: Estimator, output_dir: str, start: Start, **facts: Any
+) -> None:
+    """Writes the model that is kept, with all that is needed to use it.
+
+    Args:
+      estimator: Its weights.
+      output_dir: It becomes `release/` in there.
+      start: The configuration, the vocabulary and the casing.
+      **facts: What else `Pretrained` knows: labels, the kind of head ...
+    """
+    folder = os.path.join(output_dir, RELEASE)
+    files.makedirs(folder)
+    prefix = os.path.join(folder, "bert_model.ckpt")
+    estimator.export_weights(prefix)
+    pretrained = Pretrained(
+        prefix,
+        {},
+        start.config,
+        start.vocab,
+        do_lower_case=start.do_lower_case,
+        strip_accents=start.strip_accents,
+        **facts,
+    )
+    write_companions(folder, pretrained)

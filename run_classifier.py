@@ -1,0 +1,385 @@
+"""Fine-tunes BERT on a sentence-level task: GLUE, XNLI, SWAG, your own file.
+
+    python run_classifier.py \\
+        --task_name=mrpc --data_dir=glue_data/MRPC \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --output_dir=/tmp/mrpc_output \\
+        --do_train --do_eval --do_predict \\
+        --max_seq_length=128 --train_batch_size=32 \\
+        --learning_rate=2e-5 --num_train_epochs=3
+
+The configuration, the vocabulary and the casing are the checkpoint's own, or
+those that --bert_config_file, --vocab_file and --do_lower_case name. A file of
+your own, TSV, CSV or JSON lines:
+
+    python run_classifier.py --task_name=custom --data_dir=my_data \\
+        --text_a_column=review --label_column=stars ...
+
+The output directory then holds `eval_results.txt` and `.json`,
+`test_results.tsv` (the original's: probabilities), `predictions.tsv` (with the
+texts and labels), and `release/`: the fine-tuned model with its vocabulary and
+labels, which --init_checkpoint takes. The same command given again goes on
+where it was stopped. Source: `run_classifier.py` of google-research/bert;
+sections 4.1, 4.4 and appendix A.3 of the paper.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import flags as bert_flags
+from bert_tf.config import BertConfig
+from bert_tf.data import jobs
+from bert_tf.data.features import Encoding
+from bert_tf.errors import InputError
+from bert_tf.fine_tuning import flags as fine_tuning_flags
+from bert_tf.fine_tuning import output_folder, runs
+from bert_tf.fine_tuning.inputs import Inputs, Split
+from bert_tf.fine_tuning.start import Start
+from bert_tf.tasks import custom, datasets, predictions
+from bert_tf.tasks.classification import (
+    ClassificationTask,
+    balanced_class_weights,
+)
+from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.parts import DataSet, Part
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.results import write_json, write_results
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("data_dir", None, "Folder of the task's files.")
+flags.DEFINE_string(
+    "task_name", None, f"One of {', '.join((*datasets.NAMES, custom.NAME))}."
+)
+flags.DEFINE_string(
+    "xnli_language", "zh", "XNLI: language of the development and test sets."
+)
+flags.DEFINE_string(
+    "xnli_train_language",
+    None,
+    "XNLI: language of the training set; the same if it is not given.",
+)
+flags.DEFINE_string(
+    "train_file", None, "custom: the training file; train.tsv (.csv, .jsonl)."
+)
+flags.DEFINE_string(
+    "dev_file", None, "custom: the development file; dev.tsv, valid.tsv ..."
+)
+flags.DEFINE_string("test_file", None, "custom: the test file; test.tsv ...")
+flags.DEFINE_string(
+    "text_a_column",
+    "text",
+    "custom: column of the text: its name, or its number from 0.",
+)
+flags.DEFINE_string(
+    "text_b_column", None, "custom: column of the second text of a pair."
+)
+flags.DEFINE_string(
+    "label_column",
+    "label",
+    "custom: column of the label; several, between commas, for a multi_label "
+    "problem whose columns hold 0 or 1.",
+)
+flags.DEFINE_string(
+    "id_column", None, "custom: column that names the rows in predictions."
+)
+flags.DEFINE_bool(
+    "header", True, "custom: whether the first line names the columns."
+)
+flags.DEFINE_list(
+    "labels", None, "custom: the labels; those of the training file."
+)
+flags.DEFINE_string(
+    "label_separator", ",", "custom: what is between several labels."
+)
+flags.DEFINE_enum(
+    "problem",
+    "single_label",
+    list(custom.PROBLEMS),
+    "custom: one label of several, any number of them, or a number.",
+)
+flags.DEFINE_bool(
+    "skip_malformed_rows",
+    False,
+    "Whether rows with a wrong number of columns are left out and counted.",
+)
+flags.DEFINE_list(
+    "class_weights",
+    None,
+    "What an example of each class counts in training: 'balanced', or a "
+    "number for each, in the order of the labels.",
+)
+flags.DEFINE_float(
+    "label_smoothing",
+    0.0,
+    "Share of an example's weight that is spread over all labels in training.",
+)
+flags.DEFINE_bool(
+    "glue_submission",
+    False,
+    "Whether predictions are written to glue_submission/ in the "
+    "leaderboard's format, too.",
+)
+bert_flags.define_training_flags()
+fine_tuning_flags.define_flags()
+bert_flags.define_device_flags()
+
+
+# What a run may do, and the split of the data that it needs.
+SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
+# The problems by the names that checkpoints have for them.
+PROBLEM_TYPES = {
+    "single_label": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
+HEADS = {"multiple_choice": "choice"}
+
+
+def main() -> None:
+    """Reads the flags, fine-tunes, evaluates and predicts."""
+    splits = _splits()
+    start = fine_tuning_flags.find_start()
+    data_set = _data_set(start)
+    # Found before anything is written: what is missing shows at once.
+    parts = {split: data_set.split(split, FLAGS.data_dir) for split in splits}
+    _check_flags(data_set)
+    _claim_output_dir(data_set, start, parts)
+    strategy = bert_flags.connect()
+    inputs = Inputs(
+        FLAGS.output_dir,
+        _encoding(data_set, start),
+        fine_tuning_flags.padding(strategy),
+        FLAGS.num_workers or jobs.available_cpus(),
+    )
+    data = {
+        split: [inputs.load(split, part) for part in found]
+        for split, found in parts.items()
+    }
+    task = _task(data_set, start.config, inputs.encoding, data.get("train"))
+    evaluate = functools.partial(inputs.evaluate, data.get("dev", []))
+    if FLAGS.do_train:
+        estimator = _train(task, strategy, start, inputs, data, evaluate)
+    else:
+        estimator = runs.open_model(
+            task,
+            strategy,
+            start,
+            FLAGS.output_dir,
+            fine_tuning_flags.training_config(start.config),
+        )
+    writes = is_chief(strategy)
+    if FLAGS.do_eval:
+        metrics = evaluate(estimator)
+        if writes:
+            _write_metrics(metrics, estimator)
+    if FLAGS.do_predict:
+        for split in data["test"]:
+            _predict(estimator, inputs, split, data_set, writes)
+
+
+def _splits() -> list[str]:
+    """The splits that are needed: evaluation while training needs one, too."""
+    wanted = {split for flag, split in SPLITS.items() if FLAGS[flag].value}
+    if not wanted:
+        raise InputError(
+            f"expected --{', --'.join(SPLITS)}, or several of them. Received: "
+            "none of them"
+        )
+    if FLAGS.do_train and fine_tuning_flags.selects():
+        wanted.add("dev")
+    return [split for split in SPLITS.values() if split in wanted]
+
+
+def _data_set(start: Start) -> DataSet:
+    """The row of the table, or what the flags say of the user's own files."""
+    if FLAGS.task_name.lower() != custom.NAME:
+        return datasets.find(
+            FLAGS.task_name,
+            language=FLAGS.xnli_language,
+            train_language=FLAGS.xnli_train_language,
+            skip_malformed=FLAGS.skip_malformed_rows,
+        )
+    labels = FLAGS.labels
+    if labels is None and not FLAGS.do_train:
+        labels = start.labels
+    return custom.data_set(
+        FLAGS.data_dir,
+        train_file=FLAGS.train_file,
+        dev_file=FLAGS.dev_file,
+        test_file=FLAGS.test_file,
+        text_a_column=FLAGS.text_a_column,
+        text_b_column=FLAGS.text_b_column,
+        id_column=FLAGS.id_column,
+        label_column=FLAGS.label_column,
+        has_header=FLAGS.header,
+        problem=FLAGS.problem,
+        labels=labels,
+        label_separator=FLAGS.label_separator,
+        skip_malformed=FLAGS.skip_malformed_rows,
+    )
+
+
+def _check_flags(data_set: DataSet) -> None:
+    """Compares flags with each other and with the task."""
+    names = [plan.submission for plan in data_set.test]
+    if FLAGS.glue_submission and not any(names):
+        raise InputError(
+            "expected --glue_submission with a task of GLUE. Received: "
+            f"--task_name={data_set.name}"
+        )
+    if FLAGS.glue_submission and not FLAGS.do_predict:
+        raise InputError(
+            "expected --do_predict with --glue_submission. Received: "
+            "--nodo_predict"
+        )
+
+
+def _claim_output_dir(
+    data_set: DataSet, start: Start, parts: Mapping[str, Sequence[Part]]
+) -> None:
+    sources = [
+        f for found in parts.values() for part in found for f in part.files
+    ]
+    facts = output_folder.facts(
+        data_set.model_of, data_set.problem, data_set.labels, start
+    )
+    fine_tuning_flags.claim_output_dir(facts, start, sources)
+
+
+def _encoding(data_set: DataSet, start: Start) -> Encoding:
+    is_choice = data_set.problem == "multiple_choice"
+    return Encoding(
+        vocab=start.vocab,
+        do_lower_case=start.do_lower_case,
+        strip_accents=start.strip_accents,
+        max_seq_length=FLAGS.max_seq_length,
+        problem=data_set.problem,
+        labels=data_set.labels,
+        num_choices=len(data_set.labels) if is_choice else 0,
+    )
+
+
+def _task(
+    data_set: DataSet,
+    config: BertConfig,
+    encoding: Encoding,
+    train: Sequence[Split] | None,
+) -> ClassificationTask:
+    is_choice = data_set.problem == "multiple_choice"
+    kind = MultipleChoiceTask if is_choice else ClassificationTask
+    weights = FLAGS.class_weights if FLAGS.do_train else None
+    if weights == ["balanced"] and train:
+        label_ids = train[0].features.arrays["label_ids"]
+        weights = balanced_class_weights(label_ids, len(data_set.labels))
+    elif weights:
+        weights = _numbers(weights)
+    return kind(
+        config,
+        encoding.schema,
+        data_set.problem,
+        data_set.labels,
+        data_set.metrics,
+        class_weights=weights,
+        label_smoothing=FLAGS.label_smoothing,
+        frozen_layers=fine_tuning_flags.frozen_layers(config),
+        gradient_checkpointing=FLAGS.gradient_checkpointing,
+        eval_batch_size=FLAGS.eval_batch_size,
+    )
+
+
+def _numbers(weights: Sequence[str]) -> list[float]:
+    try:
+        return [float(weight) for weight in weights]
+    except ValueError:
+        raise InputError(
+            "expected --class_weights=balanced, or a number for each label. "
+            f"Received: {','.join(weights)}"
+        ) from None
+
+
+def _train(
+    task: ClassificationTask,
+    strategy: Any,
+    start: Start,
+    inputs: Inputs,
+    data: Mapping[str, Sequence[Split]],
+    evaluate: Callable[[Estimator], dict[str, float]],
+) -> Estimator:
+    """Trains, and releases the model that is kept."""
+    [train] = data["train"]
+    names = [f"eval_{name}" for name in task.metrics]
+    estimator = runs.FineTuning(
+        task,
+        strategy,
+        start,
+        FLAGS.output_dir,
+        fine_tuning_flags.training_config(start.config),
+        fine_tuning_flags.schedule([*names, "eval_loss", "loss"]),
+        num_examples=len(train.examples),
+        training_data=functools.partial(inputs.training_data, train),
+        evaluate=evaluate,
+        metric=names[0],
+        tokens_per_example=float(train.features.lengths.mean()),
+    ).train()
+    runs.release(
+        estimator,
+        FLAGS.output_dir,
+        start,
+        labels=task.labels or None,
+        head=HEADS.get(task.problem, "classifier"),
+        problem_type=PROBLEM_TYPES.get(task.problem),
+    )
+    return estimator
+
+
+def _write_metrics(metrics: dict[str, float], estimator: Estimator) -> None:
+    path = os.path.join(FLAGS.output_dir, "eval_results")
+    write_results(f"{path}.txt", metrics)
+    seconds = {"train_seconds": estimator.train_seconds}
+    write_json(f"{path}.json", metrics | seconds)
+
+
+def _predict(
+    estimator: Estimator,
+    inputs: Inputs,
+    split: Split,
+    data_set: DataSet,
+    writes: bool,
+) -> None:
+    """Predicts a part of the test set and writes what was found."""
+    kept = estimator.predict(
+        inputs.evaluation_data(split), FLAGS.predict_batch_size
+    )
+    if not writes:
+        return
+    problem, labels = data_set.problem, data_set.labels
+    values = predictions.probabilities(problem, kept["logits"])
+    folder, suffix = FLAGS.output_dir, split.suffix
+    predictions.write_test_results(
+        os.path.join(folder, f"test_results{suffix}.tsv"), values
+    )
+    predictions.write_predictions(
+        os.path.join(folder, f"predictions{suffix}.tsv"),
+        split.examples,
+        problem,
+        labels,
+        values,
+    )
+    if FLAGS.glue_submission and split.submission:
+        predictions.write_submission(
+            os.path.join(folder, "glue_submission"),
+            split.submission,
+            [example.id for example in split.examples],
+            predictions.answers(problem, labels, values),
+        )
+
+
+if __name__ == "__main__":
+    bert_flags.run(main, required=["data_dir", "task_name", "output_dir"])
