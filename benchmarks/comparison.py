@@ -1,0 +1,163 @@
+"""Trainings side by side: what is kept of them, and the sums over the seeds."""
+
+import dataclasses
+import json
+import pathlib
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+# Which scores a task is known by.
+METRICS_OF_TASK = {
+    "mrpc": ("accuracy", "f1"),
+    "sst-2": ("accuracy",),
+    "sts-b": ("pearson", "spearman"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What all sides are given.
+
+    Attributes:
+      task_name: One of METRICS_OF_TASK.
+      data_dir: Folder of train.tsv and dev.tsv.
+      init_checkpoint: Folder of the weights, in Hugging Face's layout.
+      num_threads: Cores that a side may use.
+    """
+
+    task_name: str
+    data_dir: str
+    init_checkpoint: str
+    max_seq_length: int = 128
+    train_batch_size: int = 32
+    eval_batch_size: int = 8
+    learning_rate: float = 5e-5
+    num_train_epochs: float = 3.0
+    num_threads: int = 2
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return METRICS_OF_TASK[self.task_name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One training by one side.
+
+    Attributes:
+      side: Which; a key of sides.SIDES.
+      seed: Of the head's weights, the order of the examples and dropout.
+      scores: Metric -> score on dev.tsv.
+      eval_loss: On dev.tsv.
+      global_step: Updates that were made.
+      train_seconds: The training alone.
+      seconds: The whole command, from its start to its end.
+      cpu_seconds: The same, of all cores.
+      peak_bytes: Memory.
+    """
+
+    side: str
+    seed: int
+    scores: dict[str, float]
+    eval_loss: float
+    global_step: int
+    train_seconds: float
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossCheck:
+    """The peer's trained model on dev.tsv, evaluated by both sides.
+
+    Attributes:
+      seed: Of its training.
+      ours: Metric, or eval_loss, -> what run_classifier.py says.
+      theirs: The same as the peer says.
+    """
+
+    seed: int
+    ours: dict[str, float]
+    theirs: dict[str, float]
+
+
+@dataclasses.dataclass
+class Comparison:
+    """A file of results: runs with the same settings on one machine.
+
+    Attributes:
+      command: The command line that made it.
+      versions: Side -> package -> version.
+    """
+
+    command: str
+    settings: Settings
+    machine: dict[str, str]
+    versions: dict[str, dict[str, str]] = dataclasses.field(
+        default_factory=dict
+    )
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    cross_check: CrossCheck | None = None
+
+    @property
+    def sides(self) -> list[str]:
+        """Those with runs: "ours", if it has, then in the order of the first.
+
+        The others are what the first is compared with.
+        """
+        names = dict.fromkeys(run.side for run in self.runs)
+        return sorted(names, key=lambda name: name != "ours")
+
+    def of(self, side: str) -> list[Run]:
+        return [run for run in self.runs if run.side == side]
+
+    def has(self, side: str, seed: int) -> bool:
+        return any(run.seed == seed for run in self.of(side))
+
+    def write(self, path: pathlib.Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(dataclasses.asdict(self), indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> Self:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        check = fields.pop("cross_check")
+        return cls(
+            settings=Settings(**fields.pop("settings")),
+            runs=[Run(**run) for run in fields.pop("runs")],
+            cross_check=check and CrossCheck(**check),
+            **fields,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """The middle of some numbers, and how far they reach."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, numbers: Iterable[float]) -> Self:
+        numbers = list(numbers)
+        return cls(statistics.median(numbers), min(numbers), max(numbers))
+
+    def __contains__(self, number: float) -> bool:
+        return self.low <= number <= self.high
+
+
+def spread_of(runs: Sequence[Run], what: str) -> Spread:
+    """Of an attribute of the runs, or of a score by its metric's name."""
+    return Spread.of(
+        run.scores[what] if what in run.scores else getattr(run, what)
+        for run in runs
+    )
+
+
+def ratio(ours: Sequence[Run], theirs: Sequence[Run], what: str) -> float:
+    """Our median over theirs: below 1 where ours is less."""
+    return spread_of(ours, what).median / spread_of(theirs, what).median

@@ -1,0 +1,184 @@
+"""One fine-tuning by Hugging Face's Trainer, to compare run_classifier.py with.
+
+    python huggingface_trainer.py --task_name=mrpc --data_dir=MRPC \
+        --init_checkpoint=FOLDER --output_dir=NEW_FOLDER
+
+trains on train.tsv, predicts dev.tsv and saves the model, all as its users do
+it: fast tokenizer, batches of examples of like length that are padded to the
+longest of them, fused AdamW, float32. The last line that it prints is JSON:
+the time of the training loop, the loss on dev.tsv, its labels, what was
+predicted, versions. `benchmarks/fine_tuning.py` gives the scores.
+
+It needs what huggingface.txt lists, and nothing of bert_tf.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import pathlib
+
+import numpy as np
+import torch
+import transformers
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Columns of the files, and the classes; none where it is a number."""
+
+    text_a: int
+    text_b: int | None
+    label: int
+    classes: tuple[str, ...] = ("0", "1")
+
+
+TASKS = {
+    "mrpc": Task(text_a=3, text_b=4, label=0),
+    "sst-2": Task(text_a=0, text_b=None, label=1),
+    "sts-b": Task(text_a=7, text_b=8, label=9, classes=()),
+}
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.num_threads)
+    # Trainer sets the seed as well, when the new head has its weights already.
+    transformers.set_seed(arguments.random_seed)
+    task = TASKS[arguments.task_name]
+    tokenizer = AutoTokenizer.from_pretrained(arguments.init_checkpoint)
+    train, dev = (
+        features(
+            arguments.data_dir / f"{split}.tsv",
+            task,
+            tokenizer,
+            arguments.max_seq_length,
+        )
+        for split in ("train", "dev")
+    )
+    trainer = Trainer(
+        make_model(arguments.init_checkpoint, task),
+        training_arguments(arguments),
+        train_dataset=train,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+    )
+    trained = trainer.train()
+    # In batches of like length as well, hence in an order of its own.
+    predicted = trainer.predict(dev)
+    trainer.save_model()
+    result = {
+        "train_seconds": trained.metrics["train_runtime"],
+        "global_step": trained.global_step,
+        "eval_loss": predicted.metrics["test_loss"],
+        "labels": predicted.label_ids.tolist(),
+        "predictions": decide(predicted.predictions, task).tolist(),
+        "versions": versions(),
+    }
+    print(json.dumps(result))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The flags, those of run_classifier.py where it has them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--task_name", choices=TASKS, required=True)
+    parser.add_argument("--data_dir", type=pathlib.Path, required=True)
+    parser.add_argument("--init_checkpoint", required=True)
+    parser.add_argument("--output_dir", required=True)
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--train_batch_size", type=int, default=32)
+    parser.add_argument("--eval_batch_size", type=int, default=8)
+    parser.add_argument("--learning_rate", type=float, default=5e-5)
+    parser.add_argument("--num_train_epochs", type=float, default=3.0)
+    parser.add_argument("--max_steps", type=int, default=-1)
+    parser.add_argument("--random_seed", type=int, default=1)
+    parser.add_argument("--num_threads", type=int, default=2)
+    return parser.parse_args()
+
+
+def read_rows(path: pathlib.Path) -> list[list[str]]:
+    """The rows of a table without its header; quotation marks are text."""
+    with path.open(encoding="utf-8-sig", newline="\n") as file:
+        lines = [line.rstrip("\r\n") for line in file]
+    return [line.split("\t") for line in lines if line][1:]
+
+
+def features(path: pathlib.Path, task: Task, tokenizer, length: int) -> list:
+    """Examples as dicts of lists, unpadded; a list is a data set to torch."""
+    rows = read_rows(path)
+    texts = [[row[task.text_a] for row in rows]]
+    if task.text_b is not None:
+        texts.append([row[task.text_b] for row in rows])
+    encoded = tokenizer(
+        *texts, truncation="longest_first", max_length=length, padding=False
+    )
+    names = list(encoded)
+    return [
+        dict(zip(names, values, strict=True), labels=label_of(row, task))
+        for row, *values in zip(rows, *encoded.values(), strict=True)
+    ]
+
+
+def label_of(row: list[str], task: Task) -> int | float:
+    label = row[task.label]
+    return task.classes.index(label) if task.classes else float(label)
+
+
+def make_model(folder: str, task: Task):
+    """The checkpoint, its pooler too, under a new head of one layer."""
+    names = dict(enumerate(task.classes or ("score",)))
+    return AutoModelForSequenceClassification.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+        problem_type="single_label_classification"
+        if task.classes
+        else "regression",
+    )
+
+
+def training_arguments(arguments: argparse.Namespace) -> TrainingArguments:
+    """BERT's recipe; what is not named here is Trainer's default."""
+    return TrainingArguments(
+        arguments.output_dir,
+        seed=arguments.random_seed,
+        per_device_train_batch_size=arguments.train_batch_size,
+        per_device_eval_batch_size=arguments.eval_batch_size,
+        num_train_epochs=arguments.num_train_epochs,
+        max_steps=arguments.max_steps,
+        learning_rate=arguments.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=0.1,  # Of all steps.
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+        train_sampling_strategy="group_by_length",
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def decide(outputs: np.ndarray, task: Task) -> np.ndarray:
+    """[n, C] logits to classes, [n, 1] to numbers: [n]."""
+    return outputs.argmax(axis=-1) if task.classes else outputs.reshape(-1)
+
+
+def versions() -> dict[str, str]:
+    return {
+        package: importlib.metadata.version(package)
+        for package in ("torch", "transformers", "accelerate")
+    }
+
+
+if __name__ == "__main__":
+    main()
