@@ -10,7 +10,7 @@ from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.tasks.labels import Target, in_order, listed
 from bert_tf.tasks.layouts import Column, Layout
-from bert_tf.tasks.parts import DataSet, Plan, Source
+from bert_tf.tasks.parts import DataSet, Plan, Source, named, only
 from bert_tf.tasks.reading import Reading, count_labels
 
 NAME = "custom"
@@ -22,7 +22,7 @@ _STEMS = {
     "dev": ("dev", "valid", "validation"),
     "test": ("test",),
 }
-_EXTENSIONS = ("tsv", "csv", "jsonl", "tsv.gz", "csv.gz", "jsonl.gz")
+_EXTENSIONS = ("tsv", "csv", "jsonl")
 
 # More classes than that, and few examples of each, are hardly classes.
 _MANY_LABELS = 50
@@ -51,8 +51,8 @@ def data_set(
 
     Args:
       data_dir: The folder of the files.
-      train_file: A name in that folder, or a path; None: train.tsv, or .csv,
-        .jsonl, or these and .gz.
+      train_file: A name in that folder, or a path, .gz or not; None:
+        train.tsv, train.csv or train.jsonl.
       dev_file: Likewise; None: dev.tsv, valid.tsv, validation.tsv ...
       test_file: Likewise; None: test.tsv ... Its labels may be missing.
       text_a_column: The text, or the first of a pair.
@@ -78,7 +78,8 @@ def data_set(
             f"Expected a problem out of {', '.join(PROBLEMS)}. Received: "
             f"{problem!r}"
         )
-    own, indicators = label_column, ()
+    own: str | None = label_column
+    indicators: tuple[tuple[str, str], ...] = ()
     if problem == "multi_label" and label_column and "," in label_column:
         own, indicators = None, _indicators(label_column, labels)
         labels = labels or [name for name, _ in indicators]
@@ -91,13 +92,16 @@ def data_set(
         indicators=indicators,
         id=id_column,
     )
-    named = {"train": train_file, "dev": dev_file, "test": test_file}
-    plans = {
-        split: (Plan(_sources(data_dir, split, name, layout)),)
-        for split, name in named.items()
-    }
     target = Target(problem, separator=label_separator)
-    found = DataSet(NAME, target, (), **plans, skip_malformed=skip_malformed)
+    found = DataSet(
+        NAME,
+        target,
+        metrics=(),
+        train=_plans(data_dir, "train", train_file, layout),
+        dev=_plans(data_dir, "dev", dev_file, layout),
+        test=_plans(data_dir, "test", test_file, layout),
+        skip_malformed=skip_malformed,
+    )
     if problem != "regression":
         names = tuple(labels or _find_labels(found, layout, data_dir))
         target = dataclasses.replace(target, labels=_checked(names, problem))
@@ -137,16 +141,13 @@ def _indicators(
     return tuple(zip(names, columns, strict=True))
 
 
-def _sources(
+def _plans(
     data_dir: str, split: str, name: str | None, layout: Layout[Column]
-) -> tuple[Source, ...]:
+) -> tuple[Plan, ...]:
     if name:
-        return (Source(_located(data_dir, name), layout),)
-    return tuple(
-        Source(f"{stem}.{extension}", layout)
-        for stem in _STEMS[split]
-        for extension in _EXTENSIONS
-    )
+        return only(Source(_located(data_dir, name), layout))
+    names = [f"{s}.{e}" for s in _STEMS[split] for e in _EXTENSIONS]
+    return only(*named(names, layout))
 
 
 def _located(data_dir: str, name: str) -> str:
@@ -164,7 +165,10 @@ def _find_labels(
         raise InputError(
             "Expected a label column, or labels. Received: neither"
         )
-    [part] = found.split("train", data_dir)
+    try:
+        [part] = found.split("train", data_dir)
+    except InputError as error:
+        raise InputError(f"{error}; or give the labels") from error
     path = part.files[0]
     reading = Reading(layout, found.target, skip_malformed=found.skip_malformed)
     counts = count_labels(path, reading)

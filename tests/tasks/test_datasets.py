@@ -1,0 +1,525 @@
+"""Each data set, from files in its exact official layout."""
+
+import shutil
+
+import pytest
+
+from bert_tf import metrics
+from bert_tf.data.examples import PROBLEMS
+from bert_tf.errors import InputError
+from bert_tf.tasks import datasets
+
+MNLI = (
+    "index promptID pairID genre sentence1_binary_parse "
+    "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 sentence2"
+)
+STSB = "index genre filename year old_index source1 source2 sentence1 sentence2"
+XNLI = (
+    "language gold_label sentence1_binary_parse sentence2_binary_parse "
+    "sentence1_parse sentence2_parse sentence1 sentence2 promptID pairID genre "
+    "label1 label2 label3 label4 label5 sentence1_tokenized "
+    "sentence2_tokenized match"
+)
+SWAG = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+    "ending0,ending1,ending2,ending3"
+)
+
+
+def table(header, *rows):
+    """A TSV; `header` between spaces, or None, and rows between bars."""
+    lines = [header.replace(" ", "\t")] if header else []
+    lines += [row.replace("|", "\t") for row in rows]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+        return str(tmp_path)
+
+    return write
+
+
+def read(name, split, folder, **options):
+    parts = datasets.find(name, **options).split(split, folder)
+    return [
+        [(e.id, e.text_a, e.text_b, e.label) for e in part.read()]
+        for part in parts
+    ]
+
+
+# Task -> split -> file, its text, and the examples in it.
+OFFICIAL = {
+    "cola": {
+        "train": (
+            "train.tsv",
+            table(None, "gj04|1||Our friends.", "gj04|0|*|They drank it."),
+            [
+                ("0", "Our friends.", None, "1"),
+                ("1", "They drank it.", None, "0"),
+            ],
+        ),
+        "dev": (
+            "dev.tsv",
+            table(None, "gj04|1||The sailors."),
+            [("0", "The sailors.", None, "1")],
+        ),
+        "test": (
+            "test.tsv",
+            table("index sentence", "0|Bill whistled."),
+            [("0", "Bill whistled.", None, None)],
+        ),
+    },
+    "sst-2": {
+        "train": (
+            "train.tsv",
+            table("sentence label", "hide new |0", '" quite a " film |1'),
+            [
+                ("0", "hide new ", None, "0"),
+                ("1", '" quite a " film ', None, "1"),
+            ],
+        ),
+        "dev": (
+            "dev.tsv",
+            table("sentence label", "a joy |1"),
+            [("0", "a joy ", None, "1")],
+        ),
+        "test": (
+            "test.tsv",
+            table("index sentence", "0|uneasy ."),
+            [("0", "uneasy .", None, None)],
+        ),
+    },
+    "mrpc": {
+        "train": (
+            "train.tsv",
+            "\ufeff" + table("Quality #1_ID #2_ID #1 #2", '1|70|73|He "s|"x'),
+            [("0", 'He "s', '"x', "1")],
+        ),
+        "dev": (
+            "dev.tsv",
+            "\ufeff" + table("Quality #1_ID #2_ID #1 #2", "0|70|71|a|b"),
+            [("0", "a", "b", "0")],
+        ),
+        "test": (
+            "test.tsv",
+            table("index #1_ID #2_ID #1 #2", "17|70|71|a|b"),
+            [("17", "a", "b", None)],
+        ),
+    },
+    "sts-b": {
+        "train": (
+            "train.tsv",
+            table(f"{STSB} score", "3|m|f|y|1|n|n|A plane.|It.|3.800"),
+            [("3", "A plane.", "It.", 3.8)],
+        ),
+        "dev": (
+            "dev.tsv",
+            table(f"{STSB} score", "0|m|f|y|1|n|n|a|b|0.000"),
+            [("0", "a", "b", 0.0)],
+        ),
+        "test": (
+            "test.tsv",
+            table(STSB, "5|m|f|y|1|n|n|a|b"),
+            [("5", "a", "b", None)],
+        ),
+    },
+    "qqp": {
+        "train": (
+            "train.tsv",
+            table(
+                "id qid1 qid2 question1 question2 is_duplicate",
+                "133273|1|2|How?|Why?|0",
+                "402555|3|4|torn by a line",
+                "break?|So?|1",
+                "360472|5|6|Who?||1",
+                "9|7|8|What?|Which?|1",
+            ),
+            [
+                ("133273", "How?", "Why?", "0"),
+                ("360472", "Who?", "", "1"),
+                ("9", "What?", "Which?", "1"),
+            ],
+        ),
+        "dev": (
+            "dev.tsv",
+            table(
+                "id qid1 qid2 question1 question2 is_duplicate", "7|1|2|a|b|1"
+            ),
+            [("7", "a", "b", "1")],
+        ),
+        "test": (
+            "test.tsv",
+            table("id question1 question2", "0|a|b"),
+            [("0", "a", "b", None)],
+        ),
+    },
+    "mnli": {
+        "train": (
+            "train.tsv",
+            table(
+                f"{MNLI} label1 gold_label",
+                "0|p|q|g|(|(|(|(|a|b|neutral|neutral",
+                "1|p|q|g|(|(|(|(|c|d|neutral|-",
+                "2|p|q|g|(|(|(|(|e|f|entailment|entailment",
+            ),
+            [("0", "a", "b", "neutral"), ("2", "e", "f", "entailment")],
+        ),
+        "dev": (
+            "dev_matched.tsv",
+            table(
+                f"{MNLI} label1 label2 label3 label4 label5 gold_label",
+                "0|p|q|g|(|(|(|(|a|b|neutral|x|y|z|x|contradiction",
+            ),
+            [("0", "a", "b", "contradiction")],
+        ),
+        "test": (
+            "test_matched.tsv",
+            table(MNLI, "9|p|q|g|(|(|(|(|a|b"),
+            [("9", "a", "b", None)],
+        ),
+    },
+    "qnli": {
+        "train": (
+            "train.tsv",
+            table("index question sentence label", "0|Q?|S.|entailment"),
+            [("0", "Q?", "S.", "entailment")],
+        ),
+        "dev": (
+            "dev.tsv",
+            table("index question sentence label", "4|Q?|S.|not_entailment"),
+            [("4", "Q?", "S.", "not_entailment")],
+        ),
+        "test": (
+            "test.tsv",
+            table("index question sentence", "5|Q?|S."),
+            [("5", "Q?", "S.", None)],
+        ),
+    },
+    "rte": {
+        "train": (
+            "train.tsv",
+            table("index sentence1 sentence2 label", "0|a|b|not_entailment"),
+            [("0", "a", "b", "not_entailment")],
+        ),
+        "dev": (
+            "dev.tsv",
+            table("index sentence1 sentence2 label", "1|a|b|entailment"),
+            [("1", "a", "b", "entailment")],
+        ),
+        "test": (
+            "test.tsv",
+            table("index sentence1 sentence2", "2|a|b"),
+            [("2", "a", "b", None)],
+        ),
+    },
+    "wnli": {
+        "train": (
+            "train.tsv",
+            table("index sentence1 sentence2 label", "0|a|b|1"),
+            [("0", "a", "b", "1")],
+        ),
+        "dev": (
+            "dev.tsv",
+            table("index sentence1 sentence2 label", "1|a|b|0"),
+            [("1", "a", "b", "0")],
+        ),
+        "test": (
+            "test.tsv",
+            table("index sentence1 sentence2", "2|a|b"),
+            [("2", "a", "b", None)],
+        ),
+    },
+    "ax": {
+        "test": (
+            "diagnostic/diagnostic.tsv",
+            table("index sentence1 sentence2", "0|a|b"),
+            [("0", "a", "b", None)],
+        ),
+    },
+    "xnli": {
+        "train": (
+            "multinli/multinli.train.zh.tsv",
+            table("premise hypo label", "a|b|contradictory", "c|d|neutral"),
+            [("0", "a", "b", "contradiction"), ("1", "c", "d", "neutral")],
+        ),
+        "dev": (
+            "xnli.dev.tsv",
+            table(
+                XNLI,
+                "bg|neutral|||||a|b|1|1|face|n|n|n|n|n|a|b|True",
+                "zh|entailment|||||c|d|1|1|face|n|n|n|n|n|c|d|True",
+            ),
+            [("0", "c", "d", "entailment")],
+        ),
+        "test": (
+            "xnli.test.tsv",
+            table(XNLI, "zh|neutral|||||c|d|1|1|face|n|n|n|n|n|c|d|True"),
+            [("0", "c", "d", "neutral")],
+        ),
+    },
+    "swag": {
+        "train": (
+            "train.csv",
+            f'{SWAG},label\n4,a_1,9,x She,"x, y",She,gold,goes.,"a, b",c,d,2\n',
+            [("4", "x, y", None, "2")],
+        ),
+        "dev": (
+            "val.csv",
+            f"{SWAG},label\n0,a_1,9,x She,x,She,gen,a,b,c,d,0\n",
+            [("0", "x", None, "0")],
+        ),
+        "test": (
+            "test.csv",
+            f"{SWAG}\n7,a_1,9,x She,x,She,gen,a,b,c,d\n",
+            [("7", "x", None, None)],
+        ),
+    },
+    "nsmc": {
+        "train": (
+            "ratings_train.txt",
+            table("id document label", '9976970|아 "더빙..|0', "1||1"),
+            [("9976970", '아 "더빙..', None, "0"), ("1", "", None, "1")],
+        ),
+        "dev": (
+            "ratings_dev.txt",
+            table("id document label", "2|굳 ㅋ|1"),
+            [("2", "굳 ㅋ", None, "1")],
+        ),
+        "test": (
+            "ratings_test.txt",
+            table("id document label", "3|a|0", "4|b|"),
+            [("3", "a", None, "0"), ("4", "b", None, None)],
+        ),
+    },
+}
+EVERY_FILE = [
+    (task, split) for task, splits in OFFICIAL.items() for split in splits
+]
+
+
+@pytest.mark.parametrize(("task", "split"), EVERY_FILE)
+def test_official_files(write, task, split):
+    name, text, examples = OFFICIAL[task][split]
+    folder = write({name: text})
+    assert read(task, split, folder) == [examples]
+    # Saved by another editor, or by hand, they hold the same.
+    text = "\ufeff" + text.lstrip("\ufeff").replace("\n", "\r\n\r\n")
+    write({name: text})
+    assert read(task, split, folder) == [examples]
+
+
+@pytest.mark.parametrize(("task", "split"), EVERY_FILE)
+def test_a_row_that_is_cut_is_told(write, task, split):
+    name, text, _ = OFFICIAL[task][split]
+    folder = write({name: text + "cut\n"})
+    if (task, split) == ("qqp", "train"):
+        assert read(task, split, folder) == [OFFICIAL[task][split][2]]
+        return
+    line = text.count("\n") + 1
+    with pytest.raises(
+        InputError, match=rf"columns.*Received: 1 at .*:{line}$"
+    ):
+        read(task, split, folder)
+
+
+@pytest.mark.parametrize("task", sorted({t for t, _ in EVERY_FILE} - {"ax"}))
+def test_a_label_that_is_unknown_is_told(write, task):
+    name, text, examples = OFFICIAL[task]["train"]
+    label = {"sts-b": "3.800"}.get(task, examples[-1][-1])
+    head, _, tail = text.rpartition(label)
+    folder = write({name: f"{head}good{tail}"})
+    with pytest.raises(InputError, match=r"Received: 'good' at .*:\d+$"):
+        read(task, "train", folder)
+
+
+def test_the_table_has_everything():
+    assert set(OFFICIAL) == set(datasets.NAMES)
+    assert len(datasets.TABLE) == len(datasets.NAMES)
+    for data_set in datasets.TABLE:
+        assert data_set.problem in PROBLEMS
+        assert data_set.metrics
+        assert set(data_set.metrics) <= metrics.METRICS.keys()
+        assert data_set.model_of in datasets.NAMES
+
+
+def test_the_leaderboard_has_its_files():
+    names = {p.submission for d in datasets.TABLE for p in d.test}
+    assert names - {None} == {
+        *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv"),
+        *("MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv"),
+        "AX.tsv",
+    }
+
+
+def test_the_order_of_the_labels_is_the_originals():
+    assert datasets.find("cola").labels == ("0", "1")
+    assert datasets.find("mrpc").labels == ("0", "1")
+    names = ("contradiction", "entailment", "neutral")
+    assert all(datasets.find(n).labels == names for n in ("mnli", "xnli", "ax"))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("MRPC", "mrpc"), ("sst2", "sst-2"), ("STSB", "sts-b"), ("CoLA", "cola")],
+)
+def test_names_in_other_spellings(name, found):
+    assert datasets.find(name).name == found
+
+
+def test_unknown_names_are_told_with_the_nearest():
+    message = r"cola, sst-2.*nsmc, custom\. .*'mrcp'; did you mean 'mrpc'\?$"
+    with pytest.raises(InputError, match=message):
+        datasets.find("mrcp")
+
+
+def test_mnli_has_two_sets(write):
+    _, dev, _ = OFFICIAL["mnli"]["dev"]
+    _, test, _ = OFFICIAL["mnli"]["test"]
+    folder = write(
+        {
+            "dev_matched.tsv": dev,
+            "dev_mismatched.tsv": dev.replace("contradiction", "neutral"),
+            "test_matched.tsv": test,
+            "test_mismatched.tsv": test,
+        }
+    )
+    mnli = datasets.find("mnli")
+    for split, names in (
+        ("dev", [None, None]),
+        ("test", ["MNLI-m.tsv", "MNLI-mm.tsv"]),
+    ):
+        parts = mnli.split(split, folder)
+        assert [part.suffix for part in parts] == ["", "_mismatched"]
+        assert [part.submission for part in parts] == names
+    [[(*_, first)], [(*_, second)]] = read("mnli", "dev", folder)
+    assert (first, second) == ("contradiction", "neutral")
+
+
+def test_ax_has_a_test_set_only(write):
+    folder = write({"AX.tsv": OFFICIAL["ax"]["test"][1]})
+    assert read("ax", "test", folder)
+    assert datasets.find("ax").model_of == "mnli"
+    with pytest.raises(InputError, match="a model of mnli"):
+        read("ax", "dev", folder)
+
+
+def test_mrpc_as_microsoft_has_it(write):
+    header = "Quality #1_ID #2_ID #1_String #2_String"
+    folder = write(
+        {
+            "msr_paraphrase_train.txt": "\ufeff"
+            + table(header, "1|3|4|a|b", "0|5|6|c|d", "1|4|3|e|f"),
+            "msr_paraphrase_test.txt": "\ufeff" + table(header, "1|7|8|g|h"),
+        }
+    )
+    with pytest.raises(InputError, match=r"dev_ids\.tsv beside"):
+        read("mrpc", "dev", folder)
+    write({"dev_ids.tsv": table(None, "5|6")})
+    assert read("mrpc", "train", folder) == [
+        [("0", "a", "b", "1"), ("1", "e", "f", "1")]
+    ]
+    assert read("mrpc", "dev", folder) == [[("0", "c", "d", "0")]]
+    assert read("mrpc", "test", folder) == [[("0", "g", "h", "1")]]
+
+
+def test_mrpc_tsv_files_come_first(write):
+    folder = write(
+        {
+            "dev.tsv": OFFICIAL["mrpc"]["dev"][1],
+            "msr_paraphrase_train.txt": "",
+        }
+    )
+    assert read("mrpc", "dev", folder) == [OFFICIAL["mrpc"]["dev"][2]]
+
+
+def test_xnli_in_any_language(write):
+    files = {name: text for name, text, _ in OFFICIAL["xnli"].values()}
+    train = files["multinli/multinli.train.zh.tsv"]
+    folder = write({**files, "multinli/multinli.train.en.tsv": train})
+    assert read("xnli", "dev", folder, language="bg") == [
+        [("0", "a", "b", "neutral")]
+    ]
+    with pytest.raises(InputError, match=r"'bg', 'zh'\. Received: 'en'"):
+        read("xnli", "dev", folder, language="en")
+    assert read("xnli", "train", folder, language="en")
+    options = {"language": "bg", "train_language": "en"}
+    assert read("xnli", "train", folder, **options)
+    message = r"train\.bg\.tsv .*: multinli\.train\.en\.tsv, .*zh\.tsv$"
+    with pytest.raises(InputError, match=message):
+        read("xnli", "train", folder, language="bg")
+
+
+def test_swag_has_four_endings(write):
+    name, text, _ = OFFICIAL["swag"]["train"]
+    [part] = datasets.find("swag").split("train", write({name: text}))
+    [example] = part.read()
+    assert example.choices == ("She goes.", "She a, b", "She c", "She d")
+
+
+def test_nsmc_is_measured_on_the_test_set_where_there_is_no_other(write):
+    folder = write(
+        {
+            "ratings_test.txt": table("id document label", "3|a|0"),
+        }
+    )
+    assert read("nsmc", "dev", folder) == [[("3", "a", None, "0")]]
+    write({"ratings_valid.txt": table("id document label", "4|b|1")})
+    assert read("nsmc", "dev", folder) == [[("4", "b", None, "1")]]
+
+
+def test_malformed_rows_can_be_left_out(write):
+    folder = write({"dev.tsv": table("x y", "a|1", "b", "c|0")})
+    assert len(read("sst-2", "dev", folder, skip_malformed=True)[0]) == 2
+
+
+def sizes(folder, name, *splits):
+    return [
+        len(part.read())
+        for split in splits
+        for part in datasets.find(name).split(split, str(folder))
+    ]
+
+
+def test_real_files(shared_data):
+    glue = shared_data / "glue"
+    every = ("train", "dev", "test")
+    assert sizes(glue / "MRPC", "mrpc", *every) == [3668, 408, 1725]
+    assert sizes(glue / "SST-2", "sst-2", *every) == [67349, 872, 1821]
+    assert sizes(glue / "STS-B", "sts-b", "train", "dev") == [5749, 1500]
+    assert sizes(glue / "MNLI", "mnli", "dev") == [9815]
+    assert sizes(shared_data / "nsmc" / "mini", "nsmc", *every) == [
+        5000,
+        100,
+        10,
+    ]
+
+
+def test_real_mrpc_is_the_same_in_both_forms(shared_data, tmp_path):
+    folder = shared_data / "glue" / "MRPC"
+    for name in (
+        "msr_paraphrase_train.txt",
+        "msr_paraphrase_test.txt",
+        "dev_ids.tsv",
+    ):
+        shutil.copy(folder / name, tmp_path)
+    for split in ("train", "dev"):
+        raw = read("mrpc", split, str(tmp_path))
+        assert raw == read("mrpc", split, str(folder))
+    [raw] = read("mrpc", "test", str(tmp_path))
+    [tsv] = read("mrpc", "test", str(folder))
+    assert [row[:3] for row in raw] == [row[:3] for row in tsv]
+
+
+def test_real_swag(shared_data, tmp_path):
+    shutil.copy(shared_data / "swag" / "val_first500.csv", tmp_path / "val.csv")
+    [part] = datasets.find("swag").split("dev", str(tmp_path))
+    examples = part.read()
+    assert len(examples) == 500
+    assert {example.label for example in examples} == set("0123")
+    assert all(len(example.choices) == 4 for example in examples)

@@ -1,0 +1,160 @@
+import json
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.tasks.labels import Target
+from bert_tf.tasks.layouts import Layout
+from bert_tf.tasks.parts import DataSet, Plan, Source, named, only
+
+LAYOUT = Layout.of("text_a label", has_header=False)
+KEYED = Layout.of("key text_a label", has_header=False)
+TARGET = Target("single_label", ("0", "1"))
+
+
+def data_set(**splits):
+    return DataSet("toy", TARGET, ("accuracy",), **splits)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def folder(**texts):
+        for name, text in texts.items():
+            (tmp_path / f"{name}.tsv").write_text(text)
+        return str(tmp_path)
+
+    return folder
+
+
+def test_its_own_model_answers_unless_another_is_named():
+    assert data_set().model_of == "toy"
+    assert DataSet("ax", TARGET, (), model_of="mnli").model_of == "mnli"
+    assert data_set().problem == "single_label"
+    assert data_set().labels == ("0", "1")
+
+
+def test_the_first_file_that_there_is(folder):
+    toy = data_set(dev=only(*named(("a.tsv", "b.tsv", "c.tsv"), LAYOUT)))
+    path = folder(b="x\t0\n", c="y\t1\n")
+    [part] = toy.split("dev", path)
+    assert part.files == (f"{path}/b.tsv",)
+    assert [example.text_a for example in part.read()] == ["x"]
+
+
+def test_a_part_tells_how_it_is_read(folder):
+    toy = data_set(train=only(Source("a.tsv", LAYOUT)))
+    [part] = toy.split("train", folder(a="x\t0\n"))
+    assert json.loads(json.dumps(part.reading)) == part.reading
+    assert part.reading["layout"]["label"] == 1
+    assert part.reading["target"]["labels"] == ["0", "1"]
+
+
+def test_labels_may_be_missing_in_the_test_set_only(folder):
+    plans = only(Source("a.tsv", LAYOUT))
+    toy = data_set(train=plans, dev=plans, test=plans)
+    path = folder(a="x\t\n")
+    for split in ("train", "dev"):
+        with pytest.raises(InputError, match="a label on every row"):
+            toy.split(split, path)[0].read()
+    assert toy.split("test", path)[0].read()[0].label is None
+
+
+def test_parts_that_may_be_missing(folder):
+    plans = (
+        Plan((Source("a.tsv", LAYOUT),), submission="A.tsv"),
+        Plan((Source("b.tsv", LAYOUT),), "_b", optional=True),
+    )
+    toy = data_set(test=plans)
+    [part] = toy.split("test", folder(a="x\t0\n"))
+    assert (part.suffix, part.submission) == ("", "A.tsv")
+    _, part = toy.split("test", folder(b="y\t0\n"))
+    assert (part.suffix, part.submission) == ("_b", None)
+
+
+def test_missing_files_are_told_with_what_there_is(folder, tmp_path):
+    toy = data_set(dev=only(*named(("a.tsv", "b.tsv"), LAYOUT)))
+    message = r"a\.tsv or b\.tsv in .*, the development set of toy\. "
+    with pytest.raises(InputError, match=f"{message}Received: an empty folder"):
+        toy.split("dev", str(tmp_path))
+    path = folder(c="", d="")
+    with pytest.raises(
+        InputError, match=rf"{message}Received: c\.tsv, d\.tsv$"
+    ):
+        toy.split("dev", path)
+    with pytest.raises(InputError, match=f"{message}Received: no such folder"):
+        toy.split("dev", str(tmp_path / "no"))
+
+
+def test_the_folder_of_a_missing_file_is_shown(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "train.fr.tsv").touch()
+    toy = data_set(train=only(Source("sub/train.ko.tsv", LAYOUT)))
+    with pytest.raises(InputError, match=r"Expected train\.ko.*: train\.fr"):
+        toy.split("train", str(tmp_path))
+
+
+def test_a_crowded_folder_is_not_shown_whole(tmp_path):
+    for number in range(37):
+        (tmp_path / f"{number:02}.tsv").touch()
+    with pytest.raises(InputError, match=r"29\.tsv and 7 more$"):
+        data_set(dev=only(Source("a.tsv", LAYOUT))).split("dev", str(tmp_path))
+
+
+def test_splits_that_there_are_not(tmp_path):
+    ax = DataSet("ax", TARGET, (), model_of="mnli")
+    with pytest.raises(InputError, match="'train'; a model of mnli"):
+        ax.split("train", str(tmp_path))
+    with pytest.raises(ValueError, match="'validation'"):
+        ax.split("validation", str(tmp_path))
+
+
+def test_rows_that_are_listed_and_the_others(folder):
+    raw = {
+        split: only(
+            Source("a.tsv", KEYED, listing="list.tsv", is_listed=is_listed)
+        )
+        for split, is_listed in (("train", False), ("dev", True))
+    }
+    path = folder(a="1\tx\t0\n2\ty\t1\n3\tz\t1\n")
+    with pytest.raises(InputError, match=r"list\.tsv beside .*a\.tsv"):
+        data_set(**raw).split("dev", path)
+    folder(list="3\n1\n")
+    [train] = data_set(**raw).split("train", path)
+    [dev] = data_set(**raw).split("dev", path)
+    assert [example.text_a for example in train.read()] == ["y"]
+    assert [example.text_a for example in dev.read()] == ["x", "z"]
+    assert train.files == dev.files == (f"{path}/a.tsv", f"{path}/list.tsv")
+    assert train.reading != dev.reading
+
+
+def test_languages(tmp_path):
+    layout = Layout.of("language text_a label", has_header=False)
+    (tmp_path / "train.fr.tsv").write_text("x\t0\n")
+    (tmp_path / "dev.tsv").write_text("en\tx\t0\nko\ty\t0\n")
+    toy = data_set(
+        train=only(Source("train.{train_language}.tsv", LAYOUT)),
+        dev=only(Source("dev.tsv", layout)),
+        language="ko",
+        train_language="fr",
+    )
+    [train] = toy.split("train", str(tmp_path))
+    assert train.read()[0].text_a == "x"
+    [dev] = toy.split("dev", str(tmp_path))
+    assert [example.text_a for example in dev.read()] == ["y"]
+    assert dev.reading["language"] == "ko"
+
+
+@pytest.mark.parametrize("where", ["source", "data_set"])
+def test_malformed_rows_can_be_left_out(folder, where):
+    source = Source("a.tsv", LAYOUT, skip_malformed=where == "source")
+    toy = data_set(train=only(source), skip_malformed=where == "data_set")
+    [part] = toy.split("train", folder(a="x\t0\ny\n"))
+    assert len(part.read()) == 1
+
+
+def test_files_elsewhere(tmp_path, folder):
+    path = folder(a="x\t0\n")
+    for name in (f"{path}/a.tsv", f"file://{path}/a.tsv"):
+        toy = data_set(train=only(Source(name, LAYOUT)))
+        [part] = toy.split("train", str(tmp_path / "no"))
+        assert len(part.read()) == 1
