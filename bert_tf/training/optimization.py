@@ -12,7 +12,7 @@ One step of either, for a weight w with gradient g:
     m <- beta_1 m + (1 - beta_1) g
     v <- beta_2 v + (1 - beta_2) g^2
     u = direction(m, v) + weight_decay_rate w     (no decay where excluded)
-    w <- w - learning_rate scale(w, u) u
+    w <- w - learning_rate multiplier(w) scale(w, u) u
 
 Adam's direction is m / (sqrt(v) + epsilon) and its scale 1. LAMB's direction
 corrects the bias of m and v first, and its scale is |w| / |u|.
@@ -27,6 +27,11 @@ import keras
 from keras import ops
 
 from bert_tf.errors import InputError
+from bert_tf.training.rate_multipliers import (
+    RateMultipliers,
+    check,
+    multiplier_of,
+)
 
 # What carries no information about scale: LayerNorm's gamma and beta, biases.
 EXCLUDED_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
@@ -118,6 +123,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
         exclude_from_weight_decay: Sequence[str] = EXCLUDED_FROM_WEIGHT_DECAY,
+        rate_multipliers: RateMultipliers = (),
         **kwargs,
     ):
         if kwargs.get("weight_decay") is not None:
@@ -132,6 +138,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self._decay_exclusions = tuple(exclude_from_weight_decay)
+        self._rate_multipliers = check(rate_multipliers)
 
     def build(self, variables) -> None:
         """Makes the two moments of every variable; called by `apply`."""
@@ -140,6 +147,9 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         super().build(variables)
         self._is_decayed = [
             not _matches(self._decay_exclusions, v.path) for v in variables
+        ]
+        self._multipliers = [
+            multiplier_of(v.path, self._rate_multipliers) for v in variables
         ]
         self._moments = self.add_optimizer_variables(
             variables, ["adam_m", "adam_v"]
@@ -218,11 +228,12 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
           variable: One of the variables that the optimizer was built with.
           learning_rate: Scalar.
         """
+        index = self._get_variable_index(variable)
         m, v = self._next_moments(gradient, variable)
         update = self._direction(m, v)
-        if self._is_decayed[self._get_variable_index(variable)]:
+        if self._is_decayed[index]:
             update = update + self.weight_decay_rate * _precise(variable)
-        rate = ops.cast(learning_rate, update.dtype)
+        rate = ops.cast(learning_rate, update.dtype) * self._multipliers[index]
         step = rate * self._scale(variable, update) * update
         self.assign_sub(variable, ops.cast(step, variable.dtype))
 
@@ -235,6 +246,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
             "exclude_from_weight_decay": list(self._decay_exclusions),
+            "rate_multipliers": [list(m) for m in self._rate_multipliers],
         }
 
     def _direction(self, m, v):
@@ -282,13 +294,16 @@ class AdamWeightDecay(_MomentOptimizer):
       epsilon: Added to the root of the second moment.
       exclude_from_weight_decay: Regular expressions, searched for in a
         variable's path; a variable with a match has no decay.
+      rate_multipliers: Pairs of a regular expression and what the rate of the
+        variables is multiplied by in whose path it is found; the first match
+        holds. Such as `rate_multipliers.layerwise_rates` makes.
       **kwargs: What every Keras optimizer takes, except `weight_decay`:
         `name`, `global_clipnorm`, `use_ema`, ... BERT trains with
         `global_clipnorm=1.0`. (On several replicas Keras clips each one
         before the sum.)
 
     Raises:
-      InputError: `weight_decay` was given.
+      InputError: `weight_decay` was given, or a multiplier that is none.
     """
 
     def _direction(self, m, v):
@@ -320,10 +335,11 @@ class Lamb(_MomentOptimizer):
       exclude_from_layer_adaptation: Likewise for the ratio, which is 1 where
         one matches. The paper adapts every variable, `()`; None stands for
         `exclude_from_weight_decay`, as in its authors' code.
+      rate_multipliers: As for `AdamWeightDecay`.
       **kwargs: What every Keras optimizer takes, except `weight_decay`.
 
     Raises:
-      InputError: `weight_decay` was given.
+      InputError: `weight_decay` was given, or a multiplier that is none.
     """
 
     def __init__(
@@ -335,6 +351,7 @@ class Lamb(_MomentOptimizer):
         epsilon: float = 1e-6,
         exclude_from_weight_decay: Sequence[str] = EXCLUDED_FROM_WEIGHT_DECAY,
         exclude_from_layer_adaptation: Sequence[str] | None = None,
+        rate_multipliers: RateMultipliers = (),
         **kwargs,
     ):
         super().__init__(
@@ -344,6 +361,7 @@ class Lamb(_MomentOptimizer):
             beta_2,
             epsilon,
             exclude_from_weight_decay,
+            rate_multipliers,
             **kwargs,
         )
         if exclude_from_layer_adaptation is None:

@@ -9,6 +9,7 @@ from bert_tf.training.optimization import (
     Lamb,
     WarmupLinearDecay,
 )
+from bert_tf.training.rate_multipliers import RateMultipliers, check
 
 OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": Lamb}
 
@@ -44,6 +45,7 @@ class TrainingConfig:
       num_warmup_steps: Steps over which the rate rises to its peak.
       optimizer: "adamw" (BERT's Adam) or "lamb".
       weight_decay_rate: See `AdamWeightDecay`.
+      rate_multipliers: Likewise.
       max_grad_norm: Global norm that gradients are clipped to; 0 for none.
       gradient_accumulation_steps: Micro-batches that one update's batch is
         cut into; less memory, the same result.
@@ -54,7 +56,8 @@ class TrainingConfig:
       jit_compile: Whether XLA compiles the step; None where it is faster.
 
     Raises:
-      InputError: A number is out of its range, or the optimizer unknown.
+      InputError: A number is out of its range, the optimizer unknown or a
+        multiplier unusable.
     """
 
     train_batch_size: int = 32
@@ -71,11 +74,13 @@ class TrainingConfig:
     iterations_per_loop: int = 1000
     random_seed: int = 12345
     jit_compile: bool | None = None
+    rate_multipliers: RateMultipliers = ()
 
     def __post_init__(self):
         for name, least in _LEAST.items():
             value = getattr(self, name)
             _require(least <= value < math.inf, name, f"of {least} up", value)
+        check(self.rate_multipliers)
         rate, seed = self.learning_rate, self.random_seed
         _require(0 < rate < math.inf, "learning_rate", "above 0", rate)
         _require(seed <= MAX_SEED, "random_seed", f"up to {MAX_SEED}", seed)
@@ -92,7 +97,9 @@ class TrainingConfig:
             self.learning_rate, self.num_train_steps, self.num_warmup_steps
         )
         return OPTIMIZERS[self.optimizer](
-            schedule, weight_decay_rate=self.weight_decay_rate
+            schedule,
+            weight_decay_rate=self.weight_decay_rate,
+            rate_multipliers=self.rate_multipliers,
         )
 
 

@@ -181,6 +181,53 @@ def test_lamb_adapts_what_it_is_told_to():
     np.testing.assert_allclose(bias, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_rates_are_multiplied_by_pattern(optimizer_class, steps):
+    """The step, decay included; the moments are those of any rate."""
+    kernel, bias = variables = variables_like_berts()
+    gradients = random_gradients(variables, steps)
+    kernel_gradients, bias_gradients = zip(*gradients, strict=True)
+    rates = np.array([rate_in_numpy(s, 0.03, 23, 3) for s in range(steps)])
+    formula = {AdamWeightDecay: adam_in_numpy, Lamb: lamb_in_numpy}
+    expected = formula[optimizer_class](
+        kernel.numpy().astype("float64"), kernel_gradients, 0.25 * rates, 0.13
+    )
+    plain = {"adapt": False} if optimizer_class is Lamb else {}
+    expected_bias = formula[optimizer_class](
+        bias.numpy().astype("float64"), bias_gradients, 3 * rates, 0, **plain
+    )
+    optimizer = optimizer_class(
+        WarmupLinearDecay(0.03, 23, 3),
+        weight_decay_rate=0.13,
+        rate_multipliers=[("kernel", 0.25), ("^dense/bias$", 3), ("", 0)],
+    )
+    train(optimizer, variables, gradients)
+    slots = optimizer.slot_variables()
+    for variable, (w, m, v) in zip(
+        variables, (expected, expected_bias), strict=True
+    ):
+        np.testing.assert_allclose(variable, w, rtol=2e-5, atol=1e-6)
+        path = variable.path
+        np.testing.assert_allclose(slots[f"{path}/adam_m"], m, rtol=1e-4)
+        np.testing.assert_allclose(slots[f"{path}/adam_v"], v, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_a_multiplier_of_zero_freezes(optimizer_class):
+    kernel, bias = variables = variables_like_berts()
+    before = kernel.numpy(), bias.numpy()
+    optimizer = optimizer_class(0.1, rate_multipliers=[("kernel", 0)])
+    train(optimizer, variables, random_gradients(variables, 2))
+    np.testing.assert_array_equal(kernel, before[0])
+    assert (bias.numpy() != before[1]).all()
+
+
+def test_multipliers_that_cannot_be_used_are_refused():
+    with pytest.raises(InputError, match="rate_multipliers"):
+        AdamWeightDecay(0.1, rate_multipliers=[("kernel", -1)])
+
+
 def test_sparse_gradients_move_every_row():
     """A table looked up in one row only: decay and moments act on all."""
     results = []
@@ -377,6 +424,7 @@ UNUSUAL_ARGUMENTS = {
     "epsilon": 1e-4,
     "exclude_from_weight_decay": ["gamma", "beta"],
     "exclude_from_layer_adaptation": ["beta"],
+    "rate_multipliers": [["gamma", 0.5], ["beta", 0.0]],
     "clipnorm": 1.5,
     "clipvalue": 2.5,
     "global_clipnorm": 3.5,
@@ -456,6 +504,19 @@ def test_compile_and_fit_learn(optimizer_class):
     losses = model.fit(*toy_data(), 10, epochs=20, verbose=0).history["loss"]
     assert losses[-1] < 0.2 * losses[0]
     assert optimizer.iterations.numpy() == 60
+
+
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_fit_multiplies_rates(optimizer_class):
+    model = toy_model()
+    first, last = model.layers
+    before = [first.kernel.numpy(), last.kernel.numpy()]
+    multipliers = [(f"^{first.kernel.path}$", 0.0)]
+    optimizer = optimizer_class(0.05, rate_multipliers=multipliers)
+    model.compile(optimizer, "mse")
+    model.fit(*toy_data(), 10, verbose=0)
+    np.testing.assert_array_equal(first.kernel, before[0])
+    assert (last.kernel.numpy() != before[1]).any()
 
 
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)

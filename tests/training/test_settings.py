@@ -81,3 +81,13 @@ def test_the_optimizer_is_what_was_asked_for(name, kind):
         "num_train_steps": 10,
         "num_warmup_steps": 2,
     }
+
+
+def test_rate_multipliers_reach_the_optimizer():
+    pairs = (("layer_0/", 0.5), ("embeddings", 0.25))
+    optimizer = TrainingConfig(rate_multipliers=pairs).make_optimizer()
+    assert optimizer.get_config()["rate_multipliers"] == [
+        list(p) for p in pairs
+    ]
+    with pytest.raises(InputError, match=r"factors of 0 up\. Received: -1"):
+        TrainingConfig(rate_multipliers=(("x", -1.0),))
