@@ -253,10 +253,13 @@ def _hooks(evaluate: Callable[[], dict], writes: bool) -> list[Hook]:
             )
         )
     if FLAGS.eval_steps > 0:
-        directory = os.path.join(FLAGS.output_dir, "eval")
         hooks.append(
             Evaluation(
-                FLAGS.eval_steps, evaluate, directory if writes else None
+                evaluate,
+                FLAGS.output_dir,
+                every=FLAGS.eval_steps,
+                last_step=FLAGS.num_train_steps,
+                writes=writes,
             )
         )
     return hooks

@@ -30,8 +30,9 @@ from bert_tf.training.distribution import (
     is_chief,
     is_plain,
 )
+from bert_tf.training.divergence import require_finite_tensors
 from bert_tf.training.gathering import INDEX, in_order
-from bert_tf.training.hooks import Hook, NanWatch, NonFiniteError, StopSignal
+from bert_tf.training.hooks import Hook, NanWatch, StopSignal
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep, cut
 from bert_tf.training.weights import Weights, restore
@@ -64,6 +65,7 @@ class Estimator:
       weights_from: The checkpoint that its weights came from when it was
         made; None if they were random.
       random_variables: The names of those that this checkpoint did not have.
+      train_seconds: Time that this object has spent in training.
 
     Raises:
       InputError: A checkpoint cannot be read or does not fit the model.
@@ -84,6 +86,7 @@ class Estimator:
         self.step = 0
         self.examples_seen = 0
         self.random_variables: tuple[str, ...] = ()
+        self.train_seconds = 0.0
         self._manager = checkpoints.CheckpointManager(
             output_dir, config.keep_checkpoint_max
         )
@@ -101,6 +104,7 @@ class Estimator:
         )
         self._optimizer: Any = None
         self._own_checkpoint = self._manager.latest()
+        self._saved_step = 0
         self.weights_from = self._own_checkpoint
         self._initialize(init_checkpoint, open_checkpoint)
 
@@ -116,7 +120,7 @@ class Estimator:
         if own is not None:
             state = checkpoints.Reader(own)
             report = restore(self._weights, state)
-            self.step = int(state["global_step"])
+            self.step = self._saved_step = int(state["global_step"])
             if EXAMPLES_SEEN in state:
                 self.examples_seen = int(state[EXAMPLES_SEEN])
             logging.info(
@@ -167,18 +171,27 @@ class Estimator:
             name: variable.numpy()
             for name, variable in (self._weights | self._slots()).items()
         }
-        for name, values in tensors.items():
-            if not np.isfinite(values).all():
-                raise NonFiniteError(
-                    f"step {self.step}: {name} is not finite and not saved; "
-                    "lower --learning_rate"
-                )
+        require_finite_tensors(self.step, tensors)
+        self._saved_step = self.step
         if not is_chief(self.strategy):
             return
         tensors["global_step"] = np.int64(self.step)
         tensors[EXAMPLES_SEEN] = np.int64(self.examples_seen)
         prefix = self._manager.save(self.step, tensors)
         logging.info("Saved %s", prefix)
+
+    def load_weights(self, prefix: str) -> None:
+        """Takes the weights alone, to evaluate, predict or release them.
+
+        Args:
+          prefix: What `export_weights` wrote, such as the best of a run. The
+            step and the optimizer stay what they are.
+
+        Raises:
+          InputError: It cannot be read, or is of another model.
+        """
+        restore(self._weights, checkpoints.open_checkpoint(prefix))
+        self.weights_from = prefix
 
     def export_weights(self, prefix: str) -> None:
         """Writes the weights alone, as the original released its models."""
@@ -193,7 +206,9 @@ class Estimator:
         """Trains up to `num_train_steps`.
 
         A run that finds itself there already does nothing. SIGINT and SIGTERM
-        save a checkpoint and raise SystemExit; the same command resumes.
+        save a checkpoint and raise SystemExit; the same command resumes. Where
+        a hook wants to stop, training ends with a checkpoint as at the last
+        step; later runs end there as well, if the hook still wants it.
 
         Args:
           make_data: Gives an endless data set of batches for one replica.
@@ -224,6 +239,7 @@ class Estimator:
             jit_compile=self._jit,
         ).run
         hooks = [NanWatch(), *hooks]
+        started = time.monotonic()
         for hook in hooks:
             hook.begin(self.step)
         try:
@@ -232,6 +248,7 @@ class Estimator:
         finally:
             for hook in hooks:
                 hook.end()
+            self.train_seconds += time.monotonic() - started
 
     def _loop(
         self, run_steps, data, hooks: Sequence[Hook], stop: StopSignal
@@ -253,10 +270,16 @@ class Estimator:
                 hook.after_steps(self.step, records)
             if self._is_due():
                 self._save()
+        if self._saved_step != self.step:
+            self._save()
         if not goes_on:
-            if not self._is_due():
-                self._save()
             _leave(stop, self.step)
+        if self.step < self.config.num_train_steps:
+            logging.info(
+                "Training ends early, at step %d of %d",
+                self.step,
+                self.config.num_train_steps,
+            )
 
     def _is_due(self) -> bool:
         """Whether this step has a checkpoint in any case."""
@@ -264,7 +287,13 @@ class Estimator:
         return is_last or self.step % self.config.save_checkpoints_steps == 0
 
     def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
-        """Steps until a checkpoint, a hook or the end is due; 0 at the end."""
+        """Steps until a checkpoint, a hook or the end is due; 0 at the end.
+
+        The end is where a hook wants it, too. It is enough if one process has
+        such a hook: all agree on the fewest steps.
+        """
+        if any(hook.wants_stop for hook in hooks):
+            return 0
         periods = [self.config.save_checkpoints_steps]
         periods += [hook.every for hook in hooks if hook.every > 0]
         left = self.config.num_train_steps - self.step
@@ -312,13 +341,22 @@ class Estimator:
         metrics = self.task.score(self.predict(make_data))
         return {**metrics, "global_step": self.step}
 
-    def predict(self, make_data: EvaluationData) -> dict[str, np.ndarray]:
+    def predict(
+        self, make_data: EvaluationData, batch_size: int | None = None
+    ) -> dict[str, np.ndarray]:
         """What the task keeps of every example, in order: arrays [n, ...].
 
         Batches may be of any length. Where the task keeps something per
         token, zeros fill up what is shorter than the longest.
+
+        Args:
+          make_data: Gives the batches of one replica.
+          batch_size: Examples of a batch, over all devices; the
+            configuration's for evaluation if it is not given.
         """
-        batches = self._evaluation_batches(make_data)
+        batches = self._evaluation_batches(
+            make_data, batch_size or self.config.eval_batch_size
+        )
         # The same trace for all batches, and for all calls with such batches.
         predict = self._predict.get_concrete_function(batches.element_spec)
         return in_order(
@@ -326,10 +364,10 @@ class Estimator:
             for batch in batches
         )
 
-    def _evaluation_batches(self, make_data: EvaluationData):
+    def _evaluation_batches(self, make_data: EvaluationData, batch_size: int):
         """Batches for all replicas."""
         replicas = self.strategy.num_replicas_in_sync
-        batch_size = -(-self.config.eval_batch_size // replicas)
+        batch_size = -(-batch_size // replicas)
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             parts = replicas // context.num_input_pipelines

@@ -5,6 +5,8 @@ more steps, with what was recorded at each of those steps.
 """
 
 import contextlib
+import math
+import os
 import signal
 import sys
 import time
@@ -16,7 +18,16 @@ import tensorflow as tf
 import tqdm
 from absl import logging
 
+from bert_tf import files
 from bert_tf.errors import InputError
+from bert_tf.training import best, history
+from bert_tf.training.best import Best
+from bert_tf.training.divergence import require_finite_steps
+from bert_tf.training.history import Evaluated, goodness
+
+# What an evaluation leaves in the output directory.
+HISTORY = "evaluations.jsonl"
+BEST = "best"
 
 Records = Mapping[str, np.ndarray]
 
@@ -27,9 +38,12 @@ class Hook:
     Attributes:
       every: Steps of a period, whose multiples the loop always stops at; 0
         for a hook that takes the stops as they come.
+      wants_stop: Whether training is to end here, as if this had been the
+        last step. Asked before the first step and after all hooks were told.
     """
 
     every: int = 0
+    wants_stop: bool = False
 
     def is_due(self, step: int) -> bool:
         """Whether a period ends at `step`."""
@@ -51,23 +65,11 @@ class Hook:
         """Training is over, by success or failure."""
 
 
-class NonFiniteError(InputError):
-    """The loss or a gradient is NaN or infinite."""
-
-
 class NanWatch(Hook):
     """Stops the run at the first loss or gradient that is not a number."""
 
     def after_steps(self, step: int, records: Records) -> None:
-        bad = ~np.isfinite(records["loss"] + records["gradient_norm"])
-        if bad.any():
-            index = int(bad.argmax())
-            raise NonFiniteError(
-                f"step {step - len(bad) + index + 1}: loss "
-                f"{records['loss'][index]}, gradient norm "
-                f"{records['gradient_norm'][index]}; no checkpoint has seen "
-                "it. Lower --learning_rate, or raise --num_warmup_steps"
-            )
+        require_finite_steps(step, records)
 
 
 class Progress(Hook):
@@ -177,36 +179,90 @@ class Summaries(Hook):
 
 
 class Evaluation(Hook):
-    """Evaluates now and then, into the log and TensorBoard.
+    """Evaluates now and then, and at the last step.
+
+    Metrics go into the log, to TensorBoard (`eval/`) and into
+    `evaluations.jsonl`, from which a run that is resumed knows what came
+    before. On request the weights of the best evaluation are kept in `best/`,
+    and training ends early.
 
     Several processes evaluate together, so each of them needs this hook; one
-    is given the directory.
+    writes.
 
     Args:
-      every: Steps between two evaluations; 0 for none.
       evaluate: Gives the metrics as they are now.
-      directory: Where the event file goes; None for no file.
+      output_dir: Where files go, or are read by those who do not write.
+      every: Steps between two evaluations; 0 for the last step alone.
+      last_step: Step at which training ends.
+      writes: Whether this process is the one that writes.
+      metric: Name of what decides which evaluation is the best. Higher is
+        better, unless it is a loss.
+      export: Writes the weights to a prefix, as `Estimator.export_weights`;
+        None keeps none.
+      patience: Training ends after so many evaluations without an
+        improvement; 0 for not at all.
+      min_delta: What an improvement has to exceed, for `patience` alone.
+
+    Raises:
+      InputError: No metric was named where one has to decide, or, later, the
+        metrics lack it.
     """
 
     def __init__(
         self,
-        every: int,
         evaluate: Callable[[], Mapping[str, float]],
-        directory: str | None,
+        output_dir: str,
+        *,
+        every: int,
+        last_step: int,
+        writes: bool = True,
+        metric: str | None = None,
+        export: Callable[[str], None] | None = None,
+        patience: int = 0,
+        min_delta: float = 0.0,
     ):
+        if metric is None and (export is not None or patience):
+            raise InputError(
+                "expected the name of the metric that decides which "
+                "evaluation is the best. Received: none"
+            )
         self.every = every
+        self.metric = metric
         self._evaluate = evaluate
-        self._directory = directory
+        self._last_step = last_step
+        self._writes = writes
+        self._export = export
+        self._patience = patience
+        self._min_delta = min_delta
+        self._events = os.path.join(output_dir, "eval")
+        self._history_file = os.path.join(output_dir, HISTORY)
+        self._best_folder = os.path.join(output_dir, BEST)
+        self._history: list[Evaluated] = []
+
+    @property
+    def wants_stop(self) -> bool:
+        return self.metric is not None and history.is_exhausted(
+            self._history, self.metric, self._patience, self._min_delta
+        )
 
     def begin(self, step: int) -> None:
+        if self._writes and step == 0:
+            best.forget(self._best_folder)
+        elif self._writes:
+            best.settle(self._best_folder)
+        self._history = history.read(self._history_file, step) if step else []
+        if self._writes and files.exists(self._history_file):
+            history.write(self._history_file, self._history)
+        self._best = self._best_so_far()
+        self._tell_if_exhausted()
         self._writer = (
-            tf.summary.create_file_writer(self._directory)
-            if self._directory
+            tf.summary.create_file_writer(self._events)
+            if self._writes
             else tf.summary.create_noop_writer()
         )
 
     def after_steps(self, step: int, records: Records) -> None:
-        if not self.is_due(step):
+        if not self.is_due(step) and step != self._last_step:
             return
         metrics = dict(self._evaluate())
         metrics.pop("global_step", None)  # Told anyway.
@@ -218,9 +274,54 @@ class Evaluation(Hook):
         with self._writer.as_default(step=step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, value)
+        if self.metric is not None:
+            # On every process, for none may wait for one that has failed.
+            self._keep_best(step, history.value_of(metrics, self.metric))
+        self._history.append(Evaluated(step, metrics))
+        if self._writes:
+            history.write(self._history_file, self._history)
+        self._tell_if_exhausted()
 
     def end(self) -> None:
         self._writer.close()
+
+    def _best_so_far(self) -> Best | None:
+        """What is in the folder, if it was chosen by this metric."""
+        found = best.find(self._best_folder) if self._export else None
+        if found and found.metric != self.metric:
+            logging.warning(
+                "%s is the best by %s: by %s, evaluations from now on count",
+                self._best_folder,
+                found.metric,
+                self.metric,
+            )
+            return None
+        return found
+
+    def _keep_best(self, step: int, value: float) -> None:
+        before = -math.inf
+        if self._best is not None:
+            before = goodness(self.metric, self._best.value)
+        if self._export is None or goodness(self.metric, value) <= before:
+            return
+        self._best = Best(step, self.metric, float(value))
+        if self._writes:
+            best.save(self._best_folder, self._best, self._export)
+            logging.info(
+                "%s %.4f is the best so far: its weights are in %s",
+                self.metric,
+                value,
+                self._best_folder,
+            )
+
+    def _tell_if_exhausted(self) -> None:
+        if self.wants_stop:
+            logging.info(
+                "%s has not improved in the last %d evaluations of %s",
+                self.metric,
+                self._patience,
+                self._history_file,
+            )
 
 
 class StopSignal:

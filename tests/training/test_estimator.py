@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints
+from bert_tf.training import best, checkpoints
+from bert_tf.training.divergence import NonFiniteError
 from bert_tf.training.estimator import Estimator, should_compile
-from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
+from bert_tf.training.hooks import Evaluation, Hook
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
 
@@ -352,6 +353,101 @@ def test_a_batch_that_cannot_be_cut(tmp_path):
     assert not folder.exists()
 
 
+class Stop(Hook):
+    """Wants to stop from a step on."""
+
+    def __init__(self, at, every=0):
+        self.at, self.every = at, every
+        self.told = []
+
+    def begin(self, step):
+        self.wants_stop = step >= self.at
+
+    def after_steps(self, step, records):
+        self.told.append(step)
+        self.wants_stop = step >= self.at
+
+
+@pytest.mark.parametrize("at", [3, 4, 9])
+def test_a_hook_ends_training_with_a_checkpoint(tmp_path, whole, at, caplog):
+    caplog.set_level("INFO", "absl")
+    estimator = train(tmp_path, Stop(at, every=1), Watch(1))
+    assert estimator.step == at
+    assert read(tmp_path, at)["global_step"] == at
+    told = f"Training ends early, at step {at} of 9"
+    assert (told in caplog.text) is (at < 9)
+    before = contents(tmp_path)
+    # The same command finds that it is over.
+    again = Stop(at, every=1)
+    assert train(tmp_path, again).step == at
+    assert again.told == []
+    assert contents(tmp_path) == before
+    # Without the hook it goes on as if nothing had been.
+    train(tmp_path)
+    assert_equal(read(tmp_path), whole)
+
+
+def test_it_is_asked_when_told_and_not_in_the_middle_of_a_call(tmp_path):
+    hook = Stop(2)
+    settings = {"save_checkpoints_steps": 100}
+    estimator = train(tmp_path, hook, iterations_per_loop=5, **settings)
+    assert estimator.step == hook.told[-1] >= 2
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_early_stopping_resumed_ends_at_the_same_step(tmp_path, replicas):
+    """And with the same best weights; killed in the middle, then run again."""
+    strategy = toy_task.two_devices() if replicas == 2 else None
+    scores = [0.1, 0.3, 0.2, 0.7, 0.6, 0.5, 0.4, 0.9, 0.9]
+
+    def train_until(folder, die_at=None):
+        estimator = make(folder, strategy)
+
+        def evaluate():
+            if estimator.step == die_at:
+                raise Crash
+            return {"eval_f1": scores[estimator.step - 1]}
+
+        hook = Evaluation(
+            evaluate,
+            str(folder),
+            every=1,
+            last_step=9,
+            metric="eval_f1",
+            export=estimator.export_weights,
+            patience=3,
+        )
+        estimator.train(toy_task.training_data(EXAMPLES), [hook])
+        return estimator
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train_until(whole).step == 7
+    with pytest.raises(Crash):
+        train_until(killed, die_at=6)
+    for _ in range(2):
+        estimator = train_until(killed)
+        assert estimator.step == 7
+    assert_equal(read(killed, 7), read(whole, 7))
+    name = "evaluations.jsonl"
+    assert (killed / name).read_text() == (whole / name).read_text()
+
+    before = estimator.model.head.kernel.numpy()
+    folder = str(killed / "best")
+    assert best.find(folder) == best.Best(4, "eval_f1", 0.7)
+    estimator.load_weights(best.prefix(folder))
+    expected = read(killed, 4)["head/kernel"]
+    np.testing.assert_array_equal(estimator.model.head.kernel, expected)
+    assert (before != expected).any()
+    assert estimator.weights_from == best.prefix(folder)
+
+
+def test_weights_of_another_model_are_not_loaded(tmp_path):
+    train(tmp_path / "one").export_weights(str(tmp_path / "weights"))
+    other = make(tmp_path / "other", task=toy_task.ToyTask(classes=5))
+    with pytest.raises(InputError, match="head/kernel of shape"):
+        other.load_weights(str(tmp_path / "weights"))
+
+
 def test_nan_ends_the_run_and_leaves_the_checkpoint_before(tmp_path):
     stop = Watch(at=1, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
     settings = {
@@ -539,9 +635,9 @@ def test_evaluating_on_the_way_does_not_disturb(tmp_path, whole):
         found.append(estimator.evaluate(data))
         return found[-1]
 
-    hook = Evaluation(3, evaluate, str(tmp_path / "eval"))
+    hook = Evaluation(evaluate, str(tmp_path), every=4, last_step=9)
     estimator.train(toy_task.training_data(EXAMPLES), [hook])
-    assert [metrics["global_step"] for metrics in found] == [3, 6, 9]
+    assert [metrics["global_step"] for metrics in found] == [4, 8, 9]
     assert len({metrics["loss"] for metrics in found}) == 3
     assert_equal(read(tmp_path / "out"), whole)
 

@@ -1,5 +1,6 @@
 """What watches a run: each hook by itself, without a run."""
 
+import json
 import os
 import signal
 
@@ -7,12 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf import files
 from bert_tf.errors import InputError
+from bert_tf.training import best, checkpoints
+from bert_tf.training.best import Best
+from bert_tf.training.divergence import NonFiniteError
 from bert_tf.training.hooks import (
     Evaluation,
     Hook,
     NanWatch,
-    NonFiniteError,
     Progress,
     StopSignal,
     Summaries,
@@ -50,21 +54,10 @@ def test_when_a_hook_is_due(every, due):
 # NanWatch
 
 
-def test_finite_numbers_pass():
+def test_the_first_step_that_is_no_number_stops_the_run():
     NanWatch().after_steps(5, records(1e38, 0.0, -1.0))
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("where", ["loss", "gradient_norm"])
-def test_the_first_step_that_is_no_number_is_named(bad, where):
-    values = {"loss": [1.0, 2.0, 3.0, 4.0], "gradient_norm": [1.0] * 4}
-    values[where][2:] = [bad, bad]
-    with pytest.raises(NonFiniteError, match=r"^step 19: .*--learning_rate"):
-        NanWatch().after_steps(
-            20,
-            records(*values["loss"], gradient_norm=values["gradient_norm"]),
-        )
-    assert issubclass(NonFiniteError, InputError)
+    with pytest.raises(NonFiniteError, match=r"^step 6: loss nan"):
+        NanWatch().after_steps(7, records(1.0, np.nan, np.nan))
 
 
 # Progress
@@ -133,44 +126,199 @@ def test_means_of_each_stretch_are_written(tmp_path):
 
 def test_nothing_is_written_before_it_begins(tmp_path):
     Summaries(str(tmp_path), 4, 6, 11)
-    Evaluation(2, dict, str(tmp_path))
+    Evaluation(dict, str(tmp_path), every=2, last_step=9)
     assert os.listdir(tmp_path) == []
 
 
 # Evaluation
 
 
-def test_it_evaluates_when_due(tmp_path, caplog):
+class Scripted:
+    """An evaluation whose results are known before, by step.
+
+    Args:
+      folder: The output directory.
+      metrics: The value of eval_f1 at each step from 1 on.
+      **options: Of the hook.
+    """
+
+    def __init__(self, folder, metrics, **options):
+        self.folder, self.metrics = folder, metrics
+        self.asked = []
+        options = {
+            "every": 1,
+            "last_step": len(metrics),
+            "metric": "eval_f1",
+            "export": self.export,
+            **options,
+        }
+        self.hook = Evaluation(self.evaluate, str(folder), **options)
+
+    def evaluate(self):
+        self.asked.append(self.step)
+        value = self.metrics[self.step - 1]
+        return {"eval_f1": value, "eval_loss": -value, "global_step": self.step}
+
+    def export(self, prefix):
+        checkpoints.write(prefix, {"step": np.int64(self.step)})
+
+    def run(self, first=0, last=None):
+        """Steps up to `last`, unless the hook stops them; gives the last."""
+        self.step = first
+        self.hook.begin(first)
+        last = self.hook._last_step if last is None else last
+        while self.step < last and not self.hook.wants_stop:
+            self.step += 1
+            self.hook.after_steps(self.step, records(1.0))
+        self.hook.end()
+        return self.step
+
+    @property
+    def best(self):
+        """The label, after a look at the weights."""
+        found = best.find(str(self.folder / "best"))
+        if found:
+            prefix = best.prefix(str(self.folder / "best"))
+            assert checkpoints.Reader(prefix)["step"] == found.step
+        return found
+
+    @property
+    def steps(self):
+        lines = files.read_text(str(self.folder / "evaluations.jsonl"))
+        return [json.loads(line)["step"] for line in lines.splitlines()]
+
+
+def test_it_evaluates_when_due_and_at_the_end(tmp_path, caplog):
     caplog.set_level("INFO", "absl")
-    asked = []
-
-    def evaluate():
-        asked.append(len(asked))
-        return {"loss": 0.5 + asked[-1], "global_step": 77}
-
-    hook = Evaluation(3, evaluate, str(tmp_path))
-    hook.begin(0)
-    for step in range(1, 8):
-        hook.after_steps(step, records(1.0))
-    hook.end()
-    assert asked == [0, 1]
-    assert events(tmp_path) == {(3, "loss"): 0.5, (6, "loss"): 1.5}
-    lines = [line.getMessage() for line in caplog.records]
-    assert lines == [
-        "step 3 evaluated: loss 0.5000",
-        "step 6 evaluated: loss 1.5000",
+    script = Scripted(tmp_path, [0.5] * 7, every=3, metric=None, export=None)
+    assert script.run() == 7
+    assert script.asked == [3, 6, 7]
+    assert events(tmp_path / "eval") == {
+        (step, name): value
+        for step in (3, 6, 7)
+        for name, value in (("eval_f1", 0.5), ("eval_loss", -0.5))
+    }
+    assert (tmp_path / "evaluations.jsonl").read_text() == "".join(
+        f'{{"step": {step}, "eval_f1": 0.5, "eval_loss": -0.5}}\n'
+        for step in (3, 6, 7)
+    )
+    assert sorted(os.listdir(tmp_path)) == ["eval", "evaluations.jsonl"]
+    assert [line.getMessage() for line in caplog.records] == [
+        f"step {step} evaluated: eval_f1 0.5000, eval_loss -0.5000"
+        for step in (3, 6, 7)
     ]
 
 
-def test_without_a_directory_it_evaluates_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    asked = []
-    hook = Evaluation(1, lambda: asked.append(1) or {"loss": 1.0}, None)
-    hook.begin(0)
-    hook.after_steps(1, records(1.0))
-    hook.end()
-    assert asked == [1]
+def test_a_multiple_at_the_end_is_evaluated_once(tmp_path):
+    script = Scripted(tmp_path, [0.5] * 6, every=3)
+    script.run()
+    assert script.asked == [3, 6]
+    script = Scripted(tmp_path, [0.5] * 6, every=0)
+    script.run()
+    assert script.asked == [6]
+
+
+def test_who_does_not_write_evaluates_and_decides_the_same(tmp_path):
+    script = Scripted(tmp_path, [0.5] * 7, writes=False, patience=3)
+    assert script.run() == 4
+    assert script.asked == [1, 2, 3, 4]
     assert os.listdir(tmp_path) == []
+
+
+def test_the_best_weights_are_kept(tmp_path, caplog):
+    caplog.set_level("INFO", "absl")
+    nan = float("nan")
+    script = Scripted(tmp_path, [nan, 0.0, -0.25, 0.5, nan, 0.5, 0.25])
+    seen = []
+    for step in range(7):
+        script.run(step, step + 1)
+        seen.append(script.best and script.best.step)
+    assert seen == [None, 2, 2, 4, 4, 4, 4]
+    assert script.best == Best(4, "eval_f1", 0.5)
+    assert "eval_f1 0.5000 is the best so far" in caplog.text
+
+
+def test_a_loss_is_best_where_it_is_lowest(tmp_path):
+    script = Scripted(tmp_path, [0.5, 0.75, 0.25], metric="eval_loss")
+    script.run()
+    assert script.best == Best(2, "eval_loss", -0.75)
+
+
+def test_a_resumed_run_knows_what_was_before(tmp_path):
+    script = Scripted(tmp_path, [0.1, 0.9, 0.5, 0.6, 0.7, 0.8, 0.9])
+    script.run(0, 5)
+    again = Scripted(tmp_path, script.metrics)
+    again.run(3)  # Steps 4 and 5 came after the last checkpoint.
+    assert again.asked == [4, 5, 6, 7]
+    assert again.steps == [1, 2, 3, 4, 5, 6, 7]
+    assert again.best.step == 2
+
+
+def test_a_best_from_beyond_the_checkpoint_still_is(tmp_path):
+    Scripted(tmp_path, [0.1, 0.2, 0.3, 0.9]).run()
+    again = Scripted(tmp_path, [0.1, 0.2, 0.3, 0.8, 0.7])
+    again.run(3, 3)
+    assert again.steps == [1, 2, 3]
+    again.run(3)
+    assert again.best == Best(4, "eval_f1", 0.9)
+
+
+def test_a_new_run_forgets(tmp_path):
+    Scripted(tmp_path, [0.9, 0.9]).run()
+    again = Scripted(tmp_path, [0.1, 0.2, 0.3], every=2)
+    again.run(0, 1)
+    assert (again.best, again.steps) == (None, [])
+    again.run(1)
+    assert again.best == Best(3, "eval_f1", 0.3)
+
+
+def test_another_metric_starts_anew(tmp_path, caplog):
+    metrics = [0.5, 0.4, 0.3, 0.2]
+    Scripted(tmp_path, metrics).run(0, 2)
+    again = Scripted(tmp_path, metrics, metric="eval_loss")
+    again.run(2)
+    assert again.best == Best(3, "eval_loss", -0.3)
+    assert "is the best by eval_f1: by eval_loss, eval" in caplog.text
+
+
+def test_patience_ends_it_and_every_later_run(tmp_path, caplog):
+    caplog.set_level("INFO", "absl")
+    metrics = [0.1, 0.5, 0.5, 0.4, 0.3, 0.9]
+    script = Scripted(tmp_path, metrics, patience=2)
+    assert script.run() == 4
+    assert "eval_f1 has not improved in the last 2 evaluations" in caplog.text
+    for _ in range(2):
+        again = Scripted(tmp_path, metrics, patience=2)
+        assert (again.run(4), again.asked) == (4, [])
+    # Interrupted on the way it ends at the same step.
+    other = tmp_path / "other"
+    Scripted(other, metrics, patience=2).run(0, 3)
+    assert Scripted(other, metrics, patience=2).run(2) == 4
+    # With more patience it goes on.
+    assert Scripted(tmp_path, metrics, patience=3).run(4) == 5
+
+
+def test_small_improvements_may_count_for_nothing(tmp_path):
+    metrics = [0.5, 0.55, 0.58, 0.9]
+    script = Scripted(tmp_path, metrics, patience=2, min_delta=0.1)
+    assert script.run() == 3
+    assert script.best.step == 3  # The best it is all the same.
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("metric", ["f1", "global_step"])
+def test_a_metric_that_is_not_there(tmp_path, writes, metric):
+    """All processes say so: none may wait for another."""
+    script = Scripted(tmp_path, [0.5], metric=metric, writes=writes)
+    expected = f"among eval_f1, eval_loss. Received: '{metric}'"
+    with pytest.raises(InputError, match=expected):
+        script.run()
+
+
+@pytest.mark.parametrize("options", [{"export": print}, {"patience": 1}])
+def test_something_has_to_decide(tmp_path, options):
+    with pytest.raises(InputError, match="name of the metric"):
+        Evaluation(dict, str(tmp_path), every=1, last_step=2, **options)
 
 
 # StopSignal

@@ -1,0 +1,158 @@
+"""What evaluations during training have found, and what follows from it.
+
+Which evaluation was the best and whether to go on are functions of the history
+alone, which a file keeps: a run that was interrupted decides as if it had not
+been.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from bert_tf import files
+from bert_tf.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """One evaluation.
+
+    Attributes:
+      step: Updates that the model had seen.
+      metrics: Its metrics by name.
+    """
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+def is_loss(metric: str) -> bool:
+    """Whether lower is better: for every metric with "loss" in its name."""
+    return "loss" in metric
+
+
+def goodness(metric: str, value: float) -> float:
+    """A number that is the higher the better `value` is.
+
+    What is no number (a correlation with a constant is NaN) is minus infinity.
+    """
+    if not math.isfinite(value):
+        return -math.inf
+    return -value if is_loss(metric) else value
+
+
+def value_of(metrics: Mapping[str, float], metric: str) -> float:
+    """The value of a metric that a user has named.
+
+    Raises:
+      InputError: There is none of that name; those that there are are listed.
+    """
+    if metric not in metrics:
+        raise InputError(
+            f"expected a metric among {', '.join(sorted(metrics))}. Received: "
+            f"{metric!r}"
+        )
+    return metrics[metric]
+
+
+def improvements(
+    history: Iterable[Evaluated], metric: str, min_delta: float = 0.0
+) -> list[int]:
+    """The places in the history that were better than all before them.
+
+    Args:
+      history: Evaluations in the order of their steps.
+      metric: What to judge them by.
+      min_delta: What they have to be better by.
+
+    Returns:
+      Indices, the last one that of the best; ties go to the first, and what
+      is no number is never better.
+
+    Raises:
+      InputError: The metric is missing.
+    """
+    best = -math.inf
+    found: list[int] = []
+    for index, evaluated in enumerate(history):
+        this = goodness(metric, value_of(evaluated.metrics, metric))
+        if this > best + (min_delta if found else 0.0):
+            best = this
+            found.append(index)
+    return found
+
+
+def is_exhausted(
+    history: Sequence[Evaluated],
+    metric: str,
+    patience: int,
+    min_delta: float = 0.0,
+) -> bool:
+    """Whether the last `patience` evaluations have improved nothing.
+
+    Args:
+      history: Evaluations in the order of their steps.
+      metric: What to judge them by.
+      patience: How many; 0 for no end of it.
+      min_delta: What counts as an improvement has to be larger.
+    """
+    if not patience:
+        return False
+    last = max(improvements(history, metric, min_delta), default=-1)
+    return len(history) - 1 - last >= patience
+
+
+def read(path: str, last_step: int) -> list[Evaluated]:
+    """Reads a history up to a step; later ones will be made anew.
+
+    Args:
+      path: The file; none is the history of a new run.
+      last_step: The step that the run is at.
+
+    Raises:
+      InputError: The file cannot be read or holds something else.
+    """
+    if not files.exists(path):
+        return []
+    lines = files.read_text(path).splitlines()
+    history = [
+        _parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)
+    ]
+    return [evaluated for evaluated in history if evaluated.step <= last_step]
+
+
+def write(path: str, history: Iterable[Evaluated]) -> None:
+    """Writes a history, an evaluation a line; it appears as a whole."""
+    lines = [
+        json.dumps({"step": e.step, **finite_or_null(e.metrics)})
+        for e in history
+    ]
+    files.write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def finite_or_null(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers as JSON can hold them, which knows neither NaN nor infinity."""
+    return {
+        name: float(value) if math.isfinite(value) else None
+        for name, value in values.items()
+    }
+
+
+def null_to_nan(values: Mapping[str, float | None]) -> dict[str, float]:
+    """The other way; what was infinite is NaN now."""
+    return {
+        name: math.nan if value is None else float(value)
+        for name, value in values.items()
+    }
+
+
+def _parse(line: str, where: str) -> Evaluated:
+    try:
+        values = json.loads(line)
+        return Evaluated(int(values.pop("step")), null_to_nan(values))
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(
+            'expected {"step": NUMBER, "METRIC": NUMBER, ...} at '
+            f"{where}. Received: {line[:80]!r}; remove the file"
+        ) from error

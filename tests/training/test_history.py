@@ -1,0 +1,131 @@
+"""The best and the end are functions of the history, which a file keeps."""
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.training import history
+from bert_tf.training.history import Evaluated
+
+NAN = math.nan
+
+
+def of(*values, name="eval_accuracy"):
+    """A history of one metric, evaluated at every third step."""
+    return [Evaluated(3 * i, {name: v}) for i, v in enumerate(values, 1)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_loss"),
+    [
+        ("loss", True),
+        ("eval_loss", True),
+        ("masked_lm_loss", True),
+        ("eval_accuracy", False),
+        ("f1", False),
+    ],
+)
+def test_lower_is_better_for_losses_alone(metric, is_loss):
+    assert history.is_loss(metric) is is_loss
+    better = history.goodness(metric, 0.2) > history.goodness(metric, 0.3)
+    assert better is is_loss
+    for value in (NAN, math.inf, -math.inf):
+        assert history.goodness(metric, value) == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "min_delta", "expected"),
+    [
+        ([], 0, []),
+        ([NAN], 0, []),
+        ([NAN, 0.1, NAN, 0.3, 0.2], 0, [1, 3]),
+        ([0.5, 0.5, 0.5], 0, [0]),
+        ([0.0, -0.1, 0.1], 0, [0, 2]),
+        ([0.5, 0.55, 0.65, 0.7], 0.1, [0, 2]),
+        # Slow but steady: measured from the best that counted.
+        ([0.5, 0.58, 0.66, 0.74], 0.1, [0, 2]),
+    ],
+)
+def test_what_is_better_than_all_before(values, min_delta, expected):
+    found = history.improvements(of(*values), "eval_accuracy", min_delta)
+    assert found == expected
+    losses = of(*(-v for v in values), name="loss")
+    assert history.improvements(losses, "loss", min_delta) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "expected"),
+    [
+        ([], 1, False),
+        ([0.5], 1, False),
+        ([0.5, 0.5], 1, True),
+        ([0.5, 0.4], 2, False),
+        ([0.5, 0.4, 0.45], 2, True),
+        ([0.5, 0.4, 0.51], 2, False),
+        ([0.5, 0.4, 0.3, 0.2], 0, False),
+        ([NAN, NAN], 2, True),
+        ([NAN, 0.1], 2, False),
+    ],
+)
+def test_patience(values, patience, expected):
+    is_exhausted = history.is_exhausted(of(*values), "eval_accuracy", patience)
+    assert is_exhausted is expected
+
+
+def test_a_longer_history_never_turns_back():
+    """Whoever reads the whole of it stops no later than who saw its end."""
+    random = np.random.default_rng(4)
+    for _ in range(100):
+        values = random.integers(0, 5, 11)
+        whole = history.is_exhausted(of(*values), "eval_accuracy", 3)
+        end = history.is_exhausted(of(*values[4:]), "eval_accuracy", 3)
+        assert whole or not end
+
+
+def test_a_metric_that_is_not_there_is_told_with_those_that_are():
+    metrics = {"eval_loss": 0.5, "eval_f1": 0.1}
+    with pytest.raises(InputError) as error:
+        history.value_of(metrics, "accuracy")
+    assert str(error.value) == (
+        "expected a metric among eval_f1, eval_loss. Received: 'accuracy'"
+    )
+
+
+def test_there_and_back_again(tmp_path):
+    path = str(tmp_path / "evaluations.jsonl")
+    assert history.read(path, 100) == []
+    metrics = {"eval_accuracy": np.float32(0.5), "examples": 7}
+    history.write(path, [Evaluated(3, metrics), Evaluated(6, {"f1": NAN})])
+    assert (tmp_path / "evaluations.jsonl").read_text() == (
+        '{"step": 3, "eval_accuracy": 0.5, "examples": 7.0}\n'
+        '{"step": 6, "f1": null}\n'
+    )
+    first, second = history.read(path, 6)
+    assert first == Evaluated(3, {"eval_accuracy": 0.5, "examples": 7})
+    assert second.step == 6
+    assert math.isnan(second.metrics["f1"])
+    assert os.listdir(tmp_path) == ["evaluations.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("step", "steps"), [(2, []), (3, [3]), (5, [3]), (9, [3, 6, 9])]
+)
+def test_what_comes_later_is_made_anew(tmp_path, step, steps):
+    path = str(tmp_path / "evaluations.jsonl")
+    history.write(path, of(0.1, 0.2, 0.3))
+    assert [e.step for e in history.read(path, step)] == steps
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "7", "{}", '{"step": "x"}', '{"step": 1, "f1": [2]}', ""]
+)
+def test_damage_is_named(tmp_path, line):
+    path = tmp_path / "evaluations.jsonl"
+    good = json.dumps({"step": 3, "f1": 0.5})
+    path.write_text(f"{good}\n{line}\n{good}\n")
+    with pytest.raises(InputError, match=r"evaluations\.jsonl:2\. Received"):
+        history.read(str(path), 10)
