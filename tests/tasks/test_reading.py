@@ -178,7 +178,6 @@ def test_several_labels_of_a_row(write):
 
 
 def test_several_labels_in_columns(write):
-    layout = Layout.of("text_a _ _", False)
     layout = Layout(3, False, 0, indicators=(("b", 2), ("a", 1)))
     path = write("x\t0\t1\ny\t1\t1\nz\t0\t0\n")
     expected = [("b",), ("b", "a"), ()]
