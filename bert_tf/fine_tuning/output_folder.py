@@ -24,7 +24,7 @@ FACTS = "fine_tuning.json"
 _OURS = re.compile(
     r"model\.ckpt-.*|checkpoint|events\.out\.tfevents\..*|graph\.pbtxt"
     r"|eval_results\.(txt|json)|evaluations\.jsonl|fine_tuning\.json"
-    r"|(train|eval|predict)[a-z_]*\.tf_record.*"
+    r"|(manifest\.)?(train|eval|predict)[a-z_]*\.tf_record(\.json)?"
     r"|test_results[a-z_]*\.tsv|predictions[a-z_]*\.tsv"
     r"|bert_config\.json|vocab\.txt|bert_tf\.json"
     r"|eval|best|release|trials|trials\.(json|tsv)|glue_submission"

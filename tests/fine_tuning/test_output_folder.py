@@ -77,7 +77,7 @@ RUN = [
     "eval_results.txt",
     "eval_results.json",
     "train.tf_record",
-    "train.tf_record.manifest.json",
+    "manifest.train.tf_record.json",
     "eval_mismatched.tf_record",
     "test_results.tsv",
     "predictions_mismatched.tsv",
