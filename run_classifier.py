@@ -36,8 +36,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data import jobs
 from bert_tf.data.features import Encoding
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import flags as fine_tuning_flags
-from bert_tf.fine_tuning import output_folder, runs
+from bert_tf.fine_tuning import command_line, output_folder, runs
 from bert_tf.fine_tuning.inputs import Inputs, Split
 from bert_tf.fine_tuning.start import Start
 from bert_tf.tasks import custom, datasets, predictions
@@ -127,7 +126,7 @@ flags.DEFINE_bool(
     "leaderboard's format, too.",
 )
 bert_flags.define_training_flags()
-fine_tuning_flags.define_flags()
+command_line.define_flags()
 bert_flags.define_device_flags()
 
 
@@ -145,7 +144,7 @@ HEADS = {"multiple_choice": "choice"}
 def main() -> None:
     """Reads the flags, fine-tunes, evaluates and predicts."""
     splits = _splits()
-    start = fine_tuning_flags.find_start()
+    start = command_line.find_start()
     data_set = _data_set(start)
     # Found before anything is written: what is missing shows at once.
     parts = {split: data_set.split(split, FLAGS.data_dir) for split in splits}
@@ -155,7 +154,7 @@ def main() -> None:
     inputs = Inputs(
         FLAGS.output_dir,
         _encoding(data_set, start),
-        fine_tuning_flags.padding(strategy),
+        command_line.padding(strategy),
         FLAGS.num_workers or jobs.available_cpus(),
     )
     data = {
@@ -172,7 +171,7 @@ def main() -> None:
             strategy,
             start,
             FLAGS.output_dir,
-            fine_tuning_flags.training_config(start.config),
+            command_line.training_config(start.config),
         )
     writes = is_chief(strategy)
     if FLAGS.do_eval:
@@ -192,7 +191,7 @@ def _splits() -> list[str]:
             f"expected --{', --'.join(SPLITS)}, or several of them. Received: "
             "none of them"
         )
-    if FLAGS.do_train and fine_tuning_flags.selects():
+    if FLAGS.do_train and command_line.selects():
         wanted.add("dev")
     return [split for split in SPLITS.values() if split in wanted]
 
@@ -250,7 +249,7 @@ def _claim_output_dir(
     facts = output_folder.facts(
         data_set.model_of, data_set.problem, data_set.labels, start
     )
-    fine_tuning_flags.claim_output_dir(facts, start, sources)
+    command_line.claim_output_dir(facts, start, sources)
 
 
 def _encoding(data_set: DataSet, start: Start) -> Encoding:
@@ -288,7 +287,7 @@ def _task(
         data_set.metrics,
         class_weights=weights,
         label_smoothing=FLAGS.label_smoothing,
-        frozen_layers=fine_tuning_flags.frozen_layers(config),
+        frozen_layers=command_line.frozen_layers(config),
         gradient_checkpointing=FLAGS.gradient_checkpointing,
         eval_batch_size=FLAGS.eval_batch_size,
     )
@@ -320,8 +319,8 @@ def _train(
         strategy,
         start,
         FLAGS.output_dir,
-        fine_tuning_flags.training_config(start.config),
-        fine_tuning_flags.schedule([*names, "eval_loss", "loss"]),
+        command_line.training_config(start.config),
+        command_line.schedule([*names, "eval_loss", "loss"]),
         num_examples=len(train.examples),
         training_data=functools.partial(inputs.training_data, train),
         evaluate=evaluate,

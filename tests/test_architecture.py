@@ -57,7 +57,7 @@ FOR_ALL = {"errors", "files", "version"}
 WITH_TENSORFLOW = (
     "bert_tf.data.bucketing",
     "bert_tf.data.pipeline",
-    "bert_tf.fine_tuning.flags",
+    "bert_tf.fine_tuning.command_line",
     "bert_tf.fine_tuning.inputs",
     "bert_tf.fine_tuning.runs",
     "bert_tf.flags",
@@ -257,7 +257,7 @@ def test_the_library_imports_no_script_and_no_test():
 
 def test_flags_are_the_business_of_flags_and_scripts():
     flags = ("absl.flags", "absl.app")
-    modules = ("bert_tf.flags", "bert_tf.fine_tuning.flags")
+    modules = ("bert_tf.flags", "bert_tf.fine_tuning.command_line")
     found = [
         (path, line, f"imports {name}")
         for path in LIBRARY

@@ -190,7 +190,7 @@ def given(name: str) -> Any:
 
 
 def find_start() -> "Start":
-    """What the flags of `define_fine_tuning_flags` start from.
+    """What the flags of `define_flags` start from.
 
     To evaluate or predict, the release of an earlier run will do.
     """
