@@ -22,8 +22,7 @@ BENCH_VOCAB ?= demo_output/vocab.txt
 GLUE ?= ../shared/data/glue
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch fidelity lint format bench \
-	bench-fine-tuning demo clean
+.PHONY: help venv test test-slow test-jax test-torch fidelity lint format bench bench-fine-tuning demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile

@@ -69,8 +69,7 @@ flags.register_validator(
 )
 
 
-def main(argv) -> None:
-    del argv
+def main() -> None:
     variables = measured.hold_to_cpus(FLAGS.num_threads)
     comparison = begin(settings_of_flags())
     for seed in range(1, FLAGS.num_seeds + 1):
@@ -193,4 +192,4 @@ def check(settings: Settings, run: Run, place: Place) -> CrossCheck:
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["task_name", "data_dir"])
-    app.run(main)
+    app.run(lambda argv: main())
