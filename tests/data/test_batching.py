@@ -198,6 +198,12 @@ def test_rows_of_one_length_keep_their_order():
         [[4, 6], [5, 7]],
         [[8, -1], [9, -1]],
     ]
+    lengths = np.random.default_rng(2).integers(1, 3, 1009) * 8
+    rows = [batch.ravel() for batch in evaluation(lengths, 16, 1).batches]
+    np.testing.assert_array_equal(
+        np.concatenate(rows)[:1009],
+        [*np.flatnonzero(lengths == 16), *np.flatnonzero(lengths == 8)],
+    )
 
 
 def test_no_rows_are_no_batches():

@@ -123,12 +123,12 @@ CHOICE = {
 def test_each_choice_is_a_sequence():
     examples = [
         number(0, "2", "a", choices=("b", "b c", "")),
-        number(1, None, "b", choices=("a", "a", "a a a a")),
+        number(1, None, "b", choices=("a", "a a a a", "c c c c c")),
     ]
     made = rows(examples, **CHOICE)
     assert made["input_ids"] == [
         [[2, 4, 3, 5, 3, 0, 0], [2, 4, 3, 5, 6, 3, 0], [2, 4, 3, 0, 0, 0, 0]],
-        [[2, 5, 3, 4, 3, 0, 0], [2, 5, 3, 4, 3, 0, 0], [2, 5, 3, 4, 4, 4, 3]],
+        [[2, 5, 3, 4, 3, 0, 0], [2, 5, 3, 4, 4, 4, 3], [2, 5, 3, 6, 6, 6, 3]],
     ]
     assert np.shape(made["segment_ids"]) == (2, 3, 7)
     assert made["label_ids"] == [2, 0]
@@ -329,6 +329,16 @@ def test_other_versions_of_the_format_are_made_anew(write, monkeypatch):
     assert write()
     monkeypatch.setattr(features, "_FORMAT", 1)
     assert write()
+
+
+def test_a_key_with_more_parts_is_another(write, caplog):
+    caplog.set_level(logging.INFO)
+    write()
+    manifest = json.loads(write.manifest.read_text())
+    manifest["key"]["flavour"] = 3
+    write.manifest.write_text(json.dumps(manifest))
+    assert write()
+    assert "has other flavour" in caplog.text
 
 
 @pytest.mark.parametrize(

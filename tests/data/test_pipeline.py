@@ -233,6 +233,20 @@ def test_evaluation_counts_no_more_than_it_needs(paths, monkeypatch):
     assert all(at_most == 0 for _, at_most in counted[1:])
 
 
+# whole_file
+
+
+def test_a_file_can_be_read_as_a_whole(paths):
+    """The second file of the fixture, which is compressed: 12 to 18."""
+    batches = pipeline.whole_file(paths[1], _SCHEMA, batch_size=5)
+    read = list(batches.as_numpy_iterator())
+    assert [len(batch["number"]) for batch in read] == [5, 2]
+    expected = _examples(np.arange(12, 19))
+    for name, values in expected.items():
+        found = np.concatenate([batch[name] for batch in read])
+        np.testing.assert_array_equal(found, values)
+
+
 # Files that do not fit
 
 
