@@ -13,9 +13,10 @@
 
 Records come from create_pretraining_data.py, ours or the original's. The
 output directory then holds the training checkpoints `model.ckpt-STEP`, which
-the same command resumes from, TensorBoard's event files, `eval_results.txt`,
-and `release/`: the weights alone as `bert_model.ckpt`, with
-`bert_config.json` and `vocab.txt`, ready for fine-tuning.
+the same command resumes from, TensorBoard's event files, `evaluations.jsonl`
+where --eval_steps asks for it, `eval_results.txt`, and `release/`: the weights
+alone as `bert_model.ckpt`, with `bert_config.json` and `vocab.txt`, ready for
+fine-tuning.
 """
 
 import functools

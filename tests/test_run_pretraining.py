@@ -183,6 +183,7 @@ def test_the_files_of_a_run(done):
         "checkpoint",
         "eval/events.out.tfevents",
         "eval_results.txt",
+        "evaluations.jsonl",
         "events.out.tfevents",
         "model.ckpt-3.data-00000-of-00001",
         "model.ckpt-3.index",

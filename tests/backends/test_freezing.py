@@ -9,7 +9,8 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier
 from bert_tf.modeling import BertModel, checkpoint_variables
-from bert_tf.training.optimization import AdamWeightDecay
+from bert_tf.training.optimization import AdamWeightDecay, Lamb
+from bert_tf.training.rate_multipliers import layerwise_rates
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 
@@ -119,3 +120,29 @@ def test_fit_moves_the_others_alone():
     assert {name.rpartition("/")[0] for name in optimizer.slot_variables()} == {
         v.path for v in model.trainable_variables
     }
+
+
+@pytest.mark.parametrize("optimizer_class", [AdamWeightDecay, Lamb])
+def test_fit_multiplies_the_rates_of_layers(optimizer_class):
+    """The first step of each variable, against that of one rate for all."""
+
+    def first_step(rate_multipliers):
+        model = small_bert.classifier_to_train(
+            lambda schedule, **options: optimizer_class(
+                0.01, rate_multipliers=rate_multipliers, **options
+            )
+        )
+        before = small_bert.named_weights(model)
+        small_bert.train(model, 0, 1)
+        after = small_bert.named_weights(model)
+        return {name: after[name] - before[name] for name in after}
+
+    rates = (("bert/encoder/layer_0/", 0.0), *layerwise_rates(2, 0.5))
+    plain, multiplied = first_step(()), first_step(rates)
+    assert all(step.any() for step in plain.values())
+    expected = {"embeddings/": 0.125, "layer_0/": 0.0, "layer_1/": 0.5}
+    for name, step in multiplied.items():
+        factor = next((f for key, f in expected.items() if key in name), 1.0)
+        np.testing.assert_allclose(
+            step, factor * plain[name], rtol=1e-3, atol=1e-6, err_msg=name
+        )

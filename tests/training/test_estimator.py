@@ -1,5 +1,6 @@
 """The loop: it resumes exactly, counts exactly and stops when it should."""
 
+import itertools
 import os
 import signal
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.training import best, checkpoints
+from bert_tf.training import estimator as estimators
 from bert_tf.training.divergence import NonFiniteError
 from bert_tf.training.estimator import Estimator, should_compile
 from bert_tf.training.hooks import Evaluation, Hook
@@ -392,6 +394,18 @@ def test_it_is_asked_when_told_and_not_in_the_middle_of_a_call(tmp_path):
     settings = {"save_checkpoints_steps": 100}
     estimator = train(tmp_path, hook, iterations_per_loop=5, **settings)
     assert estimator.step == hook.told[-1] >= 2
+
+
+def test_it_is_enough_that_another_process_wants_to_stop(tmp_path, monkeypatch):
+    """All come to the same numbers: the smallest that any of them gave."""
+
+    def other_stops(strategy):
+        turns = itertools.count()
+        return lambda numbers: [numbers[0] * (next(turns) < 3), numbers[1]]
+
+    monkeypatch.setattr(estimators, "agreement", other_stops)
+    assert train(tmp_path, Watch(1)).step == 3
+    assert read(tmp_path, 3)["global_step"] == 3
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
