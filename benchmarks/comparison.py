@@ -54,6 +54,7 @@ class Run:
       train_seconds: The training alone.
       seconds: The whole command, from its start to its end.
       cpu_seconds: The same, of all cores.
+      other_cpu_seconds: What other programs took meanwhile.
       peak_bytes: Memory.
     """
 
@@ -65,6 +66,7 @@ class Run:
     train_seconds: float
     seconds: float
     cpu_seconds: float
+    other_cpu_seconds: float
     peak_bytes: int
 
 

@@ -18,6 +18,10 @@ into docs/results.md.
 padded to --max_seq_length. A command that was stopped goes on where it was
 when it is given again with the same --output. The peer is installed into a
 virtual environment of its own, once; --peer_python names one that is there.
+
+Nothing else should run meanwhile: with a second program on the same cores
+torch's threads, which wait for each other, take several times as long. What
+others took is told for each run.
 """
 
 import dataclasses
@@ -78,7 +82,6 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     place = Place(pathlib.Path(folder), variables)
                     train(comparison, name, seed, place)
-                save(comparison)
     print(write_results.section(comparison))
 
 
@@ -159,8 +162,10 @@ def train(comparison: Comparison, name: str, seed: int, place: Place) -> None:
     run = Run(name, seed, **answer, **dataclasses.asdict(usage))
     comparison.runs.append(run)
     print(write_results.line(run), flush=True)
+    save(comparison)
     if side.peer and "ours" in FLAGS.variants and not comparison.cross_check:
         comparison.cross_check = check(settings, run, place)
+        save(comparison)
 
 
 def interpreter(peer: str | None) -> str:

@@ -19,11 +19,15 @@ class Usage:
     Attributes:
       seconds: From its start to its end, imports and all.
       cpu_seconds: Of all cores, of all its processes.
+      other_cpu_seconds: What other programs took meanwhile. It should be next
+        to nothing: they also slow down a command that shares no core with
+        them, and more so one whose threads wait for each other.
       peak_bytes: Memory of its largest process when that was largest.
     """
 
     seconds: float
     cpu_seconds: float
+    other_cpu_seconds: float
     peak_bytes: int
 
 
@@ -47,12 +51,12 @@ def run(
     """
     said = folder / "stderr"
     with (folder / "stdout").open("wb") as out, said.open("wb") as error:
-        start = time.monotonic()
+        start, busy = time.monotonic(), busy_seconds()
         process = subprocess.Popen(
             command, stdout=out, stderr=error, env={**os.environ, **environment}
         )
         _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.monotonic() - start
+        seconds, busy = time.monotonic() - start, busy_seconds() - busy
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         end = said.read_text(encoding="utf-8", errors="replace")
@@ -61,7 +65,22 @@ def run(
             f"{process.returncode} of {' '.join(command)}"
         )
     cpu_seconds = usage.ru_utime + usage.ru_stime
-    return Usage(seconds, cpu_seconds, usage.ru_maxrss * 1024)
+    return Usage(
+        seconds,
+        cpu_seconds,
+        max(0.0, busy - cpu_seconds),
+        usage.ru_maxrss * 1024,
+    )
+
+
+def busy_seconds(stat: pathlib.Path = pathlib.Path("/proc/stat")) -> float:
+    """CPU time of everything since the machine started, of all cores.
+
+    What a hypervisor gave to other machines counts as well.
+    """
+    ticks = [int(word) for word in stat.read_text().split("\n")[0].split()[1:]]
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+    return (sum(ticks[:8]) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
 
 
 def hold_to_cpus(num_threads: int) -> dict[str, str]:

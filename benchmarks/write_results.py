@@ -179,7 +179,8 @@ def cross_check(check: CrossCheck) -> str:
 def every_run(comparison: Comparison) -> Iterator[list[str]]:
     """In the order in which they ran."""
     metrics = comparison.settings.metrics
-    yield ["", "seed", *column_titles(metrics), "steps", "loss on dev"]
+    more = ["steps", "loss on dev", "CPU time of other programs, s"]
+    yield ["", "seed", *column_titles(metrics), *more]
     for run in comparison.runs:
         cells = [show(name, run.scores[name]) for name in metrics]
         cells += [show(what, getattr(run, what)) for what in COST_TITLES]
@@ -189,6 +190,7 @@ def every_run(comparison: Comparison) -> Iterator[list[str]]:
             *cells,
             str(run.global_step),
             f"{run.eval_loss:.3f}",
+            f"{run.other_cpu_seconds:,.0f}",
         ]
 
 

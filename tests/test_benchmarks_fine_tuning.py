@@ -221,6 +221,16 @@ def test_what_a_command_takes(measured, tmp_path):
     assert 200 << 20 < usage.peak_bytes < 64 << 30
 
 
+def test_what_the_machine_does(measured, tmp_path):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 20 300 9999 8888 1 2 77 60 0\ncpu0 1 2 3\n")
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert measured.busy_seconds(stat) == 500 / ticks
+    before = measured.busy_seconds()
+    sum(range(10**6))
+    assert measured.busy_seconds() >= before > 0
+
+
 def test_a_command_that_fails_says_why(measured, tmp_path):
     program = "import sys; print('x' * 9999 + 'why', file=sys.stderr); 1/0"
     with pytest.raises(SystemExit) as left:
