@@ -194,8 +194,11 @@ class BertClassifier(HeadModel):
         Returns:
           Dict of `logits`, float32 [B, C].
         """
-        x = self.bert(inputs, training=training, seed=seed)["pooled_output"]
+        encoded = self.bert(
+            inputs, training=training, seed=seed, pooled_only=True
+        )
         seed = fold_in(seed, HEAD_SITE)
+        x = encoded["pooled_output"]
         x = self.dropout(x, training=training, seed=seed)
         return {"logits": self.score(x)}
 
@@ -287,8 +290,11 @@ class BertMultipleChoice(HeadModel):
             for name in ("input_ids", "input_mask", "segment_ids")
             if name in inputs
         }  # [B * C, S]
-        x = self.bert(flat, training=training, seed=seed)["pooled_output"]
+        encoded = self.bert(
+            flat, training=training, seed=seed, pooled_only=True
+        )
         seed = fold_in(seed, HEAD_SITE)
+        x = encoded["pooled_output"]
         x = self.dropout(x, training=training, seed=seed)  # [B * C, H]
         return {"logits": ops.reshape(self.score(x), (-1, choices))}
 

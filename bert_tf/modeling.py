@@ -29,11 +29,7 @@ from bert_tf.layers import (
     fold_in,
     recomputed,
 )
-from bert_tf.transformer import TransformerBlock
-
-# Added to the attention scores of padding. Finite, as in the original: a row
-# that is all padding then attends evenly instead of giving NaN.
-MASKED_SCORE = -10000.0
+from bert_tf.transformer import TransformerBlock, attention_bias
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -134,7 +130,14 @@ class Encoder(BertLayer):
         attentions = [probabilities for _, probabilities in shapes]
         return outputs, attentions if self.output_attentions else []
 
-    def call(self, x, attention_bias, training=False, seed=None):
+    def call(
+        self,
+        x,
+        attention_bias,
+        training=False,
+        seed=None,
+        num_queries: int | None = None,
+    ):
         """Applies every block.
 
         Args:
@@ -143,6 +146,7 @@ class Encoder(BertLayer):
           training: Whether dropout is on.
           seed: Integer tensor [2], or None: then one is drawn here. Blocks
             draw none, so that what is computed again drops the same values.
+          num_queries: See `TransformerBlock`, for the last one alone.
 
         Returns:
           The outputs of all blocks, a list of floats [B, S, H], and their
@@ -154,19 +158,26 @@ class Encoder(BertLayer):
         outputs, attentions = [], []
         for index, block in enumerate(self.blocks):
             apply = self._as_function(
-                block, training, fold_in(seed, index * block.SEED_SITES)
+                block,
+                training,
+                fold_in(seed, index * block.SEED_SITES),
+                num_queries if block is self.blocks[-1] else None,
             )
             x, *probabilities = apply(x, attention_bias)
             outputs.append(x)
             attentions += probabilities
         return outputs, attentions
 
-    def _as_function(self, block, training, seed):
+    def _as_function(self, block, training, seed, num_queries):
         """The block as a function of tensors, whatever else is settled."""
 
         def apply(x, attention_bias):
             x, probabilities = block(
-                x, attention_bias, training=training, seed=seed
+                x,
+                attention_bias,
+                training=training,
+                seed=seed,
+                num_queries=num_queries,
             )
             return (x, probabilities) if self.output_attentions else (x,)
 
@@ -262,22 +273,23 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         pooled = self.pooler.compute_output_shape(embedded)
         return self._result(embedded, outputs, attentions, pooled)
 
-    def call(self, inputs, training=False, seed=None):
+    def call(self, inputs, training=False, seed=None, pooled_only=False):
         """Encodes a batch.
 
         Args:
           inputs: Dict of integers [B, S]: `input_ids`, and, unless they are
             all ones and all zeros, `input_mask` (1 for tokens, 0 for padding)
-            and `segment_ids` (0 for the first text, 1 for the second). Other
-            entries are ignored. Ids must be in range: backends differ in
-            whether they say so.
+            and `segment_ids` (0 for the first text, 1 for the second). Others
+            are ignored. Ids must be in range: not every backend says so.
           training: Whether dropout is on.
           seed: Integer tensor [2] that decides every dropout mask, or None
             for the layers' own generators.
+          pooled_only: Whether `pooled_output` is all that is wanted: then the
+            last block computes the position of [CLS] alone.
 
         Returns:
-          Dict of `sequence_output` [B, S, H] and `pooled_output` [B, H], and
-          what the constructor asked for.
+          Dict of `sequence_output` [B, S, H], or [B, 1, H] if `pooled_only`,
+          and `pooled_output` [B, H], and what the constructor asked for.
 
         Raises:
           InputError: The sequence is longer than `max_position_embeddings`.
@@ -285,17 +297,16 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         input_ids = ops.convert_to_tensor(inputs["input_ids"], "int32")
         self._check_length(input_ids.shape[1])
         segment_ids = inputs.get("segment_ids", ops.zeros_like(input_ids))
+        segment_ids = ops.convert_to_tensor(segment_ids, "int32")
         embedded = self.embeddings(
-            input_ids,
-            ops.convert_to_tensor(segment_ids, "int32"),
-            training=training,
-            seed=seed,
+            input_ids, segment_ids, training=training, seed=seed
         )  # [B, S, H]
         outputs, attentions = self.encoder(
             embedded,
             attention_bias(inputs.get("input_mask", ops.ones_like(input_ids))),
             training=training,
             seed=fold_in(seed, 1),
+            num_queries=1 if pooled_only else None,
         )
         pooled = self.pooler(outputs[-1])
         return self._result(embedded, outputs, attentions, pooled)
@@ -383,16 +394,6 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             "gradient_checkpointing": self.gradient_checkpointing,
             "frozen_layers": self.frozen_layers,
         }
-
-
-def attention_bias(input_mask):
-    """Turns a mask of ones and zeros [B, S] into a bias [B, 1, 1, S].
-
-    It hides keys; a padding position still looks at the others, as in
-    `create_attention_mask_from_input_mask`.
-    """
-    bias = (1.0 - ops.cast(input_mask, "float32")) * MASKED_SCORE
-    return ops.expand_dims(bias, (1, 2))  # [B, 1, 1, S]
 
 
 def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:

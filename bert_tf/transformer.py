@@ -16,6 +16,10 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.layers import ACTIVATIONS, BertLayer, fold_in
 
+# Added to the attention scores of padding. Finite, as in the original: a row
+# that is all padding then attends evenly instead of giving NaN.
+MASKED_SCORE = -10000.0
+
 
 @keras.saving.register_keras_serializable("bert_tf")
 class SelfAttention(BertLayer):
@@ -45,21 +49,30 @@ class SelfAttention(BertLayer):
         x = ops.reshape(x, (batch, length, heads, width // heads))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def call(self, x, attention_bias, training=False, seed=None):
-        """Lets every position look at every other.
+    def call(
+        self,
+        x,
+        attention_bias,
+        training=False,
+        seed=None,
+        num_queries: int | None = None,
+    ):
+        """Lets positions look at every other.
 
         Args:
           x: Floats [B, S, H].
           attention_bias: Floats, added to the scores; any shape that
-            broadcasts to [B, N, S, S].
+            broadcasts to [B, N, Q, S].
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `Dropout`.
+          num_queries: Q, how many of the first positions look; None for all.
 
         Returns:
-          Context, floats [B, S, H], and the attention probabilities before
-          dropout, floats [B, N, S, S].
+          Context, floats [B, Q, H], and the attention probabilities before
+          dropout, floats [B, N, Q, S].
         """
-        query = self._heads(self.query(x))  # [B, N, S, D]
+        queries = first_positions(x, num_queries)
+        query = self._heads(self.query(queries))  # [B, N, Q, D]
         key = self._heads(self.key(x))  # [B, N, S, D]
         value = self._heads(self.value(x))  # [B, N, S, D]
         query = query * (1.0 / math.sqrt(query.shape[-1]))
@@ -67,11 +80,12 @@ class SelfAttention(BertLayer):
         # Keras hands the bias over in the compute dtype.
         scores = ops.cast(scores, "float32") + ops.cast(
             attention_bias, "float32"
-        )  # [B, N, S, S]
+        )  # [B, N, Q, S]
         probabilities = ops.cast(ops.softmax(scores), self.compute_dtype)
         kept = self.dropout(probabilities, training=training, seed=seed)
         context = ops.transpose(ops.matmul(kept, value), (0, 2, 1, 3))
-        return ops.reshape(context, ops.shape(x)), probabilities  # [B, S, H]
+        context = ops.reshape(context, ops.shape(queries))  # [B, Q, H]
+        return context, probabilities
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -117,12 +131,28 @@ class Attention(BertLayer):
     def compute_output_shape(self, input_shape):
         return self.self_attention.compute_output_shape(input_shape)
 
-    def call(self, x, attention_bias, training=False, seed=None):
-        """Maps floats [B, S, H] to [B, S, H] and probabilities."""
+    def call(
+        self,
+        x,
+        attention_bias,
+        training=False,
+        seed=None,
+        num_queries: int | None = None,
+    ):
+        """Maps floats [B, S, H] to [B, Q, H] and probabilities."""
         context, probabilities = self.self_attention(
-            x, attention_bias, training=training, seed=seed
+            x,
+            attention_bias,
+            training=training,
+            seed=seed,
+            num_queries=num_queries,
         )
-        x = self.residual(context, x, training=training, seed=fold_in(seed, 1))
+        x = self.residual(
+            context,
+            first_positions(x, num_queries),
+            training=training,
+            seed=fold_in(seed, 1),
+        )
         return x, probabilities
 
 
@@ -170,20 +200,33 @@ class TransformerBlock(BertLayer):
     def compute_output_shape(self, input_shape):
         return self.attention.compute_output_shape(input_shape)
 
-    def call(self, x, attention_bias, training=False, seed=None):
+    def call(
+        self,
+        x,
+        attention_bias,
+        training=False,
+        seed=None,
+        num_queries: int | None = None,
+    ):
         """Applies the block.
 
         Args:
           x: Floats [B, S, H].
-          attention_bias: Floats that broadcast to [B, N, S, S].
+          attention_bias: Floats that broadcast to [B, N, Q, S].
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `Dropout`.
+          num_queries: Q, how many of the first positions are given out; None
+            for all. The others are looked at all the same.
 
         Returns:
-          Floats [B, S, H], and the attention probabilities [B, N, S, S].
+          Floats [B, Q, H], and the attention probabilities [B, N, Q, S].
         """
         x, probabilities = self.attention(
-            x, attention_bias, training=training, seed=seed
+            x,
+            attention_bias,
+            training=training,
+            seed=seed,
+            num_queries=num_queries,
         )
         x = self.residual(
             self.intermediate(x), x, training=training, seed=fold_in(seed, 2)
@@ -195,3 +238,18 @@ def attention_shape(config: BertConfig, input_shape) -> tuple:
     """The shape [B, N, S, S] of the probabilities over [B, S, H]."""
     batch, length, _ = input_shape
     return batch, config.num_attention_heads, length, length
+
+
+def first_positions(x, number: int | None):
+    """The first positions of floats [B, S, H]; all of them for None."""
+    return x if number is None else x[:, :number]
+
+
+def attention_bias(input_mask):
+    """Turns a mask of ones and zeros [B, S] into a bias [B, 1, 1, S].
+
+    It hides keys; a padding position still looks at the others, as in
+    `create_attention_mask_from_input_mask`.
+    """
+    bias = (1.0 - ops.cast(input_mask, "float32")) * MASKED_SCORE
+    return ops.expand_dims(bias, (1, 2))  # [B, 1, 1, S]

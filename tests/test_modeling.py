@@ -318,3 +318,24 @@ def test_our_loop_computes_blocks_twice_with_the_same_masks(
     assert max(np.abs(value).max() for value in plain.values()) > 1e-3
     for name, value in plain.items():
         np.testing.assert_allclose(twice[name], value, atol=1e-7, err_msg=name)
+
+
+def test_the_pooled_output_alone_is_the_same(model):
+    whole = model(features())
+    alone = model(features(), pooled_only=True)
+    np.testing.assert_allclose(
+        alone["pooled_output"], whole["pooled_output"], atol=2e-6
+    )
+    assert alone["sequence_output"].shape == (B, 1, H)
+
+
+def test_dropout_falls_on_the_pooled_output_alone_as_well():
+    model = BertModel(CONFIG)
+    seeds = [ops.convert_to_tensor([1, n], "int32") for n in (2, 2, 3)]
+    first, same, other = (
+        model(features(), training=True, seed=seed, pooled_only=True)
+        for seed in seeds
+    )
+    name = "pooled_output"
+    np.testing.assert_array_equal(first[name], same[name])
+    assert np.abs(first[name] - other[name]).max() > 1e-4

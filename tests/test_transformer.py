@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from bert_tf.config import BertConfig
-from bert_tf.modeling import attention_bias
 from bert_tf.transformer import (
     Attention,
     Intermediate,
     ResidualOutput,
     SelfAttention,
     TransformerBlock,
+    attention_bias,
 )
 
 # Odd sizes, no two alike: swapped axes cannot pass.
@@ -100,3 +100,19 @@ def test_config_round_trip(layer):
     assert again.get_config() == made.get_config()
     assert again.config == CONFIG
     assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize("number", [1, 2, S])
+@pytest.mark.parametrize("layer", [SelfAttention, Attention, TransformerBlock])
+def test_the_first_positions_need_not_wait_for_the_others(layer, number):
+    block = layer(CONFIG)
+    block.build()
+    x = np.random.default_rng(1).normal(size=(B, S, H)).astype("float32")
+    bias = attention_bias(MASK)
+    outputs, probabilities = block(x, bias)
+    first, of_first = block(x, bias, num_queries=number)
+    assert first.shape == (B, number, H)
+    np.testing.assert_allclose(first, outputs[:, :number], atol=2e-6)
+    np.testing.assert_allclose(
+        of_first, probabilities[:, :, :number], atol=2e-6
+    )
