@@ -23,17 +23,19 @@ where it was stopped. Source: `run_classifier.py` of google-research/bert;
 sections 4.1, 4.4 and appendix A.3 of the paper.
 """
 
+import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import flags
+from absl import flags, logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data import jobs
+from bert_tf.data.examples import Example
 from bert_tf.data.features import Encoding
 from bert_tf.errors import InputError
 from bert_tf.fine_tuning import command_line, output_folder, runs
@@ -49,6 +51,7 @@ from bert_tf.tasks.parts import DataSet, Part
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.results import write_json, write_results
+from bert_tf.training.settings import TrainingConfig
 
 FLAGS = flags.FLAGS
 
@@ -146,36 +149,42 @@ def main() -> None:
     splits = _splits()
     start = command_line.find_start()
     data_set = _data_set(start)
-    # Found before anything is written: what is missing shows at once.
-    parts = {split: data_set.split(split, FLAGS.data_dir) for split in splits}
     _check_flags(data_set)
-    _claim_output_dir(data_set, start, parts)
+    # What is at fault shows before anything is written, or removed.
+    parts = {split: data_set.split(split, FLAGS.data_dir) for split in splits}
+    examples = {
+        split: [part.read() for part in found] for split, found in parts.items()
+    }
+    encoding = _encoding(data_set, start)
+    task = _task(data_set, start.config, encoding, examples.get("train"))
+    config = command_line.training_config(start.config)
+    schedule = _schedule(task, examples.get("train"))
     strategy = bert_flags.connect()
+    _claim_output_dir(data_set, start, parts)
     inputs = Inputs(
         FLAGS.output_dir,
-        _encoding(data_set, start),
+        encoding,
         command_line.padding(strategy),
         FLAGS.num_workers or jobs.available_cpus(),
     )
     data = {
-        split: [inputs.load(split, part) for part in found]
+        split: [
+            inputs.load(split, part, read)
+            for part, read in zip(found, examples[split], strict=True)
+        ]
         for split, found in parts.items()
     }
-    task = _task(data_set, start.config, inputs.encoding, data.get("train"))
-    evaluate = functools.partial(inputs.evaluate, data.get("dev", []))
     if FLAGS.do_train:
-        estimator = _train(task, strategy, start, inputs, data, evaluate)
+        estimator = _train(
+            task, strategy, start, config, schedule, inputs, data
+        )
     else:
         estimator = runs.open_model(
-            task,
-            strategy,
-            start,
-            FLAGS.output_dir,
-            command_line.training_config(start.config),
+            task, strategy, start, FLAGS.output_dir, config
         )
     writes = is_chief(strategy)
     if FLAGS.do_eval:
-        metrics = evaluate(estimator)
+        metrics = inputs.evaluate(data["dev"], estimator)
         if writes:
             _write_metrics(metrics, estimator)
     if FLAGS.do_predict:
@@ -198,13 +207,37 @@ def _splits() -> list[str]:
 
 def _data_set(start: Start) -> DataSet:
     """The row of the table, or what the flags say of the user's own files."""
-    if FLAGS.task_name.lower() != custom.NAME:
-        return datasets.find(
+    if FLAGS.task_name.lower() == custom.NAME:
+        found = _custom_data_set(start)
+    else:
+        found = datasets.find(
             FLAGS.task_name,
             language=FLAGS.xnli_language,
             train_language=FLAGS.xnli_train_language,
             skip_malformed=FLAGS.skip_malformed_rows,
         )
+    return _with_labels_of(start, found)
+
+
+def _with_labels_of(start: Start, data_set: DataSet) -> DataSet:
+    """The labels in the order that the model has, if it knows them.
+
+    Others have published models whose classes are in another order.
+    """
+    known, ours = start.labels or (), data_set.labels
+    if set(known) == set(ours):
+        target = dataclasses.replace(data_set.target, labels=known)
+        return dataclasses.replace(data_set, target=target)
+    if known and len(known) == len(ours):
+        logging.warning(
+            "The model's labels %s are taken for %s, in this order",
+            ", ".join(known),
+            ", ".join(ours),
+        )
+    return data_set
+
+
+def _custom_data_set(start: Start) -> DataSet:
     labels = FLAGS.labels
     if labels is None and not FLAGS.do_train:
         labels = start.labels
@@ -249,7 +282,7 @@ def _claim_output_dir(
     facts = output_folder.facts(
         data_set.model_of, data_set.problem, data_set.labels, start
     )
-    command_line.claim_output_dir(facts, start, sources)
+    command_line.claim_output_dir(facts, sources)
 
 
 def _encoding(data_set: DataSet, start: Start) -> Encoding:
@@ -269,23 +302,17 @@ def _task(
     data_set: DataSet,
     config: BertConfig,
     encoding: Encoding,
-    train: Sequence[Split] | None,
+    train: Sequence[list[Example]] | None,
 ) -> ClassificationTask:
     is_choice = data_set.problem == "multiple_choice"
     kind = MultipleChoiceTask if is_choice else ClassificationTask
-    weights = FLAGS.class_weights if FLAGS.do_train else None
-    if weights == ["balanced"] and train:
-        label_ids = train[0].features.arrays["label_ids"]
-        weights = balanced_class_weights(label_ids, len(data_set.labels))
-    elif weights:
-        weights = _numbers(weights)
     return kind(
         config,
         encoding.schema,
         data_set.problem,
         data_set.labels,
         data_set.metrics,
-        class_weights=weights,
+        class_weights=_class_weights(data_set, *train) if train else None,
         label_smoothing=FLAGS.label_smoothing,
         frozen_layers=command_line.frozen_layers(config),
         gradient_checkpointing=FLAGS.gradient_checkpointing,
@@ -293,38 +320,57 @@ def _task(
     )
 
 
-def _numbers(weights: Sequence[str]) -> list[float]:
+def _class_weights(
+    data_set: DataSet, train: list[Example]
+) -> Sequence[float] | None:
+    """What --class_weights says, in numbers."""
+    weights, labels = FLAGS.class_weights, data_set.labels
+    if weights == ["balanced"] and data_set.problem == "single_label":
+        label_ids = [labels.index(example.label) for example in train]
+        return balanced_class_weights(label_ids, len(labels))
     try:
-        return [float(weight) for weight in weights]
+        return weights and [float(weight) for weight in weights]
     except ValueError:
         raise InputError(
-            "expected --class_weights=balanced, or a number for each label. "
-            f"Received: {','.join(weights)}"
+            "expected --class_weights=balanced, for a problem of one label, "
+            f"or a number for each label. Received: {','.join(weights)} for "
+            f"{data_set.problem}"
         ) from None
+
+
+def _schedule(
+    task: ClassificationTask, train: Sequence[list[Example]] | None
+) -> runs.Schedule:
+    names = [f"eval_{name}" for name in task.metrics]
+    schedule = command_line.schedule([*names, "eval_loss", "loss"])
+    if train:
+        # Too large a batch shows now.
+        schedule.num_train_steps(len(*train), FLAGS.train_batch_size)
+    return schedule
 
 
 def _train(
     task: ClassificationTask,
     strategy: Any,
     start: Start,
+    config: TrainingConfig,
+    schedule: runs.Schedule,
     inputs: Inputs,
     data: Mapping[str, Sequence[Split]],
-    evaluate: Callable[[Estimator], dict[str, float]],
 ) -> Estimator:
     """Trains, and releases the model that is kept."""
     [train] = data["train"]
-    names = [f"eval_{name}" for name in task.metrics]
     estimator = runs.FineTuning(
         task,
         strategy,
         start,
         FLAGS.output_dir,
-        command_line.training_config(start.config),
-        command_line.schedule([*names, "eval_loss", "loss"]),
+        config,
+        schedule,
         num_examples=len(train.examples),
         training_data=functools.partial(inputs.training_data, train),
-        evaluate=evaluate,
-        metric=names[0],
+        evaluate=functools.partial(inputs.evaluate, data.get("dev", [])),
+        metric=f"eval_{task.metrics[0]}",
         tokens_per_example=float(train.features.lengths.mean()),
     ).train()
     runs.release(

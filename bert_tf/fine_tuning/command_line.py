@@ -211,17 +211,23 @@ def find_start() -> "Start":
     return dataclasses.replace(found, init_checkpoint=FLAGS.init_checkpoint)
 
 
-def claim_output_dir(
-    facts: Mapping[str, Any], start: "Start", inputs: Iterable[str]
-) -> None:
+def claim_output_dir(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
     """Takes --output_dir for this run, or refuses; see `output_folder.claim`.
 
     Args:
-      facts: What is learned.
-      start: What from.
+      facts: What is learned, and what from.
       inputs: Files that the run reads.
+
+    Raises:
+      InputError: See there; or the model that is to be used would be removed.
     """
     from bert_tf.fine_tuning import output_folder
+
+    if FLAGS.overwrite_output_dir and not FLAGS.do_train:
+        raise InputError(
+            "expected --do_train with --overwrite_output_dir, which removes "
+            f"the model in {FLAGS.output_dir}. Received: --nodo_train"
+        )
 
     named = (FLAGS.init_checkpoint, FLAGS.bert_config_file, FLAGS.vocab_file)
     output_folder.claim(

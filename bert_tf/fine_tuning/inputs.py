@@ -50,17 +50,17 @@ class Inputs:
     padding: Padding
     num_workers: int = 1
 
-    def load(self, split: str, part: Any) -> Split:
-        """Reads a part; its records are made unless they are there.
+    def load(self, split: str, part: Any, examples: list[Example]) -> Split:
+        """Makes the records of a part, unless they are there, and reads them.
 
         Args:
           split: "train", "dev" or "test".
           part: A `bert_tf.tasks.parts.Part`.
+          examples: What was read of it.
 
         Raises:
-          InputError: A file is missing, or a row of it is at fault.
+          InputError: A label does not fit, or a file cannot be written.
         """
-        examples = part.read()
         name = f"{RECORDS[split]}{part.suffix}.tf_record"
         path = os.path.join(self.folder, name)
         write_features(

@@ -26,7 +26,6 @@ _OURS = re.compile(
     r"|eval_results\.(txt|json)|evaluations\.jsonl|fine_tuning\.json"
     r"|(manifest\.)?(train|eval|predict)[a-z_]*\.tf_record(\.json)?"
     r"|test_results[a-z_]*\.tsv|predictions[a-z_]*\.tsv"
-    r"|bert_config\.json|vocab\.txt|bert_tf\.json"
     r"|eval|best|release|trials|trials\.(json|tsv)|glue_submission"
 )
 
@@ -59,8 +58,9 @@ def claim(
     Args:
       folder: The output folder; it is made if it is not there.
       facts: What `facts` gave.
-      settings: How the model is trained. Others than those of the run before
-        are told: they hold for the steps that are left.
+      settings: How the model is trained; empty if it is not. Others than
+        those of the run before are told: they hold for the steps that are
+        left.
       overwrite: Whether a run that lies there is removed, whatever it was.
       keep: Paths that the run needs; one that would be removed is an error.
 
@@ -80,6 +80,7 @@ def claim(
         _require_same(before.get("facts", {}), facts, folder)
         _tell_changes(before.get("settings", {}), settings, folder)
     files.makedirs(folder)
+    settings = settings or before.get("settings", {})
     _write(folder, {**before, "facts": facts, "settings": settings})
 
 
