@@ -193,7 +193,7 @@ class ClassificationTask(Task):
     def _checked_metrics(self, metrics: Sequence[str]) -> tuple[str, ...]:
         objective = self._objective
         scores.check(metrics, objective.metrics + objective.more_metrics)
-        return tuple(dict.fromkeys([*objective.metrics, *metrics]))
+        return tuple(dict.fromkeys([*metrics, *objective.metrics]))
 
     @property
     def schema(self) -> Schema:
