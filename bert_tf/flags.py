@@ -58,7 +58,8 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
         _fail(f"{error} (--help lists the flags)", status=2)
     except SystemExit:
         sys.exit(0)  # --help was asked for, and absl ends it as a failure.
-    missing = [f"--{name}" for name in required if FLAGS[name].value is None]
+    # A shell makes --name= of a variable that is not set.
+    missing = [f"--{n}" for n in required if FLAGS[n].value in (None, "")]
     if missing:
         _fail(
             f"expected {', '.join(missing)}. Received: nothing (--help lists "

@@ -134,6 +134,7 @@ class FineTuning:
             )
             folder = trials.folder_of(folder, summary.best.trial)
             estimator = self._estimator(self.config, folder)
+            estimator.train_seconds = summary.best.metrics["train_seconds"]
         _take_best(estimator, folder)
         if is_chief(self.strategy):
             output_folder.note_kept(self.output_dir, folder)
