@@ -69,7 +69,6 @@ def make_step(config: BertConfig, strategy):
     task = PretrainingTask(
         config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
     )
-    wish = {"auto": None, "true": True, "false": False}[FLAGS.jit_compile]
     with strategy.scope():
         model = task.build_model()
         optimizer = AdamWeightDecay(1e-4)
@@ -79,7 +78,7 @@ def make_step(config: BertConfig, strategy):
         model,
         optimizer,
         strategy,
-        jit_compile=should_compile(strategy, wish),
+        jit_compile=should_compile(strategy, bert_flags.jit_compile()),
     )
     data = iter(tf.data.Dataset.from_tensors(random_batch(config)).repeat())
     one = tf.constant(1)

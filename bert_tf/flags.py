@@ -223,7 +223,10 @@ def training_config(
         keep_checkpoint_max=FLAGS.keep_checkpoint_max,
         iterations_per_loop=FLAGS.iterations_per_loop,
         random_seed=FLAGS.random_seed,
-        jit_compile={"auto": None, "true": True, "false": False}[
-            FLAGS.jit_compile
-        ],
+        jit_compile=jit_compile(),
     )
+
+
+def jit_compile() -> bool | None:
+    """Whether XLA compiles the step; None where the flag leaves it open."""
+    return {"auto": None, "true": True, "false": False}[FLAGS.jit_compile]

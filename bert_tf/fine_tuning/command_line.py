@@ -5,6 +5,7 @@ shall not wait for it.
 """
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from bert_tf.training.settings import TrainingConfig
 
 FLAGS = flags.FLAGS
+
+# Lengths of batches where a program is compiled for each.
+_LENGTHS = 4
 
 # What a run is told by; see `claim_output_dir`.
 _SETTINGS = (
@@ -304,10 +308,16 @@ def padding(strategy: Any) -> "Padding":
     import tensorflow as tf
 
     from bert_tf.data.bucketing import Padding
+    from bert_tf.flags import jit_compile
+    from bert_tf.training.estimator import should_compile
 
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-    wish = FLAGS.padding
-    return Padding(static=wish == "max_length" or (wish == "auto" and is_tpu))
+    if FLAGS.padding == "max_length" or (FLAGS.padding == "auto" and is_tpu):
+        return Padding(static=True)
+    if should_compile(strategy, jit_compile()):
+        # XLA compiles every length anew: there shall be a few of them.
+        return Padding(multiple=math.ceil(FLAGS.max_seq_length / _LENGTHS))
+    return Padding(multiple=1)
 
 
 def frozen_layers(config: "BertConfig") -> list[str]:
