@@ -42,7 +42,7 @@ MSR = (
 SWAG = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
     "ending0,ending1,ending2,ending3",
-    '{n},v,9,"{a}, {b}","{a}",{b},gold,good,bad,odd,dull',
+    '{n},v,9,"{a}, {b}","{a}",{b},gold,{0},{1},{2},{3}',
 )
 COLA = (None, "gj04|{label}||{a}")
 SST = ("sentence|label", "{a} |{label}")
@@ -192,7 +192,7 @@ def text_of(name, labels, layout):
     count = next((n for s, n in COUNTS.items() if s in name), COUNTS["dev"])
     count = COUNTS["dev"] if "ids" in name else count
     rows = [
-        row.format(n=n, label=label, a=a, b=b)
+        row.format(*endings(n), n=n, label=label, a=a, b=b)
         for n, label, a, b in examples(name, labels, count)
     ]
     text = "".join(f"{line}\n" for line in [header, *rows] if line is not None)
@@ -208,3 +208,9 @@ def examples(name, labels, count):
         words = draw.choices(FILLERS, k=draw.randrange(MOST_WORDS))
         words.insert(draw.randrange(len(words) + 1), TELLING[number])
         yield n, labels[number], " ".join(words), draw.choice(FILLERS)
+
+
+def endings(n):
+    """Four ways to go on after SWAG's example n; the right one is good."""
+    words = ["bad", "odd", "dull", FILLERS[0]]
+    return ["good" if number == n % 4 else words[number] for number in range(4)]
