@@ -1,13 +1,15 @@
 """Every task through the script, from files in its exact official layout."""
 
+import json
 import shutil
 
 import fine_tuning_runs
 import pytest
 import sentence_files
-from fine_tuning_runs import ANSWERS, arguments, contents, results, table
+from fine_tuning_runs import ANSWERS, arguments, contents, read, results, table
 
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.training import checkpoints
 
 CUSTOM = {
     "tsv": {},
@@ -160,6 +162,40 @@ def test_ax_is_answered_by_a_model_of_mnli(finish, launch, tmp_path):
     assert header == ["index", "prediction"]
     assert [index for index, _ in rows] == [str(n) for n in range(7)]
     assert {prediction for _, prediction in rows} <= set(INFERENCE)
+
+
+def test_a_model_whose_labels_are_in_another_order(finish, launch, tmp_path):
+    """As published ones have them: the names say which is which."""
+    mnli = finish("mnli")
+    shutil.copytree(mnli / "out" / "release", tmp_path / "release")
+    turn_labels(tmp_path / "release")
+    for name in ("release", "mnli"):
+        start = {"release": tmp_path, "mnli": mnli / "out"}[name] / "release"
+        words = arguments(
+            **ANSWERS,
+            task_name="mnli",
+            data_dir=mnli / "data",
+            output_dir=tmp_path / f"of_{name}",
+            init_checkpoint=start,
+        )
+        assert launch(words) == 0
+    turned, plain = (tmp_path / name for name in ("of_release", "of_mnli"))
+    assert results(turned) == pytest.approx(results(plain), rel=1e-5)
+    header, *rows = table(turned / "predictions.tsv")
+    assert header[-3:] == [f"probability_{name}" for name in INFERENCE[::-1]]
+    expected = table(plain / "predictions.tsv")[1:]
+    assert [row[3] for row in rows] == [row[3] for row in expected]
+
+
+def turn_labels(folder):
+    """Puts the classes of a release into the opposite order."""
+    facts = json.loads((folder / "bert_tf.json").read_text())
+    facts["labels"].reverse()
+    (folder / "bert_tf.json").write_text(json.dumps(facts))
+    tensors = read(folder / "bert_model.ckpt")
+    for name in ("output_weights", "output_bias"):
+        tensors[name] = tensors[name][::-1]
+    checkpoints.write(str(folder / "bert_model.ckpt"), tensors)
 
 
 def test_swag_tells_the_ending_that_is_chosen(finish):

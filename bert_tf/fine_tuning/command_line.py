@@ -65,7 +65,10 @@ def define_flags() -> None:
     flags.DEFINE_bool("do_eval", False, "Whether to evaluate.")
     flags.DEFINE_bool("do_predict", False, "Whether to predict the test set.")
     flags.DEFINE_integer(
-        "predict_batch_size", 8, "Examples of one prediction batch."
+        "predict_batch_size",
+        8,
+        "Examples of one prediction batch.",
+        lower_bound=1,
     )
     flags.DEFINE_float("num_train_epochs", 3.0, "Epochs; parts of one count.")
     flags.DEFINE_float(
