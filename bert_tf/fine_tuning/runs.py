@@ -36,6 +36,7 @@ from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trials import Trial
 
 RELEASE = "release"
+WEIGHTS = "bert_model.ckpt"
 
 # What is large in the folder of a training.
 _WEIGHTS = re.compile(r"model\.ckpt-.*|checkpoint|best")
@@ -249,7 +250,8 @@ def open_model(
 ) -> Estimator:
     """A model that was trained before, to evaluate it and to predict.
 
-    It is the one that was kept in the output folder, else `init_checkpoint`.
+    It is the one that was kept in the output folder, else `init_checkpoint`,
+    else the release in the output folder, where that alone is left.
 
     Raises:
       InputError: There is neither, or it has no head.
@@ -257,6 +259,9 @@ def open_model(
     folder = output_folder.kept(output_dir)
     estimator = _estimator(task, strategy, start, config, folder)
     _take_best(estimator, folder)
+    release = os.path.join(output_dir, RELEASE, WEIGHTS)
+    if estimator.weights_from is None and files.exists(f"{release}.index"):
+        estimator.load_weights(release)
     if estimator.weights_from is None:
         raise InputError(
             f"expected a fine-tuned model in --output_dir={output_dir}, or "
@@ -312,7 +317,7 @@ def release(
     """
     folder = os.path.join(output_dir, RELEASE)
     files.makedirs(folder)
-    prefix = os.path.join(folder, "bert_model.ckpt")
+    prefix = os.path.join(folder, WEIGHTS)
     estimator.export_weights(prefix)
     pretrained = Pretrained(
         prefix,

@@ -87,7 +87,15 @@ RUN = [
     "trials/batch16/model.ckpt-1.index",
     "best/best.json",
 ]
-NOT_OURS = ["notes.txt", "train.tsv", "my_release/x", "bert_model.ckpt.index"]
+NOT_OURS = [
+    "notes.txt",
+    "train.tsv",
+    "my_release/x",
+    # A checkpoint that somebody starts from may lie there.
+    "bert_model.ckpt.index",
+    "bert_config.json",
+    "vocab.txt",
+]
 
 
 def fill(folder, names):
