@@ -6,10 +6,16 @@ No test by itself.
 import json
 
 import in_process
+import keras
 import numpy as np
 import pytest
 import sentence_files
 
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertClassifier
+from bert_tf.interop.companions import write_companions
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 
 CONFIG = {
@@ -77,6 +83,22 @@ def write_model(folder, **changes):
     words = "".join(f"{word}\n" for word in sentence_files.VOCAB)
     vocab.write_text(words, encoding="utf-8")
     return {"bert_config_file": config, "vocab_file": vocab}
+
+
+def write_release(folder, labels):
+    """A release of a classifier that nobody has trained."""
+    folder.mkdir()
+    keras.utils.set_random_seed(3)
+    config = BertConfig.from_dict(CONFIG)
+    model = BertClassifier(config, len(labels))
+    model.build()
+    prefix = str(folder / "bert_model.ckpt")
+    variables = checkpoint_variables(model)
+    checkpoints.write(prefix, {k: v.numpy() for k, v in variables.items()})
+    vocab = tuple(sentence_files.VOCAB)
+    facts = Pretrained(prefix, {}, config, vocab, True, labels=labels)
+    write_companions(str(folder), facts)
+    return folder
 
 
 def arguments(**changes):

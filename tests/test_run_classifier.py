@@ -91,16 +91,14 @@ def inputs(tmp_path_factory):
 def done(launch, inputs, tmp_path_factory):
     """The folder of a run, started as the original was."""
     folder = tmp_path_factory.mktemp("done")
-    first = {"output_dir": inputs["data_dir"].parent / "first"}
-    words = {**inputs, **first, "task_name": "sst-2", "num_train_epochs": 0.34}
-    assert launch(arguments(**words)) == 0
+    fine_tuning_runs.write_release(start_of(inputs), ("0", "1"))
     assert launch(old_command(inputs, folder)) == 0
     return folder
 
 
 def start_of(inputs):
-    """A model of one step, from which the others start."""
-    return inputs["data_dir"].parent / "first" / "release"
+    """A model that the runs start from."""
+    return inputs["data_dir"].parent / "start"
 
 
 def old_command(inputs, folder):
@@ -310,7 +308,14 @@ def test_the_old_folder_is_enough_to_answer(done, run, tmp_path):
     assert facts["settings"]["train_batch_size"] == 4
 
 
-@pytest.mark.parametrize("way", ["longest", "max_length", "mirrored"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("longest", marks=pytest.mark.slow),
+        "max_length",
+        "mirrored",
+    ],
+)
 def test_answers_are_the_same_in_every_way(
     done, run, tmp_path, monkeypatch, way
 ):
@@ -335,10 +340,8 @@ def test_answers_are_the_same_in_every_way(
 # How it trains.
 
 
-@pytest.mark.parametrize(
-    "way",
-    ["max_length", pytest.param("mirrored", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["max_length", "mirrored"])
 def test_training_is_the_same_in_every_way(run, tmp_path, monkeypatch, way):
     """Where all batches have the same examples: all of them."""
     script = sys.modules["run_classifier"]
@@ -368,6 +371,7 @@ def test_training_is_the_same_in_every_way(run, tmp_path, monkeypatch, way):
     assert_same(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_signal_saves_and_the_same_command_goes_on(
     done, run, inputs, tmp_path, monkeypatch
 ):

@@ -319,6 +319,7 @@ def test_a_run_is_removed_when_all_else_is_right(says, done, spoilt, tmp_path):
     assert "expected --do_train with --overwrite_output_dir" in line
 
 
+@pytest.mark.slow
 def test_a_run_is_removed_on_request(launch, inputs, done, tmp_path):
     folder = tmp_path / "out"
     shutil.copytree(done, folder)
@@ -345,6 +346,7 @@ def test_an_output_folder_that_is_a_file(says, tmp_path):
     assert path.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_is_far_too_high(says, tmp_path):
     line = says(tmp_path, learning_rate=1e30, warmup_proportion=0)
     assert "loss nan" in line

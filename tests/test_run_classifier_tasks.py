@@ -56,7 +56,7 @@ SUBMISSIONS = {
     "wnli": ["WNLI.tsv"],
 }
 # Those that are unlike the others; `slow` runs all.
-QUICK = ("mnli", "swag", "multi_label")
+QUICK = ("mnli", "swag")
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +206,7 @@ def test_swag_tells_the_ending_that_is_chosen(finish):
         assert row[2].split()[-1] == ending
 
 
+@pytest.mark.slow
 def test_several_labels_are_answered_at_once(finish):
     header, *rows = table(finish("multi_label") / "out" / "predictions.tsv")
     assert header == [

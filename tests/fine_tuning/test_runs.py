@@ -198,7 +198,7 @@ def test_training_stops_early_and_stays_so(tmp_path):
 
 
 def test_several_trainings_and_the_best(tmp_path):
-    tuning = make(tmp_path, {"num_seeds": 3})
+    tuning = make(tmp_path, {"num_seeds": 2})
     estimator = tuning.train()
     found = {
         trial: json.loads(
@@ -206,7 +206,7 @@ def test_several_trainings_and_the_best(tmp_path):
         )
         for trial in names(tmp_path / "trials")
     }
-    assert len(found) == 3
+    assert len(found) == 2
     losses = {name: trial["metrics"]["loss"] for name, trial in found.items()}
     chosen = min(losses, key=losses.get)
     assert evaluate(estimator)["loss"] == losses[chosen]
@@ -241,6 +241,7 @@ def summary(folder):
     return found
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     """Four trainings; the third is done, but for its metrics."""
     grid = {"paper": ((6, 8), (0.05, 0.01), (1.0,))}
@@ -260,6 +261,7 @@ def test_a_search_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     assert not calls
 
 
+@pytest.mark.slow
 def test_what_diverges_is_passed_over(tmp_path):
     """The first of two seeds."""
     calls = []
@@ -274,6 +276,7 @@ def test_what_diverges_is_passed_over(tmp_path):
     assert output_folder.kept(str(tmp_path)).endswith("seed12346")
 
 
+@pytest.mark.slow
 def test_the_metric_that_decides_may_be_named(tmp_path):
     """More examples are better, whatever the loss; the first on ties."""
     schedule = {"num_seeds": 2, "save_best": "examples", "eval_steps": 6}
@@ -283,6 +286,7 @@ def test_the_metric_that_decides_may_be_named(tmp_path):
     assert found["best"].endswith("seed12345")
 
 
+@pytest.mark.slow
 def test_a_single_training_may_come_after_several(tmp_path):
     make(tmp_path, {"num_seeds": 2}).train()
     estimator = make(tmp_path, {}).train()
