@@ -23,13 +23,12 @@ where it was stopped. Source: `run_classifier.py` of google-research/bert;
 sections 4.1, 4.4 and appendix A.3 of the paper.
 """
 
-import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import flags, logging
+from absl import flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
@@ -41,7 +40,7 @@ from bert_tf.errors import InputError
 from bert_tf.fine_tuning import command_line, output_folder, runs
 from bert_tf.fine_tuning.inputs import Inputs, Split
 from bert_tf.fine_tuning.start import Start
-from bert_tf.tasks import custom, datasets, predictions
+from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.classification import (
     ClassificationTask,
     balanced_class_weights,
@@ -135,13 +134,6 @@ bert_flags.define_device_flags()
 
 # What a run may do, and the split of the data that it needs.
 SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
-# The problems by the names that checkpoints have for them.
-PROBLEM_TYPES = {
-    "single_label": "single_label_classification",
-    "multi_label": "multi_label_classification",
-    "regression": "regression",
-}
-HEADS = {"multiple_choice": "choice"}
 
 
 def main() -> None:
@@ -187,9 +179,18 @@ def main() -> None:
         metrics = inputs.evaluate(data["dev"], estimator)
         if writes:
             _write_metrics(metrics, estimator)
-    if FLAGS.do_predict:
-        for split in data["test"]:
-            _predict(estimator, inputs, split, data_set, writes)
+    for split in data.get("test", []):
+        kept = estimator.predict(
+            inputs.evaluation_data(split), FLAGS.predict_batch_size
+        )
+        if writes:
+            task.write_predictions(
+                FLAGS.output_dir,
+                split.examples,
+                kept,
+                split.suffix,
+                split.submission if FLAGS.glue_submission else None,
+            )
 
 
 def _splits() -> list[str]:
@@ -216,25 +217,7 @@ def _data_set(start: Start) -> DataSet:
             train_language=FLAGS.xnli_train_language,
             skip_malformed=FLAGS.skip_malformed_rows,
         )
-    return _with_labels_of(start, found)
-
-
-def _with_labels_of(start: Start, data_set: DataSet) -> DataSet:
-    """The labels in the order that the model has, if it knows them.
-
-    Others have published models whose classes are in another order.
-    """
-    known, ours = start.labels or (), data_set.labels
-    if set(known) == set(ours):
-        target = dataclasses.replace(data_set.target, labels=known)
-        return dataclasses.replace(data_set, target=target)
-    if known and len(known) == len(ours):
-        logging.warning(
-            "The model's labels %s are taken for %s, in this order",
-            ", ".join(known),
-            ", ".join(ours),
-        )
-    return data_set
+    return found.with_labels(start.labels or ())
 
 
 def _custom_data_set(start: Start) -> DataSet:
@@ -378,8 +361,8 @@ def _train(
         FLAGS.output_dir,
         start,
         labels=task.labels or None,
-        head=HEADS.get(task.problem, "classifier"),
-        problem_type=PROBLEM_TYPES.get(task.problem),
+        head=task.head,
+        problem_type=task.problem_type,
     )
     return estimator
 
@@ -389,41 +372,6 @@ def _write_metrics(metrics: dict[str, float], estimator: Estimator) -> None:
     write_results(f"{path}.txt", metrics)
     seconds = {"train_seconds": estimator.train_seconds}
     write_json(f"{path}.json", metrics | seconds)
-
-
-def _predict(
-    estimator: Estimator,
-    inputs: Inputs,
-    split: Split,
-    data_set: DataSet,
-    writes: bool,
-) -> None:
-    """Predicts a part of the test set and writes what was found."""
-    kept = estimator.predict(
-        inputs.evaluation_data(split), FLAGS.predict_batch_size
-    )
-    if not writes:
-        return
-    problem, labels = data_set.problem, data_set.labels
-    values = predictions.probabilities(problem, kept["logits"])
-    folder, suffix = FLAGS.output_dir, split.suffix
-    predictions.write_test_results(
-        os.path.join(folder, f"test_results{suffix}.tsv"), values
-    )
-    predictions.write_predictions(
-        os.path.join(folder, f"predictions{suffix}.tsv"),
-        split.examples,
-        problem,
-        labels,
-        values,
-    )
-    if FLAGS.glue_submission and split.submission:
-        predictions.write_submission(
-            os.path.join(folder, "glue_submission"),
-            split.submission,
-            [example.id for example in split.examples],
-            predictions.answers(problem, labels, values),
-        )
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ def make_step(config: BertConfig, strategy):
         optimizer,
         strategy,
         jit_compile=should_compile(strategy, bert_flags.jit_compile()),
+        jit_compile_update=bert_flags.jit_compile() is not False,
     )
     data = iter(tf.data.Dataset.from_tensors(random_batch(config)).repeat())
     one = tf.constant(1)

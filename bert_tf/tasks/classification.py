@@ -1,6 +1,7 @@
 """Texts and pairs: one class of several, any number of labels, or a number."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -10,6 +11,7 @@ from keras import ops
 
 from bert_tf import metrics as scores
 from bert_tf.config import BertConfig
+from bert_tf.data.examples import Example
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier
@@ -83,6 +85,14 @@ OBJECTIVES = {
 }
 
 
+# The problems by the names that checkpoints have for them.
+_PROBLEM_TYPES = {
+    "single_label": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
+
+
 class ClassificationTask(Task):
     """What `run_classifier.py` trains; sections 4.1 and 4.3 of the paper.
 
@@ -107,6 +117,9 @@ class ClassificationTask(Task):
     """
 
     problems: tuple[str, ...] = ("single_label", "multi_label", "regression")
+
+    # The kind of its head, as checkpoints know it.
+    head = "classifier"
 
     def __init__(
         self,
@@ -200,6 +213,11 @@ class ClassificationTask(Task):
         return self._schema
 
     @property
+    def problem_type(self) -> str | None:
+        """What checkpoints call the problem, if they do."""
+        return _PROBLEM_TYPES.get(self.problem)
+
+    @property
     def loss_names(self) -> tuple[str, ...]:
         return ("label_loss",)
 
@@ -259,6 +277,38 @@ class ClassificationTask(Task):
             "eval_loss": float(loss.mean()),
             "loss": mean_of_batch_means(loss, self.eval_batch_size),
         }
+
+    def write_predictions(
+        self,
+        folder: str,
+        examples: Sequence[Example],
+        predictions: Mapping[str, np.ndarray],
+        suffix: str = "",
+        submission: str | None = None,
+    ) -> None:
+        """Writes `test_results.tsv`, `predictions.tsv` and GLUE's file.
+
+        Args:
+          folder: Where to.
+          examples: What was asked.
+          predictions: What `predictions` kept of them, in their order.
+          suffix: What the names of the files end with.
+          submission: The file in `glue_submission/`; None for none.
+        """
+        values = self.probabilities(predictions["logits"])
+        results = os.path.join(folder, f"test_results{suffix}.tsv")
+        answers.write_test_results(results, values)
+        table = os.path.join(folder, f"predictions{suffix}.tsv")
+        answers.write_predictions(
+            table, examples, self.problem, self.labels, values
+        )
+        if submission:
+            answers.write_submission(
+                os.path.join(folder, "glue_submission"),
+                submission,
+                [example.id for example in examples],
+                answers.answers(self.problem, self.labels, values),
+            )
 
     def _warn_of_one_class(
         self, label_ids: np.ndarray, decided: np.ndarray

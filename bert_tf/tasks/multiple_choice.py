@@ -14,6 +14,7 @@ class MultipleChoiceTask(ClassificationTask):
     """
 
     problems = ("multiple_choice",)
+    head = "choice"
 
     def build_model(self) -> keras.Model:
         model = BertMultipleChoice(self.config, **self._model_options)

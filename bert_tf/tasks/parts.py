@@ -132,6 +132,23 @@ class DataSet:
         """Their names in the order of their numbers; () for regression."""
         return self.target.labels
 
+    def with_labels(self, known: tuple[str, ...]) -> "DataSet":
+        """The same, with the labels in the order of a model that knows them.
+
+        Others have published models whose classes are in another order. Names
+        that are not ours (LABEL_0) are taken for ours by their number.
+        """
+        if set(known) == set(self.labels):
+            target = dataclasses.replace(self.target, labels=known)
+            return dataclasses.replace(self, target=target)
+        if len(known) == len(self.labels):
+            logging.warning(
+                "The model's labels %s are taken for %s, in this order",
+                ", ".join(known),
+                ", ".join(self.labels),
+            )
+        return self
+
     def split(self, split: str, data_dir: str) -> list[Part]:
         """Finds the files of a split.
 

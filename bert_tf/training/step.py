@@ -34,6 +34,8 @@ class TrainingStep:
       micro_batches: How many parts a replica's batch is cut into.
       random_seed: Decides the dropout masks.
       jit_compile: Whether XLA compiles forward and backward pass.
+      jit_compile_update: Whether XLA compiles clipping and the update, where
+        they stay on one device.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class TrainingStep:
         micro_batches: int = 1,
         random_seed: int = 0,
         jit_compile: bool = False,
+        jit_compile_update: bool = False,
     ):
         self.task = task
         self.model = model
@@ -63,7 +66,9 @@ class TrainingStep:
         if is_plain(strategy):
             # Elsewhere the update crosses from device to device, which neither
             # a compiled program nor an inner function can.
-            self._update = tf.function(self._update, jit_compile=jit_compile)
+            self._update = tf.function(
+                self._update, jit_compile=jit_compile_update
+            )
 
     def _run(self, data, count) -> dict[str, tf.Tensor]:
         """Runs steps.
