@@ -13,6 +13,7 @@ Several processes agree before each turn on how many steps it has, and whether
 to stop instead: each waits for the others in every step.
 """
 
+import math
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -65,7 +66,8 @@ class Estimator:
       weights_from: The checkpoint that its weights came from when it was
         made; None if they were random.
       random_variables: The names of those that this checkpoint did not have.
-      train_seconds: Time that this object has spent in training.
+      train_seconds: Time spent in training, evaluations on the way included;
+        NaN if an earlier process did a part of it.
 
     Raises:
       InputError: A checkpoint cannot be read or does not fit the model.
@@ -123,6 +125,7 @@ class Estimator:
             self.step = self._saved_step = int(state["global_step"])
             if EXAMPLES_SEEN in state:
                 self.examples_seen = int(state[EXAMPLES_SEEN])
+            self.train_seconds = math.nan
             logging.info(
                 "Resuming at step %d of %s: %s", self.step, own, report
             )
@@ -393,12 +396,14 @@ class Estimator:
         }
 
     def _replica_step(self, features) -> dict[str, tf.Tensor]:
-        replica = tf.distribute.get_replica_context()
         is_real = features["is_real_example"] > 0
         kept = {
             **self._replica_predictions(features),
             INDEX: tf.where(is_real, features[INDEX], -1),
         }
+        if is_plain(self.strategy):
+            return kept  # See `TrainingStep._all_reduce`.
+        replica = tf.distribute.get_replica_context()
         return {
             name: replica.all_gather(value, axis=0)
             for name, value in kept.items()

@@ -30,7 +30,7 @@ def in_order(
 
     Raises:
       InputError: There is no example.
-      ValueError: An example comes more than once.
+      ValueError: An example is missing or comes more than once.
     """
     kept = [_real_rows(batch) for batch in batches]
     kept = [batch for batch in kept if batch[INDEX].size]
@@ -38,11 +38,11 @@ def in_order(
         raise InputError("expected at least one example. Received: none")
     index = np.concatenate([batch.pop(INDEX) for batch in kept])
     order = np.argsort(index, kind="stable")
-    repeated = np.flatnonzero(np.diff(index[order]) == 0)
-    if repeated.size:
+    wrong = np.flatnonzero(index[order] != np.arange(len(index)))
+    if wrong.size:
         raise ValueError(
-            "expected every example once. Received more than once: number "
-            f"{index[order][repeated[0]]}"
+            "expected every example once. Received another number than one of "
+            f"number {wrong[0]}"
         )
     # One quantity at a time, so that no more than one is there twice.
     return {

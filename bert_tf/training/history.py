@@ -56,15 +56,12 @@ def value_of(metrics: Mapping[str, float], metric: str) -> float:
     return metrics[metric]
 
 
-def improvements(
-    history: Iterable[Evaluated], metric: str, min_delta: float = 0.0
-) -> list[int]:
+def improvements(history: Iterable[Evaluated], metric: str) -> list[int]:
     """The places in the history that were better than all before them.
 
     Args:
       history: Evaluations in the order of their steps.
       metric: What to judge them by.
-      min_delta: What they have to be better by.
 
     Returns:
       Indices, the last one that of the best; ties go to the first, and what
@@ -77,17 +74,14 @@ def improvements(
     found: list[int] = []
     for index, evaluated in enumerate(history):
         this = goodness(metric, value_of(evaluated.metrics, metric))
-        if this > best + (min_delta if found else 0.0):
+        if this > best:
             best = this
             found.append(index)
     return found
 
 
 def is_exhausted(
-    history: Sequence[Evaluated],
-    metric: str,
-    patience: int,
-    min_delta: float = 0.0,
+    history: Sequence[Evaluated], metric: str, patience: int
 ) -> bool:
     """Whether the last `patience` evaluations have improved nothing.
 
@@ -95,11 +89,10 @@ def is_exhausted(
       history: Evaluations in the order of their steps.
       metric: What to judge them by.
       patience: How many; 0 for no end of it.
-      min_delta: What counts as an improvement has to be larger.
     """
     if not patience:
         return False
-    last = max(improvements(history, metric, min_delta), default=-1)
+    last = max(improvements(history, metric), default=-1)
     return len(history) - 1 - last >= patience
 
 
@@ -132,9 +125,12 @@ def write(path: str, history: Iterable[Evaluated]) -> None:
 
 
 def finite_or_null(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Numbers as JSON can hold them, which knows neither NaN nor infinity."""
+    """Numbers as JSON can hold them, which knows neither NaN nor infinity.
+
+    NumPy's numbers become Python's, of the digits that they show.
+    """
     return {
-        name: float(value) if math.isfinite(value) else None
+        name: json.loads(str(value)) if math.isfinite(value) else None
         for name, value in values.items()
     }
 

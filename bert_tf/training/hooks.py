@@ -201,7 +201,6 @@ class Evaluation(Hook):
         None keeps none.
       patience: Training ends after so many evaluations without an
         improvement; 0 for not at all.
-      min_delta: What an improvement has to exceed, for `patience` alone.
 
     Raises:
       InputError: No metric was named where one has to decide, or, later, the
@@ -219,7 +218,6 @@ class Evaluation(Hook):
         metric: str | None = None,
         export: Callable[[str], None] | None = None,
         patience: int = 0,
-        min_delta: float = 0.0,
     ):
         if metric is None and (export is not None or patience):
             raise InputError(
@@ -233,7 +231,6 @@ class Evaluation(Hook):
         self._writes = writes
         self._export = export
         self._patience = patience
-        self._min_delta = min_delta
         self._events = os.path.join(output_dir, "eval")
         self._history_file = os.path.join(output_dir, HISTORY)
         self._best_folder = os.path.join(output_dir, BEST)
@@ -242,7 +239,7 @@ class Evaluation(Hook):
     @property
     def wants_stop(self) -> bool:
         return self.metric is not None and history.is_exhausted(
-            self._history, self.metric, self._patience, self._min_delta
+            self._history, self.metric, self._patience
         )
 
     def begin(self, step: int) -> None:

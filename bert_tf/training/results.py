@@ -1,12 +1,12 @@
 """The files that say how good a model is."""
 
 import json
-import math
 from collections.abc import Mapping
 
 from absl import logging
 
 from bert_tf import files
+from bert_tf.training.history import finite_or_null
 
 
 def write_results(path: str, metrics: Mapping[str, float]) -> None:
@@ -39,12 +39,6 @@ def write_json(path: str, metrics: Mapping[str, float]) -> None:
     Raises:
       InputError: It could not be written.
     """
-    values = {name: _json_number(metrics[name]) for name in sorted(metrics)}
-    files.write_text(path, json.dumps(values, indent=2) + "\n")
-
-
-def _json_number(value: float) -> float | int | None:
-    """NumPy's numbers become Python's, of the digits that they show."""
-    if not math.isfinite(value):
-        return None
-    return json.loads(str(value))
+    values = finite_or_null(metrics)
+    text = json.dumps(values, indent=2, sort_keys=True)
+    files.write_text(path, text + "\n")

@@ -108,15 +108,24 @@ class TrainingStep:
             replica.replica_id_in_sync_group,
         )
         weights = self.task.loss_weights(features)
-        totals = _all_reduce(
+        totals = self._all_reduce(
             [tf.reduce_sum(weights[name]) for name in self.task.loss_names]
         )
         gradients, losses = self._gradients(features, totals, seed)
-        *gradients, losses = _all_reduce([*gradients, losses])
+        *gradients, losses = self._all_reduce([*gradients, losses])
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         norm = self._update(gradients, rate)
         self.optimizer.iterations.assign_add(1)
         return tf.concat([[tf.reduce_sum(losses)], losses, [norm, rate]], 0)
+
+    def _all_reduce(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
+        if is_plain(self.strategy):
+            # TensorFlow would remember this sum's gradient, and with it the
+            # model, for as long as the process lives.
+            return values
+        return tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, values
+        )
 
     def _batch_gradients(self, features, totals, seed):
         """Gradients of one replica's share, over its micro-batches.
@@ -206,12 +215,6 @@ def _cut(value: tf.Tensor, parts: int) -> tf.Tensor:
     )  # [parts, n / parts, ...]
     result.set_shape([parts, count and count // parts, *rest])
     return result
-
-
-def _all_reduce(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    return tf.distribute.get_replica_context().all_reduce(
-        tf.distribute.ReduceOp.SUM, values
-    )
 
 
 def fold_in(seed, number):

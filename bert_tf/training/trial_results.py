@@ -47,9 +47,14 @@ class Trial:
     @property
     def name(self) -> str:
         """Its folder's, such as batch32_rate5e-05_epochs3_seed12345."""
+        return f"{self.setting_name}_seed{self.random_seed}"
+
+    @property
+    def setting_name(self) -> str:
+        """What the names of its setting's trials begin with."""
         return (
             f"batch{self.train_batch_size}_rate{_short(self.learning_rate)}"
-            f"_epochs{_short(self.num_train_epochs)}_seed{self.random_seed}"
+            f"_epochs{_short(self.num_train_epochs)}"
         )
 
     @property
@@ -206,6 +211,11 @@ def read_result(folder: str, trial: Trial) -> Result | None:
     except (InputError, KeyError, TypeError, AttributeError) as error:
         logging.warning("%s is damaged, its trial not done: %s", path, error)
         return None
+
+
+def forget_result(folder: str) -> None:
+    """The trial is not done any more."""
+    files.remove(os.path.join(folder, RESULT))
 
 
 def write_summary(folder: str, summary: Summary) -> None:

@@ -21,6 +21,7 @@ from bert_tf.training.trial_results import (
     Setting,
     Summary,
     Trial,
+    forget_result,
     read_result,
     summarize,
     write_result,
@@ -107,11 +108,34 @@ def run(
     # Nothing is discarded on the way: it ends, even if no two runs are equal.
     while not summary.best.kept:
         logging.info("The best is %s; once more", summary.best.trial.name)
+        # Or a run that is killed meanwhile would be taken for the old one.
+        forget_result(folder_of(output_dir, summary.best.trial))
         book.results[summary.best.trial] = _run(
             summary.best.trial, run_one, output_dir
         )
         summary = book.summary()
-    return book.close()
+    summary = book.close()
+    _tell(summary)
+    return summary
+
+
+def _tell(summary: Summary) -> None:
+    """Logs the spread of what decides, and which trial is kept."""
+    for setting in summary.settings:
+        name = setting.results[0].trial.setting_name
+        for metric, spread in setting.metrics.items():
+            logging.info(
+                "%s: %s median %.4f, from %.4f to %.4f, standard deviation "
+                "%.4f, %d training(s)",
+                name,
+                metric,
+                spread.median,
+                spread.minimum,
+                spread.maximum,
+                spread.standard_deviation,
+                spread.count,
+            )
+    logging.info("Kept by %s: %s", summary.metric, summary.best.trial.name)
 
 
 def _run(trial: Trial, run_one: RunOne, output_dir: str) -> Result:
