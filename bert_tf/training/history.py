@@ -136,11 +136,14 @@ def finite_or_null(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def null_to_nan(values: Mapping[str, float | None]) -> dict[str, float]:
-    """The other way; what was infinite is NaN now."""
-    return {
-        name: math.nan if value is None else float(value)
-        for name, value in values.items()
-    }
+    """The other way; what was infinite is NaN now, and a count a count."""
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: float | None) -> float:
+    if value is None:
+        return math.nan
+    return value if isinstance(value, int) else float(value)
 
 
 def _parse(line: str, where: str) -> Evaluated:
