@@ -108,9 +108,13 @@ def arguments(**changes):
 
 
 def read(prefix):
-    """All tensors of a checkpoint, by name."""
+    """All tensors of a checkpoint, by name, but the time that it took."""
     reader = checkpoints.Reader(str(prefix))
-    return {name: reader[name] for name in reader.shapes}
+    return {
+        name: reader[name]
+        for name in reader.shapes
+        if not name.endswith("/train_seconds")
+    }
 
 
 def weights(prefix):

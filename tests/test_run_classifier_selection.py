@@ -230,6 +230,7 @@ def test_training_stops_early_and_the_best_is_kept(stopped):
     assert any((released[name] != final[name]).any() for name in final)
 
 
+@pytest.mark.slow
 def test_what_has_stopped_early_stays_so(stopped, run, tmp_path):
     folder = tmp_path / "out"
     shutil.copytree(stopped, folder)

@@ -169,22 +169,22 @@ def test_a_model_whose_labels_are_in_another_order(finish, launch, tmp_path):
     mnli = finish("mnli")
     shutil.copytree(mnli / "out" / "release", tmp_path / "release")
     turn_labels(tmp_path / "release")
-    for name in ("release", "mnli"):
-        start = {"release": tmp_path, "mnli": mnli / "out"}[name] / "release"
-        words = arguments(
-            **ANSWERS,
-            task_name="mnli",
-            data_dir=mnli / "data",
-            output_dir=tmp_path / f"of_{name}",
-            init_checkpoint=start,
-        )
-        assert launch(words) == 0
-    turned, plain = (tmp_path / name for name in ("of_release", "of_mnli"))
-    assert results(turned) == pytest.approx(results(plain), rel=1e-5)
+    turned = tmp_path / "out"
+    words = arguments(
+        **ANSWERS,
+        task_name="mnli",
+        data_dir=mnli / "data",
+        output_dir=turned,
+        init_checkpoint=tmp_path / "release",
+    )
+    assert launch(words) == 0
+    found, expected = results(turned), results(mnli / "out")
+    del found["global_step"], expected["global_step"]
+    assert found == pytest.approx(expected, rel=1e-5)
     header, *rows = table(turned / "predictions.tsv")
     assert header[-3:] == [f"probability_{name}" for name in INFERENCE[::-1]]
-    expected = table(plain / "predictions.tsv")[1:]
-    assert [row[3] for row in rows] == [row[3] for row in expected]
+    plain = table(mnli / "out" / "predictions.tsv")[1:]
+    assert [row[3] for row in rows] == [row[3] for row in plain]
 
 
 def turn_labels(folder):

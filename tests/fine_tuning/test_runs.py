@@ -121,22 +121,19 @@ def test_one_training_lies_in_the_folder_itself(tmp_path):
 
 
 def test_warm_up_is_a_share_of_the_steps(tmp_path):
+    """And where no evaluation is asked for, none is made."""
     seen = []
 
     def training_data(config):
         seen.append((config.num_train_steps, config.num_warmup_steps))
         return toy_task.training_data(EXAMPLES)
 
-    tuning = make(tmp_path, {"warmup_proportion": 0.35})
-    dataclasses.replace(tuning, training_data=training_data).train()
-    assert seen == [(6, 2)]
-
-
-def test_without_evaluation_none_is_made(tmp_path):
     def evaluate(estimator):
         raise AssertionError
 
-    make(tmp_path, {}, evaluate=evaluate).train()
+    tuning = make(tmp_path, {"warmup_proportion": 0.35}, evaluate=evaluate)
+    dataclasses.replace(tuning, training_data=training_data).train()
+    assert seen == [(6, 2)]
     assert "evaluations.jsonl" not in names(tmp_path)
 
 
@@ -197,6 +194,7 @@ def test_training_stops_early_and_stays_so(tmp_path):
 # Several trainings.
 
 
+@pytest.mark.slow
 def test_several_trainings_and_the_best(tmp_path):
     tuning = make(tmp_path, {"num_seeds": 2})
     estimator = tuning.train()
