@@ -23,17 +23,17 @@ import numpy as np
 
 from bert_tf.errors import InputError
 
-Metric = Callable[[Any, Any], float]
+Metric = Callable[..., float]
 
 
 def _quiet(metric: Metric) -> Metric:
     """Without the library's warnings: the number itself says what there is."""
 
     @functools.wraps(metric)
-    def run(labels: Any, predictions: Any) -> float:
+    def run(labels: Any, predictions: Any, **options: Any) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return float(metric(labels, predictions))
+            return float(metric(labels, predictions, **options))
 
     return run
 
@@ -54,12 +54,12 @@ def exact_match(labels: Any, predictions: Any) -> float:
 
 
 @_quiet
-def f1(labels: Any, predictions: Any) -> float:
-    """F1 of class 1; 0 where it is neither a label nor predicted."""
+def f1(labels: Any, predictions: Any, positive_class: int = 1) -> float:
+    """F1 of one class; 0 where it is neither a label nor predicted."""
     from sklearn import metrics
 
-    is_label = np.asarray(labels) == 1
-    is_predicted = np.asarray(predictions) == 1
+    is_label = np.asarray(labels) == positive_class
+    is_predicted = np.asarray(predictions) == positive_class
     return metrics.f1_score(is_label, is_predicted, zero_division=0)
 
 
@@ -128,7 +128,10 @@ METRICS: dict[str, Metric] = {
 
 
 def compute(
-    names: Iterable[str], labels: Any, predictions: Any
+    names: Iterable[str],
+    labels: Any,
+    predictions: Any,
+    positive_class: int = 1,
 ) -> dict[str, float]:
     """Scores predictions by several metrics.
 
@@ -136,6 +139,7 @@ def compute(
       names: Keys of `METRICS`.
       labels: The truth, one an example; see the top of this file.
       predictions: As many.
+      positive_class: The class that `f1` is of.
 
     Returns:
       Dict from name to value, in the order of `names`. A correlation with
@@ -153,7 +157,9 @@ def compute(
         )
     if not len(labels):
         raise InputError("expected at least one example. Received: none")
-    return {name: METRICS[name](labels, predictions) for name in names}
+    one_class = functools.partial(f1, positive_class=positive_class)
+    metrics = METRICS | {"f1": one_class}
+    return {name: metrics[name](labels, predictions) for name in names}
 
 
 def check(names: Iterable[str], known: Iterable[str]) -> None:

@@ -47,6 +47,18 @@ def test_three_classes_by_hand():
     assert one("f1", CLASSES, GUESSES) == pytest.approx(each[1])
 
 
+def test_any_class_can_be_the_positive_one():
+    for number in range(3):
+        value = compute(["f1"], CLASSES, GUESSES, positive_class=number)["f1"]
+        theirs = sklearn_metrics.f1_score(
+            CLASSES, GUESSES, labels=[number], average=None
+        )
+        assert value == pytest.approx(theirs[0])
+    others = [name for name in METRICS if name not in ("f1", "exact_match")]
+    swapped = compute(others, LABELS, PREDICTIONS, positive_class=0)
+    assert swapped == compute(others, LABELS, PREDICTIONS)
+
+
 def test_sets_of_labels_by_hand():
     assert one("exact_match", SETS, GUESSED) == pytest.approx(2 / 5)
     assert one("accuracy", SETS, GUESSED) == pytest.approx(2 / 5)

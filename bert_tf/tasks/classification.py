@@ -103,6 +103,8 @@ class ClassificationTask(Task):
       labels: Their names, in the order of the logits; none for regression.
       metrics: What the score shall hold besides what it always does; see
         `OBJECTIVES`.
+      positive_label: The class that the metric `f1` is of, whatever the order
+        of the labels; None: the last of them.
       class_weights: How much an example of each class counts in training,
         floats [C]; for problems with a single label.
       label_smoothing: Share e of an example's weight that is spread evenly
@@ -129,6 +131,7 @@ class ClassificationTask(Task):
         labels: Sequence[str] = (),
         metrics: Sequence[str] = (),
         *,
+        positive_label: str | None = None,
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
         dropout: float = 0.1,
@@ -148,6 +151,7 @@ class ClassificationTask(Task):
         self._schema = schema
         self._objective = OBJECTIVES[problem]
         self._check_labels()
+        self._positive_class = self._class_of(positive_label)
         self._check_smoothing(label_smoothing)
         self._label_smoothing = label_smoothing
         self._class_weights = self._checked_weights(class_weights)
@@ -166,6 +170,17 @@ class ClassificationTask(Task):
             raise InputError(
                 f"expected {expected} for {self.problem}. Received: {received}"
             )
+
+    def _class_of(self, positive_label: str | None) -> int:
+        """Its number; that of the last label, if any, where none is named."""
+        if positive_label is None:
+            return len(self.labels) - 1
+        if positive_label not in self.labels:
+            raise InputError(
+                f"expected a positive label among {', '.join(self.labels)}. "
+                f"Received: {positive_label!r}"
+            )
+        return self.labels.index(positive_label)
 
     def _check_smoothing(self, label_smoothing: float) -> None:
         if not 0 <= label_smoothing <= 1:
@@ -270,7 +285,9 @@ class ClassificationTask(Task):
         decided = answers.decide(self.problem, values)
         if self._objective is _ONE_OF_SEVERAL:
             self._warn_of_one_class(label_ids, decided)
-        measured = scores.compute(self.metrics, label_ids, decided)
+        measured = scores.compute(
+            self.metrics, label_ids, decided, self._positive_class
+        )
         loss = np.asarray(predictions["loss"], np.float64)
         return {
             **{f"eval_{name}": value for name, value in measured.items()},

@@ -105,6 +105,8 @@ class DataSet:
       language: The one that is read, where files hold several.
       train_language: What stands for `{train_language}` in a file's name.
       skip_malformed: Leave rows out that have the wrong number of columns.
+      positive_label: The class that F1 is of: the last in the data set's own
+        order, and the same one in a model's order. None for regression.
     """
 
     name: str
@@ -117,10 +119,13 @@ class DataSet:
     language: str = ""
     train_language: str = ""
     skip_malformed: bool = False
+    positive_label: str | None = None
 
     def __post_init__(self) -> None:
         if not self.model_of:
             object.__setattr__(self, "model_of", self.name)
+        if self.positive_label is None and self.labels:
+            object.__setattr__(self, "positive_label", self.labels[-1])
 
     @property
     def problem(self) -> str:
@@ -138,7 +143,7 @@ class DataSet:
         Others have published models whose classes are in another order. Names
         that are not ours (LABEL_0) are taken for ours by their number.
         """
-        if set(known) == set(self.labels):
+        if sorted(known) == sorted(self.labels):
             target = dataclasses.replace(self.target, labels=known)
             return dataclasses.replace(self, target=target)
         if len(known) == len(self.labels):

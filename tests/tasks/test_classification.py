@@ -166,6 +166,26 @@ def test_scores_of_one_label_by_hand():
     assert all(type(value) is float for value in scores.values())
 
 
+@pytest.mark.parametrize("problem_labels", [("0", "1"), ("1", "0")])
+def test_f1_is_of_a_class_by_its_name(problem_labels):
+    """Others have published models whose classes are in another order."""
+    truth, answers = ["1", "1", "0", "0", "0"], ["1", "0", "1", "0", "0"]
+    task = make(labels=problem_labels, metrics=["f1"], positive_label="1")
+    logits = np.eye(2, dtype="float32")[list(map(task.labels.index, answers))]
+    label_ids = list(map(task.labels.index, truth))
+    scores = task.score(kept(task, label_ids, logits))
+    assert scores["eval_f1"] == pytest.approx(1 / 2)
+    assert scores["eval_accuracy"] == pytest.approx(3 / 5)
+
+
+def test_f1_is_of_the_last_class_unless_another_is_named():
+    label_ids, logits = [1, 1, 1], np.eye(2, dtype="float32")[[1, 0, 0]]
+    for name, expected in ((None, 1 / 2), ("b", 1 / 2), ("a", 0)):
+        task = make(labels=("a", "b"), metrics=["f1"], positive_label=name)
+        scores = task.score(kept(task, label_ids, logits))
+        assert scores["eval_f1"] == pytest.approx(expected)
+
+
 def test_scores_of_several_labels_by_hand():
     task = make("multi_label")
     scores = task.score(kept(task))
@@ -266,6 +286,7 @@ def test_a_class_without_examples_changes_no_other_weight():
         ("single_label", {"label_smoothing": float("nan")}, "from 0 to 1"),
         ("regression", {"label_smoothing": 0.1}, "no --label_smoothing"),
         ("single_label", {"labels": ("a",)}, "at least 2 label"),
+        ("single_label", {"positive_label": "1"}, "no, maybe, yes.*: '1'"),
         ("single_label", {"metrics": ["bleu"]}, "accuracy, f1, macro_f1"),
         ("single_label", {"metrics": ["pearson"]}, "'pearson'"),
         ("regression", {"metrics": ["accuracy"]}, "pearson, spearman"),

@@ -34,6 +34,7 @@ def test_a_file_with_a_header(write):
     found = custom.data_set(folder)
     assert (found.name, found.model_of) == ("custom", "custom")
     assert found.labels == ("neg", "pos")
+    assert found.with_labels(("pos", "neg")).positive_label == "pos"
     assert read(found, "train", folder) == ROWS
 
 
@@ -110,6 +111,7 @@ def test_labels_that_are_given_keep_their_order(write):
     folder = write(train_tsv=tsv(("text", "label"), *ROWS))
     found = custom.data_set(folder, labels=["pos", "neg"])
     assert found.labels == ("pos", "neg")
+    assert found.positive_label == "neg"
     with pytest.raises(InputError, match=r"'pos', 'x'\. Received: 'neg'.*:3$"):
         read(custom.data_set(folder, labels=["pos", "x"]), "train", folder)
 

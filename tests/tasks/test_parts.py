@@ -17,6 +17,15 @@ def data_set(**splits):
 
 
 @pytest.fixture
+def warnings(monkeypatch):
+    from absl import logging
+
+    told = []
+    monkeypatch.setattr(logging, "warning", lambda m, *a: told.append(m % a))
+    return told
+
+
+@pytest.fixture
 def folder(tmp_path):
     def folder(**texts):
         for name, text in texts.items():
@@ -31,6 +40,36 @@ def test_its_own_model_answers_unless_another_is_named():
     assert DataSet("ax", TARGET, (), model_of="mnli").model_of == "mnli"
     assert data_set().problem == "single_label"
     assert data_set().labels == ("0", "1")
+
+
+def test_labels_in_the_order_of_a_model(folder, warnings):
+    toy = data_set(train=only(Source("a.tsv", LAYOUT)))
+    other = toy.with_labels(("1", "0"))
+    assert (toy.labels, other.labels) == (("0", "1"), ("1", "0"))
+    assert toy.positive_label == other.positive_label == "1"
+    [part] = other.split("train", folder(a="x\t0\n"))
+    assert part.reading["target"]["labels"] == ["1", "0"]
+    assert not warnings
+
+
+def test_labels_by_other_names_are_taken_by_their_number(warnings):
+    other = data_set().with_labels(("LABEL_0", "LABEL_1"))
+    assert (other.labels, other.positive_label) == (("0", "1"), "1")
+    assert warnings == [
+        "The model's labels LABEL_0, LABEL_1 are taken for 0, 1, in this order"
+    ]
+
+
+@pytest.mark.parametrize("known", [(), ("a", "b", "c"), ("0", "1", "1")])
+def test_another_number_of_labels_is_no_order(warnings, known):
+    assert data_set().with_labels(known) == data_set()
+    assert not warnings
+
+
+def test_numbers_have_no_positive_label():
+    numbers = DataSet("toy", Target("regression"), ("pearson",))
+    assert numbers.positive_label is None
+    assert numbers.with_labels(()) == numbers
 
 
 def test_the_first_file_that_there_is(folder):
