@@ -202,6 +202,8 @@ TABLE = (
                 ("diagnostic.tsv", "diagnostic/diagnostic.tsv", "AX.tsv"),
                 Layout.of("id text_a text_b"),
             ),
+            # Its predictions stand beside MNLI's, for the model is the same.
+            suffix="_ax",
             submission="AX.tsv",
         ),
     ),

@@ -69,7 +69,7 @@ class Part:
     """A part of a split, found but not yet read.
 
     Attributes:
-      suffix: What it adds to the names of results: "", or "_mismatched".
+      suffix: What it adds to the names of results, such as "_mismatched".
       files: The files that it is read from.
       reading: What else decides on the examples, as JSON has it.
       submission: Its file in a submission to the GLUE leaderboard.

@@ -1,5 +1,6 @@
 """Each data set, from files in its exact official layout."""
 
+import collections
 import shutil
 
 import pytest
@@ -401,9 +402,20 @@ def test_mnli_has_two_sets(write):
     assert (first, second) == ("contradiction", "neutral")
 
 
+def test_no_two_test_sets_of_a_model_write_to_the_same_files():
+    suffixes = collections.defaultdict(list)
+    for data_set in datasets.TABLE:
+        suffixes[data_set.model_of] += [p.suffix for p in data_set.test]
+    for found in suffixes.values():
+        assert len(found) == len(set(found))
+    assert suffixes["mnli"] == ["", "_mismatched", "_ax"]
+
+
 def test_ax_has_a_test_set_only(write):
     folder = write({"AX.tsv": OFFICIAL["ax"]["test"][1]})
-    assert read("ax", "test", folder)
+    [part] = datasets.find("ax").split("test", folder)
+    assert (part.suffix, part.submission) == ("_ax", "AX.tsv")
+    assert part.read()
     assert datasets.find("ax").model_of == "mnli"
     with pytest.raises(InputError, match="a model of mnli"):
         read("ax", "dev", folder)
