@@ -7,6 +7,7 @@ import tensorflow as tf
 from sklearn.utils.class_weight import compute_class_weight
 
 from bert_tf.config import BertConfig
+from bert_tf.data.examples import Example
 from bert_tf.data.schema import classification_schema
 from bert_tf.errors import InputError
 from bert_tf.modeling import checkpoint_variables
@@ -249,6 +250,54 @@ def test_probabilities_are_those_of_the_problem():
         make().probabilities(LOGITS).sum(1), np.ones(B), rtol=1e-6
     )
     assert make("regression").probabilities(LOGITS).shape == (B,)
+
+
+# Files.
+
+
+def written(folder) -> dict[str, list[str]]:
+    return {
+        str(path.relative_to(folder)): path.read_text().splitlines()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_predictions_in_files(problem, tmp_path):
+    asked = [Example(f"id{n}", f"text {n}") for n in range(B)]
+    task = make(problem)
+    task.write_predictions(str(tmp_path), asked, kept(task))
+    tables = written(tmp_path)
+    assert tables.keys() == {"test_results.tsv", "predictions.tsv"}
+    probabilities = task.probabilities(LOGITS)
+    np.testing.assert_allclose(
+        np.loadtxt(tables["test_results.tsv"]), probabilities, rtol=1e-6
+    )
+    header, *rows = [row.split("\t") for row in tables["predictions.tsv"]]
+    assert header[:3] == ["id", "text", "prediction"]
+    assert header[3:] == [f"probability_{name}" for name in task.labels]
+    assert [row[:2] for row in rows] == [[e.id, e.text_a] for e in asked]
+    if problem == "single_label":
+        expected = [LABELS[number] for number in LOGITS.argmax(1)]
+        assert [row[2] for row in rows] == expected
+
+
+def test_predictions_of_a_part_have_its_suffix(tmp_path):
+    asked = [Example(f"id{n}", "text") for n in range(B)]
+    task = make()
+    task.write_predictions(str(tmp_path), asked, kept(task), "_ax", "AX.tsv")
+    tables = written(tmp_path)
+    assert tables.keys() == {
+        "test_results_ax.tsv",
+        "predictions_ax.tsv",
+        "glue_submission/AX.tsv",
+    }
+    answers = [LABELS[number] for number in LOGITS.argmax(1)]
+    assert tables["glue_submission/AX.tsv"] == [
+        "index\tprediction",
+        *(f"id{n}\t{answer}" for n, answer in enumerate(answers)),
+    ]
 
 
 # Class weights.
