@@ -35,7 +35,7 @@ from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data import jobs
 from bert_tf.data.examples import Example
-from bert_tf.data.features import Encoding
+from bert_tf.data.features import Encoding, checksum
 from bert_tf.errors import InputError
 from bert_tf.fine_tuning import command_line, output_folder, runs
 from bert_tf.fine_tuning.inputs import Inputs, Split
@@ -48,9 +48,10 @@ from bert_tf.tasks.classification import (
 from bert_tf.tasks.multiple_choice import MultipleChoiceTask
 from bert_tf.tasks.parts import DataSet, Part
 from bert_tf.training.distribution import is_chief
-from bert_tf.training.estimator import Estimator
+from bert_tf.training.estimator import Estimator, batch_per_replica
 from bert_tf.training.results import write_json, write_results
 from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.trial_results import Trial
 
 FLAGS = flags.FLAGS
 
@@ -127,6 +128,12 @@ flags.DEFINE_bool(
     "Whether predictions are written to glue_submission/ in the "
     "leaderboard's format, too.",
 )
+flags.DEFINE_string(
+    "glue_submission_dir",
+    None,
+    "Folder of these files, which may be one for all tasks; glue_submission "
+    "in --output_dir if it is not given.",
+)
 bert_flags.define_training_flags()
 command_line.define_flags()
 bert_flags.define_device_flags()
@@ -142,17 +149,22 @@ def main() -> None:
     start = command_line.find_start()
     data_set = _data_set(start)
     _check_flags(data_set)
-    # What is at fault shows before anything is written, or removed.
+    # What is at fault shows before anything is written.
     parts = {split: data_set.split(split, FLAGS.data_dir) for split in splits}
     examples = {
         split: [part.read() for part in found] for split, found in parts.items()
     }
     encoding = _encoding(data_set, start)
     task = _task(data_set, start.config, encoding, examples.get("train"))
-    config = command_line.training_config(start.config)
-    schedule = _schedule(task, examples.get("train"))
     strategy = bert_flags.connect()
-    _claim_output_dir(data_set, start, parts)
+    config = command_line.training_config(start.config)
+    schedule = command_line.schedule(_metric_names(task, parts))
+    plan = {}
+    if FLAGS.do_train:
+        plan = schedule.plan(config, len(*examples["train"]))
+        for planned in plan.values():
+            batch_per_replica(planned, strategy)
+    _claim_output_dir(strategy, data_set, start, parts, examples)
     inputs = Inputs(
         FLAGS.output_dir,
         encoding,
@@ -167,9 +179,7 @@ def main() -> None:
         for split, found in parts.items()
     }
     if FLAGS.do_train:
-        estimator = _train(
-            task, strategy, start, config, schedule, inputs, data
-        )
+        estimator = _train(task, strategy, start, plan, schedule, inputs, data)
     else:
         estimator = runs.open_model(
             task, strategy, start, FLAGS.output_dir, config
@@ -189,7 +199,7 @@ def main() -> None:
                 split.examples,
                 kept,
                 split.suffix,
-                split.submission if FLAGS.glue_submission else None,
+                _submission(split) if FLAGS.glue_submission else None,
             )
 
 
@@ -257,15 +267,21 @@ def _check_flags(data_set: DataSet) -> None:
 
 
 def _claim_output_dir(
-    data_set: DataSet, start: Start, parts: Mapping[str, Sequence[Part]]
+    strategy: Any,
+    data_set: DataSet,
+    start: Start,
+    parts: Mapping[str, Sequence[Part]],
+    examples: Mapping[str, Sequence[list[Example]]],
 ) -> None:
-    sources = [
-        f for found in parts.values() for part in found for f in part.files
-    ]
     facts = output_folder.facts(
         data_set.model_of, data_set.problem, data_set.labels, start
     )
-    command_line.claim_output_dir(facts, sources)
+    for train in examples.get("train", []):
+        facts["training_set"] = checksum(train)
+    sources = [
+        f for found in parts.values() for part in found for f in part.files
+    ]
+    command_line.claim_output_dir(strategy, facts, sources)
 
 
 def _encoding(data_set: DataSet, start: Start) -> Encoding:
@@ -321,22 +337,19 @@ def _class_weights(
         ) from None
 
 
-def _schedule(
-    task: ClassificationTask, train: Sequence[list[Example]] | None
-) -> runs.Schedule:
-    names = [f"eval_{name}" for name in task.metrics]
-    schedule = command_line.schedule([*names, "eval_loss", "loss"])
-    if train:
-        # Too large a batch shows now.
-        schedule.num_train_steps(len(*train), FLAGS.train_batch_size)
-    return schedule
+def _metric_names(
+    task: ClassificationTask, parts: Mapping[str, Sequence[Part]]
+) -> list[str]:
+    """The names that evaluation gives, those of all its parts."""
+    names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
+    return [n + part.suffix for part in parts.get("dev", []) for n in names]
 
 
 def _train(
     task: ClassificationTask,
     strategy: Any,
     start: Start,
-    config: TrainingConfig,
+    plan: Mapping[Trial, TrainingConfig],
     schedule: runs.Schedule,
     inputs: Inputs,
     data: Mapping[str, Sequence[Split]],
@@ -348,9 +361,8 @@ def _train(
         strategy,
         start,
         FLAGS.output_dir,
-        config,
+        plan,
         schedule,
-        num_examples=len(train.examples),
         training_data=functools.partial(inputs.training_data, train),
         evaluate=functools.partial(inputs.evaluate, data.get("dev", [])),
         metric=f"eval_{task.metrics[0]}",
@@ -365,6 +377,13 @@ def _train(
         problem_type=task.problem_type,
     )
     return estimator
+
+
+def _submission(split: Split) -> str | None:
+    """The file in which the leaderboard wants this part."""
+    folder = FLAGS.glue_submission_dir
+    folder = folder or os.path.join(FLAGS.output_dir, "glue_submission")
+    return split.submission and os.path.join(folder, split.submission)
 
 
 def _write_metrics(metrics: dict[str, float], estimator: Estimator) -> None:

@@ -45,8 +45,8 @@ def training_plan(
     stretches of the stream, so the rows of the whole plan stay the same.
 
     Args:
-      lengths: The padded length of each row, integers [n]. Rows of one length
-        stay in random order.
+      lengths: The length of each row, integers [n]. Rows of one length stay in
+        random order.
       num_batches: Batches to plan. A longer plan starts like a shorter one,
         but for the shorter one's last stretch.
       batch_size: Rows of a batch.

@@ -125,7 +125,8 @@ def training_dataset(
     """A shuffled stream of batches that can be entered anywhere.
 
     The examples of the whole stream are those of complete epochs and a part of
-    one, however long they are and however they are padded.
+    one. Examples of about one length come together, and which ones is the same
+    for every padding.
 
     Args:
       features: The examples.
@@ -145,14 +146,14 @@ def training_dataset(
       batch have the same length, which is only known when it comes, unless
       the padding is static.
     """
-    lengths = padding.padded(features)
+    # Not by the padded lengths: what is learned shall not depend on those.
     plan = batching.training_plan(
-        lengths,
+        features.lengths,
         num_batches=num_batches,
         batch_size=global_batch_size,
         seed=seed,
     )
-    plan_lengths = lengths[plan].max(axis=1)
+    plan_lengths = padding.padded(features)[plan].max(axis=1)
     _log_padding(features, plan, plan_lengths)
     rows = batching.shares(plan, num_shards, batch_size)[shard]
     replicas = len(rows) // num_batches

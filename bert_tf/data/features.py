@@ -201,11 +201,16 @@ def _key(
         "format": _FORMAT,
         "sources": list(map(_file_checksum, sources)),
         "reading": reading,
-        "examples": _checksum(map(_content, examples)),
+        "examples": checksum(examples),
         "vocabulary": _checksum(f"{token}\n".encode() for token in vocab),
         **settings,
     }
     return json.loads(json.dumps(key))
+
+
+def checksum(examples: Iterable[Example]) -> str:
+    """What tells examples from others: texts, choices and labels; hex."""
+    return _checksum(map(_content, examples))
 
 
 def _content(example: Example) -> bytes:

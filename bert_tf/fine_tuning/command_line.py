@@ -27,22 +27,16 @@ FLAGS = flags.FLAGS
 # Lengths of batches where a program is compiled for each.
 _LENGTHS = 4
 
-# What a run is told by; see `claim_output_dir`.
+# What shapes a model beside its task and its data. A script need not have all.
 _SETTINGS = (
-    "init_checkpoint",
-    "max_seq_length",
-    "train_batch_size",
-    "learning_rate",
-    "num_train_epochs",
-    "warmup_proportion",
-    "optimizer",
-    "weight_decay_rate",
-    "max_grad_norm",
-    "num_frozen_layers",
-    "layer_rate_decay",
-    "mixed_precision",
-    "random_seed",
+    *("init_checkpoint", "max_seq_length", "mixed_precision"),
+    *("warmup_proportion", "optimizer", "weight_decay_rate", "max_grad_norm"),
+    *("num_frozen_layers", "layer_rate_decay"),
+    *("class_weights", "label_smoothing"),
+    *("eval_steps", "save_best", "early_stopping_patience"),
 )
+# What the trainings of a search differ in.
+_SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
 
 
 def define_flags() -> None:
@@ -203,9 +197,11 @@ def find_start() -> "Start":
     """
     from bert_tf.fine_tuning import runs, start
 
-    checkpoint = FLAGS.init_checkpoint
-    release = os.path.join(FLAGS.output_dir, runs.RELEASE)
-    if not checkpoint and not FLAGS.do_train and files.exists(release):
+    checkpoint, release = FLAGS.init_checkpoint, None
+    if not FLAGS.do_train:
+        release = os.path.join(FLAGS.output_dir, runs.RELEASE)
+    if release and files.exists(release):
+        # What lies in the folder goes before the checkpoint that it came from.
         checkpoint = release
     found = start.find_start(
         checkpoint,
@@ -218,34 +214,64 @@ def find_start() -> "Start":
     return dataclasses.replace(found, init_checkpoint=FLAGS.init_checkpoint)
 
 
-def claim_output_dir(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
-    """Takes --output_dir for this run, or refuses; see `output_folder.claim`.
+def _settings() -> dict[str, Any]:
+    """How the model is trained, as far as it is told by flags."""
+    names = [*_SETTINGS, *(() if FLAGS.search else _SEARCHED)]
+    return {name: FLAGS[name].value for name in names if name in FLAGS}
+
+
+def claim_output_dir(
+    strategy: Any, facts: Mapping[str, Any], inputs: Iterable[str]
+) -> None:
+    """Takes --output_dir for this run, or refuses; see `output_folder`.
+
+    One process does it, while the others wait.
 
     Args:
-      facts: What is learned, and what from.
-      inputs: Files that the run reads.
-
-    Raises:
-      InputError: See there; or the model that is to be used would be removed.
+      strategy: The devices.
+      facts: What is learned, and from what.
+      inputs: Files of data that the run reads.
     """
-    from bert_tf.fine_tuning import output_folder
+    from bert_tf.training.distribution import agreement, is_chief
 
-    if FLAGS.overwrite_output_dir and not FLAGS.do_train:
+    agree = agreement(strategy)
+    try:
+        if is_chief(strategy):
+            _claim(facts, inputs)
+    except InputError:
+        agree([0])
+        raise
+    if agree([1]) == [0]:
         raise InputError(
-            "expected --do_train with --overwrite_output_dir, which removes "
-            f"the model in {FLAGS.output_dir}. Received: --nodo_train"
+            "expected the chief to take --output_dir. Received: an error "
+            "there, which it tells"
         )
 
-    named = (FLAGS.init_checkpoint, FLAGS.bert_config_file, FLAGS.vocab_file)
-    output_folder.claim(
-        FLAGS.output_dir,
+
+def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
+    from bert_tf.fine_tuning import output_folder
+
+    folder, checkpoint = FLAGS.output_dir, FLAGS.init_checkpoint
+    inputs = [
+        *inputs,
+        *filter(None, (FLAGS.bert_config_file, FLAGS.vocab_file)),
+    ]
+    if FLAGS.overwrite_output_dir and FLAGS.do_train:
+        output_folder.put_aside(
+            folder, [*inputs, checkpoint] if checkpoint else inputs
+        )
+    settings = _settings() if FLAGS.do_train else {}
+    output_folder.verify(
+        folder,
         facts,
-        {name: FLAGS[name].value for name in _SETTINGS}
-        if FLAGS.do_train
-        else {},
-        FLAGS.overwrite_output_dir,
-        [*filter(None, named), *inputs],
+        settings,
+        inputs,
+        checkpoint if FLAGS.do_train else None,
+        is_several=FLAGS.num_seeds > 1 or FLAGS.search is not None,
     )
+    files.makedirs(folder)
+    if FLAGS.do_train:
+        output_folder.claim(folder, facts, settings)
 
 
 def selects() -> bool:
@@ -315,6 +341,11 @@ def padding(strategy: Any) -> "Padding":
     from bert_tf.training.estimator import should_compile
 
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    if FLAGS.padding == "longest" and is_tpu:
+        raise InputError(
+            "expected --padding=auto or max_length on a TPU, whose programs "
+            "have fixed shapes. Received: longest"
+        )
     if FLAGS.padding == "max_length" or (FLAGS.padding == "auto" and is_tpu):
         return Padding(static=True)
     if should_compile(strategy, jit_compile()):

@@ -1,8 +1,8 @@
 """The output folder: whose it is, and what in it is ours to remove.
 
-`fine_tuning.json` holds what a run has learnt and from what. Whoever comes
-again with another task or model would otherwise go on training the old one, or
-be told that there is nothing left to train.
+`fine_tuning.json` holds what a run learns and from what. Whoever comes again
+with another task, model or training set would otherwise go on training the old
+one, or be told that there is nothing left to train.
 """
 
 import hashlib
@@ -19,15 +19,23 @@ from bert_tf.errors import InputError
 from bert_tf.fine_tuning.start import Start
 
 FACTS = "fine_tuning.json"
+OVERWRITTEN = "overwritten"
 
-# All that a run writes, by the names of the files and folders.
-_OURS = re.compile(
-    r"model\.ckpt-.*|checkpoint|events\.out\.tfevents\..*|graph\.pbtxt"
+# The folders and the files of a run, by their names, and what is in the former.
+_FOLDERS = re.compile(r"eval|best|release|trials|glue_submission")
+_FILES = re.compile(
+    r"model\.ckpt-.*|checkpoint|graph\.pbtxt|events\.out\.tfevents\..*"
     r"|eval_results\.(txt|json)|evaluations\.jsonl|fine_tuning\.json"
+    r"|trials?\.(json|tsv)"
     r"|(manifest\.)?(train|eval|predict)[a-z_]*\.tf_record(\.json)?"
     r"|test_results[a-z_]*\.tsv|predictions[a-z_]*\.tsv"
-    r"|eval|best|release|trials|trials\.(json|tsv)|glue_submission"
 )
+_INNER_FILES = re.compile(
+    r"(next\.)?(bert_model\.ckpt.*|best\.json)"
+    r"|bert_config\.json|vocab\.txt|bert_tf\.json"
+    r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
+)
+_TRAINED = re.compile(r"model\.ckpt-\d+\.index|trials|release")
 
 
 def facts(
@@ -46,42 +54,112 @@ def facts(
     }
 
 
-def claim(
+def verify(
     folder: str,
     facts: Mapping[str, Any],
     settings: Mapping[str, Any],
-    overwrite: bool = False,
-    keep: Iterable[str] = (),
+    inputs: Iterable[str] = (),
+    init_checkpoint: str | None = None,
+    is_several: bool = False,
 ) -> None:
-    """Takes a folder for a run, or finds that it is this run's already.
+    """Sees whether a run may write to a folder; changes nothing.
 
     Args:
-      folder: The output folder; it is made if it is not there.
-      facts: What `facts` gave.
-      settings: How the model is trained; empty if it is not. Others than
-        those of the run before are told: they hold for the steps that are
-        left.
-      overwrite: Whether a run that lies there is removed, whatever it was.
-      keep: Paths that the run needs; one that would be removed is an error.
+      folder: The output folder.
+      facts: What `facts` gave, and more: what is known of both runs counts.
+      settings: How the model is trained; empty where it is not.
+      inputs: Files that the run reads.
+      init_checkpoint: Where training starts from; None without training.
+      is_several: Whether it is several trainings, which have to be alike.
 
     Raises:
-      InputError: It is a file, cannot be written to, or belongs to another
-        task or model.
+      InputError: The folder is a file, holds somebody's checkpoint that is to
+        be trained, or an input under a name that the run writes; or the run
+        that lies there is another one.
     """
     if files.exists(folder) and not files.is_directory(folder):
         raise InputError(
             "expected --output_dir to be a folder, or new. Received: the file "
             f"{folder}"
         )
-    if overwrite and files.exists(folder):
-        _remove_run(folder, keep)
-    before = _read(folder)
-    if before:
-        _require_same(before.get("facts", {}), facts, folder)
-        _tell_changes(before.get("settings", {}), settings, folder)
-    files.makedirs(folder)
-    settings = settings or before.get("settings", {})
-    _write(folder, {**before, "facts": facts, "settings": settings})
+    for path in inputs:
+        if _folder_of(path) == _real(folder) and _FILES.fullmatch(
+            os.path.basename(path)
+        ):
+            raise InputError(
+                "expected --output_dir without an input that the run would "
+                f"write over. Received: {path}; name another folder"
+            )
+    record = _read(folder)
+    if not record and init_checkpoint:
+        _require_apart(folder, init_checkpoint)
+    if _is_trained(folder) and record:
+        _require_same(record.get("facts", {}), facts, folder)
+        _tell_changes(record.get("settings", {}), settings, folder, is_several)
+
+
+def _require_apart(folder: str, init_checkpoint: str) -> None:
+    """A training leaves files that say what the newest checkpoint is."""
+    if _real(folder) in (_real(init_checkpoint), _folder_of(init_checkpoint)):
+        raise InputError(
+            "expected --output_dir apart from --init_checkpoint. Received: "
+            f"{folder} for {init_checkpoint}; name a new folder"
+        )
+
+
+def claim(
+    folder: str, facts: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Takes a folder that `verify` has nothing against, for a training.
+
+    It is there. What is known of a training that has begun stays as it is.
+    """
+    if not _is_trained(folder) or not _read(folder):
+        _write(folder, {"facts": dict(facts), "settings": dict(settings)})
+
+
+def put_aside(folder: str, inputs: Iterable[str] = ()) -> None:
+    """Makes room for another run; the one that lies there moves to a subfolder.
+
+    It is removed when the new one is done (`settle`): until then nothing is
+    lost.
+
+    Args:
+      folder: The output folder.
+      inputs: Paths that the new run reads.
+
+    Raises:
+      InputError: There are files, and no run of this program; or the new run
+        needs what would be moved.
+    """
+    if not files.exists(folder) or not files.listdir(folder):
+        return
+    if not _read(folder):
+        raise InputError(
+            "expected --overwrite_output_dir with the folder of a run, where "
+            f"{FACTS} lies. Received: {folder}, without it; remove it "
+            "yourself, or name another folder"
+        )
+    run = sorted(filter(_is_ours, files.listdir(folder)))
+    for name in run:
+        _require_unneeded(os.path.join(folder, name), inputs)
+    aside = os.path.join(folder, OVERWRITTEN)
+    if files.exists(aside):
+        # Of a run before that one, which was never finished.
+        for name in run:
+            _remove_ours(os.path.join(folder, name))
+        return
+    files.makedirs(aside)
+    for name in run:
+        files.rename(os.path.join(folder, name), os.path.join(aside, name))
+    logging.info("The run in %s is in %s until this one is done", folder, aside)
+
+
+def settle(folder: str) -> None:
+    """The training is done: the run that it replaces goes."""
+    aside = os.path.join(folder, OVERWRITTEN)
+    if files.exists(aside):
+        _remove_ours(aside)
 
 
 def note_kept(folder: str, training: str) -> None:
@@ -104,16 +182,23 @@ def _write(folder: str, record: Mapping[str, Any]) -> None:
     files.write_text(os.path.join(folder, FACTS), text + "\n")
 
 
+def _is_trained(folder: str) -> bool:
+    """Whether there is anything that another run could be mixed up with."""
+    if not files.is_directory(folder):
+        return False
+    return any(map(_TRAINED.fullmatch, files.listdir(folder)))
+
+
 def _require_same(
     before: Mapping[str, Any], now: Mapping[str, Any], folder: str
 ) -> None:
     for name, value in now.items():
-        if before.get(name) != value:
+        if name in before and before[name] != value:
             raise InputError(
                 f"expected --output_dir of {_shown(name, value)}, or a new "
                 f"one. Received: {folder}, where a run of "
-                f"{_shown(name, before.get(name))} lies; name another folder, "
-                "or give --overwrite_output_dir to remove that run"
+                f"{_shown(name, before[name])} lies; name another folder, "
+                "or give --overwrite_output_dir to replace that run"
             )
 
 
@@ -121,8 +206,8 @@ def _shown(name: str, value: Any) -> str:
     """A fact in a few words: configurations and hashes are long."""
     if name == "task":
         return f"task {value}"
-    if name == "vocabulary":
-        return f"vocabulary {str(value)[:8]}"
+    if name in ("vocabulary", "training_set"):
+        return f"{name.replace('_', ' ')} {str(value)[:8]}"
     if name == "config" and isinstance(value, Mapping):
         layers, width = (
             value.get(key) for key in ("num_hidden_layers", "hidden_size")
@@ -132,49 +217,71 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _tell_changes(
-    before: Mapping[str, Any], now: Mapping[str, Any], folder: str
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    folder: str,
+    is_several: bool,
 ) -> None:
-    changed = [
-        f"{name} was {before[name]}, is {value}"
+    changed = ", ".join(
+        f"--{name} was {before[name]}, is {value}"
         for name, value in now.items()
         if name in before and before[name] != value
-    ]
+    )
+    if changed and is_several:
+        raise InputError(
+            f"expected the settings of the trainings in {folder}. Received "
+            f"others: {changed}; name another folder, or give "
+            "--overwrite_output_dir to replace them"
+        )
     if changed:
         logging.warning(
             "%s holds a run with other settings (%s): steps that are done stay "
             "as they are; --overwrite_output_dir begins anew",
             folder,
-            ", ".join(changed),
+            changed,
         )
 
 
-def _remove_run(folder: str, keep: Iterable[str]) -> None:
-    """Removes what runs write, and nothing else."""
-    ours = [name for name in files.listdir(folder) if _OURS.fullmatch(name)]
-    doomed = [os.path.join(folder, name) for name in ours]
-    for path in keep:
-        for target in doomed:
-            if _is_within(path, target):
-                raise InputError(
-                    "expected --overwrite_output_dir with inputs outside of "
-                    f"--output_dir. Received: {path}, which it would remove"
-                )
-    for path in doomed:
+def _is_ours(name: str) -> bool:
+    return bool(_FOLDERS.fullmatch(name) or _FILES.fullmatch(name))
+
+
+def _remove_ours(path: str) -> None:
+    """Removes what runs write, and the folders that are empty then."""
+    if not files.is_directory(path):
+        name = os.path.basename(path)
+        if _FILES.fullmatch(name) or _INNER_FILES.fullmatch(name):
+            files.remove(path)
+        return
+    for name in files.listdir(path):
+        _remove_ours(os.path.join(path, name))
+    if not files.listdir(path):
         files.remove_tree(path)
-    if doomed:
-        logging.info("Removed the run in %s", folder)
 
 
-def _is_within(path: str, target: str) -> bool:
-    """Whether a file that `path` stands for goes with `target`.
+def _real(path: str) -> str:
+    return path.rstrip("/") if files.is_remote(path) else os.path.realpath(path)
 
-    `path` may be a folder that holds it, or a prefix: checkpoints have files
+
+def _folder_of(path: str) -> str:
+    return os.path.dirname(_real(path))
+
+
+def _require_unneeded(doomed: str, inputs: Iterable[str]) -> None:
+    """Raises InputError if one of the inputs goes with `doomed`.
+
+    An input may be a folder that holds it, or a prefix: checkpoints have files
     with longer names.
     """
-    if not files.is_remote(path):
-        path, target = os.path.abspath(path), os.path.abspath(target)
-    return (
-        path == os.path.dirname(target)
-        or target.startswith(f"{path}.")
-        or f"{path}/".startswith(f"{target}/")
-    )
+    target = _real(doomed)
+    for given in inputs:
+        path = _real(given)
+        if (
+            path == os.path.dirname(target)
+            or target.startswith(f"{path}.")
+            or f"{path}/".startswith(f"{target}/")
+        ):
+            raise InputError(
+                "expected --overwrite_output_dir with inputs outside of "
+                f"--output_dir. Received: {given}, which it would remove"
+            )

@@ -14,7 +14,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -24,12 +24,11 @@ from absl import logging
 from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.fine_tuning import output_folder
-from bert_tf.fine_tuning.start import Start
+from bert_tf.fine_tuning.start import Start, open_start
 from bert_tf.interop.companions import write_companions
-from bert_tf.interop.opening import open_weights
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.training import best, trials
-from bert_tf.training.distribution import is_chief
+from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import Estimator, TrainingData
 from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
 from bert_tf.training.settings import TrainingConfig
@@ -69,20 +68,61 @@ class Schedule:
     search: str | None = None
     log_steps: int = 100
 
-    def num_train_steps(self, num_examples: int, batch_size: int) -> int:
-        """Updates in so many epochs, int(n / batch * epochs) as the original.
+    def __post_init__(self):
+        _require_number("num_train_epochs", self.num_train_epochs)
+        _require_number("warmup_proportion", self.warmup_proportion, 1.0)
+
+    def plan(
+        self, config: TrainingConfig, num_examples: int
+    ) -> dict[Trial, TrainingConfig]:
+        """The trainings, and how each of them is done.
+
+        A training has int(n / batch * epochs) steps, as in the original.
+
+        Args:
+          config: What they have in common, and the batch size, the rate and
+            the seed that they start from.
+          num_examples: Size n of the training set.
 
         Raises:
-          InputError: There is not a single one.
+          InputError: One of them has no step, or cannot be done.
         """
-        steps = int(num_examples / batch_size * self.num_train_epochs)
+        base = Trial(
+            train_batch_size=config.train_batch_size,
+            learning_rate=config.learning_rate,
+            num_train_epochs=self.num_train_epochs,
+            random_seed=config.random_seed,
+        )
+        return {
+            trial: self._config(config, trial, num_examples)
+            for trial in trials.plan(base, self.num_seeds, self.search)
+        }
+
+    def _config(
+        self, config: TrainingConfig, trial: Trial, num_examples: int
+    ) -> TrainingConfig:
+        epochs, batch_size = trial.num_train_epochs, trial.train_batch_size
+        steps = int(num_examples / batch_size * epochs)
         if steps < 1:
             raise InputError(
-                f"expected --train_batch_size of at most {num_examples} "
-                f"examples times --num_train_epochs={self.num_train_epochs}. "
-                f"Received: {batch_size}"
+                f"expected a batch of at most {num_examples} examples times "
+                f"{epochs} epochs. Received: {batch_size} (--train_batch_size "
+                "or --search)"
             )
-        return steps
+        return dataclasses.replace(
+            config,
+            train_batch_size=batch_size,
+            learning_rate=trial.learning_rate,
+            random_seed=trial.random_seed,
+            num_train_steps=steps,
+            num_warmup_steps=int(steps * self.warmup_proportion),
+        )
+
+
+def _require_number(flag: str, value: float, most: float = math.inf) -> None:
+    if not (0 <= value <= most and math.isfinite(value)):
+        limit = f" up to {most:g}" if math.isfinite(most) else " up"
+        raise InputError(f"expected --{flag} of 0{limit}. Received: {value}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +134,8 @@ class FineTuning:
       strategy: The devices.
       start: What training starts from.
       output_dir: Where everything goes.
-      config: How to train; batch, rate and seed may differ between trainings.
-      schedule: How long, how often, and what to keep.
-      num_examples: Size of the training set.
+      plan: The trainings, from `Schedule.plan`.
+      schedule: Which model is kept.
       training_data: From a training's config to its data.
       evaluate: Gives the metrics of an estimator's model.
       metric: What decides between trainings if `schedule` does not say.
@@ -107,9 +146,8 @@ class FineTuning:
     strategy: tf.distribute.Strategy
     start: Start
     output_dir: str
-    config: TrainingConfig
+    plan: Mapping[Trial, TrainingConfig]
     schedule: Schedule
-    num_examples: int
     training_data: Callable[[TrainingConfig], TrainingData]
     evaluate: Callable[[Estimator], dict[str, float]]
     metric: str
@@ -121,63 +159,45 @@ class FineTuning:
         Returns:
           The estimator of the training that is kept, with its best weights.
         """
-        schedule, folder = self.schedule, self.output_dir
-        planned = trials.plan(self._base(), schedule.num_seeds, schedule.search)
-        if len(planned) == 1:
-            estimator = self._train(planned[0], folder)
+        folder = self.output_dir
+        if len(self.plan) == 1:
+            [trial] = self.plan
+            estimator = self._train(trial, folder)
         else:
-            summary = trials.run(
-                planned,
+            best_one = trials.run(
+                list(self.plan),
                 self._try,
                 folder,
-                schedule.save_best or self.metric,
+                self.schedule.save_best or self.metric,
                 self._discard,
-            )
-            folder = trials.folder_of(folder, summary.best.trial)
-            estimator = self._estimator(self.config, folder)
-            estimator.train_seconds = summary.best.metrics["train_seconds"]
+            ).best
+            folder = trials.folder_of(folder, best_one.trial)
+            estimator = self._estimator(best_one.trial, folder)
+            estimator.train_seconds = best_one.metrics["train_seconds"]
         _take_best(estimator, folder)
         if is_chief(self.strategy):
             output_folder.note_kept(self.output_dir, folder)
         return estimator
 
-    def _base(self) -> Trial:
-        """The training that the flags describe."""
-        return Trial(
-            train_batch_size=self.config.train_batch_size,
-            learning_rate=self.config.learning_rate,
-            num_train_epochs=self.schedule.num_train_epochs,
-            random_seed=self.config.random_seed,
+    def _estimator(self, trial: Trial, folder: str) -> Estimator:
+        return _estimator(
+            self.task,
+            self.strategy,
+            self.start,
+            self.plan[trial],
+            folder,
+            is_trained=True,
         )
-
-    def _config(self, trial: Trial) -> TrainingConfig:
-        schedule = dataclasses.replace(
-            self.schedule, num_train_epochs=trial.num_train_epochs
-        )
-        steps = schedule.num_train_steps(
-            self.num_examples, trial.train_batch_size
-        )
-        return dataclasses.replace(
-            self.config,
-            train_batch_size=trial.train_batch_size,
-            learning_rate=trial.learning_rate,
-            random_seed=trial.random_seed,
-            num_train_steps=steps,
-            num_warmup_steps=int(steps * schedule.warmup_proportion),
-        )
-
-    def _estimator(self, config: TrainingConfig, folder: str) -> Estimator:
-        return _estimator(self.task, self.strategy, self.start, config, folder)
 
     def _train(self, trial: Trial, folder: str) -> Estimator:
         """One training, from its start or from where it was stopped."""
-        config = self._config(trial)
         files.makedirs(folder)
-        estimator = self._estimator(config, folder)
+        estimator = self._estimator(trial, folder)
         if self.schedule.save_best is None and is_chief(self.strategy):
             best.forget(os.path.join(folder, BEST))
         estimator.train(
-            self.training_data(config), self._hooks(estimator, folder)
+            self.training_data(estimator.config),
+            self._hooks(estimator, folder, trial),
         )
         return estimator
 
@@ -185,10 +205,9 @@ class FineTuning:
         """One training of several: its metrics."""
         estimator = self._train(trial, folder)
         _take_best(estimator, folder)
-        metrics = {
-            **self.evaluate(estimator),
-            "train_seconds": estimator.train_seconds,
-        }
+        metrics = self.evaluate(estimator)
+        metrics["train_seconds"] = estimator.train_seconds
+        del metrics["global_step"]
         # Each model brings its variables and its traced functions.
         del estimator
         keras.utils.clear_session()
@@ -201,7 +220,9 @@ class FineTuning:
                 if _WEIGHTS.fullmatch(name):
                     files.remove_tree(os.path.join(folder, name))
 
-    def _hooks(self, estimator: Estimator, folder: str) -> list[Hook]:
+    def _hooks(
+        self, estimator: Estimator, folder: str, trial: Trial
+    ) -> list[Hook]:
         """What watches a training."""
         writes = is_chief(self.strategy)
         config, schedule = estimator.config, self.schedule
@@ -217,7 +238,9 @@ class FineTuning:
                     tokens_per_example=self.tokens_per_example,
                 )
             )
-        every = self._eval_steps(config)
+        every = schedule.eval_steps
+        if schedule.save_best and not every:
+            every = math.ceil(config.num_train_steps / trial.num_train_epochs)
         if every:
             hooks.append(
                 Evaluation(
@@ -234,11 +257,6 @@ class FineTuning:
                 )
             )
         return hooks
-
-    def _eval_steps(self, config: TrainingConfig) -> int:
-        if self.schedule.eval_steps or not self.schedule.save_best:
-            return self.schedule.eval_steps
-        return math.ceil(self.num_examples / config.train_batch_size)
 
 
 def open_model(
@@ -257,7 +275,9 @@ def open_model(
       InputError: There is neither, or it has no head.
     """
     folder = output_folder.kept(output_dir)
-    estimator = _estimator(task, strategy, start, config, folder)
+    estimator = _estimator(
+        task, strategy, start, config, folder, is_trained=False
+    )
     _take_best(estimator, folder)
     release = os.path.join(output_dir, RELEASE, WEIGHTS)
     if estimator.weights_from is None and files.exists(f"{release}.index"):
@@ -282,17 +302,34 @@ def _estimator(
     start: Start,
     config: TrainingConfig,
     folder: str,
+    is_trained: bool,
 ) -> Estimator:
-    open_checkpoint = functools.partial(open_weights, config=start.config)
     return Estimator(
-        task, strategy, config, folder, start.init_checkpoint, open_checkpoint
+        task,
+        strategy,
+        config,
+        folder,
+        start.init_checkpoint,
+        functools.partial(
+            open_start, config=start.config, task=task, is_trained=is_trained
+        ),
     )
 
 
 def _take_best(estimator: Estimator, folder: str) -> None:
     """Puts the weights of the best evaluation in, if they were kept."""
     kept = os.path.join(folder, BEST)
+    agree = agreement(estimator.strategy)
+    if is_chief(estimator.strategy):
+        best.settle(kept)
+    agree([1])
     found = best.find(kept)
+    if agree([found is not None]) != [found is not None]:
+        raise InputError(
+            "expected --output_dir to be one folder for all workers. "
+            f"Received: {folder}, where this one finds weights that others do "
+            "not"
+        )
     if found is not None:
         estimator.load_weights(best.prefix(kept))
         estimator.step = found.step
@@ -329,3 +366,4 @@ def release(
         **facts,
     )
     write_companions(folder, pretrained)
+    output_folder.settle(output_dir)

@@ -8,14 +8,21 @@ and is seen nowhere else.
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from absl import logging
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.opening import open_pretrained, read_config
+from bert_tf.interop.opening import (
+    compare_configs,
+    open_pretrained,
+    read_config,
+)
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.text.wordpiece import load_vocab, require_fit
+from bert_tf.training.weights import Selection, Weights, scope_of
 
 # Google's releases say it in the name of their folder alone.
 _CASING_IN_NAME = (
@@ -81,6 +88,72 @@ def find_start(
         init_checkpoint=init_checkpoint,
         labels=pretrained.labels if pretrained else None,
     )
+
+
+def open_start(
+    path: str, *, config: BertConfig, task: Any, is_trained: bool
+) -> Weights:
+    """The weights of a checkpoint, with its head where the task has the same.
+
+    A model of another task is a start for training as well (appendix A.3 of
+    the paper trains RTE from MNLI's weights, as do many): its head goes.
+
+    Args:
+      path: What `open_pretrained` opens.
+      config: The configuration of the model.
+      task: It has `head`, `problem_type` and `labels`.
+      is_trained: Whether a head that is missing will be trained.
+
+    Raises:
+      InputError: The checkpoint does not fit, or has no head of the task's
+        where none will be trained.
+    """
+    pretrained = open_pretrained(path)
+    compare_configs(config, pretrained)
+    weights = pretrained.weights
+    difference = _difference(pretrained, task, is_trained)
+    if difference is None:
+        return weights
+    if not is_trained:
+        raise InputError(
+            f"expected a model for this task. Received: {pretrained.path}, "
+            f"{difference}; name another, or give --do_train"
+        )
+    logging.warning(
+        "The head of %s is not taken, a new one is trained: %s",
+        pretrained.path,
+        difference,
+    )
+    kept = [name for name in weights.shapes if scope_of(name)]
+    return Selection(weights, kept)
+
+
+def _difference(
+    pretrained: Pretrained, task: Any, is_trained: bool
+) -> str | None:
+    """In what the head of a checkpoint is another than the task's, if it is.
+
+    Labels of other names do not keep a model from being evaluated.
+    """
+    shape = pretrained.weights.shapes.get("output_weights")
+    if shape is None:
+        return None
+    for name in ("head", "problem_type"):
+        theirs, ours = getattr(pretrained, name), getattr(task, name)
+        if theirs is not None and theirs != ours:
+            return f"whose {name.replace('_', ' ')} is {theirs}, not {ours}"
+    rows = 1 if task.head == "choice" else max(1, len(task.labels))
+    if shape[0] != rows:
+        return f"which has a head of {shape[0]} outputs, not {rows}"
+    labels = pretrained.labels or ()
+    if is_trained and not _are_numbers(labels) and {*labels} != {*task.labels}:
+        return f"whose labels are {', '.join(labels)}"
+    return None
+
+
+def _are_numbers(labels: Sequence[str]) -> bool:
+    """Whether labels have no names of their own (LABEL_0), or are not there."""
+    return all(re.fullmatch(r"LABEL_\d+", label) for label in labels)
 
 
 def require_length(max_seq_length: int, config: BertConfig) -> None:

@@ -310,7 +310,7 @@ class ClassificationTask(Task):
           examples: What was asked.
           predictions: What `predictions` kept of them, in their order.
           suffix: What the names of the files end with.
-          submission: The file in `glue_submission/`; None for none.
+          submission: Path of the file for the leaderboard; None for none.
         """
         values = self.probabilities(predictions["logits"])
         results = os.path.join(folder, f"test_results{suffix}.tsv")
@@ -321,7 +321,6 @@ class ClassificationTask(Task):
         )
         if submission:
             answers.write_submission(
-                os.path.join(folder, "glue_submission"),
                 submission,
                 [example.id for example in examples],
                 answers.answers(self.problem, self.labels, values),

@@ -175,22 +175,21 @@ def _cell(label: str | float | tuple[str, ...] | None) -> str:
 
 
 def write_submission(
-    folder: str,
-    name: str,
+    path: str,
     ids: Sequence[str],
     predictions: Sequence[str] | Sequence[float],
 ) -> None:
     """Writes one file of a GLUE submission, as the leaderboard takes it.
 
     Args:
-      folder: Where to; it is made if need be.
-      name: The file's name there, such as "MNLI-m.tsv".
+      path: The file, named as the leaderboard wants it, such as "MNLI-m.tsv";
+        its folder is made if need be.
       ids: The column `index` of the test file.
       predictions: What `answers` gave: names of labels, or numbers (STS-B),
         which are brought into the range of the leaderboard.
     """
     rows = zip(ids, map(_leaderboard_cell, predictions), strict=True)
-    path = os.path.join(folder, name)
+    files.makedirs(os.path.dirname(path) or ".")
     _write(path, [("index", "prediction"), *rows])
     logging.info("Wrote %s: %d predictions", path, len(ids))
 

@@ -324,21 +324,8 @@ class Estimator:
                 start_example=self.examples_seen,
             )
 
-        batch_size = self._batch_per_replica()
+        batch_size = batch_per_replica(self.config, self.strategy)
         return self.strategy.distribute_datasets_from_function(make)
-
-    def _batch_per_replica(self) -> int:
-        """One replica's share of a training batch, all its micro-batches."""
-        replicas = self.strategy.num_replicas_in_sync
-        parts = self.config.gradient_accumulation_steps
-        size = self.config.train_batch_size
-        if size % (replicas * parts):
-            raise InputError(
-                f"expected --train_batch_size to be a multiple of {replicas} "
-                f"replica(s) times --gradient_accumulation_steps={parts}. "
-                f"Received: {size}"
-            )
-        return size // replicas
 
     # ----------------------------------------------- evaluation, prediction
 
@@ -412,6 +399,26 @@ class Estimator:
     def _keep(self, features) -> dict[str, tf.Tensor]:
         outputs = self.model(features, training=False)
         return self.task.predictions(features, outputs)
+
+
+def batch_per_replica(
+    config: TrainingConfig, strategy: tf.distribute.Strategy
+) -> int:
+    """One replica's share of a training batch, all its micro-batches.
+
+    Raises:
+      InputError: The batch cannot be cut into equal parts.
+    """
+    replicas = strategy.num_replicas_in_sync
+    parts = config.gradient_accumulation_steps
+    size = config.train_batch_size
+    if size % (replicas * parts):
+        raise InputError(
+            f"expected --train_batch_size to be a multiple of {replicas} "
+            f"replica(s) times --gradient_accumulation_steps={parts}. "
+            f"Received: {size}"
+        )
+    return size // replicas
 
 
 def _leave(stop: StopSignal, step: int) -> NoReturn:

@@ -12,12 +12,26 @@ from bert_tf.fine_tuning.start import Start
 
 CONFIG = BertConfig(vocab_size=3, hidden_size=4, num_attention_heads=2)
 START = Start(CONFIG, ("a", "b", "c"), True, None, None)
-FACTS = output_folder.facts("mrpc", "single_label", ["0", "1"], START)
+FACTS = {
+    **output_folder.facts("mrpc", "single_label", ["0", "1"], START),
+    "training_set": "89abcdef",
+}
 SETTINGS = {"learning_rate": 5e-5}
 
 
-def claim(folder, facts=FACTS, settings=SETTINGS, **kwargs):
-    output_folder.claim(str(folder), facts, settings, **kwargs)
+def claim(folder, facts=FACTS, settings=SETTINGS, overwrite=None, **kwargs):
+    """What a training does before it begins."""
+    folder = str(folder)
+    if overwrite is not None:
+        output_folder.put_aside(folder, overwrite)
+    output_folder.verify(folder, facts, settings, **kwargs)
+    os.makedirs(folder, exist_ok=True)
+    output_folder.claim(folder, facts, settings)
+
+
+def train(folder):
+    """Leaves what a training leaves."""
+    fill(folder, ["model.ckpt-7.index"])
 
 
 def test_a_new_folder_is_made_and_marked(tmp_path):
@@ -30,6 +44,7 @@ def test_a_new_folder_is_made_and_marked(tmp_path):
 
 def test_the_same_run_may_come_again(tmp_path):
     claim(tmp_path)
+    train(tmp_path)
     claim(tmp_path)
 
 
@@ -40,6 +55,7 @@ def test_the_same_run_may_come_again(tmp_path):
         ("labels", ["0"], r'labels \["0"\].*labels \["0", "1"\]'),
         ("problem", "regression", "problem"),
         ("vocabulary", "0123456789abc", "vocabulary 01234567"),
+        ("training_set", "0123456789abc", "training set 01234567"),
         ("do_lower_case", False, "do_lower_case false"),
         (
             "config",
@@ -50,6 +66,7 @@ def test_the_same_run_may_come_again(tmp_path):
 )
 def test_another_run_is_refused(tmp_path, name, other, words):
     claim(tmp_path)
+    train(tmp_path)
     before = (tmp_path / "fine_tuning.json").read_bytes()
     with pytest.raises(InputError, match=words) as error:
         claim(tmp_path, {**FACTS, name: other})
@@ -57,11 +74,37 @@ def test_another_run_is_refused(tmp_path, name, other, words):
     assert (tmp_path / "fine_tuning.json").read_bytes() == before
 
 
-def test_other_settings_are_told(tmp_path, caplog):
+def test_a_run_that_failed_before_it_began_owns_nothing(tmp_path):
     claim(tmp_path)
+    claim(tmp_path, {**FACTS, "task": "cola"})
+    train(tmp_path)
+    with pytest.raises(InputError, match="a run of task cola lies"):
+        claim(tmp_path)
+
+
+def test_what_only_one_run_tells_is_no_difference(tmp_path):
+    """Without training there is no training set."""
+    claim(tmp_path)
+    train(tmp_path)
+    known = {k: v for k, v in FACTS.items() if k != "training_set"}
+    output_folder.verify(str(tmp_path), known, {})
+
+
+def test_other_settings_are_told_each_time(tmp_path, caplog):
+    claim(tmp_path)
+    train(tmp_path)
     caplog.set_level("WARNING", "absl")
-    claim(tmp_path, settings={"learning_rate": 3e-5})
-    assert "learning_rate was 5e-05, is 3e-05" in caplog.text
+    for _ in range(2):
+        caplog.clear()
+        claim(tmp_path, settings={"learning_rate": 3e-5})
+        assert "--learning_rate was 5e-05, is 3e-05" in caplog.text
+
+
+def test_several_trainings_are_to_be_alike(tmp_path):
+    claim(tmp_path)
+    fill(tmp_path, ["trials/a/trial.json"])
+    with pytest.raises(InputError, match="--learning_rate was 5e-05, is 3e"):
+        claim(tmp_path, settings={"learning_rate": 3e-5}, is_several=True)
 
 
 def test_a_file_is_no_folder(tmp_path):
@@ -105,39 +148,104 @@ def fill(folder, names):
         path.write_text("x", encoding="utf-8")
 
 
-def test_what_a_run_wrote_goes_and_nothing_else(tmp_path):
-    claim(tmp_path)
-    fill(tmp_path, RUN + NOT_OURS)
-    claim(tmp_path, {**FACTS, "task": "cola"}, overwrite=True)
-    left = {
-        os.path.relpath(os.path.join(folder, name), tmp_path)
-        for folder, _, names in os.walk(tmp_path)
+def names_in(folder):
+    return {
+        os.path.relpath(os.path.join(place, name), folder)
+        for place, _, names in os.walk(folder)
         for name in names
     }
-    assert left == {*NOT_OURS, "fine_tuning.json"}
+
+
+def test_the_old_run_stays_until_the_new_one_is_done(tmp_path):
+    claim(tmp_path)
+    fill(tmp_path, RUN + NOT_OURS)
+    claim(tmp_path, {**FACTS, "task": "cola"}, overwrite=[])
+    aside = {f"overwritten/{name}" for name in [*RUN, "fine_tuning.json"]}
+    assert names_in(tmp_path) == {*NOT_OURS, "fine_tuning.json", *aside}
+    output_folder.settle(str(tmp_path))
+    assert names_in(tmp_path) == {*NOT_OURS, "fine_tuning.json"}
+    assert not (tmp_path / "overwritten").exists()
+    output_folder.settle(str(tmp_path))
+
+
+def test_what_was_never_finished_does_not_replace_what_was(tmp_path):
+    claim(tmp_path)
+    fill(tmp_path, RUN)
+    claim(tmp_path, overwrite=[])
+    fill(tmp_path, ["model.ckpt-2.index"])
+    claim(tmp_path, overwrite=[])
+    assert (tmp_path / "overwritten/model.ckpt-7.index").exists()
+    assert not (tmp_path / "model.ckpt-2.index").exists()
+
+
+def test_files_of_the_user_inside_a_run_are_never_removed(tmp_path):
+    claim(tmp_path)
+    fill(tmp_path, [*RUN, "release/v1.zip", "eval/notes.txt"])
+    claim(tmp_path, overwrite=[])
+    output_folder.settle(str(tmp_path))
+    assert names_in(tmp_path) == {
+        "fine_tuning.json",
+        "overwritten/release/v1.zip",
+        "overwritten/eval/notes.txt",
+    }
+
+
+def test_what_is_no_run_is_not_overwritten(tmp_path):
+    fill(tmp_path, ["release/mine.txt", "predictions.tsv"])
+    with pytest.raises(InputError, match=r"where fine_tuning.json lies"):
+        claim(tmp_path, overwrite=[])
+    assert len(names_in(tmp_path)) == 2
+
+
+def test_a_new_folder_needs_no_overwriting(tmp_path):
+    claim(tmp_path / "new", overwrite=[])
+    assert names_in(tmp_path / "new") == {"fine_tuning.json"}
 
 
 @pytest.mark.parametrize(
     "needed",
-    ["release/bert_model.ckpt", "model.ckpt-7", "train.tf_record", "."],
+    ["release/bert_model.ckpt", "model.ckpt-7", "train.tf_record", ".", "link"],
 )
 def test_what_the_run_needs_is_not_removed(tmp_path, needed):
-    fill(tmp_path, RUN)
+    folder = tmp_path / "out"
+    claim(folder)
+    fill(folder, RUN)
+    (folder / "link").symlink_to(folder / "release")
+    before = names_in(folder)
     with pytest.raises(InputError, match="which it would remove"):
-        claim(tmp_path, overwrite=True, keep=[str(tmp_path / needed)])
-    assert all((tmp_path / name).exists() for name in RUN)
+        claim(folder, overwrite=[str(folder / needed)])
+    assert names_in(folder) == before
 
 
 @pytest.mark.parametrize("needed", ["../x", "data.tsv", "model.ckpt-71"])
 def test_other_inputs_may_lie_beside(tmp_path, needed):
+    claim(tmp_path / "out")
     fill(tmp_path / "out", RUN)
-    path = str(tmp_path / "out" / needed)
-    claim(tmp_path / "out", overwrite=True, keep=[path])
+    claim(tmp_path / "out", overwrite=[str(tmp_path / "out" / needed)])
+
+
+def test_an_input_is_not_written_over(tmp_path):
+    path = tmp_path / "predictions.tsv"
+    fill(tmp_path, ["predictions.tsv", "vocab.txt"])
+    with pytest.raises(InputError, match="write over.*predictions.tsv"):
+        claim(tmp_path, inputs=[str(path)])
+    claim(tmp_path, inputs=[str(tmp_path / "vocab.txt")])
+
+
+@pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
+def test_the_folder_of_a_checkpoint_is_not_trained_in(tmp_path, name):
+    start = str(tmp_path / name)
+    with pytest.raises(InputError, match="apart from --init_checkpoint"):
+        claim(tmp_path, init_checkpoint=start)
+    claim(tmp_path)  # Without training, and in a run's own folder.
+    train(tmp_path)
+    claim(tmp_path, init_checkpoint=start)
 
 
 def test_knows_which_training_is_kept(tmp_path):
     folder = str(tmp_path)
     claim(tmp_path)
+    train(tmp_path)
     assert output_folder.kept(folder) == folder
     output_folder.note_kept(folder, str(tmp_path / "trials" / "a"))
     claim(tmp_path)

@@ -170,7 +170,7 @@ def test_as_many_predictions_as_examples(tmp_path):
 def test_a_submission_names_labels(tmp_path):
     folder = tmp_path / "glue"
     names = ["entailment", "neutral"]
-    write_submission(str(folder), "MNLI-m.tsv", ["0", "9"], names)
+    write_submission(str(folder / "MNLI-m.tsv"), ["0", "9"], names)
     assert read(folder / "MNLI-m.tsv") == (
         "index\tprediction\n0\tentailment\n9\tneutral\n"
     )
@@ -180,7 +180,7 @@ def test_a_submission_keeps_numbers_in_the_leaderboards_range(tmp_path):
     numbers = answers(
         "regression", (), np.array([5.2, -0.0, 3.14159, -1.0], np.float32)
     )
-    write_submission(str(tmp_path), "STS-B.tsv", list("0123"), numbers)
+    write_submission(str(tmp_path / "STS-B.tsv"), list("0123"), numbers)
     assert read(tmp_path / "STS-B.tsv") == (
         "index\tprediction\n0\t5.000\n1\t0.000\n2\t3.142\n3\t0.000\n"
     )

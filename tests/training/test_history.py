@@ -98,7 +98,7 @@ def test_there_and_back_again(tmp_path):
     metrics = {"eval_accuracy": np.float32(0.5), "examples": 7}
     history.write(path, [Evaluated(3, metrics), Evaluated(6, {"f1": NAN})])
     assert (tmp_path / "evaluations.jsonl").read_text() == (
-        '{"step": 3, "eval_accuracy": 0.5, "examples": 7.0}\n'
+        '{"step": 3, "eval_accuracy": 0.5, "examples": 7}\n'
         '{"step": 6, "f1": null}\n'
     )
     first, second = history.read(path, 6)
