@@ -142,11 +142,16 @@ def _show_carriage_returns(field: str) -> str:
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
+    if line.lstrip().startswith("["):
+        raise InputError(
+            "expected one JSON object on every line. Received: an array at "
+            f"{where}; write its objects one a line, as jq -c '.[]' does"
+        )
     try:
         value = json.loads(line, strict=False)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"Expected a JSON object on every line. Received: {error.msg} at "
+            f"expected one JSON object on every line. Received: {error.msg} at "
             f"{where} (column {error.colno})"
         ) from None
     except (RecursionError, ValueError) as error:
@@ -157,7 +162,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
         ) from None
     if not isinstance(value, dict):
         raise InputError(
-            "Expected a JSON object on every line. Received: a "
+            "expected one JSON object on every line. Received: a "
             f"{type(value).__name__} at {where}"
         )
     if _SURROGATE.search(line):

@@ -187,9 +187,10 @@ def test_wrong_quoting_is_told_with_the_row_it_starts_at(write, text):
     ("line", "message"),
     [
         ("{'a': 1}", r"double quotes at .*:2 \(column 2\)"),
-        ("[1]", "a list at .*:2$"),
+        ("[", "one JSON object on every line.* an array at .*:2; write "),
+        (' [{"a": 1}]', "an array at .*:2; write its objects one a line"),
         ('"a"', "a str at .*:2$"),
-        ("[" * 100_000, "at .*:2 that goes too far"),
+        ('{"a": ' * 100_000, "at .*:2 that goes too far"),
         ('{"a": ' + "9" * 5000 + "}", "at .*:2 that goes too far"),
         (r'{"a": {"b": ["\ud83d"]}}', r"\\ud83d, half .* at .*:2$"),
     ],
