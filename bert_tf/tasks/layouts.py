@@ -292,7 +292,10 @@ def _well_formed(
             if num_columns is None:
                 num_columns, source = count, f"{count} columns, as at {where}"
         elif skip is None:
-            raise InputError(f"Expected {source}. Received: {count} at {where}")
+            raise InputError(
+                f"expected {source}. Received: {count} at {where}; "
+                "--skip_malformed_rows leaves such rows out"
+            )
         else:
             num_skipped += 1
             skip(where)
