@@ -52,7 +52,7 @@ class Plan:
     """Where a part comes from.
 
     Attributes:
-      sources: The first one that exists is read.
+      sources: The first one that exists is read, compressed (.gz) or not.
       suffix: What it adds to the names of results.
       submission: Its file in a submission to the GLUE leaderboard.
       optional: Whether a folder may lack it.
@@ -183,8 +183,9 @@ class DataSet:
     def _part(self, plan: Plan, split: str, data_dir: str) -> Part | None:
         for source in plan.sources:
             path = self._path(source, data_dir)
-            if files.exists(path):
-                return self._found(plan, source, split, path)
+            for spelling in (path, f"{path}.gz"):
+                if files.exists(spelling):
+                    return self._found(plan, source, split, spelling)
         names = [
             os.path.basename(self._path(s, data_dir)) for s in plan.sources
         ]

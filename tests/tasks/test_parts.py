@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -78,6 +79,19 @@ def test_the_first_file_that_there_is(folder):
     [part] = toy.split("dev", path)
     assert part.files == (f"{path}/b.tsv",)
     assert [example.text_a for example in part.read()] == ["x"]
+
+
+def test_a_compressed_file_does_as_well(tmp_path):
+    toy = data_set(dev=only(*named(("a.tsv", "b.tsv"), LAYOUT)))
+    for name in ("b.tsv", "b.tsv.gz", "a.tsv.gz", "a.tsv"):
+        packed = gzip.compress(b"x\t0\n") if ".gz" in name else b"x\t0\n"
+        (tmp_path / name).write_bytes(packed)
+        [part] = toy.split("dev", str(tmp_path))
+        # What is named first goes before, and then what is not compressed.
+        assert part.files == (
+            str(tmp_path / name.replace("b.tsv.gz", "b.tsv")),
+        )
+        assert [example.text_a for example in part.read()] == ["x"]
 
 
 def test_a_part_tells_how_it_is_read(folder):
