@@ -24,6 +24,9 @@ _STEMS = {
 }
 _EXTENSIONS = ("tsv", "csv", "jsonl")
 
+# One label, there or not, is a question of two labels.
+_FEWEST_LABELS = 2
+
 # More classes than that, and few examples of each, are hardly classes.
 _MANY_LABELS = 50
 _FEW_EXAMPLES = 3
@@ -52,7 +55,7 @@ def data_set(
     Args:
       data_dir: The folder of the files.
       train_file: A name in that folder, or a path, .gz or not; None:
-        train.tsv, train.csv or train.jsonl.
+        train.tsv, train.csv or train.jsonl, likewise.
       dev_file: Likewise; None: dev.tsv, valid.tsv, validation.tsv ...
       test_file: Likewise; None: test.tsv ... Its labels may be missing.
       text_a_column: The text, or the first of a pair.
@@ -75,8 +78,13 @@ def data_set(
     """
     if problem not in PROBLEMS:
         raise InputError(
-            f"Expected a problem out of {', '.join(PROBLEMS)}. Received: "
+            f"expected a problem out of {', '.join(PROBLEMS)}. Received: "
             f"{problem!r}"
+        )
+    if problem == "multi_label" and not label_separator:
+        raise InputError(
+            "expected --label_separator to be a character or more. Received: "
+            f"{label_separator!r}"
         )
     own: str | None = label_column
     indicators: tuple[tuple[str, str], ...] = ()
@@ -103,8 +111,11 @@ def data_set(
         skip_malformed=skip_malformed,
     )
     if problem != "regression":
-        names = tuple(labels or _find_labels(found, layout, data_dir))
-        target = dataclasses.replace(target, labels=_checked(names, problem))
+        if labels:
+            names = _checked(labels)
+        else:
+            names = _find_labels(found, layout, data_dir)
+        target = dataclasses.replace(target, labels=names)
     elif labels:
         raise InputError(
             "Expected no names of labels, for those of a regression are "
@@ -163,12 +174,17 @@ def _find_labels(
     """The labels of the training file, with a line that counts them."""
     if layout.label is None:
         raise InputError(
-            "Expected a label column, or labels. Received: neither"
+            "expected --label_column or --labels. Received: neither"
         )
     try:
         [part] = found.split("train", data_dir)
     except InputError as error:
-        raise InputError(f"{error}; or give the labels") from error
+        if not files.is_directory(data_dir):
+            raise
+        raise InputError(
+            f"{error}; to go on with no training set, --labels must tell what "
+            "it would have told"
+        ) from error
     path = part.files[0]
     reading = Reading(layout, found.target, skip_malformed=found.skip_malformed)
     counts = count_labels(path, reading)
@@ -188,14 +204,19 @@ def _find_labels(
             counts.total(),
             layout.label,
         )
-    return labels
-
-
-def _checked(labels: tuple[str, ...], problem: str) -> tuple[str, ...]:
-    least = 2 if problem == "single_label" else 1
-    if len(labels) < least or len(set(labels)) < len(labels):
+    if len(labels) < _FEWEST_LABELS:
+        received = " ".join(f"{name!r} alone" for name in labels) or "none"
         raise InputError(
-            f"Expected {least} or more different labels. Received: "
-            f"{listed(labels) or 'none'}"
+            f"expected {_FEWEST_LABELS} or more different labels in column "
+            f"{layout.label!r} of {path}. Received: {received}"
         )
     return labels
+
+
+def _checked(labels: Sequence[str]) -> tuple[str, ...]:
+    if len(labels) < _FEWEST_LABELS or len(set(labels)) < len(labels):
+        raise InputError(
+            f"expected {_FEWEST_LABELS} or more different --labels. Received: "
+            f"{listed(labels)}"
+        )
+    return tuple(labels)

@@ -97,24 +97,32 @@ def read_examples(
         examples.append(example)
     tally.tell()
     if not examples:
-        raise InputError(f"Expected examples in {path}. Received: no row")
+        raise _no_row(path)
     if _tells_no_label(examples, reading):
         examples = [dataclasses.replace(e, label=None) for e in examples]
     return examples
 
 
 def count_labels(path: str, reading: Reading) -> collections.Counter[str]:
-    """Counts the labels of a file by their names.
+    """Counts the labels of a file, of at least one row, by their names.
 
     Raises:
       InputError: The file or one of its rows is not as expected.
     """
     layout, records = _open(path, reading, _Tally())
     counts: collections.Counter[str] = collections.Counter()
+    has_row = False
     for values, where in records:
+        has_row = True
         label = _label(values, where, layout, reading)
         counts.update(label if isinstance(label, tuple) else [str(label)])
+    if not has_row:
+        raise _no_row(path)
     return counts
+
+
+def _no_row(path: str) -> InputError:
+    return InputError(f"expected examples in {path}. Received: no row")
 
 
 def _open(

@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -81,6 +82,22 @@ def test_pairs_ids_and_files_by_other_names(write, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("extension", ["tsv", "csv", "jsonl"])
+def test_compressed_files_are_found(tmp_path, extension):
+    rows = [("text", "label"), *ROWS]
+    text = {
+        "tsv": tsv(*rows),
+        "csv": tsv(*rows).replace("\t", ","),
+        "jsonl": "".join(
+            f'{{"text": "{t}", "label": "{x}"}}\n' for t, x in ROWS
+        ),
+    }[extension]
+    path = tmp_path / f"train.{extension}.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    found = custom.data_set(str(tmp_path))
+    assert read(found, "train", str(tmp_path)) == ROWS
+
+
 def test_a_path_from_here(write, monkeypatch, tmp_path):
     folder = write(mine_tsv=tsv(("text", "label"), *ROWS))
     monkeypatch.chdir(folder)
@@ -134,10 +151,16 @@ def test_prediction_needs_no_labels_in_files(write):
     folder = write(test_tsv=tsv(("text",), ("a",)))
     found = custom.data_set(folder, labels=["a", "b"])
     assert read(found, "test", folder) == [("a", None)]
-    with pytest.raises(InputError, match=r"train\.tsv or .*give the labels$"):
+    message = r"train\.tsv or .*: test\.tsv; .* no training set, --labels "
+    with pytest.raises(InputError, match=message):
         custom.data_set(folder)
-    with pytest.raises(InputError, match="a label column, or labels"):
+    with pytest.raises(InputError, match="--label_column or --labels"):
         custom.data_set(folder, label_column=None)
+
+
+def test_names_of_labels_do_not_make_up_for_a_missing_folder(tmp_path):
+    with pytest.raises(InputError, match=r"Received: no such folder$"):
+        custom.data_set(str(tmp_path / "no"))
 
 
 def test_a_missing_column_is_told_with_the_header(write):
@@ -171,6 +194,14 @@ def test_several_labels_in_one_column(write, text):
     assert found.labels == ("a", "b", "c")
     expected = [("x", ("b", "a")), ("y", ()), ("z", ("c",))]
     assert read(found, "train", folder) == expected
+
+
+def test_an_empty_separator_is_told(write):
+    folder = write(train_tsv=tsv(("text", "label"), *ROWS))
+    with pytest.raises(InputError, match=r"--label_separator.*Received: ''"):
+        custom.data_set(folder, problem="multi_label", label_separator="")
+    found = custom.data_set(folder, label_separator="")
+    assert found.labels == ("neg", "pos")  # Nothing is to be separated.
 
 
 def test_several_labels_in_columns(write):
@@ -208,16 +239,35 @@ def test_numbered_columns_of_labels_take_the_names_given(write):
         custom.data_set(folder, **options, labels=["a"])
 
 
+@pytest.mark.parametrize("problem", ["single_label", "multi_label"])
 @pytest.mark.parametrize("labels", [["a"], ["a", "a"], ["a", "b", "a"]])
-def test_labels_that_are_none_are_told(write, labels):
-    with pytest.raises(InputError, match="2 or more different labels"):
-        custom.data_set(write(), labels=labels)
+def test_labels_that_are_none_are_told(write, problem, labels):
+    message = f"2 or more different --labels. Received: {str(labels)[1:-1]}$"
+    with pytest.raises(InputError, match=message):
+        custom.data_set(write(), problem=problem, labels=labels)
 
 
-def test_one_label_in_the_whole_file_is_told(write):
+@pytest.mark.parametrize("problem", ["single_label", "multi_label"])
+def test_one_label_in_the_whole_file_is_told(write, problem):
     folder = write(train_tsv=tsv(("text", "label"), ("a", "x"), ("b", "x")))
-    with pytest.raises(InputError, match=r"2 or more .* Received: 'x'"):
-        custom.data_set(folder)
+    message = r"2 or more .* 'label' of .*train\.tsv. Received: 'x' alone"
+    with pytest.raises(InputError, match=message):
+        custom.data_set(folder, problem=problem)
+
+
+def test_no_label_in_the_whole_file_is_told(write):
+    folder = write(train_tsv=tsv(("text", "label"), ("a", ""), ("b", "")))
+    message = r"2 or more .* 'label' of .*train\.tsv. Received: none"
+    with pytest.raises(InputError, match=message):
+        custom.data_set(folder, problem="multi_label")
+
+
+@pytest.mark.parametrize("problem", ["single_label", "multi_label"])
+@pytest.mark.parametrize("text", ["", "\n", "text\tlabel\n"])
+def test_a_file_without_rows_is_told(write, problem, text):
+    folder = write(train_tsv=text)
+    with pytest.raises(InputError, match=r"in .*train\.tsv\. .*: no row"):
+        custom.data_set(folder, problem=problem)
 
 
 def test_unknown_problems_are_told(write):
@@ -231,7 +281,7 @@ def test_unknown_problems_are_told(write):
     [
         ("single_label", "ab"),
         ("single_label", "abc"),
-        ("multi_label", "a"),
+        ("multi_label", "ab"),
         ("regression", ""),
     ],
 )
@@ -255,7 +305,7 @@ def test_a_wrong_column_of_labels_is_suspected(write, monkeypatch):
 def test_malformed_rows_can_be_left_out(write):
     rows = [("text", "label"), *ROWS, ("torn",)]
     folder = write(train_tsv=tsv(*rows))
-    with pytest.raises(InputError, match="2 columns"):
+    with pytest.raises(InputError, match=r"2 columns.*--skip_malformed_rows"):
         custom.data_set(folder)
     found = custom.data_set(folder, skip_malformed=True)
     assert read(found, "train", folder) == ROWS

@@ -140,7 +140,9 @@ def test_undecided_rows_are_left_out_and_told(write, warnings):
 
 def test_malformed_rows_are_left_out_if_so_wished(write, warnings):
     path = write("a\t0\nb\nc\t1\n")
-    with pytest.raises(InputError, match=r"2 columns.*Received: 1 at .*:2$"):
+    with pytest.raises(
+        InputError, match=r"2 columns.*Received: 1 at .*:2; --skip"
+    ):
         read(path, LABELLED)
     assert labels(read(path, LABELLED, skip_malformed=True)) == ["0", "1"]
     assert "1 row with the wrong number of columns" in warnings[0]
