@@ -76,16 +76,7 @@ def data_set(
       InputError: The arguments do not fit each other, or there are no labels
         and no training file to find them in.
     """
-    if problem not in PROBLEMS:
-        raise InputError(
-            f"expected a problem out of {', '.join(PROBLEMS)}. Received: "
-            f"{problem!r}"
-        )
-    if problem == "multi_label" and not label_separator:
-        raise InputError(
-            "expected --label_separator to be a character or more. Received: "
-            f"{label_separator!r}"
-        )
+    _check(problem, labels, label_separator)
     own: str | None = label_column
     indicators: tuple[tuple[str, str], ...] = ()
     if problem == "multi_label" and label_column and "," in label_column:
@@ -111,18 +102,30 @@ def data_set(
         skip_malformed=skip_malformed,
     )
     if problem != "regression":
-        if labels:
-            names = _checked(labels)
-        else:
-            names = _find_labels(found, layout, data_dir)
-        target = dataclasses.replace(target, labels=names)
-    elif labels:
-        raise InputError(
-            "Expected no names of labels, for those of a regression are "
-            f"numbers. Received: {listed(labels)}"
-        )
+        names = labels or _find_labels(found, layout, data_dir)
+        target = dataclasses.replace(target, labels=_different(names))
     metrics = _metrics(problem, len(target.labels))
     return dataclasses.replace(found, target=target, metrics=metrics)
+
+
+def _check(
+    problem: str, labels: Sequence[str] | None, label_separator: str
+) -> None:
+    if problem not in PROBLEMS:
+        raise InputError(
+            f"expected a problem out of {', '.join(PROBLEMS)}. Received: "
+            f"{problem!r}"
+        )
+    if problem == "multi_label" and not label_separator:
+        raise InputError(
+            "expected --label_separator to be a character or more. Received: "
+            f"{label_separator!r}"
+        )
+    if problem == "regression" and labels:
+        raise InputError(
+            "expected no --labels, for those of a regression are numbers. "
+            f"Received: {listed(labels)}"
+        )
 
 
 def _metrics(problem: str, num_labels: int) -> tuple[str, ...]:
@@ -182,8 +185,7 @@ def _find_labels(
         if not files.is_directory(data_dir):
             raise
         raise InputError(
-            f"{error}; to go on with no training set, --labels must tell what "
-            "it would have told"
+            f"{error}; if no training is wanted, name the labels with --labels"
         ) from error
     path = part.files[0]
     reading = Reading(layout, found.target, skip_malformed=found.skip_malformed)
@@ -213,7 +215,7 @@ def _find_labels(
     return labels
 
 
-def _checked(labels: Sequence[str]) -> tuple[str, ...]:
+def _different(labels: Sequence[str]) -> tuple[str, ...]:
     if len(labels) < _FEWEST_LABELS or len(set(labels)) < len(labels):
         raise InputError(
             f"expected {_FEWEST_LABELS} or more different --labels. Received: "
