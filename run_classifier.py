@@ -311,6 +311,7 @@ def _task(
         data_set.problem,
         data_set.labels,
         data_set.metrics,
+        positive_label=data_set.positive_label,
         class_weights=_class_weights(data_set, *train) if train else None,
         label_smoothing=FLAGS.label_smoothing,
         frozen_layers=command_line.frozen_layers(config),

@@ -67,7 +67,7 @@ def says(launch, inputs, capsys):
         ({"train_batch_size": 25}, "of at most 12 examples times"),
         ({"train_batch_size": 0}, "--train_batch_size"),
         ({"learning_rate": -1}, "--learning_rate above 0"),
-        ({"num_train_epochs": 0}, "--num_train_epochs=0.0"),
+        ({"num_train_epochs": 0}, "times 0.0 epochs"),
         (
             {"save_best": "nonsense"},
             "eval_accuracy, eval_loss, loss. Received:",
@@ -275,12 +275,25 @@ def test_a_model_of_other_labels(says, done, tmp_path):
         "data_dir": sentence_files.write(tmp_path / "data", "mnli"),
         "init_checkpoint": done / "release",
     }
-    for name, more in (("answers", ANSWERS), ("trains", {})):
-        line = says(tmp_path / name, **changes, **more)
-        assert (
-            "expected output_weights of shape [3, 8]. Received: [2, 8]" in line
-        )
-        assert "--head=encoder leaves the head out" in line
+    line = says(tmp_path / "answers", **changes, **ANSWERS)
+    assert "which has a head of 2 outputs, not 3" in line
+    assert "or give --do_train" in line
+
+
+@pytest.mark.slow
+def test_training_starts_from_a_model_of_other_labels(
+    launch, inputs, done, tmp_path, caplog
+):
+    caplog.set_level("WARNING", "absl")
+    words = {
+        **inputs,
+        "task_name": "mnli",
+        "data_dir": sentence_files.write(tmp_path / "data", "mnli"),
+        "init_checkpoint": done / "release",
+        "output_dir": tmp_path / "out",
+    }
+    assert launch(arguments(**words)) == 0
+    assert "a new one is trained: which has a head of 2" in caplog.text
 
 
 # The output folder.

@@ -111,7 +111,9 @@ def test_the_best_trial_is_what_is_left(seeds):
     assert not {n for n in names[1] if "ckpt" in n or n == "checkpoint"}
     metrics = best[1]["metrics"]
     seconds = metrics.pop("train_seconds")
-    assert results(seeds) == metrics
+    found = results(seeds)
+    assert found.pop("global_step") in (1, 2, 3)
+    assert found == metrics
     values = json.loads((seeds / "eval_results.json").read_text())
     assert values["train_seconds"] == seconds
     summary = json.loads((seeds / "trials.json").read_text())

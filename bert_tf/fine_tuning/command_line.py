@@ -231,6 +231,9 @@ def claim_output_dir(
       strategy: The devices.
       facts: What is learned, and from what.
       inputs: Files of data that the run reads.
+
+    Raises:
+      InputError: See there; or the model that is to be used would be replaced.
     """
     from bert_tf.training.distribution import agreement, is_chief
 
@@ -256,7 +259,12 @@ def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
         *inputs,
         *filter(None, (FLAGS.bert_config_file, FLAGS.vocab_file)),
     ]
-    if FLAGS.overwrite_output_dir and FLAGS.do_train:
+    if FLAGS.overwrite_output_dir and not FLAGS.do_train:
+        raise InputError(
+            "expected --do_train with --overwrite_output_dir, which replaces "
+            f"the model in {folder}. Received: --nodo_train"
+        )
+    if FLAGS.overwrite_output_dir:
         output_folder.put_aside(
             folder, [*inputs, checkpoint] if checkpoint else inputs
         )

@@ -324,11 +324,11 @@ def _take_best(estimator: Estimator, folder: str) -> None:
         best.settle(kept)
     agree([1])
     found = best.find(kept)
-    if agree([found is not None]) != [found is not None]:
+    is_there = int(found is not None)
+    if agree([is_there, 1 - is_there]) == [0, 0]:
         raise InputError(
             "expected --output_dir to be one folder for all workers. "
-            f"Received: {folder}, where this one finds weights that others do "
-            "not"
+            f"Received: {folder}, where some find weights and others none"
         )
     if found is not None:
         estimator.load_weights(best.prefix(kept))

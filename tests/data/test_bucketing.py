@@ -217,15 +217,6 @@ def test_what_is_learned_does_not_depend_on_the_padding(features):
         np.testing.assert_array_equal(other, first)
 
 
-def test_the_examples_are_the_same_whatever_the_padding(features):
-    streams = [
-        np.sort(numbers(train(features, padding=padding)), axis=None)
-        for padding in PADDINGS
-    ]
-    for stream in streams[1:]:
-        np.testing.assert_array_equal(stream, streams[0])
-
-
 def test_shapes_are_known_where_static(features):
     def spec(padding):
         return bucketing.training_dataset(

@@ -17,6 +17,7 @@ from bert_tf.training import checkpoints
 from tests.training import toy_task
 
 METRICS = ["eval_f1", "eval_loss", "loss"]
+STRATEGY = tf.distribute.get_strategy()
 CONFIG = BertConfig.from_dict(
     {**fine_tuning_runs.CONFIG, "num_hidden_layers": 3}
 )
@@ -136,7 +137,8 @@ def test_padding_on_a_tpu(given, monkeypatch):
     given()
     assert command_line.padding(Tpu()).static
     given("--padding=longest")
-    assert not command_line.padding(Tpu()).static
+    with pytest.raises(InputError, match="have fixed shapes"):
+        command_line.padding(Tpu())
 
 
 @pytest.mark.parametrize(
@@ -211,15 +213,20 @@ def test_longer_than_the_model(given, release):
 def test_a_folder_is_claimed_with_its_settings(given, tmp_path):
     path = tmp_path / "out" / "fine_tuning.json"
     given(f"--output_dir={tmp_path}/out", "--do_train", "--learning_rate=0.25")
-    command_line.claim_output_dir({"task": "rte"}, [])
+    command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+    (tmp_path / "out" / "model.ckpt-1.index").touch()
     settings = json.loads(path.read_text())["settings"]
     assert settings["learning_rate"] == 0.25
+    assert {"class_weights", "label_smoothing", "save_best"} <= set(settings)
     given("--nodo_train", "--learning_rate=0.5")
-    command_line.claim_output_dir({"task": "rte"}, [])
+    command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
     assert json.loads(path.read_text())["settings"] == settings
-    given("--overwrite_output_dir")
+    given("--do_train")
+    command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+    assert json.loads(path.read_text())["settings"] == settings
+    given("--nodo_train", "--overwrite_output_dir")
     with pytest.raises(InputError, match="expected --do_train with"):
-        command_line.claim_output_dir({"task": "rte"}, [])
+        command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
 
 
 def test_what_a_run_reads_is_not_overwritten(given, release, tmp_path):
@@ -229,6 +236,7 @@ def test_what_a_run_reads_is_not_overwritten(given, release, tmp_path):
         "--do_train",
         "--overwrite_output_dir",
     )
+    (tmp_path / "out" / "fine_tuning.json").write_text('{"facts": {}}')
     with pytest.raises(InputError, match="which it would remove"):
-        command_line.claim_output_dir({"task": "rte"}, [])
+        command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
     assert (release / "vocab.txt").exists()

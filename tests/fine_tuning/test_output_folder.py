@@ -227,7 +227,7 @@ def test_other_inputs_may_lie_beside(tmp_path, needed):
 def test_an_input_is_not_written_over(tmp_path):
     path = tmp_path / "predictions.tsv"
     fill(tmp_path, ["predictions.tsv", "vocab.txt"])
-    with pytest.raises(InputError, match="write over.*predictions.tsv"):
+    with pytest.raises(InputError, match=r"write over.*predictions.tsv"):
         claim(tmp_path, inputs=[str(path)])
     claim(tmp_path, inputs=[str(tmp_path / "vocab.txt")])
 

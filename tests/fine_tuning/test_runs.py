@@ -43,14 +43,16 @@ def evaluate(estimator):
 
 
 def make(folder, schedule, config=CONFIG, evaluate=evaluate, start=START):
+    schedule = runs.Schedule(
+        **{"num_train_epochs": 1.5, "log_steps": 0, **schedule}
+    )
     return runs.FineTuning(
         toy_task.ToyTask(dropout_rate=0.3),
         STRATEGY,
         start,
         str(folder),
-        config,
-        runs.Schedule(**{"num_train_epochs": 1.5, "log_steps": 0, **schedule}),
-        num_examples=24,
+        schedule.plan(config, 24),
+        schedule,
         training_data=lambda config: toy_task.training_data(EXAMPLES),
         evaluate=evaluate,
         metric="loss",
@@ -92,12 +94,33 @@ def names(folder):
 )
 def test_steps_are_the_originals(examples, batch, epochs, steps):
     schedule = runs.Schedule(num_train_epochs=epochs)
-    assert schedule.num_train_steps(examples, batch) == steps
+    config = dataclasses.replace(CONFIG, train_batch_size=batch)
+    [planned] = schedule.plan(config, examples).values()
+    assert planned.num_train_steps == steps
+    assert planned.num_warmup_steps == steps // 10
 
 
 def test_too_few_examples_for_a_step():
-    with pytest.raises(InputError, match=r"at most 10 examples.*: 31$"):
-        runs.Schedule(num_train_epochs=3).num_train_steps(10, 31)
+    config = dataclasses.replace(CONFIG, train_batch_size=31)
+    with pytest.raises(InputError, match=r"at most 10 examples.*: 31 "):
+        runs.Schedule(num_train_epochs=3).plan(config, 10)
+
+
+def test_every_training_of_a_plan_is_looked_at_first():
+    """The paper's grid has batches of 32, and 2 epochs."""
+    with pytest.raises(InputError, match=r"15 examples times 2.0.*: 32 "):
+        runs.Schedule(search="paper").plan(CONFIG, 15)
+    config = dataclasses.replace(CONFIG, random_seed=2**31 - 1)
+    with pytest.raises(InputError, match="random_seed up to"):
+        runs.Schedule(num_seeds=2).plan(config, 100)
+    assert len(runs.Schedule(search="paper").plan(CONFIG, 16)) == 18
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("name", ["num_train_epochs", "warmup_proportion"])
+def test_numbers_are_numbers(name, value):
+    with pytest.raises(InputError, match=f"expected --{name} of 0.*Received"):
+        runs.Schedule(**{name: value})
 
 
 # One training.

@@ -11,6 +11,7 @@ from bert_tf.fine_tuning.start import (
     Start,
     casing_of_name,
     find_start,
+    open_start,
     require_length,
 )
 from bert_tf.interop.companions import write_companions
@@ -167,3 +168,85 @@ def test_too_long_for_the_positions():
     require_length(11, CONFIG)
     with pytest.raises(InputError, match=r"at most 11.*Received: 12"):
         require_length(12, CONFIG)
+
+
+# The head of a checkpoint.
+
+
+class Task:
+    head = "classifier"
+    problem_type = "single_label_classification"
+    labels = ("no", "yes", "maybe")
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """A checkpoint with a head of three outputs, and what is known of it."""
+
+    def make(**facts):
+        prefix = str(tmp_path / "bert_model.ckpt")
+        tensors = {
+            "bert/pooler/dense/bias": np.zeros(4, "f"),
+            "output_weights": np.zeros([3, 4], "f"),
+            "output_bias": np.zeros(3, "f"),
+        }
+        checkpoints.write(prefix, tensors)
+        facts = {"labels": Task.labels, **facts}
+        write_companions(str(tmp_path), Pretrained(prefix, {}, **facts))
+        return prefix
+
+    return make
+
+
+def opened(path, **changes):
+    task = type("Other", (Task,), changes)
+    return [
+        open_start(path, config=CONFIG, task=task, is_trained=is_trained)
+        for is_trained in (True, False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "labels", [("no", "yes", "maybe"), ("maybe", "no", "yes"), None]
+)
+def test_a_head_of_the_same_task_is_taken(classifier, labels):
+    for weights in opened(classifier(labels=labels)):
+        assert "output_weights" in weights.shapes
+
+
+def test_labels_without_names_are_anybodys(classifier):
+    numbers = ("LABEL_0", "LABEL_1", "LABEL_2")
+    for weights in opened(classifier(labels=numbers)):
+        assert "output_bias" in weights.shapes
+
+
+def test_labels_of_other_names_are_learned_anew(classifier, caplog):
+    caplog.set_level("WARNING", "absl")
+    path = classifier(labels=("a", "b", "c"))
+    trained, used = opened(path)
+    assert list(trained.shapes) == ["bert/pooler/dense/bias"]
+    assert "a new one is trained: whose labels are a, b, c" in caplog.text
+    assert "output_weights" in used.shapes
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "words"),
+    [
+        ({}, {"labels": ("a", "b")}, "a head of 3 outputs, not 2"),
+        ({}, {"labels": ()}, "a head of 3 outputs, not 1"),
+        ({"head": "token"}, {}, "whose head is token, not classifier"),
+        (
+            {"problem_type": "multi_label_classification"},
+            {},
+            "whose problem type is multi_label_classification, not single_",
+        ),
+    ],
+)
+def test_a_head_of_another_task(classifier, facts, changes, words):
+    path = classifier(**facts)
+    with pytest.raises(InputError, match=words) as error:
+        opened(path, **changes)
+    assert "or give --do_train" in str(error.value)
+    task = type("Other", (Task,), changes)
+    weights = open_start(path, config=CONFIG, task=task, is_trained=True)
+    assert "output_weights" not in weights.shapes
