@@ -194,11 +194,8 @@ class BertClassifier(HeadModel):
         Returns:
           Dict of `logits`, float32 [B, C].
         """
-        encoded = self.bert(
-            inputs, training=training, seed=seed, pooled_only=True
-        )
+        x = self.bert.pooled_output(inputs, training=training, seed=seed)
         seed = fold_in(seed, HEAD_SITE)
-        x = encoded["pooled_output"]
         x = self.dropout(x, training=training, seed=seed)
         return {"logits": self.score(x)}
 
@@ -290,11 +287,8 @@ class BertMultipleChoice(HeadModel):
             for name in ("input_ids", "input_mask", "segment_ids")
             if name in inputs
         }  # [B * C, S]
-        encoded = self.bert(
-            flat, training=training, seed=seed, pooled_only=True
-        )
+        x = self.bert.pooled_output(flat, training=training, seed=seed)
         seed = fold_in(seed, HEAD_SITE)
-        x = encoded["pooled_output"]
         x = self.dropout(x, training=training, seed=seed)  # [B * C, H]
         return {"logits": ops.reshape(self.score(x), (-1, choices))}
 

@@ -69,8 +69,7 @@ class Embeddings(BertLayer):
 
         Args:
           input_ids: Integers [B, S].
-          segment_ids: Integers [B, S], 0 for the first text and 1 for the
-            second.
+          segment_ids: Integers [B, S], see `BertModel.call`.
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `Dropout`.
 
@@ -126,8 +125,7 @@ class Encoder(BertLayer):
 
     def compute_output_shape(self, input_shape):
         shapes = [b.compute_output_shape(input_shape) for b in self.blocks]
-        outputs = [output for output, _ in shapes]
-        attentions = [probabilities for _, probabilities in shapes]
+        outputs, attentions = map(list, zip(*shapes, strict=True))
         return outputs, attentions if self.output_attentions else []
 
     def call(
@@ -159,29 +157,23 @@ class Encoder(BertLayer):
         for index, block in enumerate(self.blocks):
             apply = self._as_function(
                 block,
-                training,
-                fold_in(seed, index * block.SEED_SITES),
-                num_queries if block is self.blocks[-1] else None,
+                training=training,
+                seed=fold_in(seed, index * block.SEED_SITES),
+                num_queries=num_queries if block is self.blocks[-1] else None,
             )
             x, *probabilities = apply(x, attention_bias)
             outputs.append(x)
             attentions += probabilities
         return outputs, attentions
 
-    def _as_function(self, block, training, seed, num_queries):
+    def _as_function(self, block, **arguments):
         """The block as a function of tensors, whatever else is settled."""
 
         def apply(x, attention_bias):
-            x, probabilities = block(
-                x,
-                attention_bias,
-                training=training,
-                seed=seed,
-                num_queries=num_queries,
-            )
+            x, probabilities = block(x, attention_bias, **arguments)
             return (x, probabilities) if self.output_attentions else (x,)
 
-        if self.gradient_checkpointing and training:
+        if self.gradient_checkpointing and arguments["training"]:
             return recomputed(apply)
         return apply
 
@@ -248,6 +240,7 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         # Inputs are ids: as floats in bfloat16 they would be other ids.
         self.autocast = False
         self.output_hidden_states = output_hidden_states
+        self.output_attentions = output_attentions
         self.embeddings = self.make_part(Embeddings, "embeddings")
         self.encoder = self.make_part(
             Encoder,
@@ -273,7 +266,7 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         pooled = self.pooler.compute_output_shape(embedded)
         return self._result(embedded, outputs, attentions, pooled)
 
-    def call(self, inputs, training=False, seed=None, pooled_only=False):
+    def call(self, inputs, training=False, seed=None):
         """Encodes a batch.
 
         Args:
@@ -284,32 +277,43 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
           training: Whether dropout is on.
           seed: Integer tensor [2] that decides every dropout mask, or None
             for the layers' own generators.
-          pooled_only: Whether `pooled_output` is all that is wanted: then the
-            last block computes the position of [CLS] alone.
 
         Returns:
-          Dict of `sequence_output` [B, S, H], or [B, 1, H] if `pooled_only`,
-          and `pooled_output` [B, H], and what the constructor asked for.
+          Dict of `sequence_output` [B, S, H], `pooled_output` [B, H], and what
+          the constructor asked for.
 
         Raises:
           InputError: The sequence is longer than `max_position_embeddings`.
         """
+        return self._result(*self._encode(inputs, seed, training=training))
+
+    def pooled_output(self, inputs, training=None, seed=None):
+        """The `pooled_output` of `call` alone, floats [B, H], in less time.
+
+        The last block computes the position of [CLS] only. The arguments are
+        those of `call`, which checks more of them; where `training` is not
+        given, it is that of the layer whose `call` this is called from.
+        """
+        self.build()
+        # None would count as given: inner layers would not look around them.
+        given = {} if training is None else {"training": training}
+        return self._encode(inputs, seed, num_queries=1, **given)[-1]
+
+    def _encode(self, inputs, seed, num_queries: int | None = None, **given):
+        """All that `_result` takes; `given` may have `training`."""
         input_ids = ops.convert_to_tensor(inputs["input_ids"], "int32")
         self._check_length(input_ids.shape[1])
         segment_ids = inputs.get("segment_ids", ops.zeros_like(input_ids))
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
-        embedded = self.embeddings(
-            input_ids, segment_ids, training=training, seed=seed
-        )  # [B, S, H]
+        embedded = self.embeddings(input_ids, segment_ids, seed=seed, **given)
         outputs, attentions = self.encoder(
             embedded,
             attention_bias(inputs.get("input_mask", ops.ones_like(input_ids))),
-            training=training,
             seed=fold_in(seed, 1),
-            num_queries=1 if pooled_only else None,
+            num_queries=num_queries,
+            **given,
         )
-        pooled = self.pooler(outputs[-1])
-        return self._result(embedded, outputs, attentions, pooled)
+        return embedded, outputs, attentions, self.pooler(outputs[-1])
 
     def _result(self, embedded, outputs, attentions, pooled) -> dict:
         """Names what is returned: tensors, or their shapes."""
@@ -328,10 +332,6 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
                 f"expected at most {limit} positions, the config's "
                 f"max_position_embeddings. Received: a sequence of {length}"
             )
-
-    @property
-    def output_attentions(self) -> bool:
-        return self.encoder.output_attentions
 
     @property
     def gradient_checkpointing(self) -> bool:

@@ -321,21 +321,99 @@ def test_our_loop_computes_blocks_twice_with_the_same_masks(
 
 
 def test_the_pooled_output_alone_is_the_same(model):
-    whole = model(features())
-    alone = model(features(), pooled_only=True)
-    np.testing.assert_allclose(
-        alone["pooled_output"], whole["pooled_output"], atol=2e-6
-    )
-    assert alone["sequence_output"].shape == (B, 1, H)
+    alone = model.pooled_output(features())
+    whole = model(features())["pooled_output"]
+    assert alone.shape == (B, H)
+    np.testing.assert_allclose(alone, whole, atol=2e-6)
+
+
+def test_a_call_has_no_other_shapes_than_it_says():
+    """An argument that changes them would be unknown to a functional model."""
+    arguments = set(inspect.signature(BertModel.call).parameters)
+    assert arguments == {"self", "inputs", "training", "seed"}
 
 
 def test_dropout_falls_on_the_pooled_output_alone_as_well():
     model = BertModel(CONFIG)
     seeds = [ops.convert_to_tensor([1, n], "int32") for n in (2, 2, 3)]
     first, same, other = (
-        model(features(), training=True, seed=seed, pooled_only=True)
+        model.pooled_output(features(), training=True, seed=seed)
         for seed in seeds
     )
-    name = "pooled_output"
-    np.testing.assert_array_equal(first[name], same[name])
-    assert np.abs(first[name] - other[name]).max() > 1e-4
+    np.testing.assert_array_equal(first, same)
+    assert np.abs(first - other).max() > 1e-4
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "bfloat16"])
+def test_the_pooled_output_alone_is_of_the_same_type_and_names(policy):
+    """Whoever asks first makes the weights."""
+    alone, whole = (BertModel(CONFIG, dtype=policy) for _ in range(2))
+    pooled = alone.pooled_output(features())
+    expected = whole(features())["pooled_output"]
+    assert pooled.dtype == expected.dtype
+    assert [(v.path, v.dtype) for v in alone.weights] == [
+        (v.path, v.dtype) for v in whole.weights
+    ]
+    alone.set_weights(whole.get_weights())
+    np.testing.assert_allclose(
+        ops.cast(alone.pooled_output(features()), "float32"),
+        ops.cast(expected, "float32"),
+        atol=2e-6 if policy == "float32" else 2e-2,
+    )
+
+
+class Pooled(keras.layers.Layer):
+    """A layer of somebody's own, which says nothing of training."""
+
+    def __init__(self, bert):
+        super().__init__()
+        self.bert = bert
+
+    def call(self, inputs):
+        return self.bert.pooled_output(inputs)
+
+
+def test_the_pooled_output_trains_where_the_layer_around_it_does(model):
+    """As a call of the model would."""
+    layer = Pooled(model)
+    first, second, plain = (
+        layer(features(), training=training) for training in (True, True, False)
+    )
+    assert np.abs(first - second).max() > 1e-4
+    np.testing.assert_array_equal(plain, layer(features()))
+
+
+def test_the_pooled_output_alone_in_a_functional_model(model):
+    symbols = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in features()
+    }
+    pooled = model.pooled_output(symbols)
+    assert pooled.shape == (None, H)
+    functional = keras.Model(symbols, pooled)
+    np.testing.assert_allclose(
+        functional(features()), model.pooled_output(features()), atol=2e-6
+    )
+
+
+def test_gradients_of_the_pooled_output_alone_are_the_same():
+    """Of blocks that are computed twice, too; dropout is off."""
+    config = dataclasses.replace(
+        CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    model = BertModel(config)
+
+    def gradients(pooled):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(pooled(features(), training=True) ** 3)
+        variables = [v.value for v in model.trainable_variables]
+        return map(tf.convert_to_tensor, tape.gradient(loss, variables))
+
+    model.build()
+    expected = list(
+        gradients(lambda *args, **kw: model(*args, **kw)["pooled_output"])
+    )
+    for model.gradient_checkpointing in (False, True):
+        found = gradients(model.pooled_output)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-6)
