@@ -1,4 +1,3 @@
-import logging
 
 import numpy as np
 import pytest
@@ -320,7 +319,7 @@ def test_replicas_of_a_strategy_get_their_batches(features):
 
 
 def test_tells_what_sorting_saves(features, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO", "absl")
     train(features, 1)
     assert "% if all were 29 long" in caplog.text
 
