@@ -39,6 +39,8 @@ FLAGS = {
     "learning_rate": 0.01,
     "num_train_epochs": 2,
     "num_workers": 1,
+    # To compile takes longer than all the steps.
+    "jit_compile": "false",
 }
 # All flags of the original but those of files, as an old command line may have
 # them.
