@@ -200,7 +200,7 @@ def find_start() -> "Start":
     checkpoint, release = FLAGS.init_checkpoint, None
     if not FLAGS.do_train:
         release = os.path.join(FLAGS.output_dir, runs.RELEASE)
-    if release and files.exists(release):
+    if release and files.exists(os.path.join(release, f"{runs.WEIGHTS}.index")):
         # What lies in the folder goes before the checkpoint that it came from.
         checkpoint = release
     found = start.find_start(

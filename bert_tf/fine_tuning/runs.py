@@ -38,7 +38,7 @@ RELEASE = "release"
 WEIGHTS = "bert_model.ckpt"
 
 # What is large in the folder of a training.
-_WEIGHTS = re.compile(r"model\.ckpt-.*|checkpoint|best")
+_LARGE = re.compile(r"model\.ckpt-.*|checkpoint|best")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +217,7 @@ class FineTuning:
         """Removes the weights of a training that is not the best."""
         if is_chief(self.strategy):
             for name in files.listdir(folder):
-                if _WEIGHTS.fullmatch(name):
+                if _LARGE.fullmatch(name):
                     files.remove_tree(os.path.join(folder, name))
 
     def _hooks(
@@ -352,10 +352,11 @@ def release(
       start: The configuration, the vocabulary and the casing.
       **facts: What else `Pretrained` knows: labels, the kind of head ...
     """
+    if not is_chief(estimator.strategy):
+        return
     folder = os.path.join(output_dir, RELEASE)
     files.makedirs(folder)
     prefix = os.path.join(folder, WEIGHTS)
-    estimator.export_weights(prefix)
     pretrained = Pretrained(
         prefix,
         {},
@@ -365,5 +366,7 @@ def release(
         strip_accents=start.strip_accents,
         **facts,
     )
+    # The weights last: where they are, all is.
     write_companions(folder, pretrained)
+    estimator.export_weights(prefix)
     output_folder.settle(output_dir)
