@@ -10,9 +10,10 @@ one function that defines it and one that turns it into the plain dataclass
 that the library takes.
 """
 
+import contextlib
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import app, flags, logging
@@ -29,6 +30,9 @@ FLAGS = flags.FLAGS
 
 # What ends a program at once unless it is told otherwise.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+# Until a signal whose exception was lost is sent again.
+SECONDS_TO_NEXT_TRY = 0.01
 
 
 def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
@@ -76,23 +80,80 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     return words
 
 
+class Stopped(SystemExit):
+    """A signal ends the program; as an exception, so that it can clean up."""
+
+    def __init__(self, number: int):
+        super().__init__(128 + number)
+        self.number = number
+
+
 def _guarded(main: Callable[[], None]) -> None:
-    before = {number: signal.signal(number, _stop) for number in STOP_SIGNALS}
     try:
-        main()
+        with _stoppable():
+            main()
     except (InputError, OSError) as error:
         _fail(str(error), status=1)
     except KeyboardInterrupt:
         _fail("interrupted", status=128 + signal.SIGINT)
+    except Stopped as stopped:
+        name = signal.Signals(stopped.number).name
+        _fail(f"stopped by {name}", status=stopped.code)
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turns STOP_SIGNALS into `Stopped`, and loses none of them.
+
+    The exception is raised in whatever is running. Python drops it where that
+    is a finalizer or a callback: then the signal is sent again a moment later,
+    Ctrl-C as well, to who handles it by then. Where other code has caught it,
+    it is raised at the end. A signal that is ignored, by `nohup`, stays so.
+    """
+    received, lost = [], []
+
+    def stop(number: int, frame: object) -> None:
+        received.append(number)
+        raise Stopped(number)
+
+    def note_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+        number = _signal_behind(unraisable.exc_value)
+        if number is None:
+            return hook_before(unraisable)
+        lost.append(number)
+        # Sent from here, it would be dropped like the first one.
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_NEXT_TRY)
+
+    def send_again(*_: object) -> None:
+        while lost:
+            signal.raise_signal(lost.pop())
+
+    before = {
+        number: signal.signal(number, stop)
+        for number in STOP_SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, send_again)
+    hook_before, sys.unraisablehook = sys.unraisablehook, note_lost
+    try:
+        yield
+        send_again()
+        if received:
+            raise Stopped(received[0])
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = hook_before
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _stop(number: int, frame: object) -> None:
-    """Leaves by an exception, so that nothing half-written stays behind."""
-    name = signal.Signals(number).name
-    _fail(f"stopped by {name}", status=128 + number)
+def _signal_behind(error: BaseException | None) -> int | None:
+    """The signal that raised an exception, here or in `data/jobs.py`."""
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT
+    code = error.code if isinstance(error, SystemExit) else None
+    numbers = (signal.SIGINT, *STOP_SIGNALS)
+    return next((n for n in numbers if code == 128 + n), None)
 
 
 def _fail(message: str, status: int) -> None:

@@ -120,6 +120,93 @@ def test_to_be_stopped_is_one_line(tmp_path, name, status, line):
     assert list(tmp_path.iterdir()) == [path]
 
 
+STOPPED_WHILE = """
+    import os, signal, sys, time
+    from bert_tf import flags
+
+    class Object:
+        def __del__(self):
+            os.kill(os.getpid(), signal.{name})
+
+    class Slow:
+        def __del__(self):
+            time.sleep(0.1)
+
+    class Broken:
+        def __del__(self):
+            raise ValueError("its own")
+
+    def finalized():
+        Object()
+
+    def finalized_twice():
+        Object(), Slow()
+
+    def caught():
+        try:
+            os.kill(os.getpid(), signal.{name})
+        except BaseException:
+            pass
+
+    def ignored():
+        signal.signal(signal.{name}, signal.SIG_IGN)
+        flags.run(caught)
+
+    def broken():
+        Broken()
+
+    def long(function):
+        function()
+        time.sleep({seconds})
+        print("went on")
+
+    if {case}.__name__ == "ignored":
+        ignored()
+    flags.run(lambda: long({case}))
+"""
+
+
+def stop_while(tmp_path, case, name="SIGTERM", seconds=0):
+    path = tmp_path / "script.py"
+    text = STOPPED_WHILE.format(case=case, name=name, seconds=seconds)
+    path.write_text(textwrap.dedent(text))
+    return call(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "line"),
+    [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "stopped by SIGTERM")],
+)
+@pytest.mark.parametrize("case", ["finalized", "finalized_twice"])
+def test_a_signal_in_a_finalizer_is_not_lost(
+    tmp_path, case, name, status, line
+):
+    """Python drops what is raised there, and goes on."""
+    done = stop_while(tmp_path, case, name, seconds=60)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.endswith(f"error: {line}\n")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("case", ["finalized", "caught"])
+def test_nor_at_the_very_end(tmp_path, case):
+    done = stop_while(tmp_path, case)
+    assert done.returncode == 143
+    assert done.stderr.endswith("error: stopped by SIGTERM\n")
+
+
+def test_what_was_to_be_ignored_is(tmp_path):
+    """As by `nohup`."""
+    done = stop_while(tmp_path, "ignored", "SIGHUP")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fault_in_a_finalizer_is_told_as_ever(tmp_path):
+    done = stop_while(tmp_path, "broken")
+    assert (done.returncode, done.stdout) == (0, "went on\n")
+    assert "ValueError: its own" in done.stderr
+
+
 def test_a_fault_of_ours_keeps_its_traceback(script):
     done = call(script, "--input_file=bug")
     assert done.returncode == 1
