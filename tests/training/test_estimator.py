@@ -1,9 +1,12 @@
 """The loop: it resumes exactly, counts exactly and stops when it should."""
 
+import gc
 import itertools
 import os
 import signal
+import weakref
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -661,3 +664,36 @@ def test_what_is_compiled():
     assert should_compile(strategy, None) is False  # on a CPU
     assert should_compile(strategy, True) is True
     assert should_compile(strategy, False) is False
+
+
+def graphs() -> int:
+    gc.collect()
+    return sum(
+        isinstance(o, tf.__internal__.FuncGraph) for o in gc.get_objects()
+    )
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("one_device", [False, True])
+def test_nothing_is_left_of_a_training(tmp_path, one_device, jit_compile):
+    """Or several in one process, as of a grid, would not fit into memory."""
+
+    def train_and_evaluate(folder):
+        strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        estimator = train(
+            folder,
+            strategy=strategy if one_device else None,
+            jit_compile=jit_compile,
+            num_train_steps=2,
+        )
+        estimator.evaluate(toy_task.evaluation_data(EXAMPLES))
+        slots = estimator._optimizer.slot_variables().values()
+        held = (estimator, estimator.model, *estimator.model.weights, *slots)
+        return [weakref.ref(one) for one in held]
+
+    before = graphs()
+    for folder in ("first", "second"):
+        references = train_and_evaluate(tmp_path / folder)
+        keras.utils.clear_session()
+        assert graphs() <= before
+        assert [r() for r in references if r() is not None] == []
