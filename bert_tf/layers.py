@@ -169,6 +169,14 @@ class TakesFeatures:
     input_rank = 2
 
     def __call__(self, inputs, *args, **kwargs):
+        return super().__call__(self.checked(inputs), *args, **kwargs)
+
+    def checked(self, inputs) -> dict:
+        """The features that are there, as tensors.
+
+        Raises:
+          InputError: They are not what the model takes.
+        """
         is_dict = isinstance(inputs, Mapping)
         if not is_dict or inputs.get("input_ids") is None:
             raise InputError(
@@ -187,7 +195,7 @@ class TakesFeatures:
             if value is not None
         }
         self._check_shapes(features)
-        return super().__call__(features, *args, **kwargs)
+        return features
 
     def _check_shapes(self, features) -> None:
         """Compares what is known of the shapes."""

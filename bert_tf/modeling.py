@@ -291,13 +291,13 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         """The `pooled_output` of `call` alone, floats [B, H], in less time.
 
         The last block computes the position of [CLS] only. The arguments are
-        those of `call`, which checks more of them; where `training` is not
-        given, it is that of the layer whose `call` this is called from.
+        those of `call`; `training` is that of the calling layer if not given.
         """
         self.build()
         # None would count as given: inner layers would not look around them.
         given = {} if training is None else {"training": training}
-        return self._encode(inputs, seed, num_queries=1, **given)[-1]
+        features = self.checked(inputs)
+        return self._encode(features, seed, num_queries=1, **given)[-1]
 
     def _encode(self, inputs, seed, num_queries: int | None = None, **given):
         """All that `_result` takes; `given` may have `training`."""

@@ -153,7 +153,6 @@ def test_a_bare_checkpoint_and_what_belongs_to_it(run, tmp_path):
         (["--vocab_file=nowhere.txt"], "nowhere.txt"),
         (["--input=hf://nonsense"], "hf://nonsense"),
         (["--output_dir=a[b]"], "without [ ]"),
-        (["--output_dir="], "Received: ''"),
         (["--output_dir=/"], "new or empty. Received: '/'"),
     ],
 )
@@ -165,6 +164,12 @@ def test_a_mistake_is_one_line_and_makes_nothing(
     assert launch(["--input=release", "--output_dir=new", TO, *arguments]) == 1
     assert message in in_process.the_error(capsys, "convert_checkpoint")
     assert contents(places) == before
+
+
+def test_an_empty_folder_name_is_none(launch, capsys):
+    assert launch(["--input=release", "--output_dir=", TO]) == 2
+    line = in_process.the_error(capsys, "convert_checkpoint")
+    assert "expected --output_dir. Received: nothing" in line
 
 
 def test_a_verification_that_fails_makes_nothing(

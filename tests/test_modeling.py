@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import (
     BertModel,
@@ -417,3 +418,12 @@ def test_gradients_of_the_pooled_output_alone_are_the_same():
         found = gradients(model.pooled_output)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_the_pooled_output_alone_is_as_particular(model):
+    with pytest.raises(InputError, match="as 'attention_mask' is called here"):
+        model.pooled_output({**features(), "attention_mask": np.ones((B, S))})
+    given = {name: value.tolist() for name, value in features().items()}
+    np.testing.assert_array_equal(
+        model.pooled_output(given), model.pooled_output(features())
+    )

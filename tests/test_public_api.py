@@ -59,6 +59,7 @@ VALUES = {
     "output_attentions": True,
     "output_hidden_states": True,
     "peak": 0.25,
+    "rate_multipliers": [["kernel", 0.5]],
     "strip_accents": True,
     "vocabulary": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"],
     "weight_decay_rate": 0.375,

@@ -286,7 +286,8 @@ def test_predictions_in_files(problem, tmp_path):
 def test_predictions_of_a_part_have_its_suffix(tmp_path):
     asked = [Example(f"id{n}", "text") for n in range(B)]
     task = make()
-    task.write_predictions(str(tmp_path), asked, kept(task), "_ax", "AX.tsv")
+    path = str(tmp_path / "glue_submission" / "AX.tsv")
+    task.write_predictions(str(tmp_path), asked, kept(task), "_ax", path)
     tables = written(tmp_path)
     assert tables.keys() == {
         "test_results_ax.tsv",
