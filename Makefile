@@ -53,7 +53,7 @@ test: venv  ## the default tests, under five minutes on two cores
 	"$(BIN)/python" -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-slow: venv  ## the tests marked slow
-	"$(BIN)/python" -m pytest -m slow $(PYTEST_ARGS)
+	"$(BIN)/python" -m pytest -m slow -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without TensorFlow
 	KERAS_BACKEND=jax "$(VENV)-jax/bin/python" -m pytest \
