@@ -32,6 +32,7 @@ from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data import creation, pipeline, records
 from bert_tf.errors import InputError
+from bert_tf.fine_tuning.start import require_length
 from bert_tf.interop.companions import write_companions
 from bert_tf.interop.loading import load_config
 from bert_tf.interop.opening import FORMATS, open_weights, read_config
@@ -180,12 +181,7 @@ def _check_flags(config: BertConfig) -> None:
     """Compares the flags with each other and with the files they name."""
     if not FLAGS.do_train and not FLAGS.do_eval:
         raise InputError("expected --do_train or --do_eval. Received: neither")
-    if FLAGS.max_seq_length > config.max_position_embeddings:
-        raise InputError(
-            "expected --max_seq_length of at most "
-            f"{config.max_position_embeddings}, the max_position_embeddings "
-            f"of the configuration. Received: {FLAGS.max_seq_length}"
-        )
+    require_length(FLAGS.max_seq_length, config)
     if FLAGS.vocab_file:
         vocab = load_vocab(FLAGS.vocab_file)
         require_fit(vocab, config.vocab_size, FLAGS.vocab_file)
