@@ -8,8 +8,9 @@ trains the same weights on the same data with the same recipe by
 run_classifier.py and by peers/huggingface_trainer.py, in turn, seed by seed,
 each in a process of its own on the same cores. The recipe: so many epochs,
 batches of one size, one peak of a rate that rises for a tenth of the steps and
-falls to zero in a line, weight decay 0.01 but on biases and norms, gradients
-clipped to 1, float32. Each side pads as it does best.
+falls to zero in a line, Adam with bias correction, weight decay 0.01 but on
+biases and norms, gradients clipped to 1, float32. Each side pads as it does
+best.
 
 Each run is a line. In the end there are the tables that write_results.py puts
 into docs/results.md.

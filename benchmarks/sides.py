@@ -58,6 +58,7 @@ def our_arguments(
         *evaluation_arguments(settings, folder),
         f"--random_seed={seed}",
         f"--padding={padding}",
+        "--adam_bias_correction",  # As every AdamW of PyTorch.
         "--do_train",
     ]
 

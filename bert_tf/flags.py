@@ -241,6 +241,12 @@ def define_training_flags() -> None:
     flags.DEFINE_enum(
         "optimizer", "adamw", ["adamw", "lamb"], "BERT's Adam, or LAMB."
     )
+    flags.DEFINE_bool(
+        "adam_bias_correction",
+        False,
+        "Whether BERT's Adam corrects the bias of its moments: steadier where "
+        "there are few steps. The original does not.",
+    )
     flags.DEFINE_float("weight_decay_rate", 0.01, "Decoupled weight decay.")
     flags.DEFINE_float(
         "max_grad_norm", 1.0, "Gradients are clipped to it; 0 for not at all."
@@ -277,6 +283,7 @@ def training_config(
         num_train_steps=num_train_steps,
         num_warmup_steps=num_warmup_steps,
         optimizer=FLAGS.optimizer,
+        adam_bias_correction=FLAGS.adam_bias_correction,
         weight_decay_rate=FLAGS.weight_decay_rate,
         max_grad_norm=FLAGS.max_grad_norm,
         gradient_accumulation_steps=FLAGS.gradient_accumulation_steps,

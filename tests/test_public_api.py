@@ -86,6 +86,14 @@ def parameters(cls) -> dict[str, inspect.Parameter]:
     }
 
 
+def other_value(key: str, parameter: inspect.Parameter):
+    """A value for an argument that is not its default."""
+    default = parameter.default
+    value = not default if isinstance(default, bool) else VALUES[key]
+    assert value != default, key
+    return value
+
+
 def plain(value):
     """A value as it is in JSON."""
     return value.to_dict() if isinstance(value, bert_tf.BertConfig) else value
@@ -98,9 +106,10 @@ def test_the_public_classes_are_those_of_keras():
 @pytest.mark.parametrize("name", SAVED)
 def test_every_argument_survives_saving(name):
     cls = getattr(bert_tf, name)
-    arguments = {key: VALUES[key] for key in parameters(cls)}
-    for key, parameter in parameters(cls).items():
-        assert parameter.default != arguments[key], key
+    arguments = {
+        key: other_value(key, parameter)
+        for key, parameter in parameters(cls).items()
+    }
     made = cls(**arguments)
     text = json.dumps(keras.saving.serialize_keras_object(made))
     assert json.loads(text)["registered_name"] == f"bert_tf>{name}"

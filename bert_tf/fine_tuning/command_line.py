@@ -30,7 +30,8 @@ _LENGTHS = 4
 # What shapes a model beside its task and its data. A script need not have all.
 _SETTINGS = (
     *("init_checkpoint", "max_seq_length", "mixed_precision"),
-    *("warmup_proportion", "optimizer", "weight_decay_rate", "max_grad_norm"),
+    *("warmup_proportion", "optimizer", "adam_bias_correction"),
+    *("weight_decay_rate", "max_grad_norm"),
     *("num_frozen_layers", "layer_rate_decay"),
     *("class_weights", "label_smoothing"),
     *("eval_steps", "save_best", "early_stopping_patience"),

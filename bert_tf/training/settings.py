@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.training.optimization import (
@@ -44,7 +45,9 @@ class TrainingConfig:
         step of the first run.
       num_warmup_steps: Steps over which the rate rises to its peak.
       optimizer: "adamw" (BERT's Adam) or "lamb".
-      weight_decay_rate: See `AdamWeightDecay`.
+      adam_bias_correction: Whether "adamw" corrects the bias of its moments,
+        see `AdamWeightDecay`; LAMB always does.
+      weight_decay_rate: Likewise.
       rate_multipliers: Likewise.
       max_grad_norm: Global norm that gradients are clipped to; 0 for none.
       gradient_accumulation_steps: Micro-batches that one update's batch is
@@ -66,6 +69,7 @@ class TrainingConfig:
     num_train_steps: int = 100_000
     num_warmup_steps: int = 10_000
     optimizer: str = "adamw"
+    adam_bias_correction: bool = False
     weight_decay_rate: float = 0.01
     max_grad_norm: float = 1.0
     gradient_accumulation_steps: int = 1
@@ -90,16 +94,26 @@ class TrainingConfig:
             f"among {', '.join(OPTIMIZERS)}",
             self.optimizer,
         )
+        _require(
+            self.optimizer == "adamw" or not self.adam_bias_correction,
+            "adam_bias_correction",
+            "with --optimizer=adamw",
+            f"--optimizer={self.optimizer}",
+        )
 
     def make_optimizer(self) -> AdamWeightDecay | Lamb:
         """The optimizer with its schedule, not yet built."""
         schedule = WarmupLinearDecay(
             self.learning_rate, self.num_train_steps, self.num_warmup_steps
         )
+        arguments: dict[str, Any] = {}
+        if self.adam_bias_correction:
+            arguments["bias_correction"] = True
         return OPTIMIZERS[self.optimizer](
             schedule,
             weight_decay_rate=self.weight_decay_rate,
             rate_multipliers=self.rate_multipliers,
+            **arguments,
         )
 
 

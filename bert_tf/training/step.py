@@ -155,6 +155,9 @@ class TrainingStep:
             losses += parts
         return gradients, losses
 
+    # Layers and losses are no code for AutoGraph; its reading of them all takes
+    # a second or two.
+    @tf.autograph.experimental.do_not_convert
     def _micro_batch_gradients(self, features, totals, seed):
         variables = [v.value for v in self.model.trainable_variables]
         with tf.GradientTape() as tape:
@@ -173,6 +176,7 @@ class TrainingStep:
         # A table that is only looked up has a sparse gradient.
         return [tf.convert_to_tensor(g) for g in gradients], losses
 
+    @tf.autograph.experimental.do_not_convert
     def _clip_and_update(self, gradients, rate) -> tf.Tensor:
         """Clips the global gradients and updates; returns their norm."""
         norm = tf.linalg.global_norm(gradients)

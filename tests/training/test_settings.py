@@ -91,3 +91,12 @@ def test_rate_multipliers_reach_the_optimizer():
     ]
     with pytest.raises(InputError, match=r"factors of 0 up\. Received: -1"):
         TrainingConfig(rate_multipliers=(("x", -1.0),))
+
+
+def test_bias_correction_is_adams():
+    config = TrainingConfig(adam_bias_correction=True)
+    assert config.make_optimizer().bias_correction
+    assert not TrainingConfig().make_optimizer().bias_correction
+    assert TrainingConfig(optimizer="lamb").make_optimizer().bias_correction
+    with pytest.raises(InputError, match=r"optimizer=lamb$"):
+        TrainingConfig(optimizer="lamb", adam_bias_correction=True)
