@@ -33,9 +33,9 @@ from absl import flags
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
-from bert_tf.data import jobs
+from bert_tf.data import cache, jobs
 from bert_tf.data.examples import Example
-from bert_tf.data.features import Encoding, checksum
+from bert_tf.data.features import Encoding, content
 from bert_tf.errors import InputError
 from bert_tf.fine_tuning import command_line, output_folder, runs
 from bert_tf.fine_tuning.inputs import Inputs, Split
@@ -277,7 +277,7 @@ def _claim_output_dir(
         data_set.model_of, data_set.problem, data_set.labels, start
     )
     for train in examples.get("train", []):
-        facts["training_set"] = checksum(train)
+        facts["training_set"] = cache.checksum(map(content, train))
     sources = [
         f for found in parts.values() for part in found for f in part.files
     ]

@@ -1,39 +1,30 @@
-"""Examples to records of features, kept for as long as nothing changes.
+"""Sentence-level examples to records of features.
 
 The records are the original's (`file_based_convert_examples_to_features` of
-`run_classifier.py`). A manifest beside them tells all that shaped them; when
-any of it differs they are made anew, whatever the times of the files say.
+`run_classifier.py`), kept as `cache` does.
 """
 
 import dataclasses
 import functools
-import hashlib
-import io
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
-from bert_tf import files
-from bert_tf.data import jobs, progress, records
+from bert_tf.data import cache, jobs, progress
 from bert_tf.data.examples import Example
 from bert_tf.data.schema import Schema, classification_schema
 from bert_tf.errors import InputError
 from bert_tf.text.packing import pack
 from bert_tf.text.wordpiece import FullTokenizer, require_special_tokens
 
-# To be raised when the same examples are to give other records.
-_FORMAT = 1
-
 _EXAMPLES_PER_PART = 1 << 12
 # So many take one process 3 or 4 seconds; several need one to get going.
 _EXAMPLES_FOR_ONE = 1 << 17
 
 _NUM_SAMPLES = 3
-_BLOCK_SIZE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,14 +73,6 @@ class Encoded(NamedTuple):
     num_cut: int
 
 
-class _Part(NamedTuple):
-    """A piece of the file: its bytes, and what they hold."""
-
-    data: bytes
-    num_examples: int
-    num_cut: int
-
-
 class _Sequence(NamedTuple):
     """A text or a pair, packed, not padded."""
 
@@ -128,26 +111,26 @@ def write_features(
       InputError: A label or a number of choices does not fit the encoding; a
         file cannot be read or written.
     """
-    key = _key(examples, encoding, sources, reading or {})
-    reason = _reason_to_write(path, key)
-    if reason:
-        logging.info("Writing %s: %s", path, reason)
-        _log_samples(examples[:_NUM_SAMPLES], encoding)
-        manifest = _write(path, key, examples, encoding, num_workers)
-    else:
-        logging.info(
-            "Using %s again: same examples, vocabulary and settings", path
-        )
-        manifest = files.read_json(files.manifest_path(path))
+    key = cache.key(encoding, map(content, examples), sources, reading)
+    kept = cache.write_records(
+        path, key, lambda: _parts(examples, encoding, num_workers)
+    )
     logging.info(
         "%s: %s examples, %s (%.1f %%) of them cut to max_seq_length=%d",
         path,
-        f"{len(examples):,}",
-        f"{manifest['cut']:,}",
-        100 * manifest["cut"] / max(len(examples), 1),
+        f"{kept.num_records:,}",
+        f"{kept.num_cut:,}",
+        100 * kept.num_cut / max(kept.num_records, 1),
         encoding.max_seq_length,
     )
-    return reason is not None
+    return kept.is_new
+
+
+def content(example: Example) -> bytes:
+    """What of an example shows in its record: texts, choices and label."""
+    return repr(
+        (example.text_a, example.text_b, example.choices, example.label)
+    ).encode()
 
 
 def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
@@ -182,129 +165,14 @@ def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
     return Encoded(batch, int(is_cut.any(axis=1).sum()))
 
 
-# ------------------------------------------------------------------ the cache
-
-
-def _key(
-    examples: Sequence[Example],
-    encoding: Encoding,
-    sources: Iterable[str],
-    reading: Mapping[str, Any],
-) -> dict[str, Any]:
-    """All that shapes the records, as JSON gives it back."""
-    settings = {
-        field.name: getattr(encoding, field.name)
-        for field in dataclasses.fields(encoding)
-    }
-    vocab = settings.pop("vocab")
-    key = {
-        "format": _FORMAT,
-        "sources": list(map(_file_checksum, sources)),
-        "reading": reading,
-        "examples": checksum(examples),
-        "vocabulary": _checksum(f"{token}\n".encode() for token in vocab),
-        **settings,
-    }
-    return json.loads(json.dumps(key))
-
-
-def checksum(examples: Iterable[Example]) -> str:
-    """What tells examples from others: texts, choices and labels; hex."""
-    return _checksum(map(_content, examples))
-
-
-def _content(example: Example) -> bytes:
-    """What of an example shows in its record."""
-    return repr(
-        (example.text_a, example.text_b, example.choices, example.label)
-    ).encode()
-
-
-def _checksum(blocks: Iterable[bytes]) -> str:
-    checksum = hashlib.sha256()
-    for block in blocks:
-        checksum.update(block)
-    return checksum.hexdigest()
-
-
-def _file_checksum(path: str) -> str:
-    with files.open_read(path) as file, files.gzip_faults(path):
-        return _checksum(_blocks(file))
-
-
-def _blocks(file: io.BufferedIOBase) -> Iterator[bytes]:
-    while block := file.read(_BLOCK_SIZE):
-        yield block
-
-
-def _reason_to_write(path: str, key: Mapping[str, Any]) -> str | None:
-    """Why records of this key are not there, or None if they are."""
-    if not files.exists(path):
-        return "it is not there yet"
-    manifest_path = files.manifest_path(path)
-    if not files.exists(manifest_path):
-        return "there is no manifest beside the one that is there"
-    try:
-        manifest = files.read_json(manifest_path)
-    except InputError as error:
-        return f"the manifest of the one that is there is damaged: {error}"
-    if differing := _differing(manifest.get("key"), key):
-        return f"the one that is there has other {', '.join(differing)}"
-    if manifest.get("sha256") != _file_checksum(path):
-        return "the one that is there is damaged"
-    return None
-
-
-def _differing(found: Any, key: Mapping[str, Any]) -> list[str]:
-    """Names of the parts in which two keys differ."""
-    if not isinstance(found, dict):
-        return list(key)
-    names = dict.fromkeys([*key, *found])
-    missing = object()
-    return [
-        name
-        for name in names
-        if found.get(name, missing) != key.get(name, missing)
-    ]
-
-
 # ---------------------------------------------------------------- the records
-
-
-def _write(
-    path: str,
-    key: Mapping[str, Any],
-    examples: Sequence[Example],
-    encoding: Encoding,
-    num_workers: int,
-) -> dict[str, Any]:
-    """Writes records and manifest; returns the latter."""
-    checksum, num_bytes, num_cut = hashlib.sha256(), 0, 0
-    with (
-        # The manifest first, which makes it the last to be renamed.
-        files.atomic_writer(files.manifest_path(path)) as manifest_file,
-        files.atomic_writer(path) as record_file,
-    ):
-        for part in _parts(examples, encoding, num_workers):
-            record_file.write(part.data)
-            checksum.update(part.data)
-            num_bytes += len(part.data)
-            num_cut += part.num_cut
-        manifest = {
-            "key": key,
-            "records": len(examples),
-            "cut": num_cut,
-            "bytes": num_bytes,
-            "sha256": checksum.hexdigest(),
-        }
-        manifest_file.write(json.dumps(manifest, indent=2).encode() + b"\n")
-    return manifest
 
 
 def _parts(
     examples: Sequence[Example], encoding: Encoding, num_workers: int
-) -> Iterator[_Part]:
+) -> Iterator[cache.Part]:
     """The pieces of the file, in order."""
+    _log_samples(examples[:_NUM_SAMPLES], encoding)
     if len(examples) <= _EXAMPLES_FOR_ONE:
         num_workers = 1
     pieces = (
@@ -314,18 +182,16 @@ def _parts(
     with jobs.Pool(num_workers) as pool:
         yield from progress.track(
             pool.run(pieces, functools.partial(_make_part, encoding)),
-            lambda part: part.num_examples,
+            lambda part: part.num_records,
             "Tokenizing",
             "examples",
             len(examples),
         )
 
 
-def _make_part(encoding: Encoding, examples: Sequence[Example]) -> _Part:
+def _make_part(encoding: Encoding, examples: Sequence[Example]) -> cache.Part:
     """A pure function of its arguments, for any process to run."""
-    encoded = make_features(examples, encoding)
-    serialized = records.encode_batch(encoding.schema, encoded.batch)
-    return _Part(records.frame(serialized), len(examples), encoded.num_cut)
+    return cache.make_part(encoding.schema, *make_features(examples, encoding))
 
 
 # --------------------------------------------------------------- the features

@@ -1,9 +1,7 @@
 import dataclasses
 import json
 import logging
-import os
 import pickle
-from concurrent import futures
 
 import numpy as np
 import pytest
@@ -313,74 +311,6 @@ def test_any_difference_makes_it_anew(write, caplog, part, changes):
     assert write()
 
 
-def test_the_content_of_the_sources_counts(write, source, caplog):
-    caplog.set_level(logging.INFO)
-    write()
-    times = source.stat().st_atime_ns, source.stat().st_mtime_ns
-    source.write_text("the file that they cane from")
-    os.utime(source, ns=times)
-    assert write()
-    assert "has other sources" in caplog.text
-
-
-def test_other_versions_of_the_format_are_made_anew(write, monkeypatch):
-    write()
-    monkeypatch.setattr(features, "_FORMAT", 2)
-    assert write()
-    monkeypatch.setattr(features, "_FORMAT", 1)
-    assert write()
-
-
-def test_a_key_with_more_parts_is_another(write, caplog):
-    caplog.set_level(logging.INFO)
-    write()
-    manifest = json.loads(write.manifest.read_text())
-    manifest["key"]["flavour"] = 3
-    write.manifest.write_text(json.dumps(manifest))
-    assert write()
-    assert "has other flavour" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"key": 3}', "{}", "\udcff"]
-)
-def test_a_damaged_manifest_is_no_error(write, text):
-    write()
-    good = write.manifest.read_bytes()
-    write.manifest.write_text(text, errors="surrogateescape")
-    assert write()
-    assert write.manifest.read_bytes() == good
-    assert not write()
-
-
-@pytest.mark.parametrize("damage", ["cut", "longer", "changed", "gone"])
-def test_damaged_records_are_made_anew(write, damage):
-    write()
-    good = write.path.read_bytes()
-    if damage == "gone":
-        write.path.unlink()
-    else:
-        middle = len(good) // 2
-        changed = bytes([good[middle] ^ 1])
-        write.path.write_bytes(
-            {
-                "cut": good[:-5],
-                "longer": good + good,
-                "changed": good[:middle] + changed + good[middle + 1 :],
-            }[damage]
-        )
-    assert write()
-    assert write.path.read_bytes() == good
-
-
-def test_records_without_a_manifest_are_made_anew(write, caplog):
-    caplog.set_level(logging.INFO)
-    write()
-    write.manifest.unlink()
-    assert write()
-    assert "no manifest" in caplog.text
-
-
 def test_a_failure_leaves_what_was_there(write):
     write()
     good = write.path.read_bytes()
@@ -389,20 +319,3 @@ def test_a_failure_leaves_what_was_there(write):
     assert write.path.read_bytes() == good
     assert not write()
     assert files.expand(f"{write.path}*") == [str(write.path)]
-
-
-def test_several_may_write_at_once(write):
-    with futures.ThreadPoolExecutor(5) as pool:
-        written = list(pool.map(lambda _: write(), range(10)))
-    assert any(written)
-    assert not write()
-    assert records.verify(str(write.path)) == 4
-    assert len(list(write.path.parent.iterdir())) == 3
-
-
-def test_a_missing_source_is_told(tmp_path):
-    missing = str(tmp_path / "none.tsv")
-    with pytest.raises(InputError, match=r"none\.tsv"):
-        write_features(
-            str(tmp_path / "x"), EXAMPLES, ENCODING, sources=[missing]
-        )

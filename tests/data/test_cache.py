@@ -1,0 +1,180 @@
+import dataclasses
+import json
+import logging
+import os
+from concurrent import futures
+
+import numpy as np
+import pytest
+
+from bert_tf import files
+from bert_tf.data import cache, records
+from bert_tf.data.schema import Feature
+from bert_tf.errors import InputError
+
+SCHEMA = (Feature("numbers", (3,)),)
+NUMBERS = np.arange(21).reshape(7, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """What examples of numbers are made with."""
+
+    vocab: tuple[str, ...] = ("a", "b")
+    width: int = 3
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("the file that they came from")
+    return path
+
+
+@pytest.fixture
+def write(tmp_path, source):
+    """Writes records of numbers in parts of two; tells whether it did."""
+
+    def write(numbers=NUMBERS, encoding=Encoding(), reading=None):
+        def make_parts():
+            for start in range(0, len(numbers), 2):
+                batch = {"numbers": numbers[start : start + 2]}
+                yield cache.make_part(SCHEMA, batch, num_cut=1)
+
+        key = cache.key(encoding, map(bytes, numbers), [str(source)], reading)
+        write.kept = cache.write_records(str(write.path), key, make_parts)
+        return write.kept.is_new
+
+    write.path = tmp_path / "train.tf_record"
+    write.manifest = tmp_path / "manifest.train.tf_record.json"
+    return write
+
+
+def test_the_file_holds_the_parts_in_order(write):
+    assert write()
+    assert write.kept == (True, 7, 4)
+    expected = records.encode_batch(SCHEMA, {"numbers": NUMBERS})
+    assert write.path.read_bytes() == records.frame(expected)
+    manifest = json.loads(write.manifest.read_text())
+    assert (manifest["records"], manifest["cut"]) == (7, 4)
+    assert manifest["bytes"] == write.path.stat().st_size
+    assert not write()
+    assert write.kept == (False, 7, 4)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("examples", {"numbers": NUMBERS[::-1]}),
+        ("reading", {"reading": {"columns": ("a", 3)}}),
+        ("vocabulary", {"encoding": Encoding(vocab=("b", "a"))}),
+        ("width", {"encoding": Encoding(width=4)}),
+    ],
+)
+def test_the_key_tells_what_is_other(write, caplog, part, changes):
+    caplog.set_level(logging.INFO)
+    assert write()
+    assert write(**changes)
+    [reason] = [m for m in caplog.messages if "has other" in m]
+    assert reason.endswith(f"has other {part}")
+    assert not write(**changes)
+    assert write()
+
+
+def test_the_content_of_the_sources_counts(write, source, caplog):
+    caplog.set_level(logging.INFO)
+    write()
+    times = source.stat().st_atime_ns, source.stat().st_mtime_ns
+    source.write_text("the file that they cane from")
+    os.utime(source, ns=times)
+    assert write()
+    assert "has other sources" in caplog.text
+
+
+def test_other_versions_of_the_format_are_made_anew(write, monkeypatch):
+    write()
+    monkeypatch.setattr(cache, "_FORMAT", 2)
+    assert write()
+    monkeypatch.setattr(cache, "_FORMAT", 1)
+    assert write()
+
+
+def test_a_key_with_more_parts_is_another(write, caplog):
+    caplog.set_level(logging.INFO)
+    write()
+    manifest = json.loads(write.manifest.read_text())
+    manifest["key"]["flavour"] = 3
+    write.manifest.write_text(json.dumps(manifest))
+    assert write()
+    assert "has other flavour" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"key": 3}', "{}", "\udcff"]
+)
+def test_a_damaged_manifest_is_no_error(write, text):
+    write()
+    good = write.manifest.read_bytes()
+    write.manifest.write_text(text, errors="surrogateescape")
+    assert write()
+    assert write.manifest.read_bytes() == good
+    assert not write()
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "changed", "gone"])
+def test_damaged_records_are_made_anew(write, damage):
+    write()
+    good = write.path.read_bytes()
+    if damage == "gone":
+        write.path.unlink()
+    else:
+        middle = len(good) // 2
+        changed = bytes([good[middle] ^ 1])
+        write.path.write_bytes(
+            {
+                "cut": good[:-5],
+                "longer": good + good,
+                "changed": good[:middle] + changed + good[middle + 1 :],
+            }[damage]
+        )
+    assert write()
+    assert write.path.read_bytes() == good
+
+
+def test_records_without_a_manifest_are_made_anew(write, caplog):
+    caplog.set_level(logging.INFO)
+    write()
+    write.manifest.unlink()
+    assert write()
+    assert "no manifest" in caplog.text
+
+
+def test_a_failure_leaves_what_was_there(write, tmp_path):
+    write()
+    good = write.path.read_bytes()
+
+    def make_parts():
+        yield cache.make_part(SCHEMA, {"numbers": NUMBERS})
+        raise InputError("a label that is none")
+
+    key = cache.key(Encoding(), [b"other"])
+    with pytest.raises(InputError, match="a label"):
+        cache.write_records(str(write.path), key, make_parts)
+    assert write.path.read_bytes() == good
+    assert not write()
+    assert files.expand(f"{write.path}*") == [str(write.path)]
+
+
+def test_several_may_write_at_once(write):
+    with futures.ThreadPoolExecutor(5) as pool:
+        written = list(pool.map(lambda _: write(), range(10)))
+    assert any(written)
+    assert not write()
+    assert records.verify(str(write.path)) == 7
+    assert len(list(write.path.parent.iterdir())) == 3
+
+
+def test_a_missing_source_is_told(tmp_path):
+    missing = str(tmp_path / "none.tsv")
+    with pytest.raises(InputError, match=r"none\.tsv"):
+        cache.key(Encoding(), [], [missing])
