@@ -45,7 +45,7 @@ def read_tsv(path: str) -> Iterator[Row]:
     Raises:
       InputError: The file cannot be read or is not UTF-8.
     """
-    for line, number in _lines(path):
+    for line, number in read_lines(path):
         text = line.removesuffix("\n").removesuffix("\r")
         if text.strip(" "):
             yield Row(tuple(text.split("\t")), f"{path}:{number}")
@@ -60,7 +60,7 @@ def read_csv(path: str) -> Iterator[Row]:
     Raises:
       InputError: The file cannot be read, is not UTF-8 or quotes wrongly.
     """
-    lines = (_hide_carriage_returns(line) for line, _ in _lines(path))
+    lines = (_hide_carriage_returns(line) for line, _ in read_lines(path))
     reader = csv.reader(lines, strict=True)
     while True:
         where = f"{path}:{reader.line_num + 1}"
@@ -81,14 +81,18 @@ def read_jsonl(path: str) -> Iterator[tuple[dict[str, Any], str]]:
       InputError: The file cannot be read, is not UTF-8, or a line holds
         something else.
     """
-    for line, number in _lines(path):
+    for line, number in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
             yield _json_object(line, where), where
 
 
-def _lines(path: str) -> Iterator[tuple[str, int]]:
-    """Yields each line with its end, and its number from 1."""
+def read_lines(path: str) -> Iterator[tuple[str, int]]:
+    """Yields each line with its end, and its number from 1.
+
+    Raises:
+      InputError: The file cannot be read or is not UTF-8.
+    """
     with files.open_read(path) as file, files.gzip_faults(path):
         for number, line in enumerate(file, start=1):
             if number == 1:

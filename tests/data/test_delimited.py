@@ -6,7 +6,12 @@ import unicodedata
 
 import pytest
 
-from bert_tf.data.delimited import read_csv, read_jsonl, read_tsv
+from bert_tf.data.delimited import (
+    read_csv,
+    read_jsonl,
+    read_lines,
+    read_tsv,
+)
 from bert_tf.errors import InputError
 
 READERS = [read_tsv, read_csv, read_jsonl]
@@ -109,6 +114,14 @@ def test_lines_end_at_line_feeds_only(write, text):
     assert fields(read_csv(write(f'"{text}",c\r\n'))) == [(text, "c")]
     [(value, _)] = read_jsonl(write(f'{{"x": "{text}"}}\r\n'))
     assert value == {"x": text}
+
+
+def test_lines_are_all_there_with_their_ends(write):
+    texts = [" a \r\n", "\n", "b\rc\u2028\n", " \t\n", "\ufeffd"]
+    path = write("\ufeff" + "".join(texts))
+    assert list(read_lines(path)) == [
+        (text, number) for number, text in enumerate(texts, start=1)
+    ]
 
 
 def test_blank_lines_are_passed_over_and_counted(write):
