@@ -49,7 +49,6 @@ from bert_tf.tasks.multiple_choice import MultipleChoiceTask
 from bert_tf.tasks.parts import DataSet, Part
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator, batch_per_replica
-from bert_tf.training.results import write_json, write_results
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trial_results import Trial
 
@@ -139,13 +138,9 @@ command_line.define_flags()
 bert_flags.define_device_flags()
 
 
-# What a run may do, and the split of the data that it needs.
-SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
-
-
 def main() -> None:
     """Reads the flags, fine-tunes, evaluates and predicts."""
-    splits = _splits()
+    splits = command_line.splits()
     start = command_line.find_start()
     data_set = _data_set(start)
     _check_flags(data_set)
@@ -187,8 +182,7 @@ def main() -> None:
     writes = is_chief(strategy)
     if FLAGS.do_eval:
         metrics = inputs.evaluate(data["dev"], estimator)
-        if writes:
-            _write_metrics(metrics, estimator)
+        runs.write_metrics(estimator, FLAGS.output_dir, metrics)
     for split in data.get("test", []):
         kept = estimator.predict(
             inputs.evaluation_data(split), FLAGS.predict_batch_size
@@ -201,19 +195,6 @@ def main() -> None:
                 split.suffix,
                 _submission(split) if FLAGS.glue_submission else None,
             )
-
-
-def _splits() -> list[str]:
-    """The splits that are needed: evaluation while training needs one, too."""
-    wanted = {split for flag, split in SPLITS.items() if FLAGS[flag].value}
-    if not wanted:
-        raise InputError(
-            f"expected --{', --'.join(SPLITS)}, or several of them. Received: "
-            "none of them"
-        )
-    if FLAGS.do_train and command_line.selects():
-        wanted.add("dev")
-    return [split for split in SPLITS.values() if split in wanted]
 
 
 def _data_set(start: Start) -> DataSet:
@@ -385,13 +366,6 @@ def _submission(split: Split) -> str | None:
     folder = FLAGS.glue_submission_dir
     folder = folder or os.path.join(FLAGS.output_dir, "glue_submission")
     return split.submission and os.path.join(folder, split.submission)
-
-
-def _write_metrics(metrics: dict[str, float], estimator: Estimator) -> None:
-    path = os.path.join(FLAGS.output_dir, "eval_results")
-    write_results(f"{path}.txt", metrics)
-    seconds = {"train_seconds": estimator.train_seconds}
-    write_json(f"{path}.json", metrics | seconds)
 
 
 if __name__ == "__main__":

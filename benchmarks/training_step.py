@@ -24,7 +24,7 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training.estimator import should_compile
+from bert_tf.training.distribution import should_compile
 from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.step import TrainingStep
 

@@ -6,6 +6,7 @@ batch is planned ahead (`batching`); here the plan's rows are gathered.
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -92,13 +93,28 @@ def load(path: str, schema: Schema, vocab_size: int | None = None) -> Features:
     batches = pipeline.whole_file(
         path, schema, batch_size=_EXAMPLES_PER_PARSE, vocab_size=vocab_size
     )
+    with pipeline.input_errors([path]):
+        return in_memory(batches.as_numpy_iterator(), schema)
+
+
+def in_memory(
+    batches: Iterable[Mapping[str, np.ndarray]], schema: Schema
+) -> Features:
+    """Joins batches of examples that are padded to the schema's shapes.
+
+    Args:
+      batches: Dicts from the name of a feature to an array [b, *shape].
+      schema: Which features they are, `input_mask` among them.
+
+    Returns:
+      All examples, in their order.
+    """
     parts: dict[str, list[np.ndarray]] = {f.name: [] for f in schema}
     lengths = []
-    with pipeline.input_errors([path]):
-        for batch in batches.as_numpy_iterator():
-            lengths.append(_lengths(batch["input_mask"]))
-            for name, values in batch.items():
-                parts[name].append(_narrow(values))
+    for batch in batches:
+        lengths.append(_lengths(batch["input_mask"]))
+        for name, values in batch.items():
+            parts[name].append(_narrow(values))
     sequences = [feature for feature in schema if feature.is_sequence]
     return Features(
         # One after the other, so that only one is there twice. Parts of

@@ -36,6 +36,9 @@ _SETTINGS = (
     *("class_weights", "label_smoothing"),
     *("eval_steps", "save_best", "early_stopping_patience"),
 )
+# What a run may do, and the split of the data that it needs.
+_SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
+
 # What the trainings of a search differ in.
 _SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
 
@@ -283,6 +286,23 @@ def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
         output_folder.claim(folder, facts, settings)
 
 
+def splits() -> list[str]:
+    """The splits of the data that the run needs: "train", "dev", "test".
+
+    Raises:
+      InputError: There is nothing to do.
+    """
+    wanted = {split for flag, split in _SPLITS.items() if FLAGS[flag].value}
+    if not wanted:
+        raise InputError(
+            f"expected --{', --'.join(_SPLITS)}, or several of them. Received: "
+            "none of them"
+        )
+    if FLAGS.do_train and selects():
+        wanted.add("dev")  # Evaluation while training needs it, too.
+    return [split for split in _SPLITS.values() if split in wanted]
+
+
 def selects() -> bool:
     """Whether training needs a development set, to choose by it."""
     return bool(
@@ -347,7 +367,7 @@ def padding(strategy: Any) -> "Padding":
 
     from bert_tf.data.bucketing import Padding
     from bert_tf.flags import jit_compile
-    from bert_tf.training.estimator import should_compile
+    from bert_tf.training.distribution import should_compile
 
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     if FLAGS.padding == "longest" and is_tpu:

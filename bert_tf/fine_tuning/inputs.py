@@ -80,20 +80,11 @@ class Inputs:
         self, split: Split, config: TrainingConfig
     ) -> TrainingData:
         """What `Estimator.train` takes."""
-        return functools.partial(
-            bucketing.training_dataset,
-            split.features,
-            padding=self.padding,
-            global_batch_size=config.train_batch_size,
-            num_batches=config.num_train_steps,
-            seed=config.random_seed,
-        )
+        return training_data(split.features, self.padding, config)
 
     def evaluation_data(self, split: Split) -> EvaluationData:
         """What `Estimator.evaluate` and `predict` take."""
-        return functools.partial(
-            bucketing.evaluation_dataset, split.features, padding=self.padding
-        )
+        return evaluation_data(split.features, self.padding)
 
     def evaluate(
         self, splits: Iterable[Split], estimator: Estimator
@@ -106,3 +97,24 @@ class Inputs:
             metrics |= {f"{k}{split.suffix}": v for k, v in found.items()}
             metrics["global_step"] = step
         return metrics
+
+
+def training_data(
+    features: Features, padding: Padding, config: TrainingConfig
+) -> TrainingData:
+    """What `Estimator.train` takes: shuffled batches of one length each."""
+    return functools.partial(
+        bucketing.training_dataset,
+        features,
+        padding=padding,
+        global_batch_size=config.train_batch_size,
+        num_batches=config.num_train_steps,
+        seed=config.random_seed,
+    )
+
+
+def evaluation_data(features: Features, padding: Padding) -> EvaluationData:
+    """What `Estimator.evaluate` and `predict` take: each example once."""
+    return functools.partial(
+        bucketing.evaluation_dataset, features, padding=padding
+    )

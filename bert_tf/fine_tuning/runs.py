@@ -31,6 +31,7 @@ from bert_tf.training import best, trials
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import Estimator, TrainingData
 from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
+from bert_tf.training.results import write_json, write_results
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trials import Trial
 
@@ -370,3 +371,14 @@ def release(
     write_companions(folder, pretrained)
     estimator.export_weights(prefix)
     output_folder.settle(output_dir)
+
+
+def write_metrics(
+    estimator: Estimator, output_dir: str, metrics: Mapping[str, float]
+) -> None:
+    """Writes `eval_results.txt`, and `.json` with the time of training."""
+    if is_chief(estimator.strategy):
+        path = os.path.join(output_dir, "eval_results")
+        write_results(f"{path}.txt", metrics)
+        seconds = {"train_seconds": estimator.train_seconds}
+        write_json(f"{path}.json", {**metrics, **seconds})

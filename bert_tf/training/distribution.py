@@ -227,3 +227,17 @@ def _jobs(strategy: tf.distribute.Strategy) -> dict[str, list[str]]:
         return {}
     jobs = strategy.cluster_resolver.cluster_spec().as_dict()
     return {job: jobs[job] for job in _JOBS if job in jobs}
+
+
+def should_compile(strategy: tf.distribute.Strategy, wish: bool | None) -> bool:
+    """Whether XLA compiles the step; None as a wish takes what is faster.
+
+    On two CPU cores the step is 5 to 10 % faster without XLA in float32, and
+    twice as fast in bfloat16, which oneDNN multiplies and XLA does not. A TPU
+    always compiles, by itself.
+    """
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return False
+    if wish is not None:
+        return wish
+    return bool(tf.config.list_logical_devices("GPU"))

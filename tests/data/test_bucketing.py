@@ -44,6 +44,20 @@ def features(tmp_path_factory):
     return bucketing.load(write(path, BATCH), SCHEMA, vocab_size=131)
 
 
+def test_what_is_in_memory_equals_what_is_read(features):
+    parts = [
+        {name: values[rows] for name, values in BATCH.items()}
+        for rows in (slice(13), slice(13, 14), slice(14, None))
+    ]
+    made = bucketing.in_memory(parts, SCHEMA)
+    assert made.arrays.keys() == features.arrays.keys()
+    for name, values in features.arrays.items():
+        np.testing.assert_array_equal(made.arrays[name], values)
+    np.testing.assert_array_equal(made.lengths, features.lengths)
+    assert made.max_seq_length == features.max_seq_length
+    assert made.sequences == features.sequences
+
+
 def train(features, num_batches=37, **options):
     """The first batches of a training stream, as NumPy arrays."""
     options = {

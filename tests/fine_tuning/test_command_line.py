@@ -61,6 +61,27 @@ def test_who_needs_a_development_set(given, word, selects):
     assert command_line.selects() is selects
 
 
+@pytest.mark.parametrize(
+    ("words", "splits"),
+    [
+        (["--do_train"], ["train"]),
+        (["--do_predict", "--do_train"], ["train", "test"]),
+        (["--do_eval"], ["dev"]),
+        (["--do_train", "--num_seeds=2"], ["train", "dev"]),
+        (["--do_predict", "--num_seeds=2"], ["test"]),
+    ],
+)
+def test_the_splits_are_those_that_are_needed(given, words, splits):
+    given(*words)
+    assert command_line.splits() == splits
+
+
+def test_a_run_has_something_to_do(given):
+    given("--nodo_train")
+    with pytest.raises(InputError, match="--do_train, --do_eval, --do_predict"):
+        command_line.splits()
+
+
 def test_a_schedule_is_what_the_flags_say(given):
     given(
         "--num_train_epochs=2.5",

@@ -13,6 +13,7 @@ from bert_tf.training.distribution import (
     make_strategy,
     num_processes,
     number_of_workers,
+    should_compile,
 )
 
 TWO_WORKERS = {"worker": ["a:1", "b:2"]}
@@ -195,3 +196,10 @@ def test_one_of_several_processes_writes(monkeypatch, jobs, place, chief):
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", Strategy)
     assert num_processes(Strategy()) == 2
     assert is_chief(Strategy()) is chief
+
+
+def test_what_is_compiled():
+    strategy = tf.distribute.get_strategy()
+    assert should_compile(strategy, None) is False  # on a CPU
+    assert should_compile(strategy, True) is True
+    assert should_compile(strategy, False) is False

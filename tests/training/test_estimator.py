@@ -15,7 +15,7 @@ from bert_tf.errors import InputError
 from bert_tf.training import best, checkpoints
 from bert_tf.training import estimator as estimators
 from bert_tf.training.divergence import NonFiniteError
-from bert_tf.training.estimator import Estimator, should_compile
+from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
@@ -532,6 +532,17 @@ def test_predictions_are_those_of_every_example_in_order(estimator, count):
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-7)
 
 
+def test_predictions_come_batch_by_batch(estimator):
+    features = toy_task.examples(7)
+    stream = estimator.predict_batches(toy_task.evaluation_data(features), 2)
+    first = next(stream)
+    assert isinstance(first["example_index"], np.ndarray)
+    rest = [batch["example_index"] for batch in stream]
+    index = np.concatenate([first["example_index"], *rest])
+    assert len(rest) == 3
+    assert sorted(index[index >= 0]) == list(range(7))
+
+
 def test_metrics_are_those_of_all_examples(estimator):
     features = toy_task.examples(7)
     metrics = estimator.evaluate(toy_task.evaluation_data(features))
@@ -657,13 +668,6 @@ def test_evaluating_on_the_way_does_not_disturb(tmp_path, whole):
     assert [metrics["global_step"] for metrics in found] == [4, 8, 9]
     assert len({metrics["loss"] for metrics in found}) == 3
     assert_equal(read(tmp_path / "out"), whole)
-
-
-def test_what_is_compiled():
-    strategy = tf.distribute.get_strategy()
-    assert should_compile(strategy, None) is False  # on a CPU
-    assert should_compile(strategy, True) is True
-    assert should_compile(strategy, False) is False
 
 
 def graphs() -> int:
