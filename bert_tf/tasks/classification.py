@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,7 +17,7 @@ from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier
 from bert_tf.tasks import predictions as answers
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import FineTuningTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,7 @@ _PROBLEM_TYPES = {
 }
 
 
-class ClassificationTask(Task):
+class ClassificationTask(FineTuningTask):
     """What `run_classifier.py` trains; sections 4.1 and 4.3 of the paper.
 
     Args:
@@ -120,7 +121,6 @@ class ClassificationTask(Task):
 
     problems: tuple[str, ...] = ("single_label", "multi_label", "regression")
 
-    # The kind of its head, as checkpoints know it.
     head = "classifier"
 
     def __init__(
@@ -144,11 +144,16 @@ class ClassificationTask(Task):
                 f"expected a problem among {', '.join(self.problems)}. "
                 f"Received: {problem!r}"
             )
-        self.config = config
+        super().__init__(
+            config,
+            schema,
+            labels,
+            frozen_layers=frozen_layers,
+            gradient_checkpointing=gradient_checkpointing,
+            dropout=dropout,
+        )
         self.problem = problem
-        self.labels = tuple(labels)
         self.eval_batch_size = eval_batch_size
-        self._schema = schema
         self._objective = OBJECTIVES[problem]
         self._check_labels()
         self._positive_class = self._class_of(positive_label)
@@ -156,11 +161,6 @@ class ClassificationTask(Task):
         self._label_smoothing = label_smoothing
         self._class_weights = self._checked_weights(class_weights)
         self.metrics = self._checked_metrics(metrics)
-        self._model_options = {
-            "dropout": dropout,
-            "frozen_layers": frozen_layers,
-            "gradient_checkpointing": gradient_checkpointing,
-        }
 
     def _check_labels(self) -> None:
         fewest = self._objective.fewest_labels
@@ -224,10 +224,6 @@ class ClassificationTask(Task):
         return tuple(dict.fromkeys([*metrics, *objective.metrics]))
 
     @property
-    def schema(self) -> Schema:
-        return self._schema
-
-    @property
     def problem_type(self) -> str | None:
         """What checkpoints call the problem, if they do."""
         return _PROBLEM_TYPES.get(self.problem)
@@ -236,12 +232,8 @@ class ClassificationTask(Task):
     def loss_names(self) -> tuple[str, ...]:
         return ("label_loss",)
 
-    def build_model(self) -> keras.Model:
-        model = BertClassifier(
-            self.config, max(1, len(self.labels)), **self._model_options
-        )
-        model.build()
-        return model
+    def make_model(self, **options: Any) -> keras.Model:
+        return BertClassifier(self.config, max(1, len(self.labels)), **options)
 
     def loss_weights(self, features: Mapping) -> dict:
         label_ids = features["label_ids"]

@@ -1,5 +1,7 @@
 """The right ending among several: SWAG."""
 
+from typing import Any
+
 import keras
 
 from bert_tf.heads import BertMultipleChoice
@@ -16,7 +18,5 @@ class MultipleChoiceTask(ClassificationTask):
     problems = ("multiple_choice",)
     head = "choice"
 
-    def build_model(self) -> keras.Model:
-        model = BertMultipleChoice(self.config, **self._model_options)
-        model.build()
-        return model
+    def make_model(self, **options: Any) -> keras.Model:
+        return BertMultipleChoice(self.config, **options)

@@ -1,11 +1,13 @@
 """The contract between a kind of task and everything that serves it."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
+from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
 from bert_tf.modeling import checkpoint_variables
 
@@ -82,3 +84,55 @@ class Task(abc.ABC):
         Returns:
           Dict from the metric's name, the original's where it has one.
         """
+
+
+class FineTuningTask(Task):
+    """What all tasks share that put a new head on an encoder.
+
+    Args:
+      config: The model to train.
+      schema: Of its records.
+      labels: Their names, in the order of the logits, where it has labels.
+      frozen_layers: See `BertModel`.
+      gradient_checkpointing: See `BertModel`.
+      head_options: What else the model with its head takes by name.
+
+    Attributes:
+      head: The kind of its head, as checkpoints know it.
+      problem_type: What checkpoints call its problem, if they do.
+    """
+
+    head: str
+    problem_type: str | None = None
+
+    def __init__(
+        self,
+        config: BertConfig,
+        schema: Schema,
+        labels: Sequence[str] = (),
+        *,
+        frozen_layers: Sequence[str] = (),
+        gradient_checkpointing: bool = False,
+        **head_options: Any,
+    ):
+        self.config = config
+        self.labels = tuple(labels)
+        self._schema = schema
+        self._model_options = {
+            "frozen_layers": frozen_layers,
+            "gradient_checkpointing": gradient_checkpointing,
+            **head_options,
+        }
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    def build_model(self) -> keras.Model:
+        model = self.make_model(**self._model_options)
+        model.build()
+        return model
+
+    @abc.abstractmethod
+    def make_model(self, **options: Any) -> keras.Model:
+        """The model with its head, not built; `options` are its keywords."""

@@ -6,12 +6,14 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import FineTuningTask, Task
 
 
 def test_a_task_must_answer_every_question():
     with pytest.raises(TypeError, match="abstract"):
         Task()
+    with pytest.raises(TypeError, match="make_model"):
+        FineTuningTask(None, ())
 
 
 @pytest.mark.parametrize(
