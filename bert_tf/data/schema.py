@@ -112,6 +112,46 @@ def classification_schema(
     )
 
 
+def tagging_schema(max_seq_length: int) -> Schema:
+    """The features of a sentence whose words have labels.
+
+    `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
+    `max_seq_length`. `label_mask` is 1 at the first piece of each word and 0
+    elsewhere; `label_ids` is the number of the word's label there, 0 elsewhere.
+    """
+    sequence = (max_seq_length,), "int64", "max_seq_length"
+    return (
+        Feature("input_ids", *sequence),
+        Feature("input_mask", *sequence),
+        Feature("segment_ids", *sequence),
+        Feature("label_ids", *sequence),
+        Feature("label_mask", *sequence),
+    )
+
+
+def span_schema(max_seq_length: int) -> Schema:
+    """The features of a question with a window of its context.
+
+    `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
+    `max_seq_length`. `start_positions` and `end_positions` are the places of
+    the answer's first and last piece, both 0, the place of [CLS], where the
+    window does not hold it or it is not known. `is_impossible` is 1 where the
+    whole context does not hold it. They are the original's, from
+    `FeatureWriter` of `run_squad.py`, which leaves the last three out of
+    what is to be predicted.
+    """
+    sequence = (max_seq_length,), "int64", "max_seq_length"
+    return (
+        Feature("unique_ids", ()),
+        Feature("input_ids", *sequence),
+        Feature("input_mask", *sequence),
+        Feature("segment_ids", *sequence),
+        Feature("start_positions", ()),
+        Feature("end_positions", ()),
+        Feature("is_impossible", ()),
+    )
+
+
 def _label_feature(problem: str, num_labels: int) -> Feature:
     if problem == "regression":
         return Feature("label_ids", (), "float32")

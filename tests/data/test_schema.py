@@ -55,6 +55,29 @@ def test_labels_of_each_problem(problem, shape, dtype):
     )
 
 
+def test_tagging_schema_is_of_places_alone():
+    features = schema.tagging_schema(11)
+    names = ["input_ids", "input_mask", "segment_ids"]
+    assert [f.name for f in features] == [*names, "label_ids", "label_mask"]
+    assert {(f.shape, f.dtype) for f in features} == {((11,), "int64")}
+    assert all(f.is_sequence for f in features)
+
+
+def test_span_schema_is_the_originals():
+    features = schema.span_schema(11)
+    assert {f.name: f.shape for f in features} == {
+        "unique_ids": (),
+        "input_ids": (11,),
+        "input_mask": (11,),
+        "segment_ids": (11,),
+        "start_positions": (),
+        "end_positions": (),
+        "is_impossible": (),
+    }
+    assert {f.dtype for f in features} == {"int64"}
+    assert all(f.is_sequence == bool(f.shape) for f in features)
+
+
 def test_size_is_the_number_of_values():
     assert schema.Feature("scalar", ()).size == 1
     assert schema.Feature("choices", (3, 5)).size == 15

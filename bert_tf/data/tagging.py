@@ -1,0 +1,322 @@
+"""Sentences of labelled words to records of features.
+
+What is told of a word is told at its first piece (section 5.3 of the paper).
+A sentence that is too long goes on in the next row, from a whole word on. The
+first pieces of all rows are therefore all words in their order: `label_mask` is
+all it takes to come back from rows to sentences.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from bert_tf.data import cache, progress
+from bert_tf.data.conll import Sentence
+from bert_tf.data.schema import Schema, tagging_schema
+from bert_tf.errors import InputError
+from bert_tf.text.wordpiece import FullTokenizer, require_special_tokens
+
+OUTSIDE = "O"
+
+_SENTENCES_PER_PART = 1 << 12
+_NUM_SAMPLES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingEncoding:
+    """How sentences become features.
+
+    Attributes:
+      vocab: The tokens, in the order of their ids.
+      do_lower_case: Whether it is an uncased vocabulary.
+      strip_accents: Whether to drop accents; None does as `do_lower_case`.
+      max_seq_length: Places of a row, special tokens included.
+      labels: The tags, in the order of their numbers.
+    """
+
+    vocab: tuple[str, ...]
+    do_lower_case: bool
+    strip_accents: bool | None
+    max_seq_length: int
+    labels: tuple[str, ...]
+
+    @property
+    def schema(self) -> Schema:
+        """What the records hold."""
+        return tagging_schema(self.max_seq_length)
+
+
+class TaggingFeatures(NamedTuple):
+    """What becomes of some sentences.
+
+    Attributes:
+      batch: For each feature of the schema an array [n, S].
+      num_cut: Rows with a single word, too long for them: its last pieces are
+        not there.
+    """
+
+    batch: dict[str, np.ndarray]
+    num_cut: int
+
+
+class _Words(NamedTuple):
+    """The words of all sentences, W of them in P pieces.
+
+    Attributes:
+      pieces: int32 [P], word by word.
+      counts: How many are of each word, int [W]; at least 1 and at most as
+        many as a row takes.
+      num_cut: Words that had more.
+    """
+
+    pieces: np.ndarray
+    counts: np.ndarray
+    num_cut: int
+
+
+def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
+    """The labels that sentences need: "O", then B- and I- of each type.
+
+    Both are there even if a type has been seen in entities of one word alone.
+
+    Args:
+      sentences: They have tags.
+    """
+    tags = set(itertools.chain.from_iterable(s.tags or () for s in sentences))
+    types = {tag[1:] for tag in tags - {OUTSIDE}}
+    return OUTSIDE, *sorted(mark + kind for mark in "BI" for kind in types)
+
+
+def write_tagging_features(
+    path: str,
+    sentences: Sequence[Sentence],
+    encoding: TaggingEncoding,
+    *,
+    sources: Iterable[str] = (),
+    reading: Mapping[str, Any] | None = None,
+) -> bool:
+    """Writes the records of sentences, unless they are there already.
+
+    Args:
+      path: The TFRecord file; see `cache.write_records`.
+      sentences: What to write, in this order.
+      encoding: How.
+      sources: The files that the sentences came from.
+      reading: What else decided on them; whatever JSON can hold.
+
+    Returns:
+      Whether anything was written: False if the file was good already.
+
+    Raises:
+      InputError: A tag is not among the labels; a file cannot be written.
+    """
+    key = cache.key(encoding, map(content, sentences), sources, reading)
+    kept = cache.write_records(path, key, lambda: _parts(sentences, encoding))
+    logging.info(
+        "%s: %s sentences in %s rows of at most %d places; %s words were too "
+        "long for a row, and lost pieces",
+        path,
+        f"{len(sentences):,}",
+        f"{kept.num_records:,}",
+        encoding.max_seq_length,
+        f"{kept.num_cut:,}",
+    )
+    return kept.is_new
+
+
+def content(sentence: Sentence) -> bytes:
+    """What of a sentence shows in its records."""
+    return repr((sentence.words, sentence.tags)).encode()
+
+
+def make_tagging_features(
+    sentences: Sequence[Sentence], encoding: TaggingEncoding
+) -> TaggingFeatures:
+    """Tokenizes, splits and pads sentences.
+
+    Each row takes as many words as it has room for. A single word that has
+    more pieces than that keeps the first. One of no piece at all, a control
+    character for example, is `[UNK]`. Words without a tag have label 0.
+
+    Raises:
+      InputError: A tag is not among the labels; rows have no room for a word.
+    """
+    words = _encode_words(sentences, encoding)
+    first_pieces = np.cumsum(words.counts) - words.counts  # [W]
+    is_first = np.zeros_like(words.pieces)  # [P]
+    is_first[first_pieces] = 1
+    label_ids = np.zeros_like(words.pieces)  # [P]
+    label_ids[first_pieces] = _label_ids(sentences, encoding.labels)
+    lengths = _row_lengths(sentences, words.counts, _room(encoding))
+    vocab = _tokenizer(encoding).vocab
+    places = np.arange(encoding.max_seq_length)
+    # In [CLS] pieces [SEP], pieces fill the rows one after the other.
+    ends = lengths[:, np.newaxis] + 1
+    is_piece = (places > 0) & (places < ends)  # [n, S]
+    batch = {
+        feature.name: np.zeros(is_piece.shape, np.int32)
+        for feature in encoding.schema
+    }
+    batch["input_ids"][is_piece] = words.pieces
+    batch["input_ids"][:, 0] = vocab["[CLS]"]
+    batch["input_ids"][places == ends] = vocab["[SEP]"]
+    batch["input_mask"][places <= ends] = 1
+    batch["label_ids"][is_piece] = label_ids
+    batch["label_mask"][is_piece] = is_first
+    return TaggingFeatures(batch, words.num_cut)
+
+
+def word_tags(
+    label_ids: np.ndarray,
+    label_mask: np.ndarray,
+    sentences: Sequence[Sentence],
+    labels: Sequence[str],
+) -> list[tuple[str, ...]]:
+    """Labels of pieces to tags of words, as `make_tagging_features` has them.
+
+    Args:
+      label_ids: Numbers of labels, predicted ones for example, integers
+        [n, L] for any L that holds all words.
+      label_mask: The feature of that name, [n, L].
+      sentences: What the rows were made of.
+      labels: Their names.
+
+    Returns:
+      For each sentence a tag for each word.
+    """
+    numbers = label_ids[label_mask > 0].tolist()
+    lengths = [len(sentence.words) for sentence in sentences]
+    if len(numbers) != sum(lengths):
+        raise ValueError(
+            f"Expected labels of {sum(lengths)} words. Received: {len(numbers)}"
+        )
+    tags = (labels[number] for number in numbers)
+    return [tuple(itertools.islice(tags, length)) for length in lengths]
+
+
+# ---------------------------------------------------------------- the records
+
+
+def _parts(
+    sentences: Sequence[Sentence], encoding: TaggingEncoding
+) -> Iterator[cache.Part]:
+    """The pieces of the file, in order."""
+    _log_samples(sentences[:_NUM_SAMPLES], encoding)
+    pieces = [
+        sentences[start : start + _SENTENCES_PER_PART]
+        for start in range(0, len(sentences), _SENTENCES_PER_PART)
+    ]
+    for piece in progress.track(
+        pieces, len, "Tokenizing", "sentences", len(sentences)
+    ):
+        features = make_tagging_features(piece, encoding)
+        yield cache.make_part(encoding.schema, *features)
+
+
+def _log_samples(
+    sentences: Sequence[Sentence], encoding: TaggingEncoding
+) -> None:
+    """Shows rows as the original does, without the padding."""
+    batch = make_tagging_features(sentences, encoding).batch
+    names = np.array(encoding.labels)
+    for row in range(min(len(batch["input_ids"]), _NUM_SAMPLES)):
+        of_row = {name: values[row] for name, values in batch.items()}
+        ids = of_row["input_ids"][of_row["input_mask"] > 0].tolist()
+        labels = names[of_row["label_ids"][of_row["label_mask"] > 0]]
+        tokens = _tokenizer(encoding).convert_ids_to_tokens(ids)
+        logging.info("*** Example ***")
+        logging.info("tokens: %s", " ".join(tokens))
+        logging.info("input_ids: %s", " ".join(map(str, ids)))
+        logging.info("labels: %s", " ".join(labels))
+
+
+# --------------------------------------------------------------- the features
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(encoding: TaggingEncoding) -> FullTokenizer:
+    """Made once in each process.
+
+    Raises:
+      InputError: The vocabulary lacks a special token.
+    """
+    tokenizer = FullTokenizer(
+        encoding.vocab, encoding.do_lower_case, encoding.strip_accents
+    )
+    require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
+    return tokenizer
+
+
+def _room(encoding: TaggingEncoding) -> int:
+    """Pieces of a row, between [CLS] and [SEP]."""
+    room = encoding.max_seq_length - 2
+    if room < 1:
+        raise InputError(
+            "Expected max_seq_length to hold [CLS], a piece and [SEP]. "
+            f"Received: {encoding.max_seq_length}"
+        )
+    return room
+
+
+def _encode_words(
+    sentences: Iterable[Sentence], encoding: TaggingEncoding
+) -> _Words:
+    tokenizer, room = _tokenizer(encoding), _room(encoding)
+    unknown = [tokenizer.vocab[tokenizer.unk_token]]
+    words = [
+        tokenizer.encode(word) or unknown
+        for sentence in sentences
+        for word in sentence.words
+    ]
+    kept = [ids[:room] for ids in words]
+    return _Words(
+        np.fromiter(itertools.chain.from_iterable(kept), np.int32),
+        np.fromiter(map(len, kept), int, len(kept)),
+        sum(len(ids) > room for ids in words),
+    )
+
+
+def _label_ids(
+    sentences: Iterable[Sentence], labels: Sequence[str]
+) -> list[int]:
+    """The label of each word, [W]."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    label_ids = []
+    for sentence in sentences:
+        tags = sentence.tags or itertools.repeat(labels[0], len(sentence.words))
+        for word, tag in enumerate(tags):
+            if tag not in numbers:
+                raise InputError(
+                    f"Expected a tag among {', '.join(labels)}. Received: "
+                    f"{tag!r} at {sentence.where(word)}"
+                )
+            label_ids.append(numbers[tag])
+    return label_ids
+
+
+def _row_lengths(
+    sentences: Iterable[Sentence], counts: np.ndarray, room: int
+) -> np.ndarray:
+    """How many pieces each row takes, int [n].
+
+    Args:
+      sentences: Those of the words.
+      counts: The pieces of each word, at most `room`, [W].
+      room: The most that a row takes.
+    """
+    ends = np.cumsum(counts)
+    lengths = []
+    word, begin = 0, 0  # Of the row: its first word, and the pieces before it.
+    for sentence in sentences:
+        last = word + len(sentence.words)
+        while word < last:
+            fitting = int(np.searchsorted(ends, begin + room, side="right"))
+            word = min(fitting, last)
+            lengths.append(ends[word - 1] - begin)
+            begin = ends[word - 1]
+    return np.array(lengths, int)
