@@ -1,0 +1,278 @@
+"""From logits to answers as google-research/bert's run_squad.py does it.
+
+Written from the description of its behaviour, one small step after the other:
+words between white space, the text rebuilt from pieces and looked for in the
+words (`final_text`), sorted lists. It shares nothing with bert_tf but windows.
+
+`compare` answers questions in both ways from the same logits, for a test or a
+script that lists the differences:
+
+    windows = make_windows(questions, encoding, with_positions=False)
+    logits = ...  # start and end, [w, max_seq_length]
+    for question, rows in zip(questions, rows_of(questions, windows.windows)):
+        ours, original = compare(question, rows, windows, *logits, encoding)
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.tasks.span_answers import Found, Scores, find_answer
+from tests.text import tokenization_oracle
+
+WHITE_SPACE = " \t\r\n\u202f"
+
+
+class Crash(Exception):
+    """The original ends with a traceback here."""
+
+
+class Candidate(NamedTuple):
+    window: int
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+
+
+@functools.lru_cache(maxsize=1)
+def words_of(context):
+    """The words of a text and, for each character, the word it belongs to."""
+    words, word_of_character, inside = [], [], False
+    for character in context:
+        if character in WHITE_SPACE:
+            inside = False
+        elif inside:
+            words[-1] += character
+        else:
+            words.append(character)
+            inside = True
+        word_of_character.append(len(words) - 1)
+    return words, word_of_character
+
+
+def best_places(logits, count):
+    """The places of the highest logits; equal ones in their order."""
+    places = sorted(range(len(logits)), key=lambda i: logits[i], reverse=True)
+    return places[:count]
+
+
+def final_text(predicted, original, do_lower_case):
+    """Looks for normalised text in the words that it was made from."""
+    normal = " ".join(
+        tokenization_oracle.basic_tokenize(original, do_lower_case)
+    )
+    first = normal.find(predicted)
+    last = first + len(predicted) - 1
+    letters = [i for i, c in enumerate(original) if c != " "]
+    normal_letters = [i for i, c in enumerate(normal) if c != " "]
+    if first < 0 or len(letters) != len(normal_letters):
+        return original
+    if first not in normal_letters or last not in normal_letters:
+        return original
+    begin = letters[normal_letters.index(first)]
+    end = letters[normal_letters.index(last)]
+    return original[begin : end + 1]
+
+
+def text_of(candidate, window, pieces, context, do_lower_case):
+    """The text of a span that is not the null answer."""
+    words, word_of_character = words_of(context)
+    shown = pieces[candidate.start : candidate.end + 1]
+    predicted = " ".join(shown).replace(" ##", "").replace("##", "")
+    predicted = " ".join(predicted.split())
+    first, last = (
+        word_of_character[window.starts[place - window.first]]
+        for place in (candidate.start, candidate.end)
+    )
+    original = " ".join(words[first : last + 1])
+    return final_text(predicted, original, do_lower_case)
+
+
+def candidates_of(number, window, starts, ends, n_best_size, max_length):
+    """Every span of a window that may be an answer, in the order of ranks."""
+    pieces = range(window.first, window.first + len(window.starts))
+    found = []
+    for start in best_places(starts, n_best_size):
+        for end in best_places(ends, n_best_size):
+            if start not in pieces or end not in pieces:
+                continue
+            if not window.is_max_context[start - window.first]:
+                continue
+            if end < start or end - start + 1 > max_length:
+                continue
+            logits = float(starts[start]), float(ends[end])
+            found.append(Candidate(number, start, end, *logits))
+    return found
+
+
+def null_candidate(starts, ends):
+    """No answer, from the first window that says least for it."""
+    scores = [
+        float(s[0]) + float(e[0]) for s, e in zip(starts, ends, strict=True)
+    ]
+    window = scores.index(min(scores))
+    logits = float(starts[window][0]), float(ends[window][0])
+    return Candidate(window, 0, 0, *logits)
+
+
+def probabilities_of(scores):
+    weights = [math.exp(score - max(scores)) for score in scores]
+    return [weight / sum(weights) for weight in weights]
+
+
+def nbest_of(candidates, text_of_candidate, n_best_size):
+    """Logits by text, the best first, each text once."""
+    nbest = {}
+    for candidate in candidates:
+        if len(nbest) >= n_best_size:
+            break
+        text = text_of_candidate(candidate) if candidate.start > 0 else ""
+        nbest.setdefault(text, (candidate.start_logit, candidate.end_logit))
+    return nbest
+
+
+def entries_of(nbest):
+    """The rows of nbest_predictions.json."""
+    probabilities = probabilities_of([sum(x) for x in nbest.values()])
+    return [
+        {
+            "text": text,
+            "probability": probability,
+            "start_logit": start_logit,
+            "end_logit": end_logit,
+        }
+        for (text, (start_logit, end_logit)), probability in zip(
+            nbest.items(), probabilities, strict=True
+        )
+    ]
+
+
+def decide(entries, null, threshold):
+    """Whether there is no answer, for SQuAD 2.0."""
+    spans = [entry for entry in entries if entry["text"]]
+    if not spans:
+        raise Crash("AttributeError: no answer but the null answer")
+    best = spans[0]
+    null_score = null.start_logit + null.end_logit
+    odds = null_score - best["start_logit"] - best["end_logit"]
+    return Found("" if odds > threshold else best["text"], entries, odds)
+
+
+def original_answer(
+    context: str,
+    windows: Sequence,
+    pieces: Sequence[Sequence[str]],
+    starts: Sequence[Sequence[float]],
+    ends: Sequence[Sequence[float]],
+    do_lower_case: bool,
+    *,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    with_negative: bool = False,
+    null_score_diff_threshold: float = 0.0,
+) -> Found:
+    """What the original answers to one question.
+
+    Args:
+      context: The text.
+      windows: The windows of this question.
+      pieces: For each window the tokens of its sequence.
+      starts: For each window the logits of a start, all S of them.
+      ends: Likewise.
+      do_lower_case: Whether the vocabulary is an uncased one.
+      n_best_size: The original's flag, as the others are.
+      max_answer_length: Likewise.
+      with_negative: The flag version_2_with_negative.
+      null_score_diff_threshold: Likewise.
+
+    Raises:
+      Crash: The original does, too.
+    """
+    if with_negative and not windows:
+        raise Crash("IndexError: no window to take the null answer from")
+    candidates = []
+    for number, window in enumerate(windows):
+        logits = starts[number], ends[number]
+        candidates += candidates_of(
+            number, window, *logits, n_best_size, max_answer_length
+        )
+    if with_negative:
+        null = null_candidate(starts, ends)
+        candidates.append(null)
+    candidates.sort(key=lambda c: c.start_logit + c.end_logit, reverse=True)
+
+    def text_of_candidate(c):
+        shown = windows[c.window], pieces[c.window]
+        return text_of(c, *shown, context, do_lower_case)
+
+    nbest = nbest_of(candidates, text_of_candidate, n_best_size)
+    if with_negative:
+        nbest.setdefault("", (null.start_logit, null.end_logit))
+        return decide(entries_of(nbest), null, null_score_diff_threshold)
+    entries = entries_of(nbest or {"empty": (0.0, 0.0)})
+    return Found(entries[0]["text"], entries, None)
+
+
+def scores_of(starts, ends, n_best_size) -> Scores:
+    """What `find_answer` takes, from all logits of one window."""
+    starts, ends = np.asarray(starts), np.asarray(ends)
+    best_starts = np.array(best_places(starts, n_best_size), int)
+    best_ends = np.array(best_places(ends, n_best_size), int)
+    return Scores(
+        best_starts,
+        starts[best_starts],
+        best_ends,
+        ends[best_ends],
+        float(starts[0]),
+        float(ends[0]),
+    )
+
+
+def rows_of(questions, windows) -> list[list[int]]:
+    """Which windows each question has."""
+    rows: list[list[int]] = [[] for _ in questions]
+    for row, window in enumerate(windows):
+        rows[window.question].append(row)
+    return rows
+
+
+def compare(question, rows, windows, starts, ends, encoding, **options):
+    """Answers a question in both ways.
+
+    Args:
+      question: A `Question`.
+      rows: Which of the windows are its own.
+      windows: What `make_windows` gave.
+      starts: Logits of a start, floats [w, S].
+      ends: Likewise.
+      encoding: The `SpanEncoding` of the windows.
+      **options: Of both, such as `with_negative`.
+
+    Returns:
+      Two `Found`, ours and the original's; None for the latter if it crashes.
+    """
+    own = [windows.windows[row] for row in rows]
+    n_best_size = options.get("n_best_size", 20)
+    scores = [scores_of(starts[row], ends[row], n_best_size) for row in rows]
+    ours = find_answer(question, own, scores, **options)
+    pieces = [
+        [encoding.vocab[index] for index in windows.batch["input_ids"][row]]
+        for row in rows
+    ]
+    try:
+        original = original_answer(
+            question.context,
+            own,
+            pieces,
+            [starts[row] for row in rows],
+            [ends[row] for row in rows],
+            encoding.do_lower_case,
+            **options,
+        )
+    except Crash:
+        original = None
+    return ours, original

@@ -1,0 +1,445 @@
+"""From logits to answers: by hand, and as the original where it is right."""
+
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+
+from bert_tf.data.questions import Question
+from bert_tf.data.windows import SpanEncoding, Window, make_windows
+from bert_tf.errors import InputError
+from bert_tf.tasks.span_answers import (
+    ODDS_WITHOUT_SPAN,
+    Scores,
+    find_answer,
+)
+from tests import original_span_answers as slow
+
+FIRST = 4  # [CLS], two pieces of a question, [SEP].
+CONTEXT = "The U.S.\nhas 50 states."
+
+
+def question_of(context):
+    return Question("q1", "what is", context)
+
+
+def window_of(context, pattern=r"\w+|[^\w\s]", is_max_context=True):
+    """A window of the whole context, one piece a match."""
+    spans = [match.span() for match in re.finditer(pattern, context)]
+    starts, ends = np.array(spans, np.int32).reshape(-1, 2).T
+    return Window(0, FIRST, starts, ends, np.full(len(starts), is_max_context))
+
+
+def scores_of(starts, ends, null=(0.0, 0.0)):
+    """From {place: logit} in the order of rank."""
+    return Scores(
+        np.array([*starts], np.int32),
+        np.array([*starts.values()], np.float32),
+        np.array([*ends], np.int32),
+        np.array([*ends.values()], np.float32),
+        *null,
+    )
+
+
+def answer(context, starts, ends, null=(0.0, 0.0), window=None, **options):
+    return find_answer(
+        question_of(context),
+        [window or window_of(context)],
+        [scores_of(starts, ends, null)],
+        **options,
+    )
+
+
+def texts(found):
+    return [entry["text"] for entry in found.nbest]
+
+
+# ------------------------------------------------------------------ the text
+
+
+def test_an_answer_is_a_slice_of_the_context():
+    """ "U.S." over four pieces, with a line break and a number behind it."""
+    found = answer(CONTEXT, {5: 3.0}, {10: 2.0})
+    assert found.text == "U.S.\nhas 50" == CONTEXT[4:15]
+    assert found.nbest == [
+        {
+            "text": "U.S.\nhas 50",
+            "probability": 1.0,
+            "start_logit": 3.0,
+            "end_logit": 2.0,
+        }
+    ]
+    assert found.null_odds is None
+
+
+@pytest.mark.parametrize(
+    ("context", "pattern", "first", "last", "text"),
+    [
+        ("我爱北京天安门。", ".", 2, 6, "北京天安门"),
+        ("ประเทศไทยสวย", ".{1,3}", 0, 2, "ประเทศไทย"),
+        ("عاصمة مصر هي القاهرة.", r"\w{1,3}|\.", 4, 6, "القاهرة"),
+        ("die Cafe\u0301s hier", r"[\w\u0301]+", 1, 1, "Cafe\u0301s"),
+        ("x 🤗🤗 y", r"\S", 1, 2, "🤗🤗"),
+    ],
+)
+def test_no_script_needs_spaces(context, pattern, first, last, text):
+    window = window_of(context, pattern)
+    found = answer(
+        context, {FIRST + first: 1.0}, {FIRST + last: 1.0}, window=window
+    )
+    assert found.text == text
+
+
+# ------------------------------------------------------------ what is allowed
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends"),
+    [
+        ({0: 9.0}, {5: 9.0}),  # [CLS]
+        ({3: 9.0}, {5: 9.0}),  # before the context
+        ({5: 9.0}, {3: 9.0}),
+        ({5: 9.0}, {13: 9.0}),  # behind it
+        ({13: 9.0}, {13: 9.0}),
+        ({6: 9.0}, {5: 9.0}),  # ends before it starts
+        ({4: 9.0}, {9: 9.0}),  # six pieces
+        ({-1: -np.inf}, {5: 9.0}),  # a filler
+        ({}, {}),
+    ],
+)
+def test_other_spans_are_no_answer(starts, ends):
+    options = {"max_answer_length": 5}
+    found = answer(CONTEXT, starts, ends, **options)
+    assert (found.text, found.null_odds) == ("", None)
+    nothing = {"text": "", "probability": 1.0}
+    assert found.nbest == [nothing | {"start_logit": 0.0, "end_logit": 0.0}]
+    better = answer(CONTEXT, starts | {4: 0.0}, ends | {8: 0.0}, **options)
+    assert "The U.S." in texts(better)
+
+
+def test_a_start_has_its_best_context_and_an_end_need_not():
+    window = window_of(CONTEXT)
+    window.is_max_context[1:] = False
+    found = answer(CONTEXT, {5: 9.0, 4: 1.0}, {5: 9.0, 4: 0.0}, window=window)
+    assert texts(found) == ["The U", "The"]
+
+
+def test_a_span_of_the_longest_length_is_allowed():
+    for length, count in ((4, 0), (5, 1), (6, 1)):
+        found = answer(CONTEXT, {4: 1.0}, {8: 1.0}, max_answer_length=length)
+        assert len([text for text in texts(found) if text]) == count
+
+
+def test_pieces_of_sorted_marks_are_no_empty_answer():
+    """A later piece can be an earlier character: NFD sorts some marks."""
+    window = Window(
+        0, FIRST, np.array([0, 2, 1]), np.array([1, 3, 2]), np.full(3, True)
+    )
+    found = answer("abc", {5: 9.0, 4: 0.0}, {6: 9.0}, window=window)
+    assert texts(found) == ["ab"]
+
+
+# ------------------------------------------------------------------ the order
+
+
+def test_of_equal_scores_the_earlier_window_and_the_higher_start_come_first():
+    context = "a b c d"
+    scores = [
+        scores_of({6: 2.0, 4: 1.0}, {7: 2.0, 6: 1.0}),
+        scores_of({5: 4.0}, {5: 0.0}),
+    ]
+    windows = [window_of(context)] * 2
+    found = find_answer(question_of(context), windows, scores)
+    assert texts(found) == ["c d", "b", "c", "a b c d", "a b c"]
+    scores.reverse()
+    found = find_answer(question_of(context), windows, scores)
+    assert texts(found) == ["b", "c d", "c", "a b c d", "a b c"]
+
+
+def test_of_equal_texts_the_first_stays():
+    found = answer("x y x", {4: 1.0, 6: 2.0}, {4: 1.0, 6: 2.0})
+    assert texts(found) == ["x", "x y x"]
+    assert found.nbest[0]["start_logit"] == found.nbest[0]["end_logit"] == 2
+
+
+def test_the_list_has_its_size_and_adds_up_to_one():
+    places = {FIRST + i: 3.0 - 0.25 * i for i in range(8)}
+    for size in (1, 3, 20):
+        found = answer(CONTEXT, places, places, n_best_size=size)
+        scores = [x["start_logit"] + x["end_logit"] for x in found.nbest]
+        assert len(scores) == {1: 1, 3: 3}.get(size, 20)
+        assert scores == sorted(scores, reverse=True)
+        assert len(set(texts(found))) == len(scores)
+        weights = np.exp(scores) / np.sum(np.exp(scores))
+        given = [x["probability"] for x in found.nbest]
+        np.testing.assert_allclose(given, weights)
+
+
+def test_no_more_starts_and_ends_than_asked_for_are_looked_at():
+    found = answer(CONTEXT, {1: 3.0, 4: 2.0}, {4: 1.0}, n_best_size=1)
+    assert found.text == ""
+    found = answer(CONTEXT, {1: 3.0, 4: 2.0}, {4: 1.0}, n_best_size=2)
+    assert found.text == "The"
+
+
+def test_logits_far_apart_have_probabilities():
+    found = answer("a b", {4: 1e30, 5: -1e30}, {5: 1e30, 4: -1e30})
+    assert [x["probability"] for x in found.nbest] == [1.0, 0.0, 0.0]
+
+
+# ------------------------------------------------------------------ no answer
+
+
+@pytest.mark.parametrize(
+    ("threshold", "text"), [(0.0, "The"), (-0.75, "The"), (-0.8125, "")]
+)
+def test_the_answer_is_null_only_above_the_threshold(threshold, text):
+    found = answer(
+        CONTEXT,
+        {4: 1.0},
+        {4: 1.5},
+        (1.0, 0.75),
+        with_negative=True,
+        null_score_diff_threshold=threshold,
+    )
+    assert (found.text, found.null_odds) == (text, -0.75)
+    assert texts(found) == ["The", ""]
+
+
+@pytest.mark.parametrize(
+    ("null", "size", "expected"),
+    [
+        ((9.0, 9.0), 2, ["", "The"]),
+        # As good as "The": behind it, as the original's stable sort has it.
+        ((2.0, 2.0), 2, ["The", ""]),
+        ((0.0, 3.0), 3, ["The", "The U", ""]),
+        # Worse than the whole list: one more.
+        ((-9.0, 0.0), 2, ["The", "The U", ""]),
+    ],
+)
+def test_null_is_one_of_the_list(null, size, expected):
+    found = answer(
+        "The U S",
+        {4: 2.0},
+        {4: 2.0, 5: 1.0},
+        null,
+        n_best_size=size,
+        with_negative=True,
+    )
+    assert texts(found) == expected
+    entry = found.nbest[expected.index("")]
+    assert (entry["start_logit"], entry["end_logit"]) == null
+
+
+def test_null_alone_on_the_list_still_has_odds():
+    """Where a list of one has room for nothing else, the original crashes."""
+    options = {"n_best_size": 1, "with_negative": True}
+    found = answer("x", {4: 2.0}, {4: 2.0}, (9.0, 0.0), **options)
+    assert (found.text, texts(found), found.null_odds) == ("", [""], 5.0)
+    options["null_score_diff_threshold"] = 5.0
+    found = answer("x", {4: 2.0}, {4: 2.0}, (9.0, 0.0), **options)
+    assert (found.text, texts(found)) == ("x", [""])
+
+
+def test_the_null_score_is_the_smallest_of_the_windows():
+    spans = {4: 1.0}, {4: 1.0}
+    nulls = [(5.0, 1.0), (1.0, 2.0), (2.0, 1.0), (9.0, 9.0)]
+    found = find_answer(
+        question_of(CONTEXT),
+        [window_of(CONTEXT)] * 4,
+        [scores_of(*spans, null) for null in nulls],
+        with_negative=True,
+    )
+    assert found.null_odds == 1.0
+    # Of equal ones the first.
+    assert found.nbest[0] == {
+        "text": "",
+        "probability": pytest.approx(np.e / (1 + np.e)),
+        "start_logit": 1.0,
+        "end_logit": 2.0,
+    }
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e9])
+def test_without_a_span_there_is_no_answer(threshold):
+    """The original crashes in both cases."""
+    options = {"with_negative": True, "null_score_diff_threshold": threshold}
+    spanless = answer(CONTEXT, {0: 9.0}, {0: 9.0}, (2.5, -1.0), **options)
+    blank = find_answer(question_of(" \n"), [], [], **options)
+    for found, logits in ((spanless, (2.5, -1.0)), (blank, (0.0, 0.0))):
+        assert found.text == ""
+        assert found.null_odds == ODDS_WITHOUT_SPAN
+        assert texts(found) == [""]
+        [entry] = found.nbest
+        assert (entry["start_logit"], entry["end_logit"]) == logits
+    json.dumps([spanless.null_odds, blank.nbest], allow_nan=False)
+
+
+def test_a_blank_context_without_negatives_has_an_empty_answer():
+    """Where the original says "empty"."""
+    found = find_answer(question_of(""), [], [])
+    assert (found.text, texts(found), found.null_odds) == ("", [""], None)
+
+
+# ------------------------------------------------------------------ bad logits
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["start", "end", "null"])
+def test_logits_that_are_no_numbers_are_an_error(bad, where):
+    starts, ends = {4: 1.0, -1: -np.inf}, {4: 1.0, -1: -np.inf}
+    null = (bad, 0.0) if where == "null" else (0.0, 0.0)
+    if where == "start":
+        starts[5] = bad
+    if where == "end":
+        ends[5] = bad
+    with pytest.raises(InputError, match=f"{bad} for question 'q1'"):
+        answer(CONTEXT, starts, ends, null)
+
+
+def test_a_nan_without_a_place_is_an_error_as_well():
+    with pytest.raises(InputError, match="nan"):
+        answer(CONTEXT, {-1: np.nan}, {4: 1.0})
+
+
+def test_windows_and_scores_are_as_many():
+    with pytest.raises(ValueError, match="zip"):
+        find_answer(question_of(CONTEXT), [window_of(CONTEXT)], [])
+
+
+# -------------------------------------------------------- beside the original
+
+
+def random_windows(rng, whole):
+    """Parts of a window that overlap or leave something out."""
+    step, longest = rng.randint(1, 5), rng.randint(3, 9)
+    for begin in range(0, len(whole.starts), step):
+        shown = slice(begin, begin + longest)
+        is_max_context = np.array([rng.random() < 0.7 for _ in range(longest)])
+        starts, ends = whole.starts[shown], whole.ends[shown]
+        yield Window(0, FIRST, starts, ends, is_max_context[: len(starts)])
+
+
+def random_logits(rng, window):
+    """Of start and end, with many ties; some padding."""
+    size = FIRST + len(window.starts) + 1 + rng.randint(0, 3)
+    logits = [[rng.randint(-6, 6) / 4 for _ in range(size)] for _ in range(2)]
+    return np.array(logits, np.float32)
+
+
+def random_case(rng):
+    context = " ".join(rng.choices("abcde", k=rng.randint(3, 13)))
+    windows = list(random_windows(rng, window_of(context)))
+    logits = [random_logits(rng, window) for window in windows]
+    options = {
+        "n_best_size": rng.choice([1, 2, 5, 20]),
+        "max_answer_length": rng.choice([1, 3, 30]),
+        "with_negative": rng.random() < 0.5,
+        "null_score_diff_threshold": rng.choice([-4.0, -2.0, 0.0, 0.5]),
+    }
+    return context, windows, logits, options
+
+
+def both_ways(case):
+    context, windows, logits, options = case
+    size = options["n_best_size"]
+    scores = [slow.scores_of(*pair, size) for pair in logits]
+    ours = find_answer(question_of(context), windows, scores, **options)
+    pieces = [
+        ["[CLS]", "what", "is", "[SEP]"]
+        + [context[a] for a in window.starts]
+        + ["[SEP]"]
+        for window in windows
+    ]
+    try:
+        starts, ends = zip(*logits, strict=True)
+        original = slow.original_answer(
+            context, windows, pieces, starts, ends, True, **options
+        )
+    except slow.Crash:
+        original = None
+    return ours, original
+
+
+def assert_equal(ours, original):
+    assert ours.text == original.text
+    assert texts(ours) == texts(original)
+    for entry, expected in zip(ours.nbest, original.nbest, strict=True):
+        assert list(entry) == list(expected)
+        assert entry == expected | {
+            "probability": pytest.approx(expected["probability"], rel=1e-12)
+        }
+    assert ours.null_odds == original.null_odds
+
+
+def test_plain_words_are_answered_as_by_the_original():
+    """Where one word is one piece, its guesswork and the slice are the same."""
+    rng = random.Random(3)
+    kinds = {"crash": 0, "empty": 0, "span": 0, "null": 0}
+    for _ in range(500):
+        case = random_case(rng)
+        ours, original = both_ways(case)
+        if original is None:
+            kinds["crash"] += 1
+            assert ours.nbest[0]["text"] == ""
+        elif original.text == "empty":
+            kinds["empty"] += 1
+            assert (ours.text, texts(ours)) == ("", [""])
+        else:
+            kinds["span" if original.text else "null"] += 1
+            assert_equal(ours, original)
+    assert min(kinds.values()) > 20, kinds
+
+
+VOCAB = (
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "steve", "smith", "'", "s", "cafe"),
+    *("was", "there", ",", "in", "u", ".", "##s", "book", "东", "京"),
+)
+
+
+@pytest.mark.parametrize(
+    ("context", "first", "last", "text", "originals"),
+    [
+        # Both cut a word where its pieces say so.
+        ("Steve Smith's book", 0, 1, "Steve Smith", "Steve Smith"),
+        ("was Café's there", 1, 1, "Café", "Café"),
+        ("in 东京 there", 1, 2, "东京", "东京"),
+        # White space is the context's, not one space.
+        ("Steve  Smith", 0, 1, "Steve  Smith", "Steve Smith"),
+        # A letter more or less by normalisation, and it gives up.
+        ("Cafe\u0301's", 0, 0, "Cafe\u0301", "Cafe\u0301's"),
+        ("(Steve\u00ad,", 1, 1, "Steve", "(Steve\u00ad,"),
+        # An unknown piece is nowhere to be found.
+        ("in “Łódź”,", 2, 2, "Łódź", "“Łódź”,"),
+        # Found too early: the first "s" of the words is not the one meant.
+        ("Smith's", 2, 2, "s", "S"),
+    ],
+)
+def test_the_slice_beside_the_originals_guess(
+    context, first, last, text, originals
+):
+    encoding = SpanEncoding(VOCAB, True, None, 32, max_query_length=4)
+    question = Question("q1", "was", context)
+    windows = make_windows([question], encoding, with_positions=False)
+    starts = np.zeros((1, 32), np.float32)
+    ends = np.zeros((1, 32), np.float32)
+    starts[0, windows.windows[0].first + first] = 5
+    ends[0, windows.windows[0].first + last] = 5
+    [rows] = slow.rows_of([question], windows.windows)
+    ours, original = slow.compare(
+        question, rows, windows, starts, ends, encoding, n_best_size=1
+    )
+    assert (ours.text, original.text) == (text, originals)
+
+
+def test_compare_tells_where_the_original_crashes():
+    encoding = SpanEncoding(VOCAB, True, None, 32, max_query_length=4)
+    question = Question("q1", "was", " ")
+    windows = make_windows([question], encoding, with_positions=False)
+    logits = np.zeros((0, 32), np.float32)
+    ours, original = slow.compare(
+        question, [], windows, logits, logits, encoding, with_negative=True
+    )
+    assert (ours.text, original) == ("", None)
