@@ -92,6 +92,28 @@ def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
     return OUTSIDE, *sorted(mark + kind for mark in "BI" for kind in types)
 
 
+def label_numbers(
+    sentences: Iterable[Sentence], labels: Sequence[str]
+) -> list[int]:
+    """The label of each word, [W]; 0 for those without a tag.
+
+    Raises:
+      InputError: A tag is not among the labels.
+    """
+    numbers = {label: number for number, label in enumerate(labels)}
+    found = []
+    for sentence in sentences:
+        tags = sentence.tags or itertools.repeat(labels[0], len(sentence.words))
+        for word, tag in enumerate(tags):
+            if tag not in numbers:
+                raise InputError(
+                    f"Expected a tag among {', '.join(labels)}. Received: "
+                    f"{tag!r} at {sentence.where(word)}"
+                )
+            found.append(numbers[tag])
+    return found
+
+
 def write_tagging_features(
     path: str,
     sentences: Sequence[Sentence],
@@ -151,7 +173,7 @@ def make_tagging_features(
     is_first = np.zeros_like(words.pieces)  # [P]
     is_first[first_pieces] = 1
     label_ids = np.zeros_like(words.pieces)  # [P]
-    label_ids[first_pieces] = _label_ids(sentences, encoding.labels)
+    label_ids[first_pieces] = label_numbers(sentences, encoding.labels)
     lengths = _row_lengths(sentences, words.counts, _room(encoding))
     vocab = _tokenizer(encoding).vocab
     places = np.arange(encoding.max_seq_length)
@@ -279,24 +301,6 @@ def _encode_words(
         np.fromiter(map(len, kept), int, len(kept)),
         sum(len(ids) > room for ids in words),
     )
-
-
-def _label_ids(
-    sentences: Iterable[Sentence], labels: Sequence[str]
-) -> list[int]:
-    """The label of each word, [W]."""
-    numbers = {label: number for number, label in enumerate(labels)}
-    label_ids = []
-    for sentence in sentences:
-        tags = sentence.tags or itertools.repeat(labels[0], len(sentence.words))
-        for word, tag in enumerate(tags):
-            if tag not in numbers:
-                raise InputError(
-                    f"Expected a tag among {', '.join(labels)}. Received: "
-                    f"{tag!r} at {sentence.where(word)}"
-                )
-            label_ids.append(numbers[tag])
-    return label_ids
 
 
 def _row_lengths(

@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from bert_tf.data import records, tagging
+from bert_tf.data import records, tagged_sentences
 from bert_tf.data.conll import Sentence, read_conll
-from bert_tf.data.tagging import (
+from bert_tf.data.tagged_sentences import (
     TaggingEncoding,
     labels_of,
     make_tagging_features,
@@ -149,7 +149,9 @@ def random_sentences(seed, count=97):
 
 def row_by_row(sentences, encoding):
     """The rows of sentences, one word after the other."""
-    tokenizer = tagging.FullTokenizer(encoding.vocab, encoding.do_lower_case)
+    tokenizer = tagged_sentences.FullTokenizer(
+        encoding.vocab, encoding.do_lower_case
+    )
     room, found = encoding.max_seq_length - 2, []
     for each in sentences:
         row = []
@@ -266,7 +268,7 @@ def test_parts_are_one_file(tmp_path, monkeypatch):
     path, other = (str(tmp_path / name) for name in "ab")
     sentences = random_sentences(seed=2)
     write_tagging_features(path, sentences, ENCODING)
-    monkeypatch.setattr(tagging, "_SENTENCES_PER_PART", 11)
+    monkeypatch.setattr(tagged_sentences, "_SENTENCES_PER_PART", 11)
     write_tagging_features(other, sentences, ENCODING)
     with open(path, "rb") as one, open(other, "rb") as two:
         assert one.read() == two.read()
