@@ -77,13 +77,14 @@ def classifier():
     )
 
 
-def write_model(folder, **changes):
+def write_model(folder, words=sentence_files.VOCAB, **changes):
     """A configuration and a vocabulary; gives the flags that name them."""
     folder.mkdir(parents=True, exist_ok=True)
     config, vocab = folder / "config.json", folder / "words.txt"
-    config.write_text(json.dumps({**CONFIG, **changes}), encoding="utf-8")
-    words = "".join(f"{word}\n" for word in sentence_files.VOCAB)
-    vocab.write_text(words, encoding="utf-8")
+    settings = {**CONFIG, "vocab_size": len(words), **changes}
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    lines = "".join(f"{word}\n" for word in words)
+    vocab.write_text(lines, encoding="utf-8")
     return {"bert_config_file": config, "vocab_file": vocab}
 
 

@@ -34,6 +34,7 @@ _SETTINGS = (
     *("weight_decay_rate", "max_grad_norm"),
     *("num_frozen_layers", "layer_rate_decay"),
     *("class_weights", "label_smoothing"),
+    *("doc_stride", "max_query_length"),
     *("eval_steps", "save_best", "early_stopping_patience"),
 )
 # What a run may do, and the split of the data that it needs.
@@ -43,8 +44,12 @@ _SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
 _SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
 
 
-def define_flags() -> None:
-    """Defines what the fine-tuning scripts share, apart from their data."""
+def define_flags(max_seq_length: int = 128) -> None:
+    """Defines what the fine-tuning scripts share, apart from their data.
+
+    Args:
+      max_seq_length: The default of that flag.
+    """
     _define_start_flags()
     flags.DEFINE_string("output_dir", None, "Folder of all that is written.")
     flags.DEFINE_bool(
@@ -54,7 +59,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer(
         "max_seq_length",
-        128,
+        max_seq_length,
         "Most pieces of an example, [CLS] and [SEP] included; longer ones are "
         "cut, shorter ones padded.",
         lower_bound=3,

@@ -95,9 +95,9 @@ class SpanTask(FineTuningTask):
           places of the sequence, those with the highest logits first and equal
           ones in their order; `start_logits` and `end_logits`, float32, their
           logits. Where a window has fewer, -1 and -inf follow, so that the
-          shape is the same for any S. `null_scores`, float32 [b]: of no answer,
-          the logits of place 0. `loss`, float32 [b], if the positions are
-          known.
+          shape is the same for any S. `null_start_logits` and
+          `null_end_logits`, float32 [b]: of no answer, those of place 0.
+          `loss`, float32 [b], if the positions are known.
         """
         starts, ends = outputs["start_logits"], outputs["end_logits"]
         mask = features["input_mask"]
@@ -108,7 +108,8 @@ class SpanTask(FineTuningTask):
             "start_logits": start_logits,
             "end_places": end_places,
             "end_logits": end_logits,
-            "null_scores": starts[:, 0] + ends[:, 0],
+            "null_start_logits": starts[:, 0],
+            "null_end_logits": ends[:, 0],
         }
         if "start_positions" in features:
             kept["loss"] = _loss(features, outputs)

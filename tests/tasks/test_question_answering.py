@@ -157,13 +157,12 @@ def test_a_compiled_graph_of_any_length_gives_the_same():
             np.testing.assert_allclose(value, eagerly[name], rtol=1e-6)
 
 
-def test_null_scores_are_those_of_the_first_place():
+def test_null_logits_are_those_of_the_first_place():
     outputs = logits()
     kept = as_arrays(make().predictions(windows(LENGTHS), outputs))
-    np.testing.assert_array_equal(
-        kept["null_scores"],
-        outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0],
-    )
+    for name in ("start_logits", "end_logits"):
+        first = outputs[name][:, 0]
+        np.testing.assert_array_equal(kept[f"null_{name}"], first)
 
 
 def test_windows_without_answers_have_no_loss():
@@ -171,7 +170,7 @@ def test_windows_without_answers_have_no_loss():
     del features["start_positions"], features["end_positions"]
     assert set(make().predictions(features, logits())) == {
         *("start_places", "start_logits", "end_places", "end_logits"),
-        "null_scores",
+        *("null_start_logits", "null_end_logits"),
     }
 
 

@@ -1,0 +1,276 @@
+"""Fine-tunes BERT to answer questions from a text: SQuAD 1.1, 2.0, KorQuAD.
+
+    python run_squad.py \\
+        --train_file=squad/train-v1.1.json \\
+        --predict_file=squad/dev-v1.1.json \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --output_dir=/tmp/squad_output \\
+        --do_train --do_predict --do_eval \\
+        --train_batch_size=12 --learning_rate=3e-5 --num_train_epochs=2 \\
+        --max_seq_length=384 --doc_stride=128
+
+The configuration, the vocabulary and the casing are the checkpoint's own, or
+those that --bert_config_file, --vocab_file and --do_lower_case name. For SQuAD
+2.0, whose questions may have no answer, add --version_2_with_negative; for
+KorQuAD, --scorer=korquad.
+
+--do_predict writes `predictions.json`, `nbest_predictions.json` and, for 2.0,
+`null_odds.json`; --do_eval scores --predict_file by the official definition and
+writes `eval_results.txt` and `.json`. `release/` holds the fine-tuned model,
+which --init_checkpoint takes. The same command given again goes on where it
+was stopped. Source: `run_squad.py` of google-research/bert; sections 4.2 and
+4.3 of the paper.
+"""
+
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from absl import flags
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import flags as bert_flags
+from bert_tf.config import BertConfig
+from bert_tf.data import bucketing, cache
+from bert_tf.data.bucketing import Features, Padding
+from bert_tf.data.questions import Question
+from bert_tf.data.window_records import content, write_windows
+from bert_tf.data.windows import SpanEncoding
+from bert_tf.errors import InputError
+from bert_tf.fine_tuning import command_line, output_folder, runs
+from bert_tf.fine_tuning.inputs import evaluation_data, training_data
+from bert_tf.fine_tuning.start import Start
+from bert_tf.tasks import answering
+from bert_tf.tasks.answering import Answered, AnswerRules
+from bert_tf.tasks.question_answering import SpanTask
+from bert_tf.tasks.squad import read_questions
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator, batch_per_replica
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("train_file", None, "SQuAD's JSON to train on.")
+flags.DEFINE_string("predict_file", None, "SQuAD's JSON to answer.")
+flags.DEFINE_integer(
+    "doc_stride",
+    128,
+    "Pieces from the start of a window to the start of the next.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "max_query_length",
+    64,
+    "Most pieces of a question; longer ones are cut.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "n_best_size",
+    20,
+    "Starts and ends of a window that are looked at, and answers in "
+    "nbest_predictions.json.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "max_answer_length", 30, "Most pieces of an answer.", lower_bound=1
+)
+flags.DEFINE_bool(
+    "version_2_with_negative",
+    False,
+    "Whether questions may have no answer, as those of SQuAD 2.0.",
+)
+flags.DEFINE_float(
+    "null_score_diff_threshold",
+    0.0,
+    "2.0: there is no answer if its score is higher than that of the best "
+    "span by more than this; eval_best_f1_thresh is the one to take.",
+)
+flags.DEFINE_enum(
+    "scorer",
+    "squad",
+    ["squad", "korquad"],
+    "Whose official scores --do_eval gives: SQuAD's, of words, or KorQuAD's, "
+    "of characters.",
+)
+flags.DEFINE_bool(
+    "strict",
+    False,
+    "Whether a question that cannot be trained on is an error; else it is left "
+    "out and counted.",
+)
+flags.DEFINE_bool(
+    "verbose_logging",
+    False,
+    "Has no effect: the original's warned of answers that it could not find "
+    "in their text, and here they are never searched for.",
+)
+bert_flags.define_training_flags()
+command_line.define_flags(max_seq_length=384)
+bert_flags.define_device_flags()
+
+
+def main() -> None:
+    """Reads the flags, fine-tunes, answers and scores."""
+    splits = command_line.splits()
+    _check_flags(splits)
+    start = command_line.find_start()
+    encoding = _encoding(start)
+    rules = _rules()
+    # What is at fault shows before anything is written.
+    train = _read(FLAGS.train_file, True) if "train" in splits else []
+    asked = _read(FLAGS.predict_file, False) if splits != ["train"] else []
+    if "dev" in splits:
+        answering.require_answers(asked, rules.with_negative)
+    task = _task(start.config, encoding)
+    strategy = bert_flags.connect()
+    config = command_line.training_config(start.config)
+    batch_per_replica(config, strategy)
+    schedule = command_line.schedule(
+        answering.metric_names(rules.with_negative)
+    )
+    _claim_output_dir(strategy, start, train)
+    padding = command_line.padding(strategy)
+    answer = functools.partial(_answer, asked, encoding, rules, padding)
+    if FLAGS.do_train:
+        features = _training_features(train, encoding)
+        estimator = runs.FineTuning(
+            task,
+            strategy,
+            start,
+            FLAGS.output_dir,
+            schedule.plan(config, len(features)),
+            schedule,
+            training_data=functools.partial(training_data, features, padding),
+            evaluate=lambda estimator: _score(answer(estimator), estimator),
+            metric="eval_f1",
+            tokens_per_example=float(features.lengths.mean()),
+        ).train()
+        runs.release(estimator, FLAGS.output_dir, start, head=task.head)
+    else:
+        estimator = runs.open_model(
+            task, strategy, start, FLAGS.output_dir, config
+        )
+    if FLAGS.do_eval or FLAGS.do_predict:
+        _answer_and_score(answer(estimator), estimator)
+
+
+def _check_flags(splits: Sequence[str]) -> None:
+    for split, names in {
+        "train_file": {"train"},
+        "predict_file": {"dev", "test"},
+    }.items():
+        if names & set(splits) and not FLAGS[split].value:
+            raise InputError(
+                f"expected --{split}, a file of SQuAD's JSON. Received: none"
+            )
+    if FLAGS.scorer == "korquad" and FLAGS.version_2_with_negative:
+        raise InputError(
+            "expected --scorer=korquad without --version_2_with_negative: all "
+            "questions of KorQuAD 1.0 have an answer. Received: both"
+        )
+
+
+def _encoding(start: Start) -> SpanEncoding:
+    return SpanEncoding(
+        vocab=start.vocab,
+        do_lower_case=start.do_lower_case,
+        strip_accents=start.strip_accents,
+        max_seq_length=FLAGS.max_seq_length,
+        doc_stride=FLAGS.doc_stride,
+        max_query_length=FLAGS.max_query_length,
+    )
+
+
+def _rules() -> AnswerRules:
+    return AnswerRules(
+        n_best_size=FLAGS.n_best_size,
+        max_answer_length=FLAGS.max_answer_length,
+        with_negative=FLAGS.version_2_with_negative,
+        null_score_diff_threshold=FLAGS.null_score_diff_threshold,
+    )
+
+
+def _read(path: str, is_training: bool) -> list[Question]:
+    return read_questions(
+        path,
+        with_negative=FLAGS.version_2_with_negative,
+        needs_answers=is_training,
+        strict=FLAGS.strict,
+    ).questions
+
+
+def _task(config: BertConfig, encoding: SpanEncoding) -> SpanTask:
+    return SpanTask(
+        config,
+        encoding.schema,
+        n_best_size=FLAGS.n_best_size,
+        frozen_layers=command_line.frozen_layers(config),
+        gradient_checkpointing=FLAGS.gradient_checkpointing,
+    )
+
+
+def _claim_output_dir(
+    strategy: Any, start: Start, train: Sequence[Question]
+) -> None:
+    name = "squad_2" if FLAGS.version_2_with_negative else "squad"
+    facts = output_folder.facts(name, "span", (), start)
+    if train:
+        facts["training_set"] = cache.checksum(map(content, train))
+    inputs = filter(None, (FLAGS.train_file, FLAGS.predict_file))
+    command_line.claim_output_dir(strategy, facts, inputs)
+
+
+def _training_features(
+    train: Sequence[Question], encoding: SpanEncoding
+) -> Features:
+    """The windows of the training set, as records and in memory."""
+    path = os.path.join(FLAGS.output_dir, "train.tf_record")
+    write_windows(path, train, encoding, sources=[FLAGS.train_file])
+    return bucketing.load(path, encoding.schema, len(encoding.vocab))
+
+
+def _answer(
+    asked: Sequence[Question],
+    encoding: SpanEncoding,
+    rules: AnswerRules,
+    padding: Padding,
+    estimator: Estimator,
+) -> Iterable[Answered]:
+    """The answers of a model, one by one as they are found."""
+    return answering.answer(
+        asked,
+        encoding,
+        lambda windows: estimator.predict(
+            evaluation_data(windows, padding), FLAGS.predict_batch_size
+        ),
+        rules,
+    )
+
+
+def _score(
+    answers: Iterable[Answered], estimator: Estimator
+) -> dict[str, float]:
+    scores = answering.score(
+        answers, FLAGS.version_2_with_negative, FLAGS.scorer == "korquad"
+    )
+    return {**scores, "global_step": estimator.step}
+
+
+def _answer_and_score(
+    answers: Iterable[Answered], estimator: Estimator
+) -> None:
+    """Writes the answers, the scores or both, in one pass."""
+    if FLAGS.do_predict and is_chief(estimator.strategy):
+        answers = answering.written(
+            answers, FLAGS.output_dir, FLAGS.version_2_with_negative
+        )
+    if FLAGS.do_eval:
+        metrics = _score(answers, estimator)
+        runs.write_metrics(estimator, FLAGS.output_dir, metrics)
+    else:
+        for _ in answers:
+            pass  # Each is written as it comes.
+
+
+if __name__ == "__main__":
+    bert_flags.run(main, required=["output_dir"])
