@@ -318,7 +318,7 @@ def test_mistakes_are_told_in_one_line(run, tmp_path, capsys, changes, message):
     given = {"version_2_with_negative": True, **changes}
     run(tmp_path / "out", status=1, **given)
     assert message in in_process.the_error(capsys, "run_squad")
-    assert not (tmp_path / "out").exists()
+    assert not contents(tmp_path)
 
 
 def test_a_folder_of_another_task_is_left_alone(done, run, capsys):
