@@ -7,6 +7,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+# Programs that wait for both cores at once take far longer if a third one has
+# its share of them: what others may take of one core, while times are measured.
+MOST_OF_OTHERS = 0.05
+TIMES = ("train_seconds", "seconds", "cpu_seconds")
+
 # Which scores a task is known by.
 METRICS_OF_TASK = {
     "mrpc": ("accuracy", "f1"),
@@ -68,6 +73,11 @@ class Run:
     cpu_seconds: float
     other_cpu_seconds: float
     peak_bytes: int
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether nothing else ran meanwhile, or next to nothing."""
+        return self.other_cpu_seconds <= MOST_OF_OTHERS * self.seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +162,18 @@ class Spread:
         return self.low <= number <= self.high
 
 
+def timed(runs: Sequence[Run]) -> list[Run]:
+    """The runs whose times tell something; all of them if none does."""
+    return [run for run in runs if run.is_timed] or list(runs)
+
+
 def spread_of(runs: Sequence[Run], what: str) -> Spread:
-    """Of an attribute of the runs, or of a score by its metric's name."""
+    """Of an attribute of the runs, or of a score by its metric's name.
+
+    Times are those of the runs that were alone on the machine.
+    """
+    if what in TIMES:
+        runs = timed(runs)
     return Spread.of(
         run.scores[what] if what in run.scores else getattr(run, what)
         for run in runs

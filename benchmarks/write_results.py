@@ -11,7 +11,15 @@ import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from comparison import Comparison, CrossCheck, Run, Spread, ratio, spread_of
+from comparison import (
+    MOST_OF_OTHERS,
+    Comparison,
+    CrossCheck,
+    Run,
+    Spread,
+    ratio,
+    spread_of,
+)
 from sides import SIDES
 
 # In docs/results.md: what is above stays, what is below is written here.
@@ -77,6 +85,10 @@ def circumstances(comparison: Comparison) -> Iterator[str]:
         f"{settings.train_batch_size}, rate {settings.learning_rate:g}, at "
         f"most {settings.max_seq_length} pieces"
     )
+    yield (
+        "- Times are of the runs during which other programs took no more than "
+        f"{MOST_OF_OTHERS:.0%} of a core"
+    )
     for side in comparison.sides:
         versions = comparison.versions[side].items()
         packages = ", ".join(f"{name} {version}" for name, version in versions)
@@ -102,7 +114,8 @@ def spreads(comparison: Comparison) -> Iterator[list[str]]:
             show_spread(what, spread_of(runs, what))
             for what in (*metrics, *COST_TITLES)
         ]
-        yield [SIDES[side].title, str(len(runs)), *cells]
+        seeds = f"{len(runs)} ({sum(run.is_timed for run in runs)} timed)"
+        yield [SIDES[side].title, seeds, *cells]
 
 
 def column_titles(metrics: Iterable[str]) -> list[str]:

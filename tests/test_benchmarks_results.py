@@ -98,6 +98,17 @@ def test_sums_of_a_side(comparison, three_seeds):
     assert not three_seeds.has("ours_static", 1)
 
 
+def test_times_are_of_runs_that_were_alone(comparison, write_results, run):
+    alone = run("ours", 1, 0.8, 100.0)
+    disturbed = run("ours", 2, 0.9, 300.0, other_cpu_seconds=17.0)
+    assert alone.is_timed
+    assert not disturbed.is_timed
+    runs = [alone, disturbed]
+    assert comparison.spread_of(runs, "train_seconds").high == 100.0
+    assert comparison.spread_of(runs, "accuracy").high == 0.9
+    assert comparison.spread_of([disturbed], "seconds").high == 331.0
+
+
 def test_ours_comes_first_whoever_began(three_seeds):
     assert three_seeds.sides == ["ours", "huggingface"]
 
@@ -111,7 +122,7 @@ def test_a_section_has_all_that_was_measured(write_results, three_seeds):
     assert "- small/model; 3 epochs, batches of 32, rate 5e-05" in text
     assert "- Hugging Face Trainer: torch 2.13" in lines
     assert (
-        "| bert_tf | 3 | 85.0 (84.0 to 86.0) | 90.0 (89.0 to 91.0) "
+        "| bert_tf | 3 (3 timed) | 85.0 (84.0 to 86.0) | 90.0 (89.0 to 91.0) "
         "| 102 (101 to 103) | 133 (132 to 134) | 204 (202 to 206) | 3,072 |"
     ) in lines
     # 102/202, 133/233, 204/404.
