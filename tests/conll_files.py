@@ -1,0 +1,43 @@
+"""Small CoNLL files, whose words tell their tags.
+
+No test by itself. Sentences are of many lengths, some longer than a row.
+"""
+
+import random
+
+import sentence_files
+
+TYPES = dict(
+    zip(sentence_files.TELLING[:3], ["LOC", "ORG", "PER"], strict=True)
+)
+LABELS = ("O", *(f"{mark}-{kind}" for mark in "BI" for kind in TYPES.values()))
+COUNTS = {"train": 12, "dev": 7, "test": 5}
+MOST_WORDS = 31
+
+
+def write(folder):
+    """Writes train.txt, dev.txt and test.txt; gives the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in COUNTS.items():
+        path = folder / f"{split}.txt"
+        path.write_text(text_of(split, count), encoding="utf-8")
+    return folder
+
+
+def text_of(split, count):
+    """Sentences that are a function of the split, in IOB1."""
+    draw = random.Random(split)
+    blocks = ["-DOCSTART- X O"]
+    for number in range(count):
+        words = draw.choices(
+            [*TYPES, *sentence_files.FILLERS],
+            weights=[7] * 3 + [1] * len(sentence_files.FILLERS),
+            k=draw.randrange(1, MOST_WORDS),
+        )
+        words[0] = list(TYPES)[number % 3]
+        blocks.append("\n".join(f"{word} X {tag(word)}" for word in words))
+    return "\n\n".join(blocks) + "\n"
+
+
+def tag(word):
+    return f"I-{TYPES[word]}" if word in TYPES else "O"

@@ -1,0 +1,251 @@
+"""The script from its command line to its files, in this process."""
+
+import json
+import os
+import re
+import shutil
+import signal
+
+import conll_files
+import fine_tuning_runs
+import in_process
+import pytest
+from fine_tuning_runs import (
+    ANSWERS,
+    assert_same,
+    contents,
+    read,
+    results,
+)
+
+from bert_tf import entity_metrics
+from bert_tf.data.conll import read_conll
+from bert_tf.fine_tuning import runs
+from bert_tf.interop.opening import open_pretrained
+
+NAMES = ("f1", "precision", "recall")
+
+
+@pytest.fixture(scope="module")
+def launch():
+    with in_process.script("run_ner", ["output_dir"]) as launch:
+        yield launch
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """The flags that name the model's files and the data."""
+    folder = tmp_path_factory.mktemp("inputs")
+    data = conll_files.write(folder / "data")
+    return {**fine_tuning_runs.write_model(folder), "data_dir": data}
+
+
+@pytest.fixture(scope="module")
+def done(launch, inputs, tmp_path_factory):
+    """The folder of a run that does everything."""
+    folder = tmp_path_factory.mktemp("done")
+    words = fine_tuning_runs.arguments(
+        **inputs, output_dir=folder, do_eval=True, do_predict=True
+    )
+    assert launch(words) == 0
+    return folder
+
+
+@pytest.fixture
+def run(launch, inputs):
+    """Runs the script with the usual flags and some changes."""
+
+    def call(output_dir, status=0, **changes):
+        words = {**inputs, "output_dir": output_dir, **changes}
+        assert launch(fine_tuning_runs.arguments(**words)) == status
+
+    return call
+
+
+def score_of(path):
+    """The metrics of a file with gold and predicted tags."""
+    gold, predicted = (
+        [s.tags for s in read_conll(str(path), tag_column=column).sentences]
+        for column in (-2, -1)
+    )
+    return entity_metrics.score(gold, predicted)
+
+
+def assert_has_all_lines(path, source):
+    """Only a column more, of tags that there are."""
+    written = path.read_text(encoding="utf-8").split("\n")
+    lines = source.read_text(encoding="utf-8").split("\n")
+    pairs = [line.rpartition(" ") for line in written]
+    assert [before for before, _, _ in pairs] == lines
+    tags = {tag for before, _, tag in pairs if before}
+    assert tags <= {*conll_files.LABELS}
+
+
+def test_the_files_of_a_run(done):
+    names = {
+        re.sub(r"tfevents.*", "tfevents", str(path.relative_to(done)))
+        for path in contents(done)
+    }
+    steps = int(results(done)["global_step"])
+    assert names == {
+        "checkpoint",
+        "dev_predictions.txt",
+        "eval.tf_record",
+        "eval_results.json",
+        "eval_results.txt",
+        "events.out.tfevents",
+        "fine_tuning.json",
+        "manifest.eval.tf_record.json",
+        "manifest.predict.tf_record.json",
+        "manifest.train.tf_record.json",
+        f"model.ckpt-{steps}.data-00000-of-00001",
+        f"model.ckpt-{steps}.index",
+        "predict.tf_record",
+        "release/bert_config.json",
+        "release/bert_model.ckpt.data-00000-of-00001",
+        "release/bert_model.ckpt.index",
+        "release/bert_tf.json",
+        "release/vocab.txt",
+        "test_predictions.txt",
+        "train.tf_record",
+    }
+
+
+def test_steps_are_counted_from_rows(done):
+    """Long sentences are several; 12 of them would be 6 steps."""
+    manifest = json.loads((done / "manifest.train.tf_record.json").read_text())
+    assert manifest["records"] > conll_files.COUNTS["train"]
+    assert results(done)["global_step"] == int(manifest["records"] / 4 * 2)
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_predictions_stand_beside_their_words(done, inputs, split):
+    assert_has_all_lines(
+        done / f"{split}_predictions.txt", inputs["data_dir"] / f"{split}.txt"
+    )
+
+
+def test_results_are_those_of_the_written_file(done):
+    metrics = results(done)
+    del metrics["global_step"]
+    assert metrics.pop("eval_loss") > 0
+    expected = score_of(done / "dev_predictions.txt")
+    expected = {f"eval_{name}": value for name, value in expected.items()}
+    assert metrics == pytest.approx(expected)
+    types = conll_files.TYPES.values()
+    overall = {f"eval_{name}" for name in (*NAMES, "accuracy")}
+    of_types = {f"eval_{kind}_{name}" for kind in types for name in NAMES}
+    assert {*metrics} == overall | of_types
+    written = json.loads((done / "eval_results.json").read_text())
+    assert written["train_seconds"] > 0
+    assert written["eval_f1"] == metrics["eval_f1"]
+
+
+def test_the_release_tells_all_that_is_needed(done):
+    released = open_pretrained(str(done / "release"))
+    assert released.labels == conll_files.LABELS
+    assert released.head == "token"
+
+
+def test_the_release_answers_as_the_run_did(done, run, inputs, tmp_path):
+    """All of it from the release, padded to the end; words without tags."""
+    words = inputs["data_dir"] / "test.txt"
+    bare = tmp_path / "bare.txt"
+    lines = words.read_text(encoding="utf-8").split("\n")
+    bare.write_text("\n".join(line.partition(" ")[0] for line in lines))
+    folder = tmp_path / "out"
+    run(
+        folder,
+        **ANSWERS,
+        init_checkpoint=done / "release",
+        bert_config_file=None,
+        vocab_file=None,
+        padding="max_length",
+        test_file=bare,
+    )
+    found, expected = results(folder), results(done)
+    del found["global_step"], expected["global_step"]
+    assert found == pytest.approx(expected, abs=1e-5)
+    name = "dev_predictions.txt"
+    assert (folder / name).read_bytes() == (done / name).read_bytes()
+    ours, theirs = (
+        [line.split(" ")[-1] for line in text.splitlines()]
+        for text in (
+            (folder / "test_predictions.txt").read_text(),
+            (done / "test_predictions.txt").read_text(),
+        )
+    )
+    assert ours == theirs
+    assert not (folder / "release").exists()
+
+
+@pytest.mark.slow
+def test_words_are_learned(run, tmp_path):
+    run(tmp_path, do_eval=True, num_train_epochs=60, save_best="f1")
+    assert results(tmp_path)["eval_f1"] > 0.9
+
+
+@pytest.mark.slow
+def test_the_best_of_two_seeds_by_f1(run, tmp_path):
+    run(tmp_path, do_eval=True, num_seeds=2, num_train_epochs=1)
+    trials = (tmp_path / "trials.tsv").read_text().splitlines()
+    assert len(trials) >= 3
+    assert "eval_f1" in results(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_to_the_same_weights(
+    done, run, tmp_path, monkeypatch
+):
+    [last] = [path.stem for path in done.glob("model.ckpt-*.index")]
+
+    class Stop(runs.Progress):
+        def after_steps(self, step, records):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "Progress", Stop)
+        run(tmp_path, status=128 + signal.SIGTERM)
+    assert not (tmp_path / f"{last}.index").exists()
+    run(tmp_path)
+    assert_same(read(tmp_path / last), read(done / last))
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"do_train": None}, "expected --do_train, --do_eval, --do_predict"),
+        ({"data_dir": None}, "expected --data_dir or --train_file"),
+        ({"data_dir": "nowhere"}, "expected one of train.txt"),
+        ({"train_file": "none.txt"}, "Cannot read none.txt"),
+        ({"tag_column": 3}, "Expected tag_column from -3 to 2"),
+        ({"tag_column": 0}, "Expected words and tags in columns of their own"),
+        ({"tag_column": 1}, "Received: 'X' at"),
+        ({"labels": "O,B-PER"}, "Expected a tag among O, B-PER. Received: 'B-"),
+        ({"labels": "O,PER"}, "Expected O, B-TYPE or I-TYPE. Received: 'PER'"),
+        ({"save_best": "mcc"}, "expected --save_best among eval_f1"),
+        ({"max_seq_length": 31}, "max_seq_length"),
+        (
+            {"do_train": None, "do_eval": True},
+            "expected --do_train, --labels, or a model",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run, tmp_path, capsys, changes, message):
+    run(tmp_path / "out", status=1, **changes)
+    assert message in in_process.the_error(capsys, "run_ner")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_other_labels_is_left_alone(done, run, tmp_path, capsys):
+    folder = tmp_path / "out"
+    shutil.copytree(done, folder)
+    before = contents(folder)
+    labels = ",".join([*conll_files.LABELS, "B-X", "I-X"])
+    run(folder, status=1, labels=labels)
+    assert "--output_dir of labels" in in_process.the_error(capsys, "run_ner")
+    assert contents(folder) == before
