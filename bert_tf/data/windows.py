@@ -382,5 +382,5 @@ def _note_cut_answers(
     np.maximum.at(held, spans.question, end_positions)
     for question, text, place in zip(questions, tokenized, held, strict=True):
         if text.target is not None and not place:
-            kind = "Questions whose answer no window holds whole, as if they had none"
+            kind = "Answers that no window holds whole, taken for none"
             faults.add(kind, f"{_name(question)}: {question.answers[0].text!r}")

@@ -448,7 +448,7 @@ def test_what_cannot_be_trained_on_is_left_out_and_told():
     assert {k: v.split()[0] for k, v in faults.firsts.items()} == {
         "Questions without an answer were left out": "'none'",
         "Questions whose answer has no token were left out": "'deleted'",
-        "Questions whose answer no window holds whole, as if they had none": "'long'",
+        "Answers that no window holds whole, taken for none": "'long'",
     }
     assert set(faults.counts.values()) == {1}
 
