@@ -97,7 +97,7 @@ class TaggingTask(FineTuningTask):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """The share of words with the right label, and their mean loss.
 
-        Entities need whole sentences, see `tags` and `entity_metrics`.
+        Entities need whole sentences, see `ner.score`.
         """
         is_word = predictions["label_mask"] == 1
         is_right = predictions["predicted_ids"] == predictions["label_ids"]
@@ -110,21 +110,6 @@ class TaggingTask(FineTuningTask):
                 np.sum(predictions["loss"], dtype=float) / words
             ),
         }
-
-    def tags(
-        self, label_ids: np.ndarray, label_mask: np.ndarray
-    ) -> list[tuple[str, ...]]:
-        """The names of the labels, one for each word of each example.
-
-        Args:
-          label_ids: Integers [n, S], given or predicted.
-          label_mask: 1 at the first piece of each word, integers [n, S].
-        """
-        names = np.array(self.labels, object)
-        return [
-            tuple(names[row[mask == 1]])
-            for row, mask in zip(label_ids, label_mask, strict=True)
-        ]
 
 
 def _is_word(features: Mapping):
