@@ -16,9 +16,10 @@ from absl import logging
 from bert_tf.data import cache, jobs, progress
 from bert_tf.data.examples import Example
 from bert_tf.data.schema import Schema, classification_schema
+from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.text.packing import pack
-from bert_tf.text.wordpiece import FullTokenizer, require_special_tokens
+from bert_tf.text.wordpiece import FullTokenizer
 
 _EXAMPLES_PER_PART = 1 << 12
 # So many take one process 3 or 4 seconds; several need one to get going.
@@ -28,24 +29,16 @@ _NUM_SAMPLES = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoding:
+class Encoding(TextEncoding):
     """How examples become features.
 
-    Attributes:
-      vocab: The tokens, in the order of their ids.
-      do_lower_case: Whether it is an uncased vocabulary.
-      strip_accents: Whether to drop accents; None does as `do_lower_case`.
-      max_seq_length: Places of a sequence, special tokens included.
+    Attributes, beside those of `TextEncoding`:
       problem: One of `examples.PROBLEMS`.
       labels: Names of the classes in the order of their numbers; of the
         choices for multiple choice; none for regression.
       num_choices: How many choices there are; 0 but for multiple choice.
     """
 
-    vocab: tuple[str, ...]
-    do_lower_case: bool
-    strip_accents: bool | None
-    max_seq_length: int
     problem: str
     labels: tuple[str, ...]
     num_choices: int = 0
@@ -141,7 +134,7 @@ def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
     Raises:
       InputError: A label or a number of choices does not fit the encoding.
     """
-    tokenizer = _tokenizer(encoding)
+    tokenizer = encoding.tokenizer
     sequences = [
         sequence
         for example in examples
@@ -195,20 +188,6 @@ def _make_part(encoding: Encoding, examples: Sequence[Example]) -> cache.Part:
 
 
 # --------------------------------------------------------------- the features
-
-
-@functools.lru_cache(maxsize=1)
-def _tokenizer(encoding: Encoding) -> FullTokenizer:
-    """Made once in each process.
-
-    Raises:
-      InputError: The vocabulary lacks a special token.
-    """
-    tokenizer = FullTokenizer(
-        encoding.vocab, encoding.do_lower_case, encoding.strip_accents
-    )
-    require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
-    return tokenizer
 
 
 def _sequences(
@@ -283,7 +262,7 @@ def _label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
 
 def _log_samples(examples: Sequence[Example], encoding: Encoding) -> None:
     """Shows examples as the original does, without the padding."""
-    tokenizer = _tokenizer(encoding)
+    tokenizer = encoding.tokenizer
     label_ids = _label_ids(examples, encoding).tolist()
     for example, label_id in zip(examples, label_ids, strict=True):
         logging.info("*** Example ***")

@@ -7,7 +7,6 @@ all it takes to come back from rows to sentences.
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,8 +17,8 @@ from absl import logging
 from bert_tf.data import cache, progress
 from bert_tf.data.conll import Sentence
 from bert_tf.data.schema import Schema, tagging_schema
+from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
-from bert_tf.text.wordpiece import FullTokenizer, require_special_tokens
 
 OUTSIDE = "O"
 
@@ -28,21 +27,13 @@ _NUM_SAMPLES = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggingEncoding:
+class TaggingEncoding(TextEncoding):
     """How sentences become features.
 
-    Attributes:
-      vocab: The tokens, in the order of their ids.
-      do_lower_case: Whether it is an uncased vocabulary.
-      strip_accents: Whether to drop accents; None does as `do_lower_case`.
-      max_seq_length: Places of a row, special tokens included.
+    Attributes, beside those of `TextEncoding`:
       labels: The tags, in the order of their numbers.
     """
 
-    vocab: tuple[str, ...]
-    do_lower_case: bool
-    strip_accents: bool | None
-    max_seq_length: int
     labels: tuple[str, ...]
 
     @property
@@ -175,7 +166,7 @@ def make_tagging_features(
     label_ids = np.zeros_like(words.pieces)  # [P]
     label_ids[first_pieces] = label_numbers(sentences, encoding.labels)
     lengths = _row_lengths(sentences, words.counts, _room(encoding))
-    vocab = _tokenizer(encoding).vocab
+    vocab = encoding.tokenizer.vocab
     places = np.arange(encoding.max_seq_length)
     # In [CLS] pieces [SEP], pieces fill the rows one after the other.
     ends = lengths[:, np.newaxis] + 1
@@ -250,7 +241,7 @@ def _log_samples(
         of_row = {name: values[row] for name, values in batch.items()}
         ids = of_row["input_ids"][of_row["input_mask"] > 0].tolist()
         labels = names[of_row["label_ids"][of_row["label_mask"] > 0]]
-        tokens = _tokenizer(encoding).convert_ids_to_tokens(ids)
+        tokens = encoding.tokenizer.convert_ids_to_tokens(ids)
         logging.info("*** Example ***")
         logging.info("tokens: %s", " ".join(tokens))
         logging.info("input_ids: %s", " ".join(map(str, ids)))
@@ -258,20 +249,6 @@ def _log_samples(
 
 
 # --------------------------------------------------------------- the features
-
-
-@functools.lru_cache(maxsize=1)
-def _tokenizer(encoding: TaggingEncoding) -> FullTokenizer:
-    """Made once in each process.
-
-    Raises:
-      InputError: The vocabulary lacks a special token.
-    """
-    tokenizer = FullTokenizer(
-        encoding.vocab, encoding.do_lower_case, encoding.strip_accents
-    )
-    require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
-    return tokenizer
 
 
 def _room(encoding: TaggingEncoding) -> int:
@@ -288,7 +265,7 @@ def _room(encoding: TaggingEncoding) -> int:
 def _encode_words(
     sentences: Iterable[Sentence], encoding: TaggingEncoding
 ) -> _Words:
-    tokenizer, room = _tokenizer(encoding), _room(encoding)
+    tokenizer, room = encoding.tokenizer, _room(encoding)
     unknown = [tokenizer.vocab[tokenizer.unk_token]]
     words = [
         tokenizer.encode(word) or unknown

@@ -7,7 +7,6 @@ context, in training and in prediction.
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,8 +15,9 @@ import numpy as np
 from bert_tf.data.faults import Faults
 from bert_tf.data.questions import Answer, Question
 from bert_tf.data.schema import Schema, span_schema
+from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
-from bert_tf.text.wordpiece import FullTokenizer, require_special_tokens
+from bert_tf.text.wordpiece import FullTokenizer
 
 FIRST_UNIQUE_ID = 1_000_000_000
 
@@ -26,14 +26,10 @@ _NUM_SPECIAL = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanEncoding:
+class SpanEncoding(TextEncoding):
     """How questions become windows.
 
-    Attributes:
-      vocab: The tokens, in the order of their ids.
-      do_lower_case: Whether it is an uncased vocabulary.
-      strip_accents: Whether to drop accents; None does as `do_lower_case`.
-      max_seq_length: Places of a sequence, special tokens included.
+    Attributes, beside those of `TextEncoding`:
       doc_stride: Pieces from the start of a window to that of the next, if the
         window is not shorter.
       max_query_length: Pieces of a question that are kept.
@@ -42,10 +38,6 @@ class SpanEncoding:
       InputError: The numbers leave no room for the context.
     """
 
-    vocab: tuple[str, ...]
-    do_lower_case: bool
-    strip_accents: bool | None
-    max_seq_length: int
     doc_stride: int = 128
     max_query_length: int = 64
 
@@ -186,27 +178,13 @@ def make_windows(
 # ----------------------------------------------------------------- the pieces
 
 
-@functools.lru_cache(maxsize=1)
-def _tokenizer(encoding: SpanEncoding) -> FullTokenizer:
-    """Made once in each process.
-
-    Raises:
-      InputError: The vocabulary lacks a special token.
-    """
-    tokenizer = FullTokenizer(
-        encoding.vocab, encoding.do_lower_case, encoding.strip_accents
-    )
-    require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
-    return tokenizer
-
-
 def _tokenize(
     questions: Sequence[Question],
     encoding: SpanEncoding,
     with_positions: bool,
     faults: Faults,
 ) -> Iterator[_Tokenized]:
-    tokenizer = _tokenizer(encoding)
+    tokenizer = encoding.tokenizer
     contexts: dict[str, _Pieces] = {}
     for question in questions:
         query = np.array(tokenizer.encode(question.question), np.int32)
@@ -338,7 +316,7 @@ def _sequences(
     encoding: SpanEncoding,
 ) -> dict[str, np.ndarray]:
     """Packs and pads the windows; each an array [w, max_seq_length]."""
-    vocab = _tokenizer(encoding).vocab
+    vocab = encoding.tokenizer.vocab
     cls_id, sep_id = [vocab["[CLS]"]], [vocab["[SEP]"]]
     input_ids = np.zeros([len(firsts), encoding.max_seq_length], np.int32)
     for row, question, start, length in zip(input_ids, *spans, strict=True):

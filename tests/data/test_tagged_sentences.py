@@ -15,6 +15,7 @@ from bert_tf.data.tagged_sentences import (
     write_tagging_features,
 )
 from bert_tf.errors import InputError
+from bert_tf.text.wordpiece import FullTokenizer
 
 PAD, UNK, CLS, SEP, A, B, C, D = range(8)
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "##d", "é", "-")
@@ -149,9 +150,7 @@ def random_sentences(seed, count=97):
 
 def row_by_row(sentences, encoding):
     """The rows of sentences, one word after the other."""
-    tokenizer = tagged_sentences.FullTokenizer(
-        encoding.vocab, encoding.do_lower_case
-    )
+    tokenizer = FullTokenizer(encoding.vocab, encoding.do_lower_case)
     room, found = encoding.max_seq_length - 2, []
     for each in sentences:
         row = []
