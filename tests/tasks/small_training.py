@@ -28,8 +28,8 @@ CONFIG = BertConfig(
 
 
 def texts(lengths, random) -> dict[str, np.ndarray]:
-    """Token ids at random, padded to S."""
-    mask = np.arange(S) < np.reshape(lengths, [-1, 1])
+    """Token ids at random, padded to S; lengths [n], or [n, choices]."""
+    mask = np.arange(S) < np.expand_dims(lengths, -1)
     return {
         "input_ids": random.integers(1, V, mask.shape).astype("int32") * mask,
         "input_mask": mask.astype("int32"),
@@ -43,7 +43,19 @@ def as_arrays(tensors) -> dict[str, np.ndarray]:
 
 def cut(features, length) -> dict[str, np.ndarray]:
     """The same examples with less padding."""
-    return {k: v[:, :length] if v.ndim > 1 else v for k, v in features.items()}
+    return {
+        name: values.take(range(length), _place_axis(values))
+        if _place_axis(values)
+        else values
+        for name, values in features.items()
+    }
+
+
+def _place_axis(values: np.ndarray) -> int:
+    """The axis of the places of a sequence; 0 where there is none."""
+    return next(
+        (n for n, size in enumerate(values.shape) if n and size == S), 0
+    )
 
 
 def gradients(task, model, features) -> dict[str, np.ndarray]:
@@ -122,13 +134,16 @@ def assert_padding_changes_nothing(task, features, length) -> None:
         np.testing.assert_allclose(losses[1][name], loss, rtol=1e-5)
 
 
-def learn(task, features, folder) -> tuple[dict, dict, dict]:
+def learn(
+    task, features, folder, num_train_steps=80
+) -> tuple[dict, dict, dict]:
     """Learns examples by heart, in batches of two lengths.
 
     Args:
       task: What to learn.
       features: Eight examples; the first four at most S - 2 places long.
       folder: Where checkpoints go.
+      num_train_steps: How long.
 
     Returns:
       The scores before and after, and the last predictions.
@@ -137,7 +152,7 @@ def learn(task, features, folder) -> tuple[dict, dict, dict]:
         train_batch_size=4,
         eval_batch_size=4,
         learning_rate=0.02,
-        num_train_steps=80,
+        num_train_steps=num_train_steps,
         num_warmup_steps=5,
         weight_decay_rate=0.0,
         random_seed=1,
@@ -163,8 +178,14 @@ def _in_two_lengths(features) -> tf.data.Dataset:
     first = {k: v[:4] for k, v in features.items()}
     last = {k: v[4:] for k, v in features.items()}
     signature = {
-        k: tf.TensorSpec([4, None][: v.ndim], v.dtype)
-        for k, v in features.items()
+        name: tf.TensorSpec(
+            [
+                size if n != _place_axis(values) or not n else None
+                for n, size in enumerate((4, *values.shape[1:]))
+            ],
+            values.dtype,
+        )
+        for name, values in features.items()
     }
     return tf.data.Dataset.from_generator(
         lambda: iter([cut(first, S - 2), last]), output_signature=signature

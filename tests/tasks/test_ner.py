@@ -2,12 +2,12 @@ import gzip
 
 import numpy as np
 import pytest
-from tasks.small_training import CONFIG
 
 from bert_tf.data.conll import Sentence
 from bert_tf.errors import InputError
 from bert_tf.tasks import ner
 from bert_tf.tasks.tagging import TaggingTask
+from tests.tasks.small_training import CONFIG
 
 LABELS = ("O", "B-A", "I-A", "B-B", "I-B")
 

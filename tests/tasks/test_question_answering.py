@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tasks import small_training
-from tasks.small_training import CONFIG, S, as_arrays, cut
 
 from bert_tf.errors import InputError
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.question_answering import SpanTask
+from tests.tasks import small_training
+from tests.tasks.small_training import CONFIG, S, as_arrays, cut
 
 LENGTHS = np.array([5, 8, 9, 3, 7, 9])
 SHORT = 9

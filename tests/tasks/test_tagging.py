@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from tasks import small_training
-from tasks.small_training import CONFIG, S, as_arrays, cut
 
 from bert_tf.errors import InputError
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.tagging import TaggingTask
+from tests.tasks import small_training
+from tests.tasks.small_training import CONFIG, S, as_arrays, cut
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 C = len(LABELS)
