@@ -1,0 +1,268 @@
+"""Writes BERT's vectors of texts into a file, for other models to learn from.
+
+    python extract_features.py \\
+        --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --layers=-1,-2,-3,-4 --max_seq_length=128
+
+--input_file has a text a line, or a pair as `first ||| second`. The output is
+in the same order: the original's JSON lines, with every token's vectors, or,
+many times smaller, --output_format=npz or tfrecord. --pooling=mean gives one
+vector a text; --layers also takes names, such as concat_last_four. The
+configuration, the vocabulary and the casing are the checkpoint's own, or those
+that --bert_config_file, --vocab_file and --do_lower_case name. Source:
+`extract_features.py` of google-research/bert; section 5.3 of the paper.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import files
+from bert_tf import flags as bert_flags
+from bert_tf.data import progress
+from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.errors import InputError
+from bert_tf.feature_tagger import CHOICES, Choice
+from bert_tf.fine_tuning.command_line import given
+from bert_tf.fine_tuning.start import find_start, require_length
+from bert_tf.interop.loading import load_checkpoint
+from bert_tf.interop.opening import FORMATS
+from bert_tf.modeling import BertModel
+from bert_tf.tasks import feature_extraction
+from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
+from bert_tf.tasks.feature_files import WRITERS
+from bert_tf.training.distribution import is_plain, num_processes
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "input_file", None, "Text, UTF-8: a text or `first ||| second` a line."
+)
+flags.DEFINE_string("output_file", None, "The file to write.")
+flags.DEFINE_enum(
+    "output_format",
+    "jsonl",
+    sorted(WRITERS),
+    "jsonl: the original's, 15 kB a token; npz: for numpy.load; tfrecord.",
+)
+flags.DEFINE_string(
+    "layers",
+    "-1,-2,-3,-4",
+    "Layers: numbers (0 the first, -1 the last), layer_0 and so on, "
+    f"{', '.join(CHOICES)}, or all.",
+)
+flags.DEFINE_enum(
+    "pooling",
+    "none",
+    list(POOLINGS),
+    "Each token's vector; or one of each text: that of [CLS], or the mean or "
+    "maximum over its tokens, [CLS] and [SEP] included.",
+)
+flags.DEFINE_string("init_checkpoint", None, f"The model: {FORMATS}.")
+flags.DEFINE_string(
+    "bert_config_file",
+    None,
+    "JSON file of the model's shape; that of --init_checkpoint if it is not "
+    "given.",
+)
+flags.DEFINE_string(
+    "vocab_file",
+    None,
+    "Vocabulary; that of --init_checkpoint if it is not given.",
+)
+flags.DEFINE_bool(
+    "do_lower_case",
+    True,
+    "Whether the vocabulary is an uncased one; as --init_checkpoint says if it "
+    "is not given.",
+)
+flags.DEFINE_bool(
+    "strip_accents",
+    None,
+    "Whether to drop accents; if it is not given, as --init_checkpoint says, "
+    "else as --do_lower_case.",
+)
+flags.DEFINE_integer(
+    "max_seq_length",
+    128,
+    "Most pieces of a text, [CLS] and [SEP] included; longer ones are cut.",
+    lower_bound=3,
+)
+flags.DEFINE_integer(
+    "batch_size",
+    32,
+    "Texts of --max_seq_length in a batch; shorter ones are more.",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "use_one_hot_embeddings",
+    False,
+    "Accepted for old command lines; the vectors are the same.",
+)
+bert_flags.define_device_flags()
+
+
+def main() -> None:
+    """Reads, computes and writes, some texts at a time."""
+    files.check_outputs(
+        {"output file": [FLAGS.output_file]}, {"input file": [FLAGS.input_file]}
+    )
+    start = find_start(
+        FLAGS.init_checkpoint,
+        FLAGS.bert_config_file,
+        FLAGS.vocab_file,
+        given("do_lower_case"),
+        FLAGS.strip_accents,
+    )
+    require_length(FLAGS.max_seq_length, start.config)
+    choices = feature_extraction.choose_layers(FLAGS.layers, start.config)
+    # What is at fault shows before anything is computed.
+    count = sum(1 for _ in feature_extraction.read_texts(FLAGS.input_file))
+    if not count:
+        raise InputError(
+            "expected a text or more in --input_file. Received: "
+            f"{FLAGS.input_file}, which is empty"
+        )
+    strategy = _devices()
+    with strategy.scope():
+        model = BertModel(start.config, output_hidden_states=True)
+        load_checkpoint(model, start.init_checkpoint)
+    texts = _extract(model, strategy, choices, _encoding(start))
+    with WRITERS[FLAGS.output_format](FLAGS.output_file, start.vocab) as write:
+        for text in progress.track(
+            texts, lambda _: 1, "Computing", "texts", count
+        ):
+            write(text)
+
+
+def _devices() -> Any:
+    """The devices of this process, which has to be the only one."""
+    strategy = bert_flags.connect()
+    if num_processes(strategy) > 1:
+        raise InputError(
+            "expected one process, with any number of devices. Received: "
+            f"{num_processes(strategy)}, by TF_CONFIG"
+        )
+    return strategy
+
+
+def _encoding(start: Any) -> TextEncoding:
+    return TextEncoding(
+        start.vocab,
+        start.do_lower_case,
+        start.strip_accents,
+        FLAGS.max_seq_length,
+    )
+
+
+def _extract(
+    model: BertModel,
+    strategy: Any,
+    choices: Mapping[str, Choice],
+    encoding: TextEncoding,
+) -> Iterator[TextFeatures]:
+    """The features of every text, in order."""
+    replicas = strategy.num_replicas_in_sync
+    batch_size = -(-FLAGS.batch_size // replicas) * replicas
+    is_pooled = FLAGS.pooling != "none"
+    is_tpu = _is_tpu(strategy)
+    return feature_extraction.extract(
+        feature_extraction.read_texts(FLAGS.input_file),
+        encoding,
+        _on_devices(
+            _program(model, strategy, choices),
+            strategy,
+            batch_size if is_tpu else replicas,
+        ),
+        batch_size=batch_size,
+        texts_at_a_time=feature_extraction.how_many_at_a_time(
+            choices,
+            model.config,
+            places=1 if is_pooled else FLAGS.max_seq_length,
+            batch_size=batch_size,
+        ),
+        multiple=FLAGS.max_seq_length if is_tpu else 8,
+    )
+
+
+def _program(
+    model: BertModel, strategy: Any, choices: Mapping[str, Choice]
+) -> Any:
+    """The model as a function of a batch, compiled once for all shapes."""
+
+    def compute(features):
+        return feature_extraction.vectors(
+            model(features, training=False),
+            features["input_mask"],
+            choices,
+            FLAGS.pooling,
+        )
+
+    any_shape = tf.TensorSpec([None, None], tf.int32)
+    names = ("input_ids", "input_mask", "segment_ids")
+    return tf.function(
+        compute,
+        None if _is_tpu(strategy) else [dict.fromkeys(names, any_shape)],
+        # Layers are no code for AutoGraph.
+        autograph=False,
+        # See `Estimator`: replicas would have it all on one device.
+        jit_compile=is_plain(strategy) and bool(bert_flags.jit_compile()),
+    )
+
+
+def _on_devices(program: Any, strategy: Any, multiple: int) -> Compute:
+    """Shares batches out to the replicas, and joins what they give.
+
+    Args:
+      program: See `_program`.
+      strategy: The devices.
+      multiple: Batches are filled up to a multiple of so many texts.
+    """
+    if is_plain(strategy):
+        return lambda batch: {k: v.numpy() for k, v in program(batch).items()}
+    # A TPU asks for the program itself. Elsewhere that would be called with
+    # all shares at once, which have no shape.
+    run = program if _is_tpu(strategy) else lambda share: program(share)
+
+    def compute(batch):
+        count = len(batch["input_ids"])
+        missing = [(0, -count % multiple), (0, 0)]
+        batch = {name: np.pad(rows, missing) for name, rows in batch.items()}
+        kept = strategy.run(run, (_shares(batch, strategy),))
+        local = strategy.experimental_local_results
+        return {
+            name: np.concatenate([x.numpy() for x in local(value)])[:count]
+            for name, value in kept.items()
+        }
+
+    return compute
+
+
+def _shares(batch: Mapping[str, np.ndarray], strategy: Any) -> Any:
+    """Equal parts of a batch, one for each replica."""
+    parts = {
+        name: np.split(rows, strategy.num_replicas_in_sync)
+        for name, rows in batch.items()
+    }
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: {
+            name: tf.constant(part[context.replica_id_in_sync_group])
+            for name, part in parts.items()
+        }
+    )
+
+
+def _is_tpu(strategy: Any) -> bool:
+    """Whether programs are compiled for one shape, which all batches have."""
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+if __name__ == "__main__":
+    bert_flags.run(
+        main, required=["input_file", "output_file", "init_checkpoint"]
+    )
