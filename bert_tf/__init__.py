@@ -17,6 +17,7 @@ from bert_tf.version import __version__
 if TYPE_CHECKING:
     from bert_tf.config import BertConfig
     from bert_tf.errors import InputError
+    from bert_tf.feature_tagger import BertFeatureTagger
     from bert_tf.heads import (
         BertClassifier,
         BertMultipleChoice,
@@ -40,6 +41,7 @@ _HOMES = {
     "AdamWeightDecay": "bert_tf.training.optimization",
     "BertClassifier": "bert_tf.heads",
     "BertConfig": "bert_tf.config",
+    "BertFeatureTagger": "bert_tf.feature_tagger",
     "BertModel": "bert_tf.modeling",
     "BertMultipleChoice": "bert_tf.heads",
     "BertPretrainer": "bert_tf.heads",
@@ -60,6 +62,7 @@ __all__ = [
     "AdamWeightDecay",
     "BertClassifier",
     "BertConfig",
+    "BertFeatureTagger",
     "BertModel",
     "BertMultipleChoice",
     "BertPretrainer",

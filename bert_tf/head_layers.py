@@ -22,7 +22,10 @@ class Logits:
         )
 
     def add_output(
-        self, units: int, initializer: keras.Initializer | None = None
+        self,
+        units: int,
+        initializer: keras.Initializer | None = None,
+        width: int | None = None,
     ) -> None:
         """Makes the weights for `units` scores.
 
@@ -33,10 +36,12 @@ class Logits:
           units: Number of scores, C.
           initializer: By default the original's for fine-tuning, which does
             not follow the config's `initializer_range`.
+          width: Length of the vectors below; the hidden size, H, if it is not
+            given.
         """
         self.output_weights = self.add_weight(
             name="output_weights",
-            shape=(units, self.config.hidden_size),
+            shape=(units, width or self.config.hidden_size),
             initializer=initializer
             or keras.initializers.TruncatedNormal(stddev=0.02),
         )
@@ -45,7 +50,7 @@ class Logits:
         )
 
     def score(self, x):
-        """Maps floats [..., H] to logits, float32 [..., C]."""
+        """Maps floats [..., width] to logits, float32 [..., C]."""
         matrix = ops.cast(self.output_weights, x.dtype)
         logits = ops.matmul(x, ops.transpose(matrix))
         return ops.cast(logits, "float32") + ops.cast(

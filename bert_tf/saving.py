@@ -10,7 +10,11 @@ import os
 
 import keras
 
-_REGISTERING = ["bert_tf.heads", "bert_tf.training.optimization"]
+_REGISTERING = [
+    "bert_tf.feature_tagger",
+    "bert_tf.heads",
+    "bert_tf.training.optimization",
+]
 # The tokenizer in a graph needs TensorFlow, which other backends do without.
 if importlib.util.find_spec("tensorflow_text"):
     _REGISTERING.append("bert_tf.text.graph")
