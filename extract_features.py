@@ -36,7 +36,7 @@ from bert_tf.modeling import BertModel
 from bert_tf.tasks import feature_extraction
 from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
 from bert_tf.tasks.feature_files import WRITERS
-from bert_tf.training.distribution import is_plain, num_processes
+from bert_tf.training.distribution import is_plain, number_of_workers
 
 FLAGS = flags.FLAGS
 
@@ -109,6 +109,7 @@ bert_flags.define_device_flags()
 
 def main() -> None:
     """Reads, computes and writes, some texts at a time."""
+    _require_one_process()
     files.check_outputs(
         {"output file": [FLAGS.output_file]}, {"input file": [FLAGS.input_file]}
     )
@@ -128,7 +129,7 @@ def main() -> None:
             "expected a text or more in --input_file. Received: "
             f"{FLAGS.input_file}, which is empty"
         )
-    strategy = _devices()
+    strategy = bert_flags.connect()
     with strategy.scope():
         model = BertModel(start.config, output_hidden_states=True)
         load_checkpoint(model, start.init_checkpoint)
@@ -140,15 +141,13 @@ def main() -> None:
             write(text)
 
 
-def _devices() -> Any:
-    """The devices of this process, which has to be the only one."""
-    strategy = bert_flags.connect()
-    if num_processes(strategy) > 1:
+def _require_one_process() -> None:
+    """Refuses several, each of which would write all of the file."""
+    if number_of_workers() > 1:
         raise InputError(
             "expected one process, with any number of devices. Received: "
-            f"{num_processes(strategy)}, by TF_CONFIG"
+            f"{number_of_workers()} of them in TF_CONFIG"
         )
-    return strategy
 
 
 def _encoding(start: Any) -> TextEncoding:

@@ -264,3 +264,12 @@ def test_a_mistake_is_one_line(
     path = extract(status=1, **flags)
     assert message in in_process.the_error(capsys, "extract_features")
     assert not path.exists()
+
+
+def test_several_processes_are_refused(extract, capsys, monkeypatch):
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    extract(status=1)
+    message = in_process.the_error(capsys, "extract_features")
+    assert "expected one process" in message
+    assert "2 of them in TF_CONFIG" in message
