@@ -23,6 +23,14 @@ vocabulary and labels, which --init_checkpoint takes. The tags of the test file
 are not looked at, nor need there be any; to score it, name it as --dev_file.
 The same command given again goes on where it was stopped. Source: section 5.3
 of the paper.
+
+    python run_ner.py --mode=feature_based --feature_layers=concat_last_four \\
+        --learning_rate=1e-3 ...
+
+leaves BERT as it is and trains two bidirectional LSTMs on its vectors, as in
+table 7 of the paper; their rate is a higher one. To use what it has trained,
+give --mode, --feature_layers and --lstm_size again.
+`examples/conll_feature_based.py` runs the whole table.
 """
 
 import dataclasses
@@ -46,6 +54,8 @@ from bert_tf.data.tagged_sentences import (
     label_numbers,
     write_tagging_features,
 )
+from bert_tf.errors import InputError
+from bert_tf.feature_tagger import CHOICES
 from bert_tf.fine_tuning import command_line, output_folder, runs
 from bert_tf.fine_tuning.inputs import (
     RECORDS,
@@ -54,6 +64,7 @@ from bert_tf.fine_tuning.inputs import (
 )
 from bert_tf.fine_tuning.start import Start
 from bert_tf.tasks import ner
+from bert_tf.tasks.feature_tagging import FeatureTaggingTask
 from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator, batch_per_replica
@@ -85,9 +96,39 @@ flags.DEFINE_list(
     None,
     "The tags, in IOB2; those of the training file, or of the model.",
 )
+flags.DEFINE_enum(
+    "mode",
+    "fine_tuning",
+    ["fine_tuning", "feature_based"],
+    "fine_tuning trains all of BERT; feature_based trains two bidirectional "
+    "LSTMs on its vectors and leaves it as it is.",
+)
+flags.DEFINE_enum(
+    "feature_layers",
+    "concat_last_four",
+    [*CHOICES],
+    "Whose vectors feature_based takes: sum_ adds them with weights that are "
+    "learned, sum_all those of all layers but the embeddings.",
+)
+flags.DEFINE_integer(
+    "lstm_size",
+    768,
+    "Size of the LSTMs of feature_based, in each direction.",
+    lower_bound=1,
+)
 bert_flags.define_training_flags()
 command_line.define_flags()
 bert_flags.define_device_flags()
+
+# Flags that only one of the modes has a use for.
+_FLAGS_OF_MODE = {
+    "fine_tuning": (
+        "num_frozen_layers",
+        "layer_rate_decay",
+        "gradient_checkpointing",
+    ),
+    "feature_based": ("feature_layers", "lstm_size"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +174,7 @@ class Split:
 def main() -> None:
     """Reads the flags, fine-tunes, evaluates and predicts."""
     splits = command_line.splits()
+    _require_flags_of_mode()
     start = command_line.find_start()
     # What is at fault shows before anything is written.
     read = {split: _read(split) for split in splits}
@@ -167,6 +209,17 @@ def main() -> None:
         found["test"].write("test", estimator, predictions)
 
 
+def _require_flags_of_mode() -> None:
+    """Raises InputError for a flag that would have no effect."""
+    for mode, names in _FLAGS_OF_MODE.items():
+        for name in names if mode != FLAGS.mode else ():
+            if command_line.given(name) is not None:
+                raise InputError(
+                    f"expected --mode={mode} with --{name}. Received: "
+                    f"--mode={FLAGS.mode}, which has no use for it"
+                )
+
+
 def _read(split: str) -> ConllFile:
     """Reads the file of a split; the tags of a test file may be missing."""
     path = ner.find_file(split, FLAGS.data_dir, FLAGS[f"{split}_file"].value)
@@ -191,6 +244,14 @@ def _encoding(start: Start, train: ConllFile | None) -> TaggingEncoding:
 
 
 def _task(config: BertConfig, encoding: TaggingEncoding) -> TaggingTask:
+    if FLAGS.mode == "feature_based":
+        return FeatureTaggingTask(
+            config,
+            encoding.schema,
+            encoding.labels,
+            layers=FLAGS.feature_layers,
+            lstm_size=FLAGS.lstm_size,
+        )
     return TaggingTask(
         config,
         encoding.schema,
@@ -207,6 +268,10 @@ def _claim_output_dir(
     read: Mapping[str, ConllFile],
 ) -> None:
     facts = output_folder.facts("ner", "token", encoding.labels, start)
+    facts["mode"] = FLAGS.mode
+    if FLAGS.mode == "feature_based":
+        names = _FLAGS_OF_MODE["feature_based"]
+        facts |= {name: FLAGS[name].value for name in names}
     if "train" in read:
         contents = map(content, read["train"].sentences)
         facts["training_set"] = cache.checksum(contents)

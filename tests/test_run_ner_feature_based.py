@@ -1,0 +1,199 @@
+"""run_ner.py --mode=feature_based, in this process."""
+
+import shutil
+
+import conll_files
+import fine_tuning_runs
+import in_process
+import numpy as np
+import pytest
+from fine_tuning_runs import ANSWERS, CONFIG, contents, read, results, weights
+
+from bert_tf.interop import conversion
+from bert_tf.interop.opening import open_pretrained
+
+MODE = {
+    "mode": "feature_based",
+    "feature_layers": "second_to_last",
+    "lstm_size": 5,
+}
+NO_MODE = dict.fromkeys(MODE)
+
+
+@pytest.fixture(scope="module")
+def launch():
+    with in_process.script("run_ner", ["output_dir"]) as launch:
+        yield launch
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """The release of a classifier, whose encoder is taken."""
+    folder = tmp_path_factory.mktemp("start") / "release"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CONFIG, "num_hidden_layers", 2)
+        return fine_tuning_runs.write_release(folder, ("yes", "no"))
+
+
+@pytest.fixture(scope="module")
+def inputs(start, tmp_path_factory):
+    """The flags that name the model and the data, and the mode."""
+    data = conll_files.write(tmp_path_factory.mktemp("inputs") / "data")
+    return {**MODE, "init_checkpoint": start, "data_dir": data}
+
+
+@pytest.fixture(scope="module")
+def done(launch, inputs, tmp_path_factory):
+    """The folder of a run that does everything."""
+    folder = tmp_path_factory.mktemp("done")
+    words = fine_tuning_runs.arguments(
+        **inputs, output_dir=folder, do_eval=True, do_predict=True
+    )
+    assert launch(words) == 0
+    return folder
+
+
+@pytest.fixture
+def run(launch, inputs):
+    """Runs the script with the usual flags and some changes."""
+
+    def call(output_dir, status=0, **changes):
+        words = {**inputs, "output_dir": output_dir, **changes}
+        assert launch(fine_tuning_runs.arguments(**words)) == status
+
+    return call
+
+
+def test_bert_is_as_it_was(done, start):
+    released = read(done / "release" / "bert_model.ckpt")
+    before = weights(start / "bert_model.ckpt")
+    encoder = {name for name in before if name.startswith("bert/")}
+    assert len(encoder) == 5 + 2 * 16 + 2
+    new = released.keys() - encoder
+    assert {name.split("/")[0] for name in new} == {"features_second_to_last"}
+    for name in encoder:
+        np.testing.assert_array_equal(released[name], before[name], name)
+
+
+def test_the_optimizer_knows_the_new_weights_alone(done):
+    [checkpoint] = done.glob("model.ckpt-*.index")
+    tensors = read(checkpoint.with_suffix(""))
+    moments = {
+        name.removesuffix("/adam_m")
+        for name in tensors
+        if name.endswith("/adam_m")
+    }
+    features = {
+        n for n in weights(checkpoint.with_suffix("")) if "bert" not in n
+    }
+    assert moments == features
+    assert len(moments) == 2 * 2 * 3 + 2
+
+
+def test_the_release_answers_as_the_run_did(done, run, tmp_path):
+    """In a folder of its own, padded to the end."""
+    run(
+        tmp_path,
+        **ANSWERS,
+        init_checkpoint=done / "release",
+        padding="max_length",
+    )
+    found, expected = results(tmp_path), results(done)
+    del found["global_step"], expected["global_step"]
+    assert found == pytest.approx(expected, abs=1e-5)
+    for split in ("dev", "test"):
+        name = f"{split}_predictions.txt"
+        assert (tmp_path / name).read_bytes() == (done / name).read_bytes()
+
+
+def test_the_folder_answers_again(done, run, tmp_path):
+    """Without the start that it came from, and without its checkpoints."""
+    folder = tmp_path / "out"
+    shutil.copytree(done, folder)
+    for path in folder.glob("model.ckpt-*"):
+        path.unlink()
+    (folder / "checkpoint").unlink()
+    (folder / "test_predictions.txt").unlink()
+    run(folder, do_train=None, do_predict=True, init_checkpoint=None)
+    name = "test_predictions.txt"
+    assert (folder / name).read_bytes() == (done / name).read_bytes()
+
+
+def test_the_release_is_an_encoder_to_others(done):
+    released = open_pretrained(str(done / "release"))
+    assert released.labels == conll_files.LABELS
+    assert released.head == "encoder"
+    planned = conversion.plan(released, "huggingface", drop=["features_*"])
+    assert all(n.startswith("bert/") for n in planned.target.weights.shapes)
+
+
+@pytest.mark.slow
+def test_words_are_learned(run, tmp_path):
+    run(tmp_path, do_eval=True, num_train_epochs=60, feature_layers="last")
+    assert results(tmp_path)["eval_f1"] > 0.9
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"feature_layers": "sum_last_four"}, "at least 4 layers for sum_last"),
+        (
+            {"mode": None},
+            "expected --mode=feature_based with --feature_layers. Received: "
+            "--mode=fine_tuning",
+        ),
+        (
+            {"num_frozen_layers": 1},
+            "expected --mode=fine_tuning with --num_frozen_layers",
+        ),
+        (
+            {"gradient_checkpointing": True},
+            "expected --mode=fine_tuning with --gradient_checkpointing",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run, tmp_path, capsys, changes, message):
+    run(tmp_path / "out", status=1, **changes)
+    assert message in in_process.the_error(capsys, "run_ner")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (NO_MODE, '--output_dir of mode "fine_tuning"'),
+        (
+            {"feature_layers": "last"},
+            '--output_dir of feature_layers "last", or a new one',
+        ),
+        ({"lstm_size": 7}, "--output_dir of lstm_size 7, or a new one"),
+    ],
+)
+def test_a_folder_of_another_model_is_left_alone(
+    done, run, capsys, changes, message
+):
+    before = contents(done)
+    run(done, status=1, **changes)
+    assert message in in_process.the_error(capsys, "run_ner")
+    assert contents(done) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        (NO_MODE, "output_weights"),
+        ({"feature_layers": "last"}, "features_last/"),
+    ],
+)
+def test_the_release_is_no_other_model(
+    done, run, tmp_path, capsys, changes, lacking
+):
+    """Not even one whose weights have the same shapes."""
+    answers = {**ANSWERS, "init_checkpoint": done / "release"}
+    run(tmp_path, status=1, **answers, **changes)
+    line = in_process.the_error(capsys, "run_ner")
+    assert "expected a fine-tuned model, or --do_train" in line
+    assert f"which lacks {lacking}" in line
