@@ -48,7 +48,7 @@ from bert_tf.tasks.classification import (
 from bert_tf.tasks.multiple_choice import MultipleChoiceTask
 from bert_tf.tasks.parts import DataSet, Part
 from bert_tf.training.distribution import is_chief
-from bert_tf.training.estimator import Estimator, batch_per_replica
+from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trial_results import Trial
 
@@ -133,6 +133,12 @@ flags.DEFINE_string(
     "Folder of these files, which may be one for all tasks; glue_submission "
     "in --output_dir if it is not given.",
 )
+flags.DEFINE_integer(
+    "num_workers",
+    None,
+    "Processes that tokenize; as many as there are CPUs if not given.",
+    lower_bound=1,
+)
 bert_flags.define_training_flags()
 command_line.define_flags()
 bert_flags.define_device_flags()
@@ -156,9 +162,7 @@ def main() -> None:
     schedule = command_line.schedule(_metric_names(task, parts))
     plan = {}
     if FLAGS.do_train:
-        plan = schedule.plan(config, len(*examples["train"]))
-        for planned in plan.values():
-            batch_per_replica(planned, strategy)
+        plan = schedule.plan(config, len(*examples["train"]), strategy)
     _claim_output_dir(strategy, data_set, start, parts, examples)
     inputs = Inputs(
         FLAGS.output_dir,

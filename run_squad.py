@@ -35,7 +35,11 @@ from bert_tf.config import BertConfig
 from bert_tf.data import bucketing, cache
 from bert_tf.data.bucketing import Features, Padding
 from bert_tf.data.questions import Question
-from bert_tf.data.window_records import content, write_windows
+from bert_tf.data.window_records import (
+    content,
+    count_windows,
+    write_windows,
+)
 from bert_tf.data.windows import SpanEncoding
 from bert_tf.errors import InputError
 from bert_tf.fine_tuning import command_line, output_folder, runs
@@ -46,7 +50,7 @@ from bert_tf.tasks.answering import Answered, AnswerRules
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.squad import read_questions
 from bert_tf.training.distribution import is_chief
-from bert_tf.training.estimator import Estimator, batch_per_replica
+from bert_tf.training.estimator import Estimator
 
 FLAGS = flags.FLAGS
 
@@ -117,20 +121,20 @@ def main() -> None:
     encoding = _encoding(start)
     rules = _rules()
     # What is at fault shows before anything is written.
-    train = _read(FLAGS.train_file, True) if "train" in splits else []
-    asked = _read(FLAGS.predict_file, False) if splits != ["train"] else []
-    if "dev" in splits:
-        answering.require_answers(asked, rules.with_negative)
+    train = _read_to_train() if "train" in splits else []
+    asked = _read_to_ask("dev" in splits) if splits != ["train"] else []
     task = _task(start.config, encoding)
     strategy = bert_flags.connect()
     config = command_line.training_config(start.config)
-    batch_per_replica(config, strategy)
     schedule = command_line.schedule(
         answering.metric_names(rules.with_negative)
     )
-    _claim_output_dir(strategy, start, train)
     padding = command_line.padding(strategy)
-    answer = functools.partial(_answer, asked, encoding, rules, padding)
+    plan = {}
+    if FLAGS.do_train:
+        plan = schedule.plan(config, _num_windows(train, encoding), strategy)
+    _claim_output_dir(strategy, start, train)
+    answers_of = functools.partial(_answers, asked, encoding, rules, padding)
     if FLAGS.do_train:
         features = _training_features(train, encoding)
         estimator = runs.FineTuning(
@@ -138,10 +142,10 @@ def main() -> None:
             strategy,
             start,
             FLAGS.output_dir,
-            schedule.plan(config, len(features)),
+            plan,
             schedule,
             training_data=functools.partial(training_data, features, padding),
-            evaluate=lambda estimator: _score(answer(estimator), estimator),
+            evaluate=lambda estimator: _score(answers_of(estimator), estimator),
             metric="eval_f1",
             tokens_per_example=float(features.lengths.mean()),
         ).train()
@@ -150,8 +154,11 @@ def main() -> None:
         estimator = runs.open_model(
             task, strategy, start, FLAGS.output_dir, config
         )
-    if FLAGS.do_eval or FLAGS.do_predict:
-        _answer_and_score(answer(estimator), estimator)
+    if FLAGS.do_predict:
+        answers = answers_of(estimator, FLAGS.predict_batch_size)
+        _write(answers, estimator)
+    elif FLAGS.do_eval:
+        _write_scores(answers_of(estimator), estimator)
 
 
 def _check_flags(splits: Sequence[str]) -> None:
@@ -190,13 +197,38 @@ def _rules() -> AnswerRules:
     )
 
 
-def _read(path: str, is_training: bool) -> list[Question]:
+def _read_to_train() -> list[Question]:
     return read_questions(
-        path,
+        FLAGS.train_file,
         with_negative=FLAGS.version_2_with_negative,
-        needs_answers=is_training,
+        needs_answers=True,
         strict=FLAGS.strict,
     ).questions
+
+
+def _read_to_ask(with_scores: bool) -> list[Question]:
+    """What is to be answered; with the right answers where they are of use."""
+    with_negative = FLAGS.version_2_with_negative
+    questions = read_questions(
+        FLAGS.predict_file,
+        with_negative=with_negative,
+        needs_answers=False,
+        reads_answers=with_scores,
+    ).questions
+    if with_scores:
+        answering.require_answers(questions, with_negative)
+    return questions
+
+
+def _num_windows(train: Sequence[Question], encoding: SpanEncoding) -> int:
+    """How many examples there are to train on."""
+    count = count_windows(train, encoding)
+    if not count:
+        raise InputError(
+            f"expected questions to train on in --train_file={FLAGS.train_file}"
+            ". Received: none whose context and answer have a token"
+        )
+    return count
 
 
 def _task(config: BertConfig, encoding: SpanEncoding) -> SpanTask:
@@ -212,10 +244,11 @@ def _task(config: BertConfig, encoding: SpanEncoding) -> SpanTask:
 def _claim_output_dir(
     strategy: Any, start: Start, train: Sequence[Question]
 ) -> None:
-    name = "squad_2" if FLAGS.version_2_with_negative else "squad"
-    facts = output_folder.facts(name, "span", (), start)
+    facts = output_folder.facts("squad", "span", (), start)
     if train:
         facts["training_set"] = cache.checksum(map(content, train))
+        # To answer, any model may be asked in either way.
+        facts["with_negative"] = FLAGS.version_2_with_negative
     inputs = filter(None, (FLAGS.train_file, FLAGS.predict_file))
     command_line.claim_output_dir(strategy, facts, inputs)
 
@@ -229,22 +262,41 @@ def _training_features(
     return bucketing.load(path, encoding.schema, len(encoding.vocab))
 
 
-def _answer(
+def _answers(
     asked: Sequence[Question],
     encoding: SpanEncoding,
     rules: AnswerRules,
     padding: Padding,
     estimator: Estimator,
+    batch_size: int | None = None,
 ) -> Iterable[Answered]:
     """The answers of a model, one by one as they are found."""
     return answering.answer(
         asked,
         encoding,
         lambda windows: estimator.predict(
-            evaluation_data(windows, padding), FLAGS.predict_batch_size
+            evaluation_data(windows, padding), batch_size
         ),
         rules,
     )
+
+
+def _write(answers: Iterable[Answered], estimator: Estimator) -> None:
+    """Writes the answers, and their scores if they are wanted, in one pass."""
+    if is_chief(estimator.strategy):
+        answers = answering.written(
+            answers, FLAGS.output_dir, FLAGS.version_2_with_negative
+        )
+    if FLAGS.do_eval:
+        _write_scores(answers, estimator)
+    else:
+        for _ in answers:
+            pass  # Each is written as it comes.
+
+
+def _write_scores(answers: Iterable[Answered], estimator: Estimator) -> None:
+    metrics = _score(answers, estimator)
+    runs.write_metrics(estimator, FLAGS.output_dir, metrics)
 
 
 def _score(
@@ -254,22 +306,6 @@ def _score(
         answers, FLAGS.version_2_with_negative, FLAGS.scorer == "korquad"
     )
     return {**scores, "global_step": estimator.step}
-
-
-def _answer_and_score(
-    answers: Iterable[Answered], estimator: Estimator
-) -> None:
-    """Writes the answers, the scores or both, in one pass."""
-    if FLAGS.do_predict and is_chief(estimator.strategy):
-        answers = answering.written(
-            answers, FLAGS.output_dir, FLAGS.version_2_with_negative
-        )
-    if FLAGS.do_eval:
-        metrics = _score(answers, estimator)
-        runs.write_metrics(estimator, FLAGS.output_dir, metrics)
-    else:
-        for _ in answers:
-            pass  # Each is written as it comes.
 
 
 if __name__ == "__main__":

@@ -159,7 +159,8 @@ def decide(entries, null, threshold):
     best = spans[0]
     null_score = null.start_logit + null.end_logit
     odds = null_score - best["start_logit"] - best["end_logit"]
-    return Found("" if odds > threshold else best["text"], entries, odds)
+    text = "" if odds > threshold else best["text"]
+    return Found(text, entries, odds, best["text"])
 
 
 def original_answer(
@@ -214,7 +215,8 @@ def original_answer(
         nbest.setdefault("", (null.start_logit, null.end_logit))
         return decide(entries_of(nbest), null, null_score_diff_threshold)
     entries = entries_of(nbest or {"empty": (0.0, 0.0)})
-    return Found(entries[0]["text"], entries, None)
+    text = entries[0]["text"]
+    return Found(text, entries, None, text)
 
 
 def scores_of(starts, ends, n_best_size) -> Scores:

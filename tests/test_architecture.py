@@ -45,12 +45,13 @@ MAY_IMPORT = {
     "head_layers": {"layers"},
     "heads": {"config", "layers", "modeling", "head_layers"},
     "resizing": {"layers"},
-    "saving": {"heads", "text", "training"},
+    "feature_tagger": {"config", "head_layers", "heads", "layers", "modeling"},
+    "saving": {"feature_tagger", "heads", "text", "training"},
     "training": set(),
     "interop": {"config", "text", "layers", "modeling", "heads", "training"},
     "tasks": {
         *("config", "metrics", "span_metrics", "entity_metrics"),
-        *("text", "data", "modeling", "heads"),
+        *("text", "data", "modeling", "heads", "feature_tagger"),
     },
     "fine_tuning": {"config", "data", "flags", "interop", "text", "training"},
     "serving": {"text"},
@@ -62,6 +63,7 @@ FOR_ALL = {"errors", "files", "version"}
 WITH_TENSORFLOW = (
     "bert_tf.data.bucketing",
     "bert_tf.data.pipeline",
+    "bert_tf.feature_tagger",
     "bert_tf.fine_tuning.command_line",
     "bert_tf.fine_tuning.inputs",
     "bert_tf.fine_tuning.runs",
@@ -110,6 +112,7 @@ KERAS_ONLY = {
     "head_layers",
     "heads",
     "resizing",
+    "feature_tagger",
 }
 
 # What guards imports that only a type checker follows.

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 
 import fine_tuning_runs
@@ -228,9 +229,28 @@ def test_squad_1_1_answers_all(run, inputs, tmp_path):
         max_answer_length=2,
     )
     assert all(answers(folder).values())
+    assert max(len(text.split()) for text in answers(folder).values()) <= 2
     assert max(map(len, answers(folder, "nbest_predictions").values())) <= 3
     assert not (folder / "null_odds.json").exists()
     assert {"eval_exact_match", "eval_f1", "global_step"} <= {*results(folder)}
+
+
+def test_a_model_answers_in_either_way(done, run, tmp_path):
+    """Whatever it was trained on; and no file of the other way stays."""
+    folder = tmp_path / "copy"
+    shutil.copytree(done, folder)
+    predict_file = squad_files.write(tmp_path / "dev.json", ANSWERABLE)
+    run(
+        folder,
+        do_predict=True,
+        do_eval=True,
+        predict_file=predict_file,
+        train_batch_size=1000,
+        scorer="korquad",
+    )
+    assert all(answers(folder).values())
+    assert {"eval_exact_match", "eval_f1"} <= {*results(folder)}
+    assert not (folder / "null_odds.json").exists()
 
 
 @pytest.mark.slow
@@ -263,9 +283,11 @@ def test_the_best_of_two_seeds_by_f1(run, tmp_path):
         version_2_with_negative=True,
         save_best="f1",
     )
-    trials = (tmp_path / "trials.tsv").read_text().splitlines()
-    assert len(trials) >= 3
-    assert "eval_f1" in results(tmp_path)
+    trials = json.loads((tmp_path / "trials.json").read_text())
+    [setting] = trials["settings"]
+    scores = [trial["metrics"]["eval_f1"] for trial in setting["trials"]]
+    assert len(scores) == 2
+    assert results(tmp_path)["eval_f1"] == pytest.approx(max(scores))
 
 
 def test_a_blank_context_is_answered(done, run, tmp_path):
@@ -308,6 +330,8 @@ def test_a_blank_context_is_answered(done, run, tmp_path):
         ({"do_predict": True, "max_query_length": 26}, "max_query_length"),
         ({"do_predict": True}, "expected a fine-tuned model"),
         ({"do_train": True, "max_seq_length": 31}, "max_seq_length"),
+        ({"do_train": True, "train_batch_size": 1000}, "expected a batch of"),
+        ({"do_train": True, "num_train_epochs": -1}, "--num_train_epochs"),
         (
             {"do_train": True, "save_best": "accuracy"},
             "expected --save_best among eval_f1, eval_exact",
@@ -321,8 +345,8 @@ def test_mistakes_are_told_in_one_line(run, tmp_path, capsys, changes, message):
     assert not contents(tmp_path)
 
 
-def test_a_folder_of_another_task_is_left_alone(done, run, capsys):
+def test_a_model_of_other_data_is_left_alone(done, run, capsys):
     before = read(done / "release" / "bert_model.ckpt")
     run(done, status=1, do_train=True, version_2_with_negative=False)
-    assert "task" in in_process.the_error(capsys, "run_squad")
+    assert "training set" in in_process.the_error(capsys, "run_squad")
     assert_same(read(done / "release" / "bert_model.ckpt"), before)

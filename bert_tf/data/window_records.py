@@ -11,9 +11,14 @@ from absl import logging
 from bert_tf.data import cache, progress
 from bert_tf.data.faults import Faults
 from bert_tf.data.questions import Question
-from bert_tf.data.windows import FIRST_UNIQUE_ID, SpanEncoding, make_windows
+from bert_tf.data.windows import (
+    FIRST_UNIQUE_ID,
+    SpanEncoding,
+    make_windows,
+    parts_of_questions,
+)
 
-_QUESTIONS_PER_PART = 1 << 10
+_WINDOWS_PER_PART = 1 << 11
 
 
 def write_windows(
@@ -50,6 +55,17 @@ def write_windows(
     return kept.is_new
 
 
+def count_windows(questions: Sequence[Question], encoding: SpanEncoding) -> int:
+    """How many windows there are to train on; warns of what is left out."""
+    faults, count = Faults(), 0
+    for some in parts_of_questions(questions, encoding, _WINDOWS_PER_PART):
+        made = make_windows(some, encoding, with_positions=True)
+        faults.update(made.faults)
+        count += len(made.windows)
+    faults.tell()
+    return count
+
+
 def content(question: Question) -> bytes:
     """What of a question shows in its records."""
     answers = [(answer.text, answer.start) for answer in question.answers]
@@ -66,20 +82,15 @@ def content(question: Question) -> bytes:
 def _parts(
     questions: Sequence[Question], encoding: SpanEncoding
 ) -> Iterator[cache.Part]:
-    """The pieces of the file, in order; warns of what is left out."""
-    faults = Faults()
+    """The pieces of the file, in order."""
     unique_id = FIRST_UNIQUE_ID
-    starts = range(0, len(questions), _QUESTIONS_PER_PART)
-    for start in progress.track(
-        starts,
-        lambda start: min(_QUESTIONS_PER_PART, len(questions) - start),
+    for some in progress.track(
+        parts_of_questions(questions, encoding, _WINDOWS_PER_PART),
+        len,
         "Tokenizing",
         "questions",
         len(questions),
     ):
-        some = questions[start : start + _QUESTIONS_PER_PART]
         made = make_windows(some, encoding, True, unique_id)
         unique_id += len(made.windows)
-        faults.update(made.faults)
         yield cache.make_part(encoding.schema, made.batch)
-    faults.tell()

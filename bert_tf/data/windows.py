@@ -85,7 +85,7 @@ class Windows(NamedTuple):
     """What becomes of some questions.
 
     Attributes:
-      batch: For each feature of the schema an int32 array [w, *shape].
+      batch: For the features of the schema an int32 array [w, *shape] each.
       windows: The window of each row, those of a question in their order.
       faults: What is to be told of the questions.
     """
@@ -143,7 +143,9 @@ def make_windows(
         alone; that it stands at its place is for the reader to check.
       encoding: How.
       with_positions: Whether to train on them: to find the first answer of
-        each and leave out what has none. Otherwise the positions are 0.
+        each and leave out what has none. Otherwise the batch has neither
+        `start_positions`, `end_positions` nor `is_impossible`, as in the
+        original.
       first_unique_id: The number of the first window, the others' follow.
 
     Raises:
@@ -160,19 +162,42 @@ def make_windows(
     )
     windows = list(_windows(tokenized, spans))
     firsts = np.array([window.first for window in windows], int)
-    starts, ends = _positions(tokenized, spans, firsts)
-    if with_positions:
-        _note_cut_answers(questions, tokenized, spans, ends, faults)
-    impossible = np.array([q.is_impossible for q in questions], np.int32)
     batch = {
         "unique_ids": first_unique_id + np.arange(len(windows)),
         **_sequences(tokenized, spans, firsts, encoding),
-        "start_positions": starts,
-        "end_positions": ends,
-        "is_impossible": impossible[spans.question],
     }
+    if with_positions:
+        starts, ends = _positions(tokenized, spans, firsts)
+        _note_cut_answers(questions, tokenized, spans, ends, faults)
+        impossible = np.array([q.is_impossible for q in questions], np.int32)
+        batch["start_positions"] = starts
+        batch["end_positions"] = ends
+        batch["is_impossible"] = impossible[spans.question]
     batch = {name: array.astype(np.int32) for name, array in batch.items()}
     return Windows(batch, windows, faults)
+
+
+def parts_of_questions(
+    questions: Sequence[Question], encoding: SpanEncoding, num_windows: int
+) -> Iterator[Sequence[Question]]:
+    """Cuts questions into parts of about so many windows, to bound memory.
+
+    A window is taken to be as wide as `doc_stride` is long, and a piece to be
+    three characters: no text has to be tokenized to know. A single question
+    may take more.
+    """
+    sizes = [
+        1 + len(question.context) // (3 * encoding.doc_stride)
+        for question in questions
+    ]
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(questions):
+        before = ends[start] - sizes[start]
+        end = int(np.searchsorted(ends, before + num_windows, side="right"))
+        end = max(end, start + 1)
+        yield questions[start:end]
+        start = end
 
 
 # ----------------------------------------------------------------- the pieces

@@ -60,13 +60,12 @@ def define_flags(max_seq_length: int = 128) -> None:
     flags.DEFINE_integer(
         "max_seq_length",
         max_seq_length,
-        "Most pieces of an example, [CLS] and [SEP] included; longer ones are "
-        "cut, shorter ones padded.",
+        "Most pieces of a sequence, [CLS] and [SEP] included.",
         lower_bound=3,
     )
     flags.DEFINE_bool("do_train", False, "Whether to train.")
     flags.DEFINE_bool("do_eval", False, "Whether to evaluate.")
-    flags.DEFINE_bool("do_predict", False, "Whether to predict the test set.")
+    flags.DEFINE_bool("do_predict", False, "Whether to predict.")
     flags.DEFINE_integer(
         "predict_batch_size",
         8,
@@ -88,12 +87,6 @@ def define_flags(max_seq_length: int = 128) -> None:
         "Length of a batch: that of its longest example, examples of one "
         "length being put together; or --max_seq_length always. auto is "
         "max_length on a TPU and longest elsewhere. Results are the same.",
-    )
-    flags.DEFINE_integer(
-        "num_workers",
-        None,
-        "Processes that tokenize; as many as there are CPUs if not given.",
-        lower_bound=1,
     )
     _define_selection_flags()
     _define_layer_flags()
@@ -144,8 +137,8 @@ def _define_selection_flags() -> None:
     flags.DEFINE_string(
         "save_best",
         None,
-        "Metric, such as eval_accuracy: the weights of the evaluation that is "
-        "best by it are kept and used, and the best of several trainings is "
+        "Metric, one of eval_results.txt: the weights of the evaluation that "
+        "is best by it are kept and used, and the best of several trainings is "
         "the best by it. The first metric of the task decides between "
         "trainings if it is not given.",
     )

@@ -29,7 +29,11 @@ from bert_tf.interop.companions import write_companions
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.training import best, trials
 from bert_tf.training.distribution import agreement, is_chief
-from bert_tf.training.estimator import Estimator, TrainingData
+from bert_tf.training.estimator import (
+    Estimator,
+    TrainingData,
+    batch_per_replica,
+)
 from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_json, write_results
 from bert_tf.training.settings import TrainingConfig
@@ -74,7 +78,10 @@ class Schedule:
         _require_number("warmup_proportion", self.warmup_proportion, 1.0)
 
     def plan(
-        self, config: TrainingConfig, num_examples: int
+        self,
+        config: TrainingConfig,
+        num_examples: int,
+        strategy: tf.distribute.Strategy,
     ) -> dict[Trial, TrainingConfig]:
         """The trainings, and how each of them is done.
 
@@ -84,9 +91,11 @@ class Schedule:
           config: What they have in common, and the batch size, the rate and
             the seed that they start from.
           num_examples: Size n of the training set.
+          strategy: The devices.
 
         Raises:
-          InputError: One of them has no step, or cannot be done.
+          InputError: One of them has no step, or cannot be done on these
+            devices.
         """
         base = Trial(
             train_batch_size=config.train_batch_size,
@@ -94,10 +103,13 @@ class Schedule:
             num_train_epochs=self.num_train_epochs,
             random_seed=config.random_seed,
         )
-        return {
+        plan = {
             trial: self._config(config, trial, num_examples)
             for trial in trials.plan(base, self.num_seeds, self.search)
         }
+        for planned in plan.values():
+            batch_per_replica(planned, strategy)
+        return plan
 
     def _config(
         self, config: TrainingConfig, trial: Trial, num_examples: int

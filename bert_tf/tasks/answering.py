@@ -12,18 +12,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf import span_metrics
+from bert_tf import files, span_metrics
 from bert_tf.data import bucketing, progress
 from bert_tf.data.bucketing import Features
 from bert_tf.data.faults import Faults
 from bert_tf.data.json_stream import JsonObjectWriter
 from bert_tf.data.questions import Question
-from bert_tf.data.windows import SpanEncoding, make_windows
+from bert_tf.data.windows import (
+    SpanEncoding,
+    make_windows,
+    parts_of_questions,
+)
 from bert_tf.errors import InputError
 from bert_tf.tasks.span_answers import Found, Scores, find_answer
 
-# Enough for batches of windows of one length, few enough to see progress.
-_QUESTIONS_AT_A_TIME = 512
+# About so many windows at a time: enough for batches of one length, few enough
+# to see progress.
+_WINDOWS_AT_A_TIME = 512
 
 # From windows to what `SpanTask.predictions` keeps of them, in their order.
 Predict = Callable[[Features], Mapping[str, np.ndarray]]
@@ -69,10 +74,7 @@ def answer(
       InputError: The model gives no numbers.
     """
     faults = Faults()
-    parts = (
-        questions[start : start + _QUESTIONS_AT_A_TIME]
-        for start in range(0, len(questions), _QUESTIONS_AT_A_TIME)
-    )
+    parts = parts_of_questions(questions, encoding, _WINDOWS_AT_A_TIME)
     for answered in progress.track(
         (_answer(part, encoding, predict, rules, faults) for part in parts),
         len,
@@ -112,7 +114,8 @@ def _answer(
 def _scores(
     batch: Mapping[str, np.ndarray], encoding: SpanEncoding, predict: Predict
 ) -> list[Scores]:
-    kept = predict(bucketing.in_memory([batch], encoding.schema))
+    schema = tuple(f for f in encoding.schema if f.name in batch)
+    kept = predict(bucketing.in_memory([batch], schema))
     names = (
         *("start_places", "start_logits", "end_places", "end_logits"),
         *("null_start_logits", "null_end_logits"),
@@ -157,6 +160,9 @@ def written(
             if null_odds is not None:
                 null_odds.add(question.id, found.null_odds)
             yield answered
+    stale = os.path.join(folder, "null_odds.json")
+    if not with_negative and files.exists(stale):
+        files.remove(stale)  # Of a run before; it would seem to belong here.
 
 
 def score(
@@ -164,8 +170,9 @@ def score(
 ) -> dict[str, float]:
     """The official scores; see `span_metrics`.
 
-    The best thresholds of SQuAD 2.0 are those for the best spans, whether or
-    not an answer became "".
+    The best thresholds of SQuAD 2.0 are those for the best spans. (The official
+    script, given our files, sees "" wherever the odds were above the threshold
+    of the run, and can only find one below it.)
 
     Args:
       answers: Each question once, with all gold answers.
@@ -181,7 +188,7 @@ def score(
         gold[key] = _gold_texts(question, with_negative)
         texts[key] = found.text
         if with_negative:
-            spans[key] = next((n["text"] for n in found.nbest if n["text"]), "")
+            spans[key] = found.best_span
             odds[key] = found.null_odds
     if with_negative:
         best = span_metrics.squad_v2(gold, spans, odds)
@@ -216,6 +223,7 @@ def require_answers(questions: Iterable[Question], with_negative: bool) -> None:
         if question.answers or (with_negative and question.is_impossible):
             continue
         raise InputError(
-            "expected an answer to every question, to score by. Received: "
-            f"none to {question.id!r} ({question.where})"
+            "expected an answer to every question, to score by, or "
+            "--version_2_with_negative and is_impossible. Received: none to "
+            f"{question.id!r} ({question.where})"
         )

@@ -62,11 +62,14 @@ class Found:
         1), `start_logit` and `end_logit`. For `nbest_predictions.json`.
       null_odds: Null score less the score of the best span; None unless
         questions may have no answer. For `null_odds.json`.
+      best_span: The best slice, whatever is to be said for no answer; "" where
+        there is none.
     """
 
     text: str
     nbest: list[dict[str, str | float]]
     null_odds: float | None
+    best_span: str
 
 
 class _Spans(NamedTuple):
@@ -138,14 +141,16 @@ def find_answer(
     answers = list(itertools.islice(distinct, n_best_size))
     if not with_negative:
         nbest = answers or [_NO_ANSWER]
-        return Found(nbest[0].text, _with_probabilities(nbest), None)
+        text = nbest[0].text
+        return Found(text, _with_probabilities(nbest), None, text)
     null = _null_answer(scores)
     nbest = _with_probabilities(_insert(null, answers, n_best_size))
     if not answers:
-        return Found("", nbest, ODDS_WITHOUT_SPAN)
-    odds = null.score - answers[0].score
+        return Found("", nbest, ODDS_WITHOUT_SPAN, "")
+    best = answers[0]
+    odds = null.score - best.score
     is_null = odds > null_score_diff_threshold
-    return Found("" if is_null else answers[0].text, nbest, odds)
+    return Found("" if is_null else best.text, nbest, odds, best.text)
 
 
 def _require_finite(question: Question, scores: Sequence[Scores]) -> None:

@@ -49,6 +49,7 @@ def read_questions(
     *,
     with_negative: bool,
     needs_answers: bool,
+    reads_answers: bool = True,
     strict: bool = False,
 ) -> Reading:
     """Reads the questions of a file and warns of what is wrong with them.
@@ -63,6 +64,8 @@ def read_questions(
       with_negative: Whether questions may be impossible, as those of SQuAD
         2.0; otherwise `is_impossible` is not looked at.
       needs_answers: Whether they are for training.
+      reads_answers: Whether the answers are of use; without, nobody looks at
+        them, whatever the file has there.
       strict: Whether to stop at a question that would be left out.
 
     Raises:
@@ -71,7 +74,9 @@ def read_questions(
     """
     faults = Faults()
     questions = []
-    for question in _all_questions(path, with_negative, needs_answers, faults):
+    for question in _all_questions(
+        path, with_negative, needs_answers, reads_answers, faults
+    ):
         fault = _fault(question, with_negative) if needs_answers else None
         if fault and strict:
             raise InputError(
@@ -95,7 +100,11 @@ def read_questions(
 
 
 def _all_questions(
-    path: str, with_negative: bool, needs_answers: bool, faults: Faults
+    path: str,
+    with_negative: bool,
+    needs_answers: bool,
+    reads_answers: bool,
+    faults: Faults,
 ) -> Iterator[Question]:
     """Every question of a file, usable or not.
 
@@ -110,12 +119,21 @@ def _all_questions(
             faults.add("Paragraphs without questions", place)
         for number, entry in enumerate(entries, start=1):
             where = f"{place}, question {number}"
+            name = _id(entry, where)
+            is_impossible = with_negative and _is_impossible(entry, where)
+            if not with_negative and entry.get("is_impossible") is True:
+                kind = (
+                    "Questions said to be impossible, which counts with "
+                    "--version_2_with_negative alone"
+                )
+                faults.add(kind, where)
+            answers = _answers(entry, where, needs_answers)
             question = Question(
-                id=_id(entry, where),
+                id=name,
                 question=_value(entry, "question", str, "question", where),
                 context=context,
-                answers=tuple(_answers(entry, where, needs_answers)),
-                is_impossible=with_negative and _is_impossible(entry, where),
+                answers=tuple(answers) if reads_answers else (),
+                is_impossible=is_impossible,
                 where=where,
             )
             other = places.setdefault(question.id, where)

@@ -16,7 +16,7 @@ to stop instead: each waits for the others in every step.
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import keras
@@ -348,25 +348,15 @@ class Estimator:
           batch_size: Examples of a batch, over all devices; the
             configuration's for evaluation if it is not given.
         """
-        return in_order(self.predict_batches(make_data, batch_size))
-
-    def predict_batches(
-        self, make_data: EvaluationData, batch_size: int | None = None
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """As `predict`, batch by batch as they are computed.
-
-        Yields:
-          What the task keeps of a batch, over all devices: arrays [b, ...],
-          with `example_index` [b], -1 for what only fills the batch up.
-        """
         batches = self._evaluation_batches(
             make_data, batch_size or self.config.eval_batch_size
         )
         # The same trace for all batches, and for all calls with such batches.
         predict = self._predict.get_concrete_function(batches.element_spec)
-        for batch in batches:
-            kept = predict(batch)
-            yield {name: values.numpy() for name, values in kept.items()}
+        return in_order(
+            {name: values.numpy() for name, values in predict(batch).items()}
+            for batch in batches
+        )
 
     def _evaluation_batches(self, make_data: EvaluationData, batch_size: int):
         """Batches for all replicas."""

@@ -1,12 +1,11 @@
 import dataclasses
-import logging
 
 import numpy as np
 import pytest
 import squad_files
 
 from bert_tf.data import records, window_records
-from bert_tf.data.window_records import write_windows
+from bert_tf.data.window_records import count_windows, write_windows
 from bert_tf.data.windows import SpanEncoding, make_windows
 
 QUESTIONS = squad_files.questions(11)
@@ -32,11 +31,9 @@ def write(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("questions_per_part", [1, 3, 1000])
-def test_parts_do_not_show(write, monkeypatch, questions_per_part):
-    monkeypatch.setattr(
-        window_records, "_QUESTIONS_PER_PART", questions_per_part
-    )
+@pytest.mark.parametrize("windows_per_part", [1, 3, 1000])
+def test_parts_do_not_show(write, monkeypatch, windows_per_part):
+    monkeypatch.setattr(window_records, "_WINDOWS_PER_PART", windows_per_part)
     assert write()
     made = make_windows(QUESTIONS, ENCODING, with_positions=True)
     assert len(made.windows) > len(QUESTIONS)
@@ -73,9 +70,13 @@ def test_any_difference_makes_them_anew(write, changes):
     assert write()
 
 
-def test_tells_how_many_there_are(write, caplog):
-    caplog.set_level(logging.INFO)
-    write([dataclasses.replace(QUESTIONS[0], answers=()), *QUESTIONS[1:]])
-    assert "windows of 11 questions" in caplog.text
+@pytest.mark.parametrize("windows_per_part", [1, 1000])
+def test_counts_and_tells_what_is_left_out(
+    monkeypatch, caplog, windows_per_part
+):
+    monkeypatch.setattr(window_records, "_WINDOWS_PER_PART", windows_per_part)
+    asked = [dataclasses.replace(QUESTIONS[0], answers=()), *QUESTIONS[1:]]
+    made = make_windows(asked, ENCODING, with_positions=True)
+    assert count_windows(asked, ENCODING) == len(made.windows)
     [warning] = [m for m in caplog.messages if "without an answer" in m]
     assert "'q0' (question 0)" in warning

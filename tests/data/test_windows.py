@@ -7,7 +7,11 @@ import pytest
 
 from bert_tf.data import records
 from bert_tf.data.questions import Answer, Question
-from bert_tf.data.windows import SpanEncoding, make_windows
+from bert_tf.data.windows import (
+    SpanEncoding,
+    make_windows,
+    parts_of_questions,
+)
 from bert_tf.errors import InputError
 from bert_tf.text.normalization import Normalizer
 from bert_tf.text.wordpiece import FullTokenizer, read_tokens
@@ -100,8 +104,11 @@ def test_one_window():
 
 def test_the_batch_is_what_the_schema_says():
     settings = encoding(17)
+    answers = (Answer("a", 0),)
     batch, rows, _ = make_windows(
-        [Question("q", "who", letters(n)) for n in (1, 29)], settings, False
+        [Question("q", "who", letters(n), answers) for n in (1, 29)],
+        settings,
+        True,
     )
     shapes = {name: (a.shape, a.dtype) for name, a in batch.items()}
     assert shapes == {
@@ -430,8 +437,9 @@ def test_prediction_asks_for_no_answers():
     ]
     batch, rows, faults = make_windows(questions, encoding(), False)
     assert [row.question for row in rows] == [0, 1, 2]
-    assert not batch["start_positions"].any()
-    assert not batch["end_positions"].any()
+    assert batch.keys() == {
+        *("unique_ids", "input_ids", "input_mask", "segment_ids")
+    }
     assert not faults.counts
 
 
@@ -554,3 +562,17 @@ def test_real_answers_come_back(shared_data):
         num_different += (start, end) != (begin, stop)
     assert num_exact / len(questions) > 0.995
     assert 0 < num_different < 10
+
+
+def test_parts_hold_about_so_many_windows():
+    settings = encoding(17)
+    lengths = [1, 400, 3, 2, 29, 5]
+    asked = [Question(str(n), "who", letters(n)) for n in lengths]
+    for num_windows in (1, 3, 1000):
+        parts = list(parts_of_questions(asked, settings, num_windows))
+        assert [q for part in parts for q in part] == asked
+        assert all(parts)
+        assert (len(parts) == 1) == (num_windows == 1000)
+    assert list(parts_of_questions([], settings, 3)) == []
+    parts = list(parts_of_questions(asked, settings, 1))
+    assert [asked[1]] in parts

@@ -51,7 +51,7 @@ def make(folder, schedule, config=CONFIG, evaluate=evaluate, start=START):
         STRATEGY,
         start,
         str(folder),
-        schedule.plan(config, 24),
+        schedule.plan(config, 24, STRATEGY),
         schedule,
         training_data=lambda config: toy_task.training_data(EXAMPLES),
         evaluate=evaluate,
@@ -95,7 +95,7 @@ def names(folder):
 def test_steps_are_the_originals(examples, batch, epochs, steps):
     schedule = runs.Schedule(num_train_epochs=epochs)
     config = dataclasses.replace(CONFIG, train_batch_size=batch)
-    [planned] = schedule.plan(config, examples).values()
+    [planned] = schedule.plan(config, examples, STRATEGY).values()
     assert planned.num_train_steps == steps
     assert planned.num_warmup_steps == steps // 10
 
@@ -103,17 +103,17 @@ def test_steps_are_the_originals(examples, batch, epochs, steps):
 def test_too_few_examples_for_a_step():
     config = dataclasses.replace(CONFIG, train_batch_size=31)
     with pytest.raises(InputError, match=r"at most 10 examples.*: 31 "):
-        runs.Schedule(num_train_epochs=3).plan(config, 10)
+        runs.Schedule(num_train_epochs=3).plan(config, 10, STRATEGY)
 
 
 def test_every_training_of_a_plan_is_looked_at_first():
     """The paper's grid has batches of 32, and 2 epochs."""
     with pytest.raises(InputError, match=r"15 examples times 2.0.*: 32 "):
-        runs.Schedule(search="paper").plan(CONFIG, 15)
+        runs.Schedule(search="paper").plan(CONFIG, 15, STRATEGY)
     config = dataclasses.replace(CONFIG, random_seed=2**31 - 1)
     with pytest.raises(InputError, match="random_seed up to"):
-        runs.Schedule(num_seeds=2).plan(config, 100)
-    assert len(runs.Schedule(search="paper").plan(CONFIG, 16)) == 18
+        runs.Schedule(num_seeds=2).plan(config, 100, STRATEGY)
+    assert len(runs.Schedule(search="paper").plan(CONFIG, 16, STRATEGY)) == 18
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])

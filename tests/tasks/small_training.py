@@ -151,7 +151,7 @@ def learn(
     config = TrainingConfig(
         train_batch_size=4,
         eval_batch_size=4,
-        learning_rate=0.02,
+        learning_rate=0.01,
         num_train_steps=num_train_steps,
         num_warmup_steps=5,
         weight_decay_rate=0.0,

@@ -395,5 +395,5 @@ def test_learns_eight_examples_by_heart(problem, metric, tmp_path):
     )
     assert after["eval_loss"] < 0.4 * before["eval_loss"]
     assert after["loss"] == pytest.approx(after["eval_loss"])
-    assert after[f"eval_{metric}"] > 0.9
+    assert after[f"eval_{metric}"] > 0.8
     assert after["global_step"] == 160

@@ -114,9 +114,11 @@ def test_impossible_questions_count_with_negatives_only(write, warnings):
     reading = read(path)
     assert ids(reading) == ["q2", "q3", "q4"]
     assert not any(q.is_impossible for q in reading.questions)
-    [line] = warnings
-    assert "--version_2_with_negative" in line
-    assert "'q1'" in line
+    ignored, left_out = warnings
+    assert "said to be impossible" in ignored
+    assert ": 2; the first" in ignored
+    assert "--version_2_with_negative" in left_out
+    assert "'q1'" in left_out
     assert ids(read(path, needs_answers=False)) == ["q1", "q2", "q3", "q4"]
 
 
@@ -249,8 +251,20 @@ def test_several_answers(write, warnings):
     [line] = warnings
     assert "several answers, of which the first is used: 1;" in line
     assert "'q2'" in line
-    read(path, needs_answers=False)
+    read(path, needs_answers=False, with_negative=True)
     assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [None, {"text": ["a"], "answer_start": [0]}, [{"answer_start": None}]],
+)
+def test_answers_that_are_of_no_use_are_not_looked_at(write, answers):
+    path = write(squad({**qa("q1"), "answers": answers}))
+    reading = read(path, needs_answers=False, reads_answers=False)
+    assert reading.questions[0].answers == ()
+    with pytest.raises(InputError, match="answer"):
+        read(path, needs_answers=False)
 
 
 def test_nothing_inside_and_empty_questions_are_told(write, warnings):

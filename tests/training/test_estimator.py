@@ -532,17 +532,6 @@ def test_predictions_are_those_of_every_example_in_order(estimator, count):
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-7)
 
 
-def test_predictions_come_batch_by_batch(estimator):
-    features = toy_task.examples(7)
-    stream = estimator.predict_batches(toy_task.evaluation_data(features), 2)
-    first = next(stream)
-    assert isinstance(first["example_index"], np.ndarray)
-    rest = [batch["example_index"] for batch in stream]
-    index = np.concatenate([first["example_index"], *rest])
-    assert len(rest) == 3
-    assert sorted(index[index >= 0]) == list(range(7))
-
-
 def test_metrics_are_those_of_all_examples(estimator):
     features = toy_task.examples(7)
     metrics = estimator.evaluate(toy_task.evaluation_data(features))
