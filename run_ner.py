@@ -51,6 +51,7 @@ from bert_tf.data.conll import ConllFile, read_conll, write_conll
 from bert_tf.data.tagged_sentences import (
     TaggingEncoding,
     content,
+    count_rows,
     label_numbers,
     write_tagging_features,
 )
@@ -67,7 +68,7 @@ from bert_tf.tasks import ner
 from bert_tf.tasks.feature_tagging import FeatureTaggingTask
 from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.training.distribution import is_chief
-from bert_tf.training.estimator import Estimator, batch_per_replica
+from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trial_results import Trial
 
@@ -184,16 +185,18 @@ def main() -> None:
     task = _task(start.config, encoding)
     strategy = bert_flags.connect()
     config = command_line.training_config(start.config)
-    batch_per_replica(config, strategy)
     schedule = command_line.schedule(ner.METRICS)
     padding = command_line.padding(strategy)
+    plan = {}
+    if FLAGS.do_train:
+        num_rows = count_rows(read["train"].sentences, encoding)
+        plan = schedule.plan(config, num_rows, strategy)
     _claim_output_dir(strategy, start, encoding, read)
     found = {
         split: _load(split, file, encoding, padding)
         for split, file in read.items()
     }
     if FLAGS.do_train:
-        plan = schedule.plan(config, len(found["train"].features))
         estimator = _train(task, strategy, start, plan, schedule, found)
     else:
         estimator = runs.open_model(

@@ -142,6 +142,12 @@ def write_tagging_features(
     return kept.is_new
 
 
+def count_rows(sentences: Sequence[Sentence], encoding: TaggingEncoding) -> int:
+    """How many rows `make_tagging_features` makes of sentences."""
+    counts = _encode_words(sentences, encoding).counts
+    return len(_row_lengths(sentences, counts, _room(encoding)))
+
+
 def content(sentence: Sentence) -> bytes:
     """What of a sentence shows in its records."""
     return repr((sentence.words, sentence.tags)).encode()

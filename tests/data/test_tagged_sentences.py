@@ -9,6 +9,7 @@ from bert_tf.data import records, tagged_sentences
 from bert_tf.data.conll import Sentence, read_conll
 from bert_tf.data.tagged_sentences import (
     TaggingEncoding,
+    count_rows,
     labels_of,
     make_tagging_features,
     word_tags,
@@ -176,6 +177,7 @@ def test_every_word_has_its_label_once(max_seq_length):
         )
     ]
     assert ids == row_by_row(sentences, encoding)
+    assert count_rows(sentences, encoding) == len(ids)
     assert batch["label_mask"].sum() == sum(len(s.words) for s in sentences)
     assert not batch["label_ids"][batch["label_mask"] == 0].any()
     tags = word_tags(batch["label_ids"], batch["label_mask"], sentences, LABELS)
