@@ -3,6 +3,7 @@
 No test by itself. Sentences are of many lengths, some longer than a row.
 """
 
+import itertools
 import random
 
 import sentence_files
@@ -35,9 +36,14 @@ def text_of(split, count):
             k=draw.randrange(1, MOST_WORDS),
         )
         words[0] = list(TYPES)[number % 3]
-        blocks.append("\n".join(f"{word} X {tag(word)}" for word in words))
+        pairs = itertools.pairwise(["", *words])
+        rows = [f"{word} X {tag(before, word)}" for before, word in pairs]
+        blocks.append("\n".join(rows))
     return "\n\n".join(blocks) + "\n"
 
 
-def tag(word):
-    return f"I-{TYPES[word]}" if word in TYPES else "O"
+def tag(before, word):
+    """Each word is an entity of its own: B- behind one of the same type."""
+    if word not in TYPES:
+        return "O"
+    return f"{'B' if before == word else 'I'}-{TYPES[word]}"
