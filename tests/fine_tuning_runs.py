@@ -38,7 +38,6 @@ FLAGS = {
     "train_batch_size": 4,
     "learning_rate": 0.01,
     "num_train_epochs": 2,
-    "num_workers": 1,
     # To compile takes longer than all the steps.
     "jit_compile": "false",
 }

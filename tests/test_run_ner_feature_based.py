@@ -42,8 +42,7 @@ def inputs(start, tmp_path_factory):
     """The flags that name the model and the data, and the mode."""
     data = conll_files.write(tmp_path_factory.mktemp("inputs") / "data")
     files = {"init_checkpoint": start, "data_dir": data}
-    # Sentences are tokenized in this process, whatever their number.
-    return {**MODE, **files, "num_workers": None}
+    return {**MODE, **files}
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ _FILES = re.compile(
     r"|(manifest\.)?(train|eval|predict)[a-z_]*\.tf_record(\.json)?"
     r"|test_results[a-z_]*\.tsv|predictions[a-z_]*\.tsv"
     r"|(nbest_)?predictions\.json|null_odds\.json"
+    r"|(dev|test)_predictions\.txt"
 )
 _INNER_FILES = re.compile(
     r"(next\.)?(bert_model\.ckpt.*|best\.json)"
