@@ -57,9 +57,8 @@ def line(run: Run) -> str:
 
 def section(comparison: Comparison) -> str:
     """Everything about one task."""
-    settings = comparison.settings
     parts = [
-        [f"## {TASK_TITLES[settings.task_name]}"],
+        [f"## {title(comparison)}"],
         ["```", comparison.command, "```"],
         list(circumstances(comparison)),
         table(spreads(comparison)),
@@ -69,6 +68,14 @@ def section(comparison: Comparison) -> str:
         table(every_run(comparison)),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def title(comparison: Comparison) -> str:
+    """The task, and what else is compared than programs."""
+    task = TASK_TITLES[comparison.settings.task_name]
+    if "ours_static" in comparison.sides:
+        return f"{task}: batches by length, static padding"
+    return task
 
 
 def circumstances(comparison: Comparison) -> Iterator[str]:
