@@ -28,10 +28,9 @@ from bert_tf.data import progress
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES, Choice
-from bert_tf.fine_tuning.command_line import given
+from bert_tf.fine_tuning import command_line
 from bert_tf.fine_tuning.start import find_start, require_length
 from bert_tf.interop.loading import load_checkpoint
-from bert_tf.interop.opening import FORMATS
 from bert_tf.modeling import BertModel
 from bert_tf.tasks import feature_extraction
 from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
@@ -63,30 +62,6 @@ flags.DEFINE_enum(
     "Each token's vector; or one of each text: that of [CLS], or the mean or "
     "maximum over its tokens, [CLS] and [SEP] included.",
 )
-flags.DEFINE_string("init_checkpoint", None, f"The model: {FORMATS}.")
-flags.DEFINE_string(
-    "bert_config_file",
-    None,
-    "JSON file of the model's shape; that of --init_checkpoint if it is not "
-    "given.",
-)
-flags.DEFINE_string(
-    "vocab_file",
-    None,
-    "Vocabulary; that of --init_checkpoint if it is not given.",
-)
-flags.DEFINE_bool(
-    "do_lower_case",
-    True,
-    "Whether the vocabulary is an uncased one; as --init_checkpoint says if it "
-    "is not given.",
-)
-flags.DEFINE_bool(
-    "strip_accents",
-    None,
-    "Whether to drop accents; if it is not given, as --init_checkpoint says, "
-    "else as --do_lower_case.",
-)
 flags.DEFINE_integer(
     "max_seq_length",
     128,
@@ -104,6 +79,7 @@ flags.DEFINE_bool(
     False,
     "Accepted for old command lines; the vectors are the same.",
 )
+command_line.define_start_flags()
 bert_flags.define_device_flags()
 
 
@@ -117,7 +93,7 @@ def main() -> None:
         FLAGS.init_checkpoint,
         FLAGS.bert_config_file,
         FLAGS.vocab_file,
-        given("do_lower_case"),
+        command_line.given("do_lower_case"),
         FLAGS.strip_accents,
     )
     require_length(FLAGS.max_seq_length, start.config)

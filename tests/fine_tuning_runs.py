@@ -4,6 +4,7 @@ No test by itself.
 """
 
 import json
+import re
 
 import in_process
 import keras
@@ -109,6 +110,25 @@ def arguments(**changes):
     return [f"--{k}={v}" for k, v in values.items() if v is not None]
 
 
+def do_everything(launch, inputs, folder):
+    """Trains, evaluates and predicts with the usual flags."""
+    words = arguments(
+        **inputs, output_dir=folder, do_eval=True, do_predict=True
+    )
+    assert launch(words) == 0
+    return folder
+
+
+def runner(launch, inputs):
+    """A function that runs a script with the usual flags and some changes."""
+
+    def run(output_dir, status=0, **changes):
+        words = {**inputs, "output_dir": output_dir, **changes}
+        assert launch(arguments(**words)) == status
+
+    return run
+
+
 def read(prefix):
     """All tensors of a checkpoint, by name, but the time that it took."""
     reader = checkpoints.Reader(str(prefix))
@@ -159,6 +179,14 @@ def assert_same_answers(folder, other):
     np.testing.assert_allclose(
         np.array(rows, float), np.array(others, float), atol=1e-5
     )
+
+
+def names_in(folder):
+    """Every file by its path, event files without their time and place."""
+    return {
+        re.sub(r"tfevents.*", "tfevents", str(path.relative_to(folder)))
+        for path in contents(folder)
+    }
 
 
 def contents(folder):

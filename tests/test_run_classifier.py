@@ -27,6 +27,7 @@ from fine_tuning_runs import (
     assert_same,
     assert_same_answers,
     contents,
+    names_in,
     read,
     results,
     table,
@@ -139,11 +140,7 @@ def test_the_flags_are_the_originals(launch):
 
 
 def test_the_files_of_a_run(done):
-    names = {
-        re.sub(r"tfevents.*", "tfevents", str(path.relative_to(done)))
-        for path in contents(done)
-    }
-    assert names == {
+    assert names_in(done) == {
         "checkpoint",
         "eval.tf_record",
         "eval_results.json",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 
@@ -14,6 +13,7 @@ from fine_tuning_runs import (
     ANSWERS,
     assert_same,
     contents,
+    names_in,
     read,
     results,
 )
@@ -44,22 +44,12 @@ def inputs(tmp_path_factory):
 def done(launch, inputs, tmp_path_factory):
     """The folder of a run that does everything."""
     folder = tmp_path_factory.mktemp("done")
-    words = fine_tuning_runs.arguments(
-        **inputs, output_dir=folder, do_eval=True, do_predict=True
-    )
-    assert launch(words) == 0
-    return folder
+    return fine_tuning_runs.do_everything(launch, inputs, folder)
 
 
 @pytest.fixture
 def run(launch, inputs):
-    """Runs the script with the usual flags and some changes."""
-
-    def call(output_dir, status=0, **changes):
-        words = {**inputs, "output_dir": output_dir, **changes}
-        assert launch(fine_tuning_runs.arguments(**words)) == status
-
-    return call
+    return fine_tuning_runs.runner(launch, inputs)
 
 
 def score_of(path):
@@ -82,12 +72,8 @@ def assert_has_all_lines(path, source):
 
 
 def test_the_files_of_a_run(done):
-    names = {
-        re.sub(r"tfevents.*", "tfevents", str(path.relative_to(done)))
-        for path in contents(done)
-    }
     steps = int(results(done)["global_step"])
-    assert names == {
+    assert names_in(done) == {
         "checkpoint",
         "dev_predictions.txt",
         "eval.tf_record",

@@ -49,22 +49,12 @@ def inputs(start, tmp_path_factory):
 def done(launch, inputs, tmp_path_factory):
     """The folder of a run that does everything."""
     folder = tmp_path_factory.mktemp("done")
-    words = fine_tuning_runs.arguments(
-        **inputs, output_dir=folder, do_eval=True, do_predict=True
-    )
-    assert launch(words) == 0
-    return folder
+    return fine_tuning_runs.do_everything(launch, inputs, folder)
 
 
 @pytest.fixture
 def run(launch, inputs):
-    """Runs the script with the usual flags and some changes."""
-
-    def call(output_dir, status=0, **changes):
-        words = {**inputs, "output_dir": output_dir, **changes}
-        assert launch(fine_tuning_runs.arguments(**words)) == status
-
-    return call
+    return fine_tuning_runs.runner(launch, inputs)
 
 
 def test_bert_is_as_it_was(done, start):

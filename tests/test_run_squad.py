@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import squad_files
 from absl import flags
-from fine_tuning_runs import assert_same, contents, read, results
+from fine_tuning_runs import assert_same, contents, names_in, read, results
 
 from bert_tf.data.windows import SpanEncoding, make_windows
 from bert_tf.fine_tuning import runs
@@ -117,12 +116,8 @@ def test_the_flags_are_the_originals(launch):
 
 
 def test_the_files_of_a_run(done):
-    names = {
-        re.sub(r"tfevents.*", "tfevents", str(path.relative_to(done)))
-        for path in contents(done)
-    }
     steps = int(results(done)["global_step"])
-    assert names == {
+    assert names_in(done) == {
         "checkpoint",
         "eval_results.json",
         "eval_results.txt",

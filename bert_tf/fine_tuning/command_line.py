@@ -50,7 +50,7 @@ def define_flags(max_seq_length: int = 128) -> None:
     Args:
       max_seq_length: The default of that flag.
     """
-    _define_start_flags()
+    define_start_flags()
     flags.DEFINE_string("output_dir", None, "Folder of all that is written.")
     flags.DEFINE_bool(
         "overwrite_output_dir",
@@ -92,13 +92,13 @@ def define_flags(max_seq_length: int = 128) -> None:
     _define_layer_flags()
 
 
-def _define_start_flags() -> None:
-    """Defines what training starts from."""
+def define_start_flags() -> None:
+    """Defines the checkpoint and what is known of it, for `find_start`."""
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Checkpoint whose weights training starts from: a TF1 checkpoint, a "
-        "Hugging Face folder, hf://OWNER/NAME, or a .keras file.",
+        "Checkpoint that the weights come from: a TF1 checkpoint, a Hugging "
+        "Face folder, hf://OWNER/NAME, or a .keras file.",
     )
     flags.DEFINE_string(
         "bert_config_file",
