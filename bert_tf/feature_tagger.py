@@ -9,14 +9,19 @@ each label at each position. The legend of shapes is at the top of
 from typing import NamedTuple
 
 import keras
-import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.head_layers import Logits
 from bert_tf.heads import HEAD_SITE
-from bert_tf.layers import BertLayer, FromConfig, TakesFeatures, fold_in
+from bert_tf.layers import (
+    BertLayer,
+    FromConfig,
+    TakesFeatures,
+    fold_in,
+    positive_integer,
+)
 from bert_tf.modeling import BertModel
 
 NUM_LSTMS = 2
@@ -103,8 +108,8 @@ class FeatureHead(Logits, BertLayer):
         **kwargs,
     ):
         super().__init__(config, **kwargs)
-        self.num_labels = _positive("num_labels", num_labels)
-        self.lstm_size = _positive("lstm_size", lstm_size)
+        self.num_labels = positive_integer("num_labels", num_labels)
+        self.lstm_size = positive_integer("lstm_size", lstm_size)
         self.layers = layers
         self.choice = choose(layers, self.config)
         self.lstms = [self._make_lstm(n) for n in range(NUM_LSTMS)]
@@ -267,17 +272,3 @@ class BertFeatureTagger(TakesFeatures, Logits, FromConfig, keras.Model):
 
     def get_config(self):
         return {**super().get_config(), **self.head.options}
-
-
-def _positive(name: str, value) -> int:
-    """A size as Keras can save it.
-
-    Raises:
-      InputError: It is none.
-    """
-    is_count = isinstance(value, (int, np.integer))
-    if not is_count or isinstance(value, bool) or value < 1:
-        raise InputError(
-            f"expected a positive integer as {name}. Received: {value!r}"
-        )
-    return int(value)

@@ -10,13 +10,16 @@ or of choices.
 from collections.abc import Sequence
 
 import keras
-import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
 from bert_tf.head_layers import Logits, PretrainingHeads, SpanHead
-from bert_tf.layers import FromConfig, TakesFeatures, fold_in
+from bert_tf.layers import (
+    FromConfig,
+    TakesFeatures,
+    fold_in,
+    positive_integer,
+)
 from bert_tf.modeling import BertModel
 
 # Where a head draws its dropout mask: a site beyond those of any encoder.
@@ -171,13 +174,7 @@ class BertClassifier(HeadModel):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
-        is_count = isinstance(num_labels, (int, np.integer))
-        if not is_count or isinstance(num_labels, bool) or num_labels < 1:
-            raise InputError(
-                "expected a positive integer as num_labels. Received: "
-                f"{num_labels!r}"
-            )
-        self.num_labels = int(num_labels)
+        self.num_labels = positive_integer("num_labels", num_labels)
         self.dropout = self.make_dropout(dropout)
 
     def build_head(self):

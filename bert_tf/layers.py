@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
@@ -74,6 +75,20 @@ def recomputed(function):
         # its traceback through Keras's layers keeps their tensors alive.
         return functools.partial(result, early_stop=False)
     return result
+
+
+def positive_integer(name: str, value) -> int:
+    """A size as Keras can save it.
+
+    Raises:
+      InputError: It is none.
+    """
+    is_count = isinstance(value, (int, np.integer))
+    if not is_count or isinstance(value, bool) or value < 1:
+        raise InputError(
+            f"expected a positive integer as {name}. Received: {value!r}"
+        )
+    return int(value)
 
 
 @keras.saving.register_keras_serializable("bert_tf")

@@ -37,3 +37,8 @@ class Question:
     answers: tuple[Answer, ...] = ()
     is_impossible: bool = False
     where: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its id and its place, for messages."""
+        return f"{self.id!r} ({self.where})"

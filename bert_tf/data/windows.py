@@ -215,13 +215,13 @@ def _tokenize(
         query = np.array(tokenizer.encode(question.question), np.int32)
         if len(query) > encoding.max_query_length:
             kind = "Questions cut to max_query_length"
-            faults.add(kind, f"{_name(question)}: {len(query)} pieces")
+            faults.add(kind, f"{question.name}: {len(query)} pieces")
         if question.context not in contexts:
             contexts[question.context] = _pieces(question.context, tokenizer)
         pieces, target = contexts[question.context], None
         if not len(pieces.ids):
             kind = "Questions whose context has no token have no window"
-            faults.add(kind, _name(question))
+            faults.add(kind, question.name)
         elif with_positions and not question.is_impossible:
             target = _target(question, pieces, faults)
             if target is None:
@@ -240,13 +240,13 @@ def _target(
 ) -> tuple[int, int] | None:
     """First and last piece of the answer; None and a fault for none."""
     if not question.answers:
-        faults.add("Questions without an answer were left out", _name(question))
+        faults.add("Questions without an answer were left out", question.name)
         return None
     target = _covered(question.answers[0], pieces)
     if target is None:
         kind = "Questions whose answer has no token were left out"
         text = question.answers[0].text
-        faults.add(kind, f"{_name(question)}: {text!r}")
+        faults.add(kind, f"{question.name}: {text!r}")
     return target
 
 
@@ -255,10 +255,6 @@ def _covered(answer: Answer, pieces: _Pieces) -> tuple[int, int] | None:
     end = answer.start + len(answer.text)
     [inside] = np.nonzero((pieces.starts < end) & (pieces.ends > answer.start))
     return (inside[0], inside[-1]) if len(inside) else None
-
-
-def _name(question: Question) -> str:
-    return f"{question.id!r} ({question.where})"
 
 
 # ---------------------------------------------------------------- the windows
@@ -386,4 +382,4 @@ def _note_cut_answers(
     for question, text, place in zip(questions, tokenized, held, strict=True):
         if text.target is not None and not place:
             kind = "Answers that no window holds whole, taken for none"
-            faults.add(kind, f"{_name(question)}: {question.answers[0].text!r}")
+            faults.add(kind, f"{question.name}: {question.answers[0].text!r}")

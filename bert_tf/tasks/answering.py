@@ -225,5 +225,5 @@ def require_answers(questions: Iterable[Question], with_negative: bool) -> None:
         raise InputError(
             "expected an answer to every question, to score by, or "
             "--version_2_with_negative and is_impossible. Received: none to "
-            f"{question.id!r} ({question.where})"
+            f"{question.name}"
         )

@@ -81,11 +81,11 @@ def read_questions(
         if fault and strict:
             raise InputError(
                 "Expected every question to be of use for training. Received: "
-                f"{fault.received} in {_name(question)}; mend it, or do "
+                f"{fault.received} in {question.name}; mend it, or do "
                 "without --strict to leave such questions out"
             )
         if fault:
-            faults.add(fault.kind, f"{_name(question)}: {fault.received}")
+            faults.add(fault.kind, f"{question.name}: {fault.received}")
         else:
             _note_oddities(question, needs_answers, faults)
             questions.append(question)
@@ -239,10 +239,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _name(question: Question) -> str:
-    return f"{question.id!r} ({question.where})"
-
-
 # -------------------------------------------------------- what is wrong, or odd
 
 
@@ -279,11 +275,11 @@ def _note_oddities(
 ) -> None:
     """Counts what is kept though it looks odd."""
     if not question.question.strip():
-        faults.add("Questions with an empty text were kept", _name(question))
+        faults.add("Questions with an empty text were kept", question.name)
     if not question.context.strip():
         kind = 'Questions with an empty context, to be answered with ""'
-        faults.add(kind, _name(question))
+        faults.add(kind, question.name)
     has_several = len(set(question.answers)) > 1
     if needs_answers and has_several and not question.is_impossible:
         kind = "Questions with several answers, of which the first is used"
-        faults.add(kind, _name(question))
+        faults.add(kind, question.name)
