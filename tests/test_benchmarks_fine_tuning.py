@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from bert_tf.data.questions import Answer, Question
 from bert_tf.interop import huggingface
-from tests import in_process
+from tests import in_process, squad_files
 from tests.interop.small_models import pretrained
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -111,8 +112,71 @@ def test_the_peer_understands_its_command(
     assert arguments["output_dir"] == f"{tmp_path}/model"
     assert arguments["random_seed"] == 11
     expected = dataclasses.asdict(odd)
-    del expected["data_dir"]
+    del expected["data_dir"], expected["train_file"], expected["dev_file"]
     assert {name: arguments[name] for name in expected} == expected
+
+
+@pytest.fixture
+def squad(comparison):
+    return comparison.Settings(
+        "squad",
+        "/data",
+        "/weights/small/model",
+        max_seq_length=384,
+        train_file="train.json",
+        dev_file="dev.json",
+    )
+
+
+@pytest.mark.parametrize(
+    ("side", "script"),
+    [
+        ("ours", "run_squad.py"),
+        ("huggingface", "benchmarks/peers/huggingface_squad.py"),
+    ],
+)
+def test_commands_for_questions(sides, squad, tmp_path, side, script):
+    program, *words = sides.SIDES[side].arguments(squad, 7, tmp_path)
+    assert program == str(ROOT / script)
+    assert {
+        "--train_file=/data/train.json",
+        "--predict_file=/data/dev.json",
+        "--predict_batch_size=8",
+        "--max_seq_length=384",
+        "--random_seed=7",
+    } <= set(words)
+    absent = ("--task_name", "--data_dir", "--dev_file", "--eval_batch_size")
+    assert not any(word.startswith(absent) for word in words)
+
+
+def test_our_answer_to_questions(sides, squad, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "eval_results.json").write_text(
+        '{"eval_exact_match": 25.0, "eval_f1": 50.0, "global_step": 3, '
+        '"train_seconds": 12.5}'
+    )
+    answer = sides.our_answer(squad, tmp_path)
+    assert answer.scores == {"exact_match": 0.25, "f1": 0.5}
+    assert answer.eval_loss is None
+
+
+def test_the_peers_answers_are_scored_as_ours(sides, squad, tmp_path):
+    """One of two questions is answered rightly."""
+    questions = [
+        Question("a", "who", "it was Ada", (Answer("Ada", 7),)),
+        Question("b", "where", "in Rome", (Answer("Rome", 3),)),
+    ]
+    squad_files.write(tmp_path / "dev.json", questions)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "predictions.json").write_text(
+        '{"a": "the Ada", "b": "in"}'
+    )
+    said = {"train_seconds": 1.5, "global_step": 3, "versions": {"torch": "2"}}
+    (tmp_path / "stdout").write_text(json.dumps(said))
+    squad = dataclasses.replace(squad, data_dir=str(tmp_path))
+    answer = sides.peer_answer(squad, tmp_path)
+    assert answer.scores == {"exact_match": 0.5, "f1": 0.5}
+    assert (answer.eval_loss, answer.train_seconds) == (None, 1.5)
 
 
 def test_our_answer(sides, settings, tmp_path):
