@@ -1,0 +1,1 @@
+"""From a model to what a server loads: strings in, answers out."""

@@ -1,0 +1,131 @@
+"""A model that takes strings: what every kind of export has in common.
+
+A server knows three functions of a SavedModel by their names: `answer` is its
+`serving_default`, `answer_tokens` its `tokens`, `tokenize` its `tokenize`. All
+take any number of texts, none too. Nothing in them may need a kernel that a
+server lacks: core ops, and of TensorFlow Text those of `text.graph`.
+"""
+
+import abc
+import pathlib
+import tempfile
+from collections.abc import Iterable, Mapping
+
+import keras
+import tensorflow as tf
+
+from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.errors import InputError
+from bert_tf.text.graph import BertTokenizer
+
+# What a model takes, and the signature `tokens` with it.
+FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+
+class Names(tf.Module):
+    """Names by number, which a SavedModel keeps as a text file.
+
+    Args:
+      names: A line each.
+      path: Where the file is written; it has to stay until the export is
+        done, and its last part is the file's name there.
+
+    Raises:
+      InputError: A name has more than one line.
+    """
+
+    def __init__(self, names: Iterable[str], path: pathlib.Path):
+        super().__init__()
+        for number, name in enumerate(names):
+            if len(f"{name}.".splitlines()) > 1:
+                raise InputError(
+                    f"expected names of one line in {path.name}. Received: "
+                    f"{name!r}, number {number}"
+                )
+        path.write_text("".join(f"{name}\n" for name in names), "utf-8")
+        self._table = tf.lookup.StaticHashTable(
+            tf.lookup.TextFileInitializer(
+                str(path),
+                tf.int64,
+                tf.lookup.TextFileIndex.LINE_NUMBER,
+                tf.string,
+                tf.lookup.TextFileIndex.WHOLE_LINE,
+            ),
+            default_value="",
+        )
+
+    def __call__(self, numbers: tf.Tensor) -> tf.Tensor:
+        """The names of integers of any shape; "" for one that has none."""
+        return self._table.lookup(tf.cast(numbers, tf.int64))
+
+
+class Served(tf.Module, abc.ABC):
+    """A model with its tokenizer and its names.
+
+    Args:
+      model: A built model; it takes `FEATURES` and gives a dict of outputs.
+      encoding: How its texts became ids when it was trained.
+      labels: Names of what it tells apart, if it does.
+
+    Attributes:
+      kind: What it is, in a word or two; for the model card.
+    """
+
+    kind: str
+
+    def __init__(
+        self,
+        model: keras.Model,
+        encoding: TextEncoding,
+        labels: Iterable[str] = (),
+    ):
+        super().__init__()
+        self.model = model
+        self.encoding = encoding
+        self.labels = tuple(labels)
+        self.tokenizer = BertTokenizer(
+            encoding.vocab,
+            encoding.do_lower_case,
+            encoding.strip_accents,
+            encoding.max_seq_length,
+            padding="longest",
+        )
+        # The files are read when the SavedModel is written.
+        self._folder = tempfile.TemporaryDirectory()
+        folder = pathlib.Path(self._folder.name)
+        self.token_names = Names(encoding.vocab, folder / "vocab.txt")
+        if self.labels:
+            self.label_names = Names(self.labels, folder / "labels.txt")
+
+    @property
+    @abc.abstractmethod
+    def inputs(self) -> dict[str, tf.TensorSpec]:
+        """The strings that it takes: name -> shape [None, ...]."""
+
+    @property
+    @abc.abstractmethod
+    def example(self) -> dict[str, list]:
+        """Two rows of `inputs`, to try it with and to warm it up."""
+
+    @abc.abstractmethod
+    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """What people can read: name -> [B, ...] of any type."""
+
+    @abc.abstractmethod
+    def answer_tokens(
+        self, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """What can be said without the texts, from `FEATURES`, int32 [B, S]."""
+
+    def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """`FEATURES`, int32 [B, S]: cut where too long, as long as the longest.
+
+        Those of a text alone or of a pair, in the order of `inputs`.
+        """
+        parts = tuple(texts[name] for name in self.inputs)
+        return self.tokenizer(parts if len(parts) == 2 else parts[0])
+
+    def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """What the model sees: `features`, and the tokens by their names."""
+        features = self.features(texts)
+        return {"tokens": self.token_names(features["input_ids"]), **features}
