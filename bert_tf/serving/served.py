@@ -103,6 +103,14 @@ class Served(tf.Module, abc.ABC):
         """The strings that it takes: name -> shape [None, ...]."""
 
     @property
+    def token_inputs(self) -> dict[str, tf.TensorSpec]:
+        """What `answer_tokens` takes: `FEATURES`, int32 [B, S]."""
+        return {
+            name: tf.TensorSpec([None, None], tf.int32, name)
+            for name in FEATURES
+        }
+
+    @property
     @abc.abstractmethod
     def example(self) -> dict[str, list]:
         """Two rows of `inputs`, to try it with and to warm it up."""
@@ -115,7 +123,7 @@ class Served(tf.Module, abc.ABC):
     def answer_tokens(
         self, features: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """What can be said without the texts, from `FEATURES`, int32 [B, S]."""
+        """What can be said without the texts, from `token_inputs`."""
 
     def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """`FEATURES`, int32 [B, S]: cut where too long, as long as the longest.

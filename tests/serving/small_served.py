@@ -1,0 +1,92 @@
+"""Small models with random weights and texts that are not nice; no test."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.serving.served import Served
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LETTERS = "abcdefghijklmnopqrstuvwxyzéσςα中文🤗한0123.,!?'\"[]#|-"
+WORDS = ("the", "cat", "sat", "on", "mat", "##s", "##at")
+VOCAB = (*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS)
+
+# Where a text is cut; the model has no more positions.
+LENGTH = 23
+ENCODING = TextEncoding(VOCAB, True, None, LENGTH)
+# The model has room for more words than its vocabulary has.
+CONFIG = BertConfig(
+    vocab_size=len(VOCAB) + 3,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=17,
+    max_position_embeddings=LENGTH,
+    type_vocab_size=2,
+)
+
+# As they come from a network: bytes, UTF-8 or not, too long or nothing.
+NASTY = (
+    b"",
+    b" \t\r\n",
+    b"\0",
+    b"\xff\xfe",
+    "The cat sat on the mat.".encode(),
+    b"the cats",
+    b"a",
+    b"a\x80b \xc3 c",
+    b"\xed\xa0\x80 the \xf4\x90\x80\x80",
+    "É e\u0301 é\u0301\u0323".encode(),
+    "ΑΣ ΑΣ. σας".encode(),
+    "中文the文".encode(),
+    "한 \u1112\u1161\u11ab".encode(),
+    "🤗 🤗🤗 \U0001f469\u200d\U0001f469 cat".encode(),
+    "the\u00adcat \u200bsat\u2028on\u3000mat \ufeff!".encode(),
+    b"[CLS] the [SEP] cat [PAD] [UNK] ##s",
+    b'{"text": "a\\u0301"} ||| \t <b>%s</b> \\',
+    b"a" * 201,
+    b"xyz" * 61,
+    b"the cat sat on " * 307,
+    ("é" * 1009).encode(),
+    b"\n" * 4001 + b"mat",
+)
+
+
+def text_of(content: bytes) -> str:
+    """The text that a server reads in bytes: what is not UTF-8 is dropped."""
+    return content.decode("utf-8", errors="ignore")
+
+
+def random_weights(model: keras.Model, seed: int = 1) -> keras.Model:
+    """Builds a model, with weights so large that its answers differ."""
+    model.build()
+    generator = np.random.default_rng(seed)
+    for variable in model.weights:
+        variable.assign(generator.normal(scale=0.5, size=variable.shape))
+    return model
+
+
+def answer(served: Served, texts: dict[str, list]) -> dict[str, np.ndarray]:
+    """What the signature `serving_default` gives, its shapes unknown."""
+    return _run(served.answer, served.inputs, texts)
+
+
+def answer_tokens(served: Served, features: dict) -> dict[str, np.ndarray]:
+    """What the signature `tokens` gives."""
+    return _run(served.answer_tokens, served.token_inputs, features)
+
+
+def tokenize(served: Served, texts: dict[str, list]) -> dict[str, np.ndarray]:
+    """What the signature `tokenize` gives."""
+    return _run(served.tokenize, served.inputs, texts)
+
+
+def _run(method, specs: dict[str, tf.TensorSpec], values: dict) -> dict:
+    function = tf.function(method, input_signature=[specs])
+    asked = {
+        name: tf.constant(values[name], spec.dtype)
+        for name, spec in specs.items()
+    }
+    return {name: value.numpy() for name, value in function(asked).items()}
