@@ -21,6 +21,7 @@ import tensorflow_text as tf_text
 from bert_tf.errors import InputError
 from bert_tf.text import normalization, packing, tables, wordpiece
 
+_PADDINGS = ("max_length", "longest")
 _PLAIN_ASCII = r"[\t\n\r -~]*"
 _ASCII_PUNCTUATION = r"([!-/:-@\[-`{-~])"
 
@@ -46,14 +47,17 @@ class BertTokenizer(keras.layers.Layer):
 
     A single text becomes `[CLS] text [SEP]`; a pair, given as a tuple, becomes
     `[CLS] a [SEP] b [SEP]`. With `max_seq_length` what is too long is cut (see
-    `packing.truncated_lengths`) and the rest is padded to that length; without
-    it, nothing is cut and the batch is padded to its longest.
+    `packing.truncated_lengths`) and the rest is padded to that length, or only
+    to the longest of the batch if `padding` says so; without it, nothing is
+    cut and the batch is padded to its longest.
 
     Args:
       vocabulary: A path, or the tokens in the order of their ids.
       do_lower_case: Whether the vocabulary is an uncased one.
       strip_accents: Whether to drop accents; None does as `do_lower_case`.
       max_seq_length: Length S of every sequence given out, or None.
+      padding: "max_length"; or "longest", with which `max_seq_length` is what
+        S is at most.
 
     Call arguments:
       inputs: Strings, scalar or [B]; or a tuple of two such.
@@ -64,7 +68,8 @@ class BertTokenizer(keras.layers.Layer):
 
     Raises:
       InputError: If the vocabulary is unusable or lacks one of [PAD], [UNK],
-        [CLS] and [SEP], or if `max_seq_length` is below 3.
+        [CLS] and [SEP], if `max_seq_length` is below 3, or if `padding` is
+        neither of the two.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class BertTokenizer(keras.layers.Layer):
         do_lower_case: bool = True,
         strip_accents: bool | None = None,
         max_seq_length: int | None = None,
+        padding: str = "max_length",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -80,6 +86,11 @@ class BertTokenizer(keras.layers.Layer):
             raise InputError(
                 "Expected max_seq_length of at least 3, for [CLS] and two "
                 f"[SEP]. Received: {max_seq_length}"
+            )
+        if padding not in _PADDINGS:
+            raise InputError(
+                f"Expected padding to be one of {', '.join(_PADDINGS)}. "
+                f"Received: {padding!r}"
             )
         vocab = wordpiece.load_vocab(vocabulary)
         wordpiece.require_special_tokens(
@@ -89,6 +100,7 @@ class BertTokenizer(keras.layers.Layer):
         )
         self.vocabulary = tuple(vocab)
         self.max_seq_length = max_seq_length
+        self.padding = padding
         self._normalizer = normalization.Normalizer(
             do_lower_case, strip_accents
         )
@@ -114,6 +126,7 @@ class BertTokenizer(keras.layers.Layer):
             "do_lower_case": self._normalizer.do_lower_case,
             "strip_accents": self._normalizer.strip_accents,
             "max_seq_length": self.max_seq_length,
+            "padding": self.padding,
         }
 
     def __call__(self, inputs, **unused):
@@ -134,11 +147,16 @@ class BertTokenizer(keras.layers.Layer):
             return self._pack(texts)
 
     def compute_output_spec(self, inputs):
-        shape = (*_parts(inputs)[0].shape, self.max_seq_length)
+        shape = (*_parts(inputs)[0].shape, self._padded_length)
         return {
             name: keras.KerasTensor(shape, "int32")
             for name in ("input_ids", "input_mask", "segment_ids")
         }
+
+    @property
+    def _padded_length(self) -> int | None:
+        """The length of every sequence; None for that of the longest."""
+        return None if self.padding == "longest" else self.max_seq_length
 
     def tokenize(self, text) -> tf.RaggedTensor:
         """Returns the ids of the pieces, without special tokens.
@@ -171,7 +189,7 @@ class BertTokenizer(keras.layers.Layer):
             [tf.fill([size, 1], self._cls_id), *segments], axis=1
         )
         input_ids = packed.to_tensor(
-            self._pad_id, shape=[None, self.max_seq_length]
+            self._pad_id, shape=[None, self._padded_length]
         )
         position = tf.range(tf.shape(input_ids, tf.int64)[1])
         input_mask = position < packed.row_lengths()[:, tf.newaxis]

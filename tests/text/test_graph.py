@@ -200,6 +200,23 @@ def test_padding_is_the_pad_token():
     np.testing.assert_array_equal(ids, [[3, 0, 4, 1], [3, 0, 0, 4]])
 
 
+@pytest.mark.parametrize("max_seq_length", [None, 6, 9])
+def test_padded_to_the_longest_of_the_batch(max_seq_length):
+    arguments = {"max_seq_length": max_seq_length}
+    layer = BertTokenizer(vocabulary(), **arguments)
+    short = BertTokenizer(vocabulary(), **arguments, padding="longest")
+    for texts in (["a", "a a", ""], ["a", "a b a b a b"], [""]):
+        expected = layer(texts)
+        length = max(np.sum(expected["input_mask"], axis=1))
+        for name, values in short(texts).items():
+            assert values.dtype == tf.int32
+            np.testing.assert_array_equal(values, expected[name][:, :length])
+    assert short([])["input_ids"].shape[0] == 0
+    assert short("a")["input_ids"].shape == (3,)
+    ids = short(keras.Input((), dtype="string"))["input_ids"]
+    assert ids.shape == (None, None)
+
+
 def test_in_a_data_set():
     layer = BertTokenizer(vocabulary(), max_seq_length=7)
     texts = tf.data.Dataset.from_tensor_slices(["ab é", "Ab e", "a"])
@@ -215,6 +232,7 @@ def test_in_a_data_set():
         {},
         {"do_lower_case": False},
         {"strip_accents": False, "max_seq_length": 13, "name": "t"},
+        {"max_seq_length": 13, "padding": "longest"},
     ],
 )
 def test_config_round_trip(arguments):
@@ -284,6 +302,7 @@ def test_graph_holds_only_what_tensorflow_serving_knows(tmp_path):
         ([*SPECIAL, "a", "a"], {}, "'a' on lines 5 and 6 of a list"),
         ([*SPECIAL, "a" * 300], {}, "exceeds"),
         (SPECIAL, {"max_seq_length": 2}, "Received: 2"),
+        (SPECIAL, {"padding": "none"}, "max_length, longest. Received: 'none'"),
         ("nowhere.txt", {}, "No such file"),
     ],
 )
