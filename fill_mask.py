@@ -5,7 +5,9 @@
         --text="The capital of France is [MASK]."
 
 prints the most probable words for every [MASK], with their probabilities.
-Without --text it reads a sentence a line from the standard input.
+With --text_b it also prints how probable it is that this text follows the
+first; blanks may then be in either or in none. Without --text it reads a text,
+or a pair as `first ||| second`, a line from the standard input.
 """
 
 import sys
@@ -23,8 +25,10 @@ from bert_tf.interop.opening import (
     open_pretrained,
     read_config,
 )
+from bert_tf.interop.pretrained import Pretrained
 from bert_tf.modeling import checkpoint_variables
-from bert_tf.tasks.fill_mask import Blank, fill_mask
+from bert_tf.tasks.feature_extraction import SEPARATOR, split_pair
+from bert_tf.tasks.fill_mask import MASK, fill_mask, next_sentence
 from bert_tf.text.wordpiece import FullTokenizer, require_fit, source_of
 from bert_tf.training.weights import restore
 
@@ -46,7 +50,12 @@ flags.DEFINE_string(
     None,
     "Vocabulary; vocab.txt beside the checkpoint if it is not given.",
 )
-flags.DEFINE_string("text", None, "Text with one or more [MASK].")
+flags.DEFINE_string(
+    "text", None, "Text with one or more [MASK]; with --text_b, any text."
+)
+flags.DEFINE_string(
+    "text_b", None, "Text of which is asked whether it follows --text."
+)
 flags.DEFINE_integer("top_k", 5, "Words to show for each blank.")
 flags.DEFINE_bool(
     "do_lower_case",
@@ -63,10 +72,17 @@ flags.DEFINE_bool(
 
 # Parts of a pre-trained model that fill no blanks.
 UNUSED = r"bert/pooler/|cls/seq_relationship/"
+# What a model without a next-sentence head lacks one of.
+NEXT_SENTENCE = ("bert/pooler/dense/bias", "cls/seq_relationship/output_bias")
 
 
 def main() -> None:
-    """Loads the model and fills every blank of every text."""
+    """Loads the model, fills every blank and judges every pair."""
+    if FLAGS.text_b is not None and FLAGS.text is None:
+        raise InputError(
+            f"expected --text, which --text_b={FLAGS.text_b!r} may follow. "
+            "Received: none"
+        )
     pretrained = open_pretrained(FLAGS.init_checkpoint)
     config = pretrained.config
     if FLAGS.bert_config_file is not None:
@@ -89,8 +105,10 @@ def main() -> None:
     model = BertPretrainer(config)
     model.build()
     restore(checkpoint_variables(model), pretrained.weights, UNUSED)
-    for text in _texts():
-        _show(text, fill_mask(model, tokenizer, text, FLAGS.top_k))
+    for text, text_b in _texts():
+        if text_b is not None:
+            _require_next_sentence(pretrained)
+        _show(model, tokenizer, text, text_b)
 
 
 def _require(found: object, flag: str, name: str) -> None:
@@ -101,24 +119,44 @@ def _require(found: object, flag: str, name: str) -> None:
         )
 
 
+def _require_next_sentence(pretrained: Pretrained) -> None:
+    if not all(name in pretrained.weights for name in NEXT_SENTENCE):
+        raise InputError(
+            "expected a model with a next-sentence head for a pair of texts. "
+            f"Received: {pretrained.path}, of kind {pretrained.head}"
+        )
+
+
 def _first_known(*values: bool | None) -> bool | None:
     return next((value for value in values if value is not None), None)
 
 
-def _texts() -> Iterator[str]:
+def _texts() -> Iterator[tuple[str, str | None]]:
     if FLAGS.text is not None:
-        yield FLAGS.text
+        yield FLAGS.text, FLAGS.text_b
         return
     for line in sys.stdin:
         if line.strip():
-            yield line.strip()
+            yield split_pair(line)
 
 
-def _show(text: str, blanks: list[Blank]) -> None:
-    print(text)
+def _show(
+    model: BertPretrainer,
+    tokenizer: FullTokenizer,
+    text: str,
+    text_b: str | None,
+) -> None:
+    """Prints a text or a pair, and what the model says of it."""
+    blanks = []
+    if text_b is None or MASK in text or MASK in text_b:
+        blanks = fill_mask(model, tokenizer, text, FLAGS.top_k, text_b)
+    print(text if text_b is None else f"{text}{SEPARATOR}{text_b}")
     for number, blank in enumerate(blanks, start=1):
         words = ", ".join(f"{word} ({p:.1%})" for word, p in blank)
-        print(f"  [MASK] {number}: {words}")
+        print(f"  {MASK} {number}: {words}")
+    if text_b is not None:
+        follows = next_sentence(model, tokenizer, text, text_b)
+        print(f"  next sentence: {follows:.1%}")
 
 
 if __name__ == "__main__":

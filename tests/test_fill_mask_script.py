@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import re
 import subprocess
 import sys
 
@@ -84,6 +85,26 @@ def test_lines_from_standard_input(launch, release, capsys, monkeypatch):
     ]
 
 
+def test_pairs(launch, release, capsys, monkeypatch):
+    """A line for each blank and one for the pair, which may have no blank."""
+    checkpoint = f"--init_checkpoint={release}"
+    pair = ["--text=the [MASK]", "--text_b=[MASK] sat", "--top_k=1"]
+    assert launch([checkpoint, *pair]) == 0
+    out = capsys.readouterr().out
+    text, first, second, follows = out.splitlines()
+    assert text == "the [MASK] ||| [MASK] sat"
+    assert first.startswith("  [MASK] 1: ")
+    assert second.startswith("  [MASK] 2: ")
+    assert re.fullmatch(r"  next sentence: \d+\.\d%", follows)
+    lines = io.StringIO("the [MASK] ||| [MASK] sat\n the cat |||  sat\n")
+    monkeypatch.setattr(sys, "stdin", lines)
+    assert launch([checkpoint, "--top_k=1"]) == 0
+    *same, text, follows = capsys.readouterr().out.splitlines(keepends=True)
+    assert "".join(same) == out
+    assert text.strip() == "the cat |||  sat"
+    assert follows.startswith("  next sentence: ")
+
+
 @pytest.fixture
 def said(launch, capsys):
     """Fills a blank and returns what is printed."""
@@ -129,6 +150,12 @@ def test_a_checkpoint_tells_its_casing(release, tmp_path, said):
         (["--text=[MASK]", "--init_checkpoint=BARE"], "--bert_config_file"),
         (["--text=[MASK]", "--init_checkpoint=ENCODER"], "a masked-LM head"),
         (["--text=[MASK]", "--bert_config_file=HEADS"], "3 attention heads"),
+        (["--text_b=the"], "expected --text, which --text_b='the'"),
+        (["--text=the", f"--text_b={'cat ' * 10}"], "at most 10 pieces"),
+        (
+            ["--text=the", "--text_b=cat", "--init_checkpoint=NO_PAIRS"],
+            "a next-sentence head",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -139,12 +166,14 @@ def test_a_mistake_is_one_line(
     (tmp_path / "BARE").mkdir()
     for path in release.glob("bert_model*"):
         (tmp_path / "BARE" / path.name).write_bytes(path.read_bytes())
-    (tmp_path / "ENCODER").mkdir()
-    planned = conversion.plan(open_pretrained(release), "google", "encoder")
-    google.write(str(tmp_path / "ENCODER"), planned.target)
+    heads = {"ENCODER": "encoder", "NO_PAIRS": "masked_lm"}
+    for name, head in heads.items():
+        (tmp_path / name).mkdir()
+        planned = conversion.plan(open_pretrained(release), "google", head)
+        google.write(str(tmp_path / name), planned.target)
     config = dataclasses.replace(planned.target.config, num_attention_heads=3)
     (tmp_path / "HEADS").write_text(config.to_json_string())
-    for name in ("LONG", "NO_MASK", "BARE", "ENCODER", "HEADS"):
+    for name in ("LONG", "NO_MASK", "BARE", "HEADS", *heads):
         arguments = [x.replace(name, f"{tmp_path}/{name}") for x in arguments]
     assert launch([f"--init_checkpoint={release}", *arguments]) == 1
     assert message in in_process.the_error(capsys, "fill_mask")

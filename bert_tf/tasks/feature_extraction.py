@@ -56,17 +56,24 @@ class TextFeatures(NamedTuple):
 def read_texts(path: str) -> Iterator[Example]:
     """Reads a text or a pair a line; what is blank is an empty text.
 
-    `a ||| b` is a pair, which the last separator of its line splits. White
-    space at both ends of a line goes before, so that a separator there is
-    none. Source: `read_examples` of `extract_features.py`.
-
     Raises:
       InputError: The file cannot be read or is not UTF-8.
     """
     for line, number in read_lines(path):
-        first, separator, last = line.strip().rpartition(SEPARATOR)
-        texts = (first, last) if separator else (last, None)
-        yield Example(str(number - 1), *texts, where=f"{path}:{number}")
+        yield Example(
+            str(number - 1), *split_pair(line), where=f"{path}:{number}"
+        )
+
+
+def split_pair(line: str) -> tuple[str, str | None]:
+    """The text of a line, or the two that it has.
+
+    `a ||| b` is a pair, which the last separator of its line splits. White
+    space at both ends of a line goes before, so that a separator there is
+    none. Source: `read_examples` of `extract_features.py`.
+    """
+    first, separator, last = line.strip().rpartition(SEPARATOR)
+    return (first, last) if separator else (last, None)
 
 
 # ------------------------------------------------------------------- layers

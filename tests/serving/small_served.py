@@ -33,7 +33,7 @@ NASTY = (
     b" \t\r\n",
     b"\0",
     b"\xff\xfe",
-    "The cat sat on the mat.".encode(),
+    b"The cat sat on the mat.",
     b"the cats",
     b"a",
     b"a\x80b \xc3 c",

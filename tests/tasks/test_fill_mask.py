@@ -1,4 +1,4 @@
-"""Blanks are filled at their places, with real probabilities."""
+"""Blanks are filled at their places, pairs judged, with real probabilities."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
-from bert_tf.tasks.fill_mask import fill_mask
+from bert_tf.tasks.fill_mask import fill_mask, next_sentence
 from bert_tf.text.wordpiece import FullTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -36,25 +36,84 @@ def model() -> BertPretrainer:
         )
     )
     model.build()
+    # Segments and sentences that tell something.
+    for weight in model.weights:
+        weight.assign(9 * weight)
     return model
+
+
+def outputs_of(model, tokens, **more):
+    """The logits of a sequence, whose second segment is behind a [SEP]."""
+    ids = [WORDS.index(token) for token in tokens]
+    start = tokens.index("[SEP]") + 1
+    segments = [0] * start + [1] * (len(ids) - start)
+    return model(
+        {
+            "input_ids": np.array([ids]),
+            "segment_ids": np.array([segments]),
+            **more,
+        }
+    )
+
+
+def softmax(logits):
+    exp = np.exp(np.asarray(logits, np.float64))
+    return exp / exp.sum(-1, keepdims=True)
+
+
+def assert_candidates(blanks, expected):
+    """Compares with probabilities [blanks, V]."""
+    for blank, row in zip(blanks, expected, strict=True):
+        best = np.argsort(-row)[: len(blank)]
+        assert [word for word, _ in blank] == [WORDS[i] for i in best]
+        np.testing.assert_allclose([p for _, p in blank], row[best], rtol=1e-4)
 
 
 def test_candidates_are_the_softmax_of_their_position(model, tokenizer):
     blanks = fill_mask(model, tokenizer, "the [MASK] sat on [MASK].", top_k=3)
     tokens = ["[CLS]", "the", "[MASK]", "sat", "on", "[MASK]", ".", "[SEP]"]
-    ids = [WORDS.index(token) for token in tokens]
-    logits = model(
-        {
-            "input_ids": np.array([ids]),
-            "masked_lm_positions": np.array([[2, 5]]),
-        }
-    )["masked_lm_logits"][0]
-    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    assert len(blanks) == 2
-    for blank, row in zip(blanks, expected, strict=True):
-        best = np.argsort(-row)[:3]
-        assert [word for word, _ in blank] == [WORDS[i] for i in best]
-        np.testing.assert_allclose([p for _, p in blank], row[best], rtol=1e-5)
+    positions = np.array([[2, 5]])
+    outputs = outputs_of(model, tokens, masked_lm_positions=positions)
+    assert [len(blank) for blank in blanks] == [3, 3]
+    assert_candidates(blanks, softmax(outputs["masked_lm_logits"][0]))
+
+
+PAIR = "the [MASK] sat", "[MASK] mat."
+PAIR_TOKENS = [
+    "[CLS]",
+    "the",
+    "[MASK]",
+    "sat",
+    "[SEP]",
+    "[MASK]",
+    "mat",
+    ".",
+    "[SEP]",
+]
+
+
+def test_blanks_of_a_pair(model, tokenizer):
+    blanks = fill_mask(model, tokenizer, PAIR[0], 4, text_b=PAIR[1])
+    positions = np.array([[2, 5]])
+    outputs = outputs_of(model, PAIR_TOKENS, masked_lm_positions=positions)
+    assert [len(blank) for blank in blanks] == [4, 4]
+    assert_candidates(blanks, softmax(outputs["masked_lm_logits"][0]))
+    assert len(fill_mask(model, tokenizer, "the", text_b="[MASK]")) == 1
+    with pytest.raises(InputError, match=r"\[MASK\].* Received: 'the', 'cat'"):
+        fill_mask(model, tokenizer, "the", text_b="cat")
+
+
+def test_next_sentence_is_the_softmax_of_its_head(model, tokenizer):
+    expected = outputs_of(model, PAIR_TOKENS)["next_sentence_logits"]
+    follows = next_sentence(model, tokenizer, *PAIR)
+    assert follows == pytest.approx(softmax(expected)[0, 0], rel=1e-4)
+    assert follows != pytest.approx(
+        next_sentence(model, tokenizer, *PAIR[::-1])
+    )
+    tokens = ["[CLS]", "the", "[SEP]", "[SEP]"]
+    expected = outputs_of(model, tokens)["next_sentence_logits"]
+    empty = next_sentence(model, tokenizer, "the", "")
+    assert empty == pytest.approx(softmax(expected)[0, 0], rel=1e-4)
 
 
 def test_all_candidates_sum_to_one(model, tokenizer):
@@ -83,3 +142,12 @@ def test_too_long(model, tokenizer):
     fill_mask(model, tokenizer, "cat " * 10 + "[MASK]")
     with pytest.raises(InputError, match=r"at most 11 pieces.* Received: 12"):
         fill_mask(model, tokenizer, "cat " * 11 + "[MASK]")
+
+
+def test_a_pair_too_long(model, tokenizer):
+    next_sentence(model, tokenizer, "cat " * 9, "mat")
+    message = r"pair of at most 10 pieces, for a model of 13 .* Received: 11"
+    with pytest.raises(InputError, match=message):
+        next_sentence(model, tokenizer, "cat " * 10, "mat")
+    with pytest.raises(InputError, match=message):
+        fill_mask(model, tokenizer, "[MASK]", text_b="cat " * 10)
