@@ -1,5 +1,7 @@
 """Small models with random weights and texts that are not nice; no test."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -70,21 +72,29 @@ def random_weights(model: keras.Model, seed: int = 1) -> keras.Model:
 
 def answer(served: Served, texts: dict[str, list]) -> dict[str, np.ndarray]:
     """What the signature `serving_default` gives, its shapes unknown."""
-    return _run(served.answer, served.inputs, texts)
+    return _run(_signature(served.answer), served.inputs, texts)
 
 
 def answer_tokens(served: Served, features: dict) -> dict[str, np.ndarray]:
     """What the signature `tokens` gives."""
-    return _run(served.answer_tokens, served.token_inputs, features)
+    inputs = served.token_inputs
+    return _run(_signature(served.answer_tokens, True), inputs, features)
 
 
 def tokenize(served: Served, texts: dict[str, list]) -> dict[str, np.ndarray]:
     """What the signature `tokenize` gives."""
-    return _run(served.tokenize, served.inputs, texts)
+    return _run(_signature(served.tokenize), served.inputs, texts)
 
 
-def _run(method, specs: dict[str, tf.TensorSpec], values: dict) -> dict:
-    function = tf.function(method, input_signature=[specs])
+@functools.cache
+def _signature(method, takes_tokens: bool = False):
+    """A method of `Served` as a graph."""
+    served = method.__self__
+    specs = served.token_inputs if takes_tokens else served.inputs
+    return tf.function(method, input_signature=[specs])
+
+
+def _run(function, specs: dict[str, tf.TensorSpec], values: dict) -> dict:
     asked = {
         name: tf.constant(values[name], spec.dtype)
         for name, spec in specs.items()
