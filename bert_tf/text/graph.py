@@ -1,10 +1,7 @@
 """The tokenizer inside a TensorFlow graph, for raw strings in a SavedModel.
 
-It gives the ids of `wordpiece.FullTokenizer` for every string, and for bytes
-that are not UTF-8 too (they are dropped). Texts of plain ASCII, which a
-regular expression tells, are lower-cased and split by string ops. The others
-take the way of `normalization.Normalizer`: a table over code points, and its
-two rules for neighbours where the characters that they are about occur.
+It gives the ids and the offsets of `wordpiece.FullTokenizer` for every string,
+and for bytes that are not UTF-8 too (they are dropped).
 
 TensorFlow Serving knows two ops of TensorFlow Text; the graph holds one of
 them, FastWordpieceTokenizeWithOffsets, and otherwise nothing but core ops.
@@ -12,33 +9,31 @@ them, FastWordpieceTokenizeWithOffsets, and otherwise nothing but core ops.
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bert_tf.errors import InputError
-from bert_tf.text import normalization, packing, tables, wordpiece
+from bert_tf.text import packing, wordpiece
+from bert_tf.text.graph_normalization import GraphNormalizer, drop_invalid_utf8
 
 _PADDINGS = ("max_length", "longest")
-_PLAIN_ASCII = r"[\t\n\r -~]*"
-_ASCII_PUNCTUATION = r"([!-/:-@\[-`{-~])"
 
 
-class _LookUp:
-    """A table over code points as constants, which functions capture."""
+class Tokens(NamedTuple):
+    """The pieces of texts and where they came from: `wordpiece.Token` in rows.
 
-    def __init__(self, table: tables.Pages):
-        self._page_of = tf.constant(table.page_of)
-        self._pages = tf.constant(table.pages)
+    Attributes:
+      ids: Their ids, int32, ragged [B, (T)].
+      starts: Index of the first character of each, int32, ragged [B, (T)].
+      ends: Index behind the last, dropped accents included.
+    """
 
-    def __call__(self, code_points: tf.Tensor) -> tf.Tensor:
-        """Returns the int32 values of int32 code points of any shape."""
-        page = tf.gather(self._page_of, code_points // tables.PAGE_SIZE)
-        first = tf.cast(page, tf.int32) * tables.PAGE_SIZE
-        index = first + code_points % tables.PAGE_SIZE
-        return tf.cast(tf.gather(self._pages, index), tf.int32)
+    ids: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -101,22 +96,19 @@ class BertTokenizer(keras.layers.Layer):
         self.vocabulary = tuple(vocab)
         self.max_seq_length = max_seq_length
         self.padding = padding
-        self._normalizer = normalization.Normalizer(
-            do_lower_case, strip_accents
+        self._pad_id, self._unk_id, self._cls_id, self._sep_id = (
+            vocab[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
         )
-        self._pad_id, self._cls_id, self._sep_id = (
-            vocab[token] for token in ("[PAD]", "[CLS]", "[SEP]")
-        )
-        table = tables.replacements(
-            self._normalizer.do_lower_case, self._normalizer.strip_accents
-        )
-        self._first_movable = table.first_movable
         # There are no kernels for strings elsewhere. What is captured as a
         # constant is in a SavedModel once, however many functions use it.
         with tf.device("CPU:0"):
-            self._rows = tf.constant(table.rows)
-            self._row_of = _LookUp(table.row_of)
-            self._traits = _LookUp(tables.traits())
+            self._normalizer = GraphNormalizer(do_lower_case, strip_accents)
+            self._piece_lengths = tf.constant(
+                [
+                    len(token.removeprefix(wordpiece.CONTINUATION))
+                    for token in vocab
+                ]
+            )
             self._wordpiece = _wordpiece_tokenizer(self.vocabulary)
 
     def get_config(self) -> dict[str, Any]:
@@ -139,12 +131,11 @@ class BertTokenizer(keras.layers.Layer):
 
     def call(self, inputs):
         texts = [_strings(text) for text in _parts(inputs)]
-        # Without this, single lookups would be placed on a GPU.
-        with tf.device("CPU:0"):
+        with _on_cpu():
             if texts[0].shape.rank == 0:
-                batch = self._pack([text[tf.newaxis] for text in texts])
+                batch = self._encode([text[tf.newaxis] for text in texts])
                 return {name: values[0] for name, values in batch.items()}
-            return self._pack(texts)
+            return self._encode(texts)
 
     def compute_output_spec(self, inputs):
         shape = (*_parts(inputs)[0].shape, self._padded_length)
@@ -158,49 +149,144 @@ class BertTokenizer(keras.layers.Layer):
         """The length of every sequence; None for that of the longest."""
         return None if self.padding == "longest" else self.max_seq_length
 
-    def tokenize(self, text) -> tf.RaggedTensor:
+    def tokenize(self, text, keep: str | None = None) -> tf.RaggedTensor:
         """Returns the ids of the pieces, without special tokens.
+
+        Args:
+          text: Strings, [B] or scalar.
+          keep: A token that stands for itself where a text spells it, "[MASK]"
+            say. What is between two of them is a text of its own.
+
+        Returns:
+          int32 ids, ragged [B, (T)], or [T] for a scalar.
+
+        Raises:
+          InputError: If `keep` is not in the vocabulary.
+        """
+        text = _strings(text)
+        if text.shape.rank == 0:
+            return self.tokenize(text[tf.newaxis], keep)[0]
+        with _on_cpu():
+            if keep is None:
+                pieces, _ = self._split(self._normalizer(text))
+                return pieces.merge_dims(1, 2)
+            return self._tokenize_between(text, keep)
+
+    def tokenize_with_offsets(self, text) -> Tokens:
+        """Returns the pieces and the characters that made them.
 
         Args:
           text: Strings, [B] or scalar.
 
         Returns:
-          int32 ids, ragged [B, (T)], or [T] for a scalar.
+          Ids and offsets, ragged [B, (T)], or [T] for a scalar. The offsets
+          count the characters of the text after `drop_invalid_utf8`.
         """
         text = _strings(text)
         if text.shape.rank == 0:
-            return self.tokenize(text[tf.newaxis])[0]
-        words = tf.strings.split(self._normalize(text))
+            rows = self.tokenize_with_offsets(text[tf.newaxis])
+            return Tokens(*(row[0] for row in rows))
+        with _on_cpu():
+            normalized, starts, ends = self._normalizer.align(text)
+            pieces, word_lengths = self._split(normalized)
+            ids = pieces.merge_dims(1, 2)
+            # The pieces use up the characters of `starts` one after another.
+            lengths = self._characters(pieces, word_lengths)
+            first = tf.cumsum(lengths, exclusive=True)[:, tf.newaxis]
+            is_first = tf.scatter_nd(
+                first, tf.ones_like(lengths), tf.shape(starts)
+            )
+            piece = tf.cumsum(is_first) - 1
+            # Marks may have changed places: hence min and max.
+            return Tokens(
+                ids,
+                ids.with_values(tf.math.segment_min(starts, piece)),
+                ids.with_values(tf.math.segment_max(ends, piece)),
+            )
+
+    def pack(self, parts: Sequence[tf.RaggedTensor]) -> dict[str, tf.Tensor]:
+        """Makes of ids what the layer, when called, makes of strings.
+
+        Args:
+          parts: int32 ids, ragged [B, (T)]: of texts, or of both of pairs.
+
+        Returns:
+          A dict of input_ids, input_mask and segment_ids, int32 [B, S]: with
+          [CLS] and [SEP], cut where too long, and padded.
+        """
+        with _on_cpu():
+            size = parts[0].nrows()
+            sep = tf.fill([size, 1], self._sep_id)
+            segments = [
+                tf.concat([part, sep], axis=1) for part in self._truncate(parts)
+            ]
+            packed = tf.concat(
+                [tf.fill([size, 1], self._cls_id), *segments], axis=1
+            )
+            input_ids = packed.to_tensor(
+                self._pad_id, shape=[None, self._padded_length]
+            )
+            position = tf.range(tf.shape(input_ids, tf.int64)[1])
+            input_mask = position < packed.row_lengths()[:, tf.newaxis]
+            second = position > segments[0].row_lengths()[:, tf.newaxis]
+            return {
+                "input_ids": input_ids,
+                "input_mask": tf.cast(input_mask, tf.int32),
+                "segment_ids": tf.cast(input_mask & second, tf.int32),
+            }
+
+    def _encode(self, texts: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Tokenizes and packs one or two [B] tensors of strings."""
+        ids = self.tokenize(tf.concat(texts, axis=0))
+        if len(texts) == 1:
+            return self.pack([ids])
+        size = tf.shape(texts[0])[0]
+        return self.pack([ids[:size], ids[size:]])
+
+    def _split(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Splits normalized strings [B] into words, and these into pieces.
+
+        Returns:
+          Ids of the pieces, ragged [B, (words), (pieces)], and how many
+          characters the words have, int32 [words of all texts].
+        """
+        words = tf.strings.split(text)
         lengths = tf.strings.length(words.values, unit="UTF8_CHAR")
         is_long = lengths > wordpiece.MAX_CHARACTERS_PER_WORD
         words = words.with_values(tf.where(is_long, "[UNK]", words.values))
-        return self._wordpiece.tokenize(words).merge_dims(1, 2)
+        return self._wordpiece.tokenize(words), lengths
 
-    def _pack(self, texts: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """`packing.pack` of one or two [B] tensors of strings, padded."""
-        size = tf.shape(texts[0])[0]
-        ids = self.tokenize(tf.concat(texts, axis=0))
-        parts = self._truncate(
-            [ids[:size], ids[size:]] if len(texts) == 2 else [ids]
+    def _characters(
+        self, pieces: tf.RaggedTensor, word_lengths: tf.Tensor
+    ) -> tf.Tensor:
+        """How many characters of its word each piece stands for, [pieces]."""
+        ids = pieces.flat_values
+        is_unknown = ids == self._unk_id
+        # Unknown is a whole word, whose first piece is the only one.
+        of_word = tf.gather(is_unknown, pieces.values.row_starts())
+        return tf.tensor_scatter_nd_update(
+            tf.gather(self._piece_lengths, ids),
+            tf.where(is_unknown),
+            tf.boolean_mask(word_lengths, of_word),
         )
-        sep = tf.fill([size, 1], self._sep_id)
-        segments = [tf.concat([part, sep], axis=1) for part in parts]
-        packed = tf.concat(
-            [tf.fill([size, 1], self._cls_id), *segments], axis=1
-        )
-        input_ids = packed.to_tensor(
-            self._pad_id, shape=[None, self._padded_length]
-        )
-        position = tf.range(tf.shape(input_ids, tf.int64)[1])
-        input_mask = position < packed.row_lengths()[:, tf.newaxis]
-        second = position > segments[0].row_lengths()[:, tf.newaxis]
-        return {
-            "input_ids": input_ids,
-            "input_mask": tf.cast(input_mask, tf.int32),
-            "segment_ids": tf.cast(input_mask & second, tf.int32),
-        }
 
-    def _truncate(self, parts: list[tf.RaggedTensor]) -> list[tf.RaggedTensor]:
+    def _tokenize_between(self, text: tf.Tensor, keep: str) -> tf.RaggedTensor:
+        """`tokenize` with something to keep."""
+        if not keep or keep not in self.vocabulary:
+            raise InputError(
+                "Expected what to keep to be a token of the vocabulary. "
+                f"Received: {keep!r}"
+            )
+        between = tf.strings.split(drop_invalid_utf8(text), keep)
+        ids = self.tokenize(between.values)
+        kept = tf.fill([ids.nrows(), 1], self.vocabulary.index(keep))
+        ids = between.with_values(tf.concat([ids, kept], axis=1))
+        ids = ids.merge_dims(1, 2)  # with one too many at the end
+        return _cut(ids, ids.row_lengths() - 1)
+
+    def _truncate(
+        self, parts: Sequence[tf.RaggedTensor]
+    ) -> Sequence[tf.RaggedTensor]:
         """Cuts one or two ragged [B, (T)] where they are too long."""
         if self.max_seq_length is None:
             return parts
@@ -214,84 +300,10 @@ class BertTokenizer(keras.layers.Layer):
             )
         return [_cut(*pair) for pair in zip(parts, keep, strict=True)]
 
-    def _normalize(self, text: tf.Tensor) -> tf.Tensor:
-        """`Normalizer.__call__` on a [B] tensor of strings."""
-        ascii_text = text
-        if self._normalizer.do_lower_case:
-            ascii_text = tf.strings.lower(text)
-        ascii_text = tf.strings.regex_replace(
-            ascii_text, _ASCII_PUNCTUATION, r" \1 "
-        )
-        is_plain = tf.strings.regex_full_match(text, _PLAIN_ASCII)
-        others = tf.where(~is_plain)
-        return tf.tensor_scatter_nd_update(
-            ascii_text, others, self._replace(tf.gather_nd(text, others))
-        )
 
-    def _replace(self, text: tf.Tensor) -> tf.Tensor:
-        """`_normalize` for any characters, by the table."""
-        # The space keeps neighbours from different texts apart.
-        decoded = tf.strings.unicode_decode(
-            tf.strings.join([text, " "]), "UTF-8", errors="ignore"
-        )
-        sources = decoded.values  # [N]
-        if self._normalizer.do_lower_case:
-            sources = self._settle_sigma(sources)
-        row = self._row_of(sources)
-        outputs = tf.gather(self._rows, row)  # [N, 3]
-        outputs = tf.where(
-            outputs == tables.ITSELF, sources[:, tf.newaxis], outputs
-        )
-        exists = outputs != tables.NOTHING
-        outputs = tf.boolean_mask(outputs, exists)  # [M]
-        counts = tf.reduce_sum(tf.cast(exists, tf.int64), axis=1)  # [N]
-        if self._normalizer.strip_accents:
-            outputs = tf.cond(
-                tf.reduce_any(row >= self._first_movable),
-                lambda: self._canonical_order(outputs, sources, counts),
-                lambda: outputs,
-            )
-        ends = tf.concat([[0], tf.cumsum(counts)], axis=0)
-        splits = tf.gather(ends, decoded.row_splits)
-        return tf.strings.unicode_encode(
-            tf.RaggedTensor.from_row_splits(outputs, splits), "UTF-8"
-        )
-
-    def _settle_sigma(self, sources: tf.Tensor) -> tf.Tensor:
-        """Puts the final sigma for each capital one that ends a word; [N]."""
-        sigma = ord(normalization.SIGMA)
-
-        def settle():
-            traits = self._traits(sources)
-            where = tf.where(traits & tables.SKIPPED == 0)  # [K, 1]
-            seen = tf.gather_nd(sources, where)  # [K], ends with a space
-            cased = tf.gather_nd(traits, where) & tables.CASED != 0
-            cased_before = tf.concat([[False], cased[:-1]], axis=0)
-            cased_behind = tf.concat([cased[1:], [False]], axis=0)
-            final = (seen == sigma) & cased_before & ~cased_behind
-            seen = tf.where(final, ord(normalization.FINAL_SIGMA), seen)
-            return tf.tensor_scatter_nd_update(sources, where, seen)
-
-        return tf.cond(tf.reduce_any(sources == sigma), settle, lambda: sources)
-
-    def _canonical_order(
-        self, outputs: tf.Tensor, sources: tf.Tensor, counts: tf.Tensor
-    ) -> tf.Tensor:
-        """Sorts marks as NFD does: `normalization`'s function on tensors.
-
-        Args:
-          outputs: Replaced code points, int32 [M].
-          sources: The code points that they replace, int32 [N].
-          counts: How many replace each, int64 [N].
-
-        Returns:
-          The outputs in their order.
-        """
-        bounds = self._traits(sources) & tables.WITHIN_RUN == 0
-        run = tf.repeat(tf.cumsum(tf.cast(bounds, tf.int64)), counts)
-        rank = self._traits(outputs) & tables.CLASS_BITS
-        key = run * (tables.CLASS_BITS + 1) + tf.cast(rank, tf.int64)
-        return tf.gather(outputs, tf.argsort(key, stable=True))
+def _on_cpu():
+    """Without this, single lookups would be placed on a GPU."""
+    return tf.device("CPU:0")
 
 
 def _cut(ids: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:

@@ -13,6 +13,7 @@ _WIDTH = 3  # the longest replacement: a character between two spaces
 
 # Bits of `traits`; the lowest eight hold `normalization.movable_class`.
 CLASS_BITS, SKIPPED, CASED, WITHIN_RUN = 0xFF, 0x100, 0x200, 0x400
+DELETED = 0x800
 
 PAGE_SIZE = 256
 
@@ -71,7 +72,7 @@ def replacements(do_lower_case: bool, strip_accents: bool) -> Table:
 
 @functools.cache
 def traits() -> Pages:
-    """What the two rules for neighbours have to know of each code point."""
+    """What rules for neighbours have to know of each code point."""
     values = np.zeros(normalization.NUM_CODE_POINTS, int)
     for character in normalization.assigned_characters():
         if normalization.is_cjk(character):  # has neither case nor marks
@@ -82,6 +83,7 @@ def traits() -> Pages:
             + SKIPPED * skipped
             + CASED * cased
             + WITHIN_RUN * (not normalization.bounds_a_run(character))
+            + DELETED * normalization.is_deleted(character)
         )
     return Pages.of(values)
 

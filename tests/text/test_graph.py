@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.text import normalization, packing
 from bert_tf.text.graph import BertTokenizer
+from bert_tf.text.graph_normalization import drop_invalid_utf8
 from bert_tf.text.wordpiece import FullTokenizer
 from tests.text import tokenization_oracle as oracle
 
@@ -194,6 +195,52 @@ def test_scalars_and_empty_batches(max_seq_length):
     assert layer.tokenize("").shape == (0,)
 
 
+@pytest.mark.parametrize("max_seq_length", [None, 7])
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_packs_ids_as_it_packs_texts(max_seq_length, is_pair):
+    layer = BertTokenizer(vocabulary(), max_seq_length=max_seq_length)
+    texts = [["a b a b a b a", "", "É中"], ["b", "a b a b", ""]]
+    texts = texts if is_pair else texts[:1]
+    for rows in (slice(None), slice(0)):
+        batch = [tf.constant(part, tf.string)[rows] for part in texts]
+        got = layer.pack([layer.tokenize(part) for part in batch])
+        expected = layer(tuple(batch) if is_pair else batch[0])
+        for name, values in expected.items():
+            np.testing.assert_array_equal(got[name], values)
+    ids = [tf.ragged.constant([[5, 9, 5], [2]]), tf.ragged.constant([[4], []])]
+    packed = layer.pack(ids[: len(texts)])["input_ids"][0]
+    tail = [4, 3] if is_pair else []
+    assert list(packed)[: 5 + len(tail)] == [2, 5, 9, 5, 3, *tail]
+
+
+def test_a_token_that_stands_for_itself():
+    tokens = [*vocabulary(), "[MASK]"]
+    tokenizer, layer = FullTokenizer(tokens), BertTokenizer(tokens)
+    rng = random.Random(61)
+    parts = ["[MASK]", "[MASK]", "[mask]", "[MA", "SK]", "a", "Σ", " ", "é["]
+    texts = ["".join(rng.choices(parts, k=k % 9)) for k in range(3_001)]
+    expected = []
+    for text in texts:
+        ids = []
+        for part in text.split("[MASK]"):
+            ids += [tokens.index("[MASK]"), *tokenizer.encode(part)]
+        expected.append(ids[1:])
+    tokenize = tf.function(lambda texts: layer.tokenize(texts, keep="[MASK]"))
+    assert tokenize(tf.constant(texts)).to_list() == expected
+    assert tokenize(tf.constant([], tf.string)).to_list() == []
+    assert list(layer.tokenize(b"a[MA\xffSK]", "[MASK]")) == [
+        *layer.tokenize("a"),
+        len(tokens) - 1,
+    ]
+    assert layer.tokenize("", "[MASK]").shape == (0,)
+
+
+@pytest.mark.parametrize("keep", ["", "[MASK]"])
+def test_keeps_only_tokens_of_the_vocabulary(keep):
+    with pytest.raises(InputError, match="Expected what to keep"):
+        BertTokenizer(vocabulary()).tokenize("a", keep)
+
+
 def test_padding_is_the_pad_token():
     layer = BertTokenizer(["a", *SPECIAL])
     ids = layer(["a", "a a"])["input_ids"]
@@ -286,13 +333,27 @@ def test_saved_model(tmp_path):
         np.testing.assert_array_equal(serve(texts)[name], values)
 
 
-def test_graph_holds_only_what_tensorflow_serving_knows(tmp_path):
-    graph = exported(tmp_path, BertTokenizer(vocabulary())).graph.as_graph_def()
-    nodes = list(graph.node)
-    for function in graph.library.function:
-        nodes += function.node_def
-    foreign = {n.op for n in nodes if not hasattr(tf.raw_ops, n.op)}
-    assert foreign == {"FastWordpieceTokenizeWithOffsets"}
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda layer, text: layer(text),
+        lambda layer, text: layer((text, text)),
+        lambda layer, text: layer.tokenize_with_offsets(text),
+        lambda layer, text: layer.pack([layer.tokenize(text, keep="ab")]),
+        lambda layer, text: drop_invalid_utf8(text),
+    ],
+)
+def test_graph_holds_only_what_tensorflow_serving_knows(function):
+    layer = BertTokenizer(vocabulary())
+    traced = tf.function(lambda text: function(layer, text))
+    graph = traced.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
+    nodes = list(graph.as_graph_def().node)
+    for inner in graph.as_graph_def().library.function:
+        nodes += inner.node_def
+    foreign = {node.op for node in nodes if not hasattr(tf.raw_ops, node.op)}
+    foreign -= {"FastWordpieceTokenizeWithOffsets"}
+    assert not foreign
+    assert len(nodes) > 1
 
 
 @pytest.mark.parametrize(

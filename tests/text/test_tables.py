@@ -55,8 +55,10 @@ def test_traits_of_known_characters():
         "1": 0,
         " ": 0,
         "'": tables.SKIPPED,
-        "\u00ad": tables.SKIPPED | tables.WITHIN_RUN,
-        "\0": tables.SKIPPED | tables.WITHIN_RUN,
+        "\u00ad": tables.SKIPPED | tables.WITHIN_RUN | tables.DELETED,
+        "\0": tables.SKIPPED | tables.WITHIN_RUN | tables.DELETED,
+        "\ufffd": tables.SKIPPED | tables.WITHIN_RUN | tables.DELETED,
+        "\t": 0,
         "\u0301": tables.SKIPPED | tables.WITHIN_RUN,
         "\u0cbf": tables.SKIPPED,  # Mn, but of class 0
         "\u302e": tables.WITHIN_RUN | 224,
