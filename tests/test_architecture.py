@@ -53,8 +53,10 @@ MAY_IMPORT = {
         *("config", "metrics", "span_metrics", "entity_metrics"),
         *("text", "data", "modeling", "heads", "feature_tagger"),
     },
-    "fine_tuning": {"config", "data", "flags", "interop", "text", "training"},
-    "serving": {"text"},
+    "fine_tuning": {
+        *("config", "data", "flags", "interop", "serving", "text", "training"),
+    },
+    "serving": {"data", "text"},
     "flags": {"config", "training"},
 }
 FOR_ALL = {"errors", "files", "version"}
@@ -65,6 +67,7 @@ WITH_TENSORFLOW = (
     "bert_tf.data.pipeline",
     "bert_tf.feature_tagger",
     "bert_tf.fine_tuning.command_line",
+    "bert_tf.fine_tuning.exports",
     "bert_tf.fine_tuning.inputs",
     "bert_tf.fine_tuning.runs",
     "bert_tf.flags",
@@ -83,6 +86,7 @@ WITH_TENSORFLOW = (
     "bert_tf.serving",
     "bert_tf.tasks",
     "bert_tf.text.graph",
+    "bert_tf.text.graph_normalization",
     "bert_tf.training.checkpoints",
     "bert_tf.training.distribution",
     "bert_tf.training.estimator",
