@@ -56,7 +56,7 @@ MAY_IMPORT = {
     "fine_tuning": {
         *("config", "data", "flags", "interop", "serving", "text", "training"),
     },
-    "serving": {"data", "text"},
+    "serving": {"data", "modeling", "text"},
     "flags": {"config", "training"},
 }
 FOR_ALL = {"errors", "files", "version"}
