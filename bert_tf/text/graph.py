@@ -204,28 +204,38 @@ class BertTokenizer(keras.layers.Layer):
                 ids.with_values(tf.math.segment_max(ends, piece)),
             )
 
-    def pack(self, parts: Sequence[tf.RaggedTensor]) -> dict[str, tf.Tensor]:
+    def pack(
+        self, parts: Sequence[tf.RaggedTensor], empty_second: bool = True
+    ) -> dict[str, tf.Tensor]:
         """Makes of ids what the layer, when called, makes of strings.
 
         Args:
           parts: int32 ids, ragged [B, (T)]: of texts, or of both of pairs.
+          empty_second: Whether a second text without any piece is one, with a
+            [SEP] of its own; in `data.features`, as in the original, not.
 
         Returns:
           A dict of input_ids, input_mask and segment_ids, int32 [B, S]: with
-          [CLS] and [SEP], cut where too long, and padded.
+          [CLS] and [SEP], cut where too long, and padded. S is 1 or more.
         """
         with _on_cpu():
             size = parts[0].nrows()
-            sep = tf.fill([size, 1], self._sep_id)
+            seps = [tf.fill([size, 1], self._sep_id)] * len(parts)
+            num_special = tf.constant(1 + len(parts), tf.int64)
+            if len(parts) == 2 and not empty_second:
+                exists = tf.cast(parts[1].row_lengths() > 0, tf.int64)
+                seps[1] = _cut(tf.RaggedTensor.from_tensor(seps[1]), exists)
+                num_special = 2 + exists
             segments = [
-                tf.concat([part, sep], axis=1) for part in self._truncate(parts)
+                tf.concat(segment, axis=1)
+                for segment in zip(
+                    self._truncate(parts, num_special), seps, strict=True
+                )
             ]
             packed = tf.concat(
                 [tf.fill([size, 1], self._cls_id), *segments], axis=1
             )
-            input_ids = packed.to_tensor(
-                self._pad_id, shape=[None, self._padded_length]
-            )
+            input_ids = self._pad(packed)
             position = tf.range(tf.shape(input_ids, tf.int64)[1])
             input_mask = position < packed.row_lengths()[:, tf.newaxis]
             second = position > segments[0].row_lengths()[:, tf.newaxis]
@@ -284,13 +294,29 @@ class BertTokenizer(keras.layers.Layer):
         ids = ids.merge_dims(1, 2)  # with one too many at the end
         return _cut(ids, ids.row_lengths() - 1)
 
+    def _pad(self, packed: tf.RaggedTensor) -> tf.Tensor:
+        """Makes a matrix of rows, int32 [B, S]."""
+        if self._padded_length is not None:
+            return packed.to_tensor(
+                self._pad_id, shape=[None, self._padded_length]
+            )
+        # No texts have a length as well: models look at the first place.
+        length = tf.maximum(packed.bounding_shape(axis=1), 1)
+        return packed.to_tensor(self._pad_id, shape=tf.stack([-1, length]))
+
     def _truncate(
-        self, parts: Sequence[tf.RaggedTensor]
+        self, parts: Sequence[tf.RaggedTensor], num_special: tf.Tensor
     ) -> Sequence[tf.RaggedTensor]:
-        """Cuts one or two ragged [B, (T)] where they are too long."""
+        """Cuts one or two ragged [B, (T)] where they are too long.
+
+        Args:
+          parts: What is cut.
+          num_special: How many [CLS] and [SEP] stand beside it, int64, scalar
+            or [B].
+        """
         if self.max_seq_length is None:
             return parts
-        room = tf.constant(self.max_seq_length - 1 - len(parts), tf.int64)
+        room = self.max_seq_length - num_special
         lengths = [part.row_lengths() for part in parts]
         if len(parts) == 1:
             keep = [tf.minimum(lengths[0], room)]

@@ -176,6 +176,24 @@ def test_packs_as_python_does(tmp_path, max_seq_length, is_pair):
         assert list(batch["input_mask"][index]) == [1] * len(ids) + blank
 
 
+@pytest.mark.parametrize("max_seq_length", [None, 3, 4, 8, 11])
+def test_a_second_text_of_no_piece_can_be_none(max_seq_length):
+    """As in `data.features`; it takes no room from the first, then."""
+    layer = BertTokenizer(vocabulary(), max_seq_length=max_seq_length)
+    first = ["a b a b a b a b a b", "", "a", "a b a b a", "a b a b a b a"]
+    second = ["", " ", "", "b", "\0"]
+    ids = [layer.tokenize(first), layer.tokenize(second)]
+    batch = layer.pack(ids, empty_second=False)
+    pairs = zip(*(part.to_list() for part in ids), strict=True)
+    for row, (a, b) in enumerate(pairs):
+        input_ids, segment_ids = packing.pack(
+            a, b or None, max_seq_length or 99, cls_id=2, sep_id=3
+        )
+        length = sum(batch["input_mask"][row])
+        assert list(batch["input_ids"][row][:length]) == input_ids
+        assert list(batch["segment_ids"][row][:length]) == segment_ids
+
+
 @pytest.mark.parametrize("max_seq_length", [None, 7])
 def test_scalars_and_empty_batches(max_seq_length):
     layer = BertTokenizer(vocabulary(), max_seq_length=max_seq_length)
@@ -189,7 +207,7 @@ def test_scalars_and_empty_batches(max_seq_length):
     pair = layer(("a", b"b"))["segment_ids"]
     assert list(pair)[:5] == [0, 0, 0, 1, 1]
     for inputs in ([], tf.constant([], tf.string), ([], [])):
-        assert layer(inputs)["input_ids"].shape[0] == 0
+        assert layer(inputs)["input_ids"].shape == (0, max_seq_length or 1)
     assert layer.tokenize([]).to_list() == []
     assert layer.tokenize(["", " "]).to_list() == [[], []]
     assert layer.tokenize("").shape == (0,)
