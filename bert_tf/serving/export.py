@@ -1,0 +1,283 @@
+"""A model as TensorFlow Serving loads it: a SavedModel in a numbered folder.
+
+    export_dir/
+        1763776800/                       a version: seconds since 1970
+            saved_model.pb                the functions
+            variables/                    the weights, by their TF1 names
+            assets/                       vocab.txt, labels.txt
+            assets.extra/
+                tf_serving_warmup_requests
+                batching_parameters.txt
+                model_card.json
+                README.md                 how to start a server and ask it
+
+A server that watches `export_dir` loads a version as soon as there is one. So
+it is written under a name that is no number and renamed when it is complete.
+On `scheme://` paths, where folders often cannot be renamed at once, it is
+written to the local disk and copied, `saved_model.pb` last: a server that
+looks before finds no model there and tries again.
+"""
+
+import contextlib
+import errno
+import os
+import pathlib
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf import files
+from bert_tf.errors import InputError
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.serving import server_files
+from bert_tf.serving.model_card import MODEL_CARD, model_card, to_json
+from bert_tf.serving.readme import README, Signature, readme
+from bert_tf.serving.served import Served
+
+EXTRA = "assets.extra"
+MODEL_FILE = "saved_model.pb"
+
+# It becomes a part of URLs, paths and command lines.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def export(
+    served: Served,
+    export_dir: str,
+    *,
+    name: str = "bert",
+    metrics: Mapping[str, float] | None = None,
+    source: str | None = None,
+    version: int | None = None,
+) -> str:
+    """Writes a new version of a model.
+
+    Whatever goes wrong, the versions that are there stay as they are and
+    nothing new is seen. What killed processes of this machine left behind is
+    removed.
+
+    Args:
+      served: The model, with its tokenizer and names.
+      export_dir: Where the versions are; made where it is missing.
+      name: The model's name on the server.
+      metrics: How good it was, for the model card.
+      source: The checkpoint that it was made from, for the model card.
+      version: Its number; None for the time, or the next number that is free.
+
+    Returns:
+      The folder of the new version.
+
+    Raises:
+      InputError: The version is there already, the place cannot be written
+        to, or the name or the number is none.
+    """
+    _check(name, version)
+    if version is not None and files.exists(_folder_of(export_dir, version)):
+        raise _taken(_folder_of(export_dir, version))
+    with _aside(export_dir) as folder:
+        with _blaming(export_dir):
+            os.mkdir(folder)
+        signatures = save(served, folder, export_dir)
+        card = model_card(served, folder, name, metrics, source)
+        answers = _ask(folder, served, signatures)
+        text = readme(card, signatures, served.example, answers)
+        with _blaming(export_dir):
+            extra = os.path.join(folder, EXTRA)
+            os.mkdir(extra)
+            server_files.write_warm_up(
+                os.path.join(extra, server_files.WARM_UP), served, name
+            )
+            for file, content in (
+                (server_files.BATCHING, server_files.BATCHING_PARAMETERS),
+                (MODEL_CARD, to_json(card)),
+                (README, text),
+            ):
+                pathlib.Path(extra, file).write_text(content, "utf-8")
+            path = _publish(folder, export_dir, version)
+    logging.info("Exported %s as %s", name, path)
+    return path
+
+
+def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
+    """Writes the SavedModel alone.
+
+    Its object holds raw variables and tables, nothing of Keras: who loads it
+    needs neither Keras nor this package, and finds `weights` by their TF1
+    names.
+
+    Args:
+      served: The model.
+      folder: Where to.
+      place: What to call it where it cannot be written.
+
+    Returns:
+      What each of its functions takes and gives.
+
+    Raises:
+      InputError: The disk is full.
+    """
+    functions = {
+        tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: _concrete(
+            served.answer, served.inputs
+        ),
+        "tokens": _concrete(served.answer_tokens, served.token_inputs),
+        "tokenize": _concrete(served.tokenize, served.inputs),
+    }
+    root = tf.Module()
+    root.weights = {
+        name: variable.value
+        for name, variable in checkpoint_variables(served.model).items()
+    }
+    # The tables, whose files are its assets.
+    root.names = served.submodules
+    with _blaming(place):
+        tf.saved_model.save(root, folder, signatures=functions)
+    inputs = (served.inputs, served.token_inputs, served.inputs)
+    return {
+        name: Signature(specs, function.structured_outputs)
+        for specs, (name, function) in zip(
+            inputs, functions.items(), strict=True
+        )
+    }
+
+
+def _concrete(
+    method: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]],
+    specs: Mapping[str, tf.TensorSpec],
+) -> tf.types.experimental.ConcreteFunction:
+    """A method as a graph that takes its dict's values by their names."""
+    return tf.function(lambda **values: method(values)).get_concrete_function(
+        **{
+            name: tf.TensorSpec(spec.shape, spec.dtype, name)
+            for name, spec in specs.items()
+        }
+    )
+
+
+def _ask(
+    folder: str, served: Served, signatures: Mapping[str, Signature]
+) -> dict[str, dict[str, np.ndarray]]:
+    """What the written model says to its example, in the order of outputs."""
+    loaded = tf.saved_model.load(folder)
+    asked = {
+        name: tf.constant(served.example[name], spec.dtype)
+        for name, spec in served.inputs.items()
+    }
+    answers = {}
+    for name in ("serving_default", "tokenize"):
+        answer = loaded.signatures[name](**asked)
+        answers[name] = {
+            key: answer[key].numpy() for key in signatures[name].outputs
+        }
+    return answers
+
+
+def _check(name: str, version: int | None) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            "expected letters, digits, '.', '_' and '-' as the name of the "
+            f"model on the server. Received: {name!r}"
+        )
+    if version is not None and not 0 < version < 2**63:
+        raise InputError(
+            f"expected a positive number as the version. Received: {version}"
+        )
+
+
+def _folder_of(export_dir: str, version: int) -> str:
+    return os.path.join(export_dir, str(version))
+
+
+def _taken(path: str) -> InputError:
+    return InputError(
+        f"expected a version that is new. Received: {path}, which is there "
+        "already; give another number, or none"
+    )
+
+
+@contextlib.contextmanager
+def _aside(export_dir: str) -> Iterator[str]:
+    """The path of a folder to be made, which is gone when the block ends.
+
+    The name of the folder around it says machine and process, for nobody can
+    tell whether a process of another machine is still writing.
+    """
+    with _blaming(export_dir):
+        files.makedirs(export_dir)
+        place, prefix = None, None
+        if not files.is_remote(export_dir):
+            host = re.sub(r"\W", "_", socket.gethostname())
+            prefix = os.path.join(export_dir, f"export-{host}")
+            files.remove_leftovers(prefix)
+            place, prefix = os.path.split(files.temporary_prefix(prefix))
+        around = tempfile.TemporaryDirectory(
+            prefix=prefix, dir=place, ignore_cleanup_errors=True
+        )
+    # A folder of its own, for the one around it nobody else may read.
+    with around as folder:
+        yield os.path.join(folder, "version")
+
+
+def _publish(folder: str, export_dir: str, version: int | None) -> str:
+    """Makes it seen under its number, or under the next one that is free."""
+    number = int(time.time()) if version is None else version
+    while not _moved(folder, _folder_of(export_dir, number)):
+        if version is not None:
+            raise _taken(_folder_of(export_dir, version))
+        number += 1
+    return _folder_of(export_dir, number)
+
+
+def _moved(folder: str, path: str) -> bool:
+    """Moves a version to its place; False where there is something already."""
+    if files.exists(path):
+        return False
+    try:
+        (_copy if files.is_remote(path) else os.rename)(folder, path)
+    except OSError as error:
+        # Another export was faster in taking the number.
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
+
+
+def _copy(source: str, target: str) -> None:
+    """Copies a version, what makes it one last; removes it if that fails."""
+    with contextlib.ExitStack() as undo:
+        files.makedirs(target)
+        undo.callback(files.remove_tree, target)
+        found = [
+            os.path.relpath(os.path.join(folder, name), source)
+            for folder, _, names in os.walk(source)
+            for name in names
+        ]
+        for name in sorted(found, key=lambda name: (name == MODEL_FILE, name)):
+            path = os.path.join(target, name)
+            files.makedirs(os.path.dirname(path))
+            tf.io.gfile.copy(os.path.join(source, name), path)
+        undo.pop_all()
+
+
+@contextlib.contextmanager
+def _blaming(place: str) -> Iterator[None]:
+    """Turns what the file system refuses into an InputError.
+
+    Raises:
+      InputError: `place` cannot be written to.
+    """
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        said = getattr(error, "strerror", None) or getattr(error, "message", "")
+        reason = " ".join((said or type(error).__name__).split())
+        raise InputError(
+            "expected a folder that can be written to for the export. "
+            f"Received: {place}: {reason}"
+        ) from error

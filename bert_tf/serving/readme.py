@@ -1,0 +1,255 @@
+"""The README of an export: commands that work as they stand.
+
+Requests and answers are those of TensorFlow Serving's REST interface. It has
+a format by rows, `instances` and `predictions`, and one by columns, `inputs`
+and `outputs`; what there is only one of goes without its name in both.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.serving.server_files import BATCHING, MAX_BATCH_SIZE, WARM_UP
+
+README = "README.md"
+# The op of the tokenizer is in every server since.
+OLDEST_SERVER = "2.12"
+
+# Of a list that is longer, an embedding for example, the first are shown.
+_MOST_VALUES, _SHOWN_VALUES = 16, 4
+_CUT = "\0 and so on"
+
+
+class Signature(NamedTuple):
+    """What one of the functions takes and gives: specs by name."""
+
+    inputs: Mapping[str, tf.TensorSpec]
+    outputs: Mapping[str, tf.TensorSpec]
+
+
+def readme(
+    card: Mapping[str, Any],
+    signatures: Mapping[str, Signature],
+    example: Mapping[str, list],
+    answers: Mapping[str, Mapping[str, np.ndarray]],
+) -> str:
+    """Writes what somebody who was handed the folder needs.
+
+    Args:
+      card: See `model_card`.
+      signatures: All there are, by name.
+      example: Rows of the inputs of `serving_default` and `tokenize`.
+      answers: What these two answered.
+
+    Returns:
+      Markdown.
+    """
+    name = card["name"]
+    parts = [
+        f"# {name}: {card['kind']}",
+        "A SavedModel that takes raw text, made by bert_tf. Commands are for "
+        "this version's folder, the one with `saved_model.pb`.",
+        _serving(name),
+        _asking(name, example, answers),
+        _without_server(example),
+        _signatures(signatures),
+        _card(card),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _serving(name: str) -> str:
+    run = f"""\
+docker run --rm -p 8500:8500 -p 8501:8501 \\
+  -v "$(dirname "$PWD")":/models/{name}:ro \\"""
+    image = f"-e MODEL_NAME={name} tensorflow/serving"
+    return f"""\
+## Start a server
+
+The official image, {OLDEST_SERVER} or newer. It serves the highest version
+and looks for a higher one all the time.
+
+```
+{run}
+  {image}
+```
+
+With requests of several users in one batch, of at most {MAX_BATCH_SIZE} texts:
+
+```
+{run}
+  -v "$PWD/assets.extra/{BATCHING}":/{BATCHING}:ro \\
+  {image} \\
+  --enable_batching --batching_parameters_file=/{BATCHING}
+```
+
+The server pads nothing then: a batch of requests whose inputs differ in shape
+is refused as a whole. Texts have one shape; pad what you send to `tokens` to
+`max_seq_length`. Answers are padded to the longest of the batch, whose others
+you do not see; outputs called `num_...` say how much is yours.
+
+`assets.extra/{WARM_UP}` is run before a version is served."""
+
+
+def _asking(
+    name: str,
+    example: Mapping[str, list],
+    answers: Mapping[str, Mapping[str, np.ndarray]],
+) -> str:
+    answer = answers["serving_default"]
+    by_rows = {"instances": _rows_of(example)}
+    rows = _exchange(name, by_rows, row_answer(answer))
+    columns = _exchange(name, {"inputs": example}, column_answer(answer))
+    tokens = _exchange(
+        name,
+        {"signature_name": "tokenize", **by_rows},
+        row_answer(answers["tokenize"]),
+    )
+    return f"""\
+## Ask it
+
+By rows:
+
+{rows}
+
+By columns:
+
+{columns}
+
+What the model sees of it:
+
+{tokens}
+
+These answers were computed with this export; the last digits depend on the
+machine. Long lists are cut here. Text that is not UTF-8 is sent as
+`{{"b64": "..."}}`; such bytes are dropped."""
+
+
+def _without_server(example: Mapping[str, list]) -> str:
+    arguments = ", ".join(
+        f"{name}=tf.constant({values!r})" for name, values in example.items()
+    )
+    return f"""\
+## Without a server
+
+```
+import tensorflow as tf
+import tensorflow_text  # It knows the op of the tokenizer.
+
+model = tf.saved_model.load(".")
+model.signatures["serving_default"]({arguments})
+model.weights  # By their names in a TF1 checkpoint.
+```"""
+
+
+def _exchange(name: str, request: Mapping[str, Any], answer: str) -> str:
+    body = shlex.quote(json.dumps(request, ensure_ascii=False))
+    url = f"http://localhost:8501/v1/models/{name}:predict"
+    return f"```\ncurl -d {body} \\\n  {url}\n```\n\n```\n{answer}\n```"
+
+
+def _rows_of(columns: Mapping[str, Sequence]) -> list:
+    """`instances`: objects with all names, or bare values of the only one."""
+    if len(columns) == 1:
+        [values] = columns.values()
+        return list(values)
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def row_answer(outputs: Mapping[str, np.ndarray]) -> str:
+    """The answer to `instances`, a line for each; long lists are cut.
+
+    Args:
+      outputs: Arrays [B, ...] by name; strings as bytes.
+    """
+    rows = _rows_of({name: _shown(values) for name, values in outputs.items()})
+    lines = ",\n  ".join(map(_to_json, rows))
+    return f'{{"predictions": [\n  {lines}\n]}}'
+
+
+def column_answer(outputs: Mapping[str, np.ndarray]) -> str:
+    """The answer to `inputs`, a line for each output; see `row_answer`."""
+    columns = {name: _shown(values) for name, values in outputs.items()}
+    if len(columns) == 1:
+        [values] = columns.values()
+        return f'{{"outputs": {_to_json(values)}}}'
+    lines = ",\n  ".join(
+        f"{_to_json(name)}: {_to_json(values)}"
+        for name, values in columns.items()
+    )
+    return f'{{"outputs": {{\n  {lines}\n}}}}'
+
+
+def _shown(values: Any) -> Any:
+    """Arrays as lists, of which the long ones are cut; floats of six digits."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if isinstance(values, list):
+        if len(values) > _MOST_VALUES:
+            return [*map(_shown, values[:_SHOWN_VALUES]), _CUT]
+        return [_shown(value) for value in values]
+    if isinstance(values, bytes):
+        return values.decode("utf-8", errors="replace")
+    return float(f"{values:.6g}") if isinstance(values, float) else values
+
+
+def _to_json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text.replace(json.dumps(_CUT), "...")
+
+
+def _signatures(signatures: Mapping[str, Signature]) -> str:
+    lines = [
+        f"| `{name}` | {_specs(inputs)} | {_specs(outputs)} |"
+        for name, (inputs, outputs) in signatures.items()
+    ]
+    return "\n".join(
+        [
+            "## Signatures",
+            "",
+            'B texts, and lengths that are those of the longest: "?".',
+            "",
+            "| signature_name | takes | gives |",
+            "|---|---|---|",
+            *lines,
+        ]
+    )
+
+
+def _specs(specs: Mapping[str, tf.TensorSpec]) -> str:
+    return "<br>".join(
+        f"`{name}` {spec.dtype.name} {_shape(spec)}"
+        for name, spec in specs.items()
+    )
+
+
+def _shape(spec: tf.TensorSpec) -> str:
+    if spec.shape.rank is None:
+        return "[B, ...]"
+    sizes = ["?" if size is None else str(size) for size in spec.shape]
+    return f"[{', '.join(['B', *sizes[1:]])}]"
+
+
+def _card(card: Mapping[str, Any]) -> str:
+    lines = []
+    for key, value in card.items():
+        if isinstance(value, Mapping):
+            lines += [f"| {key}: {k} | {_cell(v)} |" for k, v in value.items()]
+        else:
+            lines.append(f"| {key} | {_cell(value)} |")
+    table = ["| what | value |", "|---|---|", *lines]
+    return "\n".join(["## Model card", "", *table])
+
+
+def _cell(value: Any) -> str:
+    """What a table can hold: one line, without its borders."""
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    if value is None or value == "":
+        return "-"
+    return " ".join(str(value).split()).replace("|", r"\|")
