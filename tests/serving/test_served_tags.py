@@ -1,0 +1,290 @@
+"""Tags of words in a graph are those that run_ner.py predicts."""
+
+import functools
+import itertools
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.data.conll import Sentence
+from bert_tf.data.tagged_sentences import TaggingEncoding, make_tagging_features
+from bert_tf.feature_tagger import BertFeatureTagger
+from bert_tf.heads import BertTokenClassifier
+from bert_tf.serving.tags import WHITE_SPACE, ServedTagger, split_words
+from bert_tf.tasks import ner
+from bert_tf.tasks.tagging import TaggingTask
+from tests.serving.small_served import (
+    CONFIG,
+    LENGTH,
+    LETTERS,
+    NASTY,
+    VOCAB,
+    answer,
+    answer_tokens,
+    random_weights,
+    text_of,
+    tokenize,
+)
+
+LABELS = ("O", "B-CAT", "B-MAT", "I-CAT", "I-MAT")
+MODELS = {
+    "fine_tuned": functools.partial(BertTokenClassifier, CONFIG, len(LABELS)),
+    "concatenated": functools.partial(
+        BertFeatureTagger, CONFIG, len(LABELS), "second_to_last", lstm_size=7
+    ),
+    "weighted": functools.partial(
+        BertFeatureTagger, CONFIG, len(LABELS), "sum_all", lstm_size=5
+    ),
+}
+# For one piece, a few, and as many as the model has positions for.
+LENGTHS = (3, 7, LENGTH)
+
+
+def random_texts(count, seed=2):
+    """Words of many lengths between white space of all kinds."""
+    generator = random.Random(seed)
+    spaces = [*map(chr, WHITE_SPACE), " ", "  ", "\r\n"]
+    letters = f"{LETTERS}\0\ufffd\u0301\u200b\ufeffZÀ\U00010400"
+
+    def word():
+        length = generator.choice((1, 2, 3, 5, 8, 31))
+        return "".join(generator.choices(letters, k=length))
+
+    return [
+        "".join(
+            generator.choice(spaces) * generator.randrange(3) + word()
+            for _ in range(generator.randrange(29))
+        ).encode()
+        for _ in range(count)
+    ]
+
+
+TEXTS = [*NASTY, *random_texts(53)]
+
+
+@functools.cache
+def tagger(name="fine_tuned", length=LENGTH):
+    encoding = TaggingEncoding(VOCAB, True, None, length, LABELS)
+    model = random_weights(MODELS[name]())
+    batch = make_tagging_features(sentences_of(TEXTS), encoding).batch
+    logits = model(batch)["logits"].numpy()[batch["label_mask"] > 0]
+    # Or a label or two would be the likeliest everywhere.
+    head = getattr(model, "head", model)
+    head.output_bias.assign_sub(logits.mean(axis=0))
+    return ServedTagger(model, encoding, LABELS)
+
+
+def sentences_of(contents):
+    """What would stand in a CoNLL file: no texts without a word."""
+    texts = [tuple(text_of(content).split()) for content in contents]
+    return [
+        Sentence(words, None, (1,) * len(words), "x.txt")
+        for words in texts
+        if words
+    ]
+
+
+def expected(served, contents):
+    """Tags and probabilities of all words, by what run_ner.py calls."""
+    sentences = sentences_of(contents)
+    batch = make_tagging_features(sentences, served.encoding).batch
+    task = TaggingTask(CONFIG, served.encoding.schema, LABELS)
+    outputs = served.model(batch)
+    predictions = {
+        name: np.array(value)
+        for name, value in task.predictions(batch, outputs).items()
+    }
+    tags = ner.predicted_tags(task, predictions, sentences)
+    best = tf.reduce_max(tf.nn.softmax(outputs["logits"]), axis=-1).numpy()
+    return [*itertools.chain(*tags)], best[batch["label_mask"] > 0]
+
+
+def rows_of(answers, name):
+    """What stands before the padding, one list a text."""
+    return [
+        row[:count].tolist()
+        for row, count in zip(answers[name], answers["num_words"], strict=True)
+    ]
+
+
+def decoded(rows):
+    return [[item.decode() for item in row] for row in rows]
+
+
+def flat(rows):
+    return [*itertools.chain(*rows)]
+
+
+# Words.
+
+
+def test_words_are_those_of_python():
+    texts = [f"{chr(code)}a{chr(code)}b" for code in range(0x3101)]
+    words = split_words(tf.constant(texts)).strings
+    assert decoded(words.to_list()) == [text.split() for text in texts]
+
+
+@pytest.mark.parametrize("space", ["\t", "\r\n", "\u00a0", "\u3000", "\u2028"])
+def test_white_space(space):
+    words = split_words(tf.constant([f"{space}the{space}{space}中{space}"]))
+    assert words.strings.to_list() == [[b"the", "中".encode()]]
+    starts = [len(space), 3 * len(space) + 3]
+    assert words.starts.to_list() == [starts]
+    assert words.ends.to_list() == [[starts[0] + 3, starts[1] + 1]]
+
+
+@pytest.mark.parametrize("other", ["\u200b", "\ufeff", "\u180e", "\0", "\xad"])
+def test_what_is_no_white_space(other):
+    words = split_words(tf.constant([f"a{other}b"]))
+    assert words.strings.to_list() == [[f"a{other}b".encode()]]
+
+
+def test_places_are_characters_of_the_text():
+    words = tf.function(split_words)(tf.constant(TEXTS))
+    of_all = zip(
+        TEXTS,
+        words.strings.to_list(),
+        words.starts.to_list(),
+        words.ends.to_list(),
+        strict=True,
+    )
+    for content, strings, starts, ends in of_all:
+        text = text_of(content)
+        slices = [text[a:b] for a, b in zip(starts, ends, strict=True)]
+        assert slices == text.split()
+        assert [word.encode() for word in slices] == strings
+
+
+# Tags.
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_tags_are_those_of_the_script(name, length):
+    served = tagger(name, length)
+    answers = answer(served, {"text": TEXTS})
+    tags, probabilities = expected(served, TEXTS)
+    words = decoded(rows_of(answers, "words"))
+    assert words == [text_of(content).split() for content in TEXTS]
+    assert flat(decoded(rows_of(answers, "tags"))) == tags
+    np.testing.assert_allclose(
+        flat(rows_of(answers, "probabilities")), probabilities, atol=2e-6
+    )
+    assert len(set(tags)) >= len(LABELS) - 1
+
+
+def test_a_batch_changes_nothing():
+    served = tagger()
+    together = answer(served, {"text": TEXTS})
+    for number in (4, 13, 19, len(TEXTS) - 1):
+        alone = answer(served, {"text": TEXTS[number : number + 1]})
+        for name in ("words", "starts", "ends", "tags"):
+            assert rows_of(alone, name)[0] == rows_of(together, name)[number]
+
+
+def test_types_and_padding():
+    answers = answer(tagger(), {"text": ["the\tcat sat", "", "mat"]})
+    shapes = {name: (v.dtype, v.shape) for name, v in answers.items()}
+    assert shapes == {
+        "num_words": (np.int32, (3,)),
+        "words": (object, (3, 3)),
+        "starts": (np.int32, (3, 3)),
+        "ends": (np.int32, (3, 3)),
+        "tags": (object, (3, 3)),
+        "probabilities": (np.float32, (3, 3)),
+    }
+    assert answers["num_words"].tolist() == [3, 0, 1]
+    assert answers["words"].tolist() == [
+        [b"the", b"cat", b"sat"],
+        [b"", b"", b""],
+        [b"mat", b"", b""],
+    ]
+    assert answers["starts"].tolist() == [[0, 4, 8], [-1] * 3, [0, -1, -1]]
+    assert answers["ends"].tolist() == [[3, 7, 11], [-1] * 3, [3, -1, -1]]
+    is_word = answers["starts"] >= 0
+    assert ((answers["tags"] == b"") == ~is_word).all()
+    assert ((answers["probabilities"] == 0) == ~is_word).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("texts", [[], [""], [" \n", b"\xff"]])
+def test_nothing_to_tag(name, texts):
+    served = tagger(name)
+    answers = answer(served, {"text": texts})
+    assert answers["num_words"].tolist() == [0] * len(texts)
+    for key in ("words", "starts", "ends", "tags", "probabilities"):
+        assert answers[key].shape == (len(texts), 0)
+    seen = tokenize(served, {"text": texts})
+    assert seen["num_rows"].tolist() == [0] * len(texts)
+    assert len(seen["tokens"]) == len(texts)
+
+
+# The other two signatures.
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_rows_are_those_of_the_script(length):
+    served = tagger(length=length)
+    seen = tokenize(served, {"text": TEXTS})
+    made = make_tagging_features(sentences_of(TEXTS), served.encoding).batch
+    longest = made["input_mask"].sum(axis=1).max()
+    is_row = np.arange(seen["tokens"].shape[1]) < seen["num_rows"][:, None]
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        assert (seen[name][is_row] == made[name][:, :longest]).all()
+        assert not seen[name][~is_row].any()
+    names = np.array([token.encode() for token in VOCAB], object)
+    assert (seen["tokens"] == names[seen["input_ids"]]).all()
+    has_word = [bool(text_of(content).split()) for content in TEXTS]
+    assert (seen["num_rows"] > 0).tolist() == has_word
+
+
+def test_tags_of_pieces():
+    served = tagger()
+    made = make_tagging_features(sentences_of(TEXTS), served.encoding).batch
+    answers = answer_tokens(served, made)
+    tags, probabilities = expected(served, TEXTS)
+    is_first = made["label_mask"] > 0
+    assert answers["tags"].shape == made["input_ids"].shape
+    assert answers["tags"][is_first].tolist() == [t.encode() for t in tags]
+    np.testing.assert_allclose(
+        answers["probabilities"][is_first], probabilities, atol=2e-6
+    )
+    is_padding = made["input_mask"] == 0
+    assert (answers["tags"][is_padding] == b"").all()
+    assert (answers["tags"][~is_padding] != b"").all()
+    assert (answers["probabilities"][is_padding] == 0).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_rows_have_no_tags(name):
+    served = tagger(name)
+    nothing = {key: np.zeros([0, 5], "int32") for key in served.token_inputs}
+    answers = answer_tokens(served, nothing)
+    assert {values.shape for values in answers.values()} == {(0, 5)}
+
+
+def test_the_example_is_what_it_takes():
+    served = tagger()
+    assert list(served.example) == list(served.inputs)
+    answers = answer(served, served.example)
+    assert answers["num_words"].tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_can_be_saved(tmp_path, name):
+    served = tagger(name)
+    signatures = {
+        "serving_default": tf.function(
+            served.answer, input_signature=[served.inputs]
+        ),
+        "tokens": tf.function(
+            served.answer_tokens, input_signature=[served.token_inputs]
+        ),
+    }
+    tf.saved_model.save(served, str(tmp_path), signatures)
+    loaded = tf.saved_model.load(str(tmp_path))
+    answers = loaded.signatures["serving_default"](text=tf.constant(TEXTS))
+    for key, value in answer(served, {"text": TEXTS}).items():
+        assert (answers[key].numpy() == value).all()
