@@ -4,12 +4,12 @@
         --predict_file=squad/dev-v1.1.json --num_questions=1000 \
         --output=build/span_answers.json
 
-A fine-tuned model reads the first questions of a file, once. Its logits become
-answers in two ways: as `run_squad.py` of this project slices them out of the
-context, and as that of google-research/bert puts them together from pieces
-(`original_span_answers`). Every difference goes to --output with its question
-and right answers, and with the F1 of either answer, which says whose is the
-better slice; the sums are printed.
+A fine-tuned model reads some questions of a file, taken evenly from all of it,
+once. Its logits become answers in two ways: as `run_squad.py` of this project
+slices them out of the context, and as that of google-research/bert puts them
+together from pieces (`original_span_answers`). Every difference goes to
+--output with its question and right answers, and with the F1 of either answer,
+which says whose is the better slice; the sums are printed.
 """
 
 import argparse
@@ -44,14 +44,16 @@ def main() -> None:
         strip_accents=pretrained.strip_accents,
         max_seq_length=arguments.max_seq_length,
     )
-    questions = read_questions(
+    found = read_questions(
         str(arguments.predict_file),
         with_negative=arguments.version_2_with_negative,
         needs_answers=False,
-    ).questions[: arguments.num_questions]
+    ).questions
+    count = min(arguments.num_questions, len(found))
+    questions = [found[i * len(found) // count] for i in range(count)]
     windows = make_windows(questions, encoding, with_positions=False)
     logits = logits_of(model, windows)
-    found = list(
+    different = list(
         differences(
             questions,
             windows,
@@ -61,12 +63,13 @@ def main() -> None:
         )
     )
     arguments.output.write_text(
-        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        json.dumps(different, indent=1, ensure_ascii=False) + "\n",
+        encoding="utf-8",
     )
     print(f"{len(questions)} questions, {len(windows.windows)} windows")
-    print(f"{len(found)} different answers; they are in {arguments.output}")
+    print(f"{len(different)} different answers; they are in {arguments.output}")
     for (kind, better), count in sorted(
-        Counter((entry["kind"], entry["better"]) for entry in found).items()
+        Counter((entry["kind"], entry["better"]) for entry in different).items()
     ):
         print(f"{count:6} {kind}; better: {better}")
 
