@@ -7,8 +7,10 @@ pieces of the same words in the same rows.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
+from bert_tf.data.tagged_sentences import TaggingEncoding
 from bert_tf.serving.rows import in_parts, shown
 from bert_tf.serving.served import Served
 
@@ -94,11 +96,14 @@ class ServedTagger(Served):
 
     Args:
       model: A `BertTokenClassifier` or a `BertFeatureTagger`, built.
-      encoding: How sentences became features when it was trained.
-      labels: The tags, in the order of its logits.
+      encoding: How sentences became features when it was trained; it has the
+        tags in the order of the logits.
     """
 
     kind = "tagger"
+
+    def __init__(self, model: keras.Model, encoding: TaggingEncoding):
+        super().__init__(model, encoding, encoding.labels)
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.data.tagged_sentences import TaggingEncoding
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.serving.rows import ROWS_AT_A_TIME, in_parts, shown
 from bert_tf.serving.tags import ServedTagger
-from tests.serving.small_served import CONFIG, ENCODING
+from tests.serving.small_served import CONFIG, VOCAB
 
 PAD, UNK, CLS, SEP = range(4)
 LENGTH = 5
@@ -54,7 +55,8 @@ def test_parts_make_the_whole(count, is_graph):
 
 
 def test_rows_are_shown_by_text():
-    served = ServedTagger(BertTokenClassifier(CONFIG, 2), ENCODING, ("O", "B"))
+    encoding = TaggingEncoding(VOCAB, True, None, LENGTH, ("O", "B"))
+    served = ServedTagger(BertTokenClassifier(CONFIG, 2), encoding)
     ids = tf.constant([[CLS, SEP], [CLS, UNK], [UNK, SEP]])
     features = {"input_ids": ids, "input_mask": tf.ones_like(ids)}
     texts = tf.constant([1, 1, 3], tf.int64)

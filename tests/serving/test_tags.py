@@ -73,7 +73,7 @@ def tagger(name="fine_tuned", length=LENGTH):
     # Or a label or two would be the likeliest everywhere.
     head = getattr(model, "head", model)
     head.output_bias.assign_sub(logits.mean(axis=0))
-    return ServedTagger(model, encoding, LABELS)
+    return ServedTagger(model, encoding)
 
 
 def sentences_of(contents):
