@@ -9,7 +9,7 @@ server lacks: core ops, and of TensorFlow Text those of `text.graph`.
 import abc
 import pathlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -128,10 +128,26 @@ class Served(tf.Module, abc.ABC):
     def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """`FEATURES`, int32 [B, S]: cut where too long, as long as the longest.
 
-        Those of a text alone or of a pair, in the order of `inputs`.
+        Those of a text alone or of a pair, in the order of `inputs`, as
+        `data.features` makes them: a second text without any piece is none.
         """
-        parts = tuple(texts[name] for name in self.inputs)
-        return self.tokenizer(parts if len(parts) == 2 else parts[0])
+        parts = [texts[name] for name in self.inputs]
+        return self.tokenizer.pack(self.ids(parts), empty_second=False)
+
+    def ids(self, texts: Sequence[tf.Tensor]) -> list[tf.RaggedTensor]:
+        """Tokenizes one or two tensors of strings at once, for time.
+
+        Args:
+          texts: Strings, each a [B] of its own.
+
+        Returns:
+          For each int32 ids, ragged [B, (T)].
+        """
+        if len(texts) == 1:
+            return [self.tokenizer.tokenize(texts[0])]
+        size = tf.size(texts[0])
+        ids = self.tokenizer.tokenize(tf.concat(texts, axis=0))
+        return [ids[:size], ids[size:]]
 
     def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """What the model sees: `features`, and the tokens by their names."""

@@ -66,7 +66,10 @@ def random_weights(model: keras.Model, seed: int = 1) -> keras.Model:
     model.build()
     generator = np.random.default_rng(seed)
     for variable in model.weights:
-        variable.assign(generator.normal(scale=0.5, size=variable.shape))
+        # Large biases would hide the texts.
+        center = 1.0 if variable.path.endswith("gamma") else 0.0
+        scale = 0.1 if len(variable.shape) == 1 else 0.7
+        variable.assign(generator.normal(center, scale, variable.shape))
     return model
 
 

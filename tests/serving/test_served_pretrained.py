@@ -1,0 +1,188 @@
+"""Served vectors and words are those of extract_features.py, fill_mask.py."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bert_tf.data.examples import Example
+from bert_tf.data.features import Encoding, make_features
+from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.errors import InputError
+from bert_tf.heads import BertPretrainer
+from bert_tf.modeling import BertModel
+from bert_tf.serving.pretrained import ServedEncoder, ServedMaskedLM
+from bert_tf.serving.served import FEATURES
+from bert_tf.tasks.feature_extraction import choose_layers, vectors
+from bert_tf.tasks.fill_mask import fill_mask
+from tests.serving.small_served import (
+    CONFIG,
+    ENCODING,
+    LENGTH,
+    NASTY,
+    VOCAB,
+    answer,
+    answer_tokens,
+    random_weights,
+    text_of,
+    tokenize,
+)
+
+TOP_K = 3
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    model = random_weights(BertModel(CONFIG, output_hidden_states=True))
+    return ServedEncoder(model, ENCODING)
+
+
+@pytest.fixture(scope="module")
+def filling():
+    return ServedMaskedLM(
+        random_weights(BertPretrainer(CONFIG)), ENCODING, TOP_K
+    )
+
+
+def features_of(texts):
+    """As extract_features.py makes them."""
+    encoding = Encoding(**vars(ENCODING), problem="regression", labels=())
+    examples = [Example(str(n), text_of(text)) for n, text in enumerate(texts)]
+    batch = make_features(examples, encoding).batch
+    return {name: batch[name] for name in FEATURES}
+
+
+def test_vectors_are_those_of_the_script(encoder):
+    features = features_of(NASTY)
+    outputs = encoder.model(features)
+    last = choose_layers("-1", CONFIG)
+    mask = features["input_mask"]
+    expected = {
+        "pooled_output": outputs["pooled_output"],
+        "mean": vectors(outputs, mask, last, "mean")["-1"],
+    }
+    assert np.std(expected["mean"], axis=0).mean() > 0.1
+    for got in (
+        answer(encoder, {"text": NASTY}),
+        answer_tokens(encoder, features),
+    ):
+        assert set(got) == set(expected)
+        for name, values in expected.items():
+            assert got[name].dtype == np.float32
+            np.testing.assert_allclose(got[name], values, atol=1e-5)
+
+
+def test_padding_changes_no_vector(encoder):
+    texts = [b"the cat", NASTY[-3], b""]
+    assert tokenize(encoder, {"text": texts[:1]})["input_ids"].shape == (1, 4)
+    together = answer(encoder, {"text": texts})
+    for row, text in enumerate(texts):
+        alone = answer(encoder, {"text": [text]})
+        for name, values in alone.items():
+            np.testing.assert_allclose(
+                values[0], together[name][row], atol=1e-5
+            )
+
+
+def test_no_texts_have_no_vectors(encoder):
+    width = CONFIG.hidden_size
+    assert answer(encoder, encoder.example)["mean"].shape == (2, width)
+    none = answer(encoder, {"text": []})
+    assert none["mean"].shape == none["pooled_output"].shape == (0, width)
+
+
+# ---------------------------------------------------------------------- blanks
+
+
+def short_texts_with_blanks():
+    """Nasty texts between blanks, as many as the model has places for."""
+    short = [x for x in NASTY if len(ENCODING.tokenizer.encode(text_of(x))) < 9]
+    assert len(short) > 12
+    for number, (a, b) in enumerate(itertools.pairwise(short)):
+        yield (
+            a + b"[MASK]" + b,
+            b"[MASK] " + a + b"[MASK][MASK]",
+            a + b"[mask[MASK]!",
+            b"[ MASK]" + a + b"[[MASK]]",
+            b"[MA\xffSK]" + a,
+        )[number % 5]
+
+
+def assert_blanks(got, row, expected):
+    """Compares with what `fill_mask` gave; behind the last is padding."""
+    count = len(expected)
+    assert got["num_blanks"][row] == count
+    words = [[word.encode() for word, _ in blank] for blank in expected]
+    assert got["words"][row, :count].tolist() == words
+    chances = np.reshape([[p for _, p in x] for x in expected], [count, TOP_K])
+    np.testing.assert_allclose(
+        got["probabilities"][row, :count], chances, atol=1e-5
+    )
+    assert (got["words"][row, count:] == b"").all()
+    assert (got["probabilities"][row, count:] == 0).all()
+
+
+def test_words_are_those_of_the_script(filling):
+    texts = list(short_texts_with_blanks())
+    got = answer(filling, {"text": texts})
+    assert got["num_blanks"].dtype == np.int32
+    assert got["words"].shape == (len(texts), 3, TOP_K)
+    for row, text in enumerate(texts):
+        expected = fill_mask(
+            filling.model, ENCODING.tokenizer, text_of(text), TOP_K
+        )
+        assert_blanks(got, row, expected)
+    seen = tokenize(filling, {"text": texts})
+    features = {name: seen[name] for name in FEATURES}
+    for name, values in answer_tokens(filling, features).items():
+        if values.dtype == np.float32:
+            np.testing.assert_allclose(values, got[name], atol=1e-5)
+        else:
+            np.testing.assert_array_equal(values, got[name])
+
+
+def test_texts_without_blanks(filling):
+    none = answer(filling, {"text": NASTY})
+    assert not none["num_blanks"].any()
+    assert none["words"].shape == (len(NASTY), 0, TOP_K)
+    some = answer(filling, {"text": [b"", b"the [MASK]", b"the"]})
+    assert some["num_blanks"].tolist() == [0, 1, 0]
+    expected = fill_mask(filling.model, ENCODING.tokenizer, "the [MASK]", TOP_K)
+    for row, blanks in enumerate([[], expected, []]):
+        assert_blanks(some, row, blanks)
+
+
+def test_a_blank_that_is_cut_off_is_none(filling):
+    sentence = b"the cat sat on "
+    long = b"[MASK] " + sentence * 307 + b"[MASK]"
+    # As much of it as there are places for.
+    fits = "[MASK] " + sentence.decode() * ((LENGTH - 3) // 4)
+    expected = fill_mask(filling.model, ENCODING.tokenizer, fits, TOP_K)
+    got = answer(filling, {"text": [long, b"[MASK] " * 99]})
+    assert got["num_blanks"].tolist() == [1, LENGTH - 2]
+    assert_blanks(got, 0, expected)
+
+
+def test_no_texts_have_no_blanks(filling):
+    none = answer(filling, {"text": []})
+    assert none["num_blanks"].shape == (0,)
+    assert none["words"].shape == none["probabilities"].shape == (0, 0, TOP_K)
+    counts = answer(filling, filling.example)["num_blanks"]
+    assert counts.tolist() == [1, 2]
+
+
+def test_more_candidates_than_words_gives_all(filling):
+    served = ServedMaskedLM(filling.model, ENCODING, 10_007)
+    got = answer(served, {"text": [b"the [MASK]"]})
+    words = got["words"][0, 0].tolist()
+    assert sorted(words) == sorted(token.encode() for token in VOCAB)
+    assert got["probabilities"][0, 0].sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_what_has_no_blanks_is_refused(filling):
+    with pytest.raises(InputError, match=r"top_k .* Received: 0"):
+        ServedMaskedLM(filling.model, ENCODING, top_k=0)
+    vocab = tuple(token for token in VOCAB if token != "[MASK]")
+    encoding = TextEncoding(vocab, True, None, LENGTH)
+    with pytest.raises(InputError, match=r"Expected \[MASK\]"):
+        ServedMaskedLM(filling.model, encoding)
