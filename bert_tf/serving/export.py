@@ -52,7 +52,7 @@ def export(
     export_dir: str,
     *,
     name: str = "bert",
-    metrics: Mapping[str, float] | None = None,
+    metrics: Mapping[str, float | None] | None = None,
     source: str | None = None,
     version: int | None = None,
 ) -> str:
@@ -66,7 +66,7 @@ def export(
       served: The model, with its tokenizer and names.
       export_dir: Where the versions are; made where it is missing.
       name: The model's name on the server.
-      metrics: How good it was, for the model card.
+      metrics: How good it was, for the model card; see there.
       source: The checkpoint that it was made from, for the model card.
       version: Its number; None for the time, or the next number that is free.
 

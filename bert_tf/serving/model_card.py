@@ -26,7 +26,7 @@ def model_card(
     served: Served,
     folder: str,
     name: str,
-    metrics: Mapping[str, float] | None = None,
+    metrics: Mapping[str, float | None] | None = None,
     source: str | None = None,
 ) -> dict[str, Any]:
     """Says what an export is, in values that JSON can hold.
@@ -35,7 +35,8 @@ def model_card(
       served: What was exported.
       folder: The SavedModel, whose weights are hashed.
       name: The model's name on the server.
-      metrics: How good it was; what is not finite is None in the card.
+      metrics: How good it was; what is not finite is None in the card, and
+        may be so already.
       source: The checkpoint that it was made from.
 
     Returns:
@@ -82,9 +83,11 @@ def to_json(card: Mapping[str, Any]) -> str:
     return f"{text}\n"
 
 
-def _number(value: float) -> float | None:
+def _number(value: float | None) -> float | None:
     """A number of Python with the digits that it shows; JSON has no NaN."""
-    return json.loads(str(value)) if math.isfinite(value) else None
+    if value is None or not math.isfinite(value):
+        return None
+    return json.loads(str(value))
 
 
 def _sha256(path: str) -> str:

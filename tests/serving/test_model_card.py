@@ -92,6 +92,7 @@ def test_json_can_hold_every_metric(card_of):
             "odds": float("-inf"),
             "total": np.int64(12),
             "count": 3,
+            "f1": None,
         }
     )
     text = to_json(card)
@@ -104,4 +105,5 @@ def test_json_can_hold_every_metric(card_of):
         "odds": None,
         "total": 12,
         "count": 3,
+        "f1": None,
     }
