@@ -18,6 +18,10 @@ from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.text.graph import BertTokenizer
 
+# Stands for a name of no characters: tables take no blank lines. Google's
+# Chinese vocabulary has one, and whoever reads vocabularies strips lines.
+_BLANK = " "
+
 # What a model takes, and the signature `tokens` with it.
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 
@@ -36,13 +40,17 @@ class Names(tf.Module):
 
     def __init__(self, names: Iterable[str], path: pathlib.Path):
         super().__init__()
+        names = list(names)
         for number, name in enumerate(names):
             if len(f"{name}.".splitlines()) > 1:
                 raise InputError(
                     f"expected names of one line in {path.name}. Received: "
                     f"{name!r}, number {number}"
                 )
-        path.write_text("".join(f"{name}\n" for name in names), "utf-8")
+        self._has_blank = "" in names
+        lines = "".join(f"{name or _BLANK}\n" for name in names)
+        # Half a character, as JSON can spell it, becomes a question mark.
+        path.write_bytes(lines.encode("utf-8", errors="replace"))
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.TextFileInitializer(
                 str(path),
@@ -56,7 +64,10 @@ class Names(tf.Module):
 
     def __call__(self, numbers: tf.Tensor) -> tf.Tensor:
         """The names of integers of any shape; "" for one that has none."""
-        return self._table.lookup(tf.cast(numbers, tf.int64))
+        names = self._table.lookup(tf.cast(numbers, tf.int64))
+        return (
+            tf.where(names == _BLANK, "", names) if self._has_blank else names
+        )
 
 
 class Served(tf.Module, abc.ABC):

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_tf.data.examples import Example
 from bert_tf.data.features import Encoding, make_features
@@ -89,6 +90,14 @@ def test_no_texts_have_no_vectors(encoder):
     assert answer(encoder, encoder.example)["mean"].shape == (2, width)
     none = answer(encoder, {"text": []})
     assert none["mean"].shape == none["pooled_output"].shape == (0, width)
+
+
+def test_vectors_are_float32_under_any_policy():
+    served = ServedEncoder(BertModel(CONFIG, dtype="bfloat16"), ENCODING)
+    features = {name: tf.ones([2, 3], tf.int32) for name in FEATURES}
+    for values in served.answer_tokens(features).values():
+        assert values.dtype == tf.float32
+        assert values.shape == (2, CONFIG.hidden_size)
 
 
 # ---------------------------------------------------------------------- blanks

@@ -1,0 +1,102 @@
+"""What all exports share: names by number, and texts that become features."""
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.serving.served import FEATURES, Names, Served
+from tests.serving.small_served import ENCODING, NASTY, text_of, tokenize
+
+# Tables take no blank line; Google's Chinese vocabulary has one.
+LABELS = ("no", "", " yes, 可能 ", "\ud83e")
+
+
+class Counted(Served):
+    """Says how long texts, or pairs, are."""
+
+    kind = "length"
+
+    def __init__(self, *names):
+        super().__init__(None, ENCODING, LABELS)
+        self.names = names
+
+    @property
+    def inputs(self):
+        return {name: tf.TensorSpec([None], tf.string) for name in self.names}
+
+    @property
+    def example(self):
+        return {name: ["the cat", "sat"] for name in self.names}
+
+    def answer(self, texts):
+        return self.answer_tokens(self.features(texts))
+
+    def answer_tokens(self, features):
+        return {"length": tf.reduce_sum(features["input_mask"], axis=1)}
+
+
+def test_names_by_number(tmp_path):
+    names = Names(LABELS, tmp_path / "labels.txt")
+    found = names(tf.constant([[2, 0], [1, -1], [3, 99]])).numpy()
+    expected = [[" yes, 可能 ".encode(), b"no"], [b"", b""], [b"?", b""]]
+    assert found.tolist() == expected
+    assert names(tf.zeros([0, 3], tf.int64)).shape == (0, 3)
+    text = (tmp_path / "labels.txt").read_text("utf-8")
+    assert text == "no\n \n yes, 可能 \n?\n"
+
+
+def test_a_name_may_look_like_a_blank(tmp_path):
+    names = Names(["no", " "], tmp_path / "labels.txt")
+    assert names([1, 0]).numpy().tolist() == [b" ", b"no"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r", "\n", "a\x85b", "\u2028"])
+def test_a_name_is_one_line(tmp_path, name):
+    with pytest.raises(InputError, match=r"names of one line in labels\.txt"):
+        Names(["no", name], tmp_path / "labels.txt")
+
+
+def test_texts_and_pairs():
+    """In the order of `inputs`, not in that of the names."""
+    texts = {"context": ["the cat", ""], "answer": ["sat", "on"]}
+    cls_id, sep_id, the, cat, sat, on = (
+        ENCODING.vocab.index(token)
+        for token in ("[CLS]", "[SEP]", "the", "cat", "sat", "on")
+    )
+    pairs = tokenize(Counted("context", "answer"), texts)
+    assert list(pairs) == ["tokens", *FEATURES]
+    assert pairs["input_ids"].tolist() == [
+        [cls_id, the, cat, sep_id, sat, sep_id],
+        [cls_id, sep_id, on, sep_id, 0, 0],
+    ]
+    assert pairs["segment_ids"].tolist() == [
+        [0, 0, 0, 0, 1, 1],
+        [0, 0, 1, 1, 0, 0],
+    ]
+    tokens = [b"[CLS]", b"[SEP]", b"on", b"[SEP]", b"[PAD]", b"[PAD]"]
+    assert pairs["tokens"][1].tolist() == tokens
+    alone = tokenize(Counted("answer"), texts)
+    assert alone["input_ids"].tolist() == [
+        [cls_id, sat, sep_id],
+        [cls_id, on, sep_id],
+    ]
+
+
+def test_two_tensors_are_tokenized_at_once():
+    served = Counted("text")
+    first, second = served.ids([tf.constant(NASTY), tf.constant(NASTY[4:6])])
+    expected = [ENCODING.tokenizer.encode(text_of(text)) for text in NASTY]
+    assert first.to_list() == expected
+    assert second.to_list() == expected[4:6]
+    none, some = served.ids([tf.constant([], tf.string), tf.constant(["a"])])
+    assert none.to_list() == []
+    assert some.to_list() == [ENCODING.tokenizer.encode("a")]
+
+
+def test_what_the_signatures_take():
+    served = Counted("text")
+    for name, spec in served.token_inputs.items():
+        assert spec == tf.TensorSpec([None, None], tf.int32, name)
+    assert tuple(served.token_inputs) == FEATURES
+    found = served.label_names(tf.range(2)).numpy()
+    assert found.tolist() == [b"no", b""]
