@@ -1,0 +1,446 @@
+"""Answers in a graph are those of run_squad.py."""
+
+import dataclasses
+import functools
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.data.questions import Question
+from bert_tf.data.windows import SpanEncoding, make_windows
+from bert_tf.errors import InputError
+from bert_tf.heads import BertSpanLabeler
+from bert_tf.serving import spans
+from bert_tf.serving.spans import ServedSpanLabeler
+from bert_tf.tasks import answering, span_answers
+from bert_tf.tasks.answering import AnswerRules
+from bert_tf.tasks.question_answering import SpanTask
+from bert_tf.text.normalization import Normalizer
+from tests.serving.small_served import (
+    CONFIG,
+    LENGTH,
+    NASTY,
+    VOCAB,
+    answer,
+    answer_tokens,
+    random_weights,
+    text_of,
+    tokenize,
+)
+
+# Scripts without spaces, from right to left, with marks of their own; what
+# is deleted, what is no character, and emoji made of several.
+SCRIPTS = (
+    "The café (Café) re-opened: naïve, jalapeño\u0301s",
+    "cafe\u0301 Cafe\u0301s n\u0303 \u0301x",
+    "北京是中华人民共和国的首都，位于华北平原。Abc北京",
+    "กรุงเทพมหานคร เป็นเมืองหลวง น้ำท่วม",
+    "القاهرةُ عاصمةُ مصر، وأكبر مدنها.",
+    "יְרוּשָׁלַיִם היא בירת ישראל־הגדולה",
+    "서울특별시는 대한민국의 수도이다",
+    "नई दिल्ली भारत की राजधानी है।",
+    "ok 👩‍👩‍👧 👍🏽! 🇰🇷x ☂️",
+    "\ufeffa\u200bb\u00adc \u200b \ufeffd\x00e \x0bf \ufffd\uffff g",
+    "ΟΔΟΣ ΟΔΟΣ. ΣΑΣ İstanbul ǅ ß",
+    "the " + "x" * 307 + " cat sat " + "中" * 41,
+    "a\u0323\u0301\u0323 c\u0327\u0301 \u0f73\u0f72 e\u0301\u0323",
+)
+
+
+def vocabulary_of(*texts):
+    """The small one, and every character of the texts."""
+    pieces = {
+        character
+        for lower in (False, True)
+        for text in texts
+        for character in Normalizer(lower)(text)
+    }
+    both = [name for p in sorted(pieces - {" "}) for name in (p, f"##{p}")]
+    return tuple(dict.fromkeys((*VOCAB, *both)))
+
+
+ALL_VOCAB = vocabulary_of(*SCRIPTS)
+ALL_CONFIG = dataclasses.replace(CONFIG, vocab_size=len(ALL_VOCAB))
+
+
+def random_texts(count, letters, seed=3):
+    """Words of one to five letters, few or many of them."""
+    draw = random.Random(seed)
+    return [
+        " ".join(
+            "".join(draw.choices(letters, k=draw.choice((1, 1, 2, 5))))
+            for _ in range(draw.choice((1, 3, 7, 29, 71)))
+        ).encode()
+        for _ in range(count)
+    ]
+
+
+CONTEXTS = (
+    *NASTY,
+    *(text.encode() for text in SCRIPTS),
+    *random_texts(29, "".join(SCRIPTS)),
+)
+QUESTIONS = (*CONTEXTS[7:], *CONTEXTS[:7])
+
+
+def encoding_of(vocab=ALL_VOCAB, lower=True, **options):
+    numbers = {"doc_stride": 5, "max_query_length": 6, **options}
+    return SpanEncoding(vocab, lower, None, LENGTH, **numbers)
+
+
+@functools.cache
+def random_model():
+    """Sure of its answers, here of one and there of none."""
+    model = random_weights(BertSpanLabeler(ALL_CONFIG))
+    for variable in model.cls.weights:
+        variable.assign(5.0 * variable)
+    return model
+
+
+@functools.cache
+def labeler(model=None, encoding=None, **options):
+    return ServedSpanLabeler(
+        model or random_model(), encoding or encoding_of(), **options
+    )
+
+
+class Rule:
+    """Logits of few values, from ids and places: many are the same."""
+
+    def __init__(self, num_values):
+        self.num_values = num_values
+
+    def __call__(self, features):
+        ids = tf.cast(features["input_ids"], tf.int32)
+        places = tf.range(tf.shape(ids)[1])
+        return {
+            f"{name}_logits": tf.cast(
+                (ids * ids + places // step) % self.num_values, tf.float32
+            )
+            for name, step in (("start", 5), ("end", 3))
+        }
+
+
+class Logits:
+    """Logits of pieces, by their names, wherever they are; else 0."""
+
+    def __init__(self, starts, ends, vocab=VOCAB):
+        self.tables = {
+            f"{name}_logits": tf.constant(
+                [float(values.get(token, 0)) for token in vocab]
+            )
+            for name, values in (("start", starts), ("end", ends))
+        }
+
+    def __call__(self, features):
+        return {
+            name: tf.gather(table, tf.cast(features["input_ids"], tf.int32))
+            for name, table in self.tables.items()
+        }
+
+
+def asked(questions, contexts):
+    return {"question": list(questions), "context": list(contexts)}
+
+
+def rules_of(served):
+    return AnswerRules(
+        n_best_size=served.n_best_size,
+        max_answer_length=served.max_answer_length,
+        with_negative=served.with_negative,
+        null_score_diff_threshold=served.null_score_diff_threshold,
+    )
+
+
+def found_by_script(served, questions, contexts):
+    """What run_squad.py would write of each."""
+    task = SpanTask(
+        ALL_CONFIG, served.encoding.schema, n_best_size=served.n_best_size
+    )
+
+    def predict(windows):
+        outputs = served.model(windows.arrays)
+        kept = task.predictions(windows.arrays, outputs)
+        return {name: np.array(values) for name, values in kept.items()}
+
+    answered = answering.answer(
+        [
+            Question(str(number), text_of(question), text_of(context))
+            for number, (question, context) in enumerate(
+                zip(questions, contexts, strict=True)
+            )
+        ],
+        served.encoding,
+        predict,
+        rules_of(served),
+    )
+    return [found for _, found in answered]
+
+
+def rows(answers):
+    """What there is of each question, by name."""
+    return [
+        dict(zip(answers, values, strict=True))
+        for values in zip(*answers.values(), strict=True)
+    ]
+
+
+def assert_same(row, found, context):
+    """One question's answers are those of the script."""
+    nbest = found.nbest[: len(row["nbest_answers"])]
+    chances = [entry["probability"] for entry in nbest]
+    texts = [entry["text"] for entry in nbest]
+    count = len(nbest)
+    assert row["num_nbest"] == count
+    assert [t.decode() for t in row["nbest_answers"][:count]] == texts
+    np.testing.assert_allclose(
+        row["nbest_probabilities"][:count], chances, atol=1e-5
+    )
+    assert row["answer"].decode() == found.text
+    chance_of = {e["text"]: e["probability"] for e in reversed(found.nbest)}
+    if found.text in chance_of:
+        assert row["score"] == pytest.approx(chance_of[found.text], abs=1e-5)
+    if found.null_odds is not None:
+        assert row["null_odds"] == pytest.approx(found.null_odds, abs=1e-4)
+    starts = [row["start"], *row["nbest_starts"][:count]]
+    ends = [row["end"], *row["nbest_ends"][:count]]
+    for text, start, end in zip(
+        [found.text, *texts], starts, ends, strict=True
+    ):
+        assert (start, end) == (-1, -1) if not text else start >= 0
+        assert context[max(start, 0) : max(end, 0)] == text
+    for name, filler in {
+        "nbest_answers": b"",
+        "nbest_starts": -1,
+        "nbest_ends": -1,
+        "nbest_probabilities": 0,
+    }.items():
+        assert (row[name][count:] == filler).all()
+
+
+def assert_all_same(served, questions=QUESTIONS, contexts=CONTEXTS):
+    answers = answer(served, asked(questions, contexts))
+    expected = found_by_script(served, questions, contexts)
+    for row, found, context in zip(
+        rows(answers), expected, contexts, strict=True
+    ):
+        assert_same(row, found, text_of(context))
+    return answers
+
+
+# ----------------------------------------------------------- as run_squad.py
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"with_negative": True},
+        {"with_negative": True, "null_score_diff_threshold": -4.5},
+        {"n_best_size": 3, "max_answer_length": 2},
+        {"n_best_size": 1, "with_negative": True},
+        {"n_best_size": 61, "num_answers": 61},
+    ],
+    ids=str,
+)
+def test_answers_are_those_of_the_script(options):
+    answers = assert_all_same(labeler(**options))
+    assert len({*answers["answer"]}) > 10
+
+
+def test_cased():
+    assert_all_same(labeler(encoding=encoding_of(lower=False)))
+
+
+@pytest.mark.parametrize(
+    ("num_values", "with_negative"), [(1, False), (2, True), (5, True)]
+)
+def test_equal_scores_are_in_the_order_of_the_script(num_values, with_negative):
+    contexts = [*CONTEXTS, *random_texts(41, "aab", seed=4)]
+    served = labeler(Rule(num_values), with_negative=with_negative)
+    assert_all_same(served, [b"a"] * len(contexts), contexts)
+
+
+def test_it_does_not_show_how_many_windows_come_at_a_time(monkeypatch):
+    texts = asked(QUESTIONS, CONTEXTS)
+    expected = answer(labeler(), texts)
+    monkeypatch.setattr(spans, "_WINDOWS_AT_A_TIME", 7)
+    answers = answer(ServedSpanLabeler(random_model(), encoding_of()), texts)
+    assert answers["answer"].tolist() == expected["answer"].tolist()
+    np.testing.assert_allclose(answers["score"], expected["score"], atol=1e-5)
+
+
+def test_it_does_not_show_what_else_is_asked():
+    served = labeler()
+    together = answer(served, asked(QUESTIONS[:9], CONTEXTS[:9]))
+    for number in range(9):
+        alone = answer(served, asked([QUESTIONS[number]], [CONTEXTS[number]]))
+        assert alone["answer"][0] == together["answer"][number]
+        assert alone["start"][0] == together["start"][number]
+
+
+# -------------------------------------------------------------------- by hand
+
+
+def by_hand(context, starts, ends, vocab=VOCAB, **options):
+    served = labeler(Logits(starts, ends, vocab), encoding_of(vocab), **options)
+    [row] = rows(answer(served, asked([b"0"], [context.encode()])))
+    return row
+
+
+def test_an_answer_is_a_slice_of_the_context():
+    row = by_hand("b É\u0301x.\n D, c", {"e": 9, "d": 5}, {"d": 7, "##x": 4})
+    assert row["answer"].decode() == "É\u0301x.\n D"
+    assert (row["start"], row["end"]) == (2, 9)
+    assert row["nbest_answers"][1].decode() == "É\u0301x"
+    chances = np.exp([16.0, 13, 12])
+    assert row["score"] > row["nbest_probabilities"][1] > 0
+    np.testing.assert_allclose(
+        row["nbest_probabilities"][:3] / row["score"],
+        chances / chances[0],
+        rtol=1e-5,
+    )
+
+
+def test_of_equal_texts_the_first_stays():
+    row = by_hand("a b a b a", {"a": 9}, {"b": 9}, num_answers=8)
+    assert (row["start"], row["end"]) == (0, 3)
+    assert row["nbest_answers"].tolist() == [
+        *(b"a b", b"a b a b"),
+        *(b"a", b"a b a", b"a b a b a", b"b", b"b a b"),
+        b"b a",
+    ]
+    assert row["nbest_starts"].tolist() == [0, 0, 0, 0, 0, 2, 2, 2]
+    assert row["nbest_ends"].tolist() == [3, 7, 1, 5, 9, 3, 7, 5]
+
+
+def test_of_equal_texts_the_best_is_told():
+    served = labeler(lambda features: {
+        f"{name}_logits": tf.one_hot(
+            [place] * len(features["input_ids"]),
+            tf.shape(features["input_ids"])[1],
+            on_value=9.0,
+        )
+        for name, place in (("start", 5), ("end", 6))
+    }, encoding_of(VOCAB))  # fmt: skip
+    # [CLS] 0 [SEP] a b a b [SEP]
+    [row] = rows(answer(served, asked([b"0"], [b"a b a b"])))
+    assert (row["answer"], row["start"], row["end"]) == (b"a b", 4, 7)
+
+
+def test_more_spans_than_texts():
+    """Thousands of spans are the same; the few other texts are found."""
+    context = b"a " * 1201 + b"b"
+    served = labeler(
+        Logits({"a": 9}, {"a": 9, "b": 8}),
+        encoding_of(VOCAB),
+        max_answer_length=2,
+    )
+    answers = assert_all_same(served, [b"0"], [context])
+    assert answers["num_nbest"] == 4
+    texts = answers["nbest_answers"][0, :4].tolist()
+    assert texts == [b"a", b"a a", b"a b", b"b"]
+
+
+def test_no_answer_is_better():
+    texts = "a b c", {"a": 2, "[CLS]": 3}, {"c": 2, "[CLS]": 4}
+    row = by_hand(*texts, with_negative=True)
+    assert (row["answer"], row["start"], row["end"]) == (b"", -1, -1)
+    assert row["null_odds"] == 3.0
+    assert row["nbest_answers"][:2].tolist() == [b"", b"a b c"]
+    assert row["score"] == row["nbest_probabilities"][0]
+    row = by_hand(*texts, with_negative=True, null_score_diff_threshold=3.0)
+    assert (row["answer"], row["start"], row["end"]) == (b"a b c", 0, 5)
+    assert row["score"] == row["nbest_probabilities"][1]
+    row = by_hand(*texts)
+    assert row["answer"] == b"a b c"
+    assert "null_odds" not in row
+
+
+# ----------------------------------------------------- what is nothing at all
+
+
+@pytest.mark.parametrize("with_negative", [False, True])
+@pytest.mark.parametrize("context", [b"", b" \n", b"\xff", b"\0\xe2\x80\x8b"])
+def test_a_blank_context_has_no_answer(context, with_negative):
+    served = labeler(with_negative=with_negative)
+    [row] = rows(answer(served, asked([b"Where?"], [context])))
+    assert (row["answer"], row["start"], row["end"]) == (b"", -1, -1)
+    assert row["score"] == 1.0
+    assert row["num_nbest"] == 1
+    assert row["nbest_probabilities"].tolist() == [1, 0, 0, 0, 0]
+    if with_negative:
+        assert row["null_odds"] == span_answers.ODDS_WITHOUT_SPAN
+
+
+@pytest.mark.parametrize("with_negative", [False, True])
+def test_no_questions(with_negative):
+    served = labeler(with_negative=with_negative)
+    answers = answer(served, asked([], []))
+    assert {len(values) for values in answers.values()} == {0}
+    assert answers["nbest_answers"].shape == (0, 5)
+    assert {len(v) for v in tokenize(served, asked([], [])).values()} == {0}
+
+
+def test_a_model_without_numbers_is_an_error():
+    served = labeler(Logits({"a": np.nan}, {}))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
+        answer(served, asked([b"a"], [b"b"]))
+
+
+@pytest.mark.parametrize(
+    "name", ["n_best_size", "max_answer_length", "num_answers"]
+)
+def test_numbers_are_above_0(name):
+    with pytest.raises(InputError, match=f"{name} of 1 or more. Received: 0"):
+        labeler(**{name: 0})
+
+
+# ----------------------------------------------------------- other signatures
+
+
+def test_tokens_are_those_of_the_windows():
+    served = labeler()
+    seen = tokenize(served, asked(QUESTIONS, CONTEXTS))
+    questions = [
+        Question("q", text_of(question), text_of(context))
+        for question, context in zip(QUESTIONS, CONTEXTS, strict=True)
+    ]
+    made = make_windows(questions, served.encoding, with_positions=False)
+    owners = np.array([window.question for window in made.windows])
+    counts = np.bincount(owners, minlength=len(questions))
+    assert seen["num_windows"].tolist() == counts.tolist()
+    is_window = np.arange(counts.max()) < counts[:, np.newaxis]
+    length = seen["input_ids"].shape[2]
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        expected = made.batch[name]
+        np.testing.assert_array_equal(
+            seen[name][is_window], expected[:, :length]
+        )
+        assert not seen[name][~is_window].any()
+        assert not expected[:, length:].any()
+    names = [ALL_VOCAB[number].encode() for number in seen["input_ids"].flat]
+    assert seen["tokens"].ravel().tolist() == names
+
+
+def test_logits_from_tokens():
+    served = labeler()
+    features = {
+        name: seen[0]
+        for name, seen in tokenize(served, asked([b"Cat?"], [NASTY[4]])).items()
+        if name.startswith(("input", "segment"))
+    }
+    logits = answer_tokens(served, features)
+    expected = served.model(features)
+    assert logits.keys() == {"start_logits", "end_logits"}
+    for name, values in logits.items():
+        assert values.shape == features["input_ids"].shape
+        np.testing.assert_allclose(values, expected[name], rtol=1e-5)
+
+
+def test_examples():
+    served = labeler()
+    answers = answer(served, served.example)
+    assert {len(values) for values in answers.values()} == {2}
