@@ -10,8 +10,11 @@ in the same order: the original's JSON lines, with every token's vectors, or,
 many times smaller, --output_format=npz or tfrecord. --pooling=mean gives one
 vector a text; --layers also takes names, such as concat_last_four. The
 configuration, the vocabulary and the casing are the checkpoint's own, or those
-that --bert_config_file, --vocab_file and --do_lower_case name. Source:
-`extract_features.py` of google-research/bert; section 5.3 of the paper.
+that --bert_config_file, --vocab_file and --do_lower_case name.
+
+--do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving, which
+takes texts and gives a vector for each; --input_file is not needed for that.
+Source: `extract_features.py` of google-research/bert; section 5.3 of the paper.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,9 +32,11 @@ from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES, Choice
 from bert_tf.fine_tuning import command_line
-from bert_tf.fine_tuning.start import find_start, require_length
+from bert_tf.fine_tuning.start import Start, find_start, require_length
 from bert_tf.interop.loading import load_checkpoint
 from bert_tf.modeling import BertModel
+from bert_tf.serving.export import check_place, export
+from bert_tf.serving.pretrained import ServedEncoder
 from bert_tf.tasks import feature_extraction
 from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
 from bert_tf.tasks.feature_files import WRITERS
@@ -79,16 +84,15 @@ flags.DEFINE_bool(
     False,
     "Accepted for old command lines; the vectors are the same.",
 )
+bert_flags.define_export_flags()
 command_line.define_start_flags()
 bert_flags.define_device_flags()
 
 
 def main() -> None:
-    """Reads, computes and writes, some texts at a time."""
+    """Reads, computes and writes, some texts at a time; exports the model."""
     _require_one_process()
-    files.check_outputs(
-        {"output file": [FLAGS.output_file]}, {"input file": [FLAGS.input_file]}
-    )
+    _check_flags()
     start = find_start(
         FLAGS.init_checkpoint,
         FLAGS.bert_config_file,
@@ -97,6 +101,44 @@ def main() -> None:
         FLAGS.strip_accents,
     )
     require_length(FLAGS.max_seq_length, start.config)
+    if FLAGS.do_export:
+        check_place(FLAGS.export_dir)
+    strategy = bert_flags.connect()
+    if FLAGS.input_file:
+        _write_features(start, strategy)
+    if FLAGS.do_export:
+        model = BertModel(start.config)
+        load_checkpoint(model, start.init_checkpoint)
+        export(
+            ServedEncoder(model, _encoding(start)),
+            FLAGS.export_dir,
+            source=start.init_checkpoint,
+        )
+
+
+def _check_flags() -> None:
+    """Sees that there is something to do, and a place for what it gives."""
+    needed = {"input_file", "output_file"}
+    given = {name for name in needed if FLAGS[name].value}
+    if given != needed and (given or not FLAGS.do_export):
+        missing = ", ".join(f"--{name}" for name in sorted(needed - given))
+        raise InputError(
+            "expected --input_file and --output_file, or --do_export alone. "
+            f"Received: no {missing}"
+        )
+    if FLAGS.do_export and not FLAGS.export_dir:
+        raise InputError(
+            "expected --export_dir with --do_export. Received: none"
+        )
+    if given:
+        files.check_outputs(
+            {"output file": [FLAGS.output_file]},
+            {"input file": [FLAGS.input_file]},
+        )
+
+
+def _write_features(start: Start, strategy: Any) -> None:
+    """Computes the vectors of all texts."""
     choices = feature_extraction.choose_layers(FLAGS.layers, start.config)
     # What is at fault shows before anything is computed.
     count = sum(1 for _ in feature_extraction.read_texts(FLAGS.input_file))
@@ -105,7 +147,6 @@ def main() -> None:
             "expected a text or more in --input_file. Received: "
             f"{FLAGS.input_file}, which is empty"
         )
-    strategy = bert_flags.connect()
     with strategy.scope():
         model = BertModel(start.config, output_hidden_states=True)
         load_checkpoint(model, start.init_checkpoint)
@@ -126,7 +167,7 @@ def _require_one_process() -> None:
         )
 
 
-def _encoding(start: Any) -> TextEncoding:
+def _encoding(start: Start) -> TextEncoding:
     return TextEncoding(
         start.vocab,
         start.do_lower_case,
@@ -238,6 +279,4 @@ def _is_tpu(strategy: Any) -> bool:
 
 
 if __name__ == "__main__":
-    bert_flags.run(
-        main, required=["input_file", "output_file", "init_checkpoint"]
-    )
+    bert_flags.run(main, required=["init_checkpoint"])

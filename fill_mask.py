@@ -8,6 +8,9 @@ prints the most probable words for every [MASK], with their probabilities.
 With --text_b it also prints how probable it is that this text follows the
 first; blanks may then be in either or in none. Without --text it reads a text,
 or a pair as `first ||| second`, a line from the standard input.
+
+--do_export --export_dir=DIR writes the model as a SavedModel for TensorFlow
+Serving, which fills the blanks of the texts that it is sent; no text is read.
 """
 
 import sys
@@ -17,6 +20,7 @@ from absl import flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
+from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop.opening import (
@@ -27,9 +31,16 @@ from bert_tf.interop.opening import (
 )
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.serving.export import check_place, export
+from bert_tf.serving.pretrained import ServedMaskedLM
 from bert_tf.tasks.feature_extraction import SEPARATOR, split_pair
 from bert_tf.tasks.fill_mask import MASK, fill_mask, next_sentence
-from bert_tf.text.wordpiece import FullTokenizer, require_fit, source_of
+from bert_tf.text.wordpiece import (
+    FullTokenizer,
+    load_vocab,
+    require_fit,
+    source_of,
+)
 from bert_tf.training.weights import restore
 
 FLAGS = flags.FLAGS
@@ -69,6 +80,7 @@ flags.DEFINE_bool(
     "As the vocabulary was made; if not given, as the checkpoint says, or "
     "else as casing.",
 )
+bert_flags.define_export_flags()
 
 # Parts of a pre-trained model that fill no blanks.
 UNUSED = r"bert/pooler/|cls/seq_relationship/"
@@ -83,6 +95,7 @@ def main() -> None:
             f"expected --text, which --text_b={FLAGS.text_b!r} may follow. "
             "Received: none"
         )
+    _check_export()
     pretrained = open_pretrained(FLAGS.init_checkpoint)
     config = pretrained.config
     if FLAGS.bert_config_file is not None:
@@ -90,12 +103,14 @@ def main() -> None:
     vocab = FLAGS.vocab_file or pretrained.vocab
     _require(config, "bert_config_file", "bert_config.json")
     _require(vocab, "vocab_file", "vocab.txt")
-    tokenizer = FullTokenizer(
-        vocab,
+    words = load_vocab(vocab)
+    require_fit(words, config.vocab_size, source_of(vocab))
+    encoding = TextEncoding(
+        tuple(words),
         _first_known(FLAGS.do_lower_case, pretrained.do_lower_case, True),
         _first_known(FLAGS.strip_accents, pretrained.strip_accents),
+        config.max_position_embeddings,
     )
-    require_fit(tokenizer.vocab, config.vocab_size, source_of(vocab))
     compare_configs(config, pretrained)
     if "cls/predictions/output_bias" not in pretrained.weights:
         raise InputError(
@@ -105,10 +120,29 @@ def main() -> None:
     model = BertPretrainer(config)
     model.build()
     restore(checkpoint_variables(model), pretrained.weights, UNUSED)
+    if FLAGS.do_export:
+        export(
+            ServedMaskedLM(model, encoding, FLAGS.top_k),
+            FLAGS.export_dir,
+            source=FLAGS.init_checkpoint,
+        )
+        return
     for text, text_b in _texts():
         if text_b is not None:
             _require_next_sentence(pretrained)
-        _show(model, tokenizer, text, text_b)
+        _show(model, encoding.tokenizer, text, text_b)
+
+
+def _check_export() -> None:
+    """Sees that an export has a place, and that nothing else is asked."""
+    if FLAGS.do_export and FLAGS.text is not None:
+        raise InputError("expected --do_export without --text. Received: both")
+    if FLAGS.do_export and not FLAGS.export_dir:
+        raise InputError(
+            "expected --export_dir with --do_export. Received: none"
+        )
+    if FLAGS.do_export:
+        check_place(FLAGS.export_dir)
 
 
 def _require(found: object, flag: str, name: str) -> None:

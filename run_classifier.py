@@ -18,9 +18,10 @@ your own, TSV, CSV or JSON lines:
 The output directory then holds `eval_results.txt` and `.json`,
 `test_results.tsv` (the original's: probabilities), `predictions.tsv` (with the
 texts and labels), and `release/`: the fine-tuned model with its vocabulary and
-labels, which --init_checkpoint takes. The same command given again goes on
-where it was stopped. Source: `run_classifier.py` of google-research/bert;
-sections 4.1, 4.4 and appendix A.3 of the paper.
+labels, which --init_checkpoint takes; --do_export writes a SavedModel for
+TensorFlow Serving into `export/`. The same command given again goes on where it
+was stopped. Source: `run_classifier.py` of google-research/bert; sections 4.1,
+4.4 and appendix A.3 of the paper.
 """
 
 import functools
@@ -28,6 +29,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 from absl import flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
@@ -40,6 +42,11 @@ from bert_tf.errors import InputError
 from bert_tf.fine_tuning import command_line, output_folder, runs
 from bert_tf.fine_tuning.inputs import Inputs, Split
 from bert_tf.fine_tuning.start import Start
+from bert_tf.serving.classification import (
+    ServedClassifier,
+    ServedMultipleChoice,
+)
+from bert_tf.serving.served import Served
 from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.classification import (
     ClassificationTask,
@@ -147,6 +154,8 @@ bert_flags.define_device_flags()
 def main() -> None:
     """Reads the flags, fine-tunes, evaluates and predicts."""
     splits = command_line.splits()
+    if splits and not FLAGS.data_dir:
+        raise InputError("expected --data_dir. Received: none")
     start = command_line.find_start()
     data_set = _data_set(start)
     _check_flags(data_set)
@@ -183,22 +192,28 @@ def main() -> None:
         estimator = runs.open_model(
             task, strategy, start, FLAGS.output_dir, config
         )
-    writes = is_chief(strategy)
     if FLAGS.do_eval:
         metrics = inputs.evaluate(data["dev"], estimator)
         runs.write_metrics(estimator, FLAGS.output_dir, metrics)
     for split in data.get("test", []):
-        kept = estimator.predict(
-            inputs.evaluation_data(split), FLAGS.predict_batch_size
+        _predict(estimator, inputs, split)
+    serve = functools.partial(_served, data_set=data_set, encoding=encoding)
+    command_line.export(estimator, data_set.model_of, serve)
+
+
+def _predict(estimator: Estimator, inputs: Inputs, split: Split) -> None:
+    """Writes what the model says of a test set, or of a part of it."""
+    kept = estimator.predict(
+        inputs.evaluation_data(split), FLAGS.predict_batch_size
+    )
+    if is_chief(estimator.strategy):
+        estimator.task.write_predictions(
+            FLAGS.output_dir,
+            split.examples,
+            kept,
+            split.suffix,
+            _submission(split) if FLAGS.glue_submission else None,
         )
-        if writes:
-            task.write_predictions(
-                FLAGS.output_dir,
-                split.examples,
-                kept,
-                split.suffix,
-                _submission(split) if FLAGS.glue_submission else None,
-            )
 
 
 def _data_set(start: Start) -> DataSet:
@@ -220,7 +235,7 @@ def _custom_data_set(start: Start) -> DataSet:
     if labels is None and not FLAGS.do_train:
         labels = start.labels
     return custom.data_set(
-        FLAGS.data_dir,
+        FLAGS.data_dir or "",
         train_file=FLAGS.train_file,
         dev_file=FLAGS.dev_file,
         test_file=FLAGS.test_file,
@@ -261,6 +276,8 @@ def _claim_output_dir(
     facts = output_folder.facts(
         data_set.model_of, data_set.problem, data_set.labels, start
     )
+    # Two texts of a file of one's own may be left out by mistake.
+    facts["is_pair"] = data_set.is_pair
     for train in examples.get("train", []):
         facts["training_set"] = cache.checksum(map(content, train))
     sources = [
@@ -302,6 +319,17 @@ def _task(
         frozen_layers=command_line.frozen_layers(config),
         gradient_checkpointing=FLAGS.gradient_checkpointing,
         eval_batch_size=FLAGS.eval_batch_size,
+    )
+
+
+def _served(
+    model: keras.Model, data_set: DataSet, encoding: Encoding
+) -> Served:
+    """How the model answers strings."""
+    if data_set.problem == "multiple_choice":
+        return ServedMultipleChoice(model, encoding, encoding.num_choices)
+    return ServedClassifier(
+        model, encoding, data_set.labels, data_set.problem, data_set.is_pair
     )
 
 
@@ -373,4 +401,4 @@ def _submission(split: Split) -> str | None:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, required=["data_dir", "task_name", "output_dir"])
+    bert_flags.run(main, required=["task_name", "output_dir"])

@@ -21,8 +21,9 @@ recall and F1 of the entities, from 0 to 1, as conlleval counts them;
 tags (IOB2) as one more column; and `release/`: the fine-tuned model with its
 vocabulary and labels, which --init_checkpoint takes. The tags of the test file
 are not looked at, nor need there be any; to score it, name it as --dev_file.
-The same command given again goes on where it was stopped. Source: section 5.3
-of the paper.
+--do_export writes a SavedModel for TensorFlow Serving into `export/`. The same
+command given again goes on where it was stopped. Source: section 5.3 of the
+paper.
 
     python run_ner.py --mode=feature_based --feature_layers=concat_last_four \\
         --learning_rate=1e-3 ...
@@ -64,6 +65,7 @@ from bert_tf.fine_tuning.inputs import (
     training_data,
 )
 from bert_tf.fine_tuning.start import Start
+from bert_tf.serving.tags import ServedTagger
 from bert_tf.tasks import ner
 from bert_tf.tasks.feature_tagging import FeatureTaggingTask
 from bert_tf.tasks.tagging import TaggingTask
@@ -210,6 +212,8 @@ def main() -> None:
     if FLAGS.do_predict:
         predictions = found["test"].predict(estimator, FLAGS.predict_batch_size)
         found["test"].write("test", estimator, predictions)
+    serve = functools.partial(ServedTagger, encoding=encoding)
+    command_line.export(estimator, "ner", serve)
 
 
 def _require_flags_of_mode() -> None:

@@ -16,7 +16,8 @@ output directory then holds the training checkpoints `model.ckpt-STEP`, which
 the same command resumes from, TensorBoard's event files, `evaluations.jsonl`
 where --eval_steps asks for it, `eval_results.txt`, and `release/`: the weights
 alone as `bert_model.ckpt`, with `bert_config.json` and `vocab.txt`, ready for
-fine-tuning.
+fine-tuning. --do_export writes a SavedModel for TensorFlow Serving, which fills
+in the blanks of a text, into `export/`.
 """
 
 import functools
@@ -31,12 +32,16 @@ from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data import creation, pipeline, records
+from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
+from bert_tf.fine_tuning.exports import export_kept
 from bert_tf.fine_tuning.start import require_length
 from bert_tf.interop.companions import write_companions
 from bert_tf.interop.loading import load_config
 from bert_tf.interop.opening import FORMATS, open_weights, read_config
 from bert_tf.interop.pretrained import Pretrained
+from bert_tf.serving.export import check_place
+from bert_tf.serving.pretrained import ServedMaskedLM
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.text.wordpiece import load_vocab, require_fit
 from bert_tf.training.distribution import is_chief
@@ -81,6 +86,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_bool("do_train", False, "Whether to train.")
 flags.DEFINE_bool("do_eval", False, "Whether to evaluate.")
+bert_flags.define_export_flags()
 flags.DEFINE_integer("num_train_steps", 100_000, "Step to train up to.")
 flags.DEFINE_integer("num_warmup_steps", 10_000, "Steps of linear warm-up.")
 flags.DEFINE_integer(
@@ -103,7 +109,7 @@ bert_flags.define_device_flags()
 
 
 def main() -> None:
-    """Reads the flags, trains, evaluates and releases the weights."""
+    """Reads the flags, trains, evaluates, releases and exports the weights."""
     config = _read_config()
     _check_flags(config)
     settings = bert_flags.training_config(
@@ -114,6 +120,7 @@ def main() -> None:
     if FLAGS.eval_input_file:
         eval_files = files.expand(FLAGS.eval_input_file, "eval_input_file")
     _check_output_dir()
+    encoding = _encoding(train_files) if FLAGS.do_export else None
     strategy = bert_flags.connect()
     task = PretrainingTask(
         config,
@@ -121,21 +128,9 @@ def main() -> None:
         FLAGS.max_predictions_per_seq,
         FLAGS.next_sentence,
     )
-    training_data = functools.partial(
-        pipeline.training_dataset,
-        train_files,
-        task.schema,
-        seed=FLAGS.random_seed,
-        vocab_size=config.vocab_size,
-    )
-    evaluation_data = functools.partial(
-        pipeline.evaluation_dataset,
-        eval_files,
-        task.schema,
-        max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
-        vocab_size=config.vocab_size,
-    )
+    training_data, evaluation_data = _data_sets(task, train_files, eval_files)
     _check_records(train_files)
+    metrics = None
     with pipeline.input_errors([*train_files, *eval_files]):
         if FLAGS.do_eval or FLAGS.eval_steps > 0:
             # It reads them through: their faults show before training, too.
@@ -156,13 +151,41 @@ def main() -> None:
             estimator.train(training_data, hooks)
         if FLAGS.do_eval:
             metrics = estimator.evaluate(evaluation_data)
-    if not is_chief(strategy):
-        return
-    if FLAGS.do_train:
+    if FLAGS.do_train and is_chief(strategy):
         _release(estimator, config, train_files)
-    if FLAGS.do_eval:
+    if metrics is not None and is_chief(strategy):
         path = os.path.join(FLAGS.output_dir, "eval_results.txt")
         write_results(path, metrics)
+    if encoding is not None:
+        export_kept(
+            estimator,
+            functools.partial(ServedMaskedLM, encoding=encoding),
+            bert_flags.export_dir(),
+            name="bert",
+            metrics=metrics,
+            source=FLAGS.init_checkpoint,
+        )
+
+
+def _data_sets(
+    task: PretrainingTask, train_files: list[str], eval_files: list[str]
+) -> tuple[Callable, Callable]:
+    """What makes the batches to train on, and those to evaluate on."""
+    training_data = functools.partial(
+        pipeline.training_dataset,
+        train_files,
+        task.schema,
+        seed=FLAGS.random_seed,
+        vocab_size=task.config.vocab_size,
+    )
+    evaluation_data = functools.partial(
+        pipeline.evaluation_dataset,
+        eval_files,
+        task.schema,
+        max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
+        vocab_size=task.config.vocab_size,
+    )
+    return training_data, evaluation_data
 
 
 def _read_config() -> BertConfig:
@@ -179,8 +202,11 @@ def _read_config() -> BertConfig:
 
 def _check_flags(config: BertConfig) -> None:
     """Compares the flags with each other and with the files they name."""
-    if not FLAGS.do_train and not FLAGS.do_eval:
-        raise InputError("expected --do_train or --do_eval. Received: neither")
+    if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_export):
+        raise InputError(
+            "expected --do_train, --do_eval or --do_export. Received: none of "
+            "them"
+        )
     require_length(FLAGS.max_seq_length, config)
     if FLAGS.vocab_file:
         vocab = load_vocab(FLAGS.vocab_file)
@@ -279,6 +305,29 @@ def _release(
         )
     casing = creation.casing_of(train_files)
     write_companions(folder, Pretrained(prefix, {}, config, vocab, **casing))
+
+
+def _encoding(train_files: list[str]) -> TextEncoding:
+    """How the texts of the records became ids.
+
+    Raises:
+      InputError: Nobody says so.
+    """
+    casing = creation.casing_of(train_files)
+    if not FLAGS.vocab_file or not casing:
+        missing = "casing" if FLAGS.vocab_file else "vocabulary"
+        raise InputError(
+            "expected --vocab_file, and records with the manifest that "
+            "create_pretraining_data.py writes, with --do_export, whose model "
+            f"takes texts. Received: no {missing}; export the release by "
+            "fill_mask.py --do_export"
+        )
+    check_place(bert_flags.export_dir())
+    return TextEncoding(
+        tuple(load_vocab(FLAGS.vocab_file)),
+        max_seq_length=FLAGS.max_seq_length,
+        **casing,
+    )
 
 
 if __name__ == "__main__":

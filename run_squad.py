@@ -17,11 +17,13 @@ KorQuAD, --scorer=korquad.
 --do_predict writes `predictions.json`, `nbest_predictions.json` and, for 2.0,
 `null_odds.json`; --do_eval scores --predict_file by the official definition and
 writes `eval_results.txt` and `.json`. `release/` holds the fine-tuned model,
-which --init_checkpoint takes. The same command given again goes on where it
-was stopped. Source: `run_squad.py` of google-research/bert; sections 4.2 and
-4.3 of the paper.
+which --init_checkpoint takes; --do_export writes a SavedModel for TensorFlow
+Serving into `export/`. The same command given again goes on where it was
+stopped. Source: `run_squad.py` of google-research/bert; sections 4.2 and 4.3 of
+the paper.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Sequence
@@ -45,6 +47,7 @@ from bert_tf.errors import InputError
 from bert_tf.fine_tuning import command_line, output_folder, runs
 from bert_tf.fine_tuning.inputs import evaluation_data, training_data
 from bert_tf.fine_tuning.start import Start
+from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.tasks import answering
 from bert_tf.tasks.answering import Answered, AnswerRules
 from bert_tf.tasks.question_answering import SpanTask
@@ -122,7 +125,7 @@ def main() -> None:
     rules = _rules()
     # What is at fault shows before anything is written.
     train = _read_to_train() if "train" in splits else []
-    asked = _read_to_ask("dev" in splits) if splits != ["train"] else []
+    asked = _read_to_ask("dev" in splits) if {*splits} - {"train"} else []
     task = _task(start.config, encoding)
     strategy = bert_flags.connect()
     config = command_line.training_config(start.config)
@@ -159,6 +162,10 @@ def main() -> None:
         _write(answers, estimator)
     elif FLAGS.do_eval:
         _write_scores(answers_of(estimator), estimator)
+    serve = functools.partial(
+        ServedSpanLabeler, encoding=encoding, **dataclasses.asdict(rules)
+    )
+    command_line.export(estimator, "squad", serve)
 
 
 def _check_flags(splits: Sequence[str]) -> None:
@@ -247,7 +254,8 @@ def _claim_output_dir(
     facts = output_folder.facts("squad", "span", (), start)
     if train:
         facts["training_set"] = cache.checksum(map(content, train))
-        # To answer, any model may be asked in either way.
+    if train or FLAGS.do_export:
+        # To answer here, any model may be asked in either way.
         facts["with_negative"] = FLAGS.version_2_with_negative
     inputs = filter(None, (FLAGS.train_file, FLAGS.predict_file))
     command_line.claim_output_dir(strategy, facts, inputs)

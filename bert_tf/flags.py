@@ -11,6 +11,7 @@ that the library takes.
 """
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -201,6 +202,27 @@ def define_device_flags() -> None:
         ["auto", "true", "false"],
         "Whether XLA compiles the step; auto takes what is faster.",
     )
+
+
+def define_export_flags() -> None:
+    """Defines whether and where to write what a server loads."""
+    flags.DEFINE_bool(
+        "do_export",
+        False,
+        "Whether to write a SavedModel for TensorFlow Serving, which takes "
+        "strings; it computes with --mixed_precision.",
+    )
+    flags.DEFINE_string(
+        "export_dir",
+        None,
+        "Folder of the SavedModels, each a version; if it is not given, export "
+        "in --output_dir, where there is one.",
+    )
+
+
+def export_dir() -> str:
+    """The folder of the SavedModels."""
+    return FLAGS.export_dir or os.path.join(FLAGS.output_dir, "export")
 
 
 def connect() -> Any:

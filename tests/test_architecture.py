@@ -57,6 +57,7 @@ MAY_IMPORT = {
         *("config", "data", "flags", "interop", "serving", "text", "training"),
     },
     "serving": {"data", "modeling", "text"},
+    "visualization": {"text"},
     "flags": {"config", "training"},
 }
 FOR_ALL = {"errors", "files", "version"}

@@ -7,19 +7,24 @@ shall not wait for it.
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from bert_tf import files
+from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
 
 if TYPE_CHECKING:
+    import keras
+
     from bert_tf.config import BertConfig
     from bert_tf.data.bucketing import Padding
     from bert_tf.fine_tuning.runs import Schedule
     from bert_tf.fine_tuning.start import Start
+    from bert_tf.serving.served import Served
+    from bert_tf.training.estimator import Estimator
     from bert_tf.training.settings import TrainingConfig
 
 FLAGS = flags.FLAGS
@@ -37,6 +42,8 @@ _SETTINGS = (
     *("doc_stride", "max_query_length"),
     *("eval_steps", "save_best", "early_stopping_patience"),
 )
+# How texts become features; the same for a model wherever it is used.
+_SHAPE = ("max_seq_length", "doc_stride", "max_query_length")
 # What a run may do, and the split of the data that it needs.
 _SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
 
@@ -66,6 +73,7 @@ def define_flags(max_seq_length: int = 128) -> None:
     flags.DEFINE_bool("do_train", False, "Whether to train.")
     flags.DEFINE_bool("do_eval", False, "Whether to evaluate.")
     flags.DEFINE_bool("do_predict", False, "Whether to predict.")
+    bert_flags.define_export_flags()
     flags.DEFINE_integer(
         "predict_batch_size",
         8,
@@ -199,6 +207,8 @@ def find_start() -> "Start":
     """
     from bert_tf.fine_tuning import runs, start
 
+    if FLAGS.do_export and not FLAGS.do_train:
+        _take_shape()
     checkpoint, release = FLAGS.init_checkpoint, None
     if not FLAGS.do_train:
         release = os.path.join(FLAGS.output_dir, runs.RELEASE)
@@ -214,6 +224,42 @@ def find_start() -> "Start":
     )
     start.require_length(FLAGS.max_seq_length, found.config)
     return dataclasses.replace(found, init_checkpoint=FLAGS.init_checkpoint)
+
+
+def _take_shape() -> None:
+    """Exported is a model with the lengths that it was trained with."""
+    from bert_tf.fine_tuning import output_folder
+
+    recorded = output_folder.settings(FLAGS.output_dir)
+    for name in _SHAPE:
+        if name in FLAGS and name in recorded and not FLAGS[name].present:
+            FLAGS.set_default(name, recorded[name])
+
+
+def export(
+    estimator: "Estimator",
+    name: str,
+    serve: Callable[["keras.Model"], "Served"],
+) -> None:
+    """Writes what --do_export asks for, if it does.
+
+    Args:
+      estimator: The model that is kept.
+      name: The model's name on the server.
+      serve: From a model to how it answers.
+    """
+    from bert_tf.fine_tuning import exports, output_folder
+
+    if FLAGS.do_export:
+        settings = output_folder.settings(FLAGS.output_dir)
+        exports.export_kept(
+            estimator,
+            serve,
+            bert_flags.export_dir(),
+            name=name,
+            metrics=exports.scores_of(FLAGS.output_dir, estimator.step),
+            source=settings.get("init_checkpoint") or FLAGS.init_checkpoint,
+        )
 
 
 def _settings() -> dict[str, Any]:
@@ -255,6 +301,7 @@ def claim_output_dir(
 
 def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
     from bert_tf.fine_tuning import output_folder
+    from bert_tf.serving.export import check_place
 
     folder, checkpoint = FLAGS.output_dir, FLAGS.init_checkpoint
     inputs = [
@@ -280,6 +327,8 @@ def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
         is_several=FLAGS.num_seeds > 1 or FLAGS.search is not None,
     )
     files.makedirs(folder)
+    if FLAGS.do_export:
+        check_place(bert_flags.export_dir())
     if FLAGS.do_train:
         output_folder.claim(folder, facts, settings)
 
@@ -287,14 +336,16 @@ def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
 def splits() -> list[str]:
     """The splits of the data that the run needs: "train", "dev", "test".
 
+    An export alone needs none.
+
     Raises:
       InputError: There is nothing to do.
     """
     wanted = {split for flag, split in _SPLITS.items() if FLAGS[flag].value}
-    if not wanted:
+    if not wanted and not FLAGS.do_export:
         raise InputError(
-            f"expected --{', --'.join(_SPLITS)}, or several of them. Received: "
-            "none of them"
+            f"expected --{', --'.join([*_SPLITS, 'do_export'])}, or several "
+            "of them. Received: none of them"
         )
     if FLAGS.do_train and selects():
         wanted.add("dev")  # Evaluation while training needs it, too.

@@ -22,6 +22,7 @@ FACTS = "fine_tuning.json"
 OVERWRITTEN = "overwritten"
 
 # The folders and the files of a run, by their names, and what is in the former.
+# The exports are not among them: a server may have them open.
 _FOLDERS = re.compile(r"eval|best|release|trials|glue_submission")
 _FILES = re.compile(
     r"model\.ckpt-.*|checkpoint|graph\.pbtxt|events\.out\.tfevents\..*"
@@ -172,6 +173,11 @@ def note_kept(folder: str, training: str) -> None:
 def kept(folder: str) -> str:
     """The folder of that training: the output folder, or one of a trial."""
     return os.path.normpath(os.path.join(folder, _read(folder).get("kept", "")))
+
+
+def settings(folder: str) -> dict[str, Any]:
+    """How the model in a folder was trained; empty where nobody wrote it."""
+    return _read(folder).get("settings", {})
 
 
 def _read(folder: str) -> dict[str, Any]:

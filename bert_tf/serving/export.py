@@ -104,6 +104,16 @@ def export(
     return path
 
 
+def check_place(export_dir: str) -> None:
+    """Sees whether versions can be written there; makes the folder.
+
+    Raises:
+      InputError: They cannot.
+    """
+    with _aside(export_dir):
+        pass
+
+
 def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     """Writes the SavedModel alone.
 

@@ -137,6 +137,15 @@ class DataSet:
         """Their names in the order of their numbers; () for regression."""
         return self.target.labels
 
+    @property
+    def is_pair(self) -> bool:
+        """Whether an example has two texts."""
+        return any(
+            source.layout.text_b is not None
+            for plan in (*self.train, *self.dev, *self.test)
+            for source in plan.sources
+        )
+
     def with_labels(self, known: tuple[str, ...]) -> "DataSet":
         """The same, with the labels in the order of a model that knows them.
 

@@ -1,0 +1,78 @@
+"""What a server loads, made from the model that a run has kept."""
+
+import os
+from collections.abc import Callable, Mapping
+
+import keras
+import tensorflow as tf
+
+from bert_tf import files
+from bert_tf.errors import InputError
+from bert_tf.serving.export import export
+from bert_tf.serving.served import Served
+from bert_tf.training.distribution import agreement, is_chief
+from bert_tf.training.estimator import Estimator
+
+
+def export_kept(
+    estimator: Estimator,
+    serve: Callable[[keras.Model], Served],
+    export_dir: str,
+    *,
+    name: str,
+    metrics: Mapping[str, float | None] | None = None,
+    source: str | None = None,
+) -> None:
+    """Writes a new version for TensorFlow Serving; the chief does it.
+
+    Args:
+      estimator: The model that is kept.
+      serve: From a model to how it answers.
+      export_dir: Folder of the versions.
+      name: The model's name on the server.
+      metrics: How good it is, for the model card.
+      source: The checkpoint that it was trained from, for the model card.
+
+    Raises:
+      InputError: The folder cannot be written to.
+    """
+    agree = agreement(estimator.strategy)
+    try:
+        if is_chief(estimator.strategy):
+            served = serve(_on_one_device(estimator))
+            export(
+                served, export_dir, name=name, metrics=metrics, source=source
+            )
+    except InputError:
+        agree([0])
+        raise
+    # The others wait: collectives end when the first process leaves.
+    if agree([1]) == [0]:
+        raise InputError(
+            "expected the chief to export the model. Received: an error "
+            "there, which it tells"
+        )
+
+
+def _on_one_device(estimator: Estimator) -> keras.Model:
+    """A copy of the model, whatever it was trained on: a server has one."""
+    task = estimator.task
+    with tf.device("CPU:0"):
+        model = task.build_model()
+    trained = task.checkpoint_variables(estimator.model)
+    for path, variable in task.checkpoint_variables(model).items():
+        variable.assign(trained[path].numpy())
+    return model
+
+
+def scores_of(output_dir: str, step: int) -> dict[str, float | None] | None:
+    """The scores in `eval_results.json`, if they are this step's.
+
+    Args:
+      output_dir: Where the file is.
+      step: The step of the model.
+    """
+    path = os.path.join(output_dir, "eval_results.json")
+    found = files.read_json(path) if files.exists(path) else {}
+    found.pop("train_seconds", None)  # No score.
+    return found if found.get("global_step") == step else None
