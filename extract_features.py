@@ -36,7 +36,7 @@ from bert_tf.fine_tuning.start import Start, find_start, require_length
 from bert_tf.interop.loading import load_checkpoint
 from bert_tf.modeling import BertModel
 from bert_tf.serving.export import check_place, export
-from bert_tf.serving.pretrained import ServedEncoder
+from bert_tf.serving.pretrained_models import ServedEncoder
 from bert_tf.tasks import feature_extraction
 from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
 from bert_tf.tasks.feature_files import WRITERS

@@ -32,7 +32,7 @@ from bert_tf.interop.opening import (
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving.export import check_place, export
-from bert_tf.serving.pretrained import ServedMaskedLM
+from bert_tf.serving.pretrained_models import ServedMaskedLM
 from bert_tf.tasks.feature_extraction import SEPARATOR, split_pair
 from bert_tf.tasks.fill_mask import MASK, fill_mask, next_sentence
 from bert_tf.text.wordpiece import (

@@ -42,7 +42,7 @@ from bert_tf.errors import InputError
 from bert_tf.fine_tuning import command_line, output_folder, runs
 from bert_tf.fine_tuning.inputs import Inputs, Split
 from bert_tf.fine_tuning.start import Start
-from bert_tf.serving.classification import (
+from bert_tf.serving.classifiers import (
     ServedClassifier,
     ServedMultipleChoice,
 )

@@ -12,7 +12,7 @@ from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import BertModel
-from bert_tf.serving.pretrained import ServedEncoder, ServedMaskedLM
+from bert_tf.serving.pretrained_models import ServedEncoder, ServedMaskedLM
 from bert_tf.serving.served import FEATURES
 from bert_tf.tasks.feature_extraction import choose_layers, vectors
 from bert_tf.tasks.fill_mask import fill_mask

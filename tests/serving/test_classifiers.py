@@ -10,7 +10,7 @@ from bert_tf.data.examples import Example
 from bert_tf.data.features import Encoding, make_features
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertMultipleChoice
-from bert_tf.serving.classification import (
+from bert_tf.serving.classifiers import (
     ServedClassifier,
     ServedMultipleChoice,
 )
