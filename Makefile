@@ -22,7 +22,7 @@ BENCH_VOCAB ?= demo_output/vocab.txt
 GLUE ?= ../shared/data/glue
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch fidelity lint format bench bench-fine-tuning demo clean
+.PHONY: help venv test test-slow test-jax test-torch browser fidelity lint format bench bench-fine-tuning demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,12 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 $(VENV)-%/.installed: tests/backends/%.txt
 	$(new_venv)
 	@touch "$@"
+
+build/browser/chromium: tests/browser.txt tests/headless_chromium.py
+	"$(BIN)/python" -m pip install --quiet --requirement "$<"
+	"$(BIN)/python" tests/headless_chromium.py "$(@D)"
+
+browser: venv build/browser/chromium  ## a browser for the tests of pages, which are skipped without
 
 test: venv  ## the default tests, under five minutes on two cores
 	"$(BIN)/python" -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
