@@ -16,6 +16,7 @@ from fine_tuning_runs import assert_same, contents, names_in, read, results
 from bert_tf.data.windows import SpanEncoding, make_windows
 from bert_tf.fine_tuning import runs
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.training import checkpoints
 
 LENGTH = 29
 FLAGS = {
@@ -183,6 +184,24 @@ def test_the_release_answers_as_the_run_did(done, run, inputs, tmp_path):
     )
     assert answers(tmp_path) == answers(done)
     assert not (tmp_path / "eval_results.txt").exists()
+
+
+def test_a_model_without_a_pooler_answers(done, run, tmp_path):
+    """As those of Hugging Face, whose question answering has none."""
+    model = tmp_path / "model"
+    shutil.copytree(done / "release", model)
+    prefix = str(model / "bert_model.ckpt")
+    weights = open_pretrained(prefix).weights
+    kept = {k: weights[k] for k in weights.shapes if "/pooler/" not in k}
+    assert len(kept) == len(weights.shapes) - 2
+    checkpoints.write(prefix, kept)
+    run(
+        tmp_path / "out",
+        init_checkpoint=model,
+        do_predict=True,
+        version_2_with_negative=True,
+    )
+    assert answers(tmp_path / "out") == answers(done)
 
 
 def test_padding_changes_no_answer(done, run, tmp_path):

@@ -300,11 +300,15 @@ def open_model(
             f"expected a fine-tuned model in --output_dir={output_dir}, or "
             "--init_checkpoint, or --do_train. Received: none of them"
         )
-    if estimator.random_variables:
+    lacking = [
+        name
+        for name in estimator.random_variables
+        if not re.match(task.unused_variables, name)
+    ]
+    if lacking:
         raise InputError(
             "expected a fine-tuned model, or --do_train. Received: "
-            f"{estimator.weights_from}, which lacks "
-            f"{estimator.random_variables[0]}"
+            f"{estimator.weights_from}, which lacks {lacking[0]}"
         )
     return estimator
 

@@ -44,6 +44,7 @@ class SpanTask(FineTuningTask):
     """
 
     head = "span"
+    unused_variables = r"bert/pooler/"
 
     def __init__(
         self,

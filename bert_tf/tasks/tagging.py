@@ -35,6 +35,7 @@ class TaggingTask(FineTuningTask):
     """
 
     head = "token"
+    unused_variables = r"bert/pooler/"
 
     def __init__(
         self,

@@ -100,10 +100,13 @@ class FineTuningTask(Task):
     Attributes:
       head: The kind of its head, as checkpoints know it.
       problem_type: What checkpoints call its problem, if they do.
+      unused_variables: Those that decide nothing, as a regular expression: a
+        trained model of others may lack them.
     """
 
     head: str
     problem_type: str | None = None
+    unused_variables: str = r"(?!)"
 
     def __init__(
         self,
