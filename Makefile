@@ -20,6 +20,10 @@ BENCH_TEXT ?= demo_output/train.txt
 BENCH_VOCAB ?= demo_output/vocab.txt
 # What the benchmark of fine-tuning reads: folders MRPC, SST-2, STS-B.
 GLUE ?= ../shared/data/glue
+# The same for questions: a file to train on, and one to answer.
+SQUAD ?= ../shared/data/squad
+SQUAD_TRAIN ?= train-v1.1-subset.json
+SQUAD_DEV ?= dev-v1.1.json
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test test-slow test-jax test-torch browser fidelity lint format bench bench-fine-tuning demo clean
@@ -110,9 +114,15 @@ bench-fine-tuning: venv  ## docs/results.md: beside Hugging Face's Trainer, hour
 	--data_dir="$(GLUE)/SST-2" --num_seeds=1 --num_train_epochs=0.1 \
 	--max_seq_length=64 --variants=ours,ours_static \
 	--output=build/fine_tuning/padding.json
+	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=squad \
+	--data_dir="$(SQUAD)" --train_file="$(SQUAD_TRAIN)" \
+	--dev_file="$(SQUAD_DEV)" --num_seeds=1 --num_train_epochs=1 \
+	--max_seq_length=384 --train_batch_size=16 --learning_rate=1e-4 \
+	--output=build/fine_tuning/squad.json
 	"$(BIN)/python" benchmarks/write_results.py docs/results.md \
 	build/fine_tuning/mrpc.json build/fine_tuning/sts-b.json \
-	build/fine_tuning/sst-2.json build/fine_tuning/padding.json
+	build/fine_tuning/sst-2.json build/fine_tuning/padding.json \
+	build/fine_tuning/squad.json
 
 demo_output/vocab.txt:
 	$(MAKE) demo

@@ -170,6 +170,12 @@ def ratios(comparison: Comparison) -> Iterator[list[str]]:
 def remarks(comparison: Comparison) -> Iterator[str]:
     """How the scores of the sides lie to each other, in words."""
     first, *others = comparison.sides
+    for side in comparison.sides:
+        if not any(run.is_timed for run in comparison.of(side)):
+            yield (
+                f"- No run of {SIDES[side].title} was alone on the machine: "
+                "its times are those of disturbed runs"
+            )
     for other in others:
         for name in comparison.settings.metrics:
             median = spread_of(comparison.of(first), name).median

@@ -107,8 +107,7 @@ def f1_of(name: str) -> float:
     Raises:
       InputError: It was begun with other flags.
     """
-    path = os.path.join(FLAGS.output_dir, f"{name}.json")
-    record = files.read_json(path) if files.exists(path) else {}
+    path, record = record_of(name)
     words = arguments(name)
     if record.get("arguments", words) != words:
         raise InputError(
@@ -123,6 +122,12 @@ def f1_of(name: str) -> float:
         record = {"arguments": words, **files.read_json(results)}
         write_json(path, record)
     return record["eval_f1"]
+
+
+def record_of(name: str) -> tuple[str, dict]:
+    """The file of a row, and what is in it."""
+    path = os.path.join(FLAGS.output_dir, f"{name}.json")
+    return path, files.read_json(path) if files.exists(path) else {}
 
 
 def run(words: list[str]) -> None:
@@ -158,7 +163,9 @@ def table(scores: Mapping[str, float]) -> str:
 def main() -> None:
     """Fills the table, row by row, and shows it."""
     path = os.path.join(FLAGS.output_dir, "table.md")
-    scores: dict[str, float] = {}
+    # Those of rows that an earlier command has filled, too.
+    records = {name: record_of(name)[1] for name in ROWS}
+    scores = {n: r["eval_f1"] for n, r in records.items() if "eval_f1" in r}
     for name in FLAGS.row:
         scores[name] = f1_of(name)
         files.write_text(path, table(scores))

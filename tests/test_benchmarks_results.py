@@ -98,6 +98,23 @@ def test_sums_of_a_side(comparison, three_seeds):
     assert not three_seeds.has("ours_static", 1)
 
 
+def test_it_is_told_that_no_run_was_alone(comparison, write_results, run):
+    settings = comparison.Settings("mrpc", "/data", "/weights")
+    runs = [
+        run("ours", 1, 0.8, 100.0, other_cpu_seconds=34.0),
+        run("huggingface", 1, 0.8, 100.0),
+    ]
+    told = list(
+        write_results.remarks(
+            comparison.Comparison("command", settings, {}, {}, runs)
+        )
+    )
+    assert [line for line in told if "No run of" in line] == [
+        "- No run of bert_tf was alone on the machine: its times are those of "
+        "disturbed runs"
+    ]
+
+
 def test_times_are_of_runs_that_were_alone(comparison, write_results, run):
     alone = run("ours", 1, 0.8, 100.0)
     disturbed = run("ours", 2, 0.9, 300.0, other_cpu_seconds=34.0)

@@ -137,6 +137,12 @@ def test_some_rows(program):
     assert program.ours() == ["", "", "", "91.0", "", "", "92.0"]
 
 
+def test_rows_of_earlier_commands_stay_in_the_table(program):
+    program.run("--row=last")
+    program.run("--row=sum_all")
+    assert program.ours() == ["", "", "", "91.0", "", "", "91.0"]
+
+
 def test_other_flags_are_refused(program, capsys):
     program.run("--row=last")
     capsys.readouterr()
