@@ -8,13 +8,10 @@ import tensorflow as tf
 from bert_tf.data.windows import SpanEncoding
 from bert_tf.errors import InputError
 from bert_tf.serving import span_choice
+from bert_tf.serving.rows import in_parts, shown
 from bert_tf.serving.served import Served
 from bert_tf.serving.span_choice import Contexts, NBest
 from bert_tf.serving.span_windows import Windows, lay_windows
-
-# What the model sees at a time. A context of a hundred pages takes hundreds of
-# windows, and the memory for them goes no further than this.
-_WINDOWS_AT_A_TIME = 32
 
 # The number of `tasks.span_answers`: null odds where no span can be an answer.
 _ODDS_WITHOUT_SPAN = 1e6
@@ -162,26 +159,10 @@ class ServedSpanLabeler(Served):
           behind its last such of padding alone.
         """
         contexts, windows, features = self._read(texts)
-        padding = {"input_ids": self.encoding.vocab.index("[PAD]")}
-        by_question = {
-            name: tf.RaggedTensor.from_value_rowids(
-                values,
-                windows.question,
-                contexts.characters.nrows(),
-                validate=False,
-            )
-            for name, values in features.items()
-        }
-        num_windows = by_question["input_ids"].row_lengths()
-        seen = {
-            name: values.to_tensor(padding.get(name, 0))
-            for name, values in by_question.items()
-        }
-        return {
-            "num_windows": tf.cast(num_windows, tf.int32),
-            "tokens": self.token_names(seen["input_ids"]),
-            **seen,
-        }
+        num_windows, seen = shown(
+            self, features, windows.question, contexts.characters.nrows()
+        )
+        return {"num_windows": num_windows, **seen}
 
     def _read(
         self, texts: Mapping[str, tf.Tensor]
@@ -217,35 +198,16 @@ class ServedSpanLabeler(Served):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Logits of starts and ends, float32 [W, S]; those of padding -inf."""
         mask = features["input_mask"]
-        num_windows, length = tf.unstack(tf.shape(mask))
-
-        def step(first, *logits):
-            last = first + _WINDOWS_AT_A_TIME
-            some = {name: ids[first:last] for name, ids in features.items()}
-            outputs = self.answer_tokens(some).values()
-            grown = [
-                tf.concat(parts, axis=0)
-                for parts in zip(logits, outputs, strict=True)
-            ]
-            return last, *grown
-
-        nothing = tf.zeros([0, length])
-        rows = tf.TensorShape([None, None])
-        _, *logits = tf.while_loop(
-            lambda first, *_: first < num_windows,
-            step,
-            (0, nothing, nothing),
-            shape_invariants=(tf.TensorShape([]), rows, rows),
-            # One after another, as that is what saves memory.
-            parallel_iterations=1,
-        )
+        names = "start_logits", "end_logits"
+        nothing = dict.fromkeys(names, tf.zeros([0, tf.shape(mask)[1]]))
+        logits = in_parts(self.answer_tokens, features, nothing)
         start_logits, end_logits = (
             tf.where(
                 mask > 0,
-                tf.debugging.check_numerics(values, "the model's logits"),
+                tf.debugging.check_numerics(logits[name], "the model's logits"),
                 -float("inf"),
             )
-            for values in logits
+            for name in names
         )
         return start_logits, end_logits
 

@@ -12,7 +12,6 @@ from bert_tf.data.questions import Question
 from bert_tf.data.windows import SpanEncoding, make_windows
 from bert_tf.errors import InputError
 from bert_tf.heads import BertSpanLabeler
-from bert_tf.serving import spans
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.tasks import answering, span_answers
 from bert_tf.tasks.answering import AnswerRules
@@ -263,15 +262,6 @@ def test_equal_scores_are_in_the_order_of_the_script(num_values, with_negative):
     assert_all_same(served, [b"a"] * len(contexts), contexts)
 
 
-def test_it_does_not_show_how_many_windows_come_at_a_time(monkeypatch):
-    texts = asked(QUESTIONS, CONTEXTS)
-    expected = answer(labeler(), texts)
-    monkeypatch.setattr(spans, "_WINDOWS_AT_A_TIME", 7)
-    answers = answer(ServedSpanLabeler(random_model(), encoding_of()), texts)
-    assert answers["answer"].tolist() == expected["answer"].tolist()
-    np.testing.assert_allclose(answers["score"], expected["score"], atol=1e-5)
-
-
 def test_it_does_not_show_what_else_is_asked():
     served = labeler()
     together = answer(served, asked(QUESTIONS[:9], CONTEXTS[:9]))
@@ -317,15 +307,16 @@ def test_of_equal_texts_the_first_stays():
 
 
 def test_of_equal_texts_the_best_is_told():
-    served = labeler(lambda features: {
-        f"{name}_logits": tf.one_hot(
-            [place] * len(features["input_ids"]),
-            tf.shape(features["input_ids"])[1],
-            on_value=9.0,
-        )
-        for name, place in (("start", 5), ("end", 6))
-    }, encoding_of(VOCAB))  # fmt: skip
+    def model(features):
+        places = {"start_logits": 5, "end_logits": 6}
+        count, length = tf.unstack(tf.shape(features["input_ids"]))
+        return {
+            name: 9.0 * tf.one_hot(tf.fill([count], place), length)
+            for name, place in places.items()
+        }
+
     # [CLS] 0 [SEP] a b a b [SEP]
+    served = labeler(model, encoding_of(VOCAB))
     [row] = rows(answer(served, asked([b"0"], [b"a b a b"])))
     assert (row["answer"], row["start"], row["end"]) == (b"a b", 4, 7)
 
