@@ -117,6 +117,8 @@ def main() -> None:
             "expected a model with a masked-LM head, which fills blanks. "
             f"Received: {pretrained.path}, of kind {pretrained.head}"
         )
+    if FLAGS.do_export:
+        check_place(FLAGS.export_dir)
     model = BertPretrainer(config)
     model.build()
     restore(checkpoint_variables(model), pretrained.weights, UNUSED)
@@ -141,8 +143,6 @@ def _check_export() -> None:
         raise InputError(
             "expected --export_dir with --do_export. Received: none"
         )
-    if FLAGS.do_export:
-        check_place(FLAGS.export_dir)
 
 
 def _require(found: object, flag: str, name: str) -> None:

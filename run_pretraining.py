@@ -41,7 +41,7 @@ from bert_tf.interop.loading import load_config
 from bert_tf.interop.opening import FORMATS, open_weights, read_config
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.serving.export import check_place
-from bert_tf.serving.pretrained import ServedMaskedLM
+from bert_tf.serving.pretrained_models import ServedMaskedLM
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.text.wordpiece import load_vocab, require_fit
 from bert_tf.training.distribution import is_chief
@@ -145,6 +145,8 @@ def main() -> None:
         )
         _require_weights(estimator)
         files.makedirs(FLAGS.output_dir)
+        if encoding is not None:
+            check_place(bert_flags.export_dir())
         if FLAGS.do_train:
             evaluate = functools.partial(estimator.evaluate, evaluation_data)
             hooks = _hooks(evaluate, writes=is_chief(strategy))
@@ -322,7 +324,6 @@ def _encoding(train_files: list[str]) -> TextEncoding:
             f"takes texts. Received: no {missing}; export the release by "
             "fill_mask.py --do_export"
         )
-    check_place(bert_flags.export_dir())
     return TextEncoding(
         tuple(load_vocab(FLAGS.vocab_file)),
         max_seq_length=FLAGS.max_seq_length,

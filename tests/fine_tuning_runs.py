@@ -72,9 +72,7 @@ ANSWERS = {"do_train": None, "do_eval": True, "do_predict": True}
 
 def classifier():
     """`run_classifier.py`, to be launched in this process."""
-    return in_process.script(
-        "run_classifier", ["data_dir", "task_name", "output_dir"]
-    )
+    return in_process.script("run_classifier", ["task_name", "output_dir"])
 
 
 def write_model(folder, words=sentence_files.VOCAB, **changes):

@@ -36,7 +36,7 @@ LINES = [
     *("a " * n for n in range(9)),
     "c ||| d",
 ]
-REQUIRED = ["input_file", "output_file", "init_checkpoint"]
+REQUIRED = ["init_checkpoint"]
 
 
 @pytest.fixture(scope="module")

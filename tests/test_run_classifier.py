@@ -416,13 +416,11 @@ def program(words):
 
 @pytest.mark.slow
 def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
-    words = arguments(
-        **inputs | {"data_dir": ""}, task_name="cola", output_dir=tmp_path
-    )
+    words = arguments(**inputs, task_name="", output_dir=tmp_path / "out")
     status, lines = program(words)
     assert status == 2
     assert len(lines) == 1
-    assert "expected --data_dir. Received: nothing" in lines[0]
+    assert "expected --task_name. Received: nothing" in lines[0]
 
 
 @pytest.mark.slow

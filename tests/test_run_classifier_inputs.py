@@ -63,6 +63,7 @@ def says(launch, inputs, capsys):
         ({"init_checkpoint": "/none/x.ckpt"}, "nothing of that name"),
         ({"max_seq_length": 30}, "--max_seq_length of at most 29"),
         ({"max_seq_length": 513}, "--max_seq_length of at most 29"),
+        ({"data_dir": ""}, "expected --data_dir. Received: none"),
         ({"data_dir": "/none"}, "train.tsv in /none, the training set of rte"),
         ({"train_batch_size": 25}, "of at most 12 examples times"),
         ({"train_batch_size": 0}, "--train_batch_size"),
@@ -101,7 +102,6 @@ def test_mistakes_in_flags(says, tmp_path, changes, expected):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"data_dir": ""}, "expected --data_dir. Received: nothing"),
         ({"task_name": None}, "expected --task_name"),
         ({"max_seq_lenght": 9}, "Did you mean: max_seq_length"),
         ({"max_seq_length": 2}, "max_seq_length"),

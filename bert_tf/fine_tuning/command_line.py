@@ -257,7 +257,9 @@ def export(
             serve,
             bert_flags.export_dir(),
             name=name,
-            metrics=exports.scores_of(FLAGS.output_dir, estimator.step),
+            metrics=exports.scores_of(
+                FLAGS.output_dir, estimator.step, is_new=FLAGS.do_eval
+            ),
             source=settings.get("init_checkpoint") or FLAGS.init_checkpoint,
         )
 
@@ -314,9 +316,10 @@ def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
             f"the model in {folder}. Received: --nodo_train"
         )
     if FLAGS.overwrite_output_dir:
-        output_folder.put_aside(
-            folder, [*inputs, checkpoint] if checkpoint else inputs
-        )
+        if FLAGS.do_export:
+            # Or the run that lies there would be moved for nothing.
+            check_place(bert_flags.export_dir())
+        output_folder.put_aside(folder, [*inputs, *filter(None, [checkpoint])])
     settings = _settings() if FLAGS.do_train else {}
     output_folder.verify(
         folder,
@@ -400,12 +403,11 @@ def schedule(metrics: Sequence[str]) -> "Schedule":
 
 def training_config(config: "BertConfig") -> "TrainingConfig":
     """How to train; the number of steps follows from the data."""
-    from bert_tf.flags import training_config
     from bert_tf.training.rate_multipliers import layerwise_rates
 
     rates = layerwise_rates(config.num_hidden_layers, FLAGS.layer_rate_decay)
     return dataclasses.replace(
-        training_config(num_train_steps=1, num_warmup_steps=0),
+        bert_flags.training_config(num_train_steps=1, num_warmup_steps=0),
         rate_multipliers=rates if FLAGS.layer_rate_decay != 1 else (),
     )
 
@@ -415,7 +417,6 @@ def padding(strategy: Any) -> "Padding":
     import tensorflow as tf
 
     from bert_tf.data.bucketing import Padding
-    from bert_tf.flags import jit_compile
     from bert_tf.training.distribution import should_compile
 
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
@@ -426,7 +427,7 @@ def padding(strategy: Any) -> "Padding":
         )
     if FLAGS.padding == "max_length" or (FLAGS.padding == "auto" and is_tpu):
         return Padding(static=True)
-    if should_compile(strategy, jit_compile()):
+    if should_compile(strategy, bert_flags.jit_compile()):
         # XLA compiles every length anew: there shall be a few of them.
         return Padding(multiple=math.ceil(FLAGS.max_seq_length / _LENGTHS))
     return Padding(multiple=1)

@@ -65,14 +65,19 @@ def _on_one_device(estimator: Estimator) -> keras.Model:
     return model
 
 
-def scores_of(output_dir: str, step: int) -> dict[str, float | None] | None:
-    """The scores in `eval_results.json`, if they are this step's.
+def scores_of(
+    output_dir: str, step: int, *, is_new: bool
+) -> dict[str, float | None] | None:
+    """The scores in `eval_results.json`, if they are this model's.
 
     Args:
       output_dir: Where the file is.
-      step: The step of the model.
+      step: The step of the model; 0 for any that was trained elsewhere, whose
+        earlier scores nobody can tell from another one's.
+      is_new: Whether this model was just evaluated.
     """
     path = os.path.join(output_dir, "eval_results.json")
     found = files.read_json(path) if files.exists(path) else {}
     found.pop("train_seconds", None)  # No score.
-    return found if found.get("global_step") == step else None
+    is_known = is_new or step > 0
+    return found if is_known and found.get("global_step") == step else None

@@ -50,7 +50,10 @@ class ServedEncoder(Served):
         """As `answer`, from `FEATURES`, int32 [B, S]."""
         encoded = self.model(features)
         vectors = tf.cast(encoded["sequence_output"], tf.float32)
-        is_token = tf.cast(features["input_mask"], tf.float32)[..., tf.newaxis]
+        # LiteRT has no op for `[..., tf.newaxis]` where shapes are not known.
+        is_token = tf.expand_dims(
+            tf.cast(features["input_mask"], tf.float32), axis=-1
+        )  # [B, S, 1]
         num_tokens = tf.maximum(tf.reduce_sum(is_token, axis=1), 1.0)
         return {
             "pooled_output": tf.cast(encoded["pooled_output"], tf.float32),

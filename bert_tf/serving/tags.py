@@ -156,13 +156,17 @@ class ServedTagger(Served):
           features: `FEATURES`, int32 [B, S].
 
         Returns:
-          Dict of `tags`, strings [B, S], "" in the padding, and of their
-          `probabilities`, float32 [B, S], there 0.
+          Dict of `tags`, strings [B, S], "" in the padding; `tag_ids`, their
+          numbers, int32 [B, S], there -1; and of their `probabilities`,
+          float32 [B, S], there 0.
         """
-        tags, probabilities = self._best(self.model(features)["logits"])
+        logits = self.model(features)["logits"]
+        tags, probabilities = self._best(logits)
+        tag_ids = tf.argmax(logits, axis=-1, output_type=tf.int32)
         is_piece = features["input_mask"] > 0
         return {
             "tags": tf.where(is_piece, tags, ""),
+            "tag_ids": tf.where(is_piece, tag_ids, -1),
             "probabilities": tf.where(is_piece, probabilities, 0.0),
         }
 

@@ -53,7 +53,8 @@ def data_set(
     A column is a name in the header, a key of JSONL, or a number from 0.
 
     Args:
-      data_dir: The folder of the files.
+      data_dir: The folder of the files; "" where none is read, nor labels
+        looked for.
       train_file: A name in that folder, or a path, .gz or not; None:
         train.tsv, train.csv or train.jsonl, likewise.
       dev_file: Likewise; None: dev.tsv, valid.tsv, validation.tsv ...
@@ -178,6 +179,11 @@ def _find_labels(
     if layout.label is None:
         raise InputError(
             "expected --label_column or --labels. Received: neither"
+        )
+    if not data_dir:
+        raise InputError(
+            "expected --labels, or --data_dir with a training file that has "
+            "them. Received: neither"
         )
     try:
         [part] = found.split("train", data_dir)

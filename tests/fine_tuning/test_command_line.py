@@ -1,6 +1,7 @@
 """What the flags of fine-tuning turn into."""
 
 import json
+import types
 
 import fine_tuning_runs
 import pytest
@@ -8,9 +9,10 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
+from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import command_line
+from bert_tf.fine_tuning import command_line, exports
 from bert_tf.interop.companions import write_companions
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.training import checkpoints
@@ -69,6 +71,10 @@ def test_who_needs_a_development_set(given, word, selects):
         (["--do_eval"], ["dev"]),
         (["--do_train", "--num_seeds=2"], ["train", "dev"]),
         (["--do_predict", "--num_seeds=2"], ["test"]),
+        (["--do_export"], []),
+        (["--do_export", "--num_seeds=2"], []),
+        (["--do_export", "--do_train"], ["train"]),
+        (["--do_export", "--do_predict"], ["test"]),
     ],
 )
 def test_the_splits_are_those_that_are_needed(given, words, splits):
@@ -78,7 +84,8 @@ def test_the_splits_are_those_that_are_needed(given, words, splits):
 
 def test_a_run_has_something_to_do(given):
     given("--nodo_train")
-    with pytest.raises(InputError, match="--do_train, --do_eval, --do_predict"):
+    flags_of_runs = "--do_train, --do_eval, --do_predict, --do_export"
+    with pytest.raises(InputError, match=flags_of_runs):
         command_line.splits()
 
 
@@ -231,6 +238,117 @@ def test_longer_than_the_model(given, release):
         command_line.find_start()
 
 
+# What is exported, and where to.
+
+
+def record(folder, **settings):
+    """Leaves what a training with these settings leaves."""
+    text = json.dumps({"facts": {}, "settings": settings})
+    (folder / "fine_tuning.json").write_text(text, encoding="utf-8")
+
+
+def test_an_export_takes_the_length_of_the_training(given, release, tmp_path):
+    """This script has no --doc_stride: it is none of its business."""
+    record(tmp_path / "out", max_seq_length=17, doc_stride=5, eval_steps=3)
+    given(f"--output_dir={tmp_path}/out", "--do_export", "--do_eval")
+    command_line.find_start()
+    assert flags.FLAGS.max_seq_length == 17
+    assert flags.FLAGS.eval_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "length"),
+    [
+        (["--do_export", "--max_seq_length=19"], 19),
+        (["--do_export", "--max_seq_length=128"], 128),
+        (["--do_predict"], 128),
+        (["--do_export", "--do_train"], 128),
+    ],
+)
+def test_a_length_is_what_it_is_told(given, tmp_path, words, length):
+    """And where training goes on, or nothing is exported, the default."""
+    (tmp_path / "out").mkdir()
+    record(tmp_path / "out", max_seq_length=17)
+    given(f"--output_dir={tmp_path}/out", *words)
+    with pytest.raises(InputError, match="expected --bert_config_file"):
+        command_line.find_start()
+    assert flags.FLAGS.max_seq_length == length
+
+
+@pytest.mark.parametrize("settings", [None, {"mixed_precision": "float32"}])
+def test_nobody_knows_the_length(given, release, tmp_path, settings):
+    if settings:
+        record(tmp_path / "out", **settings)
+    given(f"--output_dir={tmp_path}/out", "--do_export")
+    with pytest.raises(InputError, match=r"at most 29.*Received: 128"):
+        command_line.find_start()
+
+
+def test_exports_lie_in_the_output_folder_unless_told(given):
+    given("--output_dir=out")
+    assert bert_flags.export_dir() == "out/export"
+    given("--output_dir=out", "--export_dir=")
+    assert bert_flags.export_dir() == "out/export"
+    given("--output_dir=out", "--export_dir=gs://mine/models/mood")
+    assert bert_flags.export_dir() == "gs://mine/models/mood"
+
+
+@pytest.fixture
+def exported(monkeypatch):
+    """What is told to the one who exports, who does nothing here."""
+    told = []
+    monkeypatch.setattr(
+        exports,
+        "export_kept",
+        lambda *given, **more: told.append((given, more)),
+    )
+    return told
+
+
+def kept(step):
+    """All that is asked of an estimator."""
+    return types.SimpleNamespace(step=step)
+
+
+def test_nothing_is_exported_unasked(given, exported):
+    given("--output_dir=out", "--do_train")
+    command_line.export(kept(3), "mood", print)
+    assert not exported
+
+
+def test_what_an_export_tells_of_its_model(given, exported, tmp_path):
+    record(tmp_path, init_checkpoint="hf://google/bert")
+    scores = {"eval_f1": 0.5, "global_step": 3}
+    (tmp_path / "eval_results.json").write_text(json.dumps(scores))
+    given(f"--output_dir={tmp_path}", "--do_export")
+    command_line.export(kept(3), "mood", print)
+    [(told, more)] = exported
+    assert told[1:] == (print, str(tmp_path / "export"))
+    assert more == {
+        "name": "mood",
+        "metrics": scores,
+        "source": "hf://google/bert",
+    }
+    command_line.export(kept(4), "mood", print)
+    assert exported[1][1]["metrics"] is None
+
+
+def test_a_model_from_elsewhere_has_no_step(given, exported, tmp_path):
+    """The scores that lie there may be another one's, whose step is 0 too."""
+    scores = {"eval_f1": 0.5, "global_step": 0}
+    (tmp_path / "eval_results.json").write_text(json.dumps(scores))
+    words = [f"--output_dir={tmp_path}", "--init_checkpoint=mine"]
+    given(*words, "--do_export")
+    command_line.export(kept(0), "mood", print)
+    given(*words, "--do_export", "--do_eval")
+    command_line.export(kept(0), "mood", print)
+    told = [(more["metrics"], more["source"]) for _, more in exported]
+    assert told == [(None, "mine"), (scores, "mine")]
+
+
+# Whose a folder is.
+
+
 def test_a_folder_is_claimed_with_its_settings(given, tmp_path):
     path = tmp_path / "out" / "fine_tuning.json"
     given(f"--output_dir={tmp_path}/out", "--do_train", "--learning_rate=0.25")
@@ -261,3 +379,38 @@ def test_what_a_run_reads_is_not_overwritten(given, release, tmp_path):
     with pytest.raises(InputError, match="which it would remove"):
         command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
     assert (release / "vocab.txt").exists()
+
+
+@pytest.mark.parametrize("place", ["out/export", "elsewhere/models"])
+def test_the_place_of_the_export_is_looked_at_first(given, tmp_path, place):
+    """Nothing is claimed, and a run that is to be replaced stays its own."""
+    out = tmp_path / "out"
+    (tmp_path / place).parent.mkdir()
+    (tmp_path / place).write_text("mine")
+    words = [f"--output_dir={out}", "--do_train", "--do_export"]
+    words.append(f"--export_dir={tmp_path / place}")
+    given(*words)
+    with pytest.raises(InputError, match=f"for the export.*{place}: "):
+        command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+    assert not (out / "fine_tuning.json").exists()
+    record(out)
+    (out / "model.ckpt-1.index").touch()
+    given(*words, "--overwrite_output_dir")
+    with pytest.raises(InputError, match=f"for the export.*{place}: "):
+        command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+    assert (out / "model.ckpt-1.index").exists()
+    assert not (out / "overwritten").exists()
+    assert (tmp_path / place).read_text() == "mine"
+
+
+def test_a_folder_of_another_task_gets_no_exports(given, tmp_path):
+    out = tmp_path / "out"
+    given(f"--output_dir={out}", "--do_train")
+    command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+    (out / "model.ckpt-1.index").touch()
+    given("--nodo_train", "--do_export")
+    with pytest.raises(InputError, match=r"of task mrpc.*a run of task rte"):
+        command_line.claim_output_dir(STRATEGY, {"task": "mrpc"}, [])
+    assert not (out / "export").exists()
+    command_line.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+    assert (out / "export").is_dir()

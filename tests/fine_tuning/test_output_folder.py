@@ -141,6 +141,10 @@ NOT_OURS = [
     "bert_model.ckpt.index",
     "bert_config.json",
     "vocab.txt",
+    # A server may have it open.
+    "export/1763776800/saved_model.pb",
+    "export/1763776800/assets/vocab.txt",
+    "export/1763776800/assets.extra/model_card.json",
 ]
 
 
@@ -259,3 +263,20 @@ def test_knows_which_training_is_kept(tmp_path):
 
 def test_a_folder_that_nobody_claimed_is_its_own(tmp_path):
     assert output_folder.kept(str(tmp_path)) == str(tmp_path)
+
+
+def test_knows_how_the_model_was_trained(tmp_path):
+    folder = str(tmp_path / "out")
+    assert output_folder.settings(folder) == {}
+    claim(tmp_path / "out")
+    train(tmp_path / "out")
+    output_folder.note_kept(folder, folder)
+    assert output_folder.settings(folder) == SETTINGS
+    # Steps that are done stay as they are.
+    claim(tmp_path / "out", settings={"learning_rate": 1.0})
+    assert output_folder.settings(folder) == SETTINGS
+
+
+def test_a_record_without_settings(tmp_path):
+    (tmp_path / "fine_tuning.json").write_text('{"facts": {}}')
+    assert output_folder.settings(str(tmp_path)) == {}

@@ -255,6 +255,12 @@ def test_tags_of_pieces():
     assert (answers["tags"][is_padding] == b"").all()
     assert (answers["tags"][~is_padding] != b"").all()
     assert (answers["probabilities"][is_padding] == 0).all()
+    assert (answers["tag_ids"][is_padding] == -1).all()
+    assert answers["tag_ids"].dtype == np.int32
+    names = np.array([label.encode() for label in LABELS], object)
+    np.testing.assert_array_equal(
+        names[answers["tag_ids"][~is_padding]], answers["tags"][~is_padding]
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)

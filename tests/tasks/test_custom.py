@@ -158,6 +158,15 @@ def test_prediction_needs_no_labels_in_files(write):
         custom.data_set(folder, label_column=None)
 
 
+def test_labels_are_looked_for_nowhere_without_a_folder(write, monkeypatch):
+    """Not even where the program was started."""
+    monkeypatch.chdir(write(train_tsv=tsv(("text", "label"), *ROWS)))
+    with pytest.raises(InputError, match=r"--labels, or --data_dir with a tr"):
+        custom.data_set("")
+    assert custom.data_set("", labels=["a", "b"]).labels == ("a", "b")
+    assert custom.data_set("", problem="regression").labels == ()
+
+
 def test_names_of_labels_do_not_make_up_for_a_missing_folder(tmp_path):
     with pytest.raises(InputError, match=r"Received: no such folder$"):
         custom.data_set(str(tmp_path / "no"))

@@ -349,6 +349,13 @@ def test_the_table_has_everything():
         assert data_set.model_of in datasets.NAMES
 
 
+def test_which_tasks_are_of_two_texts():
+    """AX is MNLI's in this, too; the endings of SWAG are no second texts."""
+    names = datasets.NAMES
+    single = {name for name in names if not datasets.find(name).is_pair}
+    assert single == {"cola", "sst-2", "swag", "nsmc"}
+
+
 def test_the_leaderboard_has_its_files():
     names = {p.submission for d in datasets.TABLE for p in d.test}
     assert names - {None} == {

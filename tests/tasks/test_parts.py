@@ -9,6 +9,7 @@ from bert_tf.tasks.layouts import Layout
 from bert_tf.tasks.parts import DataSet, Plan, Source, named, only
 
 LAYOUT = Layout.of("text_a label", has_header=False)
+PAIRED = Layout.of("text_a text_b label", has_header=False)
 KEYED = Layout.of("key text_a label", has_header=False)
 TARGET = Target("single_label", ("0", "1"))
 
@@ -34,6 +35,15 @@ def folder(tmp_path):
         return str(tmp_path)
 
     return folder
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_two_texts_or_one(split):
+    """Any file tells it: AX has a test set alone."""
+    assert not data_set().is_pair
+    assert not data_set(**{split: only(Source("a.tsv", LAYOUT))}).is_pair
+    pairs = Plan(named(("a.tsv", "b.tsv"), PAIRED))
+    assert data_set(**{split: (Plan(()), pairs)}).is_pair
 
 
 def test_its_own_model_answers_unless_another_is_named():
