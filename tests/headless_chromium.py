@@ -66,7 +66,10 @@ def launched() -> Iterator[Any]:
         pytest.skip("no Chromium on this machine; `make browser` gets one")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=path, chromium_sandbox=False, env=_environment(path)
+            executable_path=path,
+            chromium_sandbox=False,
+            env=_environment(path),
+            timeout=120_000,
         )
         yield browser
         browser.close()

@@ -24,6 +24,7 @@ def show(browser, tmp_path):
     said, requests = [], []
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
+    page.set_default_timeout(120_000)  # For a machine that is busy.
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(dialog.message))
