@@ -53,11 +53,12 @@ $(VENV)-%/.installed: tests/backends/%.txt
 	$(new_venv)
 	@touch "$@"
 
-build/browser/chromium: tests/browser.txt tests/headless_chromium.py
+$(VENV)/.browser: tests/browser.txt tests/headless_chromium.py $(VENV)/.installed
 	"$(BIN)/python" -m pip install --quiet --requirement "$<"
-	"$(BIN)/python" tests/headless_chromium.py "$(@D)"
+	"$(BIN)/python" tests/headless_chromium.py build/browser
+	@touch "$@"
 
-browser: venv build/browser/chromium  ## a browser for the tests of pages, which are skipped without
+browser: $(VENV)/.browser  ## a browser for the tests of pages, which are skipped without
 
 test: venv  ## the default tests, under five minutes on two cores
 	"$(BIN)/python" -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
