@@ -1,0 +1,689 @@
+"""--do_export of every script: strings are answered as by the script itself.
+
+Scripts run in this process, exports are loaded in it. What a server makes of
+them is seen in tests/serving/test_export.py.
+"""
+
+import json
+import re
+
+import conll_files
+import in_process
+import numpy as np
+import pytest
+import sentence_files
+import squad_files
+import tensorflow as tf
+from fine_tuning_runs import CONFIG, contents, table
+
+from bert_tf import files
+from bert_tf.config import BertConfig
+from bert_tf.data.records import RecordWriter, encode_batch
+from bert_tf.data.schema import pretraining_schema
+from bert_tf.heads import (
+    BertClassifier,
+    BertMultipleChoice,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+from bert_tf.interop.companions import write_companions
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.tasks import datasets
+from bert_tf.training import checkpoints
+from tests.serving.small_served import random_weights
+
+# Texts of the tests are longer; models have room for more.
+LENGTH = 13
+TRAINING = {
+    "do_train": True,
+    "train_batch_size": 4,
+    "num_train_epochs": 0.7,
+    "learning_rate": 0.01,
+    "jit_compile": "false",
+}
+SQUAD = {"max_seq_length": 29, "doc_stride": 7, "max_query_length": 5}
+ASKED = squad_files.questions(7, seed=2)
+PREDICTIONS = 3
+BLANKS = ("good [MASK] ba", "[MASK][MASK] dull", "be bo", "")
+
+
+def launch(script, status=0, **given):
+    """Runs a script; a flag that is None is not given."""
+    words = [f"--{k}={v}" for k, v in given.items() if v is not None]
+    with in_process.script(script) as run:
+        assert run(words) == status
+
+
+def says(capsys, script, **given):
+    """The one line that it says of a mistake."""
+    launch(script, status=1, **given)
+    return in_process.the_error(capsys, script)
+
+
+def write_start(folder, make, words=sentence_files.VOCAB, **facts):
+    """A model that nobody has trained, whose answers differ; its folder."""
+    folder.mkdir(parents=True)
+    config = BertConfig.from_dict({**CONFIG, "vocab_size": len(words)})
+    model = random_weights(make(config))
+    prefix = str(folder / "bert_model.ckpt")
+    variables = checkpoint_variables(model)
+    checkpoints.write(prefix, {k: v.numpy() for k, v in variables.items()})
+    facts = Pretrained(prefix, {}, config, tuple(words), True, **facts)
+    write_companions(str(folder), facts)
+    return folder
+
+
+def versions(folder):
+    """The versions in a folder, and nothing else is there."""
+    names = sorted(int(path.name) for path in folder.iterdir())
+    return [folder / str(name) for name in names]
+
+
+def ask(version, **texts):
+    """What `serving_default` answers."""
+    model = tf.saved_model.load(str(version))
+    answer = model.signatures["serving_default"](
+        **{name: tf.constant(values) for name, values in texts.items()}
+    )
+    return {name: values.numpy() for name, values in answer.items()}
+
+
+def words_of(values):
+    """Bytes as text, in lists as they are."""
+    return np.char.decode(values.astype(bytes), "utf-8").tolist()
+
+
+def card_of(version):
+    text = (version / "assets.extra" / "model_card.json").read_text("utf-8")
+    card = json.loads(text)
+    del card["created"]
+    return card
+
+
+def results(folder):
+    scores = json.loads((folder / "eval_results.json").read_text("utf-8"))
+    del scores["train_seconds"]
+    return scores
+
+
+# Each script trains, and exports what it has trained. ------------------------
+
+
+@pytest.fixture(scope="module")
+def finish(tmp_path_factory):
+    """Runs a script with all that it can do, once; gives what it was given."""
+    done = {}
+
+    def finish(script):
+        if script not in done:
+            folder = tmp_path_factory.mktemp(script)
+            given = {**TRAINING, **PREPARE[script](folder)}
+            given["output_dir"] = folder / "out"
+            launch(script, do_export=True, **given)
+            done[script] = given
+        return done[script]
+
+    return finish
+
+
+def prepare_classifier(folder):
+    labels = sentence_files.LAYOUTS["tsv"][0]
+    start = write_start(
+        folder / "start",
+        lambda config: BertClassifier(config, len(labels)),
+        labels=labels,
+        head="classifier",
+        problem_type="single_label_classification",
+    )
+    return {
+        "task_name": "custom",
+        "data_dir": sentence_files.write(folder / "data", "tsv"),
+        "init_checkpoint": start,
+        "max_seq_length": LENGTH,
+        "do_eval": True,
+        "do_predict": True,
+    }
+
+
+def prepare_ner(folder):
+    labels = conll_files.LABELS
+    start = write_start(
+        folder / "start",
+        lambda config: BertTokenClassifier(config, len(labels)),
+        labels=labels,
+        head="token",
+    )
+    return {
+        "data_dir": conll_files.write(folder / "data"),
+        "init_checkpoint": start,
+        "max_seq_length": LENGTH,
+        "do_eval": True,
+        "do_predict": True,
+    }
+
+
+def prepare_squad(folder):
+    start = write_start(
+        folder / "start", BertSpanLabeler, squad_files.VOCAB, head="span"
+    )
+    train = squad_files.questions(7, seed=1, impossible=3)
+    asked = squad_files.write(folder / "dev.json", ASKED, "2.0")
+    return {
+        **SQUAD,
+        "init_checkpoint": start,
+        "train_file": squad_files.write(folder / "train.json", train, "2.0"),
+        "predict_file": asked,
+        "version_2_with_negative": True,
+        "do_predict": True,
+    }
+
+
+def prepare_pretraining(folder):
+    start = write_start(folder / "start", BertPretrainer, head="pretraining")
+    return {
+        "input_file": write_records(folder / "a.tfrecord"),
+        "init_checkpoint": start,
+        "vocab_file": start / "vocab.txt",
+        "max_seq_length": LENGTH,
+        "max_predictions_per_seq": PREDICTIONS,
+        "num_train_epochs": None,
+        "num_train_steps": 2,
+        "num_warmup_steps": 0,
+        "do_eval": True,
+    }
+
+
+def write_records(path, count=9):
+    """Random examples, with a manifest that says how their text was made."""
+    draw = np.random.default_rng(1)
+    size = len(sentence_files.VOCAB)
+    batch = {
+        "input_ids": draw.integers(0, size, [count, LENGTH]),
+        "input_mask": np.ones([count, LENGTH], int),
+        "segment_ids": draw.integers(0, 2, [count, LENGTH]),
+        "masked_lm_positions": draw.integers(0, LENGTH, [count, PREDICTIONS]),
+        "masked_lm_ids": draw.integers(0, size, [count, PREDICTIONS]),
+        "masked_lm_weights": np.ones([count, PREDICTIONS], "float32"),
+        "next_sentence_labels": draw.integers(0, 2, [count, 1]),
+    }
+    schema = pretraining_schema(LENGTH, PREDICTIONS)
+    with RecordWriter(str(path)) as writer:
+        writer.write_all(encode_batch(schema, batch))
+    casing = {"do_lower_case": True, "strip_accents": None}
+    manifest = json.dumps({"settings": casing})
+    files.write_text(files.manifest_path(str(path)), manifest)
+    return path
+
+
+PREPARE = {
+    "run_classifier": prepare_classifier,
+    "run_ner": prepare_ner,
+    "run_squad": prepare_squad,
+    "run_pretraining": prepare_pretraining,
+}
+
+
+def test_classes_are_those_of_the_predictions(finish):
+    given = finish("run_classifier")
+    folder = given["output_dir"]
+    version = versions(folder / "export")[0]
+    assert_classes(version, folder)
+    card = card_of(version)
+    assert (card["name"], card["kind"]) == ("custom", "classifier")
+    assert card["source"] == str(given["init_checkpoint"])
+    assert card["metrics"] == pytest.approx(results(folder))
+    assert card["encoding"]["max_seq_length"] == LENGTH
+
+
+def assert_classes(version, folder, *names):
+    """Labels and probabilities are those of `predictions.tsv`."""
+    header, *rows = table(folder / "predictions.tsv")
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    texts = {name: columns[name] for name in names or ("text",)}
+    answer = ask(version, **texts)
+    assert words_of(answer["label"]) == [*columns["prediction"]]
+    for labels in words_of(answer["labels"]):
+        titles = [f"probability_{label}" for label in labels]
+        assert titles == header[-len(titles) :]
+    expected = np.array([row[-len(titles) :] for row in rows], float)
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        answer["probability"], expected.max(axis=1), atol=1e-5
+    )
+    # Or nothing would be shown.
+    assert np.ptp(answer["probability"]) > 0.01
+
+
+def test_tags_are_those_of_the_predictions(finish):
+    folder = finish("run_ner")["output_dir"]
+    version = assert_tags(folder)
+    card = card_of(version)
+    assert (card["name"], card["kind"]) == ("ner", "tagger")
+    assert card["labels"] == [*conll_files.LABELS]
+    assert card["metrics"] == pytest.approx(results(folder))
+
+
+def assert_tags(folder):
+    """Tags are those of the predictions; gives the version that says so."""
+    version = versions(folder / "export")[0]
+    blocks = (folder / "test_predictions.txt").read_text("utf-8").split("\n\n")
+    sentences = [
+        [line.split(" ") for line in block.splitlines()]
+        for block in blocks
+        if "-DOCSTART-" not in block
+    ]
+    texts = [" ".join(line[0] for line in lines) for lines in sentences]
+    answer = ask(version, text=texts)
+    counts = [len(lines) for lines in sentences]
+    assert max(counts) > LENGTH
+    assert answer["num_words"].tolist() == counts
+    tags = [
+        row[:count]
+        for row, count in zip(words_of(answer["tags"]), counts, strict=True)
+    ]
+    assert tags == [[line[-1] for line in lines] for lines in sentences]
+    return version
+
+
+def test_spans_are_those_of_the_predictions(finish):
+    given = finish("run_squad")
+    folder = given["output_dir"]
+    version = versions(folder / "export")[0]
+    answer = ask(
+        version,
+        question=[question.question for question in ASKED],
+        context=[question.context for question in ASKED],
+    )
+    written = {
+        name: [*json.loads((folder / f"{name}.json").read_text()).values()]
+        for name in ("predictions", "nbest_predictions", "null_odds")
+    }
+    assert words_of(answer["answer"]) == written["predictions"]
+    np.testing.assert_allclose(
+        answer["null_odds"], written["null_odds"], atol=1e-4
+    )
+    best = [nbest[0] for nbest in written["nbest_predictions"]]
+    assert words_of(answer["nbest_answers"][:, 0]) == [b["text"] for b in best]
+    np.testing.assert_allclose(
+        answer["nbest_probabilities"][:, 0],
+        [b["probability"] for b in best],
+        atol=1e-5,
+    )
+    card = card_of(version)
+    assert (card["name"], card["kind"]) == ("squad", "question answering")
+    lengths = {name: card["encoding"][name] for name in SQUAD}
+    assert (lengths, card["metrics"]) == (SQUAD, {})
+
+
+def test_words_are_those_of_fill_mask(finish, capsys, tmp_path):
+    """Both of the model that was trained; and fill_mask.py exports, too."""
+    given = finish("run_pretraining")
+    folder = given["output_dir"]
+    version = versions(folder / "export")[0]
+    card = card_of(version)
+    assert (card["name"], card["kind"]) == ("bert", "masked language model")
+    assert card["metrics"]["global_step"] == 2
+    release = {"init_checkpoint": folder / "release"}
+    launch("fill_mask", do_export=True, export_dir=tmp_path / "new", **release)
+    [other] = versions(tmp_path / "new")
+    assert card_of(other)["weights"] == card["weights"]
+    answer, others = (ask(path, text=BLANKS) for path in (version, other))
+    assert words_of(others["words"]) == words_of(answer["words"])
+    assert answer["num_blanks"].tolist() == [1, 2, 0, 0]
+    capsys.readouterr()
+    launch("fill_mask", text=BLANKS[1], **release)
+    filled = [
+        re.findall(r" (\S+) \((\S+)%\)", line)
+        for line in capsys.readouterr().out.splitlines()[1:]
+    ]
+    assert words_of(answer["words"][1]) == [
+        [word for word, _ in blank] for blank in filled
+    ]
+    expected = [[float(share) for _, share in blank] for blank in filled]
+    shares = answer["probabilities"][1] * 100
+    np.testing.assert_allclose(shares, expected, atol=0.051)
+
+
+# What lies in a folder is exported once more. --------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "needed"),
+    [
+        ("run_classifier", ["task_name"]),
+        pytest.param("run_ner", [], marks=pytest.mark.slow),
+        pytest.param(
+            "run_squad", ["version_2_with_negative"], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "run_pretraining",
+            [
+                *("input_file", "init_checkpoint", "vocab_file"),
+                *("max_seq_length", "max_predictions_per_seq", "do_eval"),
+            ],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_export_by_itself(finish, script, needed):
+    """A version more, and nothing else changes; the data are not needed."""
+    given = finish(script)
+    folder = given["output_dir"]
+    before, earlier = contents(folder), versions(folder / "export")
+    again = {name: given[name] for name in ["output_dir", *needed]}
+    launch(script, do_export=True, **again)
+    *others, last = versions(folder / "export")
+    assert others == earlier
+    after = contents(folder)
+    assert {path: after[path] for path in before} == before
+    assert all(last in path.parents for path in after.keys() - before.keys())
+    # The weights too, by their checksum.
+    assert card_of(last) == card_of(others[0])
+    ours, theirs = (example_answers(path) for path in (last, others[0]))
+    assert ours.keys() == theirs.keys()
+    for name, values in ours.items():
+        np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+
+
+def example_answers(version):
+    """What a version says to the same three texts in each of its inputs."""
+    model = tf.saved_model.load(str(version))
+    function = model.signatures["serving_default"]
+    _, specs = function.structured_input_signature
+    texts = ["good ba be bo", "dull [MASK] where mu?", ""]
+    answer = function(**{name: tf.constant(texts) for name in specs})
+    return {name: values.numpy() for name, values in answer.items()}
+
+
+# Models from elsewhere, of every kind of problem. ----------------------------
+
+
+@pytest.fixture
+def answered(tmp_path):
+    """Predicts with a model that was not trained, and exports it."""
+
+    def answered(task, make, problem_type=None, head="classifier", **given):
+        labels = sentence_files.LAYOUTS[task][0]
+        labels = given.pop("labels", labels)
+        start = write_start(
+            tmp_path / "start",
+            make,
+            labels=labels,
+            head=head,
+            problem_type=problem_type,
+        )
+        launch(
+            "run_classifier",
+            data_dir=sentence_files.write(tmp_path / "data", task),
+            init_checkpoint=start,
+            output_dir=tmp_path / "out",
+            export_dir=tmp_path / "models" / "mine",
+            max_seq_length=LENGTH,
+            jit_compile="false",
+            do_predict=True,
+            do_export=True,
+            **given,
+        )
+        assert not (tmp_path / "out" / "export").exists()
+        [version] = versions(tmp_path / "models" / "mine")
+        return version, tmp_path / "out"
+
+    return answered
+
+
+def test_pairs(answered):
+    version, folder = answered(
+        "csv",
+        lambda config: BertClassifier(config, 2),
+        "single_label_classification",
+        task_name="custom",
+        text_a_column="first",
+        text_b_column="3",
+        id_column="name",
+    )
+    assert_classes(version, folder, "text_a", "text_b")
+
+
+def test_multiple_choice(answered, tmp_path):
+    version, folder = answered(
+        "swag", BertMultipleChoice, head="choice", task_name="swag"
+    )
+    [part] = datasets.find("swag").split("test", str(tmp_path / "data"))
+    asked = part.read()
+    answer = ask(
+        version,
+        context=[example.text_a for example in asked],
+        choices=[example.choices for example in asked],
+    )
+    expected = table(folder / "test_results.tsv")
+    np.testing.assert_allclose(
+        answer["probabilities"], np.array(expected, float), atol=1e-5
+    )
+    header, *rows = table(folder / "predictions.tsv")
+    chosen = [row[header.index("choice")] for row in rows]
+    assert words_of(answer["choice_text"]) == chosen
+    assert len({*answer["choice"].tolist()}) > 1
+
+
+@pytest.mark.slow
+def test_numbers(answered):
+    version, folder = answered(
+        "regression",
+        lambda config: BertClassifier(config, 1),
+        "regression",
+        task_name="custom",
+        problem="regression",
+        labels=None,
+    )
+    header, *rows = table(folder / "predictions.tsv")
+    texts, numbers = (
+        [row[header.index(name)] for row in rows]
+        for name in ("text", "prediction")
+    )
+    answer = ask(version, text=texts)
+    np.testing.assert_allclose(
+        answer["score"], np.array(numbers, float), atol=1e-5
+    )
+    assert np.ptp(answer["score"]) > 0.1
+
+
+@pytest.mark.slow
+def test_several_labels(answered):
+    version, folder = answered(
+        "multi_label",
+        lambda config: BertClassifier(config, 2),
+        "multi_label_classification",
+        task_name="custom",
+        problem="multi_label",
+        label_separator=";",
+        labels=("rude", "toxic"),
+    )
+    header, *rows = table(folder / "predictions.tsv")
+    answer = ask(version, text=[row[header.index("text")] for row in rows])
+    present = [
+        ",".join(np.array(["rude", "toxic"])[is_present])
+        for is_present in answer["is_present"]
+    ]
+    assert present == [row[header.index("prediction")] for row in rows]
+    np.testing.assert_allclose(
+        answer["probabilities"],
+        np.array([row[-2:] for row in rows], float),
+        atol=1e-5,
+    )
+
+
+@pytest.mark.slow
+def test_tags_from_vectors_that_stay_as_they_are(tmp_path):
+    given = {**TRAINING, **prepare_ner(tmp_path), "mode": "feature_based"}
+    given |= {"feature_layers": "sum_all", "lstm_size": 5}
+    folder = tmp_path / "out"
+    launch("run_ner", do_export=True, output_dir=folder, **given)
+    assert_tags(folder)
+
+
+@pytest.mark.slow
+def test_a_model_that_was_trained_with_little_memory(tmp_path):
+    """Its export computes nothing twice, and on one device."""
+    given = {**TRAINING, **prepare_classifier(tmp_path), "num_seeds": 2}
+    given |= {"gradient_checkpointing": True}
+    given |= {"distribution_strategy": "mirrored"}
+    folder = tmp_path / "out"
+    launch("run_classifier", do_export=True, output_dir=folder, **given)
+    [version] = versions(folder / "export")
+    assert_classes(version, folder)
+    assert card_of(version)["metrics"] == pytest.approx(results(folder))
+
+
+def test_vectors(tmp_path):
+    """The mean of all tokens is what the script calls so."""
+    start = write_start(tmp_path / "start", BertPretrainer, head="pretraining")
+    texts = ["good ba", "bad " * 20, "", "dull be, bo?"]
+    (tmp_path / "texts").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    launch(
+        "extract_features",
+        init_checkpoint=start,
+        input_file=tmp_path / "texts",
+        output_file=tmp_path / "out.npz",
+        output_format="npz",
+        pooling="mean",
+        layers="-1",
+        max_seq_length=LENGTH,
+        do_export=True,
+        export_dir=tmp_path / "export",
+    )
+    [version] = versions(tmp_path / "export")
+    answer = ask(version, text=texts)
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_allclose(answer["mean"], arrays["-1"], atol=1e-5)
+    assert answer["pooled_output"].shape == (4, CONFIG["hidden_size"])
+
+
+# Mistakes. What was exported before stays as it is. --------------------------
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """The flags of a run that would succeed, in a new folder."""
+
+    def prepared(script):
+        if script in PREPARE:
+            return {**PREPARE[script](tmp_path), "output_dir": tmp_path / "out"}
+        start = write_start(tmp_path / "start", BertPretrainer)
+        given = {"init_checkpoint": start, "export_dir": tmp_path / "export"}
+        if script == "extract_features":
+            texts = tmp_path / "texts"
+            texts.write_text("good\n")
+            given |= {"input_file": texts, "output_file": tmp_path / "out"}
+            given |= {"max_seq_length": LENGTH}
+        return given
+
+    return prepared
+
+
+@pytest.mark.parametrize("script", [*PREPARE, "extract_features", "fill_mask"])
+def test_no_place_for_the_export(prepared, capsys, tmp_path, script):
+    """It is told before anything is trained or computed."""
+    given = prepared(script)
+    given["export_dir"] = tmp_path / "occupied"
+    given["export_dir"].write_text("mine")
+    if script in PREPARE:
+        given = {**TRAINING, **given}
+    line = says(capsys, script, do_export=True, **given)
+    assert "expected a folder that can be written to for the export" in line
+    assert f"Received: {tmp_path}/occupied: " in line
+    assert given["export_dir"].read_text() == "mine"
+    assert not list((tmp_path / "out").rglob("*"))
+
+
+@pytest.mark.parametrize("script", [*PREPARE, "extract_features", "fill_mask"])
+def test_no_vocabulary(prepared, capsys, tmp_path, script):
+    given = {**prepared(script), "vocab_file": None}
+    (given["init_checkpoint"] / "vocab.txt").unlink()
+    line = says(capsys, script, do_export=True, **given)
+    assert "expected --vocab_file" in line
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "export").exists()
+
+
+def test_models_of_another_task(finish, capsys, tmp_path):
+    given = finish("run_classifier")
+    folder = given["output_dir"]
+    before = contents(folder)
+    start, out = given["init_checkpoint"], {"output_dir": folder}
+
+    def refuses(message, script, **more):
+        line = says(capsys, script, do_export=True, **more)
+        assert message in line
+
+    elsewhere = {
+        "output_dir": tmp_path / "new",
+        "export_dir": folder / "export",
+        "init_checkpoint": start,
+        "max_seq_length": LENGTH,
+    }
+    message = "expected a model for this task. Received: "
+    refuses(message, "run_ner", labels="O,B-X,I-X", **elsewhere)
+    refuses(message, "run_squad", **elsewhere | SQUAD)
+    refuses(message, "run_classifier", task_name="sts-b", **elsewhere)
+    assert not list((tmp_path / "new").rglob("*"))
+    elsewhere = {"export_dir": folder / "export", "init_checkpoint": start}
+    refuses("with a masked-LM head", "fill_mask", **elsewhere)
+    wanted = "expected --output_dir of "
+    refuses(f"{wanted}task squad, or", "run_squad", **SQUAD, **out)
+    out["task_name"] = "cola"
+    refuses(f"{wanted}task cola, or", "run_classifier", **out)
+    out |= {"task_name": "custom", "text_b_column": "b"}
+    refuses(f"{wanted}is_pair true", "run_classifier", **out)
+    assert contents(folder) == before
+
+
+def test_a_model_for_questions_that_all_have_an_answer(finish, capsys):
+    folder = finish("run_squad")["output_dir"]
+    before = contents(folder)
+    line = says(capsys, "run_squad", do_export=True, output_dir=folder)
+    assert "of with_negative false" in line
+    assert contents(folder) == before
+
+
+def test_nothing_but_an_export_does_without_data(prepared, capsys, tmp_path):
+    given = {**prepared("run_classifier"), "data_dir": None}
+    line = says(capsys, "run_classifier", do_export=True, **given)
+    assert "expected --data_dir. Received: none" in line
+    given |= {"do_eval": None, "do_predict": None}
+    facts = tmp_path / "start" / "bert_tf.json"
+    facts.write_text('{"do_lower_case": true}')
+    line = says(capsys, "run_classifier", do_export=True, **given)
+    assert "expected --labels, or --data_dir with a training file" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_records_of_which_nobody_knows_the_casing(prepared, capsys, tmp_path):
+    given = {**prepared("run_pretraining"), "do_eval": None}
+    line = says(capsys, "run_pretraining", **given)
+    assert "expected --do_train, --do_eval or --do_export" in line
+    files.remove(files.manifest_path(str(given["input_file"])))
+    line = says(capsys, "run_pretraining", do_export=True, **given)
+    assert "Received: no casing; export the release by fill_mask.py" in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "message"),
+    [
+        ("fill_mask", {"export_dir": None}, "--export_dir with --do_export"),
+        ("fill_mask", {"text": "[MASK]"}, "--do_export without --text"),
+        ("fill_mask", {"top_k": 0}, "expected a top_k of 1 or more"),
+        ("extract_features", {"export_dir": None}, "--export_dir with --do_"),
+        ("extract_features", {"input_file": None}, "no --input_file"),
+        ("extract_features", {"output_file": None}, "no --output_file"),
+    ],
+)
+def test_flags_that_do_not_fit(
+    prepared, capsys, tmp_path, script, changes, message
+):
+    given = {**prepared(script), **changes}
+    assert message in says(capsys, script, do_export=True, **given)
+    assert not list(tmp_path.glob("export/*"))
+    assert not (tmp_path / "out").exists()
