@@ -50,6 +50,7 @@ class ToyTask(Task):
     )
     loss_names = ("class_loss", "size_loss")
     new_variables = "head/"
+    unused_variables = r"(?!)"
 
     def __init__(self, dropout_rate: float = 0.0, classes: int = CLASSES):
         self.dropout_rate = dropout_rate
