@@ -446,6 +446,7 @@ def test_pairs(answered):
     assert_classes(version, folder, "text_a", "text_b")
 
 
+@pytest.mark.slow
 def test_multiple_choice(answered, tmp_path):
     version, folder = answered(
         "swag", BertMultipleChoice, head="choice", task_name="swag"

@@ -60,6 +60,7 @@ VALUES = {
     "num_warmup_steps": 2,
     "output_attentions": True,
     "output_hidden_states": True,
+    "padding": "longest",
     "peak": 0.25,
     "rate_multipliers": [["kernel", 0.5]],
     "strip_accents": True,

@@ -454,7 +454,7 @@ def says(launch, inputs, capsys):
         ({"max_seq_length": 0}, "--max_seq_length=0"),
         ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
-        ({"do_train": None}, "--do_train or --do_eval. Received: neither"),
+        ({"do_train": None}, "--do_train, --do_eval or --do_export. Received:"),
         ({"do_train": None, "do_eval": True}, "--init_checkpoint, to evaluate"),
         (
             {"init_checkpoint": "/none/x.ckpt"},

@@ -39,6 +39,12 @@ MODELS = {
     ),
 }
 # For one piece, a few, and as many as the model has positions for.
+# One of those with LSTMs is enough for every day.
+KINDS = [
+    "fine_tuned",
+    "concatenated",
+    pytest.param("weighted", marks=pytest.mark.slow),
+]
 LENGTHS = (3, 7, LENGTH)
 
 
@@ -160,7 +166,7 @@ def test_places_are_characters_of_the_text():
 # Tags.
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_tags_are_those_of_the_script(name, length):
     served = tagger(name, length)
@@ -170,7 +176,7 @@ def test_tags_are_those_of_the_script(name, length):
     assert words == [text_of(content).split() for content in TEXTS]
     assert flat(decoded(rows_of(answers, "tags"))) == tags
     np.testing.assert_allclose(
-        flat(rows_of(answers, "probabilities")), probabilities, atol=2e-6
+        flat(rows_of(answers, "probabilities")), probabilities, atol=1e-5
     )
     assert len(set(tags)) >= len(LABELS) - 1
 
@@ -208,7 +214,7 @@ def test_types_and_padding():
     assert ((answers["probabilities"] == 0) == ~is_word).all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("texts", [[], [""], [" \n", b"\xff"]])
 def test_nothing_to_tag(name, texts):
     served = tagger(name)
@@ -249,7 +255,7 @@ def test_tags_of_pieces():
     assert answers["tags"].shape == made["input_ids"].shape
     assert answers["tags"][is_first].tolist() == [t.encode() for t in tags]
     np.testing.assert_allclose(
-        answers["probabilities"][is_first], probabilities, atol=2e-6
+        answers["probabilities"][is_first], probabilities, atol=1e-5
     )
     is_padding = made["input_mask"] == 0
     assert (answers["tags"][is_padding] == b"").all()
@@ -263,7 +269,7 @@ def test_tags_of_pieces():
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", KINDS)
 def test_no_rows_have_no_tags(name):
     served = tagger(name)
     nothing = {key: np.zeros([0, 5], "int32") for key in served.token_inputs}
@@ -278,7 +284,7 @@ def test_the_example_is_what_it_takes():
     assert answers["num_words"].tolist() == [6, 7]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", KINDS)
 def test_it_can_be_saved(tmp_path, name):
     served = tagger(name)
     signatures = {
