@@ -131,7 +131,11 @@ def _draw_head(weights: np.ndarray, words: list[Word]) -> "Figure":
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.tick_params(length=0, pad=3)
     points = float(np.clip(cell * 36, 4.5, 10))
-    style = {"fontsize": points, "color": INK, "parse_math": False}
+    style: dict[str, Any] = {
+        "fontsize": points,
+        "color": INK,
+        "parse_math": False,
+    }
     labels = [word.text for word in words]
     axes.set_xticks(range(count), labels, rotation=90, **style)
     axes.set_yticks(range(count), labels, **style)
