@@ -235,12 +235,17 @@ def assert_all_same(served, questions=QUESTIONS, contexts=CONTEXTS):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"with_negative": True},
         {"with_negative": True, "null_score_diff_threshold": -4.5},
-        {"n_best_size": 3, "max_answer_length": 2},
-        {"n_best_size": 1, "with_negative": True},
-        {"n_best_size": 61, "num_answers": 61},
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (
+                {},
+                {"with_negative": True},
+                {"n_best_size": 3, "max_answer_length": 2},
+                {"n_best_size": 1, "with_negative": True},
+                {"n_best_size": 61, "num_answers": 61},
+            )
+        ),
     ],
     ids=str,
 )
@@ -254,7 +259,12 @@ def test_cased():
 
 
 @pytest.mark.parametrize(
-    ("num_values", "with_negative"), [(1, False), (2, True), (5, True)]
+    ("num_values", "with_negative"),
+    [
+        (2, True),
+        pytest.param(1, False, marks=pytest.mark.slow),
+        pytest.param(5, True, marks=pytest.mark.slow),
+    ],
 )
 def test_equal_scores_are_in_the_order_of_the_script(num_values, with_negative):
     contexts = [*CONTEXTS, *random_texts(41, "aab", seed=4)]

@@ -39,10 +39,9 @@ MODELS = {
     ),
 }
 # For one piece, a few, and as many as the model has positions for.
-# One of those with LSTMs is enough for every day.
 KINDS = [
     "fine_tuned",
-    "concatenated",
+    pytest.param("concatenated", marks=pytest.mark.slow),
     pytest.param("weighted", marks=pytest.mark.slow),
 ]
 LENGTHS = (3, 7, LENGTH)
