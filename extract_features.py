@@ -17,6 +17,10 @@ takes texts and gives a vector for each; --input_file is not needed for that.
 Source: `extract_features.py` of google-research/bert; section 5.3 of the paper.
 """
 
+# Before anything that imports TensorFlow.
+import bert_tf.quiet_tensorflow  # noqa: F401
+
+# isort: split
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,7 +28,6 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.data import progress

@@ -29,7 +29,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 from absl import flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
@@ -322,9 +321,7 @@ def _task(
     )
 
 
-def _served(
-    model: keras.Model, data_set: DataSet, encoding: Encoding
-) -> Served:
+def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
     """How the model answers strings."""
     if data_set.problem == "multiple_choice":
         return ServedMultipleChoice(model, encoding, encoding.num_choices)

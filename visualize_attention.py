@@ -12,13 +12,16 @@ those that --layer and --head choose. The text is taken as it is; what is too
 long for the model is an error.
 """
 
+# Before anything that imports TensorFlow.
+import bert_tf.quiet_tensorflow  # noqa: F401
+
+# isort: split
 import os
 
 import numpy as np
 from absl import flags, logging
 from keras import ops
 
-import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
