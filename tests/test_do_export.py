@@ -287,6 +287,7 @@ def assert_tags(folder):
     return version
 
 
+@pytest.mark.slow
 def test_spans_are_those_of_the_predictions(finish):
     given = finish("run_squad")
     folder = given["output_dir"]
@@ -317,6 +318,7 @@ def test_spans_are_those_of_the_predictions(finish):
     assert (lengths, card["metrics"]) == (SQUAD, {})
 
 
+@pytest.mark.slow
 def test_words_are_those_of_fill_mask(finish, capsys, tmp_path):
     """Both of the model that was trained; and fill_mask.py exports, too."""
     given = finish("run_pretraining")
@@ -433,6 +435,7 @@ def answered(tmp_path):
     return answered
 
 
+@pytest.mark.slow
 def test_pairs(answered):
     version, folder = answered(
         "csv",
@@ -537,6 +540,7 @@ def test_a_model_that_was_trained_with_little_memory(tmp_path):
     assert card_of(version)["metrics"] == pytest.approx(results(folder))
 
 
+@pytest.mark.slow
 def test_vectors(tmp_path):
     """The mean of all tokens is what the script calls so."""
     start = write_start(tmp_path / "start", BertPretrainer, head="pretraining")

@@ -200,6 +200,7 @@ def test_the_formats_agree(extract):
     np.testing.assert_allclose(as_json, as_array, rtol=0, atol=5.1e-7)
 
 
+@pytest.mark.slow
 def test_several_devices(extract, expected):
     path = extract(
         output_format="npz", layers="-1", distribution_strategy="mirrored"

@@ -56,6 +56,7 @@ def assert_equal(weights, others):
         np.testing.assert_array_equal(others[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_what_two_devices_trained_is_exported_for_one(tmp_path):
     estimator = make_estimator(toy_task.two_devices(), tmp_path / "run")
     before = weights_of(estimator.task, estimator.model)

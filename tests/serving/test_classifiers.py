@@ -97,8 +97,17 @@ def assert_answers(got, problem, expected):
         )
 
 
-@by_problem
-@for_pairs_too
+@pytest.mark.parametrize(
+    ("problem", "is_pair"),
+    [
+        ("single_label", True),
+        ("regression", False),
+        pytest.param("single_label", False, marks=pytest.mark.slow),
+        pytest.param("regression", True, marks=pytest.mark.slow),
+        pytest.param("multi_label", False, marks=pytest.mark.slow),
+        pytest.param("multi_label", True, marks=pytest.mark.slow),
+    ],
+)
 def test_answers_are_those_of_the_script(problem, is_pair):
     served = classifier(problem, is_pair)
     texts, examples = asked(is_pair, every=5 if is_pair else 1)

@@ -345,6 +345,7 @@ def test_more_spans_than_texts():
     assert texts == [b"a", b"a a", b"a b", b"b"]
 
 
+@pytest.mark.slow
 def test_no_answer_is_better():
     texts = "a b c", {"a": 2, "[CLS]": 3}, {"c": 2, "[CLS]": 4}
     row = by_hand(*texts, with_negative=True)

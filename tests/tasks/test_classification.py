@@ -387,7 +387,11 @@ def test_weighted_batches_are_one_batch_however_they_are_cut():
 
 @pytest.mark.parametrize(
     ("problem", "metric"),
-    [*zip(PROBLEMS, ["accuracy", "exact_match", "spearman"], strict=True)],
+    [
+        ("single_label", "accuracy"),
+        pytest.param("multi_label", "exact_match", marks=pytest.mark.slow),
+        pytest.param("regression", "spearman", marks=pytest.mark.slow),
+    ],
 )
 def test_learns_eight_examples_by_heart(problem, metric, tmp_path):
     before, after, _ = small_training.learn(

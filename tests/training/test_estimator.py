@@ -666,8 +666,15 @@ def graphs() -> int:
     )
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("one_device", [False, True])
+@pytest.mark.parametrize(
+    ("one_device", "jit_compile"),
+    [
+        (False, False),
+        pytest.param(False, True, marks=pytest.mark.slow),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(True, True, marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_left_of_a_training(tmp_path, one_device, jit_compile):
     """Or several in one process, as of a grid, would not fit into memory."""
 

@@ -528,7 +528,10 @@ def toy_data():
     return x, x.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer_class",
+    [AdamWeightDecay, pytest.param(Lamb, marks=pytest.mark.slow)],
+)
 def test_compile_and_fit_learn(optimizer_class):
     keras.utils.set_random_seed(3)
     model = toy_model()
