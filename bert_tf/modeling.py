@@ -11,7 +11,7 @@ Shapes, here and in `heads.py`:
     S  sequence         D  width of a head, H/N  T  token types
     H  hidden size      I  intermediate size     P  masked positions
 
-The block in the middle is in `transformer.py`.
+The stack of blocks in the middle is in `transformer.py`.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,8 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.layers import (
-    BertLayer,
-    FromConfig,
-    TakesFeatures,
-    draw_seed,
-    fold_in,
-    recomputed,
-)
-from bert_tf.transformer import TransformerBlock, attention_bias
+from bert_tf.layers import BertLayer, FromConfig, TakesFeatures, fold_in
+from bert_tf.transformer import Encoder, attention_bias
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -88,101 +81,6 @@ class Embeddings(BertLayer):
             + self.position_embeddings[:length]
         )  # [B, S, H]
         return self.dropout(self.layer_norm(x), training=training, seed=seed)
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class Encoder(BertLayer):
-    """The stack of Transformer blocks; source: `transformer_model`.
-
-    Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
-      output_attentions: Also return the attention probabilities.
-      gradient_checkpointing: Forget what is inside a block when training and
-        compute it a second time in the backward pass (Chen et al. 2016).
-        Memory for activations then grows with the blocks' outputs alone; a
-        step takes about a third longer. Gradients are the same.
-    """
-
-    def __init__(
-        self,
-        config,
-        output_attentions: bool = False,
-        gradient_checkpointing: bool = False,
-        **kwargs,
-    ):
-        super().__init__(config, **kwargs)
-        self.output_attentions = output_attentions
-        self.gradient_checkpointing = gradient_checkpointing
-        self.seed_generator = keras.random.SeedGenerator()
-        self.blocks = [
-            self.make_part(TransformerBlock, f"layer_{index}")
-            for index in range(self.config.num_hidden_layers)
-        ]
-
-    def build(self, input_shape=None):
-        for block in self.blocks:
-            block.build()
-
-    def compute_output_shape(self, input_shape):
-        shapes = [b.compute_output_shape(input_shape) for b in self.blocks]
-        outputs, attentions = map(list, zip(*shapes, strict=True))
-        return outputs, attentions if self.output_attentions else []
-
-    def call(
-        self,
-        x,
-        attention_bias,
-        training=False,
-        seed=None,
-        num_queries: int | None = None,
-    ):
-        """Applies every block.
-
-        Args:
-          x: Floats [B, S, H].
-          attention_bias: Floats that broadcast to [B, N, S, S].
-          training: Whether dropout is on.
-          seed: Integer tensor [2], or None: then one is drawn here. Blocks
-            draw none, so that what is computed again drops the same values.
-          num_queries: See `TransformerBlock`, for the last one alone.
-
-        Returns:
-          The outputs of all blocks, a list of floats [B, S, H], and their
-          attention probabilities, a list of floats [B, N, S, S], which is
-          empty unless the constructor asked for them.
-        """
-        if training and seed is None:
-            seed = draw_seed(self.seed_generator)
-        outputs, attentions = [], []
-        for index, block in enumerate(self.blocks):
-            apply = self._as_function(
-                block,
-                training=training,
-                seed=fold_in(seed, index * block.SEED_SITES),
-                num_queries=num_queries if block is self.blocks[-1] else None,
-            )
-            x, *probabilities = apply(x, attention_bias)
-            outputs.append(x)
-            attentions += probabilities
-        return outputs, attentions
-
-    def _as_function(self, block, **arguments):
-        """The block as a function of tensors, whatever else is settled."""
-
-        def apply(x, attention_bias):
-            x, probabilities = block(x, attention_bias, **arguments)
-            return (x, probabilities) if self.output_attentions else (x,)
-
-        if self.gradient_checkpointing and arguments["training"]:
-            return recomputed(apply)
-        return apply
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "output_attentions": self.output_attentions,
-            "gradient_checkpointing": self.gradient_checkpointing,
-        }
 
 
 @keras.saving.register_keras_serializable("bert_tf")

@@ -16,13 +16,13 @@ from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import (
     BertModel,
     Embeddings,
-    Encoder,
     Pooler,
     checkpoint_variables,
 )
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.step import TrainingStep
+from bert_tf.transformer import Encoder
 from tests.training import toy_task
 
 # Odd sizes, no two alike: swapped axes cannot pass.

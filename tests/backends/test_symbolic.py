@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.modeling import BertModel, Embeddings, Encoder, Pooler
-from bert_tf.transformer import TransformerBlock
+from bert_tf.modeling import BertModel, Embeddings, Pooler
+from bert_tf.transformer import Encoder, TransformerBlock
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, B, C, H, N, P, S
 
