@@ -26,7 +26,7 @@ SQUAD_TRAIN ?= train-v1.1-subset.json
 SQUAD_DEV ?= dev-v1.1.json
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch browser fidelity lint format bench bench-fine-tuning demo clean
+.PHONY: help venv test test-slow test-jax test-torch browser fidelity lint format bench bench-fine-tuning bench-serving demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -124,6 +124,11 @@ bench-fine-tuning: venv  ## docs/results.md: beside Hugging Face's Trainer, hour
 	build/fine_tuning/mrpc.json build/fine_tuning/sts-b.json \
 	build/fine_tuning/sst-2.json build/fine_tuning/padding.json \
 	build/fine_tuning/squad.json
+
+bench-serving: venv  ## docs/performance.md: exports beside torch and ONNX Runtime
+	"$(BIN)/python" benchmarks/serving.py --output=build/serving.json
+	"$(BIN)/python" benchmarks/serving_section.py build/serving.json \
+	docs/performance.md
 
 demo_output/vocab.txt:
 	$(MAKE) demo

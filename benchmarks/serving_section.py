@@ -1,8 +1,8 @@
 """The section about serving in docs/performance.md, from its file of results.
 
-    python benchmarks/serving_section.py build/serving.json
+    python benchmarks/serving_section.py build/serving.json docs/performance.md
 
-prints it.
+writes it there; without a page it is printed.
 """
 
 import pathlib
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from comparison import MOST_OF_OTHERS, Spread
+from pages import write_section
 from serving_comparison import MANY, ONE, Comparison, Round
 from serving_sides import SIDES
 from write_results import table
@@ -160,8 +161,12 @@ def ratios(comparison: Comparison) -> Iterator[list[str]]:
         ]
 
 
-def main(results: str) -> None:
-    print(section(Comparison.read(pathlib.Path(results))), end="")
+def main(results: str, page: str | None = None) -> None:
+    text = section(Comparison.read(pathlib.Path(results)))
+    if page is None:
+        print(text, end="")
+    else:
+        write_section(page, "serving", text)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from tests.interop.small_models import pretrained
 
 BENCHMARKS = ROOT / "benchmarks"
 MODULES = (
-    *("minilm", "serving_comparison", "serving_section", "serving_sides"),
+    *("minilm", "pages"),
+    *("serving_comparison", "serving_section", "serving_sides"),
     *("peers", "peers.answering"),
 )
 
@@ -381,7 +382,17 @@ def test_only_the_same_precision_is_compared(serving_section, results):
 def test_a_file_is_shown_again(serving_section, results, tmp_path, capsys):
     results.write(tmp_path / "serving.json")
     serving_section.main(str(tmp_path / "serving.json"))
-    assert capsys.readouterr().out == serving_section.section(results)
+    section = serving_section.section(results)
+    assert capsys.readouterr().out == section
+    page = tmp_path / "page.md"
+    page.write_text(
+        "above\n<!-- serving: written -->\nold\n<!-- end of serving -->\nbelow"
+    )
+    serving_section.main(str(tmp_path / "serving.json"), str(page))
+    assert page.read_text() == (
+        f"above\n<!-- serving: written -->\n\n{section}\n"
+        "<!-- end of serving -->\nbelow"
+    )
 
 
 # All of it.

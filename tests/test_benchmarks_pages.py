@@ -1,0 +1,68 @@
+"""What programs write into a page, and only there."""
+
+import importlib
+import sys
+
+import pytest
+from conftest import ROOT
+
+from bert_tf.errors import InputError
+
+PAGE = """# Title
+
+<!-- speed: a program writes this section -->
+<!-- end of speed -->
+
+Between.
+
+<!-- size: a program writes this section -->
+
+12 MB \\1
+
+<!-- end of size -->
+Below.
+"""
+
+
+@pytest.fixture(scope="module")
+def pages():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        yield importlib.import_module("pages")
+    sys.modules.pop("pages")
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(PAGE)
+    return path
+
+
+def test_a_section_is_replaced_and_nothing_else(pages, page):
+    pages.write_section(page, "size", "\n| 13 \\1 |\n\n")
+    assert page.read_text() == PAGE.replace("12 MB", "| 13").replace(
+        "\\1\n", "\\1 |\n"
+    )
+
+
+def test_an_empty_section_is_filled(pages, page):
+    pages.write_section(page, "speed", "fast")
+    pages.write_section(page, "speed", "fast")
+    assert page.read_text() == PAGE.replace(
+        "section -->\n<!-- end of speed",
+        "section -->\n\nfast\n\n<!-- end of speed",
+    )
+
+
+@pytest.mark.parametrize("content", ["", PAGE + PAGE, "<!-- size: -->"])
+def test_a_page_without_the_section_stays(pages, page, content):
+    page.write_text(content)
+    with pytest.raises(InputError, match=r"one section .*size.*page\.md"):
+        pages.write_section(page, "size", "13 MB")
+    assert page.read_text() == content
+
+
+def test_no_page(pages, tmp_path):
+    with pytest.raises(InputError, match=r"none\.md"):
+        pages.write_section(tmp_path / "none.md", "size", "13 MB")
