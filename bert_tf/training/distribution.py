@@ -4,11 +4,16 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import InputError
+from bert_tf.training import rendezvous
+
+_T = TypeVar("_T")
 
 STRATEGIES = (
     "auto",
@@ -70,6 +75,8 @@ def _resolve(config: DistributionConfig) -> str:
             f"expected --distribution_strategy to be one of "
             f"{', '.join(STRATEGIES)}. Received: {config.strategy!r}"
         )
+    if config.strategy in ("one_device", "mirrored"):
+        _require_alone(config.strategy)
     if config.strategy != "auto":
         return config.strategy
     if config.tpu_name:
@@ -81,16 +88,27 @@ def _resolve(config: DistributionConfig) -> str:
     return "one_device"
 
 
+def _require_alone(name: str) -> None:
+    """Several workers that know nothing of each other write the same files."""
+    if (count := number_of_workers()) > 1:
+        raise InputError(
+            "expected --distribution_strategy=auto or multi_worker_mirrored, "
+            f"as TF_CONFIG lists {count} workers. Received: {name}; unset "
+            "TF_CONFIG to train on this host alone"
+        )
+
+
 def number_of_workers() -> int:
     """How many workers TF_CONFIG lists; 1 without it."""
     return max(1, len(_read_tf_config()[0]))
 
 
-def _read_tf_config() -> tuple[list[str], str]:
+def _read_tf_config() -> tuple[dict[str, str], str]:
     """Reads the environment variable TF_CONFIG.
 
     Returns:
-      The workers' places, such as "worker 0", and this process's.
+      The workers, such as "worker 0", with their addresses; and which of them
+      this process is.
 
     Raises:
       InputError: It is set and cannot be understood.
@@ -99,11 +117,11 @@ def _read_tf_config() -> tuple[list[str], str]:
     try:
         tf_config = json.loads(text)
         cluster, task = (tf_config.get(key, {}) for key in ("cluster", "task"))
-        workers = [
-            f"{job} {index}"
+        workers = {
+            f"{job} {index}": str(address)
             for job in _JOBS
-            for index in range(len(cluster.get(job, ())))
-        ]
+            for index, address in enumerate(cluster.get(job, ()))
+        }
         return workers, f"{task.get('type')} {task.get('index')}"
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise InputError(
@@ -137,6 +155,7 @@ def _multi_worker(config: DistributionConfig) -> tf.distribute.Strategy:
             f"expected the task of TF_CONFIG among {', '.join(workers)}. "
             f"Received: {own}"
         )
+    rendezvous.meet(workers.pop(own), workers)
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -196,19 +215,98 @@ def agreement(
     """
     if num_processes(strategy) == 1:
         return list
+    share = exchange(strategy)
+    return lambda numbers: (
+        share(np.asarray(numbers, np.int32)).min(axis=0).tolist()
+    )
 
-    def gather(numbers: tf.Tensor) -> tf.Tensor:
+
+def exchange(
+    strategy: tf.distribute.Strategy,
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Makes the means by which each process learns what all others have.
+
+    Returns:
+      A function from this process's array [...] to those of all, in the order
+      of their replicas, [processes, ...]. All processes have to call it equally
+      often, with arrays of one shape.
+    """
+    count = num_processes(strategy)
+    if count == 1:
+        return lambda values: values[np.newaxis]
+
+    def gather(values: tf.Tensor) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
-        return replica.all_gather(tf.identity(numbers)[tf.newaxis], axis=0)
+        return replica.all_gather(tf.identity(values)[tf.newaxis], axis=0)
 
-    @tf.function
-    def rows(numbers: tf.Tensor) -> tf.Tensor:
-        gathered = strategy.run(gather, (numbers,))
+    @tf.function(reduce_retracing=True)
+    def rows(values: tf.Tensor) -> tf.Tensor:
+        gathered = strategy.run(gather, (values,))
         return strategy.experimental_local_results(gathered)[0]
 
-    return lambda numbers: (
-        rows(tf.constant(numbers)).numpy().min(axis=0).tolist()
-    )
+    def share(values: np.ndarray) -> np.ndarray:
+        found = rows(tf.constant(values)).numpy()  # [replicas, ...]
+        return found.reshape(count, -1, *values.shape)[:, 0]
+
+    return share
+
+
+def together(
+    strategy: tf.distribute.Strategy, act: Callable[[], _T], what: str
+) -> _T:
+    """Has every process do something; where one cannot, all end.
+
+    Else the others would wait in their next step for one that is gone.
+
+    Args:
+      strategy: The devices.
+      act: What this process does. It takes no part in a step meanwhile.
+      what: That in words, as in "expected every worker to ...".
+
+    Raises:
+      InputError: This process could not do it, or another one.
+    """
+    agree = agreement(strategy)
+    try:
+        result = act()
+    except (InputError, OSError):
+        agree([0])
+        raise
+    if agree([1]) == [0]:
+        raise InputError(
+            f"expected every worker to {what}. Received: an error on another "
+            "one, which tells it"
+        )
+    return result
+
+
+def by_chief(
+    strategy: tf.distribute.Strategy, act: Callable[[], None], what: str
+) -> None:
+    """The same for the chief alone; the others wait until it is done."""
+    together(strategy, act if is_chief(strategy) else _do_nothing, what)
+
+
+def chief_first(
+    strategy: tf.distribute.Strategy, act: Callable[[], _T], what: str
+) -> _T:
+    """The same for the chief, and for the others once it is done.
+
+    In a folder that they share they find what it has made, elsewhere they make
+    it for themselves.
+    """
+    if num_processes(strategy) == 1:
+        return act()
+    if is_chief(strategy):
+        result = together(strategy, act, what)
+        together(strategy, _do_nothing, what)
+        return result
+    together(strategy, _do_nothing, what)
+    return together(strategy, act, what)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

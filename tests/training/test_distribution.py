@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -9,11 +10,16 @@ from bert_tf.errors import InputError
 from bert_tf.training import distribution
 from bert_tf.training.distribution import (
     DistributionConfig,
+    agreement,
+    by_chief,
+    chief_first,
+    exchange,
     is_chief,
     make_strategy,
     num_processes,
     number_of_workers,
     should_compile,
+    together,
 )
 
 TWO_WORKERS = {"worker": ["a:1", "b:2"]}
@@ -164,6 +170,31 @@ def test_a_place_that_is_not_in_the_cluster(monkeypatch, task, received):
         make_strategy(DistributionConfig())
 
 
+@pytest.mark.parametrize("name", ["one_device", "mirrored"])
+def test_workers_that_would_not_work_together(monkeypatch, name):
+    """Each would train alone and write over what the others write."""
+    describe(monkeypatch, cluster=TWO_WORKERS)
+    with pytest.raises(InputError, match=f"2 workers. Received: {name}; unset"):
+        make_strategy(DistributionConfig(name))
+
+
+def test_workers_meet_before_tensorflow_starts(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        distribution.rendezvous,
+        "meet",
+        lambda own, others: told.append((own, others)),
+    )
+    monkeypatch.setattr(
+        tf.distribute, "MultiWorkerMirroredStrategy", tf.distribute.get_strategy
+    )
+    cluster = {"chief": ["c:1"], **TWO_WORKERS}
+    task = {"type": "worker", "index": 1}
+    describe(monkeypatch, cluster=cluster, task=task)
+    make_strategy(DistributionConfig("multi_worker_mirrored"))
+    assert told == [("b:2", {"chief 0": "c:1", "worker 0": "a:1"})]
+
+
 def test_several_workers_without_a_tf_config():
     with pytest.raises(InputError, match=r"TF_CONFIG to list .*Received: None"):
         make_strategy(DistributionConfig("multi_worker_mirrored"))
@@ -196,6 +227,93 @@ def test_one_of_several_processes_writes(monkeypatch, jobs, place, chief):
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", Strategy)
     assert num_processes(Strategy()) == 2
     assert is_chief(Strategy()) is chief
+
+
+# What processes do together
+
+
+def test_one_process_agrees_with_itself():
+    strategy = tf.distribute.get_strategy()
+    assert agreement(strategy)([3, -1]) == [3, -1]
+    values = np.arange(6).reshape(2, 3)
+    np.testing.assert_array_equal(exchange(strategy)(values), [values])
+    for do in (together, chief_first):
+        assert do(strategy, lambda: "done", "do it") == "done"
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """Makes this one of two workers; what is done and said, in order.
+
+    Args:
+      is_chief: Whether it is the chief.
+      other: What the other says each time, 1 for success.
+    """
+
+    def make(is_chief, other=(1, 1)):
+        events, answers = [], iter(other)
+
+        def agree(numbers):
+            events.append(*numbers)
+            return [min(*numbers, next(answers))]
+
+        monkeypatch.setattr(distribution, "agreement", lambda strategy: agree)
+        monkeypatch.setattr(distribution, "num_processes", lambda strategy: 2)
+        monkeypatch.setattr(distribution, "is_chief", lambda _: is_chief)
+        return events
+
+    return make
+
+
+def fail():
+    raise InputError("expected a larger disk")
+
+
+@pytest.mark.parametrize("chief", [True, False])
+def test_all_do_it_and_say_so(worker, chief):
+    events = worker(chief)
+    assert together(None, lambda: events.append("act"), "do it") is None
+    assert events == ["act", 1]
+
+
+@pytest.mark.parametrize("chief", [True, False])
+def test_who_fails_says_so_too(worker, chief):
+    events = worker(chief)
+    with pytest.raises(InputError, match="a larger disk"):
+        together(None, fail, "do it")
+    assert events == [0]
+
+
+@pytest.mark.parametrize("chief", [True, False])
+def test_all_end_with_the_one_that_fails(worker, chief):
+    worker(chief, other=[0])
+    with pytest.raises(InputError, match=r"every worker to do it. .* another"):
+        together(None, lambda: None, "do it")
+
+
+@pytest.mark.parametrize(
+    ("chief", "expected"), [(True, ["act", 1]), (False, [1])]
+)
+def test_the_chief_does_it_for_all(worker, chief, expected):
+    events = worker(chief)
+    by_chief(None, lambda: events.append("act"), "do it")
+    assert events == expected
+
+
+@pytest.mark.parametrize(
+    ("chief", "expected"), [(True, ["act", 1, 1]), (False, [1, "act", 1])]
+)
+def test_the_chief_goes_first(worker, chief, expected):
+    events = worker(chief)
+    assert chief_first(None, lambda: events.append("act") or 7, "do it") == 7
+    assert events == expected
+
+
+def test_nobody_follows_a_chief_that_fails(worker):
+    events = worker(is_chief=False, other=[0])
+    with pytest.raises(InputError, match="expected every worker to do it"):
+        chief_first(None, lambda: events.append("act"), "do it")
+    assert events == [1]
 
 
 def test_what_is_compiled():
