@@ -6,11 +6,12 @@
         --vocab_file=uncased_L-12_H-768_A-12/vocab.txt \\
         --dupe_factor=5
 
-takes half a second, prints five of the examples and ends with "Wrote 56 total
+takes half a second, prints five of the examples and ends with "Wrote 54 total
 instances"; /tmp/manifest.tf_examples.tfrecord.json says what is in them. All
 CPUs are at work on larger texts: a core makes some 50,000 examples a second.
 
-The text has one sentence a line and blank lines between documents.
+The text has one sentence a line and blank lines between documents; or, with
+--input_format=jsonl, each line is a JSON object with a document in it.
 """
 
 import dataclasses
@@ -20,14 +21,26 @@ from absl import flags
 import bert_tf.flags
 from bert_tf.data import creation, jobs
 from bert_tf.data.creation_config import DECODING_ERRORS, CreationConfig
+from bert_tf.data.text_files import FORMATS
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
     "input_file",
     None,
-    "Text files or globs, separated by commas (.gz and gs:// too): UTF-8, one "
-    "sentence a line, blank lines between documents.",
+    "Text files or globs, separated by commas (.gz and gs:// too): UTF-8.",
+)
+flags.DEFINE_enum(
+    "input_format",
+    "text",
+    FORMATS,
+    "text: one sentence a line, blank lines between documents. jsonl: a JSON "
+    "object a line, which holds one document.",
+)
+flags.DEFINE_string(
+    "jsonl_field",
+    "text",
+    "The field of the JSON objects that holds the text, one sentence a line.",
 )
 flags.DEFINE_string(
     "output_file",

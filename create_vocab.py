@@ -18,7 +18,7 @@ from absl import flags, logging
 
 import bert_tf.flags
 from bert_tf import files
-from bert_tf.data import documents, jobs, progress
+from bert_tf.data import jobs, progress, text_files
 from bert_tf.errors import InputError
 from bert_tf.text import learning
 from bert_tf.text.normalization import Normalizer
@@ -78,13 +78,13 @@ flags.DEFINE_enum(
 def texts(paths: list[str], errors: str) -> Iterator[str]:
     """Yields the files' text in blocks of whole lines."""
     blocks = progress.track(
-        documents.text_blocks(paths),
+        text_files.blocks_of_files(paths),
         size=lambda block: len(block.text),
         title="Counting words",
         unit="bytes",
     )
     for block in blocks:
-        yield documents.decode(block, errors)
+        yield text_files.decode(block, errors)
 
 
 def counted_words(paths: list[str]) -> Counter[str]:

@@ -24,23 +24,29 @@ from typing import Any
 from absl import logging
 
 from bert_tf import files
-from bert_tf.data import documents, instances, jobs, progress, stages
-from bert_tf.data.creation_config import CreationConfig
+from bert_tf.data import creation_report as report
+from bert_tf.data import (
+    documents,
+    instances,
+    jobs,
+    progress,
+    stages,
+    text_files,
+)
+from bert_tf.data.creation_config import (
+    DEFAULT_SIZES,
+    CreationConfig,
+    PieceSizes,
+)
+from bert_tf.data.dealing import Dealing
 from bert_tf.errors import InputError
-from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.version import __version__
-
-# Sizes of the pieces of work. Like the seed, they decide which random numbers
-# fall where: a change gives other records.
-SENTENCES_PER_PIECE = 1 << 14
-INSTANCES_PER_PIECE = 1 << 11
-
-SUSPICIOUS_UNKNOWN_SHARE = 0.1
-SUSPICIOUS_RANDOM_SHARE = 0.75
-SUSPICIOUS_BEYOND_SHARE = 0.05
 
 
-def create(config: CreationConfig, num_workers: int) -> dict[str, Any]:
+def create(
+    config: CreationConfig,
+    num_workers: int,
+    sizes: PieceSizes = DEFAULT_SIZES,
+) -> dict[str, Any]:
     """Writes the records and, beside the first output, a manifest.
 
     The outputs appear when all of them are complete; if anything fails before,
@@ -51,6 +57,7 @@ def create(config: CreationConfig, num_workers: int) -> dict[str, Any]:
     Args:
       config: What to do.
       num_workers: Processes to use. It does not show in the result.
+      sizes: Of the pieces of work.
 
     Returns:
       The manifest: settings, counts, checksums.
@@ -61,7 +68,7 @@ def create(config: CreationConfig, num_workers: int) -> dict[str, Any]:
     """
     inputs = config.input_paths()
     outputs = config.output_paths(inputs)
-    vocabulary = _vocabulary_entry(config)  # A bad one shows at once.
+    vocabulary = report.vocabulary_entry(config)  # A bad one shows at once.
     manifest_path = files.manifest_path(outputs[0])
     with (
         _scratch_folder(outputs[0]) as folder,
@@ -69,21 +76,17 @@ def create(config: CreationConfig, num_workers: int) -> dict[str, Any]:
         _writers([manifest_path, *outputs]) as (manifest_file, *shard_files),
         jobs.Pool(num_workers) as pool,
     ):
-        job = _Job(config, folder, pool)
-        sizes = job.tokenize(inputs)
-        job.check_text()
+        job = _Job(config, folder, pool, sizes)
+        text_bytes = job.tokenize(inputs)
+        report.check_text(config, job.counts)
         job.cut()
         shards = list(map(_Shard, outputs, shard_files))
         job.write(shards)
-        job.check_instances()
-        manifest = {
-            "version": __version__,
-            "settings": config.settings(),
-            "vocabulary": vocabulary,
-            "inputs": [{"path": path, "bytes": sizes[path]} for path in inputs],
-            "outputs": [shard.entry() for shard in shards],
-            "counts": job.counts,
-        }
+        report.check_instances(config, job.counts)
+        entries = [shard.entry() for shard in shards]
+        manifest = report.manifest(
+            config, vocabulary, text_bytes, entries, job.counts
+        )
         manifest_file.write(json.dumps(manifest, indent=2).encode() + b"\n")
     logging.info("Wrote %d total instances", job.counts["instances"])
     return manifest
@@ -107,13 +110,6 @@ def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
             found.append({name: settings.get(name) for name in names})
     agree = found and all(casing == found[0] for casing in found)
     return found[0] if agree else {}
-
-
-def _vocabulary_entry(config: CreationConfig) -> dict[str, Any]:
-    size = len(stages.tools(config).tokenizer.vocab)
-    with files.open_read(config.vocab_file) as file:
-        checksum = hashlib.sha256(file.read()).hexdigest()
-    return {"path": config.vocab_file, "size": size, "sha256": checksum}
 
 
 @contextlib.contextmanager
@@ -161,11 +157,9 @@ class _Shard:
 
     def entry(self) -> dict[str, Any]:
         """What the manifest says of it."""
-        return {
-            "path": self.path,
-            "records": self._num_records,
-            "sha256": self._checksum.hexdigest(),
-        }
+        return report.shard_entry(
+            self.path, self._num_records, self._checksum.hexdigest()
+        )
 
 
 class _Job:
@@ -176,12 +170,17 @@ class _Job:
     """
 
     def __init__(
-        self, config: CreationConfig, folder: str, pool: jobs.Pool
+        self,
+        config: CreationConfig,
+        folder: str,
+        pool: jobs.Pool,
+        sizes: PieceSizes,
     ) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
         self._config = config
         self._folder = folder
         self._pool = pool
+        self._sizes = sizes
 
     def _run(
         self, stage: Callable[..., Any], pieces: Iterable[Any]
@@ -196,7 +195,7 @@ class _Job:
             logging.info("  %s", path)
         sizes = dict.fromkeys(paths, 0)
         blocks = progress.track(
-            self._run(stages.encode, documents.text_blocks(paths)),
+            self._run(stages.encode, text_files.blocks_of_files(paths)),
             lambda block: block.num_bytes,
             "Tokenizing",
             "bytes",
@@ -205,54 +204,20 @@ class _Job:
             for block in blocks:
                 writer.append(block)
                 sizes[block.path] += block.num_bytes
-                self._count_tokens(block)
-        self.counts.update(
-            documents=writer.num_documents,
-            sentences=writer.num_sentences,
-            tokens=writer.num_tokens,
-        )
+                self.counts.update(report.token_counts(self._config, block))
+        self.counts["documents"] = writer.num_documents
         return sizes
-
-    def _count_tokens(self, block: documents.EncodedBlock) -> None:
-        unk_id = stages.tools(self._config).unk_id
-        beyond = block.lengths - self._config.instance_rule.room
-        self.counts.update(
-            unknown_tokens=int((block.tokens == unk_id).sum()),
-            sentences_longer_than_an_instance=int((beyond > 0).sum()),
-            tokens_beyond_an_instance=int(beyond[beyond > 0].sum()),
-        )
-
-    def check_text(self) -> None:
-        """Raises InputError for a text of which nothing can be made."""
-        counts = self.counts
-        if not counts["sentences"]:
-            raise InputError(
-                "Expected lines of text. Received: nothing but blank lines in "
-                f"--input_file={self._config.input_file}"
-            )
-        if not self._config.next_sentence:
-            return
-        if counts["documents"] == 1:
-            raise InputError(
-                "Expected two documents or more: next-sentence prediction "
-                "takes random sentences from another one. Received: 1 "
-                "document; put blank lines between documents, or pass "
-                "--nonext_sentence"
-            )
-        if counts["sentences"] == counts["documents"]:
-            raise InputError(
-                "Expected documents of several sentences, one a line: a lone "
-                "sentence has no next one. Received: "
-                f"{counts['documents']:,} documents of 1 sentence; leave blank "
-                "lines between documents only, or pass --nonext_sentence"
-            )
 
     def cut(self) -> None:
         """Stage 2: a Corpus to the spans of instances, not shuffled yet."""
         corpus = documents.Corpus.open(self._folder)
-        sections = instances.sections(corpus, SENTENCES_PER_PIECE)
+        size = self._sizes.sentences
+        plans = (
+            stages.CutPlan(first, stop, size)
+            for first, stop in instances.sections(corpus, size)
+        )
         pieces = progress.track(
-            self._run(stages.cut, sections),
+            self._run(stages.cut, plans),
             len,
             "Cutting",
             "instances",
@@ -268,9 +233,10 @@ class _Job:
         for shard in shards:
             logging.info("  %s", shard.path)
         total = self.counts["instances"]
-        plans = _part_plans([shard.path for shard in shards], total)
+        paths = tuple(shard.path for shard in shards)
+        dealing = Dealing(paths, total, self._sizes.instances)
         parts = progress.track(
-            self._run(stages.make_part, plans),
+            self._run(stages.make_part, dealing.plans()),
             lambda part: part.num_instances,
             "Writing",
             "instances",
@@ -279,75 +245,4 @@ class _Job:
         for part in parts:
             shards[part.shard].append(part)
             self.counts.update(part.counts)
-            _log_samples(part, stages.tools(self._config).tokenizer)
-
-    def check_instances(self) -> None:
-        """Warns of what is possible, but seldom meant."""
-        counts = self.counts
-        unknown = counts["unknown_tokens"] / counts["tokens"]
-        if unknown > SUSPICIOUS_UNKNOWN_SHARE:
-            logging.warning(
-                "%.0f %% of the tokens are [UNK]: do --vocab_file and "
-                "--do_lower_case suit the text?",
-                100 * unknown,
-            )
-        beyond = counts["tokens_beyond_an_instance"] / counts["tokens"]
-        # A single segment goes on in the next instance and loses nothing.
-        if self._config.next_sentence and beyond > SUSPICIOUS_BEYOND_SHARE:
-            logging.warning(
-                "%d of %d lines are longer than an instance; what does not fit "
-                "is dropped, %.0f %% of all tokens: is there one sentence a "
-                "line?",
-                counts["sentences_longer_than_an_instance"],
-                counts["sentences"],
-                100 * beyond,
-            )
-        random_next = counts["random_next"] / counts["instances"]
-        if random_next > SUSPICIOUS_RANDOM_SHARE:
-            logging.warning(
-                "%.0f %% of the instances have a random next sentence: there "
-                "are many documents of one sentence, or sentences longer than "
-                "--max_seq_length",
-                100 * random_next,
-            )
-
-
-def _part_plans(paths: Sequence[str], total: int) -> Iterator[stages.PartPlan]:
-    """Deals `total` instances out to files, as evenly as can be.
-
-    Raises:
-      InputError: There are more files than instances.
-    """
-    if total < len(paths):
-        raise InputError(
-            "Expected as many instances as output files at least. Received: "
-            f"{total} instances for {len(paths)} files; name fewer"
-        )
-    for shard, path in enumerate(paths):
-        start = total * shard // len(paths)
-        end = total * (shard + 1) // len(paths)
-        for first in range(start, end, INSTANCES_PER_PIECE):
-            stop = min(first + INSTANCES_PER_PIECE, end)
-            yield stages.PartPlan(
-                shard, first, stop, total, path.endswith(".gz")
-            )
-
-
-def _log_samples(part: stages.Part, tokenizer: FullTokenizer) -> None:
-    """Shows the first instances of all in words."""
-    for row in range(len(part.samples["input_ids"])):
-        sample = {name: values[row] for name, values in part.samples.items()}
-        is_token = sample["input_mask"].astype(bool)
-        is_masked = sample["masked_lm_weights"] > 0
-        to_words = tokenizer.convert_ids_to_tokens
-        logging.info("*** Example ***")
-        logging.info(
-            "tokens: %s", " ".join(to_words(sample["input_ids"][is_token]))
-        )
-        logging.info(
-            "masked_lm_labels: %s",
-            " ".join(to_words(sample["masked_lm_ids"][is_masked])),
-        )
-        logging.info(
-            "is_random_next: %s", bool(sample["next_sentence_labels"][0])
-        )
+            report.log_samples(self._config, part)

@@ -9,6 +9,7 @@ from bert_tf import files
 from bert_tf.data.instances import InstanceRule
 from bert_tf.data.masking import MaskingRule
 from bert_tf.data.schema import Schema, pretraining_schema
+from bert_tf.data.text_files import FORMATS, TextFormat
 from bert_tf.errors import InputError
 
 # [CLS], A, [SEP], B, [SEP] of one token each.
@@ -17,12 +18,31 @@ DECODING_ERRORS = ("strict", "replace", "ignore")
 
 
 @dataclasses.dataclass(frozen=True)
+class PieceSizes:
+    """How large the pieces of work are.
+
+    Attributes:
+      sentences: What a worker cuts into instances at a time, and what a long
+        document is divided into. Like the seed, it decides which random
+        numbers fall where: a change gives other records.
+      instances: What a worker writes at a time.
+      text_bytes: What a worker of a cluster reads at a time.
+    """
+
+    sentences: int = 1 << 14
+    instances: int = 1 << 11
+    text_bytes: int = 1 << 24
+
+
+DEFAULT_SIZES = PieceSizes()
+
+
+@dataclasses.dataclass(frozen=True)
 class CreationConfig:
     """The settings of a job; each has the name of its flag.
 
     Attributes:
-      input_file: Comma list of text files or globs: UTF-8, one sentence a
-        line, blank lines between documents.
+      input_file: Comma list of text files or globs: UTF-8.
       output_file: Comma list of TFRecord files, which get equal shares of the
         instances. Those that end in `.gz` are compressed.
       vocab_file: WordPiece vocabulary, one token a line.
@@ -41,6 +61,10 @@ class CreationConfig:
       keep_share: Share that stay as they are; the three make 1.
       errors: What to do about bytes that are not UTF-8: strict, replace or
         ignore.
+      input_format: "text", one sentence a line and blank lines between
+        documents; or "jsonl", a JSON object a line for each document.
+      jsonl_field: The field of such an object that holds the document, one
+        sentence a line.
     """
 
     input_file: str
@@ -60,6 +84,8 @@ class CreationConfig:
     random_share: float = 0.1
     keep_share: float = 0.1
     errors: str = "strict"
+    input_format: str = "text"
+    jsonl_field: str = "text"
 
     def __post_init__(self) -> None:
         for name, holds, expected in self._rules():
@@ -98,6 +124,11 @@ class CreationConfig:
             self.errors in DECODING_ERRORS,
             f"one of {', '.join(DECODING_ERRORS)}",
         )
+        yield (
+            "input_format",
+            self.input_format in FORMATS,
+            f"one of {', '.join(FORMATS)}",
+        )
 
     @property
     def schema(self) -> Schema:
@@ -105,6 +136,11 @@ class CreationConfig:
         return pretraining_schema(
             self.max_seq_length, self.max_predictions_per_seq
         )
+
+    @property
+    def text_format(self) -> TextFormat:
+        is_jsonl = self.input_format == "jsonl"
+        return TextFormat(self.errors, self.jsonl_field if is_jsonl else None)
 
     @property
     def instance_rule(self) -> InstanceRule:

@@ -84,7 +84,7 @@ def read_jsonl(path: str) -> Iterator[tuple[dict[str, Any], str]]:
     for line, number in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
-            yield _json_object(line, where), where
+            yield json_object(line, where), where
 
 
 def read_lines(path: str) -> Iterator[tuple[str, int]]:
@@ -145,7 +145,16 @@ def _show_carriage_returns(field: str) -> str:
     return field.replace(_CARRIAGE_RETURN, "\r")
 
 
-def _json_object(line: str, where: str) -> dict[str, Any]:
+def json_object(line: str, where: object) -> dict[str, Any]:
+    """The JSON object that a line holds.
+
+    Args:
+      line: The line, with or without its end.
+      where: What names its place in a message, once it is made a string.
+
+    Raises:
+      InputError: The line holds something else.
+    """
     if line.lstrip().startswith("["):
         raise InputError(
             "expected one JSON object on every line. Received: an array at "
@@ -174,7 +183,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _require_whole_characters(value: dict[str, Any], where: str) -> None:
+def _require_whole_characters(value: dict[str, Any], where: object) -> None:
     """Refuses half an emoji, which no file of ours could hold."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")

@@ -1,26 +1,19 @@
-"""Text files -> token ids on disk, with the ends of sentences and documents.
+"""Blocks of text -> token ids on disk, with the ends of sentences, documents.
 
-A text holds one sentence a line and a blank line between documents; the end
-of a file ends its document too, where the original lets it run on into the
-next file. Files are read in blocks of whole lines, any process can encode any
-block, and the results are joined in order.
+Any process can encode any block, and the results are joined in order. A
+Section is a piece of what has been joined, small enough for the memory.
 """
 
 import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Sequence
-from io import BufferedIOBase
 from typing import Protocol
 
 import numpy as np
 
-from bert_tf import files
-from bert_tf.errors import InputError
-
-# Text that a worker gets at a time: some tenths of a second of work.
-BLOCK_BYTES = 1 << 20
+from bert_tf.data import text_files
+from bert_tf.data.text_files import TextBlock, TextFormat
 
 
 class Tokenizer(Protocol):
@@ -28,21 +21,6 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """The ids of a line's tokens."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TextBlock:
-    """Whole lines of one file.
-
-    Attributes:
-      path: Where they are from.
-      first_line: The number of the first one, from 1.
-      text: The lines, undecoded.
-    """
-
-    path: str
-    first_line: int
-    text: bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,61 +44,37 @@ class EncodedBlock:
     breaks: np.ndarray
 
 
-def text_blocks(paths: Sequence[str]) -> Iterator[TextBlock]:
-    """Reads files, block by block.
-
-    Raises:
-      InputError: A file cannot be read, or is no gzip file but named so.
-    """
-    for path in paths:
-        line = 1
-        with files.open_read(path) as file, files.gzip_faults(path):
-            for text in _whole_lines(file):
-                yield TextBlock(path, line, text)
-                line += text.count(b"\n")
-
-
-def _whole_lines(file: BufferedIOBase) -> Iterator[bytes]:
-    """Yields about BLOCK_BYTES at a time, cut at the ends of lines."""
-    pending: list[bytes] = []
-    while chunk := file.read(BLOCK_BYTES):
-        lines, newline, rest = chunk.rpartition(b"\n")
-        if newline:
-            yield b"".join([*pending, lines, newline])
-            pending = []
-        pending.append(rest)
-    if last := b"".join(pending):
-        yield last
-
-
 def token_dtype(vocab_size: int) -> np.dtype:
     """The narrowest type that holds every id."""
     return np.min_scalar_type(vocab_size - 1)
 
 
 def encode_block(
-    block: TextBlock, tokenizer: Tokenizer, dtype: np.dtype, errors: str
+    block: TextBlock,
+    tokenizer: Tokenizer,
+    dtype: np.dtype,
+    layout: TextFormat,
 ) -> EncodedBlock:
-    """Encodes a block's lines; those without a token count for nothing.
+    """Encodes a block's sentences; those without a token count for nothing.
 
     Args:
       block: The text, UTF-8.
       tokenizer: Makes ids of a line.
       dtype: The type of the ids in the result.
-      errors: As `decode`.
+      layout: How documents are written down in it.
 
     Raises:
-      InputError: The text is not UTF-8, with "strict".
+      InputError: As `text_files.sentences`.
     """
     tokens: list[int] = []
     lengths: list[int] = []
-    breaks = [0] if block.first_line == 1 else []
-    for line in _stripped_lines(decode(block, errors)):
-        if ids := tokenizer.encode(line):
+    breaks = [0] if block.offset == 0 else []
+    for sentence in text_files.sentences(block, layout):
+        if sentence == text_files.DOCUMENT_END:
+            breaks.append(len(lengths))
+        elif ids := tokenizer.encode(sentence):
             tokens.extend(ids)
             lengths.append(len(ids))
-        elif not line:
-            breaks.append(len(lengths))
     return EncodedBlock(
         block.path,
         len(block.text),
@@ -128,33 +82,6 @@ def encode_block(
         np.array(lengths, np.int64),
         np.unique(np.array(breaks, np.int64)),
     )
-
-
-def decode(block: TextBlock, errors: str) -> str:
-    """A block's text.
-
-    Args:
-      block: The text, UTF-8.
-      errors: What to do about bytes that are not: "strict", "replace" or
-        "ignore".
-
-    Raises:
-      InputError: Such bytes, with "strict".
-    """
-    try:
-        return block.text.decode("utf-8", errors)
-    except UnicodeDecodeError as error:
-        line = block.first_line + block.text.count(b"\n", 0, error.start)
-        raise InputError(
-            "Expected UTF-8 text. Received: byte "
-            f"0x{block.text[error.start]:02x} at {block.path}:{line}; convert "
-            "the file, or pass --errors=replace"
-        ) from error
-
-
-def _stripped_lines(text: str) -> Iterator[str]:
-    # Not splitlines, which would split at U+2028 and others too.
-    return map(str.strip, text.removesuffix("\n").split("\n"))
 
 
 # Names of the files of a corpus, within its folder.
@@ -201,6 +128,89 @@ class Corpus:
         offsets = self.document_offsets
         return offsets[documents], offsets[documents + 1]
 
+    def section(self, first: int, stop: int) -> "Section":
+        """Copies what is known of the sentences from `first` up to `stop`."""
+        offsets = self.document_offsets
+        document = int(np.searchsorted(offsets, first, "right")) - 1
+        after = int(np.searchsorted(offsets, stop, "left"))
+        inside = np.clip(offsets[document : after + 1], first, stop) - first
+        sentences = np.array(self.sentence_offsets[first : stop + 1])
+        skipped = first - int(offsets[document])
+        return Section(Corpus(sentences, inside), document, skipped)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """What is cut into instances by itself: documents, or parts of long ones.
+
+    A document of fewer than twice `size` sentences is one piece; a longer one
+    is cut after each `size` sentences, but for a last piece of `size` or more.
+
+    Attributes:
+      documents: int64 [p], the number of the document in the whole text.
+      places: int64 [p], sentences of the document that stand before the piece.
+      first: int64 [p], the first sentence, counted from a section's.
+      stop: int64 [p], the one after the last.
+    """
+
+    documents: np.ndarray
+    places: np.ndarray
+    first: np.ndarray
+    stop: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """Consecutive documents; it begins and ends where pieces do.
+
+    Attributes:
+      corpus: Its sentences, and its documents as far as they are inside.
+      first_document: The number of the first one in the whole text.
+      skipped: Sentences of that one that stand before the section.
+    """
+
+    corpus: Corpus
+    first_document: int
+    skipped: int
+
+    def pieces(self, size: int) -> Pieces:
+        """Divides the documents."""
+        index = np.arange(self.corpus.num_documents)
+        first, stop = self.corpus.sentence_range(index)
+        counts = num_pieces(stop - first, size)
+        index = np.repeat(index, counts)
+        number = np.arange(len(index)) - np.repeat(
+            np.cumsum(counts) - counts, counts
+        )
+        places = number * size
+        ends = piece_ends(places, (stop - first)[index], size)
+        return Pieces(
+            self.first_document + index,
+            places + np.where(index == 0, self.skipped, 0),
+            first[index] + places,
+            first[index] + ends,
+        )
+
+
+def num_pieces(lengths: np.ndarray, size: int) -> np.ndarray:
+    """The pieces of documents of so many sentences."""
+    return np.maximum(lengths // size, 1)
+
+
+def piece_ends(
+    places: np.ndarray, lengths: np.ndarray, size: int
+) -> np.ndarray:
+    """Where the pieces end that hold the sentences `places` of documents.
+
+    Args:
+      places: Integers [n], sentences counted from their document's first.
+      lengths: Integers [n], the sentences of each document.
+      size: As for `Pieces`.
+    """
+    number = places // size + 1
+    is_last = number >= num_pieces(lengths, size)
+    return np.where(is_last, lengths, number * size)
+
 
 def _mapped(folder: str, name: str) -> np.ndarray:
     path = os.path.join(folder, name)
@@ -227,6 +237,62 @@ def read_slices(
         handle = file.fileno()
         slices = map(os.pread, itertools.repeat(handle), sizes, places)
         return np.frombuffer(b"".join(slices), dtype)
+
+
+def slices(
+    items: np.ndarray, starts: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """What `read_slices` reads, from an array instead of a file."""
+    before = np.cumsum(lengths) - lengths
+    shifts = np.repeat(starts - before, lengths)
+    return items[shifts + np.arange(len(shifts))]
+
+
+def read_segments(
+    folder: str,
+    documents: np.ndarray,
+    points: np.ndarray,
+    wanted: np.ndarray,
+    size: int,
+) -> np.ndarray:
+    """Finds segments that begin somewhere in documents of a corpus.
+
+    A segment takes one sentence at least, and more until it has `wanted`
+    tokens or its piece ends.
+
+    Args:
+      folder: The folder of the corpus.
+      documents: Integers [n], their numbers.
+      points: float64 [n], where to begin, from 0 up to 1, excluded.
+      wanted: Integers [n].
+      size: As for `Pieces`.
+
+    Returns:
+      int64 [2, n]: the first token, and the one after the last.
+    """
+    integers = np.dtype(np.int64)
+    bounds = read_slices(
+        os.path.join(folder, _DOCUMENTS),
+        integers,
+        documents,
+        np.full(len(documents), 2),
+    ).reshape(-1, 2)
+    lengths = bounds[:, 1] - bounds[:, 0]
+    places = (points * lengths).astype(np.int64)
+    wanted = np.maximum(wanted, 1)
+    # No sentence is empty: more than `wanted` of them are never needed.
+    counts = np.minimum(piece_ends(places, lengths, size) - places, wanted)
+    offsets = read_slices(
+        os.path.join(folder, _SENTENCES),
+        integers,
+        bounds[:, 0] + places,
+        counts + 1,
+    )
+    begins = np.cumsum(counts + 1) - (counts + 1)
+    goals = np.repeat(offsets[begins] + wanted, counts + 1)
+    short_of_it = np.add.reduceat((offsets < goals).astype(np.int64), begins)
+    stops = begins + np.minimum(short_of_it, counts)
+    return np.stack([offsets[begins], offsets[stops]])
 
 
 class CorpusWriter:

@@ -1,16 +1,24 @@
 """Segments A and B: where they lie in a corpus, and the sequences they make.
 
 Instances are made for many documents in lock step: each step makes the next
-instance of every document that still has sentences, in a few NumPy calls.
+instance of every piece of a document that is not at its end, in a few NumPy
+calls. What is drawn for an instance is named by its document, piece, pass and
+step (see `draws`): sections can be cut in any order and anywhere.
+
+A pair is made in three moves, which may happen in three places: `draft_pairs`
+cuts A and says where B is, or which point of which other document it begins
+at; somebody who has that document finds it; `truncate` makes both fit.
 """
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from bert_tf.data.documents import Corpus
+from bert_tf.data import documents, draws
+from bert_tf.data.documents import Corpus, Pieces, Section
 
 # One instance: two slices of the corpus's tokens. Starts are int64, a corpus
 # may hold more than 2 ** 31 tokens.
@@ -23,6 +31,32 @@ SPAN = np.dtype(
         ("is_random_next", np.bool_),
     ]
 )
+
+# A pair that may be too long yet. Where B is random, `other_document` is where
+# it comes from, `point` which of its sentences it begins with, as a share of
+# all, and `wanted` how many tokens it aims at.
+DRAFT = np.dtype(
+    [
+        ("key", np.uint64),
+        ("a_start", np.int64),
+        ("a_stop", np.int64),
+        ("b_start", np.int64),
+        ("b_stop", np.int64),
+        ("is_random_next", np.bool_),
+        ("other_document", np.int64),
+        ("point", np.float64),
+        ("wanted", np.int64),
+    ]
+)
+
+# The turns of an instance's key.
+_IS_SHORT, _TARGET, _MIDDLE, _IS_RANDOM, _OTHER, _POINT, _CUT_A, _CUT_B = range(
+    8
+)
+
+
+# Takes starts [k] and lengths [k], returns the tokens in these slices.
+Reader = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,187 +82,220 @@ class InstanceRule:
 
 
 def sections(corpus: Corpus, size: int) -> Iterator[tuple[int, int]]:
-    """Divides a corpus into ranges of `size` to 2 * `size` sentences.
+    """Divides a corpus into ranges of some `size` to 3 * `size` sentences.
 
-    They begin where documents do, if there is such a place: a document with
-    fewer than `size` sentences is never divided.
+    They begin where pieces of `size` sentences do: a document with fewer than
+    2 * `size` is never divided.
     """
     marks = np.arange(0, corpus.num_sentences, size)
     starts = corpus.document_offsets
-    nearest = starts[np.searchsorted(starts, marks)]
-    bounds = np.where(nearest < marks + size, nearest, marks)
+    document = np.searchsorted(starts, marks, "right") - 1
+    first, stop = corpus.sentence_range(document)
+    number = -(-(marks - first) // size)
+    is_inside = number < documents.num_pieces(stop - first, size)
+    bounds = np.where(is_inside, first + number * size, stop)
     bounds = np.unique(np.append(bounds, corpus.num_sentences))
     return itertools.pairwise(bounds.tolist())
 
 
-def make_spans(
-    corpus: Corpus,
-    section: tuple[int, int],
+def draft_pairs(
+    section: Section,
+    size: int,
+    num_documents: int,
     num_passes: int,
     rule: InstanceRule,
-    rng: np.random.Generator,
+    seed: Sequence[int],
 ) -> np.ndarray:
-    """Cuts the documents of a section into instances, several times.
-
-    Args:
-      corpus: Two documents or more where `rule.next_sentence`.
-      section: The first sentence and the one after the last. Where they are
-        inside a document, the document is taken to begin or to end there.
-      num_passes: How often to cut, each time with other draws.
-      rule: How to cut.
-      rng: All draws come from it.
-
-    Returns:
-      SPAN [number of instances], nothing in them empty.
-    """
-    offsets = corpus.document_offsets
-    first_document = np.searchsorted(offsets, section[0], "right") - 1
-    stop_document = np.searchsorted(offsets, section[1], "left")
-    documents = np.tile(np.arange(first_document, stop_document), num_passes)
-    first, stop = corpus.sentence_range(documents)
-    first, stop = np.maximum(first, section[0]), np.minimum(stop, section[1])
-    if rule.next_sentence:
-        steps = _pair_spans(corpus, documents, first, stop, rule, rng)
-    else:
-        steps = _single_spans(corpus, first, stop, rule, rng)
-    return np.concatenate(list(steps))
-
-
-def _pair_spans(
-    corpus: Corpus,
-    documents: np.ndarray,
-    cursor: np.ndarray,
-    end: np.ndarray,
-    rule: InstanceRule,
-    rng: np.random.Generator,
-) -> Iterator[np.ndarray]:
-    """Yields steps of [CLS] A [SEP] B [SEP] instances: sentences to `end`.
+    """Cuts documents into pairs of segments, several times.
 
     As the original's create_instances_from_document: sentences are gathered
     up to the target length and cut in two at a random sentence end. B is the
     second part, or, for half of them and for lone sentences, a piece of
     another document; what would have been B is then used again. Here the
     other document is always another one, each with the same chance.
+
+    Args:
+      section: The documents.
+      size: As for `Pieces`.
+      num_documents: In the whole text: 2 or more.
+      num_passes: How often to cut, each time with other draws.
+      rule: How to cut.
+      seed: Of all draws.
+
+    Returns:
+      DRAFT [n], piece after piece, pass after pass, in the order of the text.
     """
-    while cursor.size:
-        target = _targets(len(cursor), rule, rng)
-        stop = _stop(corpus, cursor, target, end)
-        middle = cursor + rng.integers(1, np.maximum(stop - cursor, 2))
-        is_random = (stop - cursor == 1) | (rng.random(len(cursor)) < 0.5)
-        offsets = corpus.sentence_offsets
-        wanted = target - (offsets[middle] - offsets[cursor])
-        first_b, stop_b = _other_segments(corpus, documents, wanted, rng)
-        first_b = np.where(is_random, first_b, middle)
-        stop_b = np.where(is_random, stop_b, stop)
-        yield _truncated(
-            offsets[[cursor, middle]],
-            offsets[[first_b, stop_b]],
-            is_random,
-            rule.room,
-            rng,
+    start = functools.partial(_draft_step, section.corpus, num_documents, rule)
+    return _in_lock_step(start, section.pieces(size), num_passes, seed)
+
+
+def _in_lock_step(
+    step: Callable[..., tuple[np.ndarray, np.ndarray]],
+    pieces: Pieces,
+    num_passes: int,
+    seed: Sequence[int],
+) -> np.ndarray:
+    """Takes the same step in all pieces and passes until each is at its end.
+
+    Args:
+      step: Takes the keys of instances, their documents, the sentences (or
+        tokens) that they begin with and those before which pieces end, each
+        [k]; returns the instances [k] and with what the next ones begin [k].
+      pieces: What to cut; `first` and `stop` are in the units of `step`.
+      num_passes: How often.
+      seed: Of all draws.
+
+    Returns:
+      The instances [n], sorted by piece, then by pass, then by step.
+    """
+    rows = np.arange(len(pieces.first) * num_passes)
+    piece, turn = np.divmod(rows, num_passes)
+    keys = draws.keys(seed, pieces.documents[piece], pieces.places[piece], turn)
+    cursor, end = pieces.first[piece], pieces.stop[piece]
+    owners = pieces.documents[piece]
+    made, rows_made = [], []
+    for number in itertools.count():
+        instances, cursor = step(
+            draws.subkeys(keys, number), owners, cursor, end
         )
-        cursor = np.where(is_random, middle, stop)
+        made.append(instances)
+        rows_made.append(rows)
         active = cursor < end
-        documents, cursor, end = documents[active], cursor[active], end[active]
+        if not active.any():
+            break
+        rows, keys, owners, cursor, end = (
+            values[active] for values in (rows, keys, owners, cursor, end)
+        )
+    order = np.argsort(np.concatenate(rows_made), kind="stable")
+    return np.concatenate(made)[order]
 
 
-def _stop(
+def _draft_step(
+    corpus: Corpus,
+    num_documents: int,
+    rule: InstanceRule,
+    keys: np.ndarray,
+    owners: np.ndarray,
+    cursor: np.ndarray,
+    end: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Makes one pair for each piece; see `_in_lock_step`."""
+    target = _targets(keys, rule)
+    stop = find_stop(corpus, cursor, target, end)
+    count = stop - cursor
+    middle = cursor + 1 + draws.below(keys, _MIDDLE, np.maximum(count - 1, 1))
+    is_random = (count == 1) | (draws.uniform(keys, _IS_RANDOM) < 0.5)
+    other = draws.below(keys, _OTHER, num_documents - 1)
+    offsets = corpus.sentence_offsets
+    drafts = np.empty(len(keys), DRAFT)
+    drafts["key"] = keys
+    drafts["a_start"] = offsets[cursor]
+    drafts["a_stop"] = drafts["b_start"] = offsets[middle]
+    drafts["b_stop"] = offsets[stop]
+    drafts["is_random_next"] = is_random
+    drafts["other_document"] = other + (other >= owners)
+    drafts["point"] = draws.uniform(keys, _POINT)
+    drafts["wanted"] = target - (offsets[middle] - offsets[cursor])
+    return drafts, np.where(is_random, middle, stop)
+
+
+def find_stop(
     corpus: Corpus, first: np.ndarray, wanted: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
     """The sentences before which segments stop: int64 [n].
 
     A segment that starts with sentence `first` takes one sentence at least,
-    and more until it has `wanted` tokens or its document is at its `end`.
+    and more until it has `wanted` tokens or its piece is at its `end`.
     """
     goal = corpus.sentence_offsets[first] + np.maximum(wanted, 1)
     stop = np.searchsorted(corpus.sentence_offsets, goal, "left")
     return np.minimum(stop, end)
 
 
-def _other_segments(
-    corpus: Corpus,
-    documents: np.ndarray,
-    wanted: np.ndarray,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Segments of some `wanted` tokens from anywhere but `documents`.
-
-    Returns:
-      The first sentence, and the one before which the segment stops.
-    """
-    other = rng.integers(0, corpus.num_documents - 1, len(documents))
-    other += other >= documents
-    first, end = corpus.sentence_range(other)
-    first = rng.integers(first, end)
-    return first, _stop(corpus, first, wanted, end)
-
-
-def _truncated(
-    a_range: np.ndarray,
-    b_range: np.ndarray,
-    is_random: np.ndarray,
-    room: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Cuts pairs of token ranges [2, n] to `room` tokens together: SPAN [n].
+def truncate(drafts: np.ndarray, room: int) -> np.ndarray:
+    """Cuts pairs to `room` tokens together: DRAFT [n] to SPAN [n].
 
     The original (truncate_seq_pair) drops tokens one by one from the longer
     segment, B on a tie, each from its front or back with equal chance. How
     many each loses in the end has a closed form; how many of them go in front
     is binomial.
     """
-    a_length, b_length = (
-        np.diff(a_range, axis=0)[0],
-        np.diff(b_range, axis=0)[0],
-    )
+    a_length = drafts["a_stop"] - drafts["a_start"]
+    b_length = drafts["b_stop"] - drafts["b_start"]
     a_kept = np.minimum(a_length, np.maximum((room + 1) // 2, room - b_length))
     b_kept = np.minimum(b_length, np.maximum(room // 2, room - a_length))
-    spans = np.empty(len(is_random), SPAN)
-    spans["a_start"] = a_range[0] + rng.binomial(a_length - a_kept, 0.5)
-    spans["b_start"] = b_range[0] + rng.binomial(b_length - b_kept, 0.5)
+    keys = drafts["key"]
+    spans = np.empty(len(drafts), SPAN)
+    spans["a_start"] = drafts["a_start"] + draws.heads(
+        keys, _CUT_A, a_length - a_kept
+    )
+    spans["b_start"] = drafts["b_start"] + draws.heads(
+        keys, _CUT_B, b_length - b_kept
+    )
     spans["a_length"] = a_kept
     spans["b_length"] = b_kept
-    spans["is_random_next"] = is_random
+    spans["is_random_next"] = drafts["is_random_next"]
     return spans
 
 
-def _single_spans(
-    corpus: Corpus,
-    first: np.ndarray,
-    stop: np.ndarray,
+def single_spans(
+    section: Section,
+    size: int,
+    num_passes: int,
     rule: InstanceRule,
-    rng: np.random.Generator,
-) -> Iterator[np.ndarray]:
-    """Yields steps of [CLS] A [SEP] instances that tile runs of sentences.
+    seed: Sequence[int],
+) -> np.ndarray:
+    """Cuts documents into [CLS] A [SEP] instances that tile them.
 
     A ends with the last sentence that fits; a sentence with more tokens than
     the target is cut there and goes on in the next instance. So every token
-    is in exactly one instance.
+    is in exactly one instance of each pass.
+
+    Args:
+      section: The documents.
+      size: As for `Pieces`.
+      num_passes: How often to cut, each time with other draws.
+      rule: How to cut.
+      seed: Of all draws.
+
+    Returns:
+      SPAN [n], in the order of `draft_pairs`.
     """
-    cursor, end = corpus.sentence_offsets[[first, stop]]
-    while cursor.size:
-        limit = np.minimum(cursor + _targets(len(cursor), rule, rng), end)
-        after = np.searchsorted(corpus.sentence_offsets, limit, "right")
-        whole = corpus.sentence_offsets[after - 1]
-        a_end = np.where(whole > cursor, whole, limit)
-        spans = np.zeros(len(cursor), SPAN)
-        spans["a_start"] = cursor
-        spans["a_length"] = a_end - cursor
-        yield spans
-        active = a_end < end
-        cursor, end = a_end[active], end[active]
+    offsets = section.corpus.sentence_offsets
+    pieces = section.pieces(size)
+    in_tokens = dataclasses.replace(
+        pieces, first=offsets[pieces.first], stop=offsets[pieces.stop]
+    )
+    step = functools.partial(_single_step, offsets, rule)
+    return _in_lock_step(step, in_tokens, num_passes, seed)
 
 
-def _targets(
-    count: int, rule: InstanceRule, rng: np.random.Generator
-) -> np.ndarray:
-    """The lengths that `count` sequences aim at, each drawn by itself.
+def _single_step(
+    offsets: np.ndarray,
+    rule: InstanceRule,
+    keys: np.ndarray,
+    owners: np.ndarray,
+    cursor: np.ndarray,
+    end: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Makes one segment for each piece; see `_in_lock_step`."""
+    limit = np.minimum(cursor + _targets(keys, rule), end)
+    whole = offsets[np.searchsorted(offsets, limit, "right") - 1]
+    stop = np.where(whole > cursor, whole, limit)
+    spans = np.zeros(len(cursor), SPAN)
+    spans["a_start"] = cursor
+    spans["a_length"] = stop - cursor
+    return spans, stop
+
+
+def _targets(keys: np.ndarray, rule: InstanceRule) -> np.ndarray:
+    """The lengths that sequences aim at, each drawn by itself: int64 [n].
 
     The original draws once for a document's whole pass: a book of which that
     falls on 3 becomes thousands of sequences of 3 tokens.
     """
-    short = rng.integers(2, rule.room + 1, count)
-    is_short = rng.random(count) < rule.short_seq_prob
+    short = 2 + draws.below(keys, _TARGET, rule.room - 1)
+    is_short = draws.uniform(keys, _IS_SHORT) < rule.short_seq_prob
     return np.where(is_short, short, rule.room)
 
 
@@ -248,7 +315,7 @@ class Sequences:
 
 
 def gather(
-    read: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    read: Reader,
     spans: np.ndarray,
     max_seq_length: int,
     cls_id: int,

@@ -1,12 +1,18 @@
 """Which tokens a masked language model has to guess, and what it sees there.
 
-Whole batches at a time: arrays are [n, L], n sequences of L positions.
+Whole batches at a time: arrays are [n, L], n sequences of L positions. What
+happens to a sequence follows from its own key and not from its neighbours.
 """
 
 import dataclasses
 import functools
 
 import numpy as np
+
+from bert_tf.data import draws
+
+# The parts of a sequence's key. Each has a turn for every position or word.
+_ORDER, _FATE, _REPLACEMENT = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +81,7 @@ def mask(
     input_mask: np.ndarray,
     rule: MaskingRule,
     vocabulary: MaskingVocabulary,
-    rng: np.random.Generator,
+    keys: np.ndarray,
 ) -> Masked:
     """Chooses words, hides them, and writes down what they were.
 
@@ -92,23 +98,29 @@ def mask(
       input_mask: bool [n, L], False at padding.
       rule: How much and how.
       vocabulary: What the ids mean.
-      rng: All draws come from it.
+      keys: uint64 [n], of `draws`: equal keys and equal sequences are masked
+        alike.
     """
     candidates = input_mask & ~np.isin(input_ids, vocabulary.special_ids)
     words = _word_numbers(input_ids, candidates, rule, vocabulary)
     quota = _quota(np.count_nonzero(input_mask, axis=1), rule)
-    chosen = _choose_words(words, candidates, quota, rng)
+    chosen = _choose_words(words, candidates, quota, keys)
     rows, columns = np.nonzero(
         np.take_along_axis(chosen, words, axis=1) & candidates
     )
-    fate = rng.random(words.shape)[rows, words[rows, columns]]
+    fates = draws.subkeys(keys, _FATE)[rows]
+    fate = draws.uniform(fates, words[rows, columns])
     is_mask = fate < rule.mask_share
     is_random = ~is_mask & (fate < rule.mask_share + rule.random_share)
     num_mask, num_random = int(is_mask.sum()), int(is_random.sum())
 
     truth = input_ids[rows, columns]
     seen = np.where(is_mask, vocabulary.mask_id, truth)
-    seen[is_random] = rng.choice(vocabulary.replaceable_ids, num_random)
+    replacements = draws.subkeys(keys, _REPLACEMENT)[rows[is_random]]
+    options = vocabulary.replaceable_ids
+    seen[is_random] = options[
+        draws.below(replacements, columns[is_random], len(options))
+    ]
     masked_ids = input_ids.copy()
     masked_ids[rows, columns] = seen
     pack = functools.partial(
@@ -158,7 +170,7 @@ def _choose_words(
     words: np.ndarray,
     candidates: np.ndarray,
     quota: np.ndarray,
-    rng: np.random.Generator,
+    keys: np.ndarray,
 ) -> np.ndarray:
     """Takes words in random order while they fit: bool [n, L], by number.
 
@@ -169,7 +181,9 @@ def _choose_words(
     flat = (words + every[:, np.newaxis] * length)[candidates]
     sizes = np.bincount(flat, minlength=words.size).reshape(words.shape)
     exists = sizes > 0
-    order = np.argsort(np.where(exists, rng.random(words.shape), 2.0), axis=1)
+    turns = draws.subkeys(keys, _ORDER)[:, np.newaxis]
+    priority = draws.uniform(turns, np.arange(length))
+    order = np.argsort(np.where(exists, priority, 2.0), axis=1)
     chosen = np.zeros(words.shape, bool)
     left = quota.copy()
     for word in order.T[: exists.sum(axis=1).max(initial=0)]:

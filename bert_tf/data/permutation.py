@@ -4,13 +4,16 @@ The ranks are enciphered by a Feistel network over pairs of digits in base
 ceil(sqrt(size)); the few values that fall beyond `size` are enciphered again
 until they are inside ("cycle walking"; Black and Rogaway, "Ciphers with
 arbitrary finite domains", 2002). Both steps can be undone, so no two ranks
-meet, and any worker can find any place of the shuffle by itself.
+meet, any worker can find any place of the shuffle by itself, and whoever holds
+what lies at a place can tell its rank.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+
+from bert_tf.data import draws
 
 # Four suffice in theory (Luby and Rackoff, 1988) with perfect round functions.
 ROUNDS = 8
@@ -29,12 +32,35 @@ def permute(
     Returns:
       int64 [n]: place i holds where the thing of rank i is found.
     """
+    return _walk(_encipher, ranks, size, seed)
+
+
+def unpermute(
+    places: np.ndarray, size: int, seed: int | Sequence[int]
+) -> np.ndarray:
+    """Returns the ranks that `permute` gives these places: int64 [n].
+
+    Args:
+      places: Integers [n] in [0, size).
+      size: As for `permute`.
+      seed: As for `permute`.
+    """
+    return _walk(_decipher, places, size, seed)
+
+
+def _walk(
+    cipher: Callable[[np.ndarray, np.uint64, np.ndarray], np.ndarray],
+    values: np.ndarray,
+    size: int,
+    seed: int | Sequence[int],
+) -> np.ndarray:
+    """Enciphers values, or deciphers them, until they are inside again."""
     base = np.uint64(math.isqrt(size - 1) + 1)
     keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
-    places = _encipher(ranks.astype(np.uint64), base, keys)
-    while (outside := places >= size).any():
-        places[outside] = _encipher(places[outside], base, keys)
-    return places.astype(np.int64)
+    values = cipher(values.astype(np.uint64), base, keys)
+    while (outside := values >= size).any():
+        values[outside] = cipher(values[outside], base, keys)
+    return values.astype(np.int64)
 
 
 def _encipher(
@@ -43,16 +69,18 @@ def _encipher(
     """A bijection of range(base * base): uint64 [n] to uint64 [n]."""
     left, right = np.divmod(values, base)
     for key in keys:
-        left, right = right, (left + _scramble(right + key) % base) % base
+        shift = draws.scramble(right + key) % base
+        left, right = right, (left + shift) % base
     return left * base + right
 
 
-def _scramble(values: np.ndarray) -> np.ndarray:
-    """Spreads each bit over all: the finaliser of SplitMix64 (Steele, 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(
-        0xBF58476D1CE4E5B9
-    )
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(
-        0x94D049BB133111EB
-    )
-    return values ^ (values >> np.uint64(31))
+def _decipher(
+    values: np.ndarray, base: np.uint64, keys: np.ndarray
+) -> np.ndarray:
+    """Undoes `_encipher`."""
+    left, right = np.divmod(values, base)
+    for key in keys[::-1]:
+        shift = draws.scramble(left + key) % base
+        # Never below 0, which these numbers do not know.
+        left, right = (right + (base - shift)) % base, left
+    return left * base + right

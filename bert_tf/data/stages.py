@@ -1,8 +1,9 @@
 """The three pieces of work of data creation, each a pure function.
 
 What a piece yields depends on the configuration, the files of earlier stages
-and the piece's own number: not on who does it, when, or after what. `creation`
-deals the pieces out; any other executor that keeps their order would do.
+and the piece's own place: not on who does it, when, or after what. `creation`
+deals the pieces out to the processes of one machine; `beam_creation` has the
+same done by a cluster, where there are no such files.
 """
 
 import collections
@@ -14,13 +15,16 @@ import numpy as np
 
 from bert_tf.data import (
     documents,
+    draws,
     instances,
     masking,
     permutation,
     records,
 )
 from bert_tf.data.creation_config import CreationConfig
-from bert_tf.data.documents import Corpus, EncodedBlock, TextBlock
+from bert_tf.data.dealing import PartPlan
+from bert_tf.data.documents import Corpus, EncodedBlock, Section
+from bert_tf.data.text_files import TextBlock
 from bert_tf.text import wordpiece
 
 # Names of what lies in the scratch folder.
@@ -28,7 +32,7 @@ SPANS = "spans"
 
 NUM_SAMPLES = 5
 
-# What a stream of random numbers is for, beside the seed of the job.
+# What random numbers are for, beside the seed of the job.
 _SHUFFLING, _CUTTING, _MASKING = range(3)
 
 
@@ -87,68 +91,88 @@ def _keep_freed_memory() -> None:
     np.empty(16 << 20, np.uint8)
 
 
-def _generator(
-    config: CreationConfig, purpose: int, piece: int
-) -> np.random.Generator:
-    """The random numbers of one piece of work."""
-    return np.random.default_rng((config.random_seed, purpose, piece))
-
-
 def encode(
     config: CreationConfig, folder: str, block: TextBlock
 ) -> EncodedBlock:
     """Stage 1: tokenizes a block of text; needs nothing of the folder.
 
     Raises:
-      InputError: It is not UTF-8, with `config.errors` "strict".
+      InputError: It is not UTF-8, with `config.errors` "strict", or not what
+        `config.input_format` says.
     """
     return documents.encode_block(
         block,
         tools(config).tokenizer,
         tools(config).token_dtype,
-        config.errors,
-    )
-
-
-def cut(
-    config: CreationConfig, folder: str, section: tuple[int, int]
-) -> np.ndarray:
-    """Stage 2: cuts sentences into instances, `dupe_factor` times.
-
-    Args:
-      config: The settings.
-      folder: The scratch folder.
-      section: The first sentence, and the one after the last.
-
-    Returns:
-      instances.SPAN [number of instances].
-    """
-    return instances.make_spans(
-        Corpus.open(folder),
-        section,
-        config.dupe_factor,
-        config.instance_rule,
-        _generator(config, _CUTTING, section[0]),
+        config.text_format,
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class PartPlan:
-    """A piece of stage 3: some of the instances of one output file.
+class CutPlan:
+    """A piece of stage 2: some of the sentences.
 
     Attributes:
-      shard: The number of the output file.
-      first: Rank of the first instance in the shuffle of all.
-      stop: Rank after the last.
-      total: The number of all instances.
-      is_compressed: The file is a gzip file.
+      first: The first sentence.
+      stop: The one after the last.
+      piece_size: As `size` of `documents.Pieces`.
     """
 
-    shard: int
     first: int
     stop: int
-    total: int
-    is_compressed: bool
+    piece_size: int
+
+
+def cut(config: CreationConfig, folder: str, plan: CutPlan) -> np.ndarray:
+    """Stage 2: cuts sentences into instances, `dupe_factor` times.
+
+    Returns:
+      instances.SPAN [number of instances].
+    """
+    corpus = Corpus.open(folder)
+    section = corpus.section(plan.first, plan.stop)
+    if not config.next_sentence:
+        return single_spans(config, section, plan.piece_size)
+    drafts = draft_pairs(config, section, plan.piece_size, corpus.num_documents)
+    is_random = drafts["is_random_next"]
+    asking = drafts[is_random]
+    drafts["b_start"][is_random], drafts["b_stop"][is_random] = (
+        documents.read_segments(
+            folder,
+            asking["other_document"],
+            asking["point"],
+            asking["wanted"],
+            plan.piece_size,
+        )
+    )
+    return instances.truncate(drafts, config.instance_rule.room)
+
+
+def draft_pairs(
+    config: CreationConfig, section: Section, piece_size: int, documents: int
+) -> np.ndarray:
+    """A section's pairs; see `instances.draft_pairs`."""
+    return instances.draft_pairs(
+        section,
+        piece_size,
+        documents,
+        config.dupe_factor,
+        config.instance_rule,
+        (config.random_seed, _CUTTING),
+    )
+
+
+def single_spans(
+    config: CreationConfig, section: Section, piece_size: int
+) -> np.ndarray:
+    """A section's single segments; see `instances.single_spans`."""
+    return instances.single_spans(
+        section,
+        piece_size,
+        config.dupe_factor,
+        config.instance_rule,
+        (config.random_seed, _CUTTING),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,38 +198,61 @@ class Part:
 def make_part(config: CreationConfig, folder: str, plan: PartPlan) -> Part:
     """Stage 3: fetches, masks and serializes instances."""
     ranks = np.arange(plan.first, plan.stop)
-    seed = config.random_seed, _SHUFFLING
-    places = permutation.permute(ranks, plan.total, seed)
+    places = permutation.permute(ranks, plan.total, shuffling_seed(config))
     spans = documents.read_slices(
         os.path.join(folder, SPANS),
         instances.SPAN,
         places,
         np.ones_like(places),
     )
-    rng = _generator(config, _MASKING, plan.first)
-    batch, counts = _batch(config, folder, spans, rng)
+    read = functools.partial(
+        documents.read_slices,
+        os.path.join(folder, documents.TOKENS),
+        tools(config).token_dtype,
+    )
+    return part_of(config, plan, places, spans, read)
+
+
+def shuffling_seed(config: CreationConfig) -> tuple[int, int]:
+    """Chooses the shuffle of all instances; see `permutation`."""
+    return config.random_seed, _SHUFFLING
+
+
+def part_of(
+    config: CreationConfig,
+    plan: PartPlan,
+    places: np.ndarray,
+    spans: np.ndarray,
+    read: instances.Reader,
+) -> Part:
+    """Masks and serializes instances.
+
+    Args:
+      config: The settings.
+      plan: Which instances they are.
+      places: Integers [n], the number of each before the shuffle.
+      spans: instances.SPAN [n], in the order of the plan's ranks.
+      read: Fetches their tokens; see `instances.gather`.
+    """
+    batch, counts = _batch(config, places, spans, read)
     data = records.frame(records.encode_batch(config.schema, batch))
     if plan.is_compressed:
         data = records.compress(data)
     num_samples = NUM_SAMPLES if plan.first == 0 else 0
     samples = {name: values[:num_samples] for name, values in batch.items()}
-    return Part(plan.shard, len(ranks), data, counts, samples)
+    return Part(plan.shard, len(places), data, counts, samples)
 
 
 def _batch(
     config: CreationConfig,
-    folder: str,
+    places: np.ndarray,
     spans: np.ndarray,
-    rng: np.random.Generator,
+    read: instances.Reader,
 ) -> tuple[dict[str, np.ndarray], collections.Counter[str]]:
     """The features of instances, each [n, ...], and what is in them."""
     vocabulary = tools(config)
     sequences = instances.gather(
-        functools.partial(
-            documents.read_slices,
-            os.path.join(folder, documents.TOKENS),
-            vocabulary.token_dtype,
-        ),
+        read,
         spans,
         config.max_seq_length,
         vocabulary.cls_id,
@@ -216,7 +263,7 @@ def _batch(
         sequences.input_mask,
         config.masking_rule,
         vocabulary.masking,
-        rng,
+        draws.keys((config.random_seed, _MASKING), places),
     )
     batch = {
         "input_ids": masked.input_ids,

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import files
-from bert_tf.data import creation, documents, records
-from bert_tf.data.creation_config import CreationConfig
+from bert_tf.data import creation, records, text_files
+from bert_tf.data.creation_config import CreationConfig, PieceSizes
 from bert_tf.errors import InputError
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]
@@ -42,12 +42,8 @@ def write_text(path, num_documents=60, seed=0):
     return path
 
 
-@pytest.fixture
-def small_pieces(monkeypatch):
-    """Makes many pieces of work of a small text."""
-    monkeypatch.setattr(documents, "BLOCK_BYTES", 1500)
-    monkeypatch.setattr(creation, "SENTENCES_PER_PIECE", 29)
-    monkeypatch.setattr(creation, "INSTANCES_PER_PIECE", 23)
+# They make many pieces of work of a small text.
+SMALL = PieceSizes(sentences=11, instances=23)
 
 
 def make_config(text, output, vocab_file, **settings):
@@ -77,8 +73,10 @@ def files_in(folder):
     }
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_any_number_of_workers_writes_the_same(tmp_path, vocab_file):
+def test_any_number_of_workers_writes_the_same(
+    tmp_path, vocab_file, monkeypatch
+):
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 1500)
     write_text(tmp_path / "a.txt")
     write_text(tmp_path / "b.txt.gz", seed=1)
     text = f"{tmp_path}/a.txt,{tmp_path}/*.gz"
@@ -87,7 +85,7 @@ def test_any_number_of_workers_writes_the_same(tmp_path, vocab_file):
         folder = tmp_path / f"{num_workers}_workers"
         output = f"{folder}/x.tfrecord,{folder}/y.tfrecord.gz"
         config = make_config(text, output, vocab_file)
-        creation.create(config, num_workers)
+        creation.create(config, num_workers, SMALL)
         written.append(files_in(folder))
         # The manifest names the folder, which is another one each time.
         manifest = pathlib.Path("manifest.x.tfrecord.json")
@@ -95,6 +93,26 @@ def test_any_number_of_workers_writes_the_same(tmp_path, vocab_file):
         written[-1][manifest] = as_text.replace(str(folder), "")
     assert len(written[0]) == 3
     assert written[0] == written[1] == written[2]
+
+
+def test_json_lines_make_the_records_of_their_text(tmp_path, vocab_file):
+    text = write_text(tmp_path / "text.txt")
+    lines = [
+        json.dumps({"title": "x", "body": document})
+        for document in text.read_text().split("\n\n")
+    ]
+    (tmp_path / "lines.jsonl").write_text("\n".join(lines))
+    config = make_config(text, tmp_path / "a", vocab_file)
+    creation.create(config, 1, SMALL)
+    config = make_config(
+        tmp_path / "lines.jsonl",
+        tmp_path / "b",
+        vocab_file,
+        input_format="jsonl",
+        jsonl_field="body",
+    )
+    creation.create(config, 1, SMALL)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_the_casing_of_records_is_in_their_manifest(tmp_path):
@@ -110,13 +128,12 @@ def test_the_casing_of_records_is_in_their_manifest(tmp_path):
     assert creation.casing_of(paths) == {}
 
 
-@pytest.mark.usefixtures("small_pieces")
 def test_records_are_what_the_manifest_says(tmp_path, vocab_file):
     text = write_text(tmp_path / "text.txt")
     paths = [tmp_path / "out" / f"{i}.tfrecord" for i in range(3)]
     output = ", ".join(map(str, paths))
     config = make_config(text, output, vocab_file)
-    manifest = creation.create(config, 1)
+    manifest = creation.create(config, 1, SMALL)
     on_disk = paths[0].with_name("manifest.0.tfrecord.json").read_text()
     assert json.loads(on_disk) == manifest
     sizes = [entry["records"] for entry in manifest["outputs"]]
@@ -261,6 +278,9 @@ def test_the_original_writes_the_same_features(shared_data):
     assert records.check_first_record(str(theirs), config.schema)
 
 
+JSONL = {"input_format": "jsonl"}
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
@@ -269,6 +289,13 @@ def test_the_original_writes_the_same_features(shared_data):
         ("wa\nwb\n", {}, "Received: 1 document.*--nonext_sentence"),
         ("wa\n\nwb\n\nwc\n", {}, "3 documents of 1 sentence.*--nonext"),
         ("wa\nwb\n\nwc\xff\n", {}, r"0xff at .*text\.txt:4"),
+        ('{"text": "wa\\nwb"}', JSONL, r"1 document; pass --nonext_sentence"),
+        (
+            '{"text": "wa"}\n{"text": "wb"}',
+            JSONL,
+            r"end each sentence in 'text' with \\n, or",
+        ),
+        ('{"text": "wa"}\n{"txt": 1}', JSONL, r"'txt' at .*text\.txt:2"),
     ],
 )
 def test_texts_of_which_nothing_can_be_made(

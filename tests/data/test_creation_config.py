@@ -3,6 +3,7 @@ import re
 import pytest
 
 from bert_tf.data.creation_config import CreationConfig
+from bert_tf.data.text_files import TextFormat
 from bert_tf.errors import InputError
 
 
@@ -22,6 +23,7 @@ def make_config(**settings):
         ({"masked_lm_prob": 1.01}, "at most 1.*--masked_lm_prob=1.01"),
         ({"short_seq_prob": -0.1}, "--short_seq_prob=-0.1"),
         ({"errors": "drop"}, "strict, replace, ignore.*--errors=drop"),
+        ({"input_format": "json"}, "text, jsonl.*--input_format=json"),
         ({"mask_share": 0.9}, "make 1 together.*--mask_share=0.9"),
         ({"mask_share": 1.2, "keep_share": -0.3}, "--keep_share=-0.3"),
     ],
@@ -70,6 +72,12 @@ def test_rules_hold_the_settings():
     assert shapes["input_ids"] == (31,)
     assert shapes["masked_lm_ids"] == (7,)
     assert "vocab_file" not in config.settings()
+
+
+def test_the_format_of_the_text():
+    assert make_config(errors="ignore").text_format == TextFormat("ignore")
+    config = make_config(input_format="jsonl", jsonl_field="body")
+    assert config.text_format == TextFormat("strict", "body")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_tf.data import instances
+from bert_tf.data import draws, instances
 from bert_tf.data.documents import Corpus
 from bert_tf.data.instances import InstanceRule
 
@@ -20,11 +20,28 @@ def make_corpus(sentences_per_document, max_sentence_length, seed=1):
     )
 
 
-def make_spans(corpus, passes=3, seed=0, **rule):
+def make_spans(corpus, passes=3, seed=0, section=None, size=1000, **rule):
+    """Instances of a section as spans; of the whole corpus unless told."""
     rule = InstanceRule(**{"max_seq_length": ROOM + 3, **rule})
-    section = 0, corpus.num_sentences
-    rng = np.random.default_rng(seed)
-    return instances.make_spans(corpus, section, passes, rule, rng)
+    section = corpus.section(*(section or (0, corpus.num_sentences)))
+    if not rule.next_sentence:
+        return instances.single_spans(section, size, passes, rule, [seed])
+    drafts = instances.draft_pairs(
+        section, size, corpus.num_documents, passes, rule, [seed]
+    )
+    find_others(corpus, drafts)
+    return instances.truncate(drafts, rule.room)
+
+
+def find_others(corpus, drafts):
+    """Completes those pairs of which B is from elsewhere."""
+    asking = drafts[drafts["is_random_next"]]
+    first, end = corpus.sentence_range(asking["other_document"])
+    first = first + (asking["point"] * (end - first)).astype(int)
+    stop = instances.find_stop(corpus, first, asking["wanted"], end)
+    for name, sentences in ("b_start", first), ("b_stop", stop):
+        found = corpus.sentence_offsets[sentences]
+        drafts[name][drafts["is_random_next"]] = found
 
 
 def document_of(corpus, token):
@@ -114,7 +131,7 @@ def test_random_segments_come_from_everywhere_else_alike():
     assert (np.abs(shares - 1 / corpus.num_documents) < 0.01).all()
 
 
-@pytest.mark.parametrize("size", [1, 7, 40, 10_000])
+@pytest.mark.parametrize("size", [1, 7, 13, 10_000])
 def test_sections_divide_long_documents_only(size):
     corpus = make_corpus(11, 3)
     ranges = list(instances.sections(corpus, size))
@@ -122,26 +139,71 @@ def test_sections_divide_long_documents_only(size):
     assert bounds[0] == 0
     assert [stop for _, stop in ranges] == bounds[1:]
     assert np.diff(bounds).min() > 0
-    assert np.diff(bounds).max() <= 2 * size
+    assert np.diff(bounds).max() <= 3 * size
     documents = np.searchsorted(corpus.document_offsets, bounds[:-1], "right")
     first, stop = corpus.sentence_range(documents - 1)
     inside = first < bounds[:-1]
-    assert (stop - first >= size)[inside].all()
-    assert inside.any() == (size < 20)
+    assert (stop - first >= 2 * size)[inside].all()
+    assert ((bounds[:-1] - first) % size == 0)[inside].all()
+    assert inside.any() == (size < 13)
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])
-def test_sections_make_what_the_corpus_has(next_sentence):
+@pytest.mark.parametrize("size", [3, 7, 10_000])
+def test_sections_make_together_what_the_corpus_makes(next_sentence, size):
     corpus = make_corpus(11, 1)
-    rule = InstanceRule(ROOM + 3, 0.2, next_sentence)
+    settings = {
+        "passes": 5,
+        "size": size,
+        "short_seq_prob": 0.2,
+        "next_sentence": next_sentence,
+    }
+    whole = make_spans(corpus, **settings)
+    sections = list(instances.sections(corpus, size))
+    assert (len(sections) > 1) == (size < 100)
+    pieces = [
+        make_spans(corpus, section=section, **settings)
+        for section in reversed(sections)
+    ]
+    np.testing.assert_array_equal(np.concatenate(pieces[::-1]), whole)
     times = np.zeros(corpus.sentence_offsets[-1], int)
-    for first, stop in instances.sections(corpus, 7):
-        rng = np.random.default_rng(first)
-        spans = instances.make_spans(corpus, (first, stop), 5, rule, rng)
-        assert (spans["a_start"] >= first).all()
-        assert (spans["a_start"] + spans["a_length"] <= stop).all()
-        count_tokens(spans, times)
+    count_tokens(whole, times)
     assert (times == 5).all()
+
+
+def test_instances_are_in_the_order_of_the_text_and_passes():
+    corpus = make_corpus(11, 1)
+    spans = make_spans(corpus, passes=2, short_seq_prob=0.0)
+    owners = document_of(corpus, spans["a_start"])
+    assert (np.diff(owners) >= 0).all()
+    for document in range(corpus.num_documents):
+        starts = spans["a_start"][owners == document]
+        assert (np.diff(starts) < 0).sum() <= 1
+
+
+def test_a_long_document_is_cut_as_if_it_were_several():
+    offsets = np.arange(101)
+    corpus = Corpus(offsets, np.array([0, 100]))
+    spans = make_spans(corpus, size=30, next_sentence=False, short_seq_prob=0)
+    ends = spans["a_start"] + spans["a_length"]
+    assert (spans["a_start"] // 30 == (ends - 1) // 30)[ends <= 90].all()
+    # The last piece has 30 sentences and the 10 that are left.
+    assert {0, 30, 60} <= set(spans["a_start"].tolist())
+    assert 90 not in spans["a_start"]
+
+
+def test_passes_documents_and_seeds_are_cut_differently():
+    lengths = np.tile([3, 1, 4, 1, 5, 9, 2, 6], 50)
+    corpus = Corpus(
+        np.concatenate([[0], np.cumsum(lengths)]), np.array([0, 200, 400])
+    )
+    found = []
+    for seed in 0, 1:
+        spans = make_spans(corpus, passes=2, seed=seed, short_seq_prob=0.5)
+        starts = spans["a_start"] % corpus.sentence_offsets[200]
+        found += np.split(starts, np.flatnonzero(np.diff(starts) < -100) + 1)
+    assert len(found) == 8
+    assert len({starts.tobytes() for starts in found}) == 8
 
 
 def truncate_one_by_one(a_length, b_length, room, rng):
@@ -154,18 +216,18 @@ def truncate_one_by_one(a_length, b_length, room, rng):
     return lengths, front
 
 
+def make_drafts(a_length, b_length):
+    """Pairs of segments of these lengths [n] that both start at token 0."""
+    drafts = np.zeros(len(a_length), instances.DRAFT)
+    drafts["key"] = draws.keys([0], np.arange(len(a_length)))
+    drafts["a_stop"], drafts["b_stop"] = a_length, b_length
+    return drafts
+
+
 @pytest.mark.parametrize("room", [2, 3, 12, 13])
 def test_truncation_equals_dropping_one_by_one(room):
     lengths = [(a, b) for a in range(1, 31) for b in range(1, 31)]
-    a, b = np.array(lengths).T
-    zeros = np.zeros_like(a)
-    spans = instances._truncated(
-        np.array([zeros, a]),
-        np.array([zeros, b]),
-        zeros.astype(bool),
-        room,
-        np.random.default_rng(0),
-    )
+    spans = instances.truncate(make_drafts(*np.array(lengths).T), room)
     rng = random.Random(0)
     for pair, span in zip(lengths, spans, strict=True):
         kept, _ = truncate_one_by_one(*pair, room, rng)
@@ -175,10 +237,8 @@ def test_truncation_equals_dropping_one_by_one(room):
 
 
 def test_tokens_are_dropped_in_front_as_often_as_behind():
-    ranges = np.tile(np.array([[0], [30]]), 20_000)
-    spans = instances._truncated(
-        ranges, ranges, np.zeros(20_000, bool), 40, np.random.default_rng(0)
-    )
+    lengths = np.full(20_000, 30)
+    spans = instances.truncate(make_drafts(lengths, lengths), 40)
     rng = random.Random(0)
     fronts = [truncate_one_by_one(30, 30, 40, rng)[1] for _ in range(20_000)]
     for column, name in enumerate(["a_start", "b_start"]):

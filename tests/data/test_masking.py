@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_tf.data import masking
+from bert_tf.data import draws, masking
 from bert_tf.data.masking import MaskingRule, MaskingVocabulary
 
 # 0 [PAD], 1 [CLS], 2 [SEP], 3 [MASK], 4 [UNK], 5-59 words, 60-99 "##" pieces.
@@ -34,7 +34,7 @@ def run(ids, input_mask, seed=0, max_predictions_per_seq=20, **rule):
         input_mask,
         MaskingRule(max_predictions_per_seq, **rule),
         VOCABULARY,
-        np.random.default_rng(seed),
+        draws.keys([seed], np.arange(len(ids))),
     )
 
 
@@ -201,7 +201,7 @@ def test_chinese_is_masked_by_character():
     np.testing.assert_array_equal(one_by_one.positions, whole.positions)
 
 
-def test_the_same_generator_gives_the_same_masks():
+def test_the_same_seed_gives_the_same_masks():
     ids, input_mask = make_sequences(31, 37)
     before = ids.copy()
     first, again = run(ids, input_mask), run(ids, input_mask)
@@ -209,3 +209,19 @@ def test_the_same_generator_gives_the_same_masks():
     np.testing.assert_array_equal(first.input_ids, again.input_ids)
     assert (first.positions != other.positions).any()
     np.testing.assert_array_equal(ids, before)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_a_sequence_is_masked_alike_in_any_company(whole_words):
+    ids, input_mask = make_sequences(211, 37)
+    rule = MaskingRule(20, 0.15, whole_words)
+    keys = draws.keys([3], np.arange(211))
+    every = masking.mask(ids, input_mask, rule, VOCABULARY, keys)
+    some = np.random.default_rng(0).permutation(211)[:50]
+    part = masking.mask(
+        ids[some], input_mask[some], rule, VOCABULARY, keys[some]
+    )
+    for name in "input_ids", "positions", "ids", "weights":
+        np.testing.assert_array_equal(
+            getattr(part, name), getattr(every, name)[some]
+        )

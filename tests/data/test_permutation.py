@@ -3,7 +3,7 @@ import collections
 import numpy as np
 import pytest
 
-from bert_tf.data.permutation import permute
+from bert_tf.data.permutation import permute, unpermute
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,16 @@ def test_size_may_be_far_beyond_the_memory():
     assert len(set(places.tolist())) == 3
     assert (places >= 0).all()
     assert (places < size).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 97, 1021, 10**13 + 37])
+def test_the_rank_of_a_place_is_found(size):
+    ranks = np.unique(np.linspace(0, size - 1, 211).astype(np.int64))
+    places = permute(ranks, size, seed=(5, 1))
+    np.testing.assert_array_equal(unpermute(places, size, (5, 1)), ranks)
+    np.testing.assert_array_equal(
+        permute(unpermute(ranks, size, 3), size, 3), ranks
+    )
 
 
 def test_neighbours_are_torn_apart():

@@ -1,10 +1,13 @@
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 
 from bert_tf.data import documents, instances, records, stages
 from bert_tf.data.creation_config import CreationConfig
+from bert_tf.data.dealing import PartPlan
+from bert_tf.data.text_files import TextBlock
 from bert_tf.errors import InputError
 
 TEXT = "wa wb1\nwb\nwc wa wa\n\nwb wb\nwa1\n" * 40
@@ -22,16 +25,20 @@ def config(tmp_path):
 @pytest.fixture
 def folder(tmp_path, config):
     """A scratch folder as the first two stages leave it."""
-    block = documents.TextBlock("text", 1, TEXT.encode())
+    block = TextBlock("text", 0, TEXT.encode())
     with documents.CorpusWriter(str(tmp_path)) as writer:
         writer.append(stages.encode(config, str(tmp_path), block))
-    spans = stages.cut(config, str(tmp_path), (0, writer.num_sentences))
+    spans = cut(config, str(tmp_path), 0, writer.num_sentences)
     spans.tofile(tmp_path / stages.SPANS)
     return str(tmp_path)
 
 
+def cut(config, folder, first, stop):
+    return stages.cut(config, folder, stages.CutPlan(first, stop, 1000))
+
+
 def plan(first, stop, total=101, is_compressed=False):
-    return stages.PartPlan(0, first, stop, total, is_compressed)
+    return PartPlan(0, first, stop, total, is_compressed)
 
 
 def test_tools_know_the_vocabulary(config):
@@ -52,26 +59,49 @@ def test_tools_ask_for_the_special_tokens(config, tmp_path):
         stages.tools(config)
 
 
-def test_pieces_do_not_depend_on_each_other(config, folder):
-    whole = stages.cut(config, folder, (0, 101))
-    first = stages.cut(config, folder, (0, 20))
-    again = stages.cut(config, folder, (0, 20))
-    np.testing.assert_array_equal(first, again)
-    assert len(first) < len(whole)
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_pieces_do_not_depend_on_each_other(config, folder, next_sentence):
+    config = dataclasses.replace(config, next_sentence=next_sentence)
+    whole = cut(config, folder, 0, 200)
+    # A document of three sentences, others of five.
+    pieces = [
+        cut(config, folder, first, stop) for first, stop in [(98, 200), (0, 98)]
+    ]
+    np.testing.assert_array_equal(np.concatenate(pieces[::-1]), whole)
+
+
+def test_parts_do_not_depend_on_each_other(config, folder):
     part = stages.make_part(config, folder, plan(50, 70))
     stages.make_part(config, folder, plan(0, 50))
     assert part.data == stages.make_part(config, folder, plan(50, 70)).data
+    pieces = [
+        stages.make_part(config, folder, plan(first, stop)).data
+        for first, stop in [(50, 57), (57, 70)]
+    ]
+    assert b"".join(pieces) == part.data
 
 
-def test_every_piece_has_random_numbers_of_its_own(config):
+def test_the_seed_decides_on_each_stage(config, folder):
     other = dataclasses.replace(config, random_seed=1)
-    drawn = {
-        stages._generator(settings, purpose, piece).random()
-        for settings in (config, other)
-        for purpose in range(3)
-        for piece in (0, 1, 2048)
-    }
-    assert len(drawn) == 18
+    spans = [cut(settings, folder, 0, 200) for settings in (config, other)]
+    assert len(spans[0]) != len(spans[1]) or (spans[0] != spans[1]).any()
+    seeds = stages.shuffling_seed(config), stages.shuffling_seed(other)
+    assert seeds[0] != seeds[1]
+    # The same instances, masked in another way.
+    written = [
+        masked_at(settings, folder, np.arange(20))
+        for settings in (config, config, other)
+    ]
+    assert written[0] == written[1] != written[2]
+    assert written[0] != masked_at(config, folder, np.arange(1, 21))
+
+
+def masked_at(config, folder, places):
+    """The first 20 instances as bytes, as if they were at these places."""
+    spans = np.fromfile(f"{folder}/{stages.SPANS}", instances.SPAN)[:20]
+    tokens = np.fromfile(f"{folder}/{documents.TOKENS}", np.uint8)
+    read = functools.partial(documents.slices, tokens)
+    return stages.part_of(config, plan(0, 20), places, spans, read).data
 
 
 def test_a_part_holds_its_records(config, folder, tmp_path):
