@@ -21,6 +21,9 @@ import tensorflow as tf
 
 from bert_tf.training.distribution import is_plain
 
+# Beside a micro-batch's features: which of its examples count.
+_COUNTS = "counts"
+
 
 class TrainingStep:
     """Runs steps of a model on every replica of a strategy.
@@ -134,7 +137,9 @@ class TrainingStep:
         """Gradients of one replica's share, over its micro-batches.
 
         Args:
-          features: Dict of tensors [b, ...].
+          features: Dict of tensors [b, ...]. Where b is only known when the
+            batch comes it may be any, as at a ragged end: no multiple of the
+            micro-batches, or 0 on this replica.
           totals: The global sums of the loss weights, a list of scalars.
           seed: Integers [2].
 
@@ -143,16 +148,18 @@ class TrainingStep:
           parts]; summed over all replicas, they are those of the batch.
         """
         if self.micro_batches == 1:
-            return self._micro_batch_gradients(features, totals, seed)
-        micro_batches = cut(features, self.micro_batches)
+            return self._micro_batch_gradients(features, 1.0, totals, seed)
+        filled, counts = fill_up(features, self.micro_batches)
+        micro_batches = cut({**filled, _COUNTS: counts}, self.micro_batches)
         variables = self.model.trainable_variables
         gradients = [tf.zeros(v.shape, v.dtype) for v in variables]
         losses = tf.zeros([len(self.task.loss_names)])
         for index in tf.range(self.micro_batches):
+            batch = {
+                name: value[index] for name, value in micro_batches.items()
+            }
             more, parts = self._micro_batch_gradients(
-                {name: value[index] for name, value in micro_batches.items()},
-                totals,
-                fold_in(seed, index),
+                batch, batch.pop(_COUNTS), totals, fold_in(seed, index)
             )
             gradients = [a + b for a, b in zip(gradients, more, strict=True)]
             losses += parts
@@ -161,14 +168,16 @@ class TrainingStep:
     # Layers and losses are no code for AutoGraph; its reading of them all takes
     # a second or two.
     @tf.autograph.experimental.do_not_convert
-    def _micro_batch_gradients(self, features, totals, seed):
+    def _micro_batch_gradients(self, features, counts, totals, seed):
         variables = [v.value for v in self.model.trainable_variables]
         with tf.GradientTape() as tape:
             outputs = self.model(features, training=True, seed=seed)
             values = self.task.losses(features, outputs)
             losses = tf.stack(
                 [
-                    tf.math.divide_no_nan(tf.reduce_sum(values[name]), total)
+                    tf.math.divide_no_nan(
+                        tf.reduce_sum(values[name] * counts), total
+                    )
                     for name, total in zip(
                         self.task.loss_names, totals, strict=True
                     )
@@ -202,6 +211,33 @@ class TrainingStep:
                 args=(gradient, rate),
                 group=False,
             )
+
+
+def fill_up(
+    features: Mapping[str, tf.Tensor], multiple: int
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Makes the length n of a batch a multiple, by copies of its last example.
+
+    Args:
+      features: Dict of tensors [n, ...].
+      multiple: Of what.
+
+    Returns:
+      The same with [m, ...], and float32 [m]: 1 for each example, 0 for each
+      copy. Nothing is added to n = 0, nor is a length that is known as the
+      graph is made and fits.
+    """
+    first = next(iter(features.values()))
+    count = first.shape[0]
+    if count is not None and count % multiple == 0:
+        return dict(features), tf.ones([count])
+    count = tf.shape(first)[0]
+    rows = tf.range(count + -count % multiple)
+    # Copies and not zeros: of a text without any token a loss may be NaN, and
+    # 0 times NaN is no 0.
+    sources = tf.minimum(rows, count - 1)
+    filled = {name: tf.gather(v, sources) for name, v in features.items()}
+    return filled, tf.cast(rows < count, tf.float32)
 
 
 def cut(features: Mapping[str, tf.Tensor], parts: int) -> dict[str, tf.Tensor]:

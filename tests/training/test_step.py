@@ -12,7 +12,7 @@ from bert_tf.training.optimization import (
     Lamb,
     WarmupLinearDecay,
 )
-from bert_tf.training.step import TrainingStep, cut, step_seed
+from bert_tf.training.step import TrainingStep, cut, fill_up, step_seed
 from tests.training import toy_task
 
 BATCH = 12
@@ -47,6 +47,7 @@ def run(
     strategy=None,
     steps=STEPS,
     optimizer=AdamWeightDecay,
+    rate=0.01,
     **options,
 ):
     """Trains a fresh model.
@@ -62,7 +63,7 @@ def run(
     keras.utils.set_random_seed(5)
     with strategy.scope():
         model = task.build_model()
-        optimizer = optimizer(WarmupLinearDecay(0.01, 10, 2))
+        optimizer = optimizer(WarmupLinearDecay(rate, max(10, steps), 2))
         optimizer.build(model.trainable_variables)
     step = TrainingStep(task, model, optimizer, strategy, **options)
     data = features
@@ -150,11 +151,6 @@ def test_a_strategy_of_one_replica_trains_too(pretraining, jit_compile):
 @pytest.mark.parametrize(
     "options",
     [
-        {"replicas": 2},
-        {"micro_batches": 2},
-        {"micro_batches": 3},
-        {"replicas": 2, "micro_batches": 2},
-        {"jit_compile": True},
         {"jit_compile": True, "micro_batches": 3},
         {"jit_compile": True, "replicas": 2},
         {"jit_compile": True, "replicas": 2, "micro_batches": 2},
@@ -163,6 +159,71 @@ def test_a_strategy_of_one_replica_trains_too(pretraining, jit_compile):
 )
 def test_any_cut_of_a_pretraining_batch_gives_one_result(pretraining, options):
     once, again = pretraining
+    assert_same(once, again(**options))
+
+
+def ragged(features, replicas=1):
+    """Epochs whose last batch is short, and cut where whole ones are.
+
+    Of 29 examples the last 5 go to the first of two replicas, none to the
+    second; of three micro-batches the third gets one.
+    """
+    count = len(next(iter(features.values())))
+    assert count % BATCH == 5
+
+    def batches(batch_size):
+        shares = tf.data.Dataset.from_tensor_slices(
+            [
+                start + share
+                for start in range(0, count, BATCH)
+                for share in range(0, BATCH, BATCH // replicas)
+            ]
+        )
+        return shares.repeat().map(
+            lambda start: {
+                name: tf.constant(values)[start : start + batch_size]
+                for name, values in features.items()
+            }
+        )
+
+    return batches
+
+
+@pytest.fixture(scope="module")
+def ragged_pretraining():
+    """30 steps of the real task, ten ends of an epoch, and how to repeat it."""
+    task = PretrainingTask(CONFIG, 11, 3)
+    examples = uneven_records(29)
+
+    def again(replicas=1, **options):
+        return run(
+            task,
+            ragged(examples, replicas),
+            replicas,
+            steps=30,
+            max_grad_norm=0.5,
+            rate=1e-3,
+            **options,
+        )
+
+    return again(), again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"micro_batches": 2},
+        {"replicas": 2},
+        {"micro_batches": 3, "replicas": 2},
+    ],
+    ids=str,
+)
+def test_ragged_batches_and_replicas_without_any_example(
+    ragged_pretraining, options
+):
+    once, again = ragged_pretraining
+    assert (once.records["gradient_norm"] > 0.5).all()
     assert_same(once, again(**options))
 
 
@@ -210,6 +271,17 @@ def toy():
 def test_any_cut_of_a_toy_batch_gives_one_result(toy, options):
     once, again = toy
     assert_same(once, again(**options))
+
+
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_any_cut_of_a_ragged_batch_gives_one_result(jit_compile):
+    task, examples = toy_task.ToyTask(), toy_task.examples(29)
+    settings = {"steps": 6, "max_grad_norm": 0.1}
+    once = run(task, ragged(examples), **settings)
+    settings |= {"micro_batches": 3, "jit_compile": jit_compile}
+    assert_same(once, run(task, ragged(examples, 2), replicas=2, **settings))
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -321,6 +393,34 @@ def test_one_trace_serves_batches_of_all_lengths(replicas):
     )
     assert_same(once, again)
     assert [shape.as_list() for shape in traces] == [[None, None]] * replicas
+
+
+@pytest.mark.parametrize(
+    ("count", "parts", "sources"),
+    [
+        (6, 3, [0, 1, 2, 3, 4, 5]),
+        (5, 3, [0, 1, 2, 3, 4, 4]),
+        (1, 3, [0, 0, 0]),
+        (0, 3, []),
+        (7, 1, [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_batch_is_filled_up_with_what_does_not_count(
+    count, parts, sources, is_known
+):
+    values = np.arange(2 * count).reshape(count, 2)
+    shape = [count if is_known else None, 2]
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.int64)])
+    def filled(x):
+        return fill_up({"x": x}, parts)
+
+    found, counts = filled(values)
+    np.testing.assert_array_equal(found["x"], values[sources])
+    expected = np.arange(len(sources)) < count
+    np.testing.assert_array_equal(counts, expected.astype("float32"))
+    assert counts.dtype == tf.float32
 
 
 @pytest.mark.parametrize("shape", [[12, 5], [None, 5], [12, None], [None] * 2])
