@@ -78,7 +78,7 @@ def expand(patterns: str, flag: str | None = None) -> list[str]:
 
 def _matches(pattern: str) -> list[str]:
     """Sorted files of one pattern; a file's own name always matches it."""
-    with _blaming("read", pattern):
+    with blaming("read", pattern):
         if exists(pattern) and not is_directory(pattern):
             return [pattern]
         matches = _gfile().glob if is_remote(pattern) else glob.glob
@@ -144,7 +144,7 @@ def exists(path: str) -> bool:
     Raises:
       InputError: Nothing here can reach paths of its scheme.
     """
-    with _blaming("reach", path):
+    with blaming("reach", path):
         return (_gfile() if is_remote(path) else os.path).exists(path)
 
 
@@ -155,7 +155,7 @@ def is_directory(path: str) -> bool:
 
 def listdir(path: str) -> list[str]:
     """The names in a directory, in no order."""
-    with _blaming("read", path):
+    with blaming("read", path):
         return (_gfile() if is_remote(path) else os).listdir(path)
 
 
@@ -198,7 +198,7 @@ def open_read(path: str) -> io.BufferedIOBase:
       InputError: The file cannot be opened.
     """
     compressed = path.endswith(".gz")
-    with _blaming("read", path):
+    with blaming("read", path):
         if not is_remote(path):
             return gzip.GzipFile(path) if compressed else open(path, "rb")
         file = _gfile().GFile(path, "rb")
@@ -212,7 +212,7 @@ def read_text(path: str) -> str:
     Raises:
       InputError: The file cannot be read, or is not UTF-8.
     """
-    with _blaming("read", path), open_read(path) as file:
+    with blaming("read", path), open_read(path) as file:
         content = file.read()
     try:
         return content.decode("utf-8-sig")
@@ -311,14 +311,14 @@ def atomic_directory(path: str) -> Iterator[str]:
         the place cannot be written to.
     """
     place = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
-    with _blaming("write", path):
+    with blaming("write", path):
         _require_vacant(place, path)
         remove_leftovers(place)
         temporary = temporary_prefix(place) + secrets.token_hex(4)
         makedirs(temporary)
     with _or_undone(path, functools.partial(remove_tree, temporary)):
         yield temporary
-        with _blaming("write", path):
+        with blaming("write", path):
             if not is_remote(place):
                 # Where directories are but prefixes of names, it would find
                 # its own temporary.
@@ -399,7 +399,7 @@ def _is_alive(process: int) -> bool:
 def _open_write(temporary: str, path: str) -> io.BufferedIOBase:
     """Opens the temporary of `path`, in a directory made where missing."""
     folder = posixpath.dirname(path)
-    with _blaming("write", path):
+    with blaming("write", path):
         if is_directory(path):
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if folder:
@@ -422,11 +422,14 @@ def _is_fault_of_place(error: BaseException, path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _blaming(verb: str, path: str) -> Iterator[None]:
-    """Turns the file system's refusals into InputErrors that name `path`."""
+def blaming(verb: str, path: str, *more: type[Exception]) -> Iterator[None]:
+    """Turns the file system's refusals into InputErrors that name `path`.
+
+    `more` are exceptions by which a library passes them on.
+    """
     try:
         yield
-    except _failures(path) as error:
+    except (*_failures(path), *more) as error:
         raise _input_error(verb, path, error) from error
 
 

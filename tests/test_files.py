@@ -243,6 +243,19 @@ def test_atomic_writer_says_where_it_cannot_write(tmp_path, path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+def test_what_a_library_says_of_a_place_is_told_as_well():
+    class Full(Exception):
+        message = "no\nspace left"
+
+    with (
+        pytest.raises(InputError, match=r"^Cannot write a/b: no space left\.$"),
+        files.blaming("write", "a/b", Full),
+    ):
+        raise Full
+    with pytest.raises(Full), files.blaming("write", "a/b"):
+        raise Full
+
+
 def test_local_files_need_no_tensorflow(tmp_path):
     program = (
         "import sys; from bert_tf import files;"

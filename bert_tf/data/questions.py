@@ -2,6 +2,11 @@
 
 import dataclasses
 
+# How much likelier no answer is where no span can be one. JSON has no infinity;
+# this is above all differences of logits, and the number that the original
+# takes for the null score before it has seen a window.
+ODDS_WITHOUT_SPAN = 1e6
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:

@@ -81,13 +81,13 @@ def export(
     if version is not None and files.exists(_folder_of(export_dir, version)):
         raise _taken(_folder_of(export_dir, version))
     with _aside(export_dir) as folder:
-        with _blaming(export_dir):
+        with _writing(export_dir):
             os.mkdir(folder)
         signatures = save(served, folder, export_dir)
         card = model_card(served, folder, name, metrics, source)
         answers = _ask(folder, served, signatures)
         text = readme(card, signatures, served.example, answers)
-        with _blaming(export_dir):
+        with _writing(export_dir):
             extra = os.path.join(folder, EXTRA)
             os.mkdir(extra)
             server_files.write_warm_up(
@@ -146,7 +146,7 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     }
     # The tables, whose files are its assets.
     root.names = served.submodules
-    with _blaming(place):
+    with _writing(place), _silence():
         tf.saved_model.save(root, folder, signatures=functions)
     inputs = (served.inputs, served.token_inputs, served.inputs)
     return {
@@ -155,6 +155,19 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
             inputs, functions.items(), strict=True
         )
     }
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keeps from users what TensorFlow tells, by two loggers, of its files."""
+    verbosity, level = logging.get_verbosity(), tf.get_logger().level
+    logging.set_verbosity(logging.WARNING)
+    tf.get_logger().setLevel("WARNING")
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        tf.get_logger().setLevel(level)
 
 
 def _concrete(
@@ -218,7 +231,7 @@ def _aside(export_dir: str) -> Iterator[str]:
     The name of the folder around it says machine and process, for nobody can
     tell whether a process of another machine is still writing.
     """
-    with _blaming(export_dir):
+    with _writing(export_dir):
         files.makedirs(export_dir)
         place, prefix = None, None
         if not files.is_remote(export_dir):
@@ -275,19 +288,6 @@ def _copy(source: str, target: str) -> None:
         undo.pop_all()
 
 
-@contextlib.contextmanager
-def _blaming(place: str) -> Iterator[None]:
-    """Turns what the file system refuses into an InputError.
-
-    Raises:
-      InputError: `place` cannot be written to.
-    """
-    try:
-        yield
-    except (OSError, tf.errors.OpError) as error:
-        said = getattr(error, "strerror", None) or getattr(error, "message", "")
-        reason = " ".join((said or type(error).__name__).split())
-        raise InputError(
-            "expected a folder that can be written to for the export. "
-            f"Received: {place}: {reason}"
-        ) from error
+def _writing(place: str) -> contextlib.AbstractContextManager[None]:
+    """Turns what the file system refuses into an InputError."""
+    return files.blaming("write the export to", place, tf.errors.OpError)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
+from bert_tf.data.questions import ODDS_WITHOUT_SPAN
 from bert_tf.data.windows import SpanEncoding
 from bert_tf.errors import InputError
 from bert_tf.serving import span_choice
@@ -12,9 +13,6 @@ from bert_tf.serving.rows import in_parts, shown
 from bert_tf.serving.served import Served
 from bert_tf.serving.span_choice import Contexts, NBest
 from bert_tf.serving.span_windows import Windows, lay_windows
-
-# The number of `tasks.span_answers`: null odds where no span can be an answer.
-_ODDS_WITHOUT_SPAN = 1e6
 
 
 class ServedSpanLabeler(Served):
@@ -226,7 +224,7 @@ class ServedSpanLabeler(Served):
         if not self.with_negative:
             # It is an answer only where there is no other.
             null = tf.where(is_none, tf.zeros_like(null), -float("inf"))
-        odds = tf.where(~is_none, null - best, _ODDS_WITHOUT_SPAN)
+        odds = tf.where(~is_none, null - best, ODDS_WITHOUT_SPAN)
         is_null = is_none | (odds > self.null_score_diff_threshold)
         chosen = NBest(
             tf.where(is_null, null, best),

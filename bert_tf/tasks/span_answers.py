@@ -14,14 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.data.questions import Question
+from bert_tf.data.questions import ODDS_WITHOUT_SPAN, Question
 from bert_tf.data.windows import Window
 from bert_tf.errors import InputError
-
-# How much likelier no answer is where no span can be one. JSON has no infinity;
-# this is above all differences of logits, and the number that the original
-# takes for the null score before it has seen a window.
-ODDS_WITHOUT_SPAN = 1e6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

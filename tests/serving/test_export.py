@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import logging
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 
+import absl.logging
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -93,21 +95,49 @@ def served():
     return chooser()
 
 
+class Lines(logging.Handler):
+    """Keeps what is logged, by TensorFlow too."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def logged():
+    """The lines that a script would show."""
+    handler = Lines()
+    logging.getLogger().addHandler(handler)
+    before = absl.logging.get_verbosity()
+    absl.logging.set_verbosity(absl.logging.INFO)
+    yield handler.lines
+    absl.logging.set_verbosity(before)
+    logging.getLogger().removeHandler(handler)
+
+
 @pytest.fixture(scope="module")
-def path(served, tmp_path_factory):
-    """A version, of a model that has been compiled and trained."""
+def exported(served, tmp_path_factory):
+    """A version, of a model that has been compiled and trained; the log."""
     served.model.compile("adam", "sparse_categorical_crossentropy")
     served.model.optimizer.build(served.model.trainable_variables)
     folder = tmp_path_factory.mktemp("export") / "models"
-    return pathlib.Path(
-        export(
+    with logged() as lines:
+        path = export(
             served,
             str(folder),
             name="mine",
             metrics={"accuracy": 0.5},
             source="a/model.ckpt-7",
         )
-    )
+    return pathlib.Path(path), lines
+
+
+@pytest.fixture(scope="module")
+def path(exported):
+    return exported[0]
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +167,12 @@ def test_files_of_a_version(path):
     assets = path / "assets"
     assert (assets / "vocab.txt").read_text("utf-8").splitlines() == list(VOCAB)
     assert (assets / "labels.txt").read_text("utf-8").split("\n")[1] == "é"
+
+
+def test_one_line_is_logged(exported):
+    """What TensorFlow has to say is of folders that are gone by then."""
+    path, lines = exported
+    assert lines == [f"Exported mine as {path}"]
 
 
 def test_others_may_read_it(path):
@@ -441,7 +477,7 @@ def test_a_failure_leaves_nothing_behind(
     with pytest.raises(expected) as told:
         export(served, folder)
     if expected is InputError:
-        assert str(told.value).startswith("expected a folder that can be wr")
+        assert str(told.value).startswith("Cannot write the export to ")
         assert "\n" not in str(told.value)
     assert contents(tmp_path) == before
     assert [name.strip("/") for name in tf.io.gfile.listdir(folder)] == ["1"]
@@ -458,7 +494,7 @@ def test_a_full_disk_under_the_weights(served, tmp_path, monkeypatch):
     error = tf.errors.ResourceExhaustedError(None, None, "no\nspace left")
     monkeypatch.setattr(exporting, "_concrete", lambda *unused: None)
     monkeypatch.setattr(tf.saved_model, "save", fail_with(error))
-    with pytest.raises(InputError, match=rf"{tmp_path}: no space left$"):
+    with pytest.raises(InputError, match=rf"{tmp_path}: no space left\.$"):
         export(served, str(tmp_path))
     assert not os.listdir(tmp_path)
 
@@ -467,7 +503,7 @@ def test_a_file_in_the_place_of_the_folder(served, tmp_path):
     (tmp_path / "file").write_text("mine")
     for place in ("file", "file/models"):
         folder = str(tmp_path / place)
-        with pytest.raises(InputError, match=f"Received: {folder}: ") as told:
+        with pytest.raises(InputError, match=f"export to {folder}: ") as told:
             export(served, folder)
         assert "\n" not in str(told.value)
     assert contents(tmp_path) == {"file": b"mine"}
@@ -490,7 +526,7 @@ def test_a_read_only_folder(served):
         os.chmod(folder, 0o555)
         with (
             without_privileges(),
-            pytest.raises(InputError, match=f"Received: {folder}: Permission"),
+            pytest.raises(InputError, match=f"export to {folder}: Permission"),
         ):
             export(served, folder)
         assert not os.listdir(folder)

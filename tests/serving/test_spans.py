@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data.questions import Question
+from bert_tf.data.questions import ODDS_WITHOUT_SPAN, Question
 from bert_tf.data.windows import SpanEncoding, make_windows
 from bert_tf.errors import InputError
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.serving.spans import ServedSpanLabeler
-from bert_tf.tasks import answering, span_answers
+from bert_tf.tasks import answering
 from bert_tf.tasks.answering import AnswerRules
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.text.normalization import Normalizer
@@ -374,7 +374,7 @@ def test_a_blank_context_has_no_answer(context, with_negative):
     assert row["num_nbest"] == 1
     assert row["nbest_probabilities"].tolist() == [1, 0, 0, 0, 0]
     if with_negative:
-        assert row["null_odds"] == span_answers.ODDS_WITHOUT_SPAN
+        assert row["null_odds"] == ODDS_WITHOUT_SPAN
 
 
 @pytest.mark.parametrize("with_negative", [False, True])
