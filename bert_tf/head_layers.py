@@ -146,11 +146,11 @@ class NextSentence(Logits, BertLayer):
         self.add_output(2, self.make_initializer())
 
     def call(self, pooled_output):
-        """Maps floats [B, H] to logits, float32 [B, 2]."""
+        """Maps floats [..., H] to logits, float32 [..., 2]."""
         return self.score(pooled_output)
 
     def compute_output_shape(self, input_shape):
-        return (input_shape[0], 2)
+        return (*input_shape[:-1], 2)
 
 
 @keras.saving.register_keras_serializable("bert_tf")

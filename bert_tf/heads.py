@@ -13,11 +13,14 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.head_layers import Logits, PretrainingHeads, SpanHead
 from bert_tf.layers import (
+    TOKEN_FEATURES,
     FromConfig,
     TakesFeatures,
     fold_in,
+    integers,
     positive_integer,
 )
 from bert_tf.modeling import BertModel
@@ -111,16 +114,14 @@ class BertPretrainer(HeadModel):
 
         Returns:
           Dict of `masked_lm_logits`, float32 [B, P, V], and
-          `next_sentence_logits`, float32 [B, 2].
+          `next_sentence_logits`, float32 [B, 2], or [B, K, 2] where there are
+          `cls_positions` [B, K].
         """
         encoded = self.bert(inputs, training=training, seed=seed)
-        positions = inputs.get("masked_lm_positions")
-        if positions is not None:
-            positions = ops.convert_to_tensor(positions, "int32")
         return {
             "masked_lm_logits": self.cls.masked_lm(
                 encoded["sequence_output"],
-                positions,
+                integers(inputs, "masked_lm_positions"),
                 self.bert.embeddings.word_embeddings,
             ),
             "next_sentence_logits": self.cls.next_sentence(
@@ -189,7 +190,8 @@ class BertClassifier(HeadModel):
           seed: Integer tensor [2] or None, see `BertPretrainer`.
 
         Returns:
-          Dict of `logits`, float32 [B, C].
+          Dict of `logits`, float32 [B, C], or [B, K, C] where there are
+          `cls_positions` [B, K].
         """
         x = self.bert.pooled_output(inputs, training=training, seed=seed)
         seed = fold_in(seed, HEAD_SITE)
@@ -198,7 +200,7 @@ class BertClassifier(HeadModel):
 
     def compute_output_shape(self, input_shape):
         shape = self.bert.compute_output_shape(input_shape)["pooled_output"]
-        return {"logits": (shape[0], self.num_labels)}
+        return {"logits": (*shape[:-1], self.num_labels)}
 
     def get_config(self):
         return {
@@ -266,12 +268,22 @@ class BertMultipleChoice(HeadModel):
     def build_head(self):
         self.add_output(1)
 
+    def checked(self, inputs):
+        features = super().checked(inputs)
+        if "cls_positions" in features:
+            raise InputError(
+                "expected one text for each choice, without cls_positions, in "
+                f"{self.name}. Received: {sorted(features)}"
+            )
+        return features
+
     def call(self, inputs, training=False, seed=None):
         """Scores the choices.
 
         Args:
-          inputs: What `BertModel` takes, with an axis more: [B, C, S]. Each
-            row of it holds the context and one of the choices.
+          inputs: What `BertModel` takes but for `cls_positions`, with an axis
+            more: [B, C, S]. Each row of it holds the context and one of the
+            choices.
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `BertPretrainer`.
 
@@ -281,7 +293,7 @@ class BertMultipleChoice(HeadModel):
         choices = ops.shape(inputs["input_ids"])[1]
         flat = {
             name: ops.reshape(inputs[name], (-1, ops.shape(inputs[name])[2]))
-            for name in ("input_ids", "input_mask", "segment_ids")
+            for name in ("input_ids", *TOKEN_FEATURES)
             if name in inputs
         }  # [B * C, S]
         x = self.bert.pooled_output(flat, training=training, seed=seed)
@@ -290,9 +302,11 @@ class BertMultipleChoice(HeadModel):
         return {"logits": ops.reshape(self.score(x), (-1, choices))}
 
     def compute_output_shape(self, input_shape):
-        batch, choices, length = input_shape["input_ids"]
+        batch, choices, _ = input_shape["input_ids"]
         # For its error where the length is too much.
-        self.bert.compute_output_shape({"input_ids": (batch, length)})
+        self.bert.compute_output_shape(
+            {name: shape[1:] for name, shape in input_shape.items()}
+        )
         return {"logits": (batch, choices)}
 
     def get_config(self):

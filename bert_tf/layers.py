@@ -77,6 +77,12 @@ def recomputed(function):
     return result
 
 
+def integers(inputs: Mapping, name: str):
+    """A feature as an int32 tensor; None where it was left out."""
+    value = inputs.get(name)
+    return None if value is None else ops.convert_to_tensor(value, "int32")
+
+
 def positive_integer(name: str, value) -> int:
     """A size as Keras can save it.
 
@@ -173,6 +179,10 @@ _NAMES_OF_OTHERS = {
 }
 
 
+# Features of each token, of the shape of `input_ids`.
+TOKEN_FEATURES = ("input_mask", "segment_ids", "position_ids", "example_ids")
+
+
 class TakesFeatures:
     """A model that takes a dict of features; goes before its Keras class.
 
@@ -223,12 +233,14 @@ class TakesFeatures:
                 f"[batch or choices, length], in {self.name}. Received: the "
                 f"shape {shape}"
             )
-        for name in ("input_mask", "segment_ids"):
-            other = _known_shape(features.get(name, features["input_ids"]))
-            if other is not None and not _can_be_equal(shape, other):
+        shapes = dict.fromkeys(TOKEN_FEATURES, shape)
+        shapes["cls_positions"] = (*shape[:-1], None)
+        for name in shapes.keys() & features.keys():
+            other = _known_shape(features[name])
+            if other is not None and not _can_be_equal(shapes[name], other):
                 raise InputError(
-                    f"expected {name} of the shape of input_ids, {shape}. "
-                    f"Received: {other}"
+                    f"expected {name} of the shape {shapes[name]}, beside "
+                    f"input_ids of {shape}. Received: {other}"
                 )
 
 

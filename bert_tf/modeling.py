@@ -10,6 +10,7 @@ Shapes, here and in `heads.py`:
     B  batch            N  attention heads       V  vocabulary
     S  sequence         D  width of a head, H/N  T  token types
     H  hidden size      I  intermediate size     P  masked positions
+    K  examples that share a row, where they do
 
 The stack of blocks in the middle is in `transformer.py`.
 """
@@ -21,7 +22,13 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.layers import BertLayer, FromConfig, TakesFeatures, fold_in
+from bert_tf.layers import (
+    BertLayer,
+    FromConfig,
+    TakesFeatures,
+    fold_in,
+    integers,
+)
 from bert_tf.transformer import Encoder, attention_bias
 
 
@@ -57,19 +64,30 @@ class Embeddings(BertLayer):
             initializer=self.make_initializer(),
         )
 
-    def call(self, input_ids, segment_ids, training=False, seed=None):
+    def call(
+        self,
+        input_ids,
+        segment_ids,
+        position_ids=None,
+        training=False,
+        seed=None,
+    ):
         """Embeds the ids.
 
         Args:
           input_ids: Integers [B, S].
           segment_ids: Integers [B, S], see `BertModel.call`.
+          position_ids: Integers [B, S], or None for 0 to S - 1 in every row.
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `Dropout`.
 
         Returns:
           Floats [B, S, H].
         """
-        length = ops.shape(input_ids)[1]
+        if position_ids is None:
+            positions = self.position_embeddings[: ops.shape(input_ids)[1]]
+        else:
+            positions = ops.take(self.position_embeddings, position_ids, axis=0)
         # A product with a one-hot matrix, as in the original: the table has
         # two rows, and its gradient needs no scatter.
         segments = ops.one_hot(
@@ -78,14 +96,14 @@ class Embeddings(BertLayer):
         x = (
             ops.take(self.word_embeddings, input_ids, axis=0)
             + ops.matmul(segments, self.token_type_embeddings)
-            + self.position_embeddings[:length]
+            + positions
         )  # [B, S, H]
         return self.dropout(self.layer_norm(x), training=training, seed=seed)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Pooler(BertLayer):
-    """tanh(dense(first position)): the vector for the whole input."""
+    """tanh(dense(vector of [CLS])): the vector for the whole input."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -94,12 +112,30 @@ class Pooler(BertLayer):
     def build(self, input_shape=None):
         self.dense.build((None, self.config.hidden_size))
 
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], self.config.hidden_size)
+    def compute_output_shape(
+        self, sequence_output_shape, cls_positions_shape=None
+    ):
+        rows = cls_positions_shape or sequence_output_shape[:1]
+        return (*rows, self.config.hidden_size)
 
-    def call(self, sequence_output):
-        """Maps floats [B, S, H] to [B, H]."""
-        return ops.tanh(self.dense(sequence_output[:, 0]))
+    def call(self, sequence_output, cls_positions=None):
+        """Pools each example.
+
+        Args:
+          sequence_output: Floats [B, S, H].
+          cls_positions: Integers [B, K], where the [CLS] of each example is;
+            None for one example a row, whose [CLS] comes first.
+
+        Returns:
+          Floats [B, K, H], or [B, H] without `cls_positions`.
+        """
+        if cls_positions is None:
+            first = sequence_output[:, 0]
+        else:
+            first = ops.take_along_axis(
+                sequence_output, cls_positions[..., None], axis=1
+            )  # [B, K, H]
+        return ops.tanh(self.dense(first))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -112,6 +148,20 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         outputs = model({"input_ids": [[101, 7592, 102]]})
         outputs["sequence_output"]  # [1, 3, 128]
         outputs["pooled_output"]  # [1, 128]
+
+    Several short examples can share a row, which saves the padding that each
+    would have in a row of its own. `example_ids` keep them from looking at
+    each other, so that every vector is what it would be there:
+
+        outputs = model(
+            {
+                "input_ids": [[101, 7592, 102, 101, 2088, 102]],
+                "position_ids": [[0, 1, 2, 0, 1, 2]],
+                "example_ids": [[1, 1, 1, 2, 2, 2]],
+                "cls_positions": [[0, 3]],
+            }
+        )
+        outputs["pooled_output"]  # [1, 2, 128]
 
     Args:
       config: A `BertConfig`, or the dict that its `to_dict` gave.
@@ -158,60 +208,81 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
 
     def compute_output_shape(self, input_shape):
         ids = tuple(input_shape["input_ids"])
-        self._check_length(ids[1])
+        if "position_ids" not in input_shape:
+            self._check_length(ids[1])
         embedded = self.embeddings.compute_output_shape(ids)
         outputs, attentions = self.encoder.compute_output_shape(embedded)
-        pooled = self.pooler.compute_output_shape(embedded)
+        pooled = self.pooler.compute_output_shape(
+            embedded, input_shape.get("cls_positions")
+        )
         return self._result(embedded, outputs, attentions, pooled)
 
     def call(self, inputs, training=False, seed=None):
         """Encodes a batch.
 
         Args:
-          inputs: Dict of integers [B, S]: `input_ids`, and, unless they are
-            all ones and all zeros, `input_mask` (1 for tokens, 0 for padding)
-            and `segment_ids` (0 for the first text, 1 for the second). Others
-            are ignored. Ids must be in range: not every backend says so.
+          inputs: Dict of integers [B, S], of which all but the first may be
+            left out. Ids must be in range: not every backend says so.
+            - `input_ids`: The tokens.
+            - `input_mask`: 1 for tokens, 0 for padding; all ones if left out.
+            - `segment_ids`: 0 for the first text, 1 for the second; all 0.
+            - `position_ids`: Rows of the table of positions; 0 to S - 1.
+            - `example_ids`: Tokens look at those of the same number only; all
+              the same.
+            - `cls_positions` [B, K]: Where to pool; at the first token.
+            Others are ignored.
           training: Whether dropout is on.
           seed: Integer tensor [2] that decides every dropout mask, or None
             for the layers' own generators.
 
         Returns:
-          Dict of `sequence_output` [B, S, H], `pooled_output` [B, H], and what
-          the constructor asked for.
+          Dict of `sequence_output` [B, S, H], `pooled_output` [B, H], or
+          [B, K, H] with `cls_positions`, and what the constructor asked for.
 
         Raises:
-          InputError: The sequence is longer than `max_position_embeddings`.
+          InputError: The sequence is longer than `max_position_embeddings`,
+            and there are no `position_ids`.
         """
         return self._result(*self._encode(inputs, seed, training=training))
 
     def pooled_output(self, inputs, training=None, seed=None):
-        """The `pooled_output` of `call` alone, floats [B, H], in less time.
+        """The `pooled_output` of `call` alone, in less time.
 
-        The last block computes the position of [CLS] only. The arguments are
-        those of `call`; `training` is that of the calling layer if not given.
+        The last block computes the first position only, that of [CLS], unless
+        there are `cls_positions`. The arguments are those of `call`;
+        `training` is that of the calling layer if not given.
         """
         self.build()
         # None would count as given: inner layers would not look around them.
         given = {} if training is None else {"training": training}
         features = self.checked(inputs)
-        return self._encode(features, seed, num_queries=1, **given)[-1]
+        number = None if "cls_positions" in features else 1
+        return self._encode(features, seed, num_queries=number, **given)[-1]
 
     def _encode(self, inputs, seed, num_queries: int | None = None, **given):
         """All that `_result` takes; `given` may have `training`."""
-        input_ids = ops.convert_to_tensor(inputs["input_ids"], "int32")
-        self._check_length(input_ids.shape[1])
-        segment_ids = inputs.get("segment_ids", ops.zeros_like(input_ids))
-        segment_ids = ops.convert_to_tensor(segment_ids, "int32")
-        embedded = self.embeddings(input_ids, segment_ids, seed=seed, **given)
+        input_ids = integers(inputs, "input_ids")
+        position_ids = integers(inputs, "position_ids")
+        if position_ids is None:
+            self._check_length(input_ids.shape[1])
+        segment_ids = integers(inputs, "segment_ids")
+        if segment_ids is None:
+            segment_ids = ops.zeros_like(input_ids)
+        embedded = self.embeddings(
+            input_ids, segment_ids, position_ids, seed=seed, **given
+        )
         outputs, attentions = self.encoder(
             embedded,
-            attention_bias(inputs.get("input_mask", ops.ones_like(input_ids))),
+            attention_bias(
+                inputs.get("input_mask", ops.ones_like(input_ids)),
+                integers(inputs, "example_ids"),
+            ),
             seed=fold_in(seed, 1),
             num_queries=num_queries,
             **given,
         )
-        return embedded, outputs, attentions, self.pooler(outputs[-1])
+        pooled = self.pooler(outputs[-1], integers(inputs, "cls_positions"))
+        return embedded, outputs, attentions, pooled
 
     def _result(self, embedded, outputs, attentions, pooled) -> dict:
         """Names what is returned: tensors, or their shapes."""

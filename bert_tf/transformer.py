@@ -290,7 +290,7 @@ class Encoder(BertLayer):
 
         Args:
           x: Floats [B, S, H].
-          attention_bias: Floats that broadcast to [B, N, S, S].
+          attention_bias: Floats, what the function of this name gives.
           training: Whether dropout is on.
           seed: Integer tensor [2], or None: then one is drawn here. Blocks
             draw none, so that what is computed again drops the same values.
@@ -305,13 +305,17 @@ class Encoder(BertLayer):
             seed = draw_seed(self.seed_generator)
         outputs, attentions = [], []
         for index, block in enumerate(self.blocks):
-            apply = self._as_function(
-                block,
-                training=training,
-                seed=fold_in(seed, index * block.SEED_SITES),
-                num_queries=num_queries if block is self.blocks[-1] else None,
+            arguments = {
+                "training": training,
+                "seed": fold_in(seed, index * block.SEED_SITES),
+                "num_queries": (
+                    num_queries if block is self.blocks[-1] else None
+                ),
+            }
+            apply = self._as_function(block, **arguments)
+            x, *probabilities = apply(
+                x, _of_queries(attention_bias, arguments["num_queries"])
             )
-            x, *probabilities = apply(x, attention_bias)
             outputs.append(x)
             attentions += probabilities
         return outputs, attentions
@@ -346,11 +350,27 @@ def first_positions(x, number: int | None):
     return x if number is None else x[:, :number]
 
 
-def attention_bias(input_mask):
-    """Turns a mask of ones and zeros [B, S] into a bias [B, 1, 1, S].
+def attention_bias(input_mask, example_ids=None):
+    """Turns a mask into what is added to attention scores.
 
     It hides keys; a padding position still looks at the others, as in
     `create_attention_mask_from_input_mask`.
+
+    Args:
+      input_mask: Ones for tokens and zeros for padding, [B, S].
+      example_ids: Integers [B, S], or None: keys with another number than the
+        query's are hidden too, so that examples in a row do not meet.
+
+    Returns:
+      float32 [B, 1, 1, S], or [B, 1, S, S] with `example_ids`.
     """
-    bias = (1.0 - ops.cast(input_mask, "float32")) * MASKED_SCORE
-    return ops.expand_dims(bias, (1, 2))  # [B, 1, 1, S]
+    is_seen = ops.cast(input_mask, "float32")[:, None]  # [B, 1, S]
+    if example_ids is not None:
+        is_same = ops.equal(example_ids[:, :, None], example_ids[:, None])
+        is_seen = is_seen * ops.cast(is_same, "float32")  # [B, S, S]
+    return ops.expand_dims((1.0 - is_seen) * MASKED_SCORE, 1)
+
+
+def _of_queries(attention_bias, number: int | None):
+    """The bias [B, 1, 1 or S, S] of the first queries; of all for None."""
+    return attention_bias if number is None else attention_bias[:, :, :number]

@@ -195,6 +195,22 @@ def test_each_choice_is_scored_on_its_own():
         )
 
 
+def test_a_choice_has_positions_like_any_other_text():
+    model = make(BertMultipleChoice)
+    inputs = features(BertMultipleChoice)
+    numbers = np.broadcast_to(np.arange(S)[::-1], inputs["input_ids"].shape)
+    extra = {"position_ids": numbers, "example_ids": numbers // 4}
+    rows = {k: v[1] for k, v in (inputs | extra).items()}
+    pooled = model.bert(rows)["pooled_output"]
+    np.testing.assert_allclose(
+        model(inputs | extra)["logits"][1],
+        model.score(pooled)[:, 0],
+        atol=1e-6,
+    )
+    with pytest.raises(InputError, match="without cls_positions"):
+        model(inputs | {"cls_positions": numbers[..., :1]})
+
+
 def test_a_choice_needs_no_mask_and_no_segments():
     model, inputs = make(BertMultipleChoice), features(BertMultipleChoice)
     ids = inputs["input_ids"]

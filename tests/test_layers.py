@@ -101,6 +101,10 @@ def encoder():
         ({"input_ids": IDS[None]}, r"the shape \(1, 2, 3\)"),
         ({"input_mask": IDS[:, :1]}, r"\(2, 3\). Received: \(2, 1\)"),
         ({"segment_ids": IDS[:1]}, r"segment_ids of the shape.*\(1, 3\)"),
+        ({"position_ids": IDS[:, :2]}, r"position_ids of the shape \(2, 3\)"),
+        ({"example_ids": IDS[0]}, r"example_ids of.*Received: \(3,\)"),
+        ({"cls_positions": IDS[:1]}, r"the shape \(2, None\).*: \(1, 3\)"),
+        ({"cls_positions": IDS[:, 0]}, r"the shape \(2, None\).*: \(2,\)"),
     ],
 )
 def test_features_that_would_be_misunderstood(encoder, features, message):

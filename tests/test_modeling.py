@@ -363,6 +363,17 @@ def test_the_pooled_output_alone_is_of_the_same_type_and_names(policy):
     )
 
 
+@pytest.mark.parametrize("positions", [None, [[1, 5], [0, 3], [0, 0]]])
+def test_the_pooled_output_alone_of_a_row_of_examples(model, positions):
+    inputs = features() | {"example_ids": np.array([[1] * 5 + [2] * 2] * B)}
+    if positions is not None:
+        inputs["cls_positions"] = np.array(positions)
+    alone = model.pooled_output(inputs)
+    assert alone.shape == ((B, 2, H) if positions else (B, H))
+    whole = model(inputs)["pooled_output"]
+    np.testing.assert_allclose(alone, whole, atol=2e-6)
+
+
 class Pooled(keras.layers.Layer):
     """A layer of somebody's own, which says nothing of training."""
 

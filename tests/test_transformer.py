@@ -39,6 +39,18 @@ def test_a_row_of_padding_alone_attends_evenly():
     assert np.isfinite(context).all()
 
 
+def test_a_bias_hides_padding_and_other_examples():
+    ids = np.array([[1, 1, 2, 2, 2, 0, 0]])
+    mask = np.array([[1, 1, 1, 0, 1, 0, 0]])
+    assert attention_bias(mask).shape == (1, 1, 1, S)
+    bias = np.array(attention_bias(mask, ids))
+    assert bias.shape == (1, 1, S, S)
+    for query in range(S):
+        for key in range(S):
+            is_seen = mask[0, key] and ids[0, query] == ids[0, key]
+            assert bias[0, 0, query, key] == (0 if is_seen else -10000)
+
+
 def test_attention_is_the_formula():
     """softmax(Q K^T / sqrt(D)) V, head by head, in plain NumPy."""
     layer = SelfAttention(CONFIG)

@@ -15,6 +15,11 @@ from bert_tf.tasks.task import Task
 class PretrainingTask(Task):
     """The two objectives of section 3.1 of the paper, equally weighted.
 
+    Where several examples share a row, as `data/sequence_packing.py` makes
+    them, `next_sentence_labels` has a column for each, [B, K], and
+    `next_sentence_weights` tells which are there. What is kept of a row is
+    then the sum over its examples.
+
     Args:
       config: The model to train.
       max_seq_length: Length of the records.
@@ -55,7 +60,9 @@ class PretrainingTask(Task):
         weights = features["masked_lm_weights"]
         result = {"masked_lm_loss": ops.sum(weights, axis=-1)}
         if self.next_sentence:
-            result["next_sentence_loss"] = ops.ones_like(weights[:, 0])
+            result["next_sentence_loss"] = ops.sum(
+                _next_sentence_weights(features), axis=-1
+            )
         return result
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
@@ -73,9 +80,12 @@ class PretrainingTask(Task):
             )
         }
         if self.next_sentence:
-            result["next_sentence_loss"] = _cross_entropy(
-                features["next_sentence_labels"][:, 0],
-                outputs["next_sentence_logits"],
+            next_sentence_loss = _cross_entropy(
+                features["next_sentence_labels"],
+                _next_sentence_logits(features, outputs),
+            )  # [B, K]
+            result["next_sentence_loss"] = ops.sum(
+                next_sentence_loss * _next_sentence_weights(features), axis=-1
             )
         return result
 
@@ -90,10 +100,15 @@ class PretrainingTask(Task):
             **self.losses(features, outputs),
         }
         if self.next_sentence:
-            result["next_sentence_correct"] = _is_correct(
-                features["next_sentence_labels"][:, 0],
-                outputs["next_sentence_logits"],
+            weights = _next_sentence_weights(features)
+            correct = _is_correct(
+                features["next_sentence_labels"],
+                _next_sentence_logits(features, outputs),
             )
+            result |= {
+                "next_sentence_weight": ops.sum(weights, axis=-1),
+                "next_sentence_correct": ops.sum(weights * correct, axis=-1),
+            }
         return result
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -108,7 +123,7 @@ class PretrainingTask(Task):
             "masked_lm_loss": total["masked_lm_loss"] / words,
         }
         if self.next_sentence:
-            pairs = max(len(predictions["next_sentence_loss"]), 1)
+            pairs = max(total["next_sentence_weight"], 1.0)
             result |= {
                 "next_sentence_accuracy": total["next_sentence_correct"]
                 / pairs,
@@ -116,6 +131,19 @@ class PretrainingTask(Task):
             }
         losses = [v for name, v in result.items() if name.endswith("_loss")]
         return {**result, "loss": sum(losses)}
+
+
+def _next_sentence_weights(features: Mapping):
+    """1 where there is an example, float32 [B, K]; K is 1 if none share."""
+    labels = features["next_sentence_labels"]
+    ones = ops.ones_like(labels, dtype="float32")
+    return features.get("next_sentence_weights", ones)
+
+
+def _next_sentence_logits(features: Mapping, outputs: Mapping):
+    """[B, K, 2]; a model that was given no `cls_positions` gives [B, 2]."""
+    examples = features["next_sentence_labels"].shape[1]
+    return ops.reshape(outputs["next_sentence_logits"], (-1, examples, 2))
 
 
 def _cross_entropy(labels, logits):

@@ -143,6 +143,50 @@ def test_no_masked_word_at_all_scores_zero(task):
     assert scores["masked_lm_accuracy"] == scores["masked_lm_loss"] == 0
 
 
+def test_rows_of_several_examples_have_the_sums_of_their_losses(task):
+    """The five examples in two rows, each with its own logits."""
+    batch, logits = features(), outputs()
+    kept = as_arrays(task.predictions(batch, logits))
+    rows, K = [[3, 0], [4, 2, 1]], 4
+    labels = np.zeros((2, K), "int32")
+    weights = np.zeros((2, K), "float32")
+    next_sentence_logits = np.full((2, K, 2), 9.0, "float32")
+    for row, members in enumerate(rows):
+        for slot, example in enumerate(members):
+            labels[row, slot] = batch["next_sentence_labels"][example, 0]
+            weights[row, slot] = 1
+            next_sentence_logits[row, slot] = logits["next_sentence_logits"][
+                example
+            ]
+
+    def in_rows(values):
+        """[B, P, ...] to [2, K * P, ...], zeros where no example is."""
+        filler = np.zeros((1, *values.shape[1:]), values.dtype)
+        padded = np.concatenate([values, filler])
+        slots = [[*members, *[B] * (K - len(members))] for members in rows]
+        return padded[slots].reshape(2, K * P, *values.shape[2:])
+
+    packed = {
+        "masked_lm_ids": in_rows(batch["masked_lm_ids"]),
+        "masked_lm_weights": in_rows(batch["masked_lm_weights"]),
+        "next_sentence_labels": labels,
+        "next_sentence_weights": weights,
+    }
+    packed_logits = {
+        "masked_lm_logits": in_rows(logits["masked_lm_logits"]),
+        "next_sentence_logits": next_sentence_logits,
+    }
+    found = as_arrays(task.predictions(packed, packed_logits))
+    assert found.keys() == kept.keys()
+    for name, values in found.items():
+        expected = [kept[name][members].sum() for members in rows]
+        np.testing.assert_allclose(values, expected, rtol=1e-6, err_msg=name)
+    totals = as_arrays(task.loss_weights(packed))
+    assert totals["masked_lm_loss"].tolist() == [3, 5]
+    assert totals["next_sentence_loss"].tolist() == [2, 3]
+    assert task.score(found) == pytest.approx(task.score(kept))
+
+
 def test_schema_and_model_fit(task):
     batch = features()
     assert {f.name: (B, *f.shape) for f in task.schema} == {
