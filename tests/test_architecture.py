@@ -91,10 +91,12 @@ WITH_TENSORFLOW = (
     "bert_tf.training.checkpoints",
     "bert_tf.training.distribution",
     "bert_tf.training.estimator",
+    "bert_tf.training.events",
     "bert_tf.training.hooks",
     "bert_tf.training.optimization",
     "bert_tf.training.settings",
     "bert_tf.training.step",
+    "bert_tf.training.workers",
     "bert_tf.transformer",
 )
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}

@@ -12,6 +12,7 @@ checkpoint or none.
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 
 import numpy as np
@@ -30,6 +31,8 @@ _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 _NODE = re.compile(r"\{\{.*?\}\} ?| \[Op:\w+\].*")
 _ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _ASIDE = ".tmp-"
+# Bytes of a tensor in the index, with its name: BERT's have 30 to 40.
+_INDEX_ENTRY = 40
 # A file of a training directory's checkpoint: its step and what it is. TF1
 # wrote `.meta` too, and other numbers of data files.
 _OF_STEP = re.compile(
@@ -47,6 +50,17 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
     Raises:
       OSError: The files could not be written; none are left over.
     """
+    try:
+        _write(prefix, tensors)
+    except tf.errors.ResourceExhaustedError as error:
+        raise OSError(_no_room(prefix, tensors, error)) from error
+    except tf.errors.OpError as error:
+        raise OSError(
+            f"cannot write checkpoint {prefix}: {first_line(error)}"
+        ) from error
+
+
+def _write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
     folder, name = os.path.split(prefix)
     aside = f"{prefix}{_ASIDE}{os.getpid()}"
     try:
@@ -63,14 +77,36 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
             tf.io.gfile.remove(prefix + INDEX)
         for ending in (DATA, INDEX):
             tf.io.gfile.rename(aside + ending, prefix + ending, overwrite=True)
-    except tf.errors.OpError as error:
-        reason = _NODE.sub("", error.message.split("\n")[0])
-        raise OSError(f"cannot write checkpoint {prefix}: {reason}") from error
     finally:
         # Those of a killed run too: a checkpoint has one writer.
         for file in _list(folder):
             if file.startswith(name + _ASIDE):
                 tf.io.gfile.remove(os.path.join(folder, file))
+
+
+def first_line(error: tf.errors.OpError) -> str:
+    """What TensorFlow says of an error, without where in its code it was."""
+    return _NODE.sub("", error.message.split("\n")[0])
+
+
+def _no_room(
+    prefix: str,
+    tensors: Mapping[str, np.ndarray | tf.Tensor],
+    error: tf.errors.OpError,
+) -> str:
+    """What is needed and what is there, once the half that fitted is gone."""
+    reason = first_line(error).rpartition("; ")[2]  # Without the file aside.
+    values = map(np.asarray, tensors.values())
+    needed = sum(value.nbytes + _INDEX_ENTRY for value in values)
+    there = ""
+    if not files.is_remote(prefix):
+        free = shutil.disk_usage(os.path.dirname(prefix) or ".").free
+        there = f" and finds {free:,}"
+    return (
+        f"cannot write checkpoint {prefix}: {reason}. It takes about "
+        f"{needed:,} bytes{there}; make room and give the same command again: "
+        "what was saved before is whole"
+    )
 
 
 def _list(folder: str) -> list[str]:
@@ -240,6 +276,10 @@ class CheckpointManager:
         self._write_state(kept)
         self._sweep(kept)
         return prefix
+
+    def remove_leftovers(self) -> None:
+        """Removes what a killed run left; for the one process that writes."""
+        self._sweep(self.steps())
 
     def _write_state(self, steps: list[int]) -> None:
         """Writes the file `checkpoint`, which names the newest to TF1."""

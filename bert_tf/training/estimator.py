@@ -34,10 +34,11 @@ from bert_tf.training.distribution import (
 )
 from bert_tf.training.divergence import require_finite_tensors
 from bert_tf.training.gathering import INDEX, in_order
-from bert_tf.training.hooks import Hook, NanWatch, StopSignal
+from bert_tf.training.hooks import Hook, NanWatch, StopSignal, watching
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep, cut
 from bert_tf.training.weights import Weights, restore
+from bert_tf.training.workers import lost_workers_told, require_same_step
 
 # Called with batch_size, num_shards, shard and start_example: batches for one
 # replica, as data/pipeline.py makes them.
@@ -71,9 +72,11 @@ class Estimator:
         NaN if an earlier process did a part of it.
 
     Raises:
-      InputError: A checkpoint cannot be read or does not fit the model.
+      InputError: A checkpoint cannot be read or does not fit the model, or
+        workers find different ones.
     """
 
+    @lost_workers_told()
     def __init__(
         self,
         task: Any,
@@ -110,6 +113,7 @@ class Estimator:
         self._saved_step = 0
         self.weights_from = self._own_checkpoint
         self._initialize(init_checkpoint, open_checkpoint)
+        require_same_step(strategy, self.step, output_dir)
 
     # ------------------------------------------------------------ variables
 
@@ -206,6 +210,7 @@ class Estimator:
 
     # ------------------------------------------------------------- training
 
+    @lost_workers_told()
     def train(self, make_data: TrainingData, hooks: Sequence[Hook] = ()):
         """Trains up to `num_train_steps`.
 
@@ -220,6 +225,7 @@ class Estimator:
 
         Raises:
           NonFiniteError: The loss or a gradient is not a number.
+          WorkerLostError: Another worker is gone.
         """
         config = self.config
         if self.step >= config.num_train_steps:
@@ -229,6 +235,8 @@ class Estimator:
                 config.num_train_steps,
             )
             return
+        if is_chief(self.strategy):
+            self._manager.remove_leftovers()
         data = self._training_batches(make_data)
         if self._optimizer is None:
             self._make_optimizer()
@@ -247,14 +255,10 @@ class Estimator:
         ).run
         hooks = [NanWatch(), *hooks]
         started = time.monotonic()
-        for hook in hooks:
-            hook.begin(self.step)
         try:
-            with StopSignal().watch() as stop:
+            with watching(hooks, self.step), StopSignal().watch() as stop:
                 self._loop(run_steps, iter(data), hooks, stop)
         finally:
-            for hook in hooks:
-                hook.end()
             self.train_seconds += time.monotonic() - started
 
     def _loop(
@@ -335,6 +339,7 @@ class Estimator:
         metrics = self.task.score(self.predict(make_data))
         return {**metrics, "global_step": self.step}
 
+    @lost_workers_told()
     def predict(
         self, make_data: EvaluationData, batch_size: int | None = None
     ) -> dict[str, np.ndarray]:

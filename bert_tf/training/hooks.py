@@ -10,11 +10,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
 import numpy as np
-import tensorflow as tf
 import tqdm
 from absl import logging
 
@@ -23,6 +22,7 @@ from bert_tf.errors import InputError
 from bert_tf.training import best, history
 from bert_tf.training.best import Best
 from bert_tf.training.divergence import require_finite_steps
+from bert_tf.training.events import EventFile
 from bert_tf.training.history import Evaluated, goodness
 
 # What an evaluation leaves in the output directory.
@@ -63,6 +63,26 @@ class Hook:
 
     def end(self) -> None:
         """Training is over, by success or failure."""
+
+
+@contextlib.contextmanager
+def watching(hooks: Sequence[Hook], step: int) -> Iterator[None]:
+    """Tells hooks that training starts at `step`, and ends when the block does.
+
+    Where an error ends it, that error is told and not what follows from it:
+    on a full disk the hooks cannot write, either.
+    """
+    for hook in hooks:
+        hook.begin(step)
+    try:
+        yield
+    except BaseException:
+        for hook in hooks:
+            with contextlib.suppress(InputError):
+                hook.end()
+        raise
+    for hook in hooks:
+        hook.end()
 
 
 class NanWatch(Hook):
@@ -144,7 +164,7 @@ class Summaries(Hook):
         self._directory = directory
 
     def begin(self, step: int) -> None:
-        self._writer = tf.summary.create_file_writer(self._directory)
+        self._events = EventFile(self._directory)
         self._written, self._since = step, time.monotonic()
         self._waiting: list[Records] = []
 
@@ -167,15 +187,13 @@ class Summaries(Hook):
         }
         means["examples_per_second"] = rate
         means["tokens_per_second"] = rate * self.tokens_per_example
-        with self._writer.as_default(step=step):
-            for name, value in means.items():
-                tf.summary.scalar(name, value)
+        self._events.write(step, means)
         self._written, self._since, self._waiting = step, now, []
 
     def end(self) -> None:
         if self._waiting:
             self._write(self._step)
-        self._writer.close()
+        self._events.close()
 
 
 class Evaluation(Hook):
@@ -231,7 +249,7 @@ class Evaluation(Hook):
         self._writes = writes
         self._export = export
         self._patience = patience
-        self._events = os.path.join(output_dir, "eval")
+        self._events_folder = os.path.join(output_dir, "eval")
         self._history_file = os.path.join(output_dir, HISTORY)
         self._best_folder = os.path.join(output_dir, BEST)
         self._history: list[Evaluated] = []
@@ -252,11 +270,7 @@ class Evaluation(Hook):
             history.write(self._history_file, self._history)
         self._best = self._best_so_far()
         self._tell_if_exhausted()
-        self._writer = (
-            tf.summary.create_file_writer(self._events)
-            if self._writes
-            else tf.summary.create_noop_writer()
-        )
+        self._events = EventFile(self._events_folder if self._writes else None)
 
     def after_steps(self, step: int, records: Records) -> None:
         if not self.is_due(step) and step != self._last_step:
@@ -268,9 +282,7 @@ class Evaluation(Hook):
             step,
             ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()),
         )
-        with self._writer.as_default(step=step):
-            for name, value in metrics.items():
-                tf.summary.scalar(name, value)
+        self._events.write(step, metrics)
         if self.metric is not None:
             # On every process, for none may wait for one that has failed.
             self._keep_best(step, history.value_of(metrics, self.metric))
@@ -280,7 +292,7 @@ class Evaluation(Hook):
         self._tell_if_exhausted()
 
     def end(self) -> None:
-        self._writer.close()
+        self._events.close()
 
     def _best_so_far(self) -> Best | None:
         """What is in the folder, if it was chosen by this metric."""
