@@ -66,6 +66,8 @@ FOR_ALL = {"errors", "files", "version"}
 WITH_TENSORFLOW = (
     "bert_tf.data.bucketing",
     "bert_tf.data.pipeline",
+    "bert_tf.data.record_files",
+    "bert_tf.data.salvage",
     "bert_tf.feature_tagger",
     "bert_tf.fine_tuning.command_line",
     "bert_tf.fine_tuning.exports",

@@ -23,6 +23,7 @@ from bert_tf.data.schema import Feature, Schema
 from bert_tf.errors import InputError
 
 __all__ = [
+    "DamageError",
     "RecordWriter",
     "check_first_record",
     "compress",
@@ -36,13 +37,17 @@ _MASK_DELTA = 0xA282EAD8
 # Token ids hardly get smaller above this level, and writing gets much slower.
 _GZIP_LEVEL = 6
 
-_HEADER_SIZE = 12
-_FOOTER_SIZE = 4
+HEADER_SIZE = 12
+FOOTER_SIZE = 4
 _DTYPE_OF_KIND = {
     "bytes_list": "bytes",
     "float_list": "float32",
     "int64_list": "int64",
 }
+
+
+class DamageError(InputError):
+    """A file was whole once, and is damaged or cut off."""
 
 
 class RecordWriter:
@@ -97,7 +102,7 @@ def frame(records: Iterable[bytes]) -> bytes:
     return b"".join(
         piece
         for record in records
-        for piece in (_header(len(record)), record, _footer(record))
+        for piece in (header(len(record)), record, footer(record))
     )
 
 
@@ -113,13 +118,14 @@ def _masked_crc(data: bytes) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _header(length: int) -> bytes:
-    """What stands before the data; lengths repeat, so it is remembered."""
+def header(length: int) -> bytes:
+    """What stands before data of a length; lengths repeat: it is remembered."""
     size = struct.pack("<Q", length)
     return size + struct.pack("<I", _masked_crc(size))
 
 
-def _footer(data: bytes) -> bytes:
+def footer(data: bytes) -> bytes:
+    """What stands behind the data."""
     return struct.pack("<I", _masked_crc(data))
 
 
@@ -131,7 +137,8 @@ def count_records(path: str, at_most: int | None = None) -> int:
       at_most: Where to stop counting; None for the whole file.
 
     Raises:
-      InputError: The file is cut off, is damaged, or is no TFRecord file.
+      DamageError: The file is cut off or damaged.
+      InputError: It cannot be read, or is no TFRecord file.
     """
     frames = _frames(path, read_data=False)
     return sum(1 for _ in itertools.islice(frames, at_most))
@@ -141,16 +148,22 @@ def verify(path: str) -> int:
     """Counts records and compares the checksum of each record's data.
 
     Raises:
-      InputError: As `count_records`, and where a record's data has changed.
+      DamageError: The file is cut off or damaged.
+      InputError: As `count_records`.
     """
     return sum(1 for _ in _frames(path, read_data=True))
 
 
-def check_first_record(path: str, schema: Schema) -> bool:
+def check_first_record(path: str, schema: Schema, offset: int = 0) -> bool:
     """Compares a file's first record with what will be read from it.
 
     Features of the file that the schema does not name are ignored, as they
     are when the file is read.
+
+    Args:
+      path: A TFRecord file.
+      schema: What will be read.
+      offset: The byte at which the record begins.
 
     Returns:
       False if the file is sound but holds no record at all.
@@ -159,7 +172,7 @@ def check_first_record(path: str, schema: Schema) -> bool:
       InputError: A feature is missing, or has another length or type; or the
         file is no TFRecord file of `tf.train.Example`.
     """
-    record = next(_frames(path, read_data=True), None)
+    record = next(_frames(path, read_data=True, offset=offset), None)
     if record is None:
         return False
     found = _parse_example(record, path)
@@ -215,9 +228,10 @@ def _check_feature(
         )
 
 
-def _frames(path: str, read_data: bool) -> Iterator[bytes]:
+def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
     """Yields each record's data, checked; or b"", having skipped the data."""
     with files.open_read(path) as file, files.gzip_faults(path):
+        file.seek(offset)
         reader = _FrameReader(path, file)
         step = reader.data if read_data else reader.skip
         while (length := reader.next_length()) is not None:
@@ -238,18 +252,18 @@ class _FrameReader:
 
     def next_length(self) -> int | None:
         """Reads what stands before a record: its length; None at the end."""
-        header = self._file.read(_HEADER_SIZE)
-        if not header:
+        found = self._file.read(HEADER_SIZE)
+        if not found:
             return None
-        length = int.from_bytes(header[:8], "little")
-        if header == _header(length):
+        length = int.from_bytes(found[:8], "little")
+        if found == header(length):
             return length
         if self._number == 0:
             raise InputError(
                 f"{self._path} is not a TFRecord file: it starts with "
-                f"{header!r}."
+                f"{found!r}."
             )
-        if len(header) < _HEADER_SIZE:
+        if len(found) < HEADER_SIZE:
             raise self._cut_off()
         raise self._damaged("length")
 
@@ -259,33 +273,33 @@ class _FrameReader:
             self._file.seek(length, os.SEEK_CUR)
         else:
             self._file.read(length)
-        self._end_record(length, self._file.read(_FOOTER_SIZE))
+        self._end_record(length, self._file.read(FOOTER_SIZE))
         return b""
 
     def data(self, length: int) -> bytes:
         """Reads a record and compares its checksum."""
         data = self._file.read(length)
-        footer = self._file.read(_FOOTER_SIZE)
-        if len(footer) == _FOOTER_SIZE and footer != _footer(data):
+        found = self._file.read(FOOTER_SIZE)
+        if len(found) == FOOTER_SIZE and found != footer(data):
             raise self._damaged("data")
-        self._end_record(length, footer)
+        self._end_record(length, found)
         return data
 
-    def _end_record(self, length: int, footer: bytes) -> None:
+    def _end_record(self, length: int, found: bytes) -> None:
         """Moves on to the next record; what is cut off has no footer."""
-        if len(footer) < _FOOTER_SIZE:
+        if len(found) < FOOTER_SIZE:
             raise self._cut_off()
         self._number += 1
-        self._offset += _HEADER_SIZE + length + _FOOTER_SIZE
+        self._offset += HEADER_SIZE + length + FOOTER_SIZE
 
-    def _cut_off(self) -> InputError:
-        return InputError(
+    def _cut_off(self) -> DamageError:
+        return DamageError(
             f"{self._path} is cut off within {self._place()}. Make or copy it "
             "again."
         )
 
-    def _damaged(self, part: str) -> InputError:
-        return InputError(
+    def _damaged(self, part: str) -> DamageError:
+        return DamageError(
             f"{self._path} is damaged in {self._place()}: the checksum of its "
             f"{part} does not fit. Make or copy the file again."
         )
