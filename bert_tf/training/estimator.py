@@ -37,7 +37,7 @@ from bert_tf.training.gathering import INDEX, in_order
 from bert_tf.training.hooks import Hook, NanWatch, StopSignal, watching
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep, cut
-from bert_tf.training.weights import Weights, restore
+from bert_tf.training.weights import Weights, checksum, restore
 from bert_tf.training.workers import lost_workers_told, require_same_step
 
 # Called with batch_size, num_shards, shard and start_example: batches for one
@@ -207,6 +207,10 @@ class Estimator:
             checkpoints.write(
                 prefix, {name: v.numpy() for name, v in self._weights.items()}
             )
+
+    def weights_checksum(self) -> str:
+        """What tells the weights from any others."""
+        return checksum(self._weights)
 
     # ------------------------------------------------------------- training
 

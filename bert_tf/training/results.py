@@ -26,7 +26,7 @@ def write_results(path: str, metrics: Mapping[str, float]) -> None:
         logging.info("  %s", line)
 
 
-def write_json(path: str, metrics: Mapping[str, float]) -> None:
+def write_json(path: str, metrics: Mapping[str, float], **facts: str) -> None:
     """Writes `eval_results.json`: one object, sorted by name.
 
     JSON has no word for what is not a number or infinite: such a value, the
@@ -35,10 +35,11 @@ def write_json(path: str, metrics: Mapping[str, float]) -> None:
     Args:
       path: The file; it appears as a whole.
       metrics: Dict from name to number.
+      **facts: What else is to be said, in words.
 
     Raises:
       InputError: It could not be written.
     """
-    values = finite_or_null(metrics)
+    values = {**finite_or_null(metrics), **facts}
     text = json.dumps(values, indent=2, sort_keys=True)
     files.write_text(path, text + "\n")

@@ -5,6 +5,7 @@ of any Keras backend.
 """
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -132,6 +133,16 @@ def restore(
         if name not in variables and not BOOKKEEPING.match(name)
     )
     return Report(tuple(filled), tuple(missing), tuple(left_over))
+
+
+def checksum(variables: Mapping[str, Any]) -> str:
+    """SHA-256 of the names, types, shapes and values of variables, in hex."""
+    seen = hashlib.sha256()
+    for name in sorted(variables):
+        value = variables[name].numpy()
+        seen.update(f"{name} {value.dtype} {value.shape}\n".encode())
+        seen.update(value.tobytes())
+    return seen.hexdigest()
 
 
 def _check_missing(

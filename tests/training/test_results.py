@@ -66,3 +66,9 @@ def test_json_has_no_word_for_what_is_no_number(tmp_path):
     values = {"b": float("nan"), "a": np.float64("inf"), "c": np.int64(3)}
     write_json(str(path), values)
     assert path.read_bytes() == b'{\n  "a": null,\n  "b": null,\n  "c": 3\n}\n'
+
+
+def test_json_holds_words_as_well(tmp_path):
+    path = tmp_path / "eval_results.json"
+    write_json(str(path), {"loss": 0.5}, of="the last")
+    assert json.loads(path.read_text()) == {"loss": 0.5, "of": "the last"}

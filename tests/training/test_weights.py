@@ -1,12 +1,14 @@
 """Weights go into variables by name; all that fit, or none."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.training import weights
-from bert_tf.training.weights import NEW_HEADS, Report, restore
+from bert_tf.training.weights import NEW_HEADS, Report, checksum, restore
 
 KERNEL = np.arange(15, dtype="float32").reshape(3, 5)
 ARRAYS = {"bert/encoder/kernel": KERNEL, "head/bias": np.ones(5, "float32")}
@@ -161,3 +163,17 @@ def test_a_long_report_names_four():
 )
 def test_what_is_no_weight(name, is_bookkeeping):
     assert bool(weights.BOOKKEEPING.match(name)) is is_bookkeeping
+
+
+def test_a_checksum_is_of_names_and_values():
+    first = checksum(variables())
+    assert re.fullmatch("[0-9a-f]{64}", first)
+    assert checksum(dict(reversed(variables().items()))) == first
+    others = [
+        variables({**ARRAYS, "head/kernel": KERNEL}),
+        variables({"bert/encoder/kernel": KERNEL, "head/gain": np.ones(5)}),
+        variables({**ARRAYS, "bert/encoder/kernel": KERNEL.T}),
+    ]
+    changed = variables()
+    changed["head/bias"].assign(np.full(5, np.nextafter(np.float32(7), 8)))
+    assert len({first, *map(checksum, [*others, changed])}) == 5
