@@ -109,7 +109,8 @@ def main() -> None:
         tuple(words),
         _first_known(FLAGS.do_lower_case, pretrained.do_lower_case, True),
         _first_known(FLAGS.strip_accents, pretrained.strip_accents),
-        config.max_position_embeddings,
+        # Places behind those that it was trained with have random vectors.
+        pretrained.max_seq_length or config.max_position_embeddings,
     )
     compare_configs(config, pretrained)
     if "cls/predictions/output_bias" not in pretrained.weights:

@@ -38,7 +38,7 @@ from bert_tf.data import cache, jobs
 from bert_tf.data.examples import Example
 from bert_tf.data.features import Encoding, content
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import command_line, output_folder, runs
+from bert_tf.fine_tuning import command_line, output_folder, places, runs
 from bert_tf.fine_tuning.inputs import Inputs, Split
 from bert_tf.fine_tuning.start import Start
 from bert_tf.serving.classifiers import (
@@ -155,7 +155,7 @@ def main() -> None:
     splits = command_line.splits()
     if splits and not FLAGS.data_dir:
         raise InputError("expected --data_dir. Received: none")
-    start = command_line.find_start()
+    start = places.find_start()
     data_set = _data_set(start)
     _check_flags(data_set)
     # What is at fault shows before anything is written.
@@ -167,7 +167,7 @@ def main() -> None:
     task = _task(data_set, start.config, encoding, examples.get("train"))
     strategy = bert_flags.connect()
     config = command_line.training_config(start.config)
-    schedule = command_line.schedule(_metric_names(task, parts))
+    schedule = command_line.schedule(_metric_names(task, data_set, parts))
     plan = {}
     if FLAGS.do_train:
         plan = schedule.plan(config, len(*examples["train"]), strategy)
@@ -197,7 +197,7 @@ def main() -> None:
     for split in data.get("test", []):
         _predict(estimator, inputs, split)
     serve = functools.partial(_served, data_set=data_set, encoding=encoding)
-    command_line.export(estimator, data_set.model_of, serve)
+    places.export(estimator, data_set.model_of, serve)
 
 
 def _predict(estimator: Estimator, inputs: Inputs, split: Split) -> None:
@@ -282,7 +282,7 @@ def _claim_output_dir(
     sources = [
         f for found in parts.values() for part in found for f in part.files
     ]
-    command_line.claim_output_dir(strategy, facts, sources)
+    places.claim_output_dir(strategy, facts, sources)
 
 
 def _encoding(data_set: DataSet, start: Start) -> Encoding:
@@ -349,11 +349,14 @@ def _class_weights(
 
 
 def _metric_names(
-    task: ClassificationTask, parts: Mapping[str, Sequence[Part]]
+    task: ClassificationTask,
+    data_set: DataSet,
+    parts: Mapping[str, Sequence[Part]],
 ) -> list[str]:
-    """The names that evaluation gives, those of all its parts."""
+    """The names that evaluation gives, or would give, of all its parts."""
     names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
-    return [n + part.suffix for part in parts.get("dev", []) for n in names]
+    found = [part.suffix for part in parts.get("dev", data_set.dev)]
+    return [name + suffix for suffix in found or [""] for name in names]
 
 
 def _train(
@@ -386,6 +389,7 @@ def _train(
         labels=task.labels or None,
         head=task.head,
         problem_type=task.problem_type,
+        **places.trained_with(),
     )
     return estimator
 

@@ -58,7 +58,7 @@ from bert_tf.data.tagged_sentences import (
 )
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES
-from bert_tf.fine_tuning import command_line, output_folder, runs
+from bert_tf.fine_tuning import command_line, output_folder, places, runs
 from bert_tf.fine_tuning.inputs import (
     RECORDS,
     evaluation_data,
@@ -178,7 +178,7 @@ def main() -> None:
     """Reads the flags, fine-tunes, evaluates and predicts."""
     splits = command_line.splits()
     _require_flags_of_mode()
-    start = command_line.find_start()
+    start = places.find_start()
     # What is at fault shows before anything is written.
     read = {split: _read(split) for split in splits}
     encoding = _encoding(start, read.get("train"))
@@ -213,7 +213,7 @@ def main() -> None:
         predictions = found["test"].predict(estimator, FLAGS.predict_batch_size)
         found["test"].write("test", estimator, predictions)
     serve = functools.partial(ServedTagger, encoding=encoding)
-    command_line.export(estimator, "ner", serve)
+    places.export(estimator, "ner", serve)
 
 
 def _require_flags_of_mode() -> None:
@@ -283,7 +283,7 @@ def _claim_output_dir(
         contents = map(content, read["train"].sentences)
         facts["training_set"] = cache.checksum(contents)
     sources = [file.path for file in read.values()]
-    command_line.claim_output_dir(strategy, facts, sources)
+    places.claim_output_dir(strategy, facts, sources)
 
 
 def _load(
@@ -326,7 +326,12 @@ def _train(
         tokens_per_example=float(train.features.lengths.mean()),
     ).train()
     runs.release(
-        estimator, FLAGS.output_dir, start, labels=task.labels, head=task.head
+        estimator,
+        FLAGS.output_dir,
+        start,
+        labels=task.labels,
+        head=task.head,
+        **places.trained_with(),
     )
     return estimator
 

@@ -34,16 +34,24 @@ from bert_tf.config import BertConfig
 from bert_tf.data import creation, pipeline, records
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
+from bert_tf.fine_tuning import places
 from bert_tf.fine_tuning.exports import export_kept
+from bert_tf.fine_tuning.runs import RELEASE
 from bert_tf.fine_tuning.start import require_length
-from bert_tf.interop.companions import write_companions
+from bert_tf.interop.companions import with_companions, write_companions
 from bert_tf.interop.loading import load_config
-from bert_tf.interop.opening import FORMATS, open_weights, read_config
+from bert_tf.interop.opening import (
+    FORMATS,
+    open_pretrained,
+    open_weights,
+    read_config,
+)
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.serving.export import check_place
 from bert_tf.serving.pretrained_models import ServedMaskedLM
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.text.wordpiece import load_vocab, require_fit
+from bert_tf.training.checkpoints import CheckpointManager
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
@@ -111,6 +119,8 @@ bert_flags.define_device_flags()
 def main() -> None:
     """Reads the flags, trains, evaluates, releases and exports the weights."""
     config = _read_config()
+    if FLAGS.do_export and not FLAGS.do_train:
+        _take_recorded()
     _check_flags(config)
     settings = bert_flags.training_config(
         FLAGS.num_train_steps, FLAGS.num_warmup_steps
@@ -202,6 +212,18 @@ def _read_config() -> BertConfig:
     )
 
 
+def _take_recorded() -> None:
+    """Exported is a model with the length that it was trained with."""
+    path, known = FLAGS.init_checkpoint, {}
+    if CheckpointManager(FLAGS.output_dir).steps():
+        # It goes before the one that training started from.
+        path = os.path.join(FLAGS.output_dir, RELEASE)
+        known = with_companions(Pretrained(path, {}), path).trained_with
+    elif path:
+        known = open_pretrained(path).trained_with
+    places.take_recorded((path, known))
+
+
 def _check_flags(config: BertConfig) -> None:
     """Compares the flags with each other and with the files they name."""
     if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_export):
@@ -242,18 +264,20 @@ def _check_output_dir() -> None:
 
 
 def _require_weights(estimator: Estimator) -> None:
-    """Raises InputError if random weights would be evaluated."""
+    """Raises InputError if random weights would be evaluated or exported."""
     if FLAGS.do_train:
         return
+    wish = {"evaluate": FLAGS.do_eval, "export": FLAGS.do_export}
+    purpose = "to " + " and ".join(name for name in wish if wish[name])
     if estimator.weights_from is None:
         raise InputError(
             f"expected a checkpoint in --output_dir={FLAGS.output_dir}, or "
-            "--init_checkpoint, to evaluate. Received: neither"
+            f"--init_checkpoint, {purpose}. Received: neither"
         )
     if estimator.random_variables:
         raise InputError(
-            "expected a checkpoint with both pre-training heads, to evaluate. "
-            f"Received: {estimator.weights_from}, which lacks "
+            "expected a checkpoint with both pre-training heads, "
+            f"{purpose}. Received: {estimator.weights_from}, which lacks "
             f"{estimator.random_variables[0]}"
         )
 
@@ -294,7 +318,7 @@ def _release(
     estimator: Estimator, config: BertConfig, train_files: list[str]
 ) -> None:
     """Writes what fine-tuning starts from, laid out as Google's releases."""
-    folder = os.path.join(FLAGS.output_dir, "release")
+    folder = os.path.join(FLAGS.output_dir, RELEASE)
     files.makedirs(folder)
     prefix = os.path.join(folder, "bert_model.ckpt")
     estimator.export_weights(prefix)
@@ -306,7 +330,8 @@ def _release(
             "%s has no vocab.txt: give --vocab_file, or put it there", folder
         )
     casing = creation.casing_of(train_files)
-    write_companions(folder, Pretrained(prefix, {}, config, vocab, **casing))
+    facts = {**casing, **places.trained_with()}
+    write_companions(folder, Pretrained(prefix, {}, config, vocab, **facts))
 
 
 def _encoding(train_files: list[str]) -> TextEncoding:

@@ -44,7 +44,7 @@ from bert_tf.data.window_records import (
 )
 from bert_tf.data.windows import SpanEncoding
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import command_line, output_folder, runs
+from bert_tf.fine_tuning import command_line, output_folder, places, runs
 from bert_tf.fine_tuning.inputs import evaluation_data, training_data
 from bert_tf.fine_tuning.start import Start
 from bert_tf.serving.spans import ServedSpanLabeler
@@ -119,8 +119,8 @@ bert_flags.define_device_flags()
 def main() -> None:
     """Reads the flags, fine-tunes, answers and scores."""
     splits = command_line.splits()
+    start = places.find_start()
     _check_flags(splits)
-    start = command_line.find_start()
     encoding = _encoding(start)
     rules = _rules()
     # What is at fault shows before anything is written.
@@ -152,7 +152,13 @@ def main() -> None:
             metric="eval_f1",
             tokens_per_example=float(features.lengths.mean()),
         ).train()
-        runs.release(estimator, FLAGS.output_dir, start, head=task.head)
+        runs.release(
+            estimator,
+            FLAGS.output_dir,
+            start,
+            head=task.head,
+            **places.trained_with(),
+        )
     else:
         estimator = runs.open_model(
             task, strategy, start, FLAGS.output_dir, config
@@ -165,7 +171,7 @@ def main() -> None:
     serve = functools.partial(
         ServedSpanLabeler, encoding=encoding, **dataclasses.asdict(rules)
     )
-    command_line.export(estimator, "squad", serve)
+    places.export(estimator, "squad", serve)
 
 
 def _check_flags(splits: Sequence[str]) -> None:
@@ -256,9 +262,9 @@ def _claim_output_dir(
         facts["training_set"] = cache.checksum(map(content, train))
     if train or FLAGS.do_export:
         # To answer here, any model may be asked in either way.
-        facts["with_negative"] = FLAGS.version_2_with_negative
+        facts["version_2_with_negative"] = FLAGS.version_2_with_negative
     inputs = filter(None, (FLAGS.train_file, FLAGS.predict_file))
-    command_line.claim_output_dir(strategy, facts, inputs)
+    places.claim_output_dir(strategy, facts, inputs)
 
 
 def _training_features(

@@ -72,6 +72,7 @@ WITH_TENSORFLOW = (
     "bert_tf.fine_tuning.command_line",
     "bert_tf.fine_tuning.exports",
     "bert_tf.fine_tuning.inputs",
+    "bert_tf.fine_tuning.places",
     "bert_tf.fine_tuning.runs",
     "bert_tf.flags",
     "bert_tf.head_layers",
@@ -274,7 +275,11 @@ def test_the_library_imports_no_script_and_no_test():
 
 def test_flags_are_the_business_of_flags_and_scripts():
     flags = ("absl.flags", "absl.app")
-    modules = ("bert_tf.flags", "bert_tf.fine_tuning.command_line")
+    modules = (
+        "bert_tf.flags",
+        "bert_tf.fine_tuning.command_line",
+        "bert_tf.fine_tuning.places",
+    )
     found = [
         (path, line, f"imports {name}")
         for path in LIBRARY

@@ -73,6 +73,10 @@ def says(launch, inputs, capsys):
             {"save_best": "nonsense"},
             "eval_accuracy, eval_loss, loss. Received:",
         ),
+        (
+            {"do_train": None, "do_export": True, "save_best": "nonsense"},
+            "among eval_accuracy, eval_loss, loss. Received: nonsense",
+        ),
         ({"early_stopping_patience": 2}, "expected --save_best with"),
         ({"class_weights": "1,2,3"}, "expected 2 class weights, one for each"),
         ({"class_weights": "1,x"}, "expected --class_weights=balanced"),

@@ -6,25 +6,18 @@ shall not wait for it.
 
 import dataclasses
 import math
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
 
 if TYPE_CHECKING:
-    import keras
-
     from bert_tf.config import BertConfig
     from bert_tf.data.bucketing import Padding
     from bert_tf.fine_tuning.runs import Schedule
-    from bert_tf.fine_tuning.start import Start
-    from bert_tf.serving.served import Served
-    from bert_tf.training.estimator import Estimator
     from bert_tf.training.settings import TrainingConfig
 
 FLAGS = flags.FLAGS
@@ -32,23 +25,8 @@ FLAGS = flags.FLAGS
 # Lengths of batches where a program is compiled for each.
 _LENGTHS = 4
 
-# What shapes a model beside its task and its data. A script need not have all.
-_SETTINGS = (
-    *("init_checkpoint", "max_seq_length", "mixed_precision"),
-    *("warmup_proportion", "optimizer", "adam_bias_correction"),
-    *("weight_decay_rate", "max_grad_norm"),
-    *("num_frozen_layers", "layer_rate_decay"),
-    *("class_weights", "label_smoothing"),
-    *("doc_stride", "max_query_length"),
-    *("eval_steps", "save_best", "early_stopping_patience"),
-)
-# How texts become features; the same for a model wherever it is used.
-_SHAPE = ("max_seq_length", "doc_stride", "max_query_length")
 # What a run may do, and the split of the data that it needs.
 _SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
-
-# What the trainings of a search differ in.
-_SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
 
 
 def define_flags(max_seq_length: int = 128) -> None:
@@ -198,142 +176,6 @@ def _define_layer_flags() -> None:
 def given(name: str) -> Any:
     """A flag's value if the command line has it, else None."""
     return FLAGS[name].value if FLAGS[name].present else None
-
-
-def find_start() -> "Start":
-    """What the flags of `define_flags` start from.
-
-    To evaluate or predict, the release of an earlier run will do.
-    """
-    from bert_tf.fine_tuning import runs, start
-
-    if FLAGS.do_export and not FLAGS.do_train:
-        _take_shape()
-    checkpoint, release = FLAGS.init_checkpoint, None
-    if not FLAGS.do_train:
-        release = os.path.join(FLAGS.output_dir, runs.RELEASE)
-    if release and files.exists(os.path.join(release, f"{runs.WEIGHTS}.index")):
-        # What lies in the folder goes before the checkpoint that it came from.
-        checkpoint = release
-    found = start.find_start(
-        checkpoint,
-        FLAGS.bert_config_file,
-        FLAGS.vocab_file,
-        given("do_lower_case"),
-        FLAGS.strip_accents,
-    )
-    start.require_length(FLAGS.max_seq_length, found.config)
-    return dataclasses.replace(found, init_checkpoint=FLAGS.init_checkpoint)
-
-
-def _take_shape() -> None:
-    """Exported is a model with the lengths that it was trained with."""
-    from bert_tf.fine_tuning import output_folder
-
-    recorded = output_folder.settings(FLAGS.output_dir)
-    for name in _SHAPE:
-        if name in FLAGS and name in recorded and not FLAGS[name].present:
-            FLAGS.set_default(name, recorded[name])
-
-
-def export(
-    estimator: "Estimator",
-    name: str,
-    serve: Callable[["keras.Model"], "Served"],
-) -> None:
-    """Writes what --do_export asks for, if it does.
-
-    Args:
-      estimator: The model that is kept.
-      name: The model's name on the server.
-      serve: From a model to how it answers.
-    """
-    from bert_tf.fine_tuning import exports, output_folder
-
-    if FLAGS.do_export:
-        settings = output_folder.settings(FLAGS.output_dir)
-        exports.export_kept(
-            estimator,
-            serve,
-            bert_flags.export_dir(),
-            name=name,
-            metrics=exports.scores_of(
-                FLAGS.output_dir, estimator.step, is_new=FLAGS.do_eval
-            ),
-            source=settings.get("init_checkpoint") or FLAGS.init_checkpoint,
-        )
-
-
-def _settings() -> dict[str, Any]:
-    """How the model is trained, as far as it is told by flags."""
-    names = [*_SETTINGS, *(() if FLAGS.search else _SEARCHED)]
-    return {name: FLAGS[name].value for name in names if name in FLAGS}
-
-
-def claim_output_dir(
-    strategy: Any, facts: Mapping[str, Any], inputs: Iterable[str]
-) -> None:
-    """Takes --output_dir for this run, or refuses; see `output_folder`.
-
-    One process does it, while the others wait.
-
-    Args:
-      strategy: The devices.
-      facts: What is learned, and from what.
-      inputs: Files of data that the run reads.
-
-    Raises:
-      InputError: See there; or the model that is to be used would be replaced.
-    """
-    from bert_tf.training.distribution import agreement, is_chief
-
-    agree = agreement(strategy)
-    try:
-        if is_chief(strategy):
-            _claim(facts, inputs)
-    except InputError:
-        agree([0])
-        raise
-    if agree([1]) == [0]:
-        raise InputError(
-            "expected the chief to take --output_dir. Received: an error "
-            "there, which it tells"
-        )
-
-
-def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
-    from bert_tf.fine_tuning import output_folder
-    from bert_tf.serving.export import check_place
-
-    folder, checkpoint = FLAGS.output_dir, FLAGS.init_checkpoint
-    inputs = [
-        *inputs,
-        *filter(None, (FLAGS.bert_config_file, FLAGS.vocab_file)),
-    ]
-    if FLAGS.overwrite_output_dir and not FLAGS.do_train:
-        raise InputError(
-            "expected --do_train with --overwrite_output_dir, which replaces "
-            f"the model in {folder}. Received: --nodo_train"
-        )
-    if FLAGS.overwrite_output_dir:
-        if FLAGS.do_export:
-            # Or the run that lies there would be moved for nothing.
-            check_place(bert_flags.export_dir())
-        output_folder.put_aside(folder, [*inputs, *filter(None, [checkpoint])])
-    settings = _settings() if FLAGS.do_train else {}
-    output_folder.verify(
-        folder,
-        facts,
-        settings,
-        inputs,
-        checkpoint if FLAGS.do_train else None,
-        is_several=FLAGS.num_seeds > 1 or FLAGS.search is not None,
-    )
-    files.makedirs(folder)
-    if FLAGS.do_export:
-        check_place(bert_flags.export_dir())
-    if FLAGS.do_train:
-        output_folder.claim(folder, facts, settings)
 
 
 def splits() -> list[str]:

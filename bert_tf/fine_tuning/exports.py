@@ -66,18 +66,16 @@ def _on_one_device(estimator: Estimator) -> keras.Model:
 
 
 def scores_of(
-    output_dir: str, step: int, *, is_new: bool
+    output_dir: str, estimator: Estimator
 ) -> dict[str, float | None] | None:
-    """The scores in `eval_results.json`, if they are this model's.
+    """The scores in `eval_results.json`, if they are of the model's weights.
 
-    Args:
-      output_dir: Where the file is.
-      step: The step of the model; 0 for any that was trained elsewhere, whose
-        earlier scores nobody can tell from another one's.
-      is_new: Whether this model was just evaluated.
+    Later trainings leave the file where it is, and models from elsewhere all
+    have the same step: it is the weights' checksum that tells.
     """
     path = os.path.join(output_dir, "eval_results.json")
     found = files.read_json(path) if files.exists(path) else {}
-    found.pop("train_seconds", None)  # No score.
-    is_known = is_new or step > 0
-    return found if is_known and found.get("global_step") == step else None
+    if found.pop("weights_sha256", None) != estimator.weights_checksum():
+        return None
+    del found["train_seconds"]  # No score.
+    return found

@@ -175,9 +175,10 @@ def kept(folder: str) -> str:
     return os.path.normpath(os.path.join(folder, _read(folder).get("kept", "")))
 
 
-def settings(folder: str) -> dict[str, Any]:
-    """How the model in a folder was trained; empty where nobody wrote it."""
-    return _read(folder).get("settings", {})
+def known(folder: str) -> dict[str, Any]:
+    """The facts and settings of the model in a folder, if there is one."""
+    record = _read(folder) if _is_trained(folder) else {}
+    return {**record.get("facts", {}), **record.get("settings", {})}
 
 
 def _read(folder: str) -> dict[str, Any]:

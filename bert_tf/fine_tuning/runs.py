@@ -392,9 +392,12 @@ def release(
 def write_metrics(
     estimator: Estimator, output_dir: str, metrics: Mapping[str, float]
 ) -> None:
-    """Writes `eval_results.txt`, and `.json` with the time of training."""
+    """Writes `eval_results.txt`; and `.json`, which tells of what weights."""
     if is_chief(estimator.strategy):
         path = os.path.join(output_dir, "eval_results")
         write_results(f"{path}.txt", metrics)
-        seconds = {"train_seconds": estimator.train_seconds}
-        write_json(f"{path}.json", {**metrics, **seconds})
+        write_json(
+            f"{path}.json",
+            {**metrics, "train_seconds": estimator.train_seconds},
+            weights_sha256=estimator.weights_checksum(),
+        )

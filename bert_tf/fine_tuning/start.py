@@ -8,7 +8,7 @@ and is seen nowhere else.
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -43,6 +43,7 @@ class Start:
       strip_accents: Whether accents are dropped; None does as the casing.
       init_checkpoint: Where the weights are; None for random ones.
       labels: The classes of a model that was fine-tuned before.
+      trained_with: What is known of `interop.pretrained.TRAINED_WITH`.
     """
 
     config: BertConfig
@@ -51,6 +52,7 @@ class Start:
     strip_accents: bool | None
     init_checkpoint: str | None
     labels: tuple[str, ...] | None = None
+    trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def find_start(
@@ -87,6 +89,7 @@ def find_start(
         strip_accents=_accents(strip_accents, pretrained),
         init_checkpoint=init_checkpoint,
         labels=pretrained.labels if pretrained else None,
+        trained_with=pretrained.trained_with if pretrained else {},
     )
 
 

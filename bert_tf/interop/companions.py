@@ -2,7 +2,8 @@
 
     bert_config.json    the shape of the model, as Google writes it
     vocab.txt           the vocabulary, one token a line
-    bert_tf.json        casing, labels and their kind, the kind of head
+    bert_tf.json        casing, labels and their kind, the kind of head, the
+                        lengths of training
 
 The last is ours, for what Google's files cannot say. Google's code does not
 look at it, and what it did not write is read without.
@@ -75,6 +76,10 @@ _FACTS = {
     "labels": list,
     "problem_type": str,
     "classifier_dropout": float,
+    "max_seq_length": int,
+    "doc_stride": int,
+    "max_query_length": int,
+    "version_2_with_negative": bool,
 }
 
 
@@ -83,7 +88,8 @@ def _read_facts(path: str) -> dict[str, Any]:
     known = files.read_json(path)
     facts = {name: known[name] for name in _FACTS if name in known}
     for name, value in facts.items():
-        if not isinstance(value, _FACTS[name]):
+        # `isinstance` takes true for an integer.
+        if type(value) is not _FACTS[name]:
             raise _wrong(name, value, path)
     labels = facts.get("labels", [])
     if not all(isinstance(label, str) for label in labels):

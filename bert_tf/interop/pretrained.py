@@ -1,6 +1,7 @@
 """`Pretrained`: what a checkpoint holds, whichever format it came in."""
 
 import dataclasses
+from typing import Any
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -26,6 +27,14 @@ PROBLEM_TYPES = (
     "multi_label_classification",
 )
 
+# How texts became features and answers in training; flags of the scripts.
+TRAINED_WITH = (
+    "max_seq_length",
+    "doc_stride",
+    "max_query_length",
+    "version_2_with_negative",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
@@ -47,6 +56,10 @@ class Pretrained:
       problem_type: What a classifier's labels mean: one of `PROBLEM_TYPES`.
       classifier_dropout: The dropout before the classes, where it is another
         than that of the layers.
+      max_seq_length: The length that it was trained with.
+      doc_stride: Questions: pieces from one window to the next in training.
+      max_query_length: Questions: the pieces of a question that were kept.
+      version_2_with_negative: Whether questions may have no answer.
 
     Raises:
       InputError: `head` is none of `HEADS`, or `problem_type` none of
@@ -63,6 +76,10 @@ class Pretrained:
     head: str | None = None
     problem_type: str | None = None
     classifier_dropout: float | None = None
+    max_seq_length: int | None = None
+    doc_stride: int | None = None
+    max_query_length: int | None = None
+    version_2_with_negative: bool | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("head", HEADS), ("problem_type", PROBLEM_TYPES)):
@@ -72,3 +89,9 @@ class Pretrained:
                     f"expected one of {', '.join(known)} as {name}. "
                     f"Received: {value!r} (in {self.path})"
                 )
+
+    @property
+    def trained_with(self) -> dict[str, Any]:
+        """What is known of `TRAINED_WITH`."""
+        values = {name: getattr(self, name) for name in TRAINED_WITH}
+        return {name: v for name, v in values.items() if v is not None}

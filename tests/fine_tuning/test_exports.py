@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf.data.features import Encoding
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import exports
+from bert_tf.fine_tuning import exports, runs
 from bert_tf.serving.classifiers import ServedClassifier
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.training.estimator import Estimator
@@ -85,7 +85,7 @@ def test_a_place_that_is_none(estimator, tmp_path):
     """A file is there; it stays, and nothing comes beside it."""
     (tmp_path / "export").write_text("mine")
     for place in (tmp_path / "export", tmp_path / "export" / "inside"):
-        with pytest.raises(InputError, match=f"Received: {place}: "):
+        with pytest.raises(InputError, match=f"export to {place}: "):
             exports.export_kept(estimator, SERVE, str(place), name="mood")
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
     assert (tmp_path / "export").read_text() == "mine"
@@ -158,33 +158,27 @@ def test_the_others_end_with_the_chief(process, written, estimator):
 # The scores of the card.
 
 
-def test_scores_are_those_of_the_step(tmp_path):
-    text = '{"eval_f1": 0.5, "loss": null, "global_step": 7, '
-    text += '"train_seconds": 3.5}'
-    (tmp_path / "eval_results.json").write_text(text, encoding="utf-8")
-    for is_new in (True, False):
-        found = exports.scores_of(str(tmp_path), 7, is_new=is_new)
-        assert found == {"eval_f1": 0.5, "loss": None, "global_step": 7}
-        assert exports.scores_of(str(tmp_path), 8, is_new=is_new) is None
+def test_scores_are_those_of_the_weights(estimator, tmp_path):
+    """A later training of as many steps, with other seeds, has none."""
+    scores = {"eval_f1": 0.5, "loss": None, "global_step": 0}
+    runs.write_metrics(estimator, str(tmp_path), scores | {"loss": np.nan})
+    assert exports.scores_of(str(tmp_path), estimator) == scores
+    bias = estimator.task.checkpoint_variables(estimator.model)["output_bias"]
+    before = bias.numpy()
+    bias.assign(before * (1 + 1e-6))
+    assert exports.scores_of(str(tmp_path), estimator) is None
+    bias.assign(before)
+    assert exports.scores_of(str(tmp_path), estimator) == scores
 
 
-def test_models_from_elsewhere_all_have_step_0(tmp_path):
+def test_scores_of_who_knows_what(estimator, tmp_path):
+    assert exports.scores_of(str(tmp_path), estimator) is None
     text = '{"eval_f1": 0.5, "global_step": 0}'
     (tmp_path / "eval_results.json").write_text(text, encoding="utf-8")
-    assert exports.scores_of(str(tmp_path), 0, is_new=False) is None
-    assert exports.scores_of(str(tmp_path), 0, is_new=True) == {
-        "eval_f1": 0.5,
-        "global_step": 0,
-    }
+    assert exports.scores_of(str(tmp_path), estimator) is None
 
 
-def test_where_nobody_evaluated_there_are_no_scores(tmp_path):
-    assert exports.scores_of(str(tmp_path), 7, is_new=False) is None
-    (tmp_path / "eval_results.json").write_text('{"eval_f1": 0.5}')
-    assert exports.scores_of(str(tmp_path), 7, is_new=False) is None
-
-
-def test_scores_that_cannot_be_read(tmp_path):
+def test_scores_that_cannot_be_read(estimator, tmp_path):
     (tmp_path / "eval_results.json").write_text("{")
     with pytest.raises(InputError, match=r"Expected JSON.*eval_results\.json"):
-        exports.scores_of(str(tmp_path), 7, is_new=False)
+        exports.scores_of(str(tmp_path), estimator)

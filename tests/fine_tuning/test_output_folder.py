@@ -74,6 +74,22 @@ def test_another_run_is_refused(tmp_path, name, other, words):
     assert (tmp_path / "fine_tuning.json").read_bytes() == before
 
 
+def test_what_is_known_is_of_a_model(tmp_path):
+    """Facts and settings; where there is no model yet, nothing."""
+    folder = str(tmp_path / "out")
+    assert output_folder.known(folder) == {}
+    claim(tmp_path / "out")
+    assert output_folder.known(folder) == {}
+    train(tmp_path / "out")
+    output_folder.note_kept(folder, folder)
+    assert output_folder.known(folder) == {**FACTS, **SETTINGS}
+    # Steps that are done stay as they are.
+    claim(tmp_path / "out", settings={"learning_rate": 1.0})
+    assert output_folder.known(folder) == {**FACTS, **SETTINGS}
+    (tmp_path / "out" / "fine_tuning.json").write_text('{"facts": {}}')
+    assert output_folder.known(folder) == {}
+
+
 def test_a_run_that_failed_before_it_began_owns_nothing(tmp_path):
     claim(tmp_path)
     claim(tmp_path, {**FACTS, "task": "cola"})
@@ -263,20 +279,3 @@ def test_knows_which_training_is_kept(tmp_path):
 
 def test_a_folder_that_nobody_claimed_is_its_own(tmp_path):
     assert output_folder.kept(str(tmp_path)) == str(tmp_path)
-
-
-def test_knows_how_the_model_was_trained(tmp_path):
-    folder = str(tmp_path / "out")
-    assert output_folder.settings(folder) == {}
-    claim(tmp_path / "out")
-    train(tmp_path / "out")
-    output_folder.note_kept(folder, folder)
-    assert output_folder.settings(folder) == SETTINGS
-    # Steps that are done stay as they are.
-    claim(tmp_path / "out", settings={"learning_rate": 1.0})
-    assert output_folder.settings(folder) == SETTINGS
-
-
-def test_a_record_without_settings(tmp_path):
-    (tmp_path / "fine_tuning.json").write_text('{"facts": {}}')
-    assert output_folder.settings(str(tmp_path)) == {}

@@ -24,6 +24,8 @@ def test_what_was_written_is_read(tmp_path, act):
         strip_accents=True,
         problem_type="multi_label_classification",
         classifier_dropout=0.25,
+        max_seq_length=7,
+        version_2_with_negative=False,
     )
     write_companions(str(tmp_path), whole)
     read = with_companions(NOTHING, str(tmp_path))
@@ -69,6 +71,8 @@ def test_a_vocabulary_as_editors_leave_it(tmp_path, text):
         ({"problem_type": "x"}, r"as problem_type. Received: 'x'"),
         ({"problem_type": 1}, "problem_type to be str"),
         ({"classifier_dropout": "0"}, "classifier_dropout to be float"),
+        ({"max_seq_length": True}, "max_seq_length to be int.*True"),
+        ({"version_2_with_negative": 1}, "version_2_with_negative to be bool"),
         ([1], "a JSON object"),
     ],
 )

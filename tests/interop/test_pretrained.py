@@ -31,3 +31,9 @@ def test_takes_every_type_of_problem(problem_type):
 def test_refuses_another_type_of_problem():
     with pytest.raises(InputError, match=r"as problem_type. Received: 'tail'"):
         Pretrained("there", weights={}, problem_type="tail")
+
+
+def test_what_it_was_trained_with_as_far_as_is_known():
+    assert Pretrained("there", weights={}).trained_with == {}
+    known = {"max_seq_length": 7, "version_2_with_negative": False}
+    assert Pretrained("there", weights={}, **known).trained_with == known

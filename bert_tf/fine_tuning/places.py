@@ -1,0 +1,219 @@
+"""Where a run starts and where it goes: what the flags of places turn into.
+
+As in `bert_tf/flags.py`, TensorFlow is imported where it is needed: --help
+shall not wait for it.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from absl import flags, logging
+
+from bert_tf import files
+from bert_tf import flags as bert_flags
+from bert_tf.errors import InputError
+from bert_tf.fine_tuning.command_line import given
+from bert_tf.interop.pretrained import TRAINED_WITH
+
+if TYPE_CHECKING:
+    import keras
+
+    from bert_tf.fine_tuning.start import Start
+    from bert_tf.serving.served import Served
+    from bert_tf.training.estimator import Estimator
+
+FLAGS = flags.FLAGS
+
+# What shapes a model beside its task and its data. A script need not have all.
+_SETTINGS = (
+    *("init_checkpoint", "max_seq_length", "mixed_precision"),
+    *("warmup_proportion", "optimizer", "adam_bias_correction"),
+    *("weight_decay_rate", "max_grad_norm"),
+    *("num_frozen_layers", "layer_rate_decay"),
+    *("class_weights", "label_smoothing"),
+    *("doc_stride", "max_query_length"),
+    *("eval_steps", "save_best", "early_stopping_patience"),
+)
+
+# What the trainings of a search differ in.
+_SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
+
+
+def find_start() -> "Start":
+    """What the flags of `command_line.define_flags` start from.
+
+    To evaluate or predict, the release of an earlier run will do. An export
+    without a training takes from there, too, what it was trained with.
+    """
+    from bert_tf.fine_tuning import output_folder, runs, start
+
+    checkpoint, release = FLAGS.init_checkpoint, None
+    if not FLAGS.do_train:
+        release = os.path.join(FLAGS.output_dir, runs.RELEASE)
+    if release and files.exists(os.path.join(release, f"{runs.WEIGHTS}.index")):
+        # What lies in the folder goes before the checkpoint that it came from.
+        checkpoint = release
+    found = start.find_start(
+        checkpoint,
+        FLAGS.bert_config_file,
+        FLAGS.vocab_file,
+        given("do_lower_case"),
+        FLAGS.strip_accents,
+    )
+    if FLAGS.do_export and not FLAGS.do_train:
+        folder = FLAGS.output_dir
+        take_recorded(
+            (folder, output_folder.known(folder)),
+            (checkpoint, found.trained_with),
+        )
+    start.require_length(FLAGS.max_seq_length, found.config)
+    return dataclasses.replace(found, init_checkpoint=FLAGS.init_checkpoint)
+
+
+def take_recorded(*records: tuple[str | None, Mapping[str, Any]]) -> None:
+    """Lets the flags of `TRAINED_WITH` be as they were when a model was made.
+
+    Those that the command line has stay as they are.
+
+    Args:
+      *records: The path of a model, and what is recorded of it; of two that
+        know a flag, the first counts.
+
+    Raises:
+      InputError: Something is recorded that the flag cannot be.
+    """
+    names = [n for n in TRAINED_WITH if n in FLAGS and not FLAGS[n].present]
+    for path, known in records:
+        taken = [name for name in names if known.get(name) is not None]
+        for name in taken:
+            _set(name, known[name], path)
+        if taken:
+            logging.info("As %s was trained: %s", path, _words(taken))
+        names = [name for name in names if name not in taken]
+    if names:
+        logging.warning(
+            "By default, since it is not recorded with what the model was "
+            "trained: %s",
+            _words(names),
+        )
+
+
+def _set(name: str, value: Any, path: str | None) -> None:
+    try:
+        FLAGS.set_default(name, value)
+    except flags.IllegalFlagValueError as error:
+        raise InputError(
+            f"expected a record that --{name} can be of how {path} was "
+            f"trained. Received: {value!r}; give the flag"
+        ) from error
+
+
+def _words(names: Iterable[str]) -> str:
+    """Flags as on a command line."""
+    return " ".join(f"--{n}={json.dumps(FLAGS[n].value)}" for n in names)
+
+
+def trained_with() -> dict[str, Any]:
+    """What a release records of its training: `TRAINED_WITH`, as flags say."""
+    return {name: FLAGS[name].value for name in TRAINED_WITH if name in FLAGS}
+
+
+def export(
+    estimator: "Estimator",
+    name: str,
+    serve: Callable[["keras.Model"], "Served"],
+) -> None:
+    """Writes what --do_export asks for, if it does.
+
+    Args:
+      estimator: The model that is kept.
+      name: The model's name on the server.
+      serve: From a model to how it answers.
+    """
+    from bert_tf.fine_tuning import exports, output_folder
+
+    if FLAGS.do_export:
+        known = output_folder.known(FLAGS.output_dir)
+        exports.export_kept(
+            estimator,
+            serve,
+            bert_flags.export_dir(),
+            name=name,
+            metrics=exports.scores_of(FLAGS.output_dir, estimator),
+            source=known.get("init_checkpoint") or FLAGS.init_checkpoint,
+        )
+
+
+def _settings() -> dict[str, Any]:
+    """How the model is trained, as far as it is told by flags."""
+    names = [*_SETTINGS, *(() if FLAGS.search else _SEARCHED)]
+    return {name: FLAGS[name].value for name in names if name in FLAGS}
+
+
+def claim_output_dir(
+    strategy: Any, facts: Mapping[str, Any], inputs: Iterable[str]
+) -> None:
+    """Takes --output_dir for this run, or refuses; see `output_folder`.
+
+    One process does it, while the others wait.
+
+    Args:
+      strategy: The devices.
+      facts: What is learned, and from what.
+      inputs: Files of data that the run reads.
+
+    Raises:
+      InputError: See there; or the model that is to be used would be replaced.
+    """
+    from bert_tf.training.distribution import agreement, is_chief
+
+    agree = agreement(strategy)
+    try:
+        if is_chief(strategy):
+            _claim(facts, inputs)
+    except InputError:
+        agree([0])
+        raise
+    if agree([1]) == [0]:
+        raise InputError(
+            "expected the chief to take --output_dir. Received: an error "
+            "there, which it tells"
+        )
+
+
+def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
+    from bert_tf.fine_tuning import output_folder
+    from bert_tf.serving.export import check_place
+
+    folder, checkpoint = FLAGS.output_dir, FLAGS.init_checkpoint
+    inputs = [
+        *inputs,
+        *filter(None, (FLAGS.bert_config_file, FLAGS.vocab_file)),
+    ]
+    if FLAGS.overwrite_output_dir and not FLAGS.do_train:
+        raise InputError(
+            "expected --do_train with --overwrite_output_dir, which replaces "
+            f"the model in {folder}. Received: --nodo_train"
+        )
+    if FLAGS.overwrite_output_dir:
+        if FLAGS.do_export:
+            # Or the run that lies there would be moved for nothing.
+            check_place(bert_flags.export_dir())
+        output_folder.put_aside(folder, [*inputs, *filter(None, [checkpoint])])
+    settings = _settings() if FLAGS.do_train else {}
+    output_folder.verify(
+        folder,
+        facts,
+        settings,
+        inputs,
+        checkpoint if FLAGS.do_train else None,
+        is_several=FLAGS.num_seeds > 1 or FLAGS.search is not None,
+    )
+    files.makedirs(folder)
+    if FLAGS.do_export:
+        check_place(bert_flags.export_dir())
+    if FLAGS.do_train:
+        output_folder.claim(folder, facts, settings)
