@@ -13,7 +13,8 @@ configuration, the vocabulary and the casing are the checkpoint's own, or those
 that --bert_config_file, --vocab_file and --do_lower_case name.
 
 --do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving, which
-takes texts and gives a vector for each; --input_file is not needed for that.
+takes texts and gives the vectors that --layers and --pooling name or, without
+them, two of each text; --input_file is not needed for that.
 Source: `extract_features.py` of google-research/bert; section 5.3 of the paper.
 """
 
@@ -21,6 +22,7 @@ Source: `extract_features.py` of google-research/bert; section 5.3 of the paper.
 import bert_tf.quiet_tensorflow  # noqa: F401
 
 # isort: split
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,7 +36,7 @@ from bert_tf.data import progress
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES, Choice
-from bert_tf.fine_tuning import command_line
+from bert_tf.fine_tuning import command_line, places
 from bert_tf.fine_tuning.start import Start, find_start, require_length
 from bert_tf.interop.loading import load_checkpoint
 from bert_tf.modeling import BertModel
@@ -103,20 +105,20 @@ def main() -> None:
         command_line.given("do_lower_case"),
         FLAGS.strip_accents,
     )
+    if not FLAGS.input_file:
+        places.take_recorded((FLAGS.init_checkpoint, start.trained_with))
     require_length(FLAGS.max_seq_length, start.config)
+    choices = {}
+    if FLAGS.input_file or _are_chosen():
+        choices = feature_extraction.choose_layers(FLAGS.layers, start.config)
     if FLAGS.do_export:
         check_place(FLAGS.export_dir)
     strategy = bert_flags.connect()
     if FLAGS.input_file:
-        _write_features(start, strategy)
+        _write_features(start, strategy, choices)
     if FLAGS.do_export:
-        model = BertModel(start.config)
-        load_checkpoint(model, start.init_checkpoint)
-        export(
-            ServedEncoder(model, _encoding(start)),
-            FLAGS.export_dir,
-            source=start.init_checkpoint,
-        )
+        served = _served(start, choices)
+        export(served, FLAGS.export_dir, source=start.init_checkpoint)
 
 
 def _check_flags() -> None:
@@ -140,9 +142,27 @@ def _check_flags() -> None:
         )
 
 
-def _write_features(start: Start, strategy: Any) -> None:
+def _are_chosen() -> bool:
+    """Whether the command line says which vectors it wants."""
+    return any(map(command_line.given, ("layers", "pooling")))
+
+
+def _served(start: Start, choices: Mapping[str, Choice]) -> ServedEncoder:
+    """The model, with the vectors that are chosen, or two of each text."""
+    model = BertModel(start.config, output_hidden_states=True)
+    load_checkpoint(model, start.init_checkpoint)
+    if not _are_chosen():
+        return ServedEncoder(model, _encoding(start))
+    choose = functools.partial(
+        feature_extraction.vectors, choices=choices, pooling=FLAGS.pooling
+    )
+    return ServedEncoder(model, _encoding(start), choose)
+
+
+def _write_features(
+    start: Start, strategy: Any, choices: Mapping[str, Choice]
+) -> None:
     """Computes the vectors of all texts."""
-    choices = feature_extraction.choose_layers(FLAGS.layers, start.config)
     # What is at fault shows before anything is computed.
     count = sum(1 for _ in feature_extraction.read_texts(FLAGS.input_file))
     if not count:

@@ -20,6 +20,7 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import pretraining_schema
+from bert_tf.fine_tuning import exports
 from bert_tf.heads import (
     BertClassifier,
     BertMultipleChoice,
@@ -30,6 +31,7 @@ from bert_tf.heads import (
 from bert_tf.interop.companions import write_companions
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.serving import export as exporting
 from bert_tf.tasks import datasets
 from bert_tf.training import checkpoints
 from tests.serving.small_served import random_weights
@@ -104,7 +106,7 @@ def card_of(version):
 
 def results(folder):
     scores = json.loads((folder / "eval_results.json").read_text("utf-8"))
-    del scores["train_seconds"]
+    del scores["train_seconds"], scores["weights_sha256"]
     return scores
 
 
@@ -356,14 +358,12 @@ def test_words_are_those_of_fill_mask(finish, capsys, tmp_path):
     [
         ("run_classifier", ["task_name"]),
         pytest.param("run_ner", [], marks=pytest.mark.slow),
-        pytest.param(
-            "run_squad", ["version_2_with_negative"], marks=pytest.mark.slow
-        ),
+        pytest.param("run_squad", [], marks=pytest.mark.slow),
         pytest.param(
             "run_pretraining",
             [
                 *("input_file", "init_checkpoint", "vocab_file"),
-                *("max_seq_length", "max_predictions_per_seq", "do_eval"),
+                *("max_predictions_per_seq", "do_eval"),
             ],
             marks=pytest.mark.slow,
         ),
@@ -542,7 +542,7 @@ def test_a_model_that_was_trained_with_little_memory(tmp_path):
 
 @pytest.mark.slow
 def test_vectors(tmp_path):
-    """The mean of all tokens is what the script calls so."""
+    """They are those of the file that the same flags give."""
     start = write_start(tmp_path / "start", BertPretrainer, head="pretraining")
     texts = ["good ba", "bad " * 20, "", "dull be, bo?"]
     (tmp_path / "texts").write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -561,8 +561,78 @@ def test_vectors(tmp_path):
     [version] = versions(tmp_path / "export")
     answer = ask(version, text=texts)
     with np.load(tmp_path / "out.npz") as arrays:
-        np.testing.assert_allclose(answer["mean"], arrays["-1"], atol=1e-5)
-    assert answer["pooled_output"].shape == (4, CONFIG["hidden_size"])
+        np.testing.assert_allclose(answer["-1"], arrays["-1"], atol=1e-5)
+
+
+# What an export by itself takes from the record of its model. -----------------
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What is to be exported, with what is known of it; nothing is written."""
+    told = []
+
+    def export(*given, **more):
+        told.append((*given, more))
+
+    monkeypatch.setattr(exports, "export_kept", export)
+    monkeypatch.setattr(exporting, "export", export)
+    return told
+
+
+# What extract_features.py can do without.
+OPTIONAL = dict.fromkeys(("input_file", "output_file", "layers"))
+
+
+def note(start, **facts):
+    """Adds to what a release says of itself."""
+    path = start / "bert_tf.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+
+
+def test_spans_are_of_the_lengths_of_training(prepared, told, tmp_path):
+    given = prepared("run_squad")
+    given = {name: given[name] for name in ("init_checkpoint", "output_dir")}
+    note(given["init_checkpoint"], **SQUAD, version_2_with_negative=True)
+    launch("run_squad", do_export=True, **given)
+    launch("run_squad", do_export=True, doc_stride=3, **given)
+    found = []
+    for _, serve, *_ in told:
+        encoding = serve.keywords["encoding"]
+        found.append({name: getattr(encoding, name) for name in SQUAD})
+        assert serve.keywords["with_negative"] is True
+    assert found == [SQUAD, {**SQUAD, "doc_stride": 3}]
+
+
+@pytest.mark.parametrize(
+    "script", ["run_pretraining", "extract_features", "fill_mask"]
+)
+def test_a_length_is_that_of_training(prepared, told, script):
+    given = {**prepared(script), "do_eval": None, "max_seq_length": None}
+    if script == "extract_features":
+        given |= OPTIONAL
+    note(given["init_checkpoint"], max_seq_length=LENGTH)
+    launch(script, do_export=True, **given)
+    [(first, second, *_)] = told
+    served = second.keywords if script == "run_pretraining" else vars(first)
+    assert served["encoding"].max_seq_length == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, {"pooled_output", "mean"}),
+        ({"layers": "0"}, {"num_tokens", "tokens", "0"}),
+        ({"layers": "-1,all", "pooling": "max"}, {"-1", "layer_0"}),
+    ],
+)
+def test_the_vectors_that_are_asked_for(prepared, told, given, names):
+    """The model has one layer, and four by default would be too many."""
+    lone = {**prepared("extract_features"), **OPTIONAL, **given}
+    launch("extract_features", do_export=True, **lone)
+    [(served, *_)] = told
+    answer = served.answer({"text": tf.constant(["good"])})
+    assert answer.keys() == names
 
 
 # Mistakes. What was exported before stays as it is. --------------------------
@@ -581,7 +651,8 @@ def prepared(tmp_path):
             texts = tmp_path / "texts"
             texts.write_text("good\n")
             given |= {"input_file": texts, "output_file": tmp_path / "out"}
-            given |= {"max_seq_length": LENGTH}
+            # The model has one.
+            given |= {"max_seq_length": LENGTH, "layers": "-1"}
         return given
 
     return prepared
@@ -596,8 +667,7 @@ def test_no_place_for_the_export(prepared, capsys, tmp_path, script):
     if script in PREPARE:
         given = {**TRAINING, **given}
     line = says(capsys, script, do_export=True, **given)
-    assert "expected a folder that can be written to for the export" in line
-    assert f"Received: {tmp_path}/occupied: " in line
+    assert f"Cannot write the export to {tmp_path}/occupied: " in line
     assert given["export_dir"].read_text() == "mine"
     assert not list((tmp_path / "out").rglob("*"))
 
@@ -644,12 +714,30 @@ def test_models_of_another_task(finish, capsys, tmp_path):
     assert contents(folder) == before
 
 
-def test_a_model_for_questions_that_all_have_an_answer(finish, capsys):
-    folder = finish("run_squad")["output_dir"]
+def test_a_model_for_questions_without_an_answer(prepared, capsys, tmp_path):
+    folder = tmp_path / "out"
+    prepared("run_squad")["init_checkpoint"].rename(tmp_path / "release")
+    folder.mkdir()
+    (tmp_path / "release").rename(folder / "release")
+    record = {"facts": {"task": "squad", "version_2_with_negative": True}}
+    (folder / "fine_tuning.json").write_text(json.dumps(record))
     before = contents(folder)
-    line = says(capsys, "run_squad", do_export=True, output_dir=folder)
-    assert "of with_negative false" in line
+    wish = {"version_2_with_negative": False, "do_export": True, **SQUAD}
+    line = says(capsys, "run_squad", output_dir=folder, **wish)
+    assert "of version_2_with_negative false, or" in line
     assert contents(folder) == before
+
+
+def test_a_checkpoint_that_nobody_names(prepared, capsys, tmp_path):
+    given = prepared("run_pretraining")
+    start = given.pop("init_checkpoint")
+    given["bert_config_file"] = start / "bert_config.json"
+    given["do_export"] = True
+    line = says(capsys, "run_pretraining", **given)
+    assert "--init_checkpoint, to evaluate and export. Received" in line
+    line = says(capsys, "run_pretraining", **{**given, "do_eval": None})
+    assert "--init_checkpoint, to export. Received: neither" in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_but_an_export_does_without_data(prepared, capsys, tmp_path):
@@ -657,6 +745,9 @@ def test_nothing_but_an_export_does_without_data(prepared, capsys, tmp_path):
     line = says(capsys, "run_classifier", do_export=True, **given)
     assert "expected --data_dir. Received: none" in line
     given |= {"do_eval": None, "do_predict": None}
+    given["save_best"] = "mood"
+    line = says(capsys, "run_classifier", do_export=True, **given)
+    assert "--save_best among eval_accuracy, eval_macro_f1, eval_loss" in line
     facts = tmp_path / "start" / "bert_tf.json"
     facts.write_text('{"do_lower_case": true}')
     line = says(capsys, "run_classifier", do_export=True, **given)

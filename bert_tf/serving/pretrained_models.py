@@ -1,6 +1,6 @@
 """What a pre-trained model is good for by itself: vectors and missing words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import keras
 import tensorflow as tf
@@ -13,15 +13,52 @@ from bert_tf.text.wordpiece import require_special_tokens
 MASK = "[MASK]"
 
 
+def pooled_and_mean(
+    outputs: Mapping[str, tf.Tensor], input_mask: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Two vectors of each text: that of [CLS], pooled, and the mean of all.
+
+    Args:
+      outputs: Of a `BertModel`.
+      input_mask: int32 [B, S].
+
+    Returns:
+      Dict of two float32 [B, H]: `pooled_output`, and `mean`, the mean of the
+      last layer over all tokens, [CLS] and [SEP] included, as
+      `extract_features.py --layers=-1 --pooling=mean` gives it.
+    """
+    vectors = tf.cast(outputs["sequence_output"], tf.float32)
+    # LiteRT has no op for `[..., tf.newaxis]` where shapes are not known.
+    is_token = tf.expand_dims(
+        tf.cast(input_mask, tf.float32), axis=-1
+    )  # [B, S, 1]
+    num_tokens = tf.maximum(tf.reduce_sum(is_token, axis=1), 1.0)
+    return {
+        "pooled_output": tf.cast(outputs["pooled_output"], tf.float32),
+        "mean": tf.reduce_sum(vectors * is_token, axis=1) / num_tokens,
+    }
+
+
 class ServedEncoder(Served):
-    """A text in, a vector for it out.
+    """A text in, vectors of it out.
 
     Args:
       model: A `BertModel`, built.
       encoding: How texts became ids when it was trained.
+      choose: Which vectors: from the outputs of the model and `input_mask`,
+        int32 [B, S], to floats by name, [B, W], or [B, S, W] for all tokens.
     """
 
     kind = "encoder"
+
+    def __init__(
+        self,
+        model: keras.Model,
+        encoding: TextEncoding,
+        choose: Callable[..., dict[str, tf.Tensor]] = pooled_and_mean,
+    ):
+        super().__init__(model, encoding)
+        self._choose = choose
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
@@ -38,9 +75,9 @@ class ServedEncoder(Served):
           texts: `text`, strings [B].
 
         Returns:
-          Dict of two float32 [B, H]: `pooled_output`, and `mean`, the mean of
-          the last layer over all tokens, [CLS] and [SEP] included, as
-          `extract_features.py --layers=-1 --pooling=mean` gives it.
+          What `choose` gives. If that is vectors of all tokens, also `tokens`,
+          strings [B, S], and `num_tokens`, int32 [B]: behind the last there
+          are "" and vectors of zeros.
         """
         return self.answer_tokens(self.features(texts))
 
@@ -48,16 +85,19 @@ class ServedEncoder(Served):
         self, features: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         """As `answer`, from `FEATURES`, int32 [B, S]."""
-        encoded = self.model(features)
-        vectors = tf.cast(encoded["sequence_output"], tf.float32)
-        # LiteRT has no op for `[..., tf.newaxis]` where shapes are not known.
-        is_token = tf.expand_dims(
-            tf.cast(features["input_mask"], tf.float32), axis=-1
-        )  # [B, S, 1]
-        num_tokens = tf.maximum(tf.reduce_sum(is_token, axis=1), 1.0)
+        mask = features["input_mask"]
+        chosen = self._choose(self.model(features), mask)
+        if all(vectors.shape.rank == 2 for vectors in chosen.values()):
+            return chosen
+        is_token = mask > 0
+        names = self.token_names(features["input_ids"])
         return {
-            "pooled_output": tf.cast(encoded["pooled_output"], tf.float32),
-            "mean": tf.reduce_sum(vectors * is_token, axis=1) / num_tokens,
+            "num_tokens": tf.reduce_sum(mask, axis=1),
+            "tokens": tf.where(is_token, names, ""),
+            **{
+                name: tf.where(is_token[..., tf.newaxis], vectors, 0.0)
+                for name, vectors in chosen.items()
+            },
         }
 
 

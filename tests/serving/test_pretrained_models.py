@@ -1,5 +1,6 @@
 """Served vectors and words are those of extract_features.py, fill_mask.py."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -98,6 +99,39 @@ def test_vectors_are_float32_under_any_policy():
     for values in served.answer_tokens(features).values():
         assert values.dtype == tf.float32
         assert values.shape == (2, CONFIG.hidden_size)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pooling"),
+    [
+        ("sum_all,0", "none"),
+        pytest.param("all,-1", "max", marks=pytest.mark.slow),
+    ],
+)
+def test_vectors_that_are_asked_for(encoder, layers, pooling):
+    """Those of each token with its name; behind the last there is nothing."""
+    asked = {"choices": choose_layers(layers, CONFIG), "pooling": pooling}
+    served = ServedEncoder(
+        encoder.model, ENCODING, functools.partial(vectors, **asked)
+    )
+    got = answer(served, {"text": NASTY})
+    features = features_of(NASTY)
+    mask = features["input_mask"]
+    expected = vectors(encoder.model(features), mask, **asked)
+    if pooling == "none":
+        lengths = mask.sum(axis=1)
+        assert got.pop("num_tokens").tolist() == lengths.tolist()
+        tokens = np.array(VOCAB)[features["input_ids"]]
+        tokens = np.where(mask > 0, np.char.encode(tokens, "utf-8"), b"")
+        assert got.pop("tokens").tolist() == tokens.tolist()
+    assert set(got) == set(asked["choices"])
+    for name, values in got.items():
+        kept = np.array(expected[name])
+        if pooling == "none":
+            kept[mask == 0] = 0
+        np.testing.assert_allclose(values, kept, atol=1e-5)
+    none = answer(served, {"text": []})
+    assert {len(values) for values in none.values()} == {0}
 
 
 # ---------------------------------------------------------------------- blanks
