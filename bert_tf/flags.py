@@ -242,9 +242,15 @@ def distribution_config() -> "DistributionConfig":
 
     # As in the original, whose users pass both from variables: a TPU's name
     # alone asks for none.
-    wants_tpu = FLAGS.use_tpu or FLAGS.distribution_strategy == "tpu"
+    strategy = FLAGS.distribution_strategy
+    if FLAGS.use_tpu and strategy not in ("auto", "tpu"):
+        raise InputError(
+            "expected --use_tpu with --distribution_strategy=auto or tpu. "
+            f"Received: {strategy}"
+        )
+    wants_tpu = FLAGS.use_tpu or strategy == "tpu"
     return DistributionConfig(
-        strategy="tpu" if wants_tpu else FLAGS.distribution_strategy,
+        strategy="tpu" if wants_tpu else strategy,
         tpu_name=(FLAGS.tpu_name or FLAGS.master) if wants_tpu else None,
         tpu_zone=FLAGS.tpu_zone,
         gcp_project=FLAGS.gcp_project,

@@ -2,8 +2,9 @@
 
 Ten lines about oneDNN and missing GPU drivers would stand above every error
 message of ours. The log level alone does not hide them: TensorFlow's C++ code
-writes them before it has read the level. TF_CPP_MIN_LOG_LEVEL=0 in the
-environment brings everything back.
+writes them before it has read the level. Its Python code tells of every sum
+over several devices. TF_CPP_MIN_LOG_LEVEL=0 in the environment brings
+everything back.
 """
 
 import contextlib
@@ -29,4 +30,5 @@ def _no_stderr() -> Iterator[None]:
 
 if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
     with _no_stderr():
-        import tensorflow  # noqa: F401
+        import tensorflow
+    tensorflow.get_logger().setLevel("WARNING")

@@ -269,3 +269,11 @@ def test_a_tpus_name_alone_asks_for_none(shared_flags, values, strategy, name):
     with flagsaver.flagsaver(**values):
         config = bert_flags.distribution_config()
     assert (config.strategy, config.tpu_name) == (strategy, name)
+
+
+def test_a_tpu_and_something_else_are_not_both_to_be_had(shared_flags):
+    with (
+        flagsaver.flagsaver(use_tpu=True, distribution_strategy="mirrored"),
+        pytest.raises(InputError, match=r"auto or tpu. Received: mirrored"),
+    ):
+        bert_flags.distribution_config()

@@ -6,9 +6,11 @@ import sys
 
 CODE = """
 import sys
+from absl import logging
 import bert_tf.quiet_tensorflow
 import tensorflow as tf
-tf.config.list_logical_devices()
+logging.set_verbosity(logging.INFO)
+tf.distribute.MirroredStrategy(["CPU:0"])
 print("ours", file=sys.stderr)
 """
 
