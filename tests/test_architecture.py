@@ -66,6 +66,7 @@ FOR_ALL = {"errors", "files", "version"}
 WITH_TENSORFLOW = (
     "bert_tf.data.bucketing",
     "bert_tf.data.pipeline",
+    "bert_tf.data.sequence_packing",
     "bert_tf.data.record_files",
     "bert_tf.data.salvage",
     "bert_tf.feature_tagger",

@@ -17,6 +17,7 @@ from absl import logging
 
 from bert_tf.data import records
 from bert_tf.data.schema import VOCABULARY_FEATURES, Schema
+from bert_tf.data.sequence_packing import Fill, SequencePacking, size_schema
 from bert_tf.errors import InputError
 
 # Records held while shuffling: about 15 MB of them at 128 tokens.
@@ -46,6 +47,7 @@ def training_dataset(
     num_shards: int = 1,
     shard: int = 0,
     vocab_size: int | None = None,
+    packing: SequencePacking | None = None,
 ) -> tf.data.Dataset:
     """An endless, shuffled stream of batches that can be entered anywhere.
 
@@ -66,9 +68,13 @@ def training_dataset(
         batch of `num_shards * batch_size` examples of a single reader.
       vocab_size: If given, token ids from there on are an error (which
         `input_errors` explains).
+      packing: If given, the stream is one of rows that several examples share:
+        what is counted above are rows. To pass over whole epochs, all files
+        are read once for the lengths of their examples.
 
     Returns:
-      Batches: a dict of tensors [batch_size, *shape], int32 or float32.
+      Batches: a dict of tensors [batch_size, *shape], int32 or float32, of the
+      schema's features or of those that `SequencePacking.join` names.
 
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
@@ -76,12 +82,14 @@ def training_dataset(
     files = _non_empty(files, schema)
     first_epoch, rest = 0, 0
     if start_example:
-        first_epoch, rest = divmod(start_example, _count_examples(files))
+        total = _epoch_length(files, schema, packing)
+        first_epoch, rest = divmod(start_example, total)
+    read = _read if packing is None else _row_reader(schema, packing)
     epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-    examples = epochs.flat_map(lambda epoch: _epoch(files, seed, epoch))
+    examples = epochs.flat_map(lambda epoch: _epoch(files, seed, epoch, read))
     examples = examples.skip(rest).shard(num_shards, shard)
     batches = examples.batch(batch_size, drop_remainder=True)
-    return map_ahead(batches, _parser(schema, vocab_size))
+    return map_ahead(batches, _parser(schema, vocab_size, packing))
 
 
 def evaluation_dataset(
@@ -93,6 +101,7 @@ def evaluation_dataset(
     shard: int = 0,
     max_examples: int | None = None,
     vocab_size: int | None = None,
+    packing: SequencePacking | None = None,
 ) -> tf.data.Dataset:
     """Every example once, in the order of the files.
 
@@ -107,6 +116,8 @@ def evaluation_dataset(
       shard: This reader's number, from 0; it takes every `num_shards`-th one.
       max_examples: Where to stop, over all shards; None for all there are.
       vocab_size: As for `training_dataset`.
+      packing: If given, several examples share a row: `batch_size`, `shard`
+        and what is numbered below are of rows. The examples are the same.
 
     Returns:
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
@@ -120,10 +131,17 @@ def evaluation_dataset(
     """
     files = _non_empty(files, schema)
     total = _count_examples(files, max_examples)
-    num_batches = -(-total // (batch_size * num_shards))
     examples = tf.data.Dataset.from_tensor_slices(_sources(files))
-    examples = examples.flat_map(_read).take(total)
-    examples = examples.concatenate(_endless(_zero_example(schema)))
+    examples, filler = examples.flat_map(_read).take(total), b""
+    if packing is None:
+        filler = _zero_example(schema)
+    else:
+        parse_sizes = _parser(size_schema(schema))
+        total = Fill.sum(packing.tallies(examples, parse_sizes)).rows
+        examples = packing.rows(examples, parse_sizes)
+        filler = packing.empty_row
+    num_batches = -(-total // (batch_size * num_shards))
+    examples = examples.concatenate(_endless(filler))
     numbers = tf.data.Dataset.range(total, output_type=tf.int32)
     batches = (
         tf.data.Dataset.zip(examples, numbers.concatenate(_endless(-1)))
@@ -131,9 +149,35 @@ def evaluation_dataset(
         .batch(batch_size, drop_remainder=True)
         .take(num_batches)
     )
-    return map_ahead(batches, _numbered(_parser(schema, vocab_size))).apply(
+    parse = _parser(schema, vocab_size, packing)
+    return map_ahead(batches, _numbered(parse)).apply(
         tf.data.experimental.assert_cardinality(num_batches)
     )
+
+
+def fill(
+    files: Sequence[str],
+    schema: Schema,
+    packing: SequencePacking,
+    max_examples: int | None = None,
+) -> Fill:
+    """How full the rows of the first examples are.
+
+    Args:
+      files: TFRecord files, compressed where the name ends in `.gz`.
+      schema: Of pre-training.
+      packing: How they share rows.
+      max_examples: How many to look at; None for all there are.
+
+    Raises:
+      InputError: A file cannot be read, or its records do not fit the schema.
+    """
+    sources = tf.data.Dataset.from_tensor_slices(
+        _sources(_non_empty(files, schema))
+    )
+    examples = sources.flat_map(_read).take(max_examples or -1)
+    with input_errors(files):
+        return Fill.sum(packing.tallies(examples, _parser(size_schema(schema))))
 
 
 def whole_file(
@@ -228,10 +272,31 @@ def _count_examples(files: Sequence[str], at_most: int | None = None) -> int:
     return total
 
 
+def _epoch_length(
+    files: Sequence[str], schema: Schema, packing: SequencePacking | None
+) -> int:
+    """The number of examples in all files, or of the rows that they fill."""
+    if packing is None:
+        return _count_examples(files)
+    parse_sizes = _parser(size_schema(schema))
+    tallies = tf.data.Dataset.from_tensor_slices(_sources(files)).interleave(
+        lambda source: packing.tallies(_read(source), parse_sizes),
+        cycle_length=_FILES_AT_ONCE,
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+    return Fill.sum(tallies).rows
+
+
 def _epoch(
-    files: Sequence[str], seed: int, epoch: tf.Tensor
+    files: Sequence[str],
+    seed: int,
+    epoch: tf.Tensor,
+    read: Callable[[tf.Tensor], tf.data.Dataset],
 ) -> tf.data.Dataset:
-    """Every serialized example once, in an order made from (seed, epoch)."""
+    """Every serialized example once, in an order made from (seed, epoch).
+
+    Or every row of them: what `read` gives of one of `_sources`.
+    """
     # tf.data mixes the program's global seed into each seed it is given. This
     # sets that of the graph which flat_map is tracing, and no other: the order
     # does not change with what else the program does.
@@ -244,7 +309,7 @@ def _epoch(
     sources = tf.data.Dataset.from_tensor_slices(_sources(files))
     sources = _shuffle(sources, len(files), file_seed)
     examples = sources.interleave(
-        _read,
+        read,
         cycle_length=_FILES_AT_ONCE,
         block_length=_RECORDS_IN_TURN,
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -270,7 +335,15 @@ def _read(source: tf.Tensor) -> tf.data.Dataset:
     return tf.data.TFRecordDataset(source[0], source[1])
 
 
-def _endless(value: bytes | int) -> tf.data.Dataset:
+def _row_reader(
+    schema: Schema, packing: SequencePacking
+) -> Callable[[tf.Tensor], tf.data.Dataset]:
+    """As `_read`, of rows: each file is packed by itself."""
+    parse_sizes = _parser(size_schema(schema))
+    return lambda source: packing.rows(_read(source), parse_sizes)
+
+
+def _endless(value: bytes | list[bytes] | int) -> tf.data.Dataset:
     """The same element for ever; numbers as int32."""
     return tf.data.Dataset.from_tensors(tf.constant(value)).repeat()
 
@@ -286,9 +359,14 @@ def _zero_example(schema: Schema) -> bytes:
 
 
 def _parser(
-    schema: Schema, vocab_size: int | None
+    schema: Schema,
+    vocab_size: int | None = None,
+    packing: SequencePacking | None = None,
 ) -> Callable[[tf.Tensor], _Batch]:
-    """A function from serialized examples [B] to features [B, *shape]."""
+    """A function from serialized examples [B] to features [B, *shape].
+
+    With `packing` it is one from rows of them, [B, K].
+    """
     spec = {
         feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
         for feature in schema
@@ -300,6 +378,8 @@ def _parser(
             _check_vocabulary(features, vocab_size)
         return {name: _narrow(values) for name, values in features.items()}
 
+    if packing is not None:
+        return lambda slots: packing.join(slots, parse)
     return parse
 
 
