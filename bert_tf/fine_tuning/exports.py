@@ -7,11 +7,10 @@ import keras
 import tensorflow as tf
 
 from bert_tf import files
-from bert_tf.errors import InputError
 from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
-from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import Estimator
+from bert_tf.training.workers import by_chief
 
 
 def export_kept(
@@ -36,22 +35,12 @@ def export_kept(
     Raises:
       InputError: The folder cannot be written to.
     """
-    agree = agreement(estimator.strategy)
-    try:
-        if is_chief(estimator.strategy):
-            served = serve(_on_one_device(estimator))
-            export(
-                served, export_dir, name=name, metrics=metrics, source=source
-            )
-    except InputError:
-        agree([0])
-        raise
-    # The others wait: collectives end when the first process leaves.
-    if agree([1]) == [0]:
-        raise InputError(
-            "expected the chief to export the model. Received: an error "
-            "there, which it tells"
-        )
+
+    def write() -> None:
+        served = serve(_on_one_device(estimator))
+        export(served, export_dir, name=name, metrics=metrics, source=source)
+
+    by_chief(estimator.strategy, write, "export the model")
 
 
 def _on_one_device(estimator: Estimator) -> keras.Model:

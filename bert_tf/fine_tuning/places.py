@@ -33,7 +33,7 @@ _SETTINGS = (
     *("warmup_proportion", "optimizer", "adam_bias_correction"),
     *("weight_decay_rate", "max_grad_norm"),
     *("num_frozen_layers", "layer_rate_decay"),
-    *("class_weights", "label_smoothing"),
+    *("class_weights", "label_smoothing", "head_dropout"),
     *("doc_stride", "max_query_length"),
     *("eval_steps", "save_best", "early_stopping_patience"),
 )
@@ -168,20 +168,9 @@ def claim_output_dir(
     Raises:
       InputError: See there; or the model that is to be used would be replaced.
     """
-    from bert_tf.training.distribution import agreement, is_chief
+    from bert_tf.training.workers import by_chief
 
-    agree = agreement(strategy)
-    try:
-        if is_chief(strategy):
-            _claim(facts, inputs)
-    except InputError:
-        agree([0])
-        raise
-    if agree([1]) == [0]:
-        raise InputError(
-            "expected the chief to take --output_dir. Received: an error "
-            "there, which it tells"
-        )
+    by_chief(strategy, lambda: _claim(facts, inputs), "take --output_dir")
 
 
 def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -12,8 +11,6 @@ from absl import logging
 
 from bert_tf.errors import InputError
 from bert_tf.training import rendezvous
-
-_T = TypeVar("_T")
 
 STRATEGIES = (
     "auto",
@@ -249,64 +246,6 @@ def exchange(
         return found.reshape(count, -1, *values.shape)[:, 0]
 
     return share
-
-
-def together(
-    strategy: tf.distribute.Strategy, act: Callable[[], _T], what: str
-) -> _T:
-    """Has every process do something; where one cannot, all end.
-
-    Else the others would wait in their next step for one that is gone.
-
-    Args:
-      strategy: The devices.
-      act: What this process does. It takes no part in a step meanwhile.
-      what: That in words, as in "expected every worker to ...".
-
-    Raises:
-      InputError: This process could not do it, or another one.
-    """
-    agree = agreement(strategy)
-    try:
-        result = act()
-    except (InputError, OSError):
-        agree([0])
-        raise
-    if agree([1]) == [0]:
-        raise InputError(
-            f"expected every worker to {what}. Received: an error on another "
-            "one, which tells it"
-        )
-    return result
-
-
-def by_chief(
-    strategy: tf.distribute.Strategy, act: Callable[[], None], what: str
-) -> None:
-    """The same for the chief alone; the others wait until it is done."""
-    together(strategy, act if is_chief(strategy) else _do_nothing, what)
-
-
-def chief_first(
-    strategy: tf.distribute.Strategy, act: Callable[[], _T], what: str
-) -> _T:
-    """The same for the chief, and for the others once it is done.
-
-    In a folder that they share they find what it has made, elsewhere they make
-    it for themselves.
-    """
-    if num_processes(strategy) == 1:
-        return act()
-    if is_chief(strategy):
-        result = together(strategy, act, what)
-        together(strategy, _do_nothing, what)
-        return result
-    together(strategy, _do_nothing, what)
-    return together(strategy, act, what)
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

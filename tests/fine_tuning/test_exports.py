@@ -12,6 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.fine_tuning import exports, runs
 from bert_tf.serving.classifiers import ServedClassifier
 from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.training import workers
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
 from tests.serving.small_served import CONFIG, LENGTH, VOCAB, random_weights
@@ -105,8 +106,8 @@ def process(monkeypatch):
             said.append(*numbers)
             return [min(*numbers, others)]
 
-        monkeypatch.setattr(exports, "agreement", lambda strategy: agree)
-        monkeypatch.setattr(exports, "is_chief", lambda strategy: is_chief)
+        monkeypatch.setattr(workers, "agreement", lambda strategy: agree)
+        monkeypatch.setattr(workers, "is_chief", lambda strategy: is_chief)
         return said
 
     return process
@@ -150,7 +151,7 @@ def test_the_chief_tells_that_it_failed(process, written, estimator):
 
 def test_the_others_end_with_the_chief(process, written, estimator):
     process(is_chief=False, others=0)
-    with pytest.raises(InputError, match="expected the chief to export"):
+    with pytest.raises(InputError, match="expected every worker to export"):
         exports.export_kept(estimator, SERVE, "full", name="mood")
     assert written == {}
 

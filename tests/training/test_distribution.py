@@ -11,15 +11,12 @@ from bert_tf.training import distribution
 from bert_tf.training.distribution import (
     DistributionConfig,
     agreement,
-    by_chief,
-    chief_first,
     exchange,
     is_chief,
     make_strategy,
     num_processes,
     number_of_workers,
     should_compile,
-    together,
 )
 
 TWO_WORKERS = {"worker": ["a:1", "b:2"]}
@@ -229,7 +226,7 @@ def test_one_of_several_processes_writes(monkeypatch, jobs, place, chief):
     assert is_chief(Strategy()) is chief
 
 
-# What processes do together
+# What processes tell each other
 
 
 def test_one_process_agrees_with_itself():
@@ -237,83 +234,6 @@ def test_one_process_agrees_with_itself():
     assert agreement(strategy)([3, -1]) == [3, -1]
     values = np.arange(6).reshape(2, 3)
     np.testing.assert_array_equal(exchange(strategy)(values), [values])
-    for do in (together, chief_first):
-        assert do(strategy, lambda: "done", "do it") == "done"
-
-
-@pytest.fixture
-def worker(monkeypatch):
-    """Makes this one of two workers; what is done and said, in order.
-
-    Args:
-      is_chief: Whether it is the chief.
-      other: What the other says each time, 1 for success.
-    """
-
-    def make(is_chief, other=(1, 1)):
-        events, answers = [], iter(other)
-
-        def agree(numbers):
-            events.append(*numbers)
-            return [min(*numbers, next(answers))]
-
-        monkeypatch.setattr(distribution, "agreement", lambda strategy: agree)
-        monkeypatch.setattr(distribution, "num_processes", lambda strategy: 2)
-        monkeypatch.setattr(distribution, "is_chief", lambda _: is_chief)
-        return events
-
-    return make
-
-
-def fail():
-    raise InputError("expected a larger disk")
-
-
-@pytest.mark.parametrize("chief", [True, False])
-def test_all_do_it_and_say_so(worker, chief):
-    events = worker(chief)
-    assert together(None, lambda: events.append("act"), "do it") is None
-    assert events == ["act", 1]
-
-
-@pytest.mark.parametrize("chief", [True, False])
-def test_who_fails_says_so_too(worker, chief):
-    events = worker(chief)
-    with pytest.raises(InputError, match="a larger disk"):
-        together(None, fail, "do it")
-    assert events == [0]
-
-
-@pytest.mark.parametrize("chief", [True, False])
-def test_all_end_with_the_one_that_fails(worker, chief):
-    worker(chief, other=[0])
-    with pytest.raises(InputError, match=r"every worker to do it. .* another"):
-        together(None, lambda: None, "do it")
-
-
-@pytest.mark.parametrize(
-    ("chief", "expected"), [(True, ["act", 1]), (False, [1])]
-)
-def test_the_chief_does_it_for_all(worker, chief, expected):
-    events = worker(chief)
-    by_chief(None, lambda: events.append("act"), "do it")
-    assert events == expected
-
-
-@pytest.mark.parametrize(
-    ("chief", "expected"), [(True, ["act", 1, 1]), (False, [1, "act", 1])]
-)
-def test_the_chief_goes_first(worker, chief, expected):
-    events = worker(chief)
-    assert chief_first(None, lambda: events.append("act") or 7, "do it") == 7
-    assert events == expected
-
-
-def test_nobody_follows_a_chief_that_fails(worker):
-    events = worker(is_chief=False, other=[0])
-    with pytest.raises(InputError, match="expected every worker to do it"):
-        chief_first(None, lambda: events.append("act"), "do it")
-    assert events == [1]
 
 
 def test_what_is_compiled():
