@@ -57,6 +57,7 @@ from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trial_results import Trial
+from bert_tf.training.workers import chief_first
 
 FLAGS = flags.FLAGS
 
@@ -127,6 +128,13 @@ flags.DEFINE_float(
     0.0,
     "Share of an example's weight that is spread over all labels in training.",
 )
+flags.DEFINE_float(
+    "head_dropout",
+    0.1,
+    "Share of the values under the new head that training sets to 0.",
+    lower_bound=0.0,
+    upper_bound=1.0,
+)
 flags.DEFINE_bool(
     "glue_submission",
     False,
@@ -178,13 +186,11 @@ def main() -> None:
         command_line.padding(strategy),
         FLAGS.num_workers or jobs.available_cpus(),
     )
-    data = {
-        split: [
-            inputs.load(split, part, read)
-            for part, read in zip(found, examples[split], strict=True)
-        ]
-        for split, found in parts.items()
-    }
+    data = chief_first(
+        strategy,
+        functools.partial(_load, inputs, parts, examples),
+        "make the records",
+    )
     if FLAGS.do_train:
         estimator = _train(task, strategy, start, plan, schedule, inputs, data)
     else:
@@ -198,6 +204,21 @@ def main() -> None:
         _predict(estimator, inputs, split)
     serve = functools.partial(_served, data_set=data_set, encoding=encoding)
     places.export(estimator, data_set.model_of, serve)
+
+
+def _load(
+    inputs: Inputs,
+    parts: Mapping[str, Sequence[Part]],
+    examples: Mapping[str, Sequence[list[Example]]],
+) -> dict[str, list[Split]]:
+    """The parts of every split, ready to be used."""
+    return {
+        split: [
+            inputs.load(split, part, read)
+            for part, read in zip(found, examples[split], strict=True)
+        ]
+        for split, found in parts.items()
+    }
 
 
 def _predict(estimator: Estimator, inputs: Inputs, split: Split) -> None:
@@ -315,6 +336,7 @@ def _task(
         positive_label=data_set.positive_label,
         class_weights=_class_weights(data_set, *train) if train else None,
         label_smoothing=FLAGS.label_smoothing,
+        dropout=FLAGS.head_dropout,
         frozen_layers=command_line.frozen_layers(config),
         gradient_checkpointing=FLAGS.gradient_checkpointing,
         eval_batch_size=FLAGS.eval_batch_size,

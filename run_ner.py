@@ -73,6 +73,7 @@ from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trial_results import Trial
+from bert_tf.training.workers import chief_first
 
 FLAGS = flags.FLAGS
 
@@ -194,10 +195,11 @@ def main() -> None:
         num_rows = count_rows(read["train"].sentences, encoding)
         plan = schedule.plan(config, num_rows, strategy)
     _claim_output_dir(strategy, start, encoding, read)
-    found = {
-        split: _load(split, file, encoding, padding)
-        for split, file in read.items()
-    }
+    found = chief_first(
+        strategy,
+        functools.partial(_load, read, encoding, padding),
+        "make the records",
+    )
     if FLAGS.do_train:
         estimator = _train(task, strategy, start, plan, schedule, found)
     else:
@@ -287,13 +289,18 @@ def _claim_output_dir(
 
 
 def _load(
-    split: str, file: ConllFile, encoding: TaggingEncoding, padding: Padding
-) -> Split:
-    """Makes the records of a file, unless they are there, and reads them."""
-    path = os.path.join(FLAGS.output_dir, f"{RECORDS[split]}.tf_record")
-    write_tagging_features(path, file.sentences, encoding, sources=[file.path])
-    features = bucketing.load(path, encoding.schema, len(encoding.vocab))
-    return Split(file, features, padding)
+    read: Mapping[str, ConllFile], encoding: TaggingEncoding, padding: Padding
+) -> dict[str, Split]:
+    """Makes the records of files, unless they are there, and reads them."""
+    found = {}
+    for split, file in read.items():
+        path = os.path.join(FLAGS.output_dir, f"{RECORDS[split]}.tf_record")
+        write_tagging_features(
+            path, file.sentences, encoding, sources=[file.path]
+        )
+        features = bucketing.load(path, encoding.schema, len(encoding.vocab))
+        found[split] = Split(file, features, padding)
+    return found
 
 
 def _train(

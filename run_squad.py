@@ -54,6 +54,7 @@ from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.squad import read_questions
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
+from bert_tf.training.workers import chief_first
 
 FLAGS = flags.FLAGS
 
@@ -139,7 +140,11 @@ def main() -> None:
     _claim_output_dir(strategy, start, train)
     answers_of = functools.partial(_answers, asked, encoding, rules, padding)
     if FLAGS.do_train:
-        features = _training_features(train, encoding)
+        features = chief_first(
+            strategy,
+            functools.partial(_training_features, train, encoding),
+            "make the records",
+        )
         estimator = runs.FineTuning(
             task,
             strategy,

@@ -38,6 +38,7 @@ from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_json, write_results
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trials import Trial
+from bert_tf.training.workers import require_shared
 
 RELEASE = "release"
 WEIGHTS = "bert_model.ckpt"
@@ -173,6 +174,8 @@ class FineTuning:
           The estimator of the training that is kept, with its best weights.
         """
         folder = self.output_dir
+        if self.schedule.save_best or len(self.plan) > 1:
+            require_shared(self.strategy, folder)
         if len(self.plan) == 1:
             [trial] = self.plan
             estimator = self._train(trial, folder)
@@ -183,6 +186,7 @@ class FineTuning:
                 folder,
                 self.schedule.save_best or self.metric,
                 self._discard,
+                writes=is_chief(self.strategy),
             ).best
             folder = trials.folder_of(folder, best_one.trial)
             estimator = self._estimator(best_one.trial, folder)
@@ -228,10 +232,9 @@ class FineTuning:
 
     def _discard(self, folder: str) -> None:
         """Removes the weights of a training that is not the best."""
-        if is_chief(self.strategy):
-            for name in files.listdir(folder):
-                if _LARGE.fullmatch(name):
-                    files.remove_tree(os.path.join(folder, name))
+        for name in files.listdir(folder):
+            if _LARGE.fullmatch(name):
+                files.remove_tree(os.path.join(folder, name))
 
     def _hooks(
         self, estimator: Estimator, folder: str, trial: Trial

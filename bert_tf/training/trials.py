@@ -81,6 +81,8 @@ def run(
     output_dir: str,
     metric: str,
     discard: Callable[[str], None] = lambda folder: None,
+    *,
+    writes: bool = True,
 ) -> Summary:
     """Runs the trials that are not done, and says which is the best.
 
@@ -97,22 +99,24 @@ def run(
         seeds of a setting are not all done, its best trial is kept beside the
         best of the settings that are. Where another metric or more seeds make
         a trial the best whose files are gone, it is run again.
+      writes: Whether this process is the one that writes, of several that run
+        the trials together and find the same.
 
     Raises:
       InputError: All trials diverged, or the metric is missing.
     """
-    book = _Book(trials, output_dir, metric, discard)
+    book = _Book(trials, output_dir, metric, discard, writes)
     for trial in book.missing():
-        book.add(_run(trial, run_one, output_dir))
+        book.add(_run(trial, run_one, output_dir, writes))
     summary = book.close()
     # Nothing is discarded on the way: it ends, even if no two runs are equal.
     while not summary.best.kept:
         logging.info("The best is %s; once more", summary.best.trial.name)
-        # Or a run that is killed meanwhile would be taken for the old one.
-        forget_result(folder_of(output_dir, summary.best.trial))
-        book.results[summary.best.trial] = _run(
-            summary.best.trial, run_one, output_dir
-        )
+        best = summary.best.trial
+        if writes:
+            # Or a run that is killed meanwhile would be taken for the old one.
+            forget_result(folder_of(output_dir, best))
+        book.results[best] = _run(best, run_one, output_dir, writes)
         summary = book.summary()
     summary = book.close()
     _tell(summary)
@@ -138,7 +142,9 @@ def _tell(summary: Summary) -> None:
     logging.info("Kept by %s: %s", summary.metric, summary.best.trial.name)
 
 
-def _run(trial: Trial, run_one: RunOne, output_dir: str) -> Result:
+def _run(
+    trial: Trial, run_one: RunOne, output_dir: str, writes: bool
+) -> Result:
     """Runs a trial and notes what became of it."""
     folder = folder_of(output_dir, trial)
     files.makedirs(folder)
@@ -148,7 +154,8 @@ def _run(trial: Trial, run_one: RunOne, output_dir: str) -> Result:
     except NonFiniteError as error:
         logging.warning("Trial %s diverged: %s", trial.name, error)
         result = Result(trial, {}, failure=str(error))
-    write_result(folder, result)
+    if writes:
+        write_result(folder, result)
     return result
 
 
@@ -161,18 +168,20 @@ class _Book:
         output_dir: str,
         metric: str,
         discard: Callable[[str], None],
+        writes: bool,
     ):
         self._trials = trials
         self._output_dir = output_dir
         self._metric = metric
         self._discard = discard
+        self._writes = writes
         self.results: dict[Trial, Result] = {}
         for trial in trials:
             folder = folder_of(output_dir, trial)
             result = read_result(folder, trial)
             if result is not None:
                 self.results[trial] = result
-            if result is not None and not result.kept:
+            if result is not None and not result.kept and writes:
                 discard(folder)  # A run may have been killed before it did.
 
     def missing(self) -> list[Trial]:
@@ -211,13 +220,18 @@ class _Book:
         keep = self._candidates(summary)
         for trial, result in self.results.items():
             if result.kept and trial not in keep:
-                folder = folder_of(self._output_dir, trial)
-                # Noted first: what is noted as kept is there.
                 self.results[trial] = dataclasses.replace(result, kept=False)
-                write_result(folder, self.results[trial])
-                self._discard(folder)
-        write_summary(self._output_dir, summary)
+                self._give_up(self.results[trial])
+        if self._writes:
+            write_summary(self._output_dir, summary)
         return summary
+
+    def _give_up(self, result: Result) -> None:
+        if self._writes:
+            folder = folder_of(self._output_dir, result.trial)
+            # Noted first: what is noted as kept is there.
+            write_result(folder, result)
+            self._discard(folder)
 
     def _candidates(self, summary: Summary) -> set[Trial]:
         """The trials that may be the best when all are done."""

@@ -48,9 +48,12 @@ class Task:
         if os.path.exists(path):
             os.remove(path)
 
-    def run(self, trials=None, metric="f1"):
+    def run(self, trials=None, metric="f1", **options):
         trials = self.trials if trials is None else trials
-        return run(trials, self.run_one, str(self.folder), metric, self.discard)
+        folder = str(self.folder)
+        return run(
+            trials, self.run_one, folder, metric, self.discard, **options
+        )
 
     @property
     def kept(self):
@@ -98,6 +101,20 @@ def test_plans_that_cannot_be():
 
 
 # run
+
+
+def test_workers_that_do_not_write_come_to_the_same_end(tmp_path):
+    values = [0.3, 0.5, None, 0.7, 0.6]
+    chief, other = (
+        Task(tmp_path / name, seeds(5), values) for name in ("chief", "other")
+    )
+    expected, found = chief.run(), other.run(writes=False)
+    assert found == expected
+    assert other.ran == chief.ran
+    written = [path for path in other.folder.rglob("*") if path.is_file()]
+    # What the trials themselves write stays: they know who writes.
+    assert {path.name for path in written} == {"checkpoint"}
+    assert other.kept == [0, 1, 3, 4]
 
 
 def test_the_best_of_several_is_kept(tmp_path):
