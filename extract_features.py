@@ -22,6 +22,7 @@ Source: `extract_features.py` of google-research/bert; section 5.3 of the paper.
 import bert_tf.quiet_tensorflow  # noqa: F401
 
 # isort: split
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -45,7 +46,8 @@ from bert_tf.serving.pretrained_models import ServedEncoder
 from bert_tf.tasks import feature_extraction
 from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
 from bert_tf.tasks.feature_files import WRITERS
-from bert_tf.training.distribution import is_plain, number_of_workers
+from bert_tf.training.distribution import exchange, is_chief, is_plain
+from bert_tf.training.workers import by_chief, lost_workers_told
 
 FLAGS = flags.FLAGS
 
@@ -96,7 +98,6 @@ bert_flags.define_device_flags()
 
 def main() -> None:
     """Reads, computes and writes, some texts at a time; exports the model."""
-    _require_one_process()
     _check_flags()
     start = find_start(
         FLAGS.init_checkpoint,
@@ -111,14 +112,15 @@ def main() -> None:
     choices = {}
     if FLAGS.input_file or _are_chosen():
         choices = feature_extraction.choose_layers(FLAGS.layers, start.config)
-    if FLAGS.do_export:
-        check_place(FLAGS.export_dir)
     strategy = bert_flags.connect()
+    if FLAGS.do_export:
+        place = functools.partial(check_place, FLAGS.export_dir)
+        by_chief(strategy, place, "take --export_dir")
     if FLAGS.input_file:
         _write_features(start, strategy, choices)
     if FLAGS.do_export:
-        served = _served(start, choices)
-        export(served, FLAGS.export_dir, source=start.init_checkpoint)
+        write = functools.partial(_export, start, choices)
+        by_chief(strategy, write, "export the model")
 
 
 def _check_flags() -> None:
@@ -147,6 +149,11 @@ def _are_chosen() -> bool:
     return any(map(command_line.given, ("layers", "pooling")))
 
 
+def _export(start: Start, choices: Mapping[str, Choice]) -> None:
+    served = _served(start, choices)
+    export(served, FLAGS.export_dir, source=start.init_checkpoint)
+
+
 def _served(start: Start, choices: Mapping[str, Choice]) -> ServedEncoder:
     """The model, with the vectors that are chosen, or two of each text."""
     model = BertModel(start.config, output_hidden_states=True)
@@ -159,10 +166,11 @@ def _served(start: Start, choices: Mapping[str, Choice]) -> ServedEncoder:
     return ServedEncoder(model, _encoding(start), choose)
 
 
+@lost_workers_told()
 def _write_features(
     start: Start, strategy: Any, choices: Mapping[str, Choice]
 ) -> None:
-    """Computes the vectors of all texts."""
+    """Computes the vectors of all texts; of several workers, one writes."""
     # What is at fault shows before anything is computed.
     count = sum(1 for _ in feature_extraction.read_texts(FLAGS.input_file))
     if not count:
@@ -174,20 +182,18 @@ def _write_features(
         model = BertModel(start.config, output_hidden_states=True)
         load_checkpoint(model, start.init_checkpoint)
     texts = _extract(model, strategy, choices, _encoding(start))
-    with WRITERS[FLAGS.output_format](FLAGS.output_file, start.vocab) as write:
+    with _writer(start, is_chief(strategy)) as write:
         for text in progress.track(
             texts, lambda _: 1, "Computing", "texts", count
         ):
             write(text)
 
 
-def _require_one_process() -> None:
-    """Refuses several, each of which would write all of the file."""
-    if number_of_workers() > 1:
-        raise InputError(
-            "expected one process, with any number of devices. Received: "
-            f"{number_of_workers()} of them in TF_CONFIG"
-        )
+def _writer(start: Start, writes: bool) -> Any:
+    """Gives what takes the features of a text."""
+    if not writes:
+        return contextlib.nullcontext(lambda text: None)
+    return WRITERS[FLAGS.output_format](FLAGS.output_file, start.vocab)
 
 
 def _encoding(start: Start) -> TextEncoding:
@@ -267,6 +273,7 @@ def _on_devices(program: Any, strategy: Any, multiple: int) -> Compute:
     # A TPU asks for the program itself. Elsewhere that would be called with
     # all shares at once, which have no shape.
     run = program if _is_tpu(strategy) else lambda share: program(share)
+    tell_all = exchange(strategy)
 
     def compute(batch):
         count = len(batch["input_ids"])
@@ -274,9 +281,13 @@ def _on_devices(program: Any, strategy: Any, multiple: int) -> Compute:
         batch = {name: np.pad(rows, missing) for name, rows in batch.items()}
         kept = strategy.run(run, (_shares(batch, strategy),))
         local = strategy.experimental_local_results
-        return {
-            name: np.concatenate([x.numpy() for x in local(value)])[:count]
+        own = {
+            name: np.concatenate([x.numpy() for x in local(value)])
             for name, value in kept.items()
+        }
+        return {
+            name: np.concatenate(tell_all(rows))[:count]
+            for name, rows in own.items()
         }
 
     return compute

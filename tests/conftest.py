@@ -1,5 +1,6 @@
 """What every test may count on: two CPU devices, quiet logs, real data."""
 
+import importlib
 import os
 import pathlib
 
@@ -48,6 +49,14 @@ def shared_data() -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def layouts():
+    """`benchmarks/layouts.py`: scripts on two workers, two hosts ..."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        yield importlib.import_module("layouts")
 
 
 @pytest.fixture(scope="session")

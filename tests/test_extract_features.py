@@ -210,6 +210,29 @@ def test_several_devices(extract, expected):
         assert_close(arrays["-1"], values)
 
 
+@pytest.mark.slow
+def test_two_workers_write_one_file(layouts, release, expected, tmp_path):
+    path = layouts.run(
+        layouts.LAYOUTS["two_workers"],
+        "extract_features.py",
+        {
+            "input_file": release / "input.txt",
+            "init_checkpoint": release,
+            "max_seq_length": S,
+            "batch_size": 3,
+            "output_format": "npz",
+            "layers": "-1",
+        },
+        tmp_path / "run",
+        output_flag="output_file",
+    )
+    with np.load(path) as arrays:
+        values = np.concatenate([states[-1] for _, states in expected])
+        assert_close(arrays["-1"], values)
+    written = {path.name for path in path.parent.iterdir()}
+    assert written == {"output", "worker0.log", "worker1.log"}
+
+
 def test_memory_does_not_hold_all_texts(extract, monkeypatch):
     """The fewest possible at a time, as for a large model."""
     flags = {"output_format": "npz", "layers": "-1", "pooling": "cls"}
@@ -265,12 +288,3 @@ def test_a_mistake_is_one_line(
     path = extract(status=1, **flags)
     assert message in in_process.the_error(capsys, "extract_features")
     assert not path.exists()
-
-
-def test_several_processes_are_refused(extract, capsys, monkeypatch):
-    cluster = {"cluster": {"worker": ["a:1", "b:1"]}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    extract(status=1)
-    message = in_process.the_error(capsys, "extract_features")
-    assert "expected one process" in message
-    assert "2 of them in TF_CONFIG" in message

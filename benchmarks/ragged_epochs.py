@@ -1,0 +1,84 @@
+"""Trains on epochs that end in a ragged batch, in part on nothing.
+
+    python benchmarks/ragged_epochs.py --output_dir=/tmp/ragged \\
+        --train_batch_size=12 --num_train_steps=30 \\
+        --gradient_accumulation_steps=3
+
+The data has 29 examples, so every third batch has 5 of them. It is cut where
+whole ones are: of two replicas the first then gets 5 examples, the second none;
+of three micro-batches two get 2 and one gets 1. The streams of the scripts have
+no such batches, for theirs go on into the next epoch, but a data set of your
+own may: this is how to give one to `Estimator`. What comes out, checkpoints in
+--output_dir, is the same on any devices; `equality.py` compares it.
+"""
+
+# Before anything that imports TensorFlow.
+import bert_tf.quiet_tensorflow  # noqa: F401
+
+# isort: split
+import numpy as np
+import tensorflow as tf
+from absl import flags
+from small_tasks import CONFIG, LENGTH, PREDICTIONS, pretraining_examples
+
+from bert_tf import flags as bert_flags
+from bert_tf.config import BertConfig
+from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.training.estimator import Estimator, TrainingData
+
+FLAGS = flags.FLAGS
+NUM_EXAMPLES = 29
+
+flags.DEFINE_string("output_dir", None, "Folder of the checkpoints.")
+flags.DEFINE_integer("num_train_steps", 30, "Step to train up to.")
+flags.DEFINE_integer("num_warmup_steps", 3, "Steps of linear warm-up.")
+bert_flags.define_training_flags()
+bert_flags.define_device_flags()
+
+
+def main() -> None:
+    strategy = bert_flags.connect()
+    config = bert_flags.training_config(
+        FLAGS.num_train_steps, FLAGS.num_warmup_steps
+    )
+    task = PretrainingTask(BertConfig.from_dict(CONFIG), LENGTH, PREDICTIONS)
+    estimator = Estimator(task, strategy, config, FLAGS.output_dir)
+    examples = pretraining_examples(NUM_EXAMPLES)
+    estimator.train(training_data(examples, config.train_batch_size))
+
+
+def training_data(
+    examples: dict[str, np.ndarray], global_batch_size: int
+) -> TrainingData:
+    """Epoch after epoch of all examples, in their order.
+
+    Args:
+      examples: Dict from the name of a feature to an array [n, ...].
+      global_batch_size: Examples of a whole batch, over all replicas.
+    """
+    count = len(next(iter(examples.values())))
+
+    def make(
+        batch_size: int, num_shards: int, shard: int, start_example: int = 0
+    ) -> tf.data.Dataset:
+        first = np.arange(0, count, global_batch_size)[:, np.newaxis]
+        first = first + np.arange(0, global_batch_size, batch_size)
+        # The replicas of a worker are neighbours.
+        first = first.reshape(len(first), num_shards, -1)[:, shard]
+        steps_done = start_example // global_batch_size
+        return (
+            tf.data.Dataset.from_tensor_slices(first.reshape(-1))
+            .repeat()
+            .skip(steps_done * first.shape[1])
+            .map(lambda start: rows(start, start + batch_size))
+        )
+
+    def rows(start: tf.Tensor, end: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Those that there are, from none up."""
+        return {k: tf.constant(v)[start:end] for k, v in examples.items()}
+
+    return make
+
+
+if __name__ == "__main__":
+    bert_flags.run(main, required=["output_dir"])
