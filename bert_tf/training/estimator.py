@@ -16,7 +16,7 @@ to stop instead: each waits for the others in every step.
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import keras
@@ -28,6 +28,7 @@ from bert_tf.errors import InputError
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import (
     agreement,
+    all_rows,
     is_chief,
     is_plain,
     should_compile,
@@ -216,7 +217,7 @@ class Estimator:
 
     @lost_workers_told()
     def train(self, make_data: TrainingData, hooks: Sequence[Hook] = ()):
-        """Trains up to `num_train_steps`.
+        """Trains up to `num_train_steps`, or `stop_at_step` if there is one.
 
         A run that finds itself there already does nothing. SIGINT and SIGTERM
         save a checkpoint and raise SystemExit; the same command resumes. Where
@@ -232,19 +233,31 @@ class Estimator:
           WorkerLostError: Another worker is gone.
         """
         config = self.config
-        if self.step >= config.num_train_steps:
+        if self.step >= config.last_step:
             logging.info(
                 "Nothing to train: step %d of %d is done",
                 self.step,
-                config.num_train_steps,
+                config.last_step,
             )
             return
         if is_chief(self.strategy):
             self._manager.remove_leftovers()
-        data = self._training_batches(make_data)
+        data = self.training_batches(make_data)
+        run_steps = self.training_step().run
+        hooks = [NanWatch(), *hooks]
+        started = time.monotonic()
+        try:
+            with watching(hooks, self.step), StopSignal().watch() as stop:
+                self._loop(run_steps, iter(data), hooks, stop)
+        finally:
+            self.train_seconds += time.monotonic() - started
+
+    def training_step(self) -> TrainingStep:
+        """The step that `train` repeats, with the optimizer that it has."""
+        config = self.config
         if self._optimizer is None:
             self._make_optimizer()
-        run_steps = TrainingStep(
+        return TrainingStep(
             self.task,
             self.model,
             self._optimizer,
@@ -256,14 +269,7 @@ class Estimator:
             # Of one pass over weights, gradients and moments, not twenty: half
             # the time on a CPU, too.
             jit_compile_update=config.jit_compile is not False,
-        ).run
-        hooks = [NanWatch(), *hooks]
-        started = time.monotonic()
-        try:
-            with watching(hooks, self.step), StopSignal().watch() as stop:
-                self._loop(run_steps, iter(data), hooks, stop)
-        finally:
-            self.train_seconds += time.monotonic() - started
+        )
 
     def _loop(
         self, run_steps, data, hooks: Sequence[Hook], stop: StopSignal
@@ -289,16 +295,16 @@ class Estimator:
             self._save()
         if not goes_on:
             _leave(stop, self.step)
-        if self.step < self.config.num_train_steps:
+        if self.step < self.config.last_step:
             logging.info(
                 "Training ends early, at step %d of %d",
                 self.step,
-                self.config.num_train_steps,
+                self.config.last_step,
             )
 
     def _is_due(self) -> bool:
         """Whether this step has a checkpoint in any case."""
-        is_last = self.step == self.config.num_train_steps
+        is_last = self.step == self.config.last_step
         return is_last or self.step % self.config.save_checkpoints_steps == 0
 
     def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
@@ -311,7 +317,7 @@ class Estimator:
             return 0
         periods = [self.config.save_checkpoints_steps]
         periods += [hook.every for hook in hooks if hook.every > 0]
-        left = self.config.num_train_steps - self.step
+        left = self.config.last_step - self.step
         return min(left, *(n - self.step % n for n in periods))
 
     def _steps_per_call(self, seconds: float) -> int:
@@ -324,7 +330,9 @@ class Estimator:
             return most
         return max(1, min(most, int(SECONDS_PER_CALL / seconds)))
 
-    def _training_batches(self, make_data: TrainingData):
+    def training_batches(self, make_data: TrainingData):
+        """The batches of all replicas, endless, from what `train` takes."""
+
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             return make_data(
                 batch_size=batch_size,
@@ -357,7 +365,7 @@ class Estimator:
           batch_size: Examples of a batch, over all devices; the
             configuration's for evaluation if it is not given.
         """
-        batches = self._evaluation_batches(
+        batches = self.evaluation_batches(
             make_data, batch_size or self.config.eval_batch_size
         )
         # The same trace for all batches, and for all calls with such batches.
@@ -367,8 +375,8 @@ class Estimator:
             for batch in batches
         )
 
-    def _evaluation_batches(self, make_data: EvaluationData, batch_size: int):
-        """Batches for all replicas."""
+    def evaluation_batches(self, make_data: EvaluationData, batch_size: int):
+        """The batches of all replicas, from what `predict` takes."""
         replicas = self.strategy.num_replicas_in_sync
         batch_size = -(-batch_size // replicas)
 
@@ -386,13 +394,16 @@ class Estimator:
         return self.strategy.distribute_datasets_from_function(make)
 
     def _predict_step(self, features) -> dict[str, tf.Tensor]:
-        kept = self.strategy.run(self._replica_step, (features,))
+        kept = self.strategy.run(self.prediction_step, (features,))
         return {
             name: self.strategy.experimental_local_results(value)[0]
             for name, value in kept.items()
         }
 
-    def _replica_step(self, features) -> dict[str, tf.Tensor]:
+    def prediction_step(
+        self, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """What the task keeps of all replicas' batches, of one's [b, ...]."""
         is_real = features["is_real_example"] > 0
         kept = {
             **self._replica_predictions(features),
@@ -400,11 +411,7 @@ class Estimator:
         }
         if is_plain(self.strategy):
             return kept  # See `TrainingStep._all_reduce`.
-        replica = tf.distribute.get_replica_context()
-        return {
-            name: replica.all_gather(value, axis=0)
-            for name, value in kept.items()
-        }
+        return {name: all_rows(value) for name, value in kept.items()}
 
     def _keep(self, features) -> dict[str, tf.Tensor]:
         outputs = self.model(features, training=False)

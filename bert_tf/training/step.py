@@ -95,15 +95,22 @@ class TrainingStep:
         )
         rows = tf.TensorArray(tf.float32, count, element_shape=[len(names)])
         for index in tf.range(count):
-            row = self.strategy.run(self._replica_step, (next(data),))
+            row = self.strategy.run(self.replica_step, (next(data),))
             rows = rows.write(
                 index, self.strategy.experimental_local_results(row)[0]
             )
         columns = tf.unstack(rows.stack(), axis=1, num=len(names))
         return dict(zip(names, columns, strict=True))
 
-    def _replica_step(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """One step on one replica: a row of `_run`, floats [quantities]."""
+    def replica_step(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """One step on one replica, update included; what a TPU compiles.
+
+        Args:
+          features: The replica's batch, tensors [b, ...].
+
+        Returns:
+          A row of what `run` records, float32 [quantities].
+        """
         replica = tf.distribute.get_replica_context()
         seed = step_seed(
             self.random_seed,
@@ -121,7 +128,7 @@ class TrainingStep:
         # update that is left fuses clipping into its one pass.
         norm = tf.linalg.global_norm(gradients)
         self._update(gradients, norm, rate)
-        self.optimizer.iterations.assign_add(1)
+        _merge_call(self._count_step, self.strategy)
         return tf.concat([[tf.reduce_sum(losses)], losses, [norm, rate]], 0)
 
     def _all_reduce(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -195,9 +202,7 @@ class TrainingStep:
             gradients, _ = tf.clip_by_global_norm(
                 gradients, self.max_grad_norm, use_norm=norm
             )
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            self._update_variables, self.strategy, gradients, rate
-        )
+        _merge_call(self._update_variables, self.strategy, gradients, rate)
 
     def _update_variables(self, strategy, gradients, rate) -> None:
         # Not optimizer.apply: it would sum the gradients over the replicas a
@@ -211,6 +216,19 @@ class TrainingStep:
                 args=(gradient, rate),
                 group=False,
             )
+
+    def _count_step(self, strategy) -> None:
+        # Not in the replicas: each would send the others what it adds.
+        strategy.extended.update(
+            self.optimizer.iterations.value,
+            lambda v: v.assign_add(1),
+            group=False,
+        )
+
+
+# Calls a function once for all replicas; in each where they cannot wait for
+# one another.
+_merge_call = tf.__internal__.distribute.interim.maybe_merge_call
 
 
 def fill_up(

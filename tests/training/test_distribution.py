@@ -18,6 +18,7 @@ from bert_tf.training.distribution import (
     number_of_workers,
     should_compile,
 )
+from tests.training import toy_task
 
 TWO_WORKERS = {"worker": ["a:1", "b:2"]}
 
@@ -241,3 +242,23 @@ def test_what_is_compiled():
     assert should_compile(strategy, None) is False  # on a CPU
     assert should_compile(strategy, True) is True
     assert should_compile(strategy, False) is False
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_rows_of_all_replicas_are_what_they_were(dtype):
+    """To the bit: no sum over replicas, which a TPU gathers by, changes it."""
+    bits = [0x7F800000, -0x80000000, 0x7FC00001, -0x00800000, 3, 0x3F800000]
+    rows = np.array(bits, "int64").astype("int32").view(dtype).reshape(2, 3)
+    strategy = toy_task.two_devices()
+
+    @tf.function
+    def gather():
+        def in_replica():
+            replica = tf.distribute.get_replica_context()
+            number = replica.replica_id_in_sync_group
+            return distribution.all_rows(tf.constant(rows)[number][tf.newaxis])
+
+        return strategy.experimental_local_results(strategy.run(in_replica))
+
+    for found in gather():
+        np.testing.assert_array_equal(found.numpy().view("int32").ravel(), bits)
