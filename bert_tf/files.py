@@ -291,6 +291,7 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     remove_leftovers(path)
     with _or_undone(path, functools.partial(remove, temporary)):
         with _open_write(temporary, path) as file:
+            file.write(b"")  # A GFile is made by its first write only.
             yield file
             _flush_to_disk(file)
         rename(temporary, path)

@@ -140,6 +140,15 @@ def test_open_read_says_what_it_cannot_read(tmp_path, path):
 
 
 @pytest.mark.parametrize("remote", [False, True])
+def test_atomic_writer_of_nothing(tmp_path, remote):
+    path = ("ram://nothing" if remote else str(tmp_path)) + "/empty"
+    with files.atomic_writer(path):
+        pass
+    assert files.exists(path)
+    assert files.open_read(path).read() == b""
+
+
+@pytest.mark.parametrize("remote", [False, True])
 def test_atomic_writer_makes_directories_and_replaces(tmp_path, remote):
     root = "ram://atomic" if remote else str(tmp_path)
     path = f"{root}/some/folder/f"

@@ -172,7 +172,8 @@ def note_kept(folder: str, training: str) -> None:
 
 def kept(folder: str) -> str:
     """The folder of that training: the output folder, or one of a trial."""
-    return os.path.normpath(os.path.join(folder, _read(folder).get("kept", "")))
+    inside = _read(folder).get("kept", os.curdir)
+    return folder if inside == os.curdir else os.path.join(folder, inside)
 
 
 def known(folder: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import zipfile
 import keras
 import numpy as np
 
+from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.interop.assembly import build_model, head_of_model
 from bert_tf.interop.companions import (
@@ -19,6 +20,7 @@ from bert_tf.interop.companions import (
     with_companions,
     write_companions,
 )
+from bert_tf.interop.copies import local_file
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.modeling import checkpoint_variables, encoder_config
 from bert_tf.training.weights import NEW_HEADS, scope_of
@@ -74,23 +76,11 @@ def read(path: str) -> Pretrained:
     Raises:
       InputError: It is missing, damaged, or no model of ours is in it.
     """
-    if os.path.isdir(path):
+    if not path.endswith(".keras") and files.is_directory(path):
         path = os.path.join(path, KERAS_FILE)
-    if not os.path.exists(path):
+    if not files.exists(path):
         raise InputError(f"expected a .keras file. Received: no {path}")
-    if not zipfile.is_zipfile(path):
-        raise InputError(
-            f"expected a .keras file. Received: {path}, which is none, or is "
-            "cut off"
-        )
-    try:
-        model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as e:
-        reason = str(e).split("\n")[0]
-        raise InputError(
-            f"cannot read {path}: {reason}; the file is damaged or not a "
-            "model that Keras saved"
-        ) from e
+    model = _load(path)
     config = encoder_config(model)
     pretrained = with_companions(
         Pretrained(
@@ -104,6 +94,26 @@ def read(path: str) -> Pretrained:
             "another configuration; remove it, or put it right"
         )
     return pretrained
+
+
+def _load(path: str) -> keras.Model:
+    with local_file(path) as local:
+        if not zipfile.is_zipfile(local):
+            raise InputError(
+                f"expected a .keras file. Received: {path}, which is none, or "
+                "is cut off"
+            )
+        try:
+            return keras.saving.load_model(local, compile=False, safe_mode=True)
+        except (
+            *(OSError, ValueError, TypeError, KeyError),
+            zipfile.BadZipFile,
+        ) as error:
+            reason = str(error).split("\n")[0].replace(local, path)
+            raise InputError(
+                f"cannot read {path}: {reason}; the file is damaged or not a "
+                "model that Keras saved"
+            ) from error
 
 
 def write(folder: str, pretrained: Pretrained) -> None:

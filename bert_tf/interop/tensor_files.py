@@ -6,8 +6,6 @@ library checks headers, lengths and offsets; the rest is checked here.
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ import safetensors.numpy
 
 from bert_tf import files
 from bert_tf.errors import InputError
+from bert_tf.interop.copies import local_file
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -138,7 +137,7 @@ def write(path: str, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _open(path: str) -> Any:
-    """Opens one file; a remote one by way of a copy that has no name."""
+    """Opens one file; a remote one by way of a copy."""
     if not files.exists(path):
         raise InputError(
             f"expected a safetensors file at {path}. Received: no such file; "
@@ -151,26 +150,15 @@ def _open(path: str) -> Any:
     # The library says of what it may not read that there is no such file.
     files.open_read(path).close()
     try:
-        if files.is_remote(path):
-            return _open_copy(path)
-        return safetensors.safe_open(path, "numpy")
+        # What is mapped into memory outlives the name of the file.
+        with local_file(path) as local:
+            return safetensors.safe_open(local, "numpy")
     except (safetensors.SafetensorError, OSError) as error:
         raise InputError(
             f"expected a safetensors file at {path}. Received: "
             f"{' '.join(str(error).split())}; the file is damaged, cut off or "
             "of another kind"
         ) from error
-
-
-def _open_copy(path: str) -> Any:
-    # What is mapped into memory outlives the name of the file.
-    with (
-        files.open_read(path) as remote,
-        tempfile.NamedTemporaryFile(suffix=".safetensors") as copy,
-    ):
-        shutil.copyfileobj(remote, copy)
-        copy.flush()
-        return safetensors.safe_open(copy.name, "numpy")
 
 
 def _read_index(path: str) -> dict[str, str]:

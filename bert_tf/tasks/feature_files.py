@@ -6,6 +6,7 @@ and forgotten: memory does not grow with the file.
 """
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -122,7 +123,22 @@ def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
             lambda: stack.enter_context(tempfile.TemporaryFile(dir=folder))
         )
         yield columns.add
-        columns.write_to(file)
+        columns.write_to(_OneWay(file) if files.is_remote(path) else file)
+
+
+class _OneWay(io.RawIOBase):
+    """A file to write from its beginning to its end.
+
+    Of TensorFlow's own zipfile would ask where it is, which not all can tell,
+    and how much was written, which none does.
+    """
+
+    def __init__(self, file: Any):
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self._file.write(bytes(data))
+        return len(data)
 
 
 class _Columns:

@@ -208,7 +208,8 @@ def _as_table(values: np.ndarray) -> np.ndarray:
 
 def _write(path: str, rows: Iterable[Row]) -> None:
     with files.atomic_writer(path) as file:
-        file.writelines(_lines(rows))
+        for line in _lines(rows):
+            file.write(line)  # TensorFlow's files know no `writelines`.
 
 
 def _lines(rows: Iterable[Row]) -> Iterator[bytes]:

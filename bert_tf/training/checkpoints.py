@@ -192,7 +192,9 @@ class Reader:
         require_plain(prefix)
         self.path = prefix
         try:
-            self._reader = tf.train.load_checkpoint(prefix)
+            # Not `tf.train.load_checkpoint`: where folders are but prefixes of
+            # names, it takes this one for a folder.
+            self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         except _UNREADABLE as error:
             raise InputError(_unreadable(prefix, error)) from error
         self.shapes = self._reader.get_variable_to_shape_map()

@@ -277,5 +277,13 @@ def test_knows_which_training_is_kept(tmp_path):
     assert output_folder.kept(folder) == folder
 
 
+def test_knows_it_of_a_remote_folder_too():
+    folder = "ram://output_folder/kept"
+    assert output_folder.kept(folder) == folder
+    for training in (f"{folder}/trials/a", folder):
+        output_folder.note_kept(folder, training)
+        assert output_folder.kept(folder) == training
+
+
 def test_a_folder_that_nobody_claimed_is_its_own(tmp_path):
     assert output_folder.kept(str(tmp_path)) == str(tmp_path)

@@ -1,12 +1,14 @@
 """The formats of vectors: what is written is what comes back."""
 
 import collections
+import io
 import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.tasks.feature_extraction import TextFeatures
 from bert_tf.tasks.feature_files import WRITERS
@@ -129,6 +131,19 @@ def test_npz_of_pooled_vectors(tmp_path):
         for name in WIDTHS:
             expected = np.stack([text.vectors[name] for text in texts])
             np.testing.assert_array_equal(arrays[name], expected)
+
+
+def test_npz_where_no_file_tells_how_far_it_is():
+    path = "ram://feature_files/a.npz"
+    with WRITERS["npz"](path, VOCAB) as write:
+        for text in features():
+            write(text)
+    with np.load(io.BytesIO(files.open_read(path).read())) as arrays:
+        assert arrays["offsets"].tolist() == [0, 4, 6, 13]
+        found = [arrays[name] for name in WIDTHS]
+    for name, values in zip(WIDTHS, found, strict=True):
+        expected = np.concatenate([text.vectors[name] for text in features()])
+        np.testing.assert_array_equal(values, expected)
 
 
 def test_npz_in_the_working_directory(tmp_path, monkeypatch):
