@@ -9,13 +9,12 @@ the seed alone, so that training can stop, and go on at an example's number.
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.data import records
+from bert_tf.data.record_files import RecordFiles, Stretches
 from bert_tf.data.schema import VOCABULARY_FEATURES, Schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking, size_schema
 from bert_tf.errors import InputError
@@ -48,6 +47,7 @@ def training_dataset(
     shard: int = 0,
     vocab_size: int | None = None,
     packing: SequencePacking | None = None,
+    stretches: Stretches | None = None,
 ) -> tf.data.Dataset:
     """An endless, shuffled stream of batches that can be entered anywhere.
 
@@ -71,6 +71,8 @@ def training_dataset(
       packing: If given, the stream is one of rows that several examples share:
         what is counted above are rows. To pass over whole epochs, all files
         are read once for the lengths of their examples.
+      stretches: What of the files is sound, from `salvage`, to read nothing
+        else; None to take it that all is.
 
     Returns:
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, of the
@@ -79,14 +81,16 @@ def training_dataset(
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
     """
-    files = _non_empty(files, schema)
+    found = RecordFiles(files, schema, stretches)
     first_epoch, rest = 0, 0
     if start_example:
-        total = _epoch_length(files, schema, packing)
+        total = _epoch_length(found, schema, packing)
         first_epoch, rest = divmod(start_example, total)
-    read = _read if packing is None else _row_reader(schema, packing)
+    read = found.read
+    if packing is not None:
+        read = _row_reader(found, schema, packing)
     epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-    examples = epochs.flat_map(lambda epoch: _epoch(files, seed, epoch, read))
+    examples = epochs.flat_map(lambda epoch: _epoch(found, seed, epoch, read))
     examples = examples.skip(rest).shard(num_shards, shard)
     batches = examples.batch(batch_size, drop_remainder=True)
     return map_ahead(batches, _parser(schema, vocab_size, packing))
@@ -102,6 +106,7 @@ def evaluation_dataset(
     max_examples: int | None = None,
     vocab_size: int | None = None,
     packing: SequencePacking | None = None,
+    stretches: Stretches | None = None,
 ) -> tf.data.Dataset:
     """Every example once, in the order of the files.
 
@@ -118,6 +123,7 @@ def evaluation_dataset(
       vocab_size: As for `training_dataset`.
       packing: If given, several examples share a row: `batch_size`, `shard`
         and what is numbered below are of rows. The examples are the same.
+      stretches: As for `training_dataset`.
 
     Returns:
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
@@ -129,10 +135,9 @@ def evaluation_dataset(
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
     """
-    files = _non_empty(files, schema)
-    total = _count_examples(files, max_examples)
-    examples = tf.data.Dataset.from_tensor_slices(_sources(files))
-    examples, filler = examples.flat_map(_read).take(total), b""
+    found = RecordFiles(files, schema, stretches)
+    total = found.count(max_examples)
+    examples, filler = found.numbers().flat_map(found.read).take(total), b""
     if packing is None:
         filler = _zero_example(schema)
     else:
@@ -160,6 +165,7 @@ def fill(
     schema: Schema,
     packing: SequencePacking,
     max_examples: int | None = None,
+    stretches: Stretches | None = None,
 ) -> Fill:
     """How full the rows of the first examples are.
 
@@ -168,14 +174,13 @@ def fill(
       schema: Of pre-training.
       packing: How they share rows.
       max_examples: How many to look at; None for all there are.
+      stretches: As for `training_dataset`.
 
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
     """
-    sources = tf.data.Dataset.from_tensor_slices(
-        _sources(_non_empty(files, schema))
-    )
-    examples = sources.flat_map(_read).take(max_examples or -1)
+    found = RecordFiles(files, schema, stretches)
+    examples = found.numbers().flat_map(found.read).take(max_examples or -1)
     with input_errors(files):
         return Fill.sum(packing.tallies(examples, _parser(size_schema(schema))))
 
@@ -201,10 +206,8 @@ def whole_file(
     Raises:
       InputError: The file cannot be read, or its records do not fit.
     """
-    sources = tf.data.Dataset.from_tensor_slices(
-        _sources(_non_empty([file], schema))
-    )
-    batches = sources.flat_map(_read).batch(batch_size)
+    found = RecordFiles([file], schema)
+    batches = found.numbers().flat_map(found.read).batch(batch_size)
     return map_ahead(batches, _parser(schema, vocab_size))
 
 
@@ -245,42 +248,15 @@ def _explain(message: str) -> str | None:
     return None
 
 
-def _non_empty(files: Sequence[str], schema: Schema) -> list[str]:
-    """The files that hold records, after a look at the first of each."""
-    with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        found = pool.map(
-            lambda file: records.check_first_record(file, schema), files
-        )
-        holds_records = dict(zip(files, found, strict=True))
-    for file in files:
-        if not holds_records[file]:
-            logging.warning("%s holds no records.", file)
-    if not any(holds_records.values()):
-        raise InputError(
-            f"Expected files with records. Received: {', '.join(files)}, "
-            "without any."
-        )
-    return [file for file in files if holds_records[file]]
-
-
-def _count_examples(files: Sequence[str], at_most: int | None = None) -> int:
-    """The number of records in all files, or `at_most` if there are more."""
-    total = 0
-    for file in files:
-        left = None if at_most is None else at_most - total
-        total += records.count_records(file, left)
-    return total
-
-
 def _epoch_length(
-    files: Sequence[str], schema: Schema, packing: SequencePacking | None
+    files: RecordFiles, schema: Schema, packing: SequencePacking | None
 ) -> int:
     """The number of examples in all files, or of the rows that they fill."""
     if packing is None:
-        return _count_examples(files)
+        return files.count()
     parse_sizes = _parser(size_schema(schema))
-    tallies = tf.data.Dataset.from_tensor_slices(_sources(files)).interleave(
-        lambda source: packing.tallies(_read(source), parse_sizes),
+    tallies = files.numbers().interleave(
+        lambda number: packing.tallies(files.read(number), parse_sizes),
         cycle_length=_FILES_AT_ONCE,
         num_parallel_calls=tf.data.AUTOTUNE,
     )
@@ -288,14 +264,14 @@ def _epoch_length(
 
 
 def _epoch(
-    files: Sequence[str],
+    files: RecordFiles,
     seed: int,
     epoch: tf.Tensor,
     read: Callable[[tf.Tensor], tf.data.Dataset],
 ) -> tf.data.Dataset:
     """Every serialized example once, in an order made from (seed, epoch).
 
-    Or every row of them: what `read` gives of one of `_sources`.
+    Or every row of them: what `read` gives of a file's number.
     """
     # tf.data mixes the program's global seed into each seed it is given. This
     # sets that of the graph which flat_map is tracing, and no other: the order
@@ -306,9 +282,8 @@ def _epoch(
             [2], [seed, epoch], None, None, tf.int64, alg="philox"
         )
     )
-    sources = tf.data.Dataset.from_tensor_slices(_sources(files))
-    sources = _shuffle(sources, len(files), file_seed)
-    examples = sources.interleave(
+    numbers = _shuffle(files.numbers(), len(files), file_seed)
+    examples = numbers.interleave(
         read,
         cycle_length=_FILES_AT_ONCE,
         block_length=_RECORDS_IN_TURN,
@@ -325,22 +300,12 @@ def _shuffle(
     return dataset.shuffle(buffer_size, seed, reshuffle_each_iteration=False)
 
 
-def _sources(files: Sequence[str]) -> list[tuple[str, str]]:
-    """Each file with its compression, as tf.data wants it."""
-    return [(file, "GZIP" if file.endswith(".gz") else "") for file in files]
-
-
-def _read(source: tf.Tensor) -> tf.data.Dataset:
-    """The serialized examples of one of `_sources`."""
-    return tf.data.TFRecordDataset(source[0], source[1])
-
-
 def _row_reader(
-    schema: Schema, packing: SequencePacking
+    files: RecordFiles, schema: Schema, packing: SequencePacking
 ) -> Callable[[tf.Tensor], tf.data.Dataset]:
-    """As `_read`, of rows: each file is packed by itself."""
+    """As `RecordFiles.read`, of rows: each file is packed by itself."""
     parse_sizes = _parser(size_schema(schema))
-    return lambda source: packing.rows(_read(source), parse_sizes)
+    return lambda number: packing.rows(files.read(number), parse_sizes)
 
 
 def _endless(value: bytes | list[bytes] | int) -> tf.data.Dataset:

@@ -13,6 +13,9 @@ from bert_tf.errors import InputError
 
 _FILES_AT_ONCE = 16
 
+# Of each file, by its path, what of it is sound.
+Stretches = Mapping[str, Sequence[Stretch]]
+
 
 class RecordFiles:
     """The files that hold records, after a look at the first of each.
@@ -35,7 +38,7 @@ class RecordFiles:
         self,
         paths: Sequence[str],
         schema: Schema,
-        stretches: Mapping[str, Sequence[Stretch]] | None = None,
+        stretches: Stretches | None = None,
     ):
         self._stretches = stretches
         with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:

@@ -1,11 +1,12 @@
 import logging
 import re
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data import pipeline, records
+from bert_tf.data import pipeline, records, salvage
 from bert_tf.data.schema import Feature, pretraining_schema
 from bert_tf.errors import InputError
 
@@ -350,6 +351,66 @@ def test_ids_must_lie_in_the_vocabulary(tmp_path, name, value):
         f"Expected {name} from 0 to 98, as vocab_size is 99. Received: {name} "
         f"from {smallest} to {largest}."
     )
+
+
+# Damaged files of which the rest is read
+
+
+@pytest.fixture(scope="module")
+def cut_off(paths, tmp_path_factory):
+    """The same files, 5 in the first one damaged, the third one cut at 31."""
+    folder = tmp_path_factory.mktemp("cut_off")
+    copies = []
+    for path in paths:
+        copies.append(folder / path.rpartition("/")[2])
+        shutil.copy(path, copies[-1])
+    first, third = (bytearray(copies[i].read_bytes()) for i in (0, 2))
+    sizes = [len(first) // 11, len(third) // 19]
+    first[4 * sizes[0] + 20] ^= 1
+    copies[0].write_bytes(first)
+    copies[2].write_bytes(third[: 12 * sizes[1] + 9])
+    return [str(path) for path in copies]
+
+
+@pytest.fixture(scope="module")
+def left(cut_off):
+    """The stretches of `cut_off` and the numbers that are left."""
+    found = salvage.salvage(cut_off)
+    assert found.num_faults == 2
+    lost = {5, *range(31, 38)}
+    return found.stretches, [n for n in range(1, 42) if n not in lost]
+
+
+def test_what_is_left_is_evaluated_once(cut_off, left):
+    stretches, expected = left
+    batches = _evaluate(cut_off, batch_size=7, stretches=stretches)
+    numbers = np.concatenate([batch["number"] for batch in batches])
+    assert numbers[: len(expected)].tolist() == expected
+    assert not numbers[len(expected) :].any()
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_and_trained_on_and_the_stream_resumed(cut_off, left, num_shards):
+    stretches, expected = left
+    options = {"stretches": stretches, "batch_size": 1}
+    whole = _stream(cut_off, 5 * 33, **options)
+    for epoch in np.split(np.array(whole), 5):
+        assert sorted(epoch) == expected
+    for shard in range(num_shards):
+        resumed = _stream(
+            cut_off,
+            40 // num_shards,
+            start_example=53,
+            num_shards=num_shards,
+            shard=shard,
+            **options,
+        )
+        assert resumed == whole[53 + shard : 93 : num_shards]
+
+
+def test_sound_files_give_the_same_stream(paths):
+    stretches = salvage.salvage(paths).stretches
+    assert _stream(paths, 90, stretches=stretches) == _stream(paths, 90)
 
 
 # Remote files, and the original's own
