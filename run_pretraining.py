@@ -20,6 +20,7 @@ fine-tuning. --do_export writes a SavedModel for TensorFlow Serving, which fills
 in the blanks of a text, into `export/`.
 """
 
+import dataclasses
 import functools
 import os
 import secrets
@@ -32,6 +33,7 @@ from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data import creation, pipeline, records
+from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.fine_tuning import places
@@ -58,6 +60,9 @@ from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_results
 
 FLAGS = flags.FLAGS
+
+# Of these the log says how full rows are, packed and unpacked.
+EXAMPLES_TO_MEASURE = 4096
 
 flags.DEFINE_string(
     "bert_config_file",
@@ -98,6 +103,19 @@ bert_flags.define_export_flags()
 flags.DEFINE_integer("num_train_steps", 100_000, "Step to train up to.")
 flags.DEFINE_integer("num_warmup_steps", 10_000, "Steps of linear warm-up.")
 flags.DEFINE_integer(
+    "stop_at_step",
+    0,
+    "Step to stop at, for the first phase of a run: the rate falls until "
+    "--num_train_steps, which a second command goes on to; 0 for no phases.",
+)
+flags.DEFINE_bool(
+    "pack_sequences",
+    False,
+    "Whether short examples share a row of --max_seq_length: the same losses, "
+    "less padding. What --train_batch_size and --eval_batch_size count are "
+    "rows then; the log says how many examples that is.",
+)
+flags.DEFINE_integer(
     "max_eval_steps",
     100,
     "Most evaluation batches; 0 for all there are.",
@@ -122,8 +140,11 @@ def main() -> None:
     if FLAGS.do_export and not FLAGS.do_train:
         _take_recorded()
     _check_flags(config)
-    settings = bert_flags.training_config(
-        FLAGS.num_train_steps, FLAGS.num_warmup_steps
+    settings = dataclasses.replace(
+        bert_flags.training_config(
+            FLAGS.num_train_steps, FLAGS.num_warmup_steps
+        ),
+        stop_at_step=FLAGS.stop_at_step,
     )
     train_files = files.expand(FLAGS.input_file, "input_file")
     eval_files = train_files
@@ -159,7 +180,12 @@ def main() -> None:
             check_place(bert_flags.export_dir())
         if FLAGS.do_train:
             evaluate = functools.partial(estimator.evaluate, evaluation_data)
-            hooks = _hooks(evaluate, writes=is_chief(strategy))
+            hooks = _hooks(
+                evaluate,
+                settings.last_step,
+                _examples_per_row(task, train_files),
+                writes=is_chief(strategy),
+            )
             estimator.train(training_data, hooks)
         if FLAGS.do_eval:
             metrics = estimator.evaluate(evaluation_data)
@@ -183,12 +209,14 @@ def _data_sets(
     task: PretrainingTask, train_files: list[str], eval_files: list[str]
 ) -> tuple[Callable, Callable]:
     """What makes the batches to train on, and those to evaluate on."""
+    packing = SequencePacking() if FLAGS.pack_sequences else None
     training_data = functools.partial(
         pipeline.training_dataset,
         train_files,
         task.schema,
         seed=FLAGS.random_seed,
         vocab_size=task.config.vocab_size,
+        packing=packing,
     )
     evaluation_data = functools.partial(
         pipeline.evaluation_dataset,
@@ -196,8 +224,30 @@ def _data_sets(
         task.schema,
         max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
         vocab_size=task.config.vocab_size,
+        packing=packing,
     )
     return training_data, evaluation_data
+
+
+def _examples_per_row(task: PretrainingTask, train_files: list[str]) -> float:
+    """How many examples share a row on average, which is logged; else 1."""
+    if not FLAGS.pack_sequences:
+        return 1.0
+    fill = pipeline.fill(
+        train_files, task.schema, SequencePacking(), EXAMPLES_TO_MEASURE
+    )
+    logging.info(
+        "Packing: of %d examples, tokens fill %.1f %% of a row each, and "
+        "%.1f %% of the rows that they share, %.2f to a row. An update of "
+        "--train_batch_size=%d rows has about %.0f examples",
+        fill.examples,
+        100 * fill.unpacked,
+        100 * fill.packed,
+        fill.examples_per_row,
+        FLAGS.train_batch_size,
+        FLAGS.train_batch_size * fill.examples_per_row,
+    )
+    return fill.examples_per_row
 
 
 def _read_config() -> BertConfig:
@@ -282,23 +332,30 @@ def _require_weights(estimator: Estimator) -> None:
         )
 
 
-def _hooks(evaluate: Callable[[], dict], writes: bool) -> list[Hook]:
+def _hooks(
+    evaluate: Callable[[], dict],
+    last_step: int,
+    examples_per_row: float,
+    writes: bool,
+) -> list[Hook]:
     """What watches the run.
 
     Args:
       evaluate: Gives the metrics; all processes have to call it.
+      last_step: Where training ends.
+      examples_per_row: How many examples one of the batch's rows has.
       writes: Whether this process is the one that tells what happens.
     """
     hooks: list[Hook] = []
     if writes:
-        hooks.append(Progress(FLAGS.num_train_steps, FLAGS.log_steps))
+        hooks.append(Progress(last_step, FLAGS.log_steps))
     if writes and FLAGS.log_steps > 0:
         hooks.append(
             Summaries(
                 FLAGS.output_dir,
                 FLAGS.log_steps,
-                examples_per_step=FLAGS.train_batch_size,
-                tokens_per_example=FLAGS.max_seq_length,
+                examples_per_step=FLAGS.train_batch_size * examples_per_row,
+                tokens_per_example=FLAGS.max_seq_length / examples_per_row,
             )
         )
     if FLAGS.eval_steps > 0:
@@ -307,7 +364,7 @@ def _hooks(evaluate: Callable[[], dict], writes: bool) -> list[Hook]:
                 evaluate,
                 FLAGS.output_dir,
                 every=FLAGS.eval_steps,
-                last_step=FLAGS.num_train_steps,
+                last_step=last_step,
                 writes=writes,
             )
         )

@@ -147,16 +147,16 @@ class Summaries(Hook):
     Args:
       directory: Where the event file goes.
       every: Steps of one stretch.
-      examples_per_step: The global batch.
-      tokens_per_example: Positions of one example, padding included.
+      examples_per_step: The global batch; on average, if batches differ.
+      tokens_per_example: Positions of one example, padding included; likewise.
     """
 
     def __init__(
         self,
         directory: str,
         every: int,
-        examples_per_step: int,
-        tokens_per_example: int,
+        examples_per_step: float,
+        tokens_per_example: float,
     ):
         self.every = every
         self.examples_per_step = examples_per_step

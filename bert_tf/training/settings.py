@@ -22,6 +22,7 @@ _LEAST = {
     "eval_batch_size": 1,
     "num_train_steps": 1,
     "num_warmup_steps": 0,
+    "stop_at_step": 0,
     "weight_decay_rate": 0,
     "max_grad_norm": 0,
     "gradient_accumulation_steps": 1,
@@ -44,6 +45,8 @@ class TrainingConfig:
       num_train_steps: Step at which training ends, counted from the first
         step of the first run.
       num_warmup_steps: Steps over which the rate rises to its peak.
+      stop_at_step: Step at which this command ends, where others take the run
+        up to `num_train_steps`, which the rate still falls until; 0 for none.
       optimizer: "adamw" (BERT's Adam) or "lamb".
       adam_bias_correction: Whether "adamw" corrects the bias of its moments,
         see `AdamWeightDecay`; LAMB always does.
@@ -68,6 +71,7 @@ class TrainingConfig:
     learning_rate: float = 5e-5
     num_train_steps: int = 100_000
     num_warmup_steps: int = 10_000
+    stop_at_step: int = 0
     optimizer: str = "adamw"
     adam_bias_correction: bool = False
     weight_decay_rate: float = 0.01
@@ -89,6 +93,12 @@ class TrainingConfig:
         _require(0 < rate < math.inf, "learning_rate", "above 0", rate)
         _require(seed <= MAX_SEED, "random_seed", f"up to {MAX_SEED}", seed)
         _require(
+            self.stop_at_step <= self.num_train_steps,
+            "stop_at_step",
+            f"up to --num_train_steps={self.num_train_steps}",
+            self.stop_at_step,
+        )
+        _require(
             self.optimizer in OPTIMIZERS,
             "optimizer",
             f"among {', '.join(OPTIMIZERS)}",
@@ -100,6 +110,11 @@ class TrainingConfig:
             "with --optimizer=adamw",
             f"--optimizer={self.optimizer}",
         )
+
+    @property
+    def last_step(self) -> int:
+        """Where training ends for now."""
+        return self.stop_at_step or self.num_train_steps
 
     def make_optimizer(self) -> AdamWeightDecay | Lamb:
         """The optimizer with its schedule, not yet built."""

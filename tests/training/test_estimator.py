@@ -195,6 +195,18 @@ def test_a_run_that_is_done_does_nothing(tmp_path):
     assert contents(tmp_path) == before
 
 
+def test_a_run_that_stops_on_its_way_goes_on_as_if_it_had_not(tmp_path, whole):
+    """The rate falls until the last step of all, and is saved in between."""
+    watch = Watch()
+    assert train(tmp_path, watch, stop_at_step=6).step == 6
+    assert watch.told[-2:] == [(6, 2), ("end",)]
+    assert read(tmp_path, 6)["global_step"] == 6
+    assert train(tmp_path, watch, stop_at_step=6).step == 6
+    assert watch.told[-1] == ("end",)
+    train(tmp_path)
+    assert_equal(read(tmp_path), whole)
+
+
 def test_a_longer_run_goes_on(tmp_path):
     train(tmp_path)
     watch = Watch()

@@ -27,6 +27,8 @@ def test_the_defaults_are_the_originals():
         ("eval_batch_size", 0, "of 1 up"),
         ("num_train_steps", 0, "of 1 up"),
         ("num_warmup_steps", -1, "of 0 up"),
+        ("stop_at_step", -1, "of 0 up"),
+        ("stop_at_step", 100_001, "up to --num_train_steps=100000"),
         ("weight_decay_rate", -0.1, "of 0 up"),
         ("max_grad_norm", -1.0, "of 0 up"),
         ("max_grad_norm", math.inf, "of 0 up"),
@@ -48,6 +50,13 @@ def test_out_of_range(name, value, expected):
     assert (
         str(error.value) == f"expected --{name} {expected}. Received: {value}"
     )
+
+
+def test_training_ends_at_the_last_step_or_before():
+    assert TrainingConfig().last_step == 100_000
+    assert TrainingConfig(stop_at_step=7).last_step == 7
+    config = TrainingConfig(num_train_steps=9, stop_at_step=9)
+    assert config.last_step == 9
 
 
 def test_the_ends_of_the_ranges_are_fine():
