@@ -9,10 +9,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
+from checkout import ROOT
 
 pytest_plugins = ["tests.fidelity"]
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items):

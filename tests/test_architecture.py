@@ -15,8 +15,8 @@ import tomllib
 from collections.abc import Iterator
 
 import pytest
+from checkout import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = sorted((ROOT / "bert_tf").rglob("*.py"))
 SCRIPTS = sorted(ROOT.glob("*.py"))
 PROGRAMS = sorted(

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 from bert_tf.data.questions import Answer, Question
 from bert_tf.interop import huggingface

@@ -4,7 +4,7 @@ import importlib
 import sys
 
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 from bert_tf.errors import InputError
 

@@ -3,7 +3,7 @@
 import importlib
 
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 from bert_tf.interop import huggingface
 from tests import in_process

@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 from bert_tf.data.questions import Answer, Question
 from tests import squad_files

@@ -8,7 +8,7 @@ import conll_files
 import fine_tuning_runs
 import in_process
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 from bert_tf.feature_tagger import CHOICES
 

@@ -7,7 +7,7 @@ import sys
 
 import in_process
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 from interop.small_models import (
     Arrays,
     arrays,

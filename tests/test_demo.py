@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 EXAMPLES = ROOT / "examples"
 

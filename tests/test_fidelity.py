@@ -2,16 +2,15 @@
 
 import ast
 import json
-import pathlib
 import re
 
 import pytest
+from checkout import ROOT
 
 from tests import fidelity as plugin
 
 pytest_plugins = ["pytester"]
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 TESTS = """
 import pytest

@@ -9,7 +9,7 @@ import sys
 import in_process
 import keras
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainer

@@ -174,6 +174,7 @@ def test_results_have_the_originals_keys(done):
     assert metrics["global_step"] == 6
     values = json.loads((done / "eval_results.json").read_text())
     assert values.pop("train_seconds") > 0
+    assert len(bytes.fromhex(values.pop("weights_sha256"))) == 32
     assert values == metrics
 
 

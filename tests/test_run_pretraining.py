@@ -5,7 +5,6 @@ Most tests call it in this process, for TensorFlow takes seconds to start.
 
 import json
 import os
-import pathlib
 import random
 import re
 import shutil
@@ -18,6 +17,7 @@ import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkout import ROOT
 
 from bert_tf.config import BertConfig
 from bert_tf.data.records import RecordWriter, encode_batch
@@ -29,7 +29,6 @@ from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import restore
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB, LENGTH, PREDICTIONS = 31, 11, 3
 CONFIG = {
@@ -190,6 +189,7 @@ def test_the_files_of_a_run(done):
         "model.ckpt-6.data-00000-of-00001",
         "model.ckpt-6.index",
         "release/bert_config.json",
+        "release/bert_tf.json",
         "release/bert_model.ckpt.data-00000-of-00001",
         "release/bert_model.ckpt.index",
         "release/vocab.txt",

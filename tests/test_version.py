@@ -1,11 +1,10 @@
 """Tests of the version."""
 
-import pathlib
 import re
 
-from bert_tf.version import __version__
+from checkout import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from bert_tf.version import __version__
 
 
 def test_the_version_has_three_numbers():

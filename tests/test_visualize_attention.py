@@ -11,7 +11,7 @@ import in_process
 import keras
 import numpy as np
 import pytest
-from conftest import ROOT
+from checkout import ROOT
 
 from bert_tf.config import BertConfig
 from bert_tf.modeling import BertModel, checkpoint_variables

@@ -1,0 +1,5 @@
+"""Where the project lies that is tested."""
+
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
