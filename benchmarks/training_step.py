@@ -43,15 +43,8 @@ bert_flags.define_device_flags()
 def main(argv) -> None:
     del argv
     strategy = bert_flags.connect()
-    config = BertConfig(
-        vocab_size=FLAGS.vocab_size,
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.num_hidden_layers,
-        num_attention_heads=FLAGS.hidden_size // 64,
-        intermediate_size=4 * FLAGS.hidden_size,
-        type_vocab_size=2,
-    )
-    run_step = make_step(config, strategy)
+    config = model_config()
+    run_step = make_step(config, strategy, random_batch(config))
     peak, seconds = measure(run_step)
     rate = flops(config) / seconds
     tokens = FLAGS.batch_size * FLAGS.max_seq_length
@@ -64,8 +57,20 @@ def main(argv) -> None:
     )
 
 
-def make_step(config: BertConfig, strategy):
-    """A function that runs one step and waits for it."""
+def model_config() -> BertConfig:
+    """The shape that the flags ask for."""
+    return BertConfig(
+        vocab_size=FLAGS.vocab_size,
+        hidden_size=FLAGS.hidden_size,
+        num_hidden_layers=FLAGS.num_hidden_layers,
+        num_attention_heads=FLAGS.hidden_size // 64,
+        intermediate_size=4 * FLAGS.hidden_size,
+        type_vocab_size=2,
+    )
+
+
+def make_step(config: BertConfig, strategy, features):
+    """A function that runs one step on a batch and waits for it."""
     task = PretrainingTask(
         config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
     )
@@ -81,7 +86,7 @@ def make_step(config: BertConfig, strategy):
         jit_compile=should_compile(strategy, bert_flags.jit_compile()),
         jit_compile_update=bert_flags.jit_compile() is not False,
     )
-    data = iter(tf.data.Dataset.from_tensors(random_batch(config)).repeat())
+    data = iter(tf.data.Dataset.from_tensors(features).repeat())
     one = tf.constant(1)
     return lambda: step.run(data, one)["loss"].numpy()
 

@@ -93,7 +93,7 @@ def training_dataset(
     examples = epochs.flat_map(lambda epoch: _epoch(found, seed, epoch, read))
     examples = examples.skip(rest).shard(num_shards, shard)
     batches = examples.batch(batch_size, drop_remainder=True)
-    return map_ahead(batches, _parser(schema, vocab_size, packing))
+    return map_ahead(batches, parser(schema, vocab_size, packing))
 
 
 def evaluation_dataset(
@@ -141,7 +141,7 @@ def evaluation_dataset(
     if packing is None:
         filler = _zero_example(schema)
     else:
-        parse_sizes = _parser(size_schema(schema))
+        parse_sizes = parser(size_schema(schema))
         total = Fill.sum(packing.tallies(examples, parse_sizes)).rows
         examples = packing.rows(examples, parse_sizes)
         filler = packing.empty_row
@@ -154,7 +154,7 @@ def evaluation_dataset(
         .batch(batch_size, drop_remainder=True)
         .take(num_batches)
     )
-    parse = _parser(schema, vocab_size, packing)
+    parse = parser(schema, vocab_size, packing)
     return map_ahead(batches, _numbered(parse)).apply(
         tf.data.experimental.assert_cardinality(num_batches)
     )
@@ -182,7 +182,7 @@ def fill(
     found = RecordFiles(files, schema, stretches)
     examples = found.numbers().flat_map(found.read).take(max_examples or -1)
     with input_errors(files):
-        return Fill.sum(packing.tallies(examples, _parser(size_schema(schema))))
+        return Fill.sum(packing.tallies(examples, parser(size_schema(schema))))
 
 
 def whole_file(
@@ -208,7 +208,7 @@ def whole_file(
     """
     found = RecordFiles([file], schema)
     batches = found.numbers().flat_map(found.read).batch(batch_size)
-    return map_ahead(batches, _parser(schema, vocab_size))
+    return map_ahead(batches, parser(schema, vocab_size))
 
 
 @contextlib.contextmanager
@@ -254,7 +254,7 @@ def _epoch_length(
     """The number of examples in all files, or of the rows that they fill."""
     if packing is None:
         return files.count()
-    parse_sizes = _parser(size_schema(schema))
+    parse_sizes = parser(size_schema(schema))
     tallies = files.numbers().interleave(
         lambda number: packing.tallies(files.read(number), parse_sizes),
         cycle_length=_FILES_AT_ONCE,
@@ -304,7 +304,7 @@ def _row_reader(
     files: RecordFiles, schema: Schema, packing: SequencePacking
 ) -> Callable[[tf.Tensor], tf.data.Dataset]:
     """As `RecordFiles.read`, of rows: each file is packed by itself."""
-    parse_sizes = _parser(size_schema(schema))
+    parse_sizes = parser(size_schema(schema))
     return lambda number: packing.rows(files.read(number), parse_sizes)
 
 
@@ -323,14 +323,21 @@ def _zero_example(schema: Schema) -> bytes:
     return example
 
 
-def _parser(
+def parser(
     schema: Schema,
     vocab_size: int | None = None,
     packing: SequencePacking | None = None,
 ) -> Callable[[tf.Tensor], _Batch]:
-    """A function from serialized examples [B] to features [B, *shape].
+    """A function from serialized examples to their features.
 
-    With `packing` it is one from rows of them, [B, K].
+    Args:
+      schema: The features to parse.
+      vocab_size: As for `training_dataset`.
+      packing: How examples share rows, if they do.
+
+    Returns:
+      A function from strings [B], or rows of them [B, K] with `packing`, to a
+      batch as `training_dataset` gives it.
     """
     spec = {
         feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
