@@ -33,6 +33,7 @@ from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.data import creation, pipeline, records
+from bert_tf.data.salvage import Salvage, salvage, way_out_told
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
@@ -58,6 +59,7 @@ from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_results
+from bert_tf.training.settings import TrainingConfig
 
 FLAGS = flags.FLAGS
 
@@ -128,28 +130,27 @@ flags.DEFINE_integer(
     lower_bound=0,
 )
 flags.DEFINE_bool(
+    "skip_corrupt_records",
+    False,
+    "Whether to do without what is damaged in the record files, which are read "
+    "through before: the log and the results say how much it is.",
+)
+flags.DEFINE_bool(
     "next_sentence", True, "Whether to train the next-sentence objective."
 )
 bert_flags.define_training_flags()
 bert_flags.define_device_flags()
 
 
+@way_out_told()
 def main() -> None:
     """Reads the flags, trains, evaluates, releases and exports the weights."""
     config = _read_config()
     if FLAGS.do_export and not FLAGS.do_train:
         _take_recorded()
     _check_flags(config)
-    settings = dataclasses.replace(
-        bert_flags.training_config(
-            FLAGS.num_train_steps, FLAGS.num_warmup_steps
-        ),
-        stop_at_step=FLAGS.stop_at_step,
-    )
-    train_files = files.expand(FLAGS.input_file, "input_file")
-    eval_files = train_files
-    if FLAGS.eval_input_file:
-        eval_files = files.expand(FLAGS.eval_input_file, "eval_input_file")
+    settings = _settings()
+    train_files, eval_files = _record_files()
     _check_output_dir()
     encoding = _encoding(train_files) if FLAGS.do_export else None
     strategy = bert_flags.connect()
@@ -159,9 +160,10 @@ def main() -> None:
         FLAGS.max_predictions_per_seq,
         FLAGS.next_sentence,
     )
-    training_data, evaluation_data = _data_sets(task, train_files, eval_files)
-    _check_records(train_files)
-    metrics = None
+    salvaged = _look_through(train_files, eval_files)
+    training_data, evaluation_data = _data_sets(
+        task, train_files, eval_files, salvaged
+    )
     with pipeline.input_errors([*train_files, *eval_files]):
         if FLAGS.do_eval or FLAGS.eval_steps > 0:
             # It reads them through: their faults show before training, too.
@@ -183,17 +185,16 @@ def main() -> None:
             hooks = _hooks(
                 evaluate,
                 settings.last_step,
-                _examples_per_row(task, train_files),
+                _examples_per_row(task, train_files, salvaged),
                 writes=is_chief(strategy),
             )
             estimator.train(training_data, hooks)
-        if FLAGS.do_eval:
-            metrics = estimator.evaluate(evaluation_data)
+        metrics = estimator.evaluate(evaluation_data) if FLAGS.do_eval else None
     if FLAGS.do_train and is_chief(strategy):
         _release(estimator, config, train_files)
     if metrics is not None and is_chief(strategy):
         path = os.path.join(FLAGS.output_dir, "eval_results.txt")
-        write_results(path, metrics)
+        write_results(path, {**metrics, **salvaged.results})
     if encoding is not None:
         export_kept(
             estimator,
@@ -205,8 +206,41 @@ def main() -> None:
         )
 
 
+def _settings() -> TrainingConfig:
+    """How to train."""
+    settings = bert_flags.training_config(
+        FLAGS.num_train_steps, FLAGS.num_warmup_steps
+    )
+    return dataclasses.replace(settings, stop_at_step=FLAGS.stop_at_step)
+
+
+def _record_files() -> tuple[list[str], list[str]]:
+    """The files to train on, and those to evaluate on."""
+    train_files = files.expand(FLAGS.input_file, "input_file")
+    if not FLAGS.eval_input_file:
+        return train_files, train_files
+    return train_files, files.expand(FLAGS.eval_input_file, "eval_input_file")
+
+
+def _look_through(train_files: list[str], eval_files: list[str]) -> Salvage:
+    """Finds what of damaged files can be read, with --skip_corrupt_records.
+
+    Without it a file that is cut off is an error where that costs little to
+    see: it shall not show after days of training.
+    """
+    if FLAGS.skip_corrupt_records:
+        return salvage(list(dict.fromkeys([*train_files, *eval_files])))
+    for file in train_files:
+        if not files.is_remote(file) and not file.endswith(".gz"):
+            records.count_records(file)
+    return Salvage()
+
+
 def _data_sets(
-    task: PretrainingTask, train_files: list[str], eval_files: list[str]
+    task: PretrainingTask,
+    train_files: list[str],
+    eval_files: list[str],
+    salvaged: Salvage,
 ) -> tuple[Callable, Callable]:
     """What makes the batches to train on, and those to evaluate on."""
     packing = SequencePacking() if FLAGS.pack_sequences else None
@@ -217,6 +251,7 @@ def _data_sets(
         seed=FLAGS.random_seed,
         vocab_size=task.config.vocab_size,
         packing=packing,
+        stretches=salvaged.stretches,
     )
     evaluation_data = functools.partial(
         pipeline.evaluation_dataset,
@@ -225,16 +260,23 @@ def _data_sets(
         max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
         vocab_size=task.config.vocab_size,
         packing=packing,
+        stretches=salvaged.stretches,
     )
     return training_data, evaluation_data
 
 
-def _examples_per_row(task: PretrainingTask, train_files: list[str]) -> float:
+def _examples_per_row(
+    task: PretrainingTask, train_files: list[str], salvaged: Salvage
+) -> float:
     """How many examples share a row on average, which is logged; else 1."""
     if not FLAGS.pack_sequences:
         return 1.0
     fill = pipeline.fill(
-        train_files, task.schema, SequencePacking(), EXAMPLES_TO_MEASURE
+        train_files,
+        task.schema,
+        SequencePacking(),
+        EXAMPLES_TO_MEASURE,
+        stretches=salvaged.stretches,
     )
     logging.info(
         "Packing: of %d examples, tokens fill %.1f %% of a row each, and "
@@ -285,16 +327,6 @@ def _check_flags(config: BertConfig) -> None:
     if FLAGS.vocab_file:
         vocab = load_vocab(FLAGS.vocab_file)
         require_fit(vocab, config.vocab_size, FLAGS.vocab_file)
-
-
-def _check_records(train_files: list[str]) -> None:
-    """Sees that no file is cut off, where that costs little.
-
-    A fault in them shall not show after days of training.
-    """
-    for file in train_files:
-        if not files.is_remote(file) and not file.endswith(".gz"):
-            records.count_records(file)
 
 
 def _check_output_dir() -> None:

@@ -10,10 +10,11 @@ Nobody can enter a compressed file in its middle: of such a file there is what
 TensorFlow reads before the damage.
 """
 
+import contextlib
 import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -61,12 +62,19 @@ class Salvage(NamedTuple):
     """What can be read of some files.
 
     Attributes:
-      stretches: What is sound, by path.
+      stretches: What is sound, by path; None where nobody has looked.
       num_faults: Damaged places in all files.
     """
 
-    stretches: Mapping[str, tuple[Stretch, ...]]
-    num_faults: int
+    stretches: Mapping[str, tuple[Stretch, ...]] | None = None
+    num_faults: int = 0
+
+    @property
+    def results(self) -> dict[str, int]:
+        """What is to be told beside the scores of a model."""
+        if self.stretches is None:
+            return {}
+        return {"skipped_records": self.num_faults}
 
 
 def salvage(paths: Sequence[str]) -> Salvage:
@@ -89,9 +97,10 @@ def salvage(paths: Sequence[str]) -> Salvage:
                 len(faults),
                 faults[0],
             )
+    num_faults = sum(len(one.faults) for one in found.values())
+    logging.info("Damaged places that are left out: %d", num_faults)
     return Salvage(
-        {path: one.stretches for path, one in found.items()},
-        sum(len(one.faults) for one in found.values()),
+        {path: one.stretches for path, one in found.items()}, num_faults
     )
 
 
@@ -142,6 +151,17 @@ def read(path: Any, compression: Any, offset: Any = 0) -> tf.data.Dataset:
     # it, it forgets the offset. What a function makes is not copied.
     offsets = tf.data.Dataset.from_tensors(tf.cast(offset, tf.int64))
     return offsets.flat_map(records_from)
+
+
+@contextlib.contextmanager
+def way_out_told() -> Iterator[None]:
+    """Says of a damaged file what a script offers; a decorator as well."""
+    try:
+        yield
+    except records.DamageError as error:
+        raise InputError(
+            f"{error} Or pass --skip_corrupt_records, to use the rest of it."
+        ) from error
 
 
 class _Scanner:

@@ -198,6 +198,7 @@ def test_several_files_are_told_of_and_counted(damaged, caplog):
     whole = damaged()
     hurt = damaged(flip(STARTS[3] + 13, STARTS[7]), "hurt")
     found = salvage.salvage([whole, hurt])
+    assert found.results == {"skipped_records": found.num_faults}
     assert found.num_faults == 2
     assert found.stretches[whole] == ((0, 9),)
     assert found.stretches[hurt] == ((0, 3), (STARTS[4], 3), (STARTS[8], 1))
@@ -205,3 +206,19 @@ def test_several_files_are_told_of_and_counted(damaged, caplog):
         f"{hurt} is read without its 2 damaged place(s); the first: 34 bytes "
         f"from record 3 (from 0) on, at byte {STARTS[3]}"
     ]
+
+
+def test_nothing_is_told_where_nobody_looked():
+    assert salvage.Salvage().results == {}
+    assert salvage.Salvage({}, 0).results == {"skipped_records": 0}
+
+
+def test_the_way_out_is_told_of_damage_alone(damaged):
+    path = damaged(flip(STARTS[3] + 13))
+    with (
+        pytest.raises(InputError, match=r"again\. Or pass --skip_corrupt_rec"),
+        salvage.way_out_told(),
+    ):
+        records.verify(path)
+    with pytest.raises(InputError, match=r"mine$"), salvage.way_out_told():
+        raise InputError("mine")
