@@ -26,7 +26,7 @@ SQUAD_TRAIN ?= train-v1.1-subset.json
 SQUAD_DEV ?= dev-v1.1.json
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch browser fidelity lint format bench bench-fine-tuning bench-serving demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-beam browser fidelity lint format bench bench-fine-tuning bench-serving demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,21 @@ test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without 
 test-torch: $(VENV)-torch/.installed  ## the same on PyTorch, beside transformers
 	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \
 	tests/backends tests/parity $(PYTEST_ARGS)
+
+# What is not in it is taken from .venv, TensorFlow above all.
+$(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
+	"$(BIN)/python" -m venv --clear "$(@D)"
+	site() { "$$1/bin/python" -c \
+	"import sysconfig; print(sysconfig.get_path('purelib'))"; }; \
+	echo "import site; site.addsitedir('$$(site "$(abspath $(VENV))")')" \
+	>"$$(site "$(@D)")/below.pth"
+	"$(@D)/bin/python" -m pip install --quiet --requirement "$<"
+	@touch "$@"
+
+test-beam: $(VENV)-beam/.installed  ## data creation as a pipeline of Apache Beam
+	"$(VENV)-beam/bin/python" -m pytest tests/data/test_beam_*.py \
+	tests/test_create_pretraining_data.py::test_a_pipeline_writes_the_same \
+	$(PYTEST_ARGS)
 
 fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## docs/fidelity.md, every number measured again
 	@mkdir -p build/fidelity && rm -f build/fidelity/*.json
@@ -137,6 +152,6 @@ demo: venv  ## a model from raw text to answers, in a few minutes
 	"$(BIN)/python" examples/demo.py
 
 clean:  ## remove .venv, caches and builds
-	rm -rf "$(VENV)" "$(VENV)-jax" "$(VENV)-torch" .venv-peer-*
+	rm -rf "$(VENV)" "$(VENV)-jax" "$(VENV)-torch" "$(VENV)-beam" .venv-peer-*
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

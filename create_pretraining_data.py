@@ -12,6 +12,10 @@ CPUs are at work on larger texts: a core makes some 50,000 examples a second.
 
 The text has one sentence a line and blank lines between documents; or, with
 --input_format=jsonl, each line is a JSON object with a document in it.
+
+    --runner=beam --beam_options='--runner=DataflowRunner --project=...'
+
+has a cluster write the same files, byte for byte.
 """
 
 import dataclasses
@@ -19,9 +23,10 @@ import dataclasses
 from absl import flags
 
 import bert_tf.flags
-from bert_tf.data import creation, jobs
+from bert_tf.data import beam_creation, creation, jobs
 from bert_tf.data.creation_config import DECODING_ERRORS, CreationConfig
 from bert_tf.data.text_files import FORMATS
+from bert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
 
@@ -108,8 +113,23 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "num_workers",
     None,
-    "Processes; by default one for each CPU. The files do not depend on it.",
+    "Processes of this machine; by default one for each CPU. The files do not "
+    "depend on it.",
     lower_bound=1,
+)
+flags.DEFINE_enum(
+    "runner",
+    "local",
+    ["local", "beam"],
+    "Who does the work: this machine, or whatever Apache Beam runs on. The "
+    "files do not depend on it.",
+)
+flags.DEFINE_string(
+    "beam_options",
+    "",
+    "Options of Beam's for --runner=beam, as on a command line: "
+    "'--runner=FlinkRunner --flink_master=...'. Without any it runs in this "
+    "process, for trying out.",
 )
 
 
@@ -123,9 +143,23 @@ def main() -> None:
             )
         }
     )
-    num_workers = FLAGS.num_workers or jobs.available_cpus()
     with jobs.clean_stop():
-        creation.create(config, num_workers)
+        if FLAGS.runner == "beam":
+            refuse("num_workers", "local", "Beam has options for that")
+            beam_creation.create(config, FLAGS.beam_options)
+        else:
+            refuse("beam_options", "beam", "Beam takes no part in it")
+            num_workers = FLAGS.num_workers or jobs.available_cpus()
+            creation.create(config, num_workers)
+
+
+def refuse(flag: str, runner: str, reason: str) -> None:
+    """Raises an InputError if a flag of another runner is given."""
+    if FLAGS[flag].present:
+        raise InputError(
+            f"Expected --{flag} with --runner={runner} only. Received: "
+            f"--{flag}={FLAGS[flag].value} --runner={FLAGS.runner}; {reason}"
+        )
 
 
 if __name__ == "__main__":

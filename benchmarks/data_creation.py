@@ -19,19 +19,17 @@ Memory is the resident set of all processes together, sampled. Where other
 programs are at work, the ratio of the CPU times is the one to look at.
 """
 
-import contextlib
 import dataclasses
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 import venv
 
+import sessions
 from absl import app, flags
 
 from bert_tf.data import jobs, records
@@ -52,7 +50,6 @@ flags.DEFINE_string(
 SCRIPT = pathlib.Path(__file__).parent.parent / "create_pretraining_data.py"
 PEER_MODULE = "official.nlp.data.create_pretraining_data"
 PEER_PACKAGES = ("tf-models-official", "tf-keras", "sentencepiece", "six")
-SAMPLING_SECONDS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,40 +116,8 @@ def measure(command: list[str]) -> Run:
             f"--vocab_file={FLAGS.vocab_file}",
             f"--dupe_factor={FLAGS.dupe_factor}",
         ]
-        start, cpu_start = time.monotonic(), children_cpu_seconds()
-        process = subprocess.Popen(
-            command + arguments,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, resident_bytes(process.pid))
-            time.sleep(SAMPLING_SECONDS)
-        seconds = time.monotonic() - start
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, command)
-        cpu_seconds = children_cpu_seconds() - cpu_start
-        num_records = records.count_records(output)
-        return Run(num_records, seconds, cpu_seconds, peak)
-
-
-def children_cpu_seconds() -> float:
-    """The CPU time of all processes that were started from here and ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def resident_bytes(session: int) -> int:
-    """The memory of all processes of a session."""
-    pages = 0
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        # A process may end while it is looked at.
-        with contextlib.suppress(OSError):
-            if os.getsid(int(folder.name)) == session:
-                pages += int((folder / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        usage = sessions.run(command + arguments)
+        return Run(records.count_records(output), *dataclasses.astuple(usage))
 
 
 def report(name: str, runs: tuple[Run, ...]) -> Run:

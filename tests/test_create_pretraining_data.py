@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import re
 import resource
 import signal
@@ -11,10 +10,10 @@ import sys
 import time
 
 import pytest
+from checkout import ROOT
 
 from bert_tf import files
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "create_pretraining_data.py"
 
 # What the original's flags are when nobody gives them.
@@ -111,6 +110,9 @@ def test_flags_reach_the_job(work):
         (["--output_file=/proc/none/x"], "/proc/none/x"),
         (["--num_workers=0"], "--num_workers=0"),
         (["--dup_factor=3"], "dupe_factor"),
+        (["--runner=spark"], "<local|beam>"),
+        (["--runner=beam", "--num_workers=2"], "--runner=local only"),
+        (["--beam_options=--runner=x"], "--runner=beam only"),
     ],
 )
 def test_mistakes_are_told_in_one_line(work, flags, message):
@@ -121,6 +123,24 @@ def test_mistakes_are_told_in_one_line(work, flags, message):
     assert message in lines[-1]
     assert "Traceback" not in done.stderr
     assert not os.listdir(work / "out")
+
+
+def test_a_pipeline_writes_the_same(work):
+    pytest.importorskip("apache_beam")
+    done = run(work, "--runner=local")
+    assert done.returncode == 0, done.stderr
+    expected = {path: path.read_bytes() for path in (work / "out").iterdir()}
+    assert len(expected) == 2
+    options = "--beam_options=--direct_running_mode=multi_threading"
+    done = run(work, "--runner=beam", options)
+    assert done.returncode == 0, done.stderr
+    assert {p: p.read_bytes() for p in (work / "out").iterdir()} == expected
+    assert done.stderr.count("*** Example ***") == 5
+    assert "WARN" not in done.stderr
+    done = run(work, "--runner=beam", "--beam_options=--runner=Flnk")
+    assert done.returncode == 1
+    assert "error: Expected the name of a runner" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["text.txt", "vocab.txt"])

@@ -1,7 +1,6 @@
 """The files around the code: they agree with each other."""
 
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -9,13 +8,13 @@ import sys
 import tomllib
 
 import pytest
+from checkout import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def requirements() -> list[str]:
-    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+def requirements(name: str = "requirements.txt") -> list[str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -27,6 +26,11 @@ def test_requirements_are_the_projects_dependencies():
     project = PROJECT["project"]
     declared = project["dependencies"] + project["optional-dependencies"]["dev"]
     assert sorted(requirements()) == sorted(declared)
+
+
+def test_beam_is_tested_as_the_extra_asks_for_it():
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert requirements("tests/beam.txt") == extras["beam"]
 
 
 def test_every_requirement_has_both_bounds():

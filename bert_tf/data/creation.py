@@ -245,4 +245,4 @@ class _Job:
         for part in parts:
             shards[part.shard].append(part)
             self.counts.update(part.counts)
-            report.log_samples(self._config, part)
+            report.log_samples(self._config, part.samples)

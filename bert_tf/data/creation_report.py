@@ -5,6 +5,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from absl import logging
 
 from bert_tf import files
@@ -142,11 +144,19 @@ def check_instances(config: CreationConfig, counts: Mapping[str, int]) -> None:
         )
 
 
-def log_samples(config: CreationConfig, part: stages.Part) -> None:
-    """Shows the first instances of all in words."""
+def log_samples(
+    config: CreationConfig, samples: Mapping[str, npt.ArrayLike]
+) -> None:
+    """Shows instances in words.
+
+    Args:
+      config: The settings.
+      samples: The features of some instances, each [n, ...].
+    """
     to_words = stages.tools(config).tokenizer.convert_ids_to_tokens
-    for row in range(len(part.samples["input_ids"])):
-        sample = {name: values[row] for name, values in part.samples.items()}
+    arrays = {name: np.asarray(values) for name, values in samples.items()}
+    for row in range(len(arrays["input_ids"])):
+        sample = {name: values[row] for name, values in arrays.items()}
         is_token = sample["input_mask"].astype(bool)
         is_masked = sample["masked_lm_weights"] > 0
         logging.info("*** Example ***")

@@ -43,6 +43,18 @@ class EncodedBlock:
     lengths: np.ndarray
     breaks: np.ndarray
 
+    def part(self, first: int, stop: int) -> "EncodedBlock":
+        """The sentences from `first` up to `stop`; the bytes stay."""
+        offsets = np.concatenate([[0], np.cumsum(self.lengths)])
+        at_end = len(self.lengths) + 1 if stop == len(self.lengths) else stop
+        is_inside = (first <= self.breaks) & (self.breaks < at_end)
+        return dataclasses.replace(
+            self,
+            tokens=self.tokens[offsets[first] : offsets[stop]],
+            lengths=self.lengths[first:stop],
+            breaks=self.breaks[is_inside] - first,
+        )
+
 
 def token_dtype(vocab_size: int) -> np.dtype:
     """The narrowest type that holds every id."""

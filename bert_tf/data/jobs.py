@@ -152,16 +152,23 @@ def clean_stop() -> Iterator[None]:
     """Turns Ctrl-C, SIGTERM and SIGHUP into SystemExit inside the block.
 
     Thus every `finally` and `with` of the work runs and nothing half done is
-    left behind. For the main thread, the only one that gets signals.
+    left behind. The status is that which a shell gives to a killed command,
+    also where a library has made another exception of it. For the main thread,
+    the only one that gets signals.
     """
-    before = {number: signal.signal(number, _exit) for number in STOP_SIGNALS}
+    received = []
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        received.append(number)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in STOP_SIGNALS}
     try:
         yield
+    except Exception as error:
+        if received:
+            raise SystemExit(128 + received[0]) from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    """Leaves with the status that a shell gives to a killed command."""
-    raise SystemExit(128 + number)

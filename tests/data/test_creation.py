@@ -1,4 +1,3 @@
-import gzip
 import hashlib
 import json
 import os
@@ -13,34 +12,7 @@ from bert_tf import files
 from bert_tf.data import creation, records, text_files
 from bert_tf.data.creation_config import CreationConfig, PieceSizes
 from bert_tf.errors import InputError
-
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]
-WORDS = [f"w{chr(97 + i)}" for i in range(26)] + [f"##{i}" for i in range(10)]
-
-
-@pytest.fixture
-def vocab_file(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(SPECIALS + WORDS))
-    return path
-
-
-def write_text(path, num_documents=60, seed=0):
-    """Documents of random words; a word may have a few digits as pieces."""
-    rng = np.random.default_rng(seed)
-    lines = []
-    for _ in range(num_documents):
-        for _ in range(rng.integers(2, 17)):
-            words = rng.choice(WORDS[:26], rng.integers(1, 19))
-            digits = rng.choice(["", "", "1", "37"], len(words))
-            lines.append(" ".join(np.char.add(words, digits)))
-        lines.append("")
-    text = "\n".join(lines).encode()
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wb") as file:
-        file.write(text)
-    return path
-
+from tests.text_corpora import SPECIALS, WORDS, write_text
 
 # They make many pieces of work of a small text.
 SMALL = PieceSizes(sentences=11, instances=23)

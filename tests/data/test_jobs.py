@@ -100,6 +100,24 @@ def stop_within(number, cleaned):
             cleaned.append(number)
 
 
+def fail_when_stopped():
+    """Waits for SIGTERM and makes another exception of what it raises."""
+    with jobs.clean_stop():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except SystemExit as error:
+            raise RuntimeError("a worker failed") from error
+
+
+def test_the_status_is_the_signals_whatever_a_library_makes_of_it():
+    with pytest.raises(SystemExit) as left:
+        fail_when_stopped()
+    assert left.value.code == 128 + signal.SIGTERM
+    with pytest.raises(RuntimeError), jobs.clean_stop():
+        raise RuntimeError("nobody has asked to stop")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_run_what_cleans_up(number):
     before = signal.getsignal(number)

@@ -1,0 +1,14 @@
+"""What tests of data creation have in common."""
+
+import pytest
+
+from tests import text_corpora
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+    """A vocabulary of the words of `text_corpora`."""
+    path = tmp_path / "vocab.txt"
+    words = text_corpora.SPECIALS + text_corpora.WORDS
+    path.write_text("\n".join(words))
+    return path
