@@ -17,7 +17,8 @@ from bert_tf.errors import InputError
 if TYPE_CHECKING:
     import apache_beam as beam
 
-# They learn some of their options from a server that is asked later.
+# They learn some of their options from a server that is asked later. So may a
+# runner of others', which is named as a class with its module.
 _ASKING_RUNNERS = ("FlinkRunner", "SparkRunner", "PortableRunner")
 _DIRECT_RUNNER = "DirectRunner"
 # What runners raise who lack an option or a package, or do not exist.
@@ -57,7 +58,7 @@ def new_pipeline(words: str) -> "beam.Pipeline":
         raise _bad(words, reason) from error
     runner = _runner_name(standard.runner, StandardOptions.KNOWN_RUNNER_NAMES)
     _check_words(words, flags)
-    if runner not in _ASKING_RUNNERS:
+    if runner not in _ASKING_RUNNERS and "." not in runner:
         _check_names(words, given, PipelineOptions([]).get_all_options())
     try:
         return beam.Pipeline(_runner(runner), options)

@@ -19,7 +19,7 @@ from bert_tf import files
 from bert_tf.data import documents, instances, permutation, stages
 from bert_tf.data.creation_config import CreationConfig
 from bert_tf.data.dealing import Dealing
-from bert_tf.data.directory import Directory
+from bert_tf.data.directory import Directory, require_once
 from bert_tf.data.text_ranges import TextSection
 from bert_tf.errors import InputError
 
@@ -265,12 +265,16 @@ class Totals:
           part_size: Instances of a part at most.
           counts: The number of each section, and its instances.
           directory: Of the whole text.
+
+        Raises:
+          RuntimeError: A section is missing, or there twice.
         """
         if directory.mistake:
             return cls(np.zeros(0, np.int64), None, directory.mistake)
         sizes = np.zeros(len(directory.entries), np.int64)
-        for index, count in counts:
-            sizes[index] = count
+        index, count = np.array(list(counts)).T
+        require_once(len(index), len(np.unique(index)), len(sizes))
+        sizes[index] = count
         first_place = np.cumsum(sizes) - sizes
         try:
             dealing = Dealing(outputs, int(sizes.sum()), part_size)
@@ -356,12 +360,8 @@ def write_part(
 def _rows_of(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
     """Where in `found` the numbers of `wanted` are, which are the same ones."""
     order = np.argsort(found)
-    if not np.array_equal(found[order], np.sort(wanted)):
-        raise RuntimeError(
-            f"Expected each of {len(wanted)} instances of a part once. "
-            f"Received: {len(found)}, {len(np.unique(found))} of them "
-            "different; the runner has lost or repeated elements"
-        )
+    is_wanted = np.isin(found, wanted)
+    require_once(len(found), len(np.unique(found[is_wanted])), len(wanted))
     return order[np.searchsorted(found[order], wanted)]
 
 

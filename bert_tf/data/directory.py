@@ -80,16 +80,21 @@ class Directory:
           config: The settings.
           entries: An `entry_of` each section, in any order.
           reports: Of all tasks, in any order.
+
+        Raises:
+          RuntimeError: There are more entries than sections, or less.
         """
-        table = np.array(list(entries), ENTRY)
-        table = table[np.lexsort((table["number"], table["task"]))]
+        table = np.unique(np.array(found := list(entries), ENTRY))
         begun = np.cumsum(table["documents"] - table["goes_on"])
         counts: collections.Counter[str] = collections.Counter()
         mistakes = {}
+        expected = 0
         for report in reports:
+            expected += report.num_sections
             counts.update(report.counts)
             if report.mistake:
                 mistakes[report.number] = report.mistake
+        require_once(len(found), len(table), expected)
         counts["documents"] = int(begun[-1]) if len(begun) else 0
         first_document = begun - table["documents"]
         skipped = _skipped(table)
@@ -167,6 +172,20 @@ class Directory:
         first = first - np.where(is_first, section.skipped, 0)
         places = (points * lengths).astype(np.int64)
         return first + places, first + piece_ends(places, lengths, size)
+
+
+def require_once(found: int, different: int, expected: int) -> None:
+    """Sees to it that a runner has passed everything on, and once.
+
+    Raises:
+      RuntimeError: It has not.
+    """
+    if not found == different == expected:
+        raise RuntimeError(
+            f"Expected {expected} elements, each once. Received: {found}, "
+            f"{different} of them different; the runner has lost or repeated "
+            "some"
+        )
 
 
 def _skipped(table: np.ndarray) -> np.ndarray:

@@ -82,6 +82,7 @@ class TaskReport:
 
     Attributes:
       number: Of the task.
+      num_sections: The sections that were yielded.
       text_bytes: The bytes of text that were read of each file.
       counts: What was counted, by the manifest's names.
       mistake: What the user has to mend before the text can be read; if it is
@@ -89,6 +90,7 @@ class TaskReport:
     """
 
     number: int
+    num_sections: int
     text_bytes: dict[str, int]
     counts: collections.Counter[str]
     mistake: str = ""
@@ -149,23 +151,24 @@ def read_task(
       has to mend is in the report: as an exception, it would have a cluster
       try again.
     """
-    report = TaskReport(
-        task.number, dict.fromkeys(_paths(task), 0), collections.Counter()
-    )
+    text_bytes = dict.fromkeys(_paths(task), 0)
+    counts: collections.Counter[str] = collections.Counter()
     collector = _Collector(task.number, section_size)
+    mistake = ""
     try:
         for text_range in task.ranges:
             for block in _owned_blocks(config, text_range):
-                report.text_bytes[block.path] += block.num_bytes
-                found = creation_report.token_counts(config, block)
-                report.counts.update(found)
+                text_bytes[block.path] += block.num_bytes
+                counts.update(creation_report.token_counts(config, block))
                 yield from collector.add(block)
             collector.end_document()
     except InputError as error:
-        report = dataclasses.replace(report, mistake=str(error))
+        mistake = str(error)
     else:
         yield from collector.rest()
-    yield report
+    yield TaskReport(
+        task.number, collector.num_sections, text_bytes, counts, mistake
+    )
 
 
 def _paths(task: ReadingTask) -> list[str]:
@@ -207,12 +210,15 @@ class _Collector:
 
     A section ends with a document, unless that is long: then it holds one
     piece of it.
+
+    Attributes:
+      num_sections: Sections made so far.
     """
 
     def __init__(self, task: int, size: int) -> None:
         self._task = task
         self._size = size
-        self._number = 0
+        self.num_sections = 0
         self._goes_on = False
         self._tokens = np.zeros(0, np.uint8)
         self._lengths = np.zeros(0, np.int64)
@@ -253,12 +259,12 @@ class _Collector:
         is_inside = (self._breaks > 0) & (self._breaks < stop)
         inside = np.unique([0, *self._breaks[is_inside].tolist(), stop])
         section = TextSection(
-            (self._task, self._number),
+            (self._task, self.num_sections),
             self._tokens[: offsets[-1]],
             Corpus(offsets, inside),
             self._goes_on,
         )
-        self._number += 1
+        self.num_sections += 1
         self._goes_on = stop not in self._breaks
         self._tokens = self._tokens[offsets[-1] :]
         self._lengths = self._lengths[stop:]

@@ -242,6 +242,8 @@ def test_a_runner_that_repeats_elements_is_found_out(tmp_path, vocab_file):
         for batch in batches
         for part in cluster_stages.deal(batch, config, totals)
     )
+    with pytest.raises(RuntimeError, match="lost or repeated"):
+        Totals.of(("a",), 10**6, counts[1:], table)
     for wrong in (parts[1:], [*parts, parts[0]]):
         with pytest.raises(RuntimeError, match="lost or repeated"):
             cluster_stages.write_part(

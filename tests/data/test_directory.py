@@ -34,7 +34,7 @@ def make_directory(reports=(), shuffle=0):
     sections = [make_section(*section) for section in SECTIONS]
     order = np.random.default_rng(shuffle).permutation(len(sections))
     counts = collections.Counter(sentences=sum(LENGTHS), tokens=9)
-    report = TaskReport(0, {"a": 3}, counts)
+    report = TaskReport(0, len(SECTIONS), {"a": 3}, counts)
     return Directory.of(
         CONFIG,
         [directory.entry_of(sections[index]) for index in order],
@@ -91,7 +91,7 @@ def test_copies_even_out_the_questions():
     entries = [(0, 0, 100, False, 1, 100)]
     entries += [(0, n, 1, False, 100, 100) for n in range(1, 12)]
     counts = collections.Counter(sentences=1200)
-    table = Directory.of(CONFIG, entries, [TaskReport(0, {}, counts)])
+    table = Directory.of(CONFIG, entries, [TaskReport(0, 12, {}, counts)])
     assert table.copies.tolist() == [11] + [1] * 11
     rng = np.random.default_rng(0)
     index = table.find(rng.integers(0, 111, 10_000), rng.random(10_000))
@@ -104,13 +104,22 @@ def test_copies_even_out_the_questions():
 def test_the_first_mistake_is_told():
     counts = collections.Counter()
     reports = [
-        TaskReport(5, {}, counts, "five"),
-        TaskReport(2, {}, counts, "two"),
+        TaskReport(5, 0, {}, counts, "five"),
+        TaskReport(2, 0, {}, counts, "two"),
     ]
     assert make_directory(reports).mistake == "two"
-    nothing = Directory.of(CONFIG, [], [TaskReport(0, {"a": 0}, counts)])
+    nothing = Directory.of(CONFIG, [], [TaskReport(0, 0, {"a": 0}, counts)])
     assert "nothing but blank lines" in nothing.mistake
     entries = [(0, 0, 1, False, 3, 3)]
-    report = TaskReport(0, {}, collections.Counter(sentences=3))
+    report = TaskReport(0, 1, {}, collections.Counter(sentences=3))
     one = Directory.of(CONFIG, entries, [report])
     assert "Received: 1 document" in one.mistake
+
+
+@pytest.mark.parametrize("entries", [[], [0, 0], [1]])
+def test_a_runner_that_loses_or_repeats_elements_is_found_out(entries):
+    found = [(0, number, 1, False, 3, 3) for number in entries]
+    counts = collections.Counter(sentences=6)
+    reports = [TaskReport(n, 1, {}, counts) for n in range(2)]
+    with pytest.raises(RuntimeError, match="lost or repeated"):
+        Directory.of(CONFIG, found, reports)
