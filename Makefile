@@ -26,7 +26,7 @@ SQUAD_TRAIN ?= train-v1.1-subset.json
 SQUAD_DEV ?= dev-v1.1.json
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch test-beam browser fidelity lint format bench bench-fine-tuning bench-serving demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-beam browser fidelity lint format equalities bench bench-fine-tuning bench-serving demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -144,6 +144,9 @@ bench-serving: venv  ## docs/performance.md: exports beside torch and ONNX Runti
 	"$(BIN)/python" benchmarks/serving.py --output=build/serving.json
 	"$(BIN)/python" benchmarks/serving_section.py build/serving.json \
 	docs/performance.md
+
+equalities: venv  ## docs/scale.md: weights of replicas, workers, hosts; with root, for hosts
+	"$(BIN)/python" benchmarks/equality.py --page=docs/scale.md
 
 demo_output/vocab.txt:
 	$(MAKE) demo

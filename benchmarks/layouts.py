@@ -156,21 +156,22 @@ def free_ports(count: int) -> list[int]:
 def _finish(started: Sequence[tuple[subprocess.Popen, pathlib.Path]]) -> None:
     """Waits for all; if one fails the others do not outlive it by much."""
     try:
-        while any(process.poll() is None for process, _ in started):
-            if any(process.returncode for process, _ in started):
-                for process, _ in started:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_SECONDS_TO_END)
+        while True:
+            states = [process.poll() for process, _ in started]
+            if any(states) or None not in states:
                 break
             time.sleep(0.05)
+        for process, _ in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_SECONDS_TO_END)
     finally:
         for process, _ in started:
             process.kill()
             process.wait()
-    for process, log in started:
-        if process.returncode:
+    for (process, log), state in zip(started, states, strict=True):
+        if state:
             end = log.read_text(encoding="utf-8", errors="replace")
             raise SystemExit(
-                f"{end[-_LAST_CHARACTERS:]}\nerror: exit status "
-                f"{process.returncode} of {' '.join(process.args)}"
+                f"{end[-_LAST_CHARACTERS:]}\nerror: exit status {state} of "
+                f"{' '.join(process.args)}"
             )

@@ -1,10 +1,10 @@
 """Trains on epochs that end in a ragged batch, in part on nothing.
 
     python benchmarks/ragged_epochs.py --output_dir=/tmp/ragged \\
-        --train_batch_size=12 --num_train_steps=30 \\
+        --train_batch_size=24 --num_train_steps=30 \\
         --gradient_accumulation_steps=3
 
-The data has 29 examples, so every third batch has 5 of them. It is cut where
+The data has 29 examples, so every second batch has 5 of them. It is cut where
 whole ones are: of two replicas the first then gets 5 examples, the second none;
 of three micro-batches two get 2 and one gets 1. The streams of the scripts have
 no such batches, for theirs go on into the next epoch, but a data set of your

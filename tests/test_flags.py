@@ -7,6 +7,7 @@ import textwrap
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from checkout import ROOT
 
 from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
@@ -277,3 +278,24 @@ def test_a_tpu_and_something_else_are_not_both_to_be_had(shared_flags):
         pytest.raises(InputError, match=r"auto or tpu. Received: mirrored"),
     ):
         bert_flags.distribution_config()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "run_pretraining.py",
+        "run_classifier.py",
+        "run_squad.py",
+        "run_ner.py",
+        "extract_features.py",
+    ],
+)
+def test_whoever_trains_or_predicts_takes_these_flags(shared_flags, script):
+    names = {
+        *("distribution_strategy", "use_tpu", "tpu_name", "tpu_zone"),
+        *("gcp_project", "master", "num_tpu_cores", "iterations_per_loop"),
+    }
+    assert names <= set(shared_flags)
+    text = (ROOT / script).read_text(encoding="utf-8")
+    assert "\nbert_flags.define_device_flags()\n" in text
+    assert " = bert_flags.connect()\n" in text

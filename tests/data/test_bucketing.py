@@ -363,6 +363,20 @@ def test_every_example_comes_once(features, padding, num_shards):
             assert name == "example_index" or not values[~is_real].any()
 
 
+def test_fewer_examples_than_workers():
+    """The third has nothing to evaluate, and as many batches."""
+    few = bucketing.in_memory([examples(2)], SCHEMA)
+    shards = [{"num_shards": 3, "shard": shard} for shard in range(3)]
+    evaluated = [evaluate(few, padding=STATIC, **own) for own in shards]
+    index = [[batch["example_index"] for batch in some] for some in evaluated]
+    expected = [[[0, -1, -1, -1]], [[1, -1, -1, -1]], [[-1] * 4]]
+    assert np.array(index).tolist() == expected
+    options = {"global_batch_size": 3, "batch_size": 1}
+    found = [train(few, 2, **options, **own) for own in shards]
+    seen = np.concatenate([numbers(batches).reshape(-1) for batches in found])
+    assert np.bincount(seen).tolist() == [3, 3]
+
+
 def test_a_batch_is_full_of_places(features):
     batches = evaluate(features)
     for batch in batches:

@@ -192,6 +192,19 @@ def test_every_example_is_evaluated_once(
     assert index.tolist() == [*range(total), *[-1] * padding]
 
 
+def test_fewer_examples_and_files_than_workers(tmp_path):
+    """Three workers, two examples: each is somebody's, once an epoch."""
+    path = _write(tmp_path / "few", _examples([1, 2]))
+    shards = [{"num_shards": 3, "shard": shard} for shard in range(3)]
+    whole = _stream([path], 6)
+    found = [_stream([path], 2, batch_size=1, **own) for own in shards]
+    assert np.transpose(found).reshape(-1).tolist() == whole
+    assert np.bincount(whole).tolist() == [0, 3, 3]
+    evaluated = [_evaluate([path], batch_size=2, **own) for own in shards]
+    index = [[batch["example_index"] for batch in some] for some in evaluated]
+    assert np.array(index).tolist() == [[[0, -1]], [[1, -1]], [[-1, -1]]]
+
+
 def test_evaluation_fills_with_zeros(paths):
     (*_, last) = _evaluate(paths, batch_size=13)
     assert last["is_real_example"].tolist() == [1, 1] + [0] * 11
