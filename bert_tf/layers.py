@@ -1,6 +1,7 @@
 """What every layer of BERT is made of: a config, a seed, the same parts."""
 
 import functools
+import math
 from collections.abc import Mapping
 
 import keras
@@ -10,9 +11,26 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
+
+def _gelu(x, approximate: bool):
+    """GELU by tanh or by erf, in float32 whatever the compute dtype.
+
+    Keras's own takes TensorFlow's erfc, on CPUs half as fast as erf, and in
+    bfloat16, where it is several per cent off, a quarter as fast as float32.
+    """
+    if keras.config.backend() != "tensorflow":
+        return keras.activations.gelu(x, approximate=approximate)
+    wide = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    if approximate:
+        wide = keras.activations.gelu(wide, approximate=True)
+    else:
+        wide = 0.5 * wide * (1.0 + ops.erf(wide * math.sqrt(0.5)))
+    return ops.cast(wide, x.dtype)
+
+
 ACTIVATIONS = {
-    "gelu_tanh": lambda x: keras.activations.gelu(x, approximate=True),
-    "gelu_erf": lambda x: keras.activations.gelu(x, approximate=False),
+    "gelu_tanh": functools.partial(_gelu, approximate=True),
+    "gelu_erf": functools.partial(_gelu, approximate=False),
     "relu": keras.activations.relu,
     "tanh": keras.activations.tanh,
     "linear": keras.activations.linear,

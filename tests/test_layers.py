@@ -51,6 +51,22 @@ def test_the_two_gelus_differ_as_published():
     assert 1e-4 < gap < 5e-4
 
 
+@pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf"])
+def test_gelus_are_exact_in_half_precision(name):
+    """But for the rounding of what goes in and of what comes out."""
+    x = np.linspace(-6, 6, 1201, dtype="float32")
+    x = keras.ops.cast(keras.ops.convert_to_tensor(x), "bfloat16")
+    got = ACTIVATIONS[name](x)
+    assert keras.backend.standardize_dtype(got.dtype) == "bfloat16"
+    exact = ACTIVATIONS[name](keras.ops.cast(x, "float64"))
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(keras.ops.cast(got, "float32")),
+        keras.ops.convert_to_numpy(exact),
+        rtol=2**-8,
+        atol=1e-6,
+    )
+
+
 def test_parts_follow_the_policy_and_the_config():
     layer = BertLayer(CONFIG, dtype="mixed_bfloat16")
     for part in (
