@@ -115,6 +115,8 @@ bench: venv $(BENCH_VOCAB)  ## the figures of the README, on this machine
 	"$(BIN)/python" benchmarks/training_step.py --mixed_precision=bfloat16
 	"$(BIN)/python" benchmarks/data_creation.py \
 	--input_file="$(BENCH_TEXT)" --vocab_file="$(BENCH_VOCAB)"
+	"$(BIN)/python" benchmarks/corpus_scale.py \
+	--page=docs/scale.md --picture=docs/corpus_scale.png
 
 bench-fine-tuning: venv  ## docs/results.md: beside Hugging Face's Trainer, hours
 	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=mrpc \
