@@ -47,8 +47,8 @@ def test_what_json_cannot_spell_is_an_error(tmp_path, value):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt])
-def test_a_file_that_is_there_stays_if_the_next_fails(tmp_path, fault):
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+def test_a_file_that_is_there_stays_if_the_next_fails(tmp_path, failure):
     path = tmp_path / "object.json"
     write(path, {"old": 1})
     before = path.read_bytes()
@@ -56,9 +56,9 @@ def test_a_file_that_is_there_stays_if_the_next_fails(tmp_path, fault):
     class Members(dict):
         def items(self):
             yield "new", 2
-            raise fault
+            raise failure
 
-    with pytest.raises(fault):
+    with pytest.raises(failure):
         write(path, Members())
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["object.json"]
