@@ -26,7 +26,7 @@ SQUAD_TRAIN ?= train-v1.1-subset.json
 SQUAD_DEV ?= dev-v1.1.json
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch test-beam browser fidelity lint format equalities bench bench-fine-tuning bench-serving demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-beam browser fidelity faults lint format equalities bench bench-fine-tuning bench-serving demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +99,12 @@ fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## docs/fidelity
 	--fidelity_rows=build/fidelity/$$backend.json \
 	tests/backends tests/parity $(PYTEST_ARGS) || exit 1; done
 	"$(BIN)/python" tests/fidelity.py docs/fidelity.md build/fidelity/*.json
+
+faults: venv  ## the table of faults in docs/scale.md, each broken again
+	@mkdir -p build
+	"$(BIN)/python" -m pytest -m fault --fault_rows=build/faults.json \
+	$(PYTEST_ARGS)
+	"$(BIN)/python" benchmarks/fault_section.py build/faults.json docs/scale.md
 
 lint: venv  ## style and types, nothing changed
 	"$(BIN)/ruff" check .

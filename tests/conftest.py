@@ -11,7 +11,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest
 from checkout import ROOT
 
-pytest_plugins = ["tests.fidelity"]
+pytest_plugins = ["tests.fidelity", "tests.fault_rows"]
 
 
 def pytest_collection_modifyitems(items):

@@ -1,11 +1,10 @@
 """The fixture that asserts and records, and the table of what it recorded."""
 
-import ast
 import json
 import re
 
 import pytest
-from checkout import ROOT
+from checkout import ROOT, nodes_with
 
 from tests import fidelity as plugin
 
@@ -73,7 +72,7 @@ def test_asserts_and_keeps_the_largest_number_of_the_cases(pytester):
     assert only["node"].endswith("::test_cases")
 
 
-def test_a_mark_chooses_the_tests_with_numbers(pytester):
+def test_a_mark_chooses_the_nodes_with_numbers(pytester):
     pytester.makepyfile(WITHOUT)
     arguments = ("-p", "tests.fidelity", "--strict-markers", "-m", "fidelity")
     result = pytester.runpytest_inprocess(*arguments)
@@ -139,21 +138,8 @@ def test_a_document_without_the_mark_is_left_alone(tmp_path):
     assert document.read_text() == "Words.\n"
 
 
-def nodes_with_numbers():
-    """tests/FILE.py::NAME of every test that takes the fixture."""
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.FunctionDef)
-                and node.name.startswith("test_")
-                and "fidelity" in [a.arg for a in node.args.args]
-            ):
-                yield f"{path.relative_to(ROOT).as_posix()}::{node.name}"
-
-
 def test_the_table_has_a_row_of_every_test():
     """And its commands name tests that exist; else `make fidelity`."""
     text = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
     commands = set(re.findall(r"-m pytest (tests/\S+::\w+)`", text))
-    assert commands == set(nodes_with_numbers())
+    assert commands == set(nodes_with("fidelity"))

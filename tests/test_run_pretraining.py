@@ -5,22 +5,25 @@ Most tests call it in this process, for TensorFlow takes seconds to start.
 
 import json
 import os
-import random
 import re
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 
 import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
-from checkout import ROOT
+from small_pretraining import (
+    CONFIG,
+    LENGTH,
+    PREDICTIONS,
+    SPECIAL,
+    arguments,
+    contents,
+    read,
+    write_inputs,
+)
 
 from bert_tf.config import BertConfig
-from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion
@@ -28,30 +31,8 @@ from bert_tf.interop.opening import open_pretrained
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import restore
+from tests import programs
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-VOCAB, LENGTH, PREDICTIONS = 31, 11, 3
-CONFIG = {
-    "vocab_size": VOCAB,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 11,
-    "max_position_embeddings": 13,
-    "type_vocab_size": 2,
-}
-FLAGS = {
-    "do_train": True,
-    "max_seq_length": LENGTH,
-    "max_predictions_per_seq": PREDICTIONS,
-    "train_batch_size": 6,
-    "eval_batch_size": 4,
-    "num_train_steps": 6,
-    "num_warmup_steps": 2,
-    "learning_rate": 0.01,
-    "save_checkpoints_steps": 3,
-    "jit_compile": "false",
-}
 EVAL_KEYS = [
     "global_step",
     "loss",
@@ -62,53 +43,12 @@ EVAL_KEYS = [
 ]
 
 
-def write_records(
-    path, count, seed=0, vocab=VOCAB, length=LENGTH, predictions=PREDICTIONS
-):
-    """Random examples; every number of masked words occurs."""
-    random = np.random.default_rng(seed)
-
-    def integers(limit, size):
-        return random.integers(0, limit, [count, size])
-
-    masked = np.arange(predictions) < integers(predictions + 1, 1)
-    batch = {
-        "input_ids": integers(vocab, length),
-        "input_mask": np.ones([count, length], int),
-        "segment_ids": integers(2, length),
-        "masked_lm_positions": integers(length, predictions),
-        "masked_lm_ids": integers(vocab, predictions),
-        "masked_lm_weights": masked.astype("float32"),
-        "next_sentence_labels": integers(2, 1),
-    }
-    with RecordWriter(str(path)) as writer:
-        schema = pretraining_schema(length, predictions)
-        writer.write_all(encode_batch(schema, batch))
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     """A folder with records, a configuration and a vocabulary."""
     folder = tmp_path_factory.mktemp("inputs")
-    write_records(folder / "a.tfrecord", 17)
-    write_records(folder / "b.tfrecord.gz", 14, seed=1)
-    write_records(folder / "held_out.tfrecord", 7, seed=2)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    words = [f"w{n}" for n in range(VOCAB - len(SPECIAL))]
-    (folder / "vocab.txt").write_text("\n".join(SPECIAL + words) + "\n")
+    write_inputs(folder)
     return folder
-
-
-def arguments(inputs, output_dir, **changes):
-    """A command line; None takes a flag away."""
-    values = {
-        **FLAGS,
-        "input_file": f"{inputs}/[ab].tfrecord*",
-        "bert_config_file": inputs / "config.json",
-        "output_dir": output_dir,
-        **changes,
-    }
-    return [f"--{k}={v}" for k, v in values.items() if v is not None]
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +67,6 @@ def run(launch, inputs):
     return call
 
 
-def read(prefix):
-    reader = checkpoints.Reader(str(prefix))
-    return {name: reader[name] for name in reader.shapes}
-
-
 def assert_same(prefix, other, atol=0.0):
     tensors, others = read(prefix), read(other)
     assert tensors.keys() == others.keys()
@@ -145,12 +80,6 @@ def results(folder):
     lines = (folder / "eval_results.txt").read_text().splitlines()
     pairs = (line.split(" = ") for line in lines)
     return {key: float(value) for key, value in pairs}
-
-
-def contents(folder):
-    return {
-        path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
 
 
 # What it writes.
@@ -557,132 +486,17 @@ def test_a_learning_rate_that_is_far_too_high(says, tmp_path):
 # Programs of their own.
 
 
-def start(inputs, output_dir, environment=None, **changes):
-    """The script as a user starts it."""
-    # conftest.py sets it, and it brings TensorFlow's greetings back.
-    inherited = {**os.environ}
-    inherited.pop("TF_CPP_MIN_LOG_LEVEL", None)
-    return subprocess.Popen(
-        [
-            sys.executable,
-            str(ROOT / "run_pretraining.py"),
-            *arguments(inputs, output_dir, **changes),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=inherited | (environment or {}),
-    )
-
-
-def finish(*programs):
-    """Waits for programs; returns their exit statuses and last lines."""
-    ends = [program.communicate(timeout=100)[1] for program in programs]
-    assert "Traceback" not in "".join(ends), "\n".join(ends)
-    return [p.returncode for p in programs], [e.splitlines() for e in ends]
-
-
-def wait_for_step(program, step):
-    """Reads what a program says until it says that a step is done."""
-    for line in program.stderr:
-        if f"] step {step} of " in line:
-            return
-    raise AssertionError(f"step {step} was never done")
-
-
 def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
-    program = start(inputs, tmp_path, input_file=None)
-    statuses, [lines] = finish(program)
-    assert statuses == [2]
-    assert len(lines) == 1
-    assert "--input_file" in lines[0]
+    words = arguments(inputs, tmp_path / "out", input_file=None)
+    program = programs.start_as_users_do(words, tmp_path / "log")
+    assert program.end() == 2
+    [line] = program.said
+    assert "--input_file" in line
 
 
 def test_a_configuration_has_to_come_from_somewhere(says, tmp_path):
     line = says(tmp_path, bert_config_file=None)
     assert "expected --bert_config_file, or --init_checkpoint" in line
-
-
-@pytest.fixture(scope="module")
-def undisturbed(inputs, tmp_path_factory):
-    """A run of a program of its own that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    statuses, _ = finish(start(inputs, folder, **SLOWLY))
-    assert statuses == [0]
-    return folder
-
-
-# Enough steps to be hit between any two of them.
-SLOWLY = {
-    "num_train_steps": 40,
-    "save_checkpoints_steps": 3,
-    "log_steps": 1,
-    "keep_checkpoint_max": 2,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_killed_it_goes_on_to_the_same_end(inputs, undisturbed, tmp_path, seed):
-    program = start(inputs, tmp_path, **SLOWLY)
-    wait_for_step(program, random.Random(seed).randrange(4, 36))
-    program.kill()
-    finish(program)
-    assert not (tmp_path / "model.ckpt-40.index").exists()
-    statuses, [lines] = finish(start(inputs, tmp_path, **SLOWLY))
-    assert statuses == [0]
-    assert any("Resuming at step" in line for line in lines)
-    assert_same(tmp_path / "model.ckpt-40", undisturbed / "model.ckpt-40")
-    assert sorted(path.name for path in tmp_path.glob("model.ckpt*")) == [
-        f"model.ckpt-{step}{ending}"
-        for step in (39, 40)
-        for ending in (checkpoints.DATA, checkpoints.INDEX)
-    ]
-
-
-@pytest.mark.slow
-def test_stopped_it_saves_and_goes_on_to_the_same_end(
-    inputs, undisturbed, tmp_path
-):
-    program = start(inputs, tmp_path, **SLOWLY)
-    wait_for_step(program, 8)
-    program.send_signal(signal.SIGTERM)
-    statuses, [lines] = finish(program)
-    assert statuses == [128 + signal.SIGTERM]
-    [step] = re.findall(r"Stopped by SIGTERM at step (\d+);", lines[-1])
-    assert (tmp_path / f"model.ckpt-{step}.index").exists()
-    assert finish(start(inputs, tmp_path, **SLOWLY))[0] == [0]
-    assert_same(tmp_path / "model.ckpt-40", undisturbed / "model.ckpt-40")
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def start_workers(inputs, folders, **changes):
-    """Two workers on this machine, each with a folder of its own."""
-    hosts = [f"localhost:{port}" for port in free_ports(2)]
-    return [
-        start(
-            inputs,
-            folder,
-            {
-                "TF_CONFIG": json.dumps(
-                    {
-                        "cluster": {"worker": hosts},
-                        "task": {"type": "worker", "index": index},
-                    }
-                )
-            },
-            **changes,
-        )
-        for index, folder in enumerate(folders)
-    ]
 
 
 @pytest.fixture
@@ -707,37 +521,19 @@ def test_two_workers_give_what_one_device_gives(
     }
     alone, chief, other = (tmp_path / x for x in ("alone", "chief", "other"))
     run(alone, **changes)
-    workers = start_workers(inputs, [chief, other], **changes)
-    assert finish(*workers)[0] == [0, 0]
+    workers = [
+        programs.start(
+            arguments(inputs, folder, **changes),
+            tmp_path / f"{folder.name}.log",
+            place,
+        )
+        for folder, place in zip(
+            (chief, other), programs.places_of_workers(), strict=True
+        )
+    ]
+    assert [worker.end() for worker in workers] == [0, 0]
     assert not contents(other)
     assert len(contents(chief)) == len(contents(alone))
     for name in ("model.ckpt-3", "model.ckpt-6", "release/bert_model.ckpt"):
         assert_same(chief / name, alone / name, atol=1e-6)
     assert results(chief) == pytest.approx(results(alone), rel=1e-5)
-
-
-@pytest.mark.slow
-def test_two_workers_stop_together_if_one_is_told_to(
-    inputs, run, without_dropout, tmp_path
-):
-    changes = {**SLOWLY, "bert_config_file": without_dropout}
-    folder = tmp_path / "shared"  # As on a file system that they share.
-    workers = start_workers(inputs, [folder] * 2, **changes)
-    wait_for_step(workers[0], 8)
-    workers[1].send_signal(signal.SIGTERM)
-    statuses, ends = finish(*workers)
-    assert statuses == [128 + signal.SIGTERM] * 2
-    stops = [
-        re.findall(r"Stopped by SIGTERM at step (\d+);", "".join(end))
-        for end in ends
-    ]
-    assert stops[0] == stops[1]
-    [step] = stops[0]
-    assert (folder / f"model.ckpt-{step}.index").exists()
-    workers = start_workers(inputs, [folder] * 2, **changes)
-    assert finish(*workers)[0] == [0, 0]
-    run(tmp_path / "alone", **changes)
-    # Forty steps of Adam pull rounding apart.
-    assert_same(
-        folder / "model.ckpt-40", tmp_path / "alone/model.ckpt-40", atol=1e-4
-    )

@@ -1,0 +1,188 @@
+"""run_pretraining.py in processes of its own that need not wait for TensorFlow.
+
+They are forked from a process that has imported it:
+
+    program = programs.start(["--do_train", ...], tmp_path / "log")
+    program.wait_for("step 8 of ")
+    program.send(signal.SIGKILL)
+    assert program.end() == -signal.SIGKILL
+"""
+
+import importlib
+import json
+import multiprocessing
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from checkout import ROOT
+
+SCRIPT = "run_pretraining"
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([SCRIPT])
+_SECONDS = 100
+
+
+class Program:
+    """A process that runs the script.
+
+    Args:
+      pid: Its number.
+      log: The file of what it says.
+      wait: Waits some seconds for its end; the status, minus the signal that
+        ended it, or None while it runs.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        log: pathlib.Path,
+        wait: Callable[[float], int | None],
+    ):
+        self._pid = pid
+        self._log = log
+        self._wait = wait
+
+    @property
+    def said(self) -> list[str]:
+        """The lines of what it has said so far."""
+        return self._log.read_text().splitlines()
+
+    def wait_for(self, text: str) -> None:
+        """Waits until it says something."""
+        stop = time.monotonic() + _SECONDS
+        while text not in self._log.read_text():
+            assert self._wait(0.005) is None, self._log.read_text()
+            assert time.monotonic() < stop, self._log.read_text()
+
+    def send(self, number: int) -> None:
+        """Sends a signal."""
+        os.kill(self._pid, number)
+
+    def end(self) -> int:
+        """Waits for its end; the status, or minus the signal that ended it."""
+        status = self._wait(_SECONDS)
+        assert status is not None, self._log.read_text()
+        assert "Traceback" not in self._log.read_text(), self._log.read_text()
+        return status
+
+
+def fork(function: Callable[..., None], *arguments: Any) -> Any:
+    """A process that calls a function, with TensorFlow imported already."""
+    process = _CONTEXT.Process(target=function, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def start(
+    words: Sequence[str],
+    log: pathlib.Path,
+    environment: Mapping[str, str] | None = None,
+    before: Callable[[], None] | None = None,
+) -> Program:
+    """Runs the script.
+
+    Args:
+      words: Its command line.
+      log: The file for what it says.
+      environment: More variables.
+      before: What the process does first; pickled.
+    """
+    log.touch()
+    process = fork(_run, list(words), str(log), dict(environment or {}), before)
+
+    def wait(seconds: float) -> int | None:
+        process.join(seconds)
+        return process.exitcode
+
+    return Program(process.pid, log, wait)
+
+
+def start_as_users_do(
+    words: Sequence[str],
+    log: pathlib.Path,
+    environment: Mapping[str, str] | None = None,
+) -> Program:
+    """The same in a new Python, from its start to its very end."""
+    # conftest.py sets it, and it brings TensorFlow's greetings back.
+    inherited = {**os.environ}
+    inherited.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / f"{SCRIPT}.py"), *words],
+            stderr=file,
+            env=inherited | dict(environment or {}),
+        )
+
+    def wait(seconds: float) -> int | None:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    return Program(process.pid, log, wait)
+
+
+def places_of_workers(count: int = 2) -> list[dict[str, str]]:
+    """TF_CONFIG of each of some workers on this machine, the chief first."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    hosts = [f"localhost:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    cluster = {"worker": hosts}
+    places = [{"type": "worker", "index": index} for index in range(count)]
+    return [
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": place})}
+        for place in places
+    ]
+
+
+class DiesInRename:
+    """Has a process killed just before it gives a file its name.
+
+    Args:
+      ending: How that name ends.
+    """
+
+    def __init__(self, ending: str):
+        self.ending = ending
+
+    def __call__(self) -> None:
+        import tensorflow as tf
+
+        rename = tf.io.gfile.rename
+
+        def rename_or_die(source, target, overwrite=False):
+            if target.endswith(self.ending):
+                os.kill(os.getpid(), signal.SIGKILL)
+            rename(source, target, overwrite)
+
+        tf.io.gfile.rename = rename_or_die
+
+
+def _run(
+    words: list[str],
+    log: str,
+    environment: dict[str, str],
+    before: Callable[[], None] | None,
+) -> None:
+    """What the new process does."""
+    from bert_tf import flags as bert_flags
+
+    os.environ.update(environment)
+    file = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.argv = [f"{SCRIPT}.py", *words]
+    if before is not None:
+        before()
+    bert_flags.run(importlib.import_module(SCRIPT).main)

@@ -1,0 +1,102 @@
+"""Records, a configuration and command lines of a small pre-training.
+
+No test by itself.
+"""
+
+import json
+
+import numpy as np
+
+from bert_tf.data.records import RecordWriter, encode_batch
+from bert_tf.data.schema import pretraining_schema
+from bert_tf.training import checkpoints
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCAB, LENGTH, PREDICTIONS = 31, 11, 3
+CONFIG = {
+    "vocab_size": VOCAB,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 11,
+    "max_position_embeddings": 13,
+    "type_vocab_size": 2,
+}
+FLAGS = {
+    "do_train": True,
+    "max_seq_length": LENGTH,
+    "max_predictions_per_seq": PREDICTIONS,
+    "train_batch_size": 6,
+    "eval_batch_size": 4,
+    "num_train_steps": 6,
+    "num_warmup_steps": 2,
+    "learning_rate": 0.01,
+    "save_checkpoints_steps": 3,
+    "jit_compile": "false",
+}
+
+
+def examples(
+    count, seed=0, vocab=VOCAB, length=LENGTH, predictions=PREDICTIONS
+):
+    """Random examples; every number of masked words occurs."""
+    random = np.random.default_rng(seed)
+
+    def integers(limit, size):
+        return random.integers(0, limit, [count, size])
+
+    masked = np.arange(predictions) < integers(predictions + 1, 1)
+    return {
+        "input_ids": integers(vocab, length),
+        "input_mask": np.ones([count, length], int),
+        "segment_ids": integers(2, length),
+        "masked_lm_positions": integers(length, predictions),
+        "masked_lm_ids": integers(vocab, predictions),
+        "masked_lm_weights": masked.astype("float32"),
+        "next_sentence_labels": integers(2, 1),
+    }
+
+
+def write(path, batch):
+    """Writes examples to a file of records."""
+    length, predictions = (
+        batch[name].shape[1] for name in ("input_ids", "masked_lm_ids")
+    )
+    with RecordWriter(str(path)) as writer:
+        schema = pretraining_schema(length, predictions)
+        writer.write_all(encode_batch(schema, batch))
+
+
+def write_inputs(folder):
+    """Records, a configuration and a vocabulary."""
+    write(folder / "a.tfrecord", examples(17))
+    write(folder / "b.tfrecord.gz", examples(14, seed=1))
+    write(folder / "held_out.tfrecord", examples(7, seed=2))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    words = [f"w{n}" for n in range(VOCAB - len(SPECIAL))]
+    (folder / "vocab.txt").write_text("\n".join(SPECIAL + words) + "\n")
+
+
+def arguments(inputs, output_dir, **changes):
+    """A command line; None takes a flag away."""
+    values = {
+        **FLAGS,
+        "input_file": f"{inputs}/[ab].tfrecord*",
+        "bert_config_file": inputs / "config.json",
+        "output_dir": output_dir,
+        **changes,
+    }
+    return [f"--{k}={v}" for k, v in values.items() if v is not None]
+
+
+def read(prefix):
+    """All tensors of a checkpoint."""
+    reader = checkpoints.Reader(str(prefix))
+    return {name: reader[name] for name in reader.shapes}
+
+
+def contents(folder):
+    """The bytes of all files in a folder."""
+    return {
+        path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }

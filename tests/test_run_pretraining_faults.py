@@ -1,0 +1,420 @@
+"""What can go wrong in a long run, and that nothing is lost by it.
+
+After each fault the same command ends with the weights of a run that nothing
+has disturbed, bit for bit, Adam's moments as well.
+"""
+
+import contextlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import in_process
+import numpy as np
+import pytest
+from small_pretraining import (
+    arguments,
+    contents,
+    examples,
+    read,
+    write,
+    write_inputs,
+)
+
+from bert_tf.training import checkpoints
+from tests import programs
+
+# Enough steps to be hit between any two of them.
+SLOWLY = {
+    "num_train_steps": 40,
+    "save_checkpoints_steps": 3,
+    "log_steps": 1,
+    "keep_checkpoint_max": 2,
+}
+LAST = "model.ckpt-40"
+LOST = "expected all workers to stay until the end. Received: one that has "
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    write_inputs(folder)
+    return folder
+
+
+def difference(folder, other, name=LAST):
+    """The largest one between two checkpoints of one name."""
+    tensors, others = read(folder / name), read(other / name)
+    assert tensors.keys() == others.keys()
+    return max(
+        np.abs(value.astype(float) - others[key]).max()
+        for key, value in tensors.items()
+    )
+
+
+def files_of(*steps):
+    return {
+        f"model.ckpt-{step}{ending}"
+        for step in steps
+        for ending in (checkpoints.DATA, checkpoints.INDEX)
+    }
+
+
+def checkpoint_files(folder):
+    return {path.name for path in folder.glob("model.ckpt*")}
+
+
+def quoted(line, **names):
+    """A line of the log as the table shows it."""
+    for name, path in names.items():
+        line = line.replace(str(path), name)
+    return f"`{line.partition('.py: error: ')[2] or line.partition('] ')[2]}`"
+
+
+# One process.
+
+
+@pytest.fixture(scope="module")
+def undisturbed(inputs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    program = programs.start(
+        arguments(inputs, folder / "out", **SLOWLY), folder / "log"
+    )
+    assert program.end() == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def start(inputs, tmp_path):
+    """Starts the command whose output is in `out`."""
+
+    def run(log, **changes):
+        words = arguments(inputs, tmp_path / "out", **SLOWLY, **changes)
+        return programs.start(words, tmp_path / log)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed(start, undisturbed, tmp_path, fault, seed):
+    folder = tmp_path / "out"
+    program = start("first")
+    step = random.Random(seed).randrange(4, 36)
+    program.wait_for(f"] step {step} of ")
+    program.send(signal.SIGKILL)
+    assert program.end() == -signal.SIGKILL
+    assert not (folder / f"{LAST}.index").exists()
+    again = start("again")
+    assert again.end() == 0
+    [resumed] = re.findall(r"Resuming at step (\d+)", "\n".join(again.said))
+    assert checkpoint_files(folder) == files_of(39, 40)
+    fault(
+        f"a process killed after step {step} of 40, a checkpoint every third",
+        f"goes on at step {resumed}",
+        difference(folder, undisturbed),
+    )
+
+
+@pytest.mark.slow
+def test_told_to_stop(start, undisturbed, tmp_path, fault):
+    folder = tmp_path / "out"
+    program = start("first")
+    program.wait_for("] step 8 of ")
+    program.send(signal.SIGTERM)
+    assert program.end() == 128 + signal.SIGTERM
+    line = program.said[-1]
+    [step] = re.findall(r"Stopped by SIGTERM at step (\d+);", line)
+    assert files_of(step) <= checkpoint_files(folder)
+    assert start("again").end() == 0
+    fault(
+        "SIGTERM, as before a preemption",
+        f"ends with status 143 and a checkpoint: {quoted(line)}",
+        difference(folder, undisturbed),
+    )
+
+
+# Two workers.
+
+
+@pytest.fixture(scope="module")
+def two_undisturbed(inputs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two_undisturbed")
+    words = arguments(inputs, folder / "out", **SLOWLY)
+    assert [one.end() for one in start_two(words, folder / "logs")] == [0, 0]
+    return folder / "out"
+
+
+def start_two(words, logs, chief_does=None):
+    """The chief and the other worker, with one folder of output."""
+    logs.mkdir()
+    return [
+        programs.start(words, logs / str(index), place, act)
+        for index, (place, act) in enumerate(
+            zip(programs.places_of_workers(), (chief_does, None), strict=True)
+        )
+    ]
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed(inputs, two_undisturbed, tmp_path, fault):
+    """The others are real programs here: they get to their very end."""
+    folder = tmp_path / "out"
+    words = arguments(inputs, folder, **SLOWLY)
+    chief, other = (
+        programs.start_as_users_do(words, tmp_path / str(index), place)
+        for index, place in enumerate(programs.places_of_workers())
+    )
+    chief.wait_for("] step 8 of ")
+    other.send(signal.SIGKILL)
+    killed = time.monotonic()
+    assert chief.end() == 1
+    seconds = time.monotonic() - killed
+    line = chief.said[-1]
+    assert LOST in line
+    assert not (folder / f"{LAST}.index").exists()
+    again = start_two(words, tmp_path / "again")
+    assert [one.end() for one in again] == [0, 0]
+    fault(
+        "one of two workers killed in mid-step",
+        f"the other ends {seconds:.0f} s later with status 1: {quoted(line)}",
+        difference(folder, two_undisturbed),
+    )
+
+
+@pytest.mark.slow
+def test_the_chief_is_killed_while_it_saves(
+    inputs, two_undisturbed, tmp_path, fault
+):
+    """With the data of a checkpoint in its place, and not yet its index."""
+    folder = tmp_path / "out"
+    words = arguments(inputs, folder, **SLOWLY)
+    dies = programs.DiesInRename("model.ckpt-15.index")
+    chief, other = start_two(words, tmp_path / "first", dies)
+    assert chief.end() == -signal.SIGKILL
+    assert other.end() == 1
+    assert LOST in other.said[-1]
+    assert files_of(9, 12) < checkpoint_files(folder)
+    [aside] = folder.glob("*.tmp-*")
+    manager = checkpoints.CheckpointManager(str(folder))
+    assert manager.latest() == str(folder / "model.ckpt-12")
+    again = start_two(words, tmp_path / "again")
+    assert [one.end() for one in again] == [0, 0]
+    assert checkpoint_files(folder) == files_of(39, 40)
+    fault(
+        "the chief of two workers killed while it saves step 15",
+        "step 12 stays the newest; the other worker ends with status 1 and "
+        f"the line above; what was left, {aside.name.partition('.tmp')[0]}.*, "
+        "goes when the run goes on",
+        difference(folder, two_undisturbed),
+    )
+
+
+@pytest.mark.slow
+def test_one_of_two_workers_is_told_to_stop(
+    inputs, two_undisturbed, tmp_path, fault
+):
+    folder = tmp_path / "out"
+    words = arguments(inputs, folder, **SLOWLY)
+    workers = start_two(words, tmp_path / "first")
+    workers[0].wait_for("] step 8 of ")
+    workers[1].send(signal.SIGTERM)
+    assert [one.end() for one in workers] == [128 + signal.SIGTERM] * 2
+    first, second = (
+        re.findall(r"Stopped by SIGTERM at step (\d+);", "\n".join(one.said))
+        for one in workers
+    )
+    assert first == second
+    assert files_of(*first) <= checkpoint_files(folder)
+    again = start_two(words, tmp_path / "again")
+    assert [one.end() for one in again] == [0, 0]
+    fault(
+        "SIGTERM to one of two workers",
+        f"both save and end at step {first[0]}, with status 143",
+        difference(folder, two_undisturbed),
+    )
+
+
+@pytest.mark.slow
+def test_one_replica_of_two_has_a_nan(inputs, two_undisturbed, tmp_path, fault):
+    """In a record: of the replicas one reads it, and both have to stop."""
+    folder, data = tmp_path / "out", tmp_path / "data"
+    shutil.copytree(inputs, data)
+    batch = examples(17)
+    batch["masked_lm_weights"][11, 0] = np.nan
+    write(data / "a.tfrecord", batch)
+    often = {**SLOWLY, "save_checkpoints_steps": 1}
+    words = arguments(data, folder, **often)
+    workers = start_two(words, tmp_path / "first")
+    assert [one.end() for one in workers] == [1, 1]
+    lines = {one.said[-1] for one in workers}
+    [line] = lines
+    [step] = re.findall(r"error: step (\d+): loss nan, ", line)
+    assert checkpoint_files(folder) == files_of(
+        *(n for n in (int(step) - 2, int(step) - 1) if n > 0)
+    )
+    shutil.copy(inputs / "a.tfrecord", data)
+    again = start_two(words, tmp_path / "again")
+    assert [one.end() for one in again] == [0, 0]
+    fault(
+        "NaN in a record that one of two replicas reads",
+        f"both end with status 1 and the checkpoint before stays: "
+        f"{quoted(line)}",
+        difference(folder, two_undisturbed),
+    )
+
+
+# In this process: what the files say.
+
+
+@pytest.fixture(scope="module")
+def launch():
+    with in_process.script("run_pretraining") as launch:
+        yield launch
+
+
+@pytest.fixture(scope="module")
+def done(launch, inputs, tmp_path_factory):
+    """A shorter run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("done")
+    assert launch(arguments(inputs, folder)) == 0
+    return folder
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 40 kB, and what makes it larger."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(*options):
+        words = ["mount", "-t", "tmpfs", "-o", ",".join(options)]
+        done = subprocess.run(
+            [*words, "tmpfs", str(folder)], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"no disk can be mounted: {done.stderr.strip()}")
+
+    mount("size=40k")
+    with contextlib.ExitStack() as stack:
+        stack.callback(subprocess.run, ["umount", str(folder)], check=True)
+        yield folder, lambda: mount("remount", "size=1m")
+
+
+@pytest.mark.slow
+def test_a_full_disk(launch, inputs, done, small_disk, capsys, fault):
+    """There is room for one checkpoint."""
+    disk, grow = small_disk
+    folder = disk / "out"
+    words = arguments(inputs, folder, log_steps=0)
+    assert launch(words) == 1
+    line = in_process.the_error(capsys, "run_pretraining")
+    told = re.search(
+        rf"cannot write checkpoint {folder}/model\.ckpt-6: No space left on "
+        r"device\. It takes about ([\d,]+) bytes and finds ([\d,]+); make ",
+        line,
+    )
+    needed, free = (int(number.replace(",", "")) for number in told.groups())
+    before = contents(folder)
+    assert {path.name for path in before} == {"checkpoint"} | files_of(3)
+    sizes = [len(before[folder / name]) for name in files_of(3)]
+    assert sum(sizes) == pytest.approx(needed, rel=0.1)
+    assert needed > free > 0
+    # As long as there is no room, it stays so.
+    assert launch(words) == 1
+    assert contents(folder) == before
+    in_process.the_error(capsys, "run_pretraining")
+    grow()
+    assert launch(words) == 0
+    fault(
+        "a full disk (a tmpfs with room for one checkpoint)",
+        f"ends with status 1: {quoted(line, OUTPUT_DIR=folder)}",
+        difference(folder, done, "model.ckpt-6"),
+    )
+
+
+def cut(data):
+    return data[: len(data) // 2]
+
+
+def flip(data):
+    data = bytearray(data)
+    data[len(data) // 3] ^= 1
+    return data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("damage", "what"), [(cut, "cut in half"), (flip, "with one bit flipped")]
+)
+def test_a_damaged_newest_checkpoint(
+    launch, inputs, done, tmp_path, caplog, fault, damage, what
+):
+    folder = tmp_path / "out"
+    shutil.copytree(done, folder)
+    path = folder / f"model.ckpt-6{checkpoints.DATA}"
+    path.write_bytes(damage(path.read_bytes()))
+    assert launch(arguments(inputs, folder)) == 0
+    [line] = [m for m in caplog.messages if "cannot read checkpoint" in m]
+    assert line.endswith("; trying the checkpoint before it")
+    assert f"Resuming at step 3 of {folder}/model.ckpt-3" in caplog.text
+    line = line.replace(str(folder), "OUTPUT_DIR")
+    fault(
+        f"the newest checkpoint's data {what}",
+        f"goes on from the one before: `{line}`",
+        difference(folder, done, "model.ckpt-6"),
+    )
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Eight files, the third of which is cut off in its record 4."""
+    folder = tmp_path_factory.mktemp("shards")
+    for index in range(8):
+        write(folder / f"{index + 1}.tfrecord", examples(7, seed=index))
+    path = folder / "3.tfrecord"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) * 9 // 14])
+    return folder
+
+
+@pytest.mark.slow
+def test_a_record_is_cut_off(
+    launch, inputs, shards, tmp_path, capsys, caplog, fault
+):
+    def run(folder, status=0, **changes):
+        words = arguments(
+            inputs,
+            tmp_path / folder,
+            do_eval=True,
+            max_eval_steps=0,
+            input_file=f"{shards}/*.tfrecord",
+            **changes,
+        )
+        assert launch(words) == status
+        return tmp_path / folder
+
+    run("refused", status=1)
+    line = in_process.the_error(capsys, "run_pretraining")
+    assert f"{shards}/3.tfrecord is cut off within record 4 (from 0)" in line
+    assert "pass --skip_corrupt_records" in line
+
+    whole = run("whole", skip_corrupt_records=True)
+    [told] = [m for m in caplog.messages if "damaged place(s)" in m]
+    assert told.startswith(f"{shards}/3.tfrecord is read without its 1 dam")
+    results = (whole / "eval_results.txt").read_text()
+    assert "skipped_records = 1\n" in results
+    # Stopped in the middle, and gone on.
+    run("resumed", skip_corrupt_records=True, stop_at_step=4)
+    resumed = run("resumed", skip_corrupt_records=True)
+    assert (resumed / "eval_results.txt").read_text() == results
+    fault(
+        "the third of eight files of records cut off",
+        f"ends with status 1: {quoted(line, FOLDER=shards)}. With "
+        "--skip_corrupt_records it goes on, `skipped_records = 1` is in the "
+        "results, and a run that was stopped is compared with one that was not",
+        difference(resumed, whole, "model.ckpt-6"),
+    )
