@@ -88,21 +88,25 @@ def test_one_device_is_alone(layouts, script, tmp_path, monkeypatch):
     assert tf_config == {}
 
 
-@pytest.mark.slow
-def test_replicas_are_devices(layouts, script, tmp_path):
+def test_replicas_are_devices(script, tmp_path, monkeypatch):
     """The script is what it is without them: the main program."""
-    layout = layouts.LAYOUTS["four_replicas"]
-    text = """
-        import sys, tensorflow as tf
-        assert __name__ == "__main__"
-        [place] = [word for word in sys.argv if "--output_dir=" in word]
-        with open(place.removeprefix("--output_dir="), "w") as file:
-            file.write(f"{len(tf.config.list_logical_devices('CPU'))} ")
-            file.write(f"{sys.argv[0]} {sys.path[0]}")
-    """
-    path = script("\n".join(line[8:] for line in text.splitlines()))
-    output = layouts.run(layout, path, {}, tmp_path / "run")
-    assert output.read_text() == f"4 {path} {tmp_path}"
+    program = importlib.import_module("cpu_devices")
+    made = []
+    monkeypatch.setattr(
+        program.tf.config,
+        "set_logical_device_configuration",
+        lambda device, parts: made.append((device.device_type, len(parts))),
+    )
+    path = script(
+        "import pathlib, sys\n"
+        "assert __name__ == '__main__'\n"
+        "pathlib.Path(sys.argv[1]).write_text(f'{sys.argv[0]} {sys.path[0]}')\n"
+    )
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    program.main(4, path, str(tmp_path / "told"))
+    assert made == [("CPU", 4)]
+    assert (tmp_path / "told").read_text() == f"{path} {tmp_path}"
 
 
 def test_a_worker_that_fails_ends_all(layouts, script, tmp_path, monkeypatch):
