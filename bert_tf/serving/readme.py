@@ -185,6 +185,11 @@ def column_answer(outputs: Mapping[str, np.ndarray]) -> str:
     return f'{{"outputs": {{\n  {lines}\n}}}}'
 
 
+def in_json(values: Any) -> str:
+    """An array or a list as JSON in one line, shown as in `row_answer`."""
+    return _to_json(_shown(values))
+
+
 def _shown(values: Any) -> Any:
     """Arrays as lists, of which the long ones are cut; floats of six digits."""
     if isinstance(values, np.ndarray):
@@ -205,7 +210,7 @@ def _to_json(value: Any) -> str:
 
 def _signatures(signatures: Mapping[str, Signature]) -> str:
     lines = [
-        f"| `{name}` | {_specs(inputs)} | {_specs(outputs)} |"
+        f"| `{name}` | {specs_of(inputs)} | {specs_of(outputs)} |"
         for name, (inputs, outputs) in signatures.items()
     ]
     return "\n".join(
@@ -221,7 +226,8 @@ def _signatures(signatures: Mapping[str, Signature]) -> str:
     )
 
 
-def _specs(specs: Mapping[str, tf.TensorSpec]) -> str:
+def specs_of(specs: Mapping[str, tf.TensorSpec]) -> str:
+    """Names, types and shapes, for the cell of a table."""
     return "<br>".join(
         f"`{name}` {spec.dtype.name} {_shape(spec)}"
         for name, spec in specs.items()

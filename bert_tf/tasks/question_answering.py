@@ -84,34 +84,16 @@ class SpanTask(FineTuningTask):
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """The best places of every window.
 
-        Source: `_get_best_indexes` of `run_squad.py`.
-
         Args:
           features: `input_mask` [b, S], and, for the loss, `start_positions`
             and `end_positions` [b].
           outputs: `start_logits` and `end_logits` [b, S].
 
         Returns:
-          Dict of `start_places` and `end_places`, int32 [b, n_best_size]:
-          places of the sequence, those with the highest logits first and equal
-          ones in their order; `start_logits` and `end_logits`, float32, their
-          logits. Where a window has fewer, -1 and -inf follow, so that the
-          shape is the same for any S. `null_start_logits` and
-          `null_end_logits`, float32 [b]: of no answer, those of place 0.
-          `loss`, float32 [b], if the positions are known.
+          What `best_places` does, and `loss`, float32 [b], if the positions
+          are known.
         """
-        starts, ends = outputs["start_logits"], outputs["end_logits"]
-        mask = features["input_mask"]
-        start_logits, start_places = _best(starts, mask, self.n_best_size)
-        end_logits, end_places = _best(ends, mask, self.n_best_size)
-        kept = {
-            "start_places": start_places,
-            "start_logits": start_logits,
-            "end_places": end_places,
-            "end_logits": end_logits,
-            "null_start_logits": starts[:, 0],
-            "null_end_logits": ends[:, 0],
-        }
+        kept = best_places(outputs, features["input_mask"], self.n_best_size)
         if "start_positions" in features:
             kept["loss"] = _loss(features, outputs)
         return kept
@@ -119,6 +101,37 @@ class SpanTask(FineTuningTask):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """The mean loss; how good the answers are, texts alone can tell."""
         return {"eval_loss": float(np.mean(predictions["loss"], dtype=float))}
+
+
+def best_places(outputs: Mapping, input_mask, count: int) -> dict:
+    """The best places of every window.
+
+    Source: `_get_best_indexes` of `run_squad.py`.
+
+    Args:
+      outputs: `start_logits` and `end_logits` [b, S].
+      input_mask: [b, S].
+      count: How many are kept for the start of an answer, and for its end.
+
+    Returns:
+      Dict of `start_places` and `end_places`, int32 [b, count]: places of the
+      sequence, those with the highest logits first and equal ones in their
+      order; `start_logits` and `end_logits`, float32, their logits. Where a
+      window has fewer, -1 and -inf follow, so that the shape is the same for
+      any S. `null_start_logits` and `null_end_logits`, float32 [b]: of no
+      answer, those of place 0.
+    """
+    starts, ends = outputs["start_logits"], outputs["end_logits"]
+    start_logits, start_places = _best(starts, input_mask, count)
+    end_logits, end_places = _best(ends, input_mask, count)
+    return {
+        "start_places": start_places,
+        "start_logits": start_logits,
+        "end_places": end_places,
+        "end_logits": end_logits,
+        "null_start_logits": starts[:, 0],
+        "null_end_logits": ends[:, 0],
+    }
 
 
 def _loss(features: Mapping, outputs: Mapping):

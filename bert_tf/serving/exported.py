@@ -1,0 +1,241 @@
+"""An export, opened again: what it says of itself, and what it answers.
+
+Nothing of what made it is needed: what is read are the signatures of the
+SavedModel, its assets and its model card.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  It knows the op of the tokenizer.
+from tensorflow_serving.apis import prediction_log_pb2
+
+from bert_tf import files
+from bert_tf.errors import InputError
+from bert_tf.serving.export import EXTRA, MODEL_FILE
+from bert_tf.serving.model_card import MODEL_CARD
+from bert_tf.serving.server_files import WARM_UP
+
+Arrays = dict[str, np.ndarray]
+
+# What else an export has to have.
+_FILES = (
+    "assets/vocab.txt",
+    f"{EXTRA}/{MODEL_CARD}",
+    f"{EXTRA}/{WARM_UP}",
+)
+_TEXTS_AT_A_TIME = 256
+
+
+class Exported:
+    """A version that `--do_export` has written.
+
+    Args:
+      path: Its folder.
+      card: Its model card.
+      model: What `tf.saved_model.load` made of it.
+    """
+
+    def __init__(self, path: str, card: Mapping[str, Any], model: Any):
+        self.path = path
+        self.card = card
+        self.model = model
+        self._tokens = model.signatures["tokens"]
+        self._tokenize = model.signatures["tokenize"]
+
+    @property
+    def inputs(self) -> dict[str, tf.TensorSpec]:
+        """The strings that it takes: name -> shape [None, ...]."""
+        return _specs(self._tokenize)
+
+    @property
+    def token_inputs(self) -> dict[str, tf.TensorSpec]:
+        """What the signature `tokens` takes: int32 [None, ..., None]."""
+        return _specs(self._tokens)
+
+    @property
+    def outputs(self) -> dict[str, tf.TensorSpec]:
+        """What the signature `tokens` gives, by name."""
+        return dict(sorted(self._tokens.structured_outputs.items()))
+
+    @property
+    def numbers(self) -> dict[str, tf.TensorSpec]:
+        """What of that is not strings."""
+        return {
+            name: spec
+            for name, spec in self.outputs.items()
+            if spec.dtype != tf.string
+        }
+
+    @property
+    def assets(self) -> dict[str, str]:
+        """The paths of its text files, vocab.txt among them, by their names."""
+        folder = os.path.join(self.path, "assets")
+        return {
+            name: os.path.join(folder, name)
+            for name in sorted(files.listdir(folder))
+        }
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole folder."""
+        return sum(
+            tf.io.gfile.stat(os.path.join(folder, name)).length
+            for folder, _, names in tf.io.gfile.walk(self.path)
+            for name in names
+        )
+
+    @property
+    def ops(self) -> set[str]:
+        """The operations of the signature `tokens`."""
+        graph = self._tokens.graph.as_graph_def()
+        nodes = [*graph.node]
+        for function in graph.library.function:
+            nodes += function.node_def
+        return {node.op for node in nodes}
+
+    @property
+    def num_segments(self) -> int:
+        """How many segments its embeddings tell apart."""
+        return self.model.weights[
+            "bert/embeddings/token_type_embeddings"
+        ].shape[0]
+
+    def example(self) -> Arrays:
+        """The row of strings that its README shows, as `inputs` has it."""
+        path = os.path.join(self.path, EXTRA, WARM_UP)
+        [record] = tf.data.TFRecordDataset(path).take(1)
+        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+        texts = log.predict_log.request.inputs
+        return {name: tf.make_ndarray(texts[name]) for name in self.inputs}
+
+    def features(self, texts: Mapping[str, np.ndarray]) -> Arrays:
+        """What its signature `tokenize` makes of texts.
+
+        Args:
+          texts: `inputs`, at least one row.
+
+        Returns:
+          `token_inputs`, int32 [R, ..., S]: a row for each row of texts, or as
+          many as a text takes, in order; all as long as the longest.
+        """
+        [num_texts] = {len(values) for values in texts.values()}
+        starts = range(0, num_texts, _TEXTS_AT_A_TIME)
+        parts = [slice(start, start + _TEXTS_AT_A_TIME) for start in starts]
+        return join_rows(
+            self._rows({name: values[part] for name, values in texts.items()})
+            for part in parts
+        )
+
+    def answer_tokens(self, features: Mapping[str, np.ndarray]) -> Arrays:
+        """What its signature `tokens` says in numbers; see `numbers`."""
+        answer = _call(self._tokens, self.token_inputs, features)
+        return {name: answer[name].numpy() for name in self.numbers}
+
+    def _rows(self, texts: Mapping[str, np.ndarray]) -> Arrays:
+        seen = _call(self._tokenize, self.inputs, texts)
+        specs = self.token_inputs
+        rows = {name: seen[name].numpy() for name in specs}
+        counts = [seen[name] for name in seen if name.startswith("num_")]
+        if not counts:
+            return rows
+        # The rows of a text are followed by such of padding alone.
+        [num_rows] = counts
+        most = rows["input_ids"].shape[1]
+        is_row = np.arange(most) < num_rows.numpy()[:, np.newaxis]  # [B, R]
+        return {name: values[is_row] for name, values in rows.items()}
+
+
+def open_export(export_dir: str) -> Exported:
+    """Opens what `--do_export` has written.
+
+    Args:
+      export_dir: The folder of the versions, of which the newest is taken, or
+        of one of them.
+
+    Raises:
+      InputError: There is none, or it is damaged.
+    """
+    path = _version_in(export_dir)
+    for name in _FILES:
+        if not files.exists(os.path.join(path, name)):
+            raise InputError(
+                "expected an export that --do_export has written. Received: "
+                f"{path}, which lacks {name}"
+            )
+    card = files.read_json(os.path.join(path, EXTRA, MODEL_CARD))
+    try:
+        return Exported(path, card, tf.saved_model.load(path))
+    except (OSError, tf.errors.OpError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"expected a whole SavedModel. Received: {path}, which cannot be "
+            f"loaded: {reason}"
+        ) from error
+
+
+def _version_in(export_dir: str) -> str:
+    """The folder itself, or the one in it that has the highest number."""
+    if files.exists(os.path.join(export_dir, MODEL_FILE)):
+        return export_dir
+    # On some file systems folders are listed with a slash behind.
+    names = [name.rstrip("/") for name in files.listdir(export_dir)]
+    versions = [
+        name
+        for name in names
+        if name.isdecimal()
+        and files.exists(os.path.join(export_dir, name, MODEL_FILE))
+    ]
+    if not versions:
+        raise InputError(
+            f"expected a folder with {MODEL_FILE}, or one of versions that "
+            f"--do_export has written. Received: {export_dir}, which is neither"
+        )
+    return os.path.join(export_dir, max(versions, key=int))
+
+
+def join_rows(parts: Iterable[Mapping[str, np.ndarray]]) -> Arrays:
+    """Puts batches below one another, all padded to the longest.
+
+    Args:
+      parts: Dicts of arrays [b, ...], alike but for their shapes; at least
+        one.
+
+    Returns:
+      Dict of arrays [n, ...], 0 where a part is shorter than others.
+    """
+    parts = list(parts)
+    return {name: _stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def _stack(arrays: list[np.ndarray]) -> np.ndarray:
+    shape = np.max([array.shape for array in arrays], axis=0)[1:]
+    padded = [
+        np.pad(
+            array,
+            [(0, 0), *((0, n) for n in shape - array.shape[1:])],
+        )
+        for array in arrays
+    ]
+    return np.concatenate(padded)
+
+
+def _specs(signature: Any) -> dict[str, tf.TensorSpec]:
+    """What it takes; a SavedModel keeps no order, that of names stands in."""
+    return dict(sorted(signature.structured_input_signature[1].items()))
+
+
+def _call(
+    signature: Any,
+    specs: Mapping[str, tf.TensorSpec],
+    values: Mapping[str, np.ndarray],
+) -> dict[str, tf.Tensor]:
+    return signature(
+        **{
+            name: tf.constant(values[name], spec.dtype)
+            for name, spec in specs.items()
+        }
+    )

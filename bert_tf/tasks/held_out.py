@@ -1,0 +1,202 @@
+"""Labelled data by which a model is scored wherever it runs.
+
+What `run_classifier.py`, `run_ner.py` and `run_squad.py` tell of a model that
+they have trained is told here of one that is only asked: features in, numbers
+out, those of the signature `tokens` of an export.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from bert_tf import entity_metrics, metrics
+from bert_tf.data.bucketing import Features
+from bert_tf.data.conll import Sentence
+from bert_tf.data.examples import Example
+from bert_tf.data.questions import Question
+from bert_tf.data.tagged_sentences import (
+    TaggingEncoding,
+    make_tagging_features,
+    word_tags,
+)
+from bert_tf.data.windows import SpanEncoding
+from bert_tf.errors import InputError
+from bert_tf.tasks import answering
+from bert_tf.tasks.answering import AnswerRules
+from bert_tf.tasks.parts import DataSet, only
+from bert_tf.tasks.predictions import decide
+from bert_tf.tasks.question_answering import best_places
+
+# From features, int32 [n, ..., S], to what a model says of each row.
+Ask = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+Score = Callable[[Ask], dict[str, float]]
+
+_FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+
+def read_as(data_set: DataSet, path: str) -> list[Example]:
+    """Reads a file as the development set of a data set.
+
+    Raises:
+      InputError: The data set has none, or the file is not like it.
+    """
+    if not data_set.dev:
+        raise InputError(
+            f"expected a task with a development set. Received: {data_set.name}"
+        )
+    source = dataclasses.replace(data_set.dev[0].sources[0], name=path)
+    [part] = dataclasses.replace(data_set, dev=only(source)).split("dev", "")
+    return part.read()
+
+
+def texts_of(
+    examples: Sequence[Example], names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """The strings of examples by the names of an export's inputs.
+
+    Args:
+      examples: Of one text, a pair, or a beginning and several endings each.
+      names: `text`, `text_a` and `text_b`, or `context` and `choices`.
+
+    Returns:
+      Dict of arrays of strings, [n], and [n, C] for `choices`.
+
+    Raises:
+      InputError: The examples are pairs, or the names are, but not both.
+    """
+    is_pair = "text_b" in names
+    if is_pair != (examples[0].text_b is not None):
+        kinds = {True: "pairs of texts", False: "single texts"}
+        raise InputError(
+            f"expected {kinds[is_pair]}, which the export takes. Received: "
+            f"{kinds[not is_pair]}"
+        )
+    columns = {
+        "text": [e.text_a for e in examples],
+        "text_a": [e.text_a for e in examples],
+        "text_b": [e.text_b for e in examples],
+        "context": [e.text_a for e in examples],
+        "choices": [list(e.choices) for e in examples],
+    }
+    return {name: np.array(columns[name], object) for name in names}
+
+
+def score_classes(
+    data_set: DataSet,
+    examples: Sequence[Example],
+    features: Mapping[str, np.ndarray],
+) -> Score:
+    """The metrics of the task.
+
+    Args:
+      data_set: Its problem, labels and metrics.
+      examples: With labels.
+      features: Theirs, a row each.
+
+    Returns:
+      What scores a model that answers with `probabilities`, or with `score`
+      for a number.
+    """
+    labels = [_label_id(data_set, example.label) for example in examples]
+    positive = data_set.positive_label
+    positive_class = data_set.labels.index(positive) if positive else 0
+
+    def score(ask: Ask) -> dict[str, float]:
+        answer = ask(features)
+        values = answer[
+            "score" if data_set.problem == "regression" else "probabilities"
+        ]
+        return metrics.compute(
+            data_set.metrics,
+            np.array(labels),
+            decide(data_set.problem, values),
+            positive_class,
+        )
+
+    return score
+
+
+def _label_id(
+    data_set: DataSet, label: str | float | tuple[str, ...] | None
+) -> int | float | list[int]:
+    """A label as `metrics` takes it."""
+    if data_set.problem == "regression":
+        return float(label)
+    if data_set.problem == "multi_label":
+        return [int(name in label) for name in data_set.labels]
+    return data_set.labels.index(label)
+
+
+def score_tags(
+    sentences: Sequence[Sentence], encoding: TaggingEncoding
+) -> Score:
+    """F1, precision and recall of entities, and accuracy of tags.
+
+    Args:
+      sentences: With tags.
+      encoding: How they become features; it has the labels.
+
+    Returns:
+      What scores a model that answers with `tag_ids`.
+
+    Raises:
+      InputError: A tag is not among the labels.
+    """
+    batch = make_tagging_features(sentences, encoding).batch
+    gold = [sentence.tags for sentence in sentences]
+
+    def score(ask: Ask) -> dict[str, float]:
+        answer = ask({name: batch[name] for name in _FEATURES})
+        found = word_tags(
+            answer["tag_ids"],
+            batch["label_mask"][:, : answer["tag_ids"].shape[1]],
+            sentences,
+            encoding.labels,
+        )
+        scores = entity_metrics.score(gold, found)
+        return {
+            name: scores[name]
+            for name in ("f1", "precision", "recall", "accuracy")
+        }
+
+    return score
+
+
+def score_answers(
+    questions: Sequence[Question],
+    encoding: SpanEncoding,
+    with_negative: bool,
+) -> Score:
+    """SQuAD's official F1 and exact matches, out of 100.
+
+    Args:
+      questions: With answers.
+      encoding: How they become windows.
+      with_negative: Whether they may have none.
+
+    Returns:
+      What scores a model that answers with `start_logits` and `end_logits`.
+    """
+    rules = AnswerRules(with_negative=with_negative)
+
+    def score(ask: Ask) -> dict[str, float]:
+        def predict(windows: Features) -> dict[str, np.ndarray]:
+            features = {
+                name: windows.arrays[name].astype(np.int32)
+                for name in _FEATURES
+            }
+            answer = ask(features)
+            length = answer["start_logits"].shape[1]
+            mask = features["input_mask"][:, :length]
+            places = best_places(answer, mask, rules.n_best_size)
+            return {name: np.asarray(value) for name, value in places.items()}
+
+        found = answering.answer(questions, encoding, predict, rules)
+        scores = answering.score(found, with_negative)
+        return {
+            name.removeprefix("eval_"): scores[name]
+            for name in answering.metric_names(with_negative)
+        }
+
+    return score

@@ -1,0 +1,120 @@
+"""Models of other runtimes compute what the export does."""
+
+import importlib.util
+import logging
+import types
+
+import absl.logging
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.serving import comparison, runtimes
+from bert_tf.serving.pretrained_models import ServedMaskedLM
+from tests.serving import small_exports
+
+# Extras, not part of what the tests install.
+for package in ("onnxruntime", "tf2onnx", "ai_edge_litert"):
+    pytest.importorskip(package)
+
+RUNTIMES = [*runtimes.RUNTIMES]
+
+
+def described(ops=("MatMul",), **more):
+    """As much of an export as is looked at before anything is converted."""
+    card = {"kind": "a", "dtype_policy": "float32", "parameters": 9, **more}
+    return types.SimpleNamespace(path="a/7", ops=set(ops), card=card)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_missing_package_is_named(monkeypatch, name):
+    runtimes.require_packages(name)
+    missing = runtimes.RUNTIMES[name].packages[-1]
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda package: None if package == missing else find(package),
+    )
+    with pytest.raises(InputError) as caught:
+        runtimes.require_packages(name)
+    assert f"no {missing}; pip install 'bert_tf[{name}]'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("exported", "message"),
+    [
+        (described(dtype_policy="mixed_bfloat16"), "precision=float32"),
+        (described(kind=ServedMaskedLM.kind), "answers with words"),
+        (described(["MatMul", "While"]), "LSTMs"),
+        (described(["StatelessWhile"]), "LSTMs"),
+        (described(parameters=1 << 29), "536,870,912 weights"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused(exported, message):
+    with pytest.raises(InputError, match=f"Received: a/7, .*{message}"):
+        runtimes.require_convertible(exported)
+
+
+def test_what_can_be_converted():
+    runtimes.require_convertible(described(parameters=(1 << 29) - 1))
+
+
+@pytest.mark.slow
+def test_lstms_are_known():
+    with pytest.raises(InputError, match="LSTMs"):
+        runtimes.require_convertible(small_exports.opened("lstms"))
+
+
+def difference(exported, content, name):
+    """From the SavedModel, in batches of all sizes and lengths."""
+    batches = comparison.random_features(exported)
+    expected = comparison.measure(exported.answer_tokens, batches)
+    run = runtimes.RUNTIMES[name].load(content)
+    found = comparison.measure(run, batches)
+    for one, other in zip(expected.answers, found.answers, strict=True):
+        assert one.keys() == other.keys() == exported.numbers.keys()
+        for key, values in one.items():
+            assert values.dtype == other[key].dtype
+    return comparison.difference(expected, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("choices", "onnx"),
+        ("tags", "onnx"),
+        ("tags", "litert"),
+        ("answers", "litert"),
+    ],
+)
+def test_every_kind_computes_the_same(kind, name):
+    exported = small_exports.opened(kind)
+    runtimes.require_convertible(exported)
+    content = runtimes.RUNTIMES[name].convert(exported)
+    off = difference(exported, content, name)
+    assert off.is_rounding, off
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_eight_bits_are_a_quarter_and_nearly_as_good(name, caplog):
+    """And what converters say of it is kept from users."""
+    runtime = runtimes.RUNTIMES[name]
+    exported = small_exports.opened("wide")
+    content = runtime.convert(exported)
+    quantized = runtime.quantize(exported, content)
+    assert 0.2 < len(quantized) / len(content) < 0.4
+    assert difference(exported, content, name).is_rounding
+    off = difference(exported, quantized, name)
+    assert 1e-4 < off.largest < 0.3
+    assert not caplog.records
+
+
+def test_logging_is_quiet_for_a_while():
+    talker = logging.getLogger(runtimes._TALKERS[0])
+    before = (talker.level, absl.logging.get_verbosity())
+    with runtimes._quiet():
+        assert not talker.isEnabledFor(logging.WARNING)
+        assert absl.logging.get_verbosity() == absl.logging.ERROR
+    assert (talker.level, absl.logging.get_verbosity()) == before
