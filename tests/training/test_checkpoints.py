@@ -3,6 +3,7 @@
 import os
 import pathlib
 import resource
+import signal
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 from bert_tf.training.checkpoints import CheckpointManager, Reader
 from bert_tf.training.weights import BOOKKEEPING, restore
+from tests import programs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNEL = np.arange(15, dtype="float32").reshape(3, 5)
@@ -116,6 +118,53 @@ def test_an_index_is_never_beside_the_data_of_another(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         checkpoints.write(prefix, {"other": KERNEL})
     assert os.listdir(tmp_path) == ["model.ckpt.data-00000-of-00001"]
+
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def save_and_die(folder, when):
+    """In a process of its own, killed at a moment of saving step 2."""
+    gfile, manager = tf.io.gfile, CheckpointManager(folder, keep=1)
+    rename = gfile.rename
+
+    def rename_or_die(source, target, overwrite=False):
+        if target.endswith(when):
+            die()
+        rename(source, target, overwrite)
+
+    gfile.rename = rename_or_die
+    if when == "state":
+        manager._write_state = die
+    if when == "sweep":
+        gfile.remove = die
+    manager.save(2, {"other": KERNEL})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("when", "latest"),
+    [(FILES[0], 1), (FILES[1], 1), ("state", 2), ("sweep", 2)],
+)
+def test_killed_at_any_moment_of_saving(tmp_path, when, latest):
+    """There is the one before or the new one, and no leftover for long."""
+    manager = CheckpointManager(str(tmp_path), keep=1)
+    manager.save(1, TENSORS)
+    process = programs.fork(save_and_die, str(tmp_path), when)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert manager.latest() == manager.prefix(latest)
+    expected = TENSORS if latest == 1 else {"other": KERNEL}
+    found = read(manager.prefix(latest))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+    whole = set(manager.steps())
+    manager.remove_leftovers()
+    assert set(os.listdir(tmp_path)) == {"checkpoint"} | {
+        f"model.ckpt-{step}{ending}" for step in whole for ending in FILES
+    }
 
 
 SAVE_A_BIG_ONE = """

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training import best, checkpoints
+from bert_tf.training import best, checkpoints, workers
 from bert_tf.training import estimator as estimators
 from bert_tf.training.divergence import NonFiniteError
 from bert_tf.training.estimator import Estimator
@@ -308,6 +308,36 @@ def test_a_checkpoint_of_another_shape_changes_nothing(tmp_path):
         make(tmp_path / "new", task=other, init_checkpoint=folder)
     assert contents(folder) == before
     assert not (tmp_path / "new").exists()
+
+
+def test_what_a_killed_run_left_goes_as_the_next_one_starts(tmp_path, whole):
+    train(tmp_path, stop_at_step=4)
+    before = contents(tmp_path)
+    left = (
+        "model.ckpt-7.tmp-123.index",
+        "model.ckpt-7.data-00000-of-00001",
+    )
+    for name in left:
+        (tmp_path / name).touch()
+    assert make(tmp_path).step == 4
+    assert set(contents(tmp_path)) > set(left)  # Not by those who only read.
+    seen = []
+    watch = Watch(1, at=5, act=lambda: seen.extend(contents(tmp_path)))
+    train(tmp_path, watch)
+    assert sorted(seen) == sorted(before)
+    assert_equal(read(tmp_path), whole)
+
+
+def test_workers_at_different_steps_do_not_go_on(tmp_path, monkeypatch):
+    """As with a folder for each: the other one finds nothing."""
+    train(tmp_path)
+
+    def agreement(strategy):
+        return lambda numbers: list(map(min, numbers, [0, 0]))
+
+    monkeypatch.setattr(workers, "agreement", agreement)
+    with pytest.raises(InputError, match=r"steps 0 to 9 on different workers"):
+        make(tmp_path)
 
 
 def test_a_damaged_newest_checkpoint_is_made_again(tmp_path, whole):

@@ -20,6 +20,7 @@ from bert_tf.training.hooks import (
     Progress,
     StopSignal,
     Summaries,
+    watching,
 )
 
 
@@ -49,6 +50,23 @@ def test_when_a_hook_is_due(every, due):
     hook = Hook()
     hook.every = every
     assert [step for step in range(7) if hook.is_due(step)] == due
+
+
+class Full(Hook):
+    """A hook that cannot even end."""
+
+    def end(self):
+        raise InputError("no space left")
+
+
+def test_what_ends_the_run_is_told_and_not_what_follows():
+    hooks = [Full(), Full()]
+    with pytest.raises(InputError, match="no space"), watching(hooks, 3):
+        pass
+    for error in (KeyboardInterrupt, InputError("cannot write checkpoint")):
+        with pytest.raises(BaseException) as caught, watching(hooks, 3):
+            raise error
+        assert "no space" not in str(caught.value)
 
 
 # NanWatch
