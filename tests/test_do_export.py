@@ -258,6 +258,7 @@ def assert_classes(version, folder, *names):
     assert np.ptp(answer["probability"]) > 0.01
 
 
+@pytest.mark.slow
 def test_tags_are_those_of_the_predictions(finish):
     folder = finish("run_ner")["output_dir"]
     version = assert_tags(folder)

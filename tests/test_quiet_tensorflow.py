@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 from absl import logging
@@ -31,5 +33,6 @@ def test_only_our_own_words_are_left():
     assert run() == "ours\n"
 
 
+@pytest.mark.slow
 def test_the_users_log_level_counts():
     assert "oneDNN" in run(TF_CPP_MIN_LOG_LEVEL="0")

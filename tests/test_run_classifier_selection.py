@@ -130,6 +130,7 @@ def test_a_second_run_trains_nothing(seeds, run, tmp_path):
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 def test_the_old_folder_answers_with_the_best(seeds, run, tmp_path):
     """And so does its release, in a new one."""
     folder = tmp_path / "out"
@@ -263,6 +264,7 @@ KERNEL = "bert/encoder/layer_{}/output/dense/kernel"
 WORDS = "bert/embeddings/word_embeddings"
 
 
+@pytest.mark.slow
 def test_frozen_layers_stay_what_they_were(seeds, run, tmp_path, caplog):
     """With class weights and smoothing besides; all is one class then."""
     run(

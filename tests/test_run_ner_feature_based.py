@@ -83,6 +83,7 @@ def test_the_optimizer_knows_the_new_weights_alone(done):
     assert len(moments) == 2 * 2 * 3 + 2
 
 
+@pytest.mark.slow
 def test_the_release_answers_as_the_run_did(done, run, tmp_path):
     """In a folder of its own, padded to the end."""
     run(
@@ -99,6 +100,7 @@ def test_the_release_answers_as_the_run_did(done, run, tmp_path):
         assert (tmp_path / name).read_bytes() == (done / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_folder_answers_again(done, run, tmp_path):
     """Without the start that it came from, and without its checkpoints."""
     folder = tmp_path / "out"

@@ -142,7 +142,8 @@ def test_a_packed_run_goes_on_to_the_same_end(whole, run, tmp_path):
     assert read(folder)["training_state/examples_seen"] == 6 * 6
 
 
-@pytest.mark.parametrize("most", [0, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [0, 5])
 def test_evaluation_of_packed_rows_has_the_same_results(
     whole, run, tmp_path, most
 ):
