@@ -413,6 +413,7 @@ class Estimator:
             return kept  # See `TrainingStep._all_reduce`.
         return {name: all_rows(value) for name, value in kept.items()}
 
+    @tf.autograph.experimental.do_not_convert  # As in `TrainingStep`.
     def _keep(self, features) -> dict[str, tf.Tensor]:
         outputs = self.model(features, training=False)
         return self.task.predictions(features, outputs)

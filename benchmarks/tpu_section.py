@@ -1,0 +1,146 @@
+"""Writes the section about TPUs in docs/scale.md from what was compiled.
+
+    python benchmarks/tpu_section.py docs/scale.md build/tpu.json
+
+replaces the section "tpu" of the page.
+"""
+
+import pathlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pages import write_section
+from tpu_chips import CHIPS, GIB
+from tpu_results import CLEARLY, Case, Results, Trial
+from write_results import table
+
+TITLES = {
+    "pretraining": "pre-training, 15 % of the tokens masked",
+    "packed_pretraining": "pre-training, packed",
+    "classification": "fine-tuning, a class for each text",
+    "multiple_choice": "fine-tuning, four choices each",
+    "spans": "fine-tuning, answers in a text",
+    "tokens": "fine-tuning, a tag for each token",
+}
+
+
+def line(trial: Trial) -> str:
+    """An answer of the compiler, as it is told when it came."""
+    case = trial.case
+    answer = "does not fit"
+    if trial.memory:
+        answer = ", ".join(
+            f"{name} {gib(size)}" for name, size in trial.memory.items()
+        )
+        answer += f": {gib(trial.total)} GiB"
+    return (
+        f"{case.chip}, BERT-{case.model.title()}, {case.task}, {case.kind}, "
+        f"{trial.batch_size} x {case.max_seq_length}: {answer} "
+        f"({trial.seconds:,.0f} s of CPU)"
+    )
+
+
+def gib(size: int) -> str:
+    return f"{size / GIB:.2f}"
+
+
+def section(results: Results) -> str:
+    """Everything that was compiled, in Markdown."""
+    parts = [list(circumstances(results))]
+    for task in unique(trial.case.task for trial in results.trials):
+        parts.append([f"Largest batch of a chip, {TITLES[task]}:"])
+        parts.append(table(largest(results, task)))
+    parts.append(["What programs with that batch take of a chip, in GiB:"])
+    parts.append(table(memory(results)))
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def circumstances(results: Results) -> Iterator[str]:
+    """A list of what the numbers depend on."""
+    versions = (f"{name} {text}" for name, text in results.versions.items())
+    yield f"- {', '.join(versions)}; bfloat16 activations, float32 weights"
+    yield (
+        f"- A slice of {results.chips} chips, of which each has such a batch; "
+        "sums of gradients over all of them are part of the programs"
+    )
+    for name, chip in CHIPS.items():
+        available = results.available(name)
+        if available:
+            yield (
+                f"- {name}: {chip.memory / GIB:.0f} GiB by its makers, "
+                f"{gib(available)} for programs by its compiler"
+            )
+    yield (
+        "- Batches are powers of two. Without a mark, the compiler refused "
+        "twice as many. *: it was not asked, for twice as many would need more "
+        f"than {CLEARLY} times what there is, by the line through the two "
+        "largest programs of this step, some of other chips. +: it was not "
+        "asked. ?: nothing was compiled"
+    )
+
+
+def largest(results: Results, task: str) -> Iterator[list[str]]:
+    """A row for each model and length, a column for each chip."""
+    yield ["model", "length", *CHIPS]
+    rows = unique(
+        (trial.case.model, trial.case.max_seq_length)
+        for trial in results.trials
+        if trial.case.task == task
+    )
+    for model, length in rows:
+        cases = (Case(task, "training", model, length, c) for c in CHIPS)
+        yield [
+            f"BERT-{model.title()}",
+            str(length),
+            *(batch_size(results, case) for case in cases),
+        ]
+
+
+def batch_size(results: Results, case: Case) -> str:
+    """The largest that fits, with what is known of twice as many."""
+    trial = results.largest(case)
+    if trial is None:
+        return "0" if 1 in results.of(case) else "?"
+    if results.is_refused(case):
+        return str(trial.batch_size)
+    next_ = results.next_batch_size(case, trial.available)
+    return f"{trial.batch_size}{'+' if next_ else '*'}"
+
+
+def memory(results: Results) -> Iterator[list[str]]:
+    """A row for each largest batch, and one for prediction with it."""
+    yield [
+        *("chip", "model", "length", "task", "step", "batch"),
+        *("weights, moments", "in between", "program", "all", "of the chip"),
+    ]
+    for case in unique(trial.case for trial in results.trials):
+        trial = results.largest(case)
+        if trial is not None:
+            between = trial.memory["temporaries"] + trial.memory["outputs"]
+            yield [
+                case.chip,
+                f"BERT-{case.model.title()}",
+                str(case.max_seq_length),
+                case.task,
+                case.kind,
+                str(trial.batch_size),
+                gib(trial.memory["arguments"]),
+                gib(between),
+                gib(trial.memory["program"]),
+                gib(trial.total),
+                f"{trial.total / trial.available:.0%}",
+            ]
+
+
+def unique(items: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(items))
+
+
+def main(document: str, results: str) -> None:
+    text = section(Results.read(pathlib.Path(results)))
+    write_section(pathlib.Path(document), "tpu", text)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
