@@ -136,6 +136,13 @@ def _mirrored(config: DistributionConfig) -> tf.distribute.Strategy:
     devices = tf.config.list_logical_devices("GPU")
     if not devices:
         devices = tf.config.list_logical_devices("CPU")
+        if len(devices) == 1:
+            # GPUs were asked for: to train on without them would take months.
+            raise InputError(
+                "expected a GPU or more for --distribution_strategy=mirrored. "
+                "Received: none that TensorFlow can use; auto or one_device "
+                "trains on the CPU"
+            )
     return tf.distribute.MirroredStrategy([device.name for device in devices])
 
 
@@ -164,15 +171,26 @@ def _tpu(config: DistributionConfig) -> tf.distribute.Strategy:
             project=config.gcp_project,
         )
         if config.tpu_name not in (None, "local"):
+            _require_answers(resolver)
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0].partition(" used by {{")[0]
         raise InputError(
             f"expected a TPU at --tpu_name={config.tpu_name or 'local'}. "
             f"Received: {reason} (a TPU needs the package tensorflow-tpu)"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def _require_answers(
+    resolver: tf.distribute.cluster_resolver.ClusterResolver,
+) -> None:
+    """TensorFlow would wait for ever for a TPU that is not there."""
+    for addresses in resolver.cluster_spec().as_dict().values():
+        for address in addresses:
+            if reason := rendezvous.why_silent(address):
+                raise ConnectionError(f"nobody answers at {address}: {reason}")
 
 
 _MAKERS = {

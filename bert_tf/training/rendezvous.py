@@ -4,7 +4,8 @@ TensorFlow waits for an hour without a word, deaf to Ctrl-C, and fails with a
 page of its own code. Here each process listens at its address until it has
 found all others listening at theirs. Then it leaves the address to
 TensorFlow's server, which those who are still looking take for it: to them,
-whoever answers is there.
+whoever answers is there. A TPU, for which it would wait without an end, is
+looked for likewise.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from bert_tf.errors import InputError
 MOST_SECONDS = 3600.0
 
 _SECONDS_TO_CONNECT = 1.0
+_SECONDS_TO_CONNECT_ONCE = 10.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 # Workers are started one after another: that much is nothing to tell.
 _SECONDS_UNTIL_TOLD = 10.0
@@ -46,6 +48,12 @@ def meet(
         return
     with _listening(own, port):
         _wait_for(places, others, most_seconds)
+
+
+def why_silent(address: str) -> str | None:
+    """Why nobody answers at HOST:PORT; None if somebody does."""
+    host, _, port = address.rpartition(":")
+    return _look((host.strip("[]"), int(port)), _SECONDS_TO_CONNECT_ONCE)
 
 
 def _parse(address: str) -> tuple[str, int]:
@@ -111,10 +119,12 @@ def _wait_for(
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _look(place: tuple[str, int]) -> str | None:
+def _look(
+    place: tuple[str, int], seconds: float = _SECONDS_TO_CONNECT
+) -> str | None:
     """Why nobody answers; None if somebody does."""
     try:
-        with socket.create_connection(place, _SECONDS_TO_CONNECT):
+        with socket.create_connection(place, seconds):
             return None
     except (OSError, OverflowError) as error:
         return _reason(error)

@@ -1,6 +1,7 @@
 """Which devices a run uses, and what is said of those that are not there."""
 
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -92,11 +93,34 @@ def test_mirrored_takes_every_cpu_where_there_is_no_gpu():
     assert is_chief(strategy)
 
 
+def test_mirrored_is_not_one_cpu(monkeypatch):
+    devices = {"CPU": tf.config.list_logical_devices("CPU")[:1]}
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: devices.get(kind, [])
+    )
+    with pytest.raises(InputError, match=r"expected a GPU .*Received: none"):
+        make_strategy(DistributionConfig("mirrored"))
+
+
 def test_a_tpu_that_is_not_there():
     with pytest.raises(InputError) as error:
         make_strategy(DistributionConfig("tpu"))
     assert "expected a TPU at --tpu_name=local. Rec" in str(error.value)
     assert "\n" not in str(error.value)
+    assert "{{node" not in str(error.value)
+
+
+def test_a_tpu_that_does_not_answer(monkeypatch):
+    """TensorFlow would wait for it without an end."""
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setattr(
+        tf.config, "experimental_connect_to_cluster", pytest.fail
+    )
+    address = f"grpc://localhost:{port}"
+    expected = rf"{address}\. Received: nobody answers at localhost:{port}: "
+    with pytest.raises(InputError, match=expected):
+        make_strategy(DistributionConfig(tpu_name=address))
 
 
 def test_a_tpus_name_that_nobody_knows(monkeypatch):

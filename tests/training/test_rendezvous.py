@@ -42,6 +42,12 @@ def test_whoever_answers_is_there(free):
         rendezvous.meet(free[0], {"worker 1": other}, most_seconds=0)
 
 
+def test_why_somebody_is_silent(free):
+    with listening() as other:
+        assert rendezvous.why_silent(other) is None
+    assert rendezvous.why_silent(free[0]) == "Connection refused"
+
+
 def test_two_meet_whoever_comes_first(free):
     one, other = free
     waiting = threading.Thread(
