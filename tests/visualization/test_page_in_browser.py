@@ -219,6 +219,22 @@ def test_the_map(show, pair):
     assert page.locator("#heading").inner_text() == "“on” attends to"
 
 
+def test_the_labels_of_the_map_are_whole(show, pair):
+    """None of them reaches the first column or row of dots: it would be cut."""
+    page = show(write_page(pair))
+    assert page.evaluate("map.labelled")
+    inked = """() => {
+        const { width, height } = $("map");
+        const context = $("map").getContext("2d");
+        const dots = context.getImageData(0, 0, width, height).data;
+        const isInked = (dot) => dots[4 * dot + 3] > 0;
+        const row = Array.from({ length: width }, (_, n) => n);
+        const column = Array.from({ length: height }, (_, n) => n * width);
+        return [...row, ...column].filter(isInked).length;
+    }"""
+    assert page.evaluate(inked) == 0
+
+
 def test_the_overview_has_the_colours_of_the_weights(show):
     """A head that looks at one place of each text, and one that looks away."""
     found = attention(passage("cat sat", "it was"), 2, 2)
