@@ -24,6 +24,8 @@ from bert_tf.errors import InputError
 
 _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
 _MANIFEST = re.compile(r"manifest\..*\.json")
+# What TensorFlow puts around the words of a kernel: where it ran, its name.
+_MARKS = re.compile(r"\{\{\w+ [^}]*\}\}|\[Op:\w+\]")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -444,7 +446,8 @@ def _failures(path: str) -> tuple[type[Exception], ...]:
 
 
 def _input_error(verb: str, path: str, error: BaseException) -> InputError:
-    """One line of what the file system said."""
+    """One line of what the file system said, without TensorFlow's marks."""
     said = getattr(error, "strerror", None) or getattr(error, "message", None)
-    reason = " ".join((said or type(error).__name__).split())
+    said = _MARKS.sub("", said or type(error).__name__)
+    reason = " ".join(said.split())
     return InputError(f"Cannot {verb} {path}: {reason}.")

@@ -491,10 +491,19 @@ def test_what_goes_wrong_in_the_model_is_told_as_it_is(tmp_path):
 
 
 def test_a_full_disk_under_the_weights(served, tmp_path, monkeypatch):
-    error = tf.errors.ResourceExhaustedError(None, None, "no\nspace left")
+    said = (
+        "{{function_node __wrapped__SaveV2_dtypes_47_device_/job:localhost/"
+        "replica:0/task:0/device:CPU:0}} /x/variables/part-0.tempstate7; No "
+        "space left\non device [Op:SaveV2]"
+    )
+    error = tf.errors.ResourceExhaustedError(None, None, said)
     monkeypatch.setattr(exporting, "_concrete", lambda *unused: None)
     monkeypatch.setattr(tf.saved_model, "save", fail_with(error))
-    with pytest.raises(InputError, match=rf"{tmp_path}: no space left\.$"):
+    message = (
+        f"Cannot write the export to {tmp_path}: /x/variables/part-0.tempstate7"
+        "; No space left on device."
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         export(served, str(tmp_path))
     assert not os.listdir(tmp_path)
 
