@@ -36,6 +36,7 @@ import measured
 import peer_environment
 import serving_section
 from absl import app, flags
+from answerers import Answerer, answerer
 from minilm import minilm, write_classifier
 from serving_comparison import (
     MANY,
@@ -45,15 +46,7 @@ from serving_comparison import (
     Round,
     Settings,
 )
-from serving_sides import (
-    BENCHMARKS,
-    ONNX,
-    PEERS,
-    SIDES,
-    WEIGHTS,
-    Answerer,
-    answerer,
-)
+from serving_sides import BENCHMARKS, ONNX, PEERS, SIDES, WEIGHTS
 
 from bert_tf.data.delimited import read_tsv
 from bert_tf.errors import InputError

@@ -1,22 +1,13 @@
-"""The sides of benchmarks/serving.py: their commands, and how to ask them."""
+"""The sides of benchmarks/serving.py and their commands."""
 
-import contextlib
 import dataclasses
-import json
-import os
 import pathlib
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-from measured import LAST_CHARACTERS
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parent
 PEERS = BENCHMARKS / "peers"
 # Names in the folder of the models.
 WEIGHTS = "huggingface"
 ONNX = "model.onnx"
-SECONDS_TO_END = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +53,7 @@ class Side:
 
 
 def _ours(precision: str) -> Side:
-    program = BENCHMARKS / "saved_model_serving.py"
+    program = PEERS / "saved_model_serving.py"
     return Side("bert_tf", precision, program, precision)
 
 
@@ -101,78 +92,3 @@ SIDES = {
         "torch, weights in bfloat16, compiled", "bfloat16", "--compile"
     ),
 }
-
-
-class Answerer:
-    """A side at work, in a process of its own.
-
-    Attributes:
-      versions: Of its packages.
-    """
-
-    def __init__(self, process: subprocess.Popen, said: pathlib.Path):
-        self._process = process
-        self._said = said
-        self.versions: dict[str, str] = self._reply()["versions"]
-
-    def ask(self, batches: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """What peers/answering.py says of these texts.
-
-        Raises:
-          SystemExit: The side failed; with the end of what it said.
-        """
-        # One that has failed takes nothing; it says so when it should reply.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(batches) + "\n")
-            self._process.stdin.flush()
-        return self._reply()
-
-    def _reply(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
-        if line:
-            return json.loads(line)
-        status = self._process.wait()
-        end = self._said.read_text(encoding="utf-8", errors="replace")
-        raise SystemExit(
-            f"{end[-LAST_CHARACTERS:]}\nerror: exit status {status} of "
-            f"{' '.join(map(str, self._process.args))}"
-        )
-
-
-@contextlib.contextmanager
-def answerer(
-    command: Sequence[str],
-    said: pathlib.Path,
-    environment: Mapping[str, str],
-) -> Iterator[Answerer]:
-    """Starts a side, and ends it when the block ends.
-
-    Args:
-      command: Its words.
-      said: The file for what it says beside its answers.
-      environment: Variables beside those of this process.
-
-    Raises:
-      SystemExit: It failed; with the end of what it said.
-    """
-    with (
-        said.open("wb") as error,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=error,
-            text=True,
-            encoding="utf-8",
-            env={**os.environ, **environment},
-        ) as process,
-    ):
-        try:
-            yield Answerer(process, said)
-        finally:
-            # Its input ends, and so does it, with what it has started.
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(SECONDS_TO_END)
-            process.kill()

@@ -20,7 +20,7 @@ BENCHMARKS = ROOT / "benchmarks"
 MODULES = (
     *("minilm", "pages"),
     *("serving_comparison", "serving_section", "serving_sides"),
-    *("peers", "peers.answering"),
+    "answerers",
 )
 
 
@@ -37,11 +37,6 @@ def importable():
 @pytest.fixture(scope="module")
 def minilm(importable):
     return importlib.import_module("minilm")
-
-
-@pytest.fixture(scope="module")
-def answering(importable):
-    return importlib.import_module("peers.answering")
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +58,13 @@ def serving_section(importable):
 def peers():
     """The peers' programs; what they import is not installed here."""
     names = ("onnxruntime", "torch", "transformers")
-    programs = ("huggingface_serving", "onnxruntime_serving")
+    programs = ("answering", "huggingface_serving", "onnxruntime_serving")
     absent = {name: mock.MagicMock() for name in names}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCHMARKS / "peers")
         with mock.patch.dict(sys.modules, absent):
             yield {name: importlib.import_module(name) for name in programs}
-    for name in (*programs, "answering"):
+    for name in (*programs, "request_lines"):
         sys.modules.pop(name, None)
 
 
@@ -108,78 +103,20 @@ def test_the_weights_are_not_installed(minilm, monkeypatch):
 # How a side answers.
 
 
-def test_every_text_is_answered_in_its_order(answering):
+def test_every_text_is_answered_in_its_order(peers):
     def answer(texts):
         return [text.upper() for text in texts], [[len(t)] for t in texts]
 
-    reply = answering.answered(answer, [["a", "bcd"], ["ef"]])
+    reply = peers["answering"].answered(answer, [["a", "bcd"], ["ef"]])
     assert reply["labels"] == ["A", "BCD", "EF"]
     assert reply["probabilities"] == [[1], [3], [2]]
     assert len(reply["seconds"]) == 2
     assert min(*reply["seconds"], reply["cpu_seconds"]) >= 0
 
 
-# It prints where its answers go, as libraries do.
-PROGRAM = f"""
-import sys
-sys.path.insert(0, {str(BENCHMARKS / "peers")!r})
-import answering
-
-def answer(texts):
-    print("This is no answer.")
-    if texts == ["fail"]:
-        raise ValueError("on purpose")
-    positive = [len(text) / 100 for text in texts]
-    return ["negative"] * len(texts), [[1 - p, p] for p in positive]
-
-answering.serve(answer, ["pytest"])
-"""
-
-
-@pytest.fixture
-def program(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM, encoding="utf-8")
-    return path
-
-
-def test_a_side_is_asked_and_ends(sides, program, tmp_path):
-    command = [sys.executable, str(program)]
-    with sides.answerer(command, tmp_path / "said", {}) as side:
-        assert side.versions == {"pytest": pytest.__version__}
-        for text in ("é\u2028\n", "b"):
-            reply = side.ask([[text]])
-            assert reply["labels"] == ["negative"]
-            assert reply["probabilities"][0][1] == len(text) / 100
-        process = side._process
-        assert process.poll() is None
-    assert process.returncode == 0
-    assert (tmp_path / "said").read_text() == "This is no answer.\n" * 2
-
-
-def test_a_side_that_fails_says_why(sides, program, tmp_path):
-    command = [sys.executable, str(program)]
-    with (
-        sides.answerer(command, tmp_path / "said", {}) as side,
-        pytest.raises(SystemExit) as left,
-    ):
-        side.ask([["fail"]])
-    assert "ValueError: on purpose" in left.value.code
-    assert f"error: exit status 1 of {sys.executable}" in left.value.code
-
-
-def test_a_side_that_does_not_begin(sides, tmp_path):
-    command = [sys.executable, "-c", "raise ImportError('no such thing')"]
-    with (
-        pytest.raises(SystemExit, match="no such thing"),
-        sides.answerer(command, tmp_path / "said", {}),
-    ):
-        pass
-
-
 def test_our_command(sides):
     words = sides.SIDES["ours_bfloat16"].command(pathlib.Path("/m"), 61, 3)
-    program = BENCHMARKS / "saved_model_serving.py"
+    program = BENCHMARKS / "peers" / "saved_model_serving.py"
     assert words == [str(program), "--model=/m/bfloat16"]
 
 

@@ -1,20 +1,16 @@
 """What every side of benchmarks/serving.py does: it answers texts, on request.
 
-A side and the benchmark talk by lines of JSON. The side begins, once its model
-is loaded, with the versions of its packages. Each line that it is then sent is
-a list of batches, lists of texts; it answers them one after another and says
-how long each took, and what the answers were. It ends with its input.
-
-Nothing but the standard library: it runs in every environment.
+A request (see request_lines.py) is a list of batches, lists of texts; the side
+answers them one after another and says how long each took, and what the answers
+were. Nothing but the standard library: it runs in every environment.
 """
 
-import importlib.metadata
-import json
-import os
-import sys
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import request_lines
 
 # Texts -> the label of each, and the probabilities of all labels for each.
 Answer = Callable[[list[str]], tuple[list[str], list[list[float]]]]
@@ -27,18 +23,7 @@ def serve(answer: Answer, packages: Iterable[str]) -> None:
       answer: From strings to names and numbers of Python; what is timed.
       packages: Those whose versions matter.
     """
-    # Libraries may print, too: they get the file of the errors.
-    with os.fdopen(os.dup(1), "w") as output:
-        os.dup2(2, 1)
-        versions = {name: importlib.metadata.version(name) for name in packages}
-        _say(output, {"versions": versions})
-        for line in sys.stdin:
-            _say(output, answered(answer, json.loads(line)))
-
-
-def _say(output, what: dict[str, Any]) -> None:
-    output.write(json.dumps(what) + "\n")
-    output.flush()
+    request_lines.serve(functools.partial(answered, answer), packages)
 
 
 def answered(answer: Answer, batches: Sequence[list[str]]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import os
 # Before TensorFlow is loaded.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import answering
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (it brings the tokenizer's operation)
-from peers import answering
 
 
 def main() -> None:
