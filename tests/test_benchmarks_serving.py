@@ -346,6 +346,26 @@ def benchmark(launch):
     return sys.modules["serving"]
 
 
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(BENCHMARKS / "peers")!r})
+import answering
+
+def answer(texts):
+    positive = [len(text) / 100 for text in texts]
+    return ["negative"] * len(texts), [[1 - p, p] for p in positive]
+
+answering.serve(answer, ["pytest"])
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    return path
+
+
 @pytest.fixture
 def quick_sides(sides, benchmark, program, monkeypatch):
     """Sides that answer by the length of a text; there are no models."""
