@@ -23,12 +23,10 @@ import dataclasses
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
-import sysconfig
 import tempfile
-import venv
 
+import peer_environment
 import sessions
 from absl import app, flags
 
@@ -42,14 +40,13 @@ flags.DEFINE_integer("dupe_factor", 10, "Passes over the text.")
 flags.DEFINE_integer("rounds", 3, "Runs of each; their median is printed.")
 flags.DEFINE_integer("num_workers", jobs.available_cpus(), "Our processes.")
 flags.DEFINE_string(
-    "peer_folder",
-    os.path.expanduser("~/.cache/bert_tf/benchmarks/tf-models-official"),
-    "Where the peer's virtual environment is, or is made.",
+    "peer_python",
+    None,
+    "Interpreter with what peers/tf-models-official.txt lists.",
 )
 
 SCRIPT = pathlib.Path(__file__).parent.parent / "create_pretraining_data.py"
 PEER_MODULE = "official.nlp.data.create_pretraining_data"
-PEER_PACKAGES = ("tf-models-official", "tf-keras", "sentencepiece", "six")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +71,10 @@ def main(argv) -> None:
     del argv
     workers = f"--num_workers={FLAGS.num_workers}"
     our_command = [sys.executable, str(SCRIPT), workers]
-    their_command = [peer_python(), "-m", PEER_MODULE]
+    peer_python = FLAGS.peer_python or peer_environment.python_of(
+        "tf-models-official", on_top=True
+    )
+    their_command = [peer_python, "-m", PEER_MODULE]
     runs = [
         (measure(their_command), measure(our_command))
         for _ in range(FLAGS.rounds)
@@ -86,24 +86,6 @@ def main(argv) -> None:
         f"ratio: {ours.rate / theirs.rate:.1f} "
         f"({ours.cpu_rate / theirs.cpu_rate:.1f} of CPU time)"
     )
-
-
-def peer_python() -> str:
-    """The peer's interpreter; makes its environment where there is none."""
-    folder = pathlib.Path(FLAGS.peer_folder)
-    python = folder / "bin" / "python"
-    is_complete = folder / "complete"
-    if not is_complete.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        # What is not installed there is taken from here: TensorFlow.
-        site = pathlib.Path(
-            sysconfig.get_path("purelib", vars={"base": folder})
-        )
-        (site / "ours.pth").write_text(sysconfig.get_path("purelib"))
-        install = [python, "-m", "pip", "install", "-q", "--no-deps"]
-        subprocess.run([*install, *PEER_PACKAGES], check=True)
-        is_complete.touch()
-    return str(python)
 
 
 def measure(command: list[str]) -> Run:

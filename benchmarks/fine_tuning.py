@@ -41,6 +41,7 @@ from absl import app, flags
 from comparison import METRICS_OF_TASK, Comparison, CrossCheck, Run, Settings
 from minilm import minilm
 from sides import SIDES, evaluation_arguments, our_answer
+from turns import in_turn
 
 FLAGS = flags.FLAGS
 
@@ -119,12 +120,6 @@ def begin(settings: Settings) -> Comparison:
 def save(comparison: Comparison) -> None:
     if FLAGS.output:
         comparison.write(pathlib.Path(FLAGS.output))
-
-
-def in_turn(names: Sequence[str], seed: int) -> list[str]:
-    """Another one begins each time: the machine may get slower, or faster."""
-    first = (seed - 1) % len(names)
-    return [*names[first:], *names[:first]]
 
 
 @dataclasses.dataclass(frozen=True)

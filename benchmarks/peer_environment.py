@@ -8,14 +8,21 @@ and again when the list has changed.
 import pathlib
 import subprocess
 import sys
+import sysconfig
 import venv
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers"
 
 
-def python_of(name: str) -> str:
-    """The interpreter of a peer's environment, which is made if need be."""
+def python_of(name: str, on_top: bool = False) -> str:
+    """The interpreter of a peer's environment, which is made if need be.
+
+    Args:
+      name: Which list of packages.
+      on_top: Whether what is not in the list is taken from the environment of
+        this process; nothing else is installed then.
+    """
     packages = PEERS / f"{name}.txt"
     folder = ROOT / f".venv-peer-{name}"
     python = folder / "bin" / "python"
@@ -23,9 +30,13 @@ def python_of(name: str) -> str:
     if not is_current(installed, packages):
         print(f"Installing {packages} into {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
-        subprocess.run(
-            [python, "-m", "pip", "install", "-q", "-r", packages], check=True
-        )
+        install = [python, "-m", "pip", "install", "-q", "-r", packages]
+        if on_top:
+            site = sysconfig.get_path("purelib", vars={"base": str(folder)})
+            below = pathlib.Path(site) / "below.pth"
+            below.write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+            install.append("--no-deps")
+        subprocess.run(install, check=True)
         installed.touch()
     return str(python)
 

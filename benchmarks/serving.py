@@ -47,6 +47,7 @@ from serving_comparison import (
     Settings,
 )
 from serving_sides import BENCHMARKS, ONNX, PEERS, SIDES, WEIGHTS
+from turns import in_turn
 
 from bert_tf.data.delimited import read_tsv
 from bert_tf.errors import InputError
@@ -292,12 +293,6 @@ def measure(
 
 def batches(texts: Sequence[str], size: int) -> list[Sequence[str]]:
     return [texts[at : at + size] for at in range(0, len(texts), size)]
-
-
-def in_turn(names: Sequence[str], number: int) -> list[str]:
-    """Another one begins each time: the machine may get slower, or faster."""
-    first = number % len(names)
-    return [*names[first:], *names[:first]]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,7 +22,8 @@ def serve(
     """Replies to what comes on standard input.
 
     Args:
-      reply: From a request to the reply.
+      reply: From a request to the reply, to which `request_cpu_seconds` is
+        added: what the whole of it took, of all threads.
       packages: Those whose versions matter.
     """
     # Libraries may print, too: they get the file of the errors.
@@ -30,7 +32,10 @@ def serve(
         versions = {name: importlib.metadata.version(name) for name in packages}
         _say(output, {"versions": versions})
         for line in sys.stdin:
-            _say(output, reply(json.loads(line)))
+            start = time.process_time()
+            answer = reply(json.loads(line))
+            answer["request_cpu_seconds"] = time.process_time() - start
+            _say(output, answer)
 
 
 def _say(output, what: dict[str, Any]) -> None:

@@ -1,0 +1,175 @@
+"""Sides in turn: the rounds of a benchmark, what is kept of them, the sums.
+
+The side called "ours" is compared with all the others.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import measured
+from answerers import Answerer
+from comparison import MOST_OF_OTHERS, Spread
+
+OURS = "ours"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Some work that sides are given.
+
+    Attributes:
+      name: For the readers of the results.
+      amount: How much work it is, in the unit of the comparison.
+      requests: Side -> what it is asked; its reply says how many "times" it
+        did the work, and the "seconds" and "cpu_seconds" of all of them.
+      aims: Side -> how many times as fast ours should be.
+    """
+
+    name: str
+    amount: float
+    requests: Mapping[str, Any]
+    aims: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """A case by one side.
+
+    Attributes:
+      case: Its name.
+      side: Which.
+      amount: How much work was done.
+      seconds: What it took.
+      cpu_seconds: The same, of all cores.
+      other_cpu_seconds: What other programs took meanwhile.
+    """
+
+    case: str
+    side: str
+    amount: float
+    seconds: float
+    cpu_seconds: float
+    other_cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Work in a second."""
+        return self.amount / self.seconds
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether nothing else ran meanwhile, or next to nothing."""
+        return self.other_cpu_seconds <= MOST_OF_OTHERS * self.seconds
+
+
+@dataclasses.dataclass
+class Comparison:
+    """A file of results: rounds on one machine.
+
+    Attributes:
+      title: Of the section that shows them.
+      command: The command line that made it.
+      unit: Of a rate: what is done in a second.
+      titles: Side -> what readers call it, in their order.
+      machine: See `measured.machine`.
+      facts: Sentences about what all sides were given.
+      aims: Case -> side -> how many times as fast ours should be.
+      versions: Side -> package -> version.
+      left_out: Side -> why it was not measured.
+    """
+
+    title: str
+    command: str
+    unit: str
+    titles: dict[str, str]
+    machine: dict[str, str]
+    facts: list[str] = dataclasses.field(default_factory=list)
+    aims: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = dataclasses.field(
+        default_factory=dict
+    )
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+    turns: list[Turn] = dataclasses.field(default_factory=list)
+
+    @property
+    def cases(self) -> list[str]:
+        return list(dict.fromkeys(turn.case for turn in self.turns))
+
+    def sides(self, case: str) -> list[str]:
+        """Those that took their turns, in the order of their titles."""
+        found = {turn.side for turn in self.turns if turn.case == case}
+        return [side for side in self.titles if side in found]
+
+    def of(self, case: str, side: str) -> list[Turn]:
+        return [t for t in self.turns if (t.case, t.side) == (case, side)]
+
+    def spread(self, case: str, side: str) -> Spread:
+        """Of the rates of the rounds in which nothing else ran, or of all.
+
+        The latter if there is none.
+        """
+        turns = self.of(case, side)
+        timed = [turn for turn in turns if turn.is_timed]
+        return Spread.of(turn.rate for turn in timed or turns)
+
+    def times_as_fast(self, case: str, side: str) -> float:
+        """Our median rate over that of a side."""
+        ours, theirs = (self.spread(case, name) for name in (OURS, side))
+        return ours.median / theirs.median
+
+    def write(self, path: pathlib.Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(dataclasses.asdict(self), indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> Self:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        turns = [Turn(**turn) for turn in fields.pop("turns")]
+        return cls(turns=turns, **fields)
+
+
+def take(
+    comparison: Comparison,
+    cases: Sequence[Case],
+    sides: Mapping[str, Answerer],
+    rounds: int,
+    keep: Callable[[Turn], None],
+) -> None:
+    """Lets all sides do all cases, in turn, round by round.
+
+    Args:
+      comparison: Where the turns go.
+      cases: The work.
+      sides: Those at work; others are passed over.
+      rounds: How often.
+      keep: Told of each turn.
+    """
+    comparison.versions |= {name: side.versions for name, side in sides.items()}
+    comparison.aims |= {case.name: dict(case.aims) for case in cases}
+    for number in range(rounds):
+        for case in cases:
+            names = [name for name in sides if name in case.requests]
+            for name in in_turn(names, number):
+                busy = measured.busy_seconds()
+                reply = sides[name].ask(case.requests[name])
+                busy = measured.busy_seconds() - busy
+                turn = Turn(
+                    case.name,
+                    name,
+                    case.amount * reply["times"],
+                    reply["seconds"],
+                    reply["cpu_seconds"],
+                    max(0.0, busy - reply["request_cpu_seconds"]),
+                )
+                comparison.turns.append(turn)
+                keep(turn)
+
+
+def in_turn(names: Sequence[str], number: int) -> list[str]:
+    """Another one begins each time: the machine may get slower, or faster."""
+    first = number % len(names)
+    return [*names[first:], *names[:first]]

@@ -1,0 +1,107 @@
+"""A section of docs/performance.md, from a file of rounds (see turns.py).
+
+    python benchmarks/turns_section.py build/tokenization.json \\
+        docs/performance.md tokenization
+
+writes it there; without a page it is printed.
+"""
+
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from comparison import MOST_OF_OTHERS
+from pages import write_section
+from turns import OURS, Comparison, Turn
+from write_results import table
+
+
+def line(comparison: Comparison, turn: Turn) -> str:
+    """A round, as it is told when it has ended."""
+    return (
+        f"{turn.case}: {comparison.titles[turn.side]}: "
+        f"{show(turn.rate)} {comparison.unit} in {turn.seconds:.2f} s "
+        f"({turn.cpu_seconds:.2f} s of CPU, others "
+        f"{turn.other_cpu_seconds:.1f} s)"
+    )
+
+
+def section(comparison: Comparison) -> str:
+    """Everything that was measured, in Markdown."""
+    parts = [
+        [f"## {comparison.title}"],
+        ["```", comparison.command, "```"],
+        list(circumstances(comparison)),
+        table(rows(comparison)),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def circumstances(comparison: Comparison) -> Iterator[str]:
+    """A list of what the numbers depend on."""
+    machine = comparison.machine
+    yield (
+        f"- {machine['processor']}; {machine['cores']} cores; "
+        f"{machine['memory']}; {machine['system']}"
+    )
+    for fact in comparison.facts:
+        yield f"- {fact}"
+    yield (
+        "- Medians of rounds (least to most) in which the sides take turns; of "
+        "those during which other programs took no more than "
+        f"{MOST_OF_OTHERS:.0%} of a core, where there are such"
+    )
+    packages = {
+        f"{name} {version}": None
+        for versions in comparison.versions.values()
+        for name, version in versions.items()
+    }
+    yield f"- {', '.join(packages)}"
+    for side, reason in comparison.left_out.items():
+        yield f"- Not measured: {comparison.titles[side]}: {reason}"
+
+
+def rows(comparison: Comparison) -> Iterator[list[str]]:
+    """A row for each side of each case."""
+    yield [
+        "",
+        "side",
+        "rounds (timed)",
+        comparison.unit,
+        "bert_tf is times as fast",
+        "aim",
+    ]
+    for case in comparison.cases:
+        for side in comparison.sides(case):
+            turns = comparison.of(case, side)
+            spread = comparison.spread(case, side)
+            aim = comparison.aims.get(case, {}).get(side)
+            yield [
+                case,
+                comparison.titles[side],
+                f"{len(turns)} ({sum(turn.is_timed for turn in turns)})",
+                f"{show(spread.median)} ({show(spread.low)} to "
+                f"{show(spread.high)})",
+                ""
+                if side == OURS
+                else f"{comparison.times_as_fast(case, side):.2f}",
+                "" if aim is None else f"{aim:.1f}",
+            ]
+
+
+def show(number: float) -> str:
+    """Three digits or more."""
+    digits = 2 if number < 10 else 1 if number < 100 else 0
+    return f"{number:,.{digits}f}"
+
+
+def main(results: str, page: str | None = None, name: str = "") -> None:
+    text = section(Comparison.read(pathlib.Path(results)))
+    if page is None:
+        print(text, end="")
+    else:
+        write_section(page, name, text)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,129 @@
+"""Sides in turn: their order, what is kept, medians and ratios, the section."""
+
+import importlib
+import sys
+
+import pytest
+from checkout import ROOT
+
+MACHINE = dict.fromkeys(("processor", "cores", "memory", "system"), "?")
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """They find their neighbours, as they do when a benchmark runs."""
+    names = ("turns", "turns_section")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        yield {name: importlib.import_module(name) for name in names}
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def turns(modules):
+    return modules["turns"]
+
+
+class Side:
+    """Does the work three times in a second for each word asked."""
+
+    def __init__(self, name, asked):
+        self.versions = {name: "1.0"}
+        self._name, self._asked = name, asked
+
+    def ask(self, request):
+        self._asked.append((self._name, request))
+        return {
+            "times": 3,
+            "seconds": float(len(request)),
+            "cpu_seconds": 2.0 * len(request),
+            "request_cpu_seconds": 1e9,
+        }
+
+
+@pytest.fixture
+def comparison(turns):
+    return turns.Comparison(
+        "Work",
+        "python work.py",
+        "MB/s",
+        {"ours": "bert_tf", "theirs": "another", "third": "a third"},
+        MACHINE,
+    )
+
+
+@pytest.fixture
+def asked(turns, comparison):
+    """Two rounds of two cases; the third side knows one of them."""
+    asked, kept = [], []
+    sides = {name: Side(name, asked) for name in comparison.titles}
+    cases = [
+        turns.Case(
+            "short", 6.0, {"ours": "a", "theirs": "bb"}, {"theirs": 1.5}
+        ),
+        turns.Case(
+            "long", 60.0, {"ours": "a", "theirs": "bb", "third": "ccc"}, {}
+        ),
+    ]
+    turns.take(comparison, cases, sides, 2, kept.append)
+    assert kept == comparison.turns
+    return asked
+
+
+def test_another_side_begins_each_round(asked):
+    assert [name for name, _ in asked] == [
+        *("ours", "theirs"),
+        *("ours", "theirs", "third"),
+        *("theirs", "ours"),
+        *("theirs", "third", "ours"),
+    ]
+
+
+def test_work_is_counted_as_often_as_it_was_done(asked, comparison):
+    assert comparison.cases == ["short", "long"]
+    assert comparison.sides("short") == ["ours", "theirs"]
+    assert comparison.spread("short", "ours").median == 3 * 6.0
+    assert comparison.spread("long", "third").median == 60.0
+    assert comparison.times_as_fast("long", "third") == 3
+    assert {turn.other_cpu_seconds for turn in comparison.turns} == {0.0}
+
+
+def test_disturbed_rounds_count_where_there_is_nothing_else(turns, comparison):
+    def turn(seconds, others):
+        return turns.Turn("short", "ours", 1.0, seconds, 1.0, others)
+
+    comparison.turns = [turn(2.0, 1.0), turn(4.0, 1.0)]
+    assert comparison.spread("short", "ours").median == (0.5 + 0.25) / 2
+    comparison.turns.append(turn(1.0, 0.0))
+    assert comparison.spread("short", "ours").median == 1.0
+
+
+def test_a_file_of_results(turns, asked, comparison, tmp_path):
+    path = tmp_path / "new" / "results.json"
+    comparison.write(path)
+    assert turns.Comparison.read(path) == comparison
+
+
+def test_a_section(modules, asked, comparison):
+    comparison.facts = ["So it was."]
+    comparison.left_out = {"third": "there is no compiler"}
+    text = modules["turns_section"].section(comparison)
+    assert text.startswith("## Work\n\n```\npython work.py\n```\n")
+    assert "- So it was.\n" in text
+    assert "- ours 1.0, theirs 1.0, third 1.0\n" in text
+    assert "- Not measured: a third: there is no compiler\n" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert rows[2:4] == [
+        "| short | bert_tf | 2 (2) | 18.0 (18.0 to 18.0) |  |  |",
+        "| short | another | 2 (2) | 9.00 (9.00 to 9.00) | 2.00 | 1.5 |",
+    ]
+    assert rows[-1].endswith("| 60.0 (60.0 to 60.0) | 3.00 |  |")
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0.1234, "0.12"), (12.34, "12.3"), (1234.5, "1,234")],
+)
+def test_numbers_are_as_exact_as_they_can_be(modules, number, shown):
+    assert modules["turns_section"].show(number) == shown
