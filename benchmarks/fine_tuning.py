@@ -81,7 +81,7 @@ def main() -> None:
     variables = measured.hold_to_cpus(FLAGS.num_threads)
     comparison = begin(settings_of_flags())
     for seed in range(1, FLAGS.num_seeds + 1):
-        for name in in_turn(FLAGS.variants, seed):
+        for name in in_turn(FLAGS.variants, seed - 1):
             if not comparison.has(name, seed):
                 with tempfile.TemporaryDirectory() as folder:
                     place = Place(pathlib.Path(folder), variables)
