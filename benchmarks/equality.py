@@ -7,9 +7,10 @@ processes, which share --output_dir; on two hosts, which are network namespaces
 with a cable between them and have folders of their own. Each trains for 30
 steps, with a batch that is accumulated in one, two and three parts. The last
 checkpoints are compared with that of one device which accumulates nothing.
-Then all of them evaluate, and predict, with one and the same model.
+Then all of them evaluate, and predict, with one and the same model: with the
+same flags, and with as many examples on each device as there are on the one.
 
-It takes a quarter of an hour on two cores. Hosts take Linux, root and `ip`;
+It takes twenty minutes on two cores. Hosts take Linux, root and `ip`;
 where they cannot be made the section says why.
 """
 
@@ -32,19 +33,31 @@ from equality_results import (
     compare_answers,
     difference,
     read,
+    require_apart,
     section,
 )
 from layouts import LAYOUTS, Layout, run
 from measured import machine
 from pages import write_section
-from small_tasks import CONFIG, write_classification, write_pretraining
+from small_tasks import (
+    CONFIG,
+    LENGTH,
+    PREDICTIONS,
+    write_classification,
+    write_pretraining,
+)
 from two_hosts import Unavailable
+from worker_shares import Shares, shares
 
+from bert_tf import files
 from bert_tf import flags as bert_flags
+from bert_tf.data.schema import pretraining_schema
 
 FLAGS = flags.FLAGS
 STEPS = 30
 PARTS = (1, 2, 3)
+# Numbers of workers whose shares of the data are counted.
+WORKERS = (2, 3, 4)
 
 flags.DEFINE_string("page", None, "The page to write to; none: print alone.")
 flags.DEFINE_string(
@@ -61,12 +74,15 @@ class Workload:
       write: Writes its data into a folder; gives the flags that name it.
       training: Flags with which it trains for STEPS steps.
       evaluation: Flags with which it asks a model; None if it cannot.
+      alike: More flags, with which a batch of one device is computed as it
+        would be as a part of a larger one.
     """
 
     script: str
     write: Callable[[pathlib.Path], Mapping[str, object]]
     training: Mapping[str, object]
     evaluation: Mapping[str, object] | None = None
+    alike: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 _OPTIMIZER = {
@@ -87,13 +103,21 @@ WORKLOADS = {
         "run_classifier.py",
         write_classification,
         # Of 31 examples: int(31 / 24 * 23.25) steps.
-        {**_OPTIMIZER, "do_train": True, "num_train_epochs": 23.25},
+        {
+            **_OPTIMIZER,
+            "do_train": True,
+            "num_train_epochs": 23.25,
+            # Its gradients are a tenth as long.
+            "max_grad_norm": 0.05,
+        },
         {
             "do_eval": True,
             "do_predict": True,
             "eval_batch_size": 3,
             "predict_batch_size": 2,
         },
+        # Not as long as the longest text of a batch.
+        {"padding": "max_length"},
     ),
     "ragged": Workload(
         "benchmarks/ragged_epochs.py", lambda folder: {}, _STEPS
@@ -132,10 +156,27 @@ class Runs:
         place = self._folder / key / name
         return run(layout, workload.script, flags, place)
 
+    def shares(self, key: str, num_workers: int) -> Shares:
+        """Which examples of a workload with records each worker reads."""
+        train_files, eval_files = (
+            files.expand(str(self._data[key][name]), name)
+            for name in ("input_file", "eval_input_file")
+        )
+        schema = pretraining_schema(LENGTH, PREDICTIONS)
+        return shares(train_files, eval_files, schema, num_workers)
+
     def answer(
-        self, key: str, layout: Layout, model: pathlib.Path
+        self, key: str, layout: Layout, model: pathlib.Path, alike: bool
     ) -> pathlib.Path:
-        """Evaluates, and predicts if it can; gives the chief's folder."""
+        """Evaluates, and predicts if it can; gives the chief's folder.
+
+        Args:
+          key: Of the workload.
+          layout: On what.
+          model: The folder of a training.
+          alike: Whether a batch has so many examples for each device, and not
+            for all of them together.
+        """
         workload = self._workloads[key]
         flags = {
             **self._data[key],
@@ -143,7 +184,13 @@ class Runs:
             "init_checkpoint": model / "release",
             "jit_compile": "false",
         }
-        place = self._folder / key / f"{layout.title}-answers".replace(" ", "_")
+        if alike:
+            flags |= workload.alike
+            for name in flags:
+                if name.endswith("_batch_size"):
+                    flags[name] *= layout.replicas
+        name = f"{layout.title}-{'alike' if alike else 'answers'}"
+        place = self._folder / key / name.replace(" ", "_")
         return run(layout, workload.script, flags, place)
 
 
@@ -155,33 +202,67 @@ def measure(
 ) -> Results:
     """Runs everything on every layout, and compares it with one device."""
     results = Results()
-    reference, _ = REFERENCE
-    one = layouts[reference]
+    for num_workers in WORKERS:
+        results.shares.append(runs.shares("pretraining", num_workers))
     for key, workload in workloads.items():
-        model = runs.train(key, one)
-        expected = read(model, STEPS)
-        free = read(runs.train(key, one, max_grad_norm=0.0), STEPS)
-        results.without_clipping[key] = difference(free, expected)
-        tell(f"{key}, not clipped: {results.without_clipping[key]}")
-        for name, parts in itertools.product(layouts, PARTS):
-            if (name, parts) == REFERENCE or name in results.left_out:
-                continue
-            try:
-                folder = runs.train(key, layouts[name], parts)
-            except Unavailable as error:
-                results.left_out[name] = str(error)
-                continue
-            found = difference(read(folder, STEPS), expected)
-            results.trained[name, parts, key] = found
-            tell(f"{key}, {name}, {parts} part(s): {found}")
-        if workload.evaluation is None:
-            continue
-        answers = runs.answer(key, one, model)
-        for name in sorted(layouts.keys() - {reference, *results.left_out}):
-            folder = runs.answer(key, layouts[name], model)
-            results.answered[name, key] = compare_answers(folder, answers)
-            tell(f"{key}, {name}: {results.answered[name, key]}")
+        model = measure_training(runs, key, layouts, results, tell)
+        if workload.evaluation is not None:
+            measure_answers(runs, key, model, layouts, results, tell)
     return results
+
+
+def measure_training(
+    runs: Runs,
+    key: str,
+    layouts: Mapping[str, Layout],
+    results: Results,
+    tell: Callable[[str], None],
+) -> pathlib.Path:
+    """Trains a workload everywhere; gives the folder of the reference.
+
+    Raises:
+      ValueError: Its gradients are too short to be clipped.
+    """
+    one = layouts[REFERENCE[0]]
+    model = runs.train(key, one)
+    expected = read(model, STEPS)
+    free = difference(
+        read(runs.train(key, one, max_grad_norm=0), STEPS), expected
+    )
+    tell(f"{key}, not clipped: {free}")
+    require_apart(free)
+    results.without_clipping[key] = free
+    for name, parts in itertools.product(layouts, PARTS):
+        if (name, parts) == REFERENCE or name in results.left_out:
+            continue
+        try:
+            folder = runs.train(key, layouts[name], parts)
+        except Unavailable as error:
+            results.left_out[name] = str(error)
+            continue
+        found = difference(read(folder, STEPS), expected)
+        results.trained[name, parts, key] = found
+        tell(f"{key}, {name}, {parts} part(s): {found}")
+    return model
+
+
+def measure_answers(
+    runs: Runs,
+    key: str,
+    model: pathlib.Path,
+    layouts: Mapping[str, Layout],
+    results: Results,
+    tell: Callable[[str], None],
+) -> None:
+    """Asks a workload's model everywhere."""
+    reference = REFERENCE[0]
+    for alike in (False, True):
+        expected = runs.answer(key, layouts[reference], model, alike)
+        for name in layouts.keys() - {reference, *results.left_out}:
+            folder = runs.answer(key, layouts[name], model, alike)
+            found = compare_answers(folder, expected)
+            results.answered[alike][name, key] = found
+            tell(f"{key}, {name}, {'alike' if alike else 'shared'}: {found}")
 
 
 def circumstances() -> str:
@@ -195,13 +276,14 @@ def circumstances() -> str:
 A BERT of {CONFIG["num_hidden_layers"]} layers of {CONFIG["hidden_size"]}, no
 dropout, {STEPS} steps of {_OPTIMIZER["train_batch_size"]} examples, a rate of
 {_OPTIMIZER["learning_rate"]:g}, gradients clipped to a norm of
-{_OPTIMIZER["max_grad_norm"]}, one seed. The scripts have 31 examples, in
-batches that go on into the next epoch. The last column is
-`benchmarks/ragged_epochs.py`: an epoch ends in a batch of 5, of which the
-second of two replicas, workers or hosts gets none, and of four replicas three
-get none. Replicas are CPU devices; workers are processes of one
-machine with one --output_dir; hosts are network namespaces joined by a veth
-pair, each with a folder of its own.
+{_OPTIMIZER["max_grad_norm"]} (those of the classifier, a tenth as long, to
+{WORKLOADS["classification"].training["max_grad_norm"]}), one seed. The
+scripts have 31 examples, in batches that go on into the next epoch. The last
+column is `benchmarks/ragged_epochs.py`: an epoch ends in a batch of 5, of which
+the second of two replicas, workers or hosts gets none, and of four replicas
+three get none. Replicas are CPU devices; workers are processes of one machine
+with one --output_dir; hosts are network namespaces joined by a veth pair, each
+with a folder of its own.
 
 - {values["processor"]}; {values["cores"]} cores; {values["system"]}; {versions}
 - `python benchmarks/equality.py --page=docs/scale.md`"""

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from layouts import Layout
+from worker_shares import Shares
 from write_results import table
 
 from bert_tf.training import checkpoints
 
 # The layout that the others are compared with, and how often it accumulates.
 REFERENCE = ("one_device", 1)
+# A training that was not clipped ends at least so far from one that was: what
+# makes gradients longer on some devices would be seen.
+APART = 1e-4
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -77,6 +81,22 @@ def difference(tensors: Tensors, others: Tensors) -> Difference:
     )
 
 
+def require_apart(unclipped: Difference) -> None:
+    """Sees that gradients were clipped.
+
+    Args:
+      unclipped: How far a training without clipping is from the reference.
+
+    Raises:
+      ValueError: It hardly is.
+    """
+    if unclipped.weights < APART:
+        raise ValueError(
+            "expected gradients longer than --max_grad_norm. Received: weights "
+            f"that differ by {unclipped.weights:.1e} where none are clipped"
+        )
+
+
 def kind_of(name: str) -> str:
     """A tensor's part in training: weight, adam_m or adam_v."""
     last = name.rpartition("/")[2]
@@ -126,8 +146,10 @@ class Results:
       without_clipping: Workload -> the difference of a training on one device
         whose gradients are not clipped: what the others would be if something
         were wrong.
-      answered: Layout and workload -> the difference from one device.
+      answered: Whether each device had as many examples at once as the one ->
+        layout and workload -> the difference from one device.
       left_out: Layout -> why it could not be run.
+      shares: What workers have read, for each number of them.
     """
 
     trained: dict[tuple[str, int, str], Difference] = dataclasses.field(
@@ -136,10 +158,11 @@ class Results:
     without_clipping: dict[str, Difference] = dataclasses.field(
         default_factory=dict
     )
-    answered: dict[tuple[str, str], Answers] = dataclasses.field(
-        default_factory=dict
+    answered: dict[bool, dict[tuple[str, str], Answers]] = dataclasses.field(
+        default_factory=lambda: {False: {}, True: {}}
     )
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+    shares: list[Shares] = dataclasses.field(default_factory=list)
 
 
 def section(
@@ -157,8 +180,13 @@ def section(
         "of Adam's moments as a share of the largest:",
         "\n".join(table(_trained(results, layouts, scripts))),
         "Largest difference, from one device's, of what one and the same model "
-        "answers:",
-        "\n".join(table(_answered(results, layouts, scripts))),
+        "answers, if each device has as many examples at once as the one:",
+        "\n".join(table(_answered(results, True, layouts, scripts))),
+        "The same if they share one batch: products of other sizes are rounded "
+        "in other ways.",
+        "\n".join(table(_answered(results, False, layouts, scripts))),
+        "What workers read, each example once:",
+        "\n".join(table(_shared(results.shares))),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -186,22 +214,22 @@ def _show(found: Difference | None) -> str:
 
 
 def _answered(
-    results: Results, layouts: Mapping[str, Layout], scripts: Mapping[str, str]
+    results: Results,
+    alike: bool,
+    layouts: Mapping[str, Layout],
+    scripts: Mapping[str, str],
 ) -> Iterator[Sequence[str]]:
     """A row for each layout."""
-    keys = [
-        key for key in scripts if any(k == key for _, k in results.answered)
-    ]
+    answered = results.answered[alike]
+    keys = [key for key in scripts if any(k == key for _, k in answered)]
     yield [
         "devices",
         *(f"metrics of {scripts[key]}" for key in keys),
         "probabilities",
         "other rows or labels",
     ]
-    for name in [
-        n for n in layouts if any(n == m for m, _ in results.answered)
-    ]:
-        found = [results.answered[name, key] for key in keys]
+    for name in [n for n in layouts if any(n == m for m, _ in answered)]:
+        found = [answered[name, key] for key in keys]
         probabilities = [
             answers.probabilities
             for answers in found
@@ -214,6 +242,17 @@ def _answered(
             str(sum(answers.rows for answers in found)),
         ]
     yield from _absent(results, layouts, 2 + len(keys))
+
+
+def _shared(found: Sequence[Shares]) -> Iterator[Sequence[str]]:
+    """A row for each number of workers."""
+    yield ["workers", "in an epoch of training", "in an evaluation"]
+    for shares in found:
+        numbers = (shares.trained, shares.evaluated)
+        yield [
+            str(len(shares.trained)),
+            *(" + ".join(map(str, counts)) for counts in numbers),
+        ]
 
 
 def _absent(

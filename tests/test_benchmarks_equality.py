@@ -29,6 +29,11 @@ def results(importable):
 
 
 @pytest.fixture(scope="module")
+def shares(importable):
+    return importlib.import_module("worker_shares")
+
+
+@pytest.fixture(scope="module")
 def two_hosts(importable):
     return importlib.import_module("two_hosts")
 
@@ -270,10 +275,44 @@ def test_what_does_not_predict(results, answers):
     assert results.compare_answers(other, one) == results.Answers(0.0)
 
 
+def test_what_is_not_clipped_has_to_end_elsewhere(results):
+    results.require_apart(results.Difference(2e-4, 0.0))
+    with pytest.raises(ValueError, match=r"longer than --max_grad_norm"):
+        results.require_apart(results.Difference(1e-6, 1.0))
+
+
+# What workers read.
+
+
+def test_workers_read_each_example_once(importable, shares, tmp_path):
+    tasks = importlib.import_module("small_tasks")
+    tasks.write_pretraining(tmp_path)
+    names = ("a.tfrecord", "b.tfrecord.gz", "c.tfrecord")
+    found = shares.shares(
+        [f"{tmp_path}/{name}" for name in names],
+        [f"{tmp_path}/held_out.tfrecord"],
+        tasks.pretraining_schema(tasks.LENGTH, tasks.PREDICTIONS),
+        num_workers=3,
+    )
+    assert found == shares.Shares((11, 10, 10), (2, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ([[b"a"], [b"b"]], "1 of them not, 0 again"),
+        ([[b"a", b"b"], [b"c", b"a"]], "0 of them not, 1 again"),
+    ],
+)
+def test_workers_that_do_not(shares, parts, told):
+    with pytest.raises(ValueError, match=rf"3 examples once\. .*: {told}"):
+        shares.each_once(parts, [b"a", b"b", b"c"])
+
+
 # What is told.
 
 
-def test_the_section(results, layouts):
+def test_the_section(results, shares, layouts):
     found = results.Results()
     found.trained = {
         ("four_replicas", 3, "squad"): results.Difference(1.5e-7, 2e-6),
@@ -282,8 +321,10 @@ def test_the_section(results, layouts):
     }
     found.without_clipping = {"squad": results.Difference(0.25, 1.0)}
     found.answered = {
-        ("two_replicas", "squad"): results.Answers(1e-8, 2e-8, 1),
+        False: {("two_replicas", "squad"): results.Answers(1e-8, 2e-8, 1)},
+        True: {("two_replicas", "squad"): results.Answers(0.0, 0.0, 0)},
     }
+    found.shares = [shares.Shares((2, 1), (1, 1)), shares.Shares((4,), (3,))]
     found.left_out = {"two_hosts": "it is a small world"}
     scripts = {"squad": "`run_squad.py`", "ner": "`run_ner.py`"}
     lines = results.section(found, layouts.LAYOUTS, scripts).splitlines()
@@ -298,8 +339,17 @@ def test_the_section(results, layouts):
         "| devices | metrics of `run_squad.py` | probabilities "
         "| other rows or labels |",
         "| --- | --- | --- | --- |",
+        "| two replicas | 0.0e+00 | 0.0e+00 | 0 |",
+        "| two hosts: not run, for it is a small world |  |  |  |",
+        "| devices | metrics of `run_squad.py` | probabilities "
+        "| other rows or labels |",
+        "| --- | --- | --- | --- |",
         "| two replicas | 1.0e-08 | 2.0e-08 | 1 |",
         "| two hosts: not run, for it is a small world |  |  |  |",
+        "| workers | in an epoch of training | in an evaluation |",
+        "| --- | --- | --- |",
+        "| 2 | 2 + 1 | 1 + 1 |",
+        "| 1 | 4 | 3 |",
     ]
 
 
