@@ -62,6 +62,8 @@ class Embeddings(BertLayer):
             name=f"{name}_embeddings",
             shape=(rows, self.config.hidden_size),
             initializer=self.make_initializer(),
+            # The rows that are looked up are cast, not all of them each time.
+            autocast=False,
         )
 
     def call(
@@ -93,10 +95,12 @@ class Embeddings(BertLayer):
         segments = ops.one_hot(
             segment_ids, self.config.type_vocab_size, dtype=self.compute_dtype
         )
+        types = ops.cast(self.token_type_embeddings, self.compute_dtype)
+        words = ops.take(self.word_embeddings, input_ids, axis=0)
         x = (
-            ops.take(self.word_embeddings, input_ids, axis=0)
-            + ops.matmul(segments, self.token_type_embeddings)
-            + positions
+            ops.cast(words, self.compute_dtype)
+            + ops.matmul(segments, types)
+            + ops.cast(positions, self.compute_dtype)
         )  # [B, S, H]
         return self.dropout(self.layer_norm(x), training=training, seed=seed)
 

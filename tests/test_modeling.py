@@ -261,6 +261,21 @@ class TestSeeds:
         assert len(masks) == len(set(masks)) == places
 
 
+def test_rows_and_not_tables_become_half_precision():
+    """A table may be 90 MB, and a text has some dozen rows of it."""
+    model = BertModel(CONFIG, dtype="mixed_bfloat16")
+    spec = {"input_ids": tf.TensorSpec([None, None], tf.int32)}
+    graph = tf.function(model).get_concrete_function(spec).graph
+    cast = {
+        tuple(op.inputs[0].shape)
+        for op in graph.get_operations()
+        if op.type == "Cast" and op.outputs[0].dtype == tf.bfloat16
+    }
+    # The smallest, of token types, is multiplied and not looked up.
+    assert {(H, H), (None, None, H), (CONFIG.type_vocab_size, H)} <= cast
+    assert not {(V, H), (CONFIG.max_position_embeddings, H)} & cast
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(model, policy):
     half = BertModel(CONFIG, dtype=policy)
