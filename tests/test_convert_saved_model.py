@@ -20,7 +20,7 @@ from bert_tf.serving import runtimes
 from tests.serving import small_exports
 from tests.serving.small_served import NASTY, text_of
 
-# Extras, not part of what the tests install.
+# Extras, which the environment of TensorFlow 2.20 does without.
 for package in ("onnxruntime", "tf2onnx", "ai_edge_litert"):
     pytest.importorskip(package)
 

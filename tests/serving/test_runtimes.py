@@ -12,7 +12,7 @@ from bert_tf.serving import comparison, runtimes
 from bert_tf.serving.pretrained_models import ServedMaskedLM
 from tests.serving import small_exports
 
-# Extras, not part of what the tests install.
+# Extras, which the environment of TensorFlow 2.20 does without.
 for package in ("onnxruntime", "tf2onnx", "ai_edge_litert"):
     pytest.importorskip(package)
 
