@@ -1,122 +1,121 @@
 """Pre-training records per second, beside the original's algorithm.
 
-    python benchmarks/data_creation.py --input_file='gutenberg/*.txt' \
-        --vocab_file=vocab.txt
+    python benchmarks/data_creation.py --input_file='gutenberg/*.txt' \\
+        --vocab_file=vocab.txt --output=build/data_creation.json
 
 runs create_pretraining_data.py and the original, as `tf-models-official` on
 PyPI packages it for TensorFlow 2 (official.nlp.data.create_pretraining_data),
 in turn: the whole command with its imports, the same text and flags. The peer
 is installed into a virtual environment of its own, once; TensorFlow is the one
-that runs this. The medians are printed:
-
-    bert_tf, 2 workers: 217,491 records in 3.3 s (66,434/s, 5.0 s of CPU),
-        215 MiB at most
-    tf-models-official: 222,557 records in 61.2 s (3,634/s, 61.1 s of CPU),
-        955 MiB at most
-    ratio: 18.3 (12.0 of CPU time)
+that runs this. turns_section.py writes the results into docs/performance.md.
 
 Memory is the resident set of all processes together, sampled. Where other
-programs are at work, the ratio of the CPU times is the one to look at.
+programs are at work, CPU times are what to look at.
 """
 
-import dataclasses
+import glob
 import os
 import pathlib
-import statistics
+import shlex
 import sys
-import tempfile
 
+import measured
 import peer_environment
-import sessions
+import turns
+import turns_section
 from absl import app, flags
+from commands import Command
+from peer_environment import versions_of
+from turns import OURS, Case, Comparison, Turn
 
 from bert_tf.data import jobs, records
 
 FLAGS = flags.FLAGS
+SCRIPT = pathlib.Path(__file__).parent.parent / "create_pretraining_data.py"
+PEER, PEER_NAME = "original", "tf-models-official"
+PEER_MODULE = "official.nlp.data.create_pretraining_data"
+# How many times as fast ours should be.
+AIM = 12.0
+RECORDS = "out.tfrecord"
 
 flags.DEFINE_string("input_file", None, "The text, as for the script.")
 flags.DEFINE_string("vocab_file", None, "The vocabulary.")
 flags.DEFINE_integer("dupe_factor", 10, "Passes over the text.")
 flags.DEFINE_integer("rounds", 3, "Runs of each; their median is printed.")
 flags.DEFINE_integer("num_workers", jobs.available_cpus(), "Our processes.")
+flags.DEFINE_string("output", None, "JSON file of the results.")
 flags.DEFINE_string(
     "peer_python",
     None,
     "Interpreter with what peers/tf-models-official.txt lists.",
 )
 
-SCRIPT = pathlib.Path(__file__).parent.parent / "create_pretraining_data.py"
-PEER_MODULE = "official.nlp.data.create_pretraining_data"
 
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One run of a command: what it wrote, its times, its memory."""
-
-    num_records: float
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: float
-
-    @property
-    def rate(self) -> float:
-        return self.num_records / self.seconds
-
-    @property
-    def cpu_rate(self) -> float:
-        return self.num_records / self.cpu_seconds
-
-
-def main(argv) -> None:
-    del argv
-    workers = f"--num_workers={FLAGS.num_workers}"
-    our_command = [sys.executable, str(SCRIPT), workers]
+def main() -> None:
     peer_python = FLAGS.peer_python or peer_environment.python_of(
-        "tf-models-official", on_top=True
+        PEER_NAME, on_top=True
     )
-    their_command = [peer_python, "-m", PEER_MODULE]
-    runs = [
-        (measure(their_command), measure(our_command))
-        for _ in range(FLAGS.rounds)
+    comparison = Comparison(
+        "Pre-training data: text in, records out",
+        shlex.join(["python", *sys.argv]),
+        "records/s",
+        {OURS: "bert_tf", PEER: PEER_NAME},
+        measured.machine(),
+        facts=[fact()],
+    )
+    sides = {
+        OURS: Command(
+            [sys.executable, str(SCRIPT), f"--num_workers={FLAGS.num_workers}"],
+            versions_of(sys.executable, "tensorflow"),
+            count,
+        ),
+        PEER: Command(
+            [peer_python, "-m", PEER_MODULE],
+            versions_of(peer_python, PEER_NAME),
+            count,
+        ),
+    }
+    words = [
+        f"--input_file={FLAGS.input_file}",
+        f"--output_file={{folder}}/{RECORDS}",
+        f"--vocab_file={FLAGS.vocab_file}",
+        f"--dupe_factor={FLAGS.dupe_factor}",
     ]
-    their_runs, our_runs = zip(*runs, strict=True)
-    ours = report(f"bert_tf, {FLAGS.num_workers} workers", our_runs)
-    theirs = report("tf-models-official", their_runs)
-    print(
-        f"ratio: {ours.rate / theirs.rate:.1f} "
-        f"({ours.cpu_rate / theirs.cpu_rate:.1f} of CPU time)"
+    case = Case(
+        f"{FLAGS.num_workers} workers of ours",
+        1,
+        dict.fromkeys(sides, words),
+        {PEER: AIM},
+    )
+
+    def keep(turn: Turn) -> None:
+        print(turns_section.line(comparison, turn), flush=True)
+        if FLAGS.output:
+            comparison.write(pathlib.Path(FLAGS.output))
+
+    turns.take(comparison, [case], sides, FLAGS.rounds, keep)
+    print(turns_section.section(comparison))
+
+
+def fact() -> str:
+    """What both are given."""
+    paths = [
+        path
+        for pattern in FLAGS.input_file.split(",")
+        for path in glob.glob(pattern)
+    ]
+    size = sum(map(os.path.getsize, paths)) / 1e6
+    return (
+        f"{len(paths)} files, {size:.1f} MB of text, dupe_factor "
+        f"{FLAGS.dupe_factor}; whole commands with their imports. Memory is "
+        "that of all processes together"
     )
 
 
-def measure(command: list[str]) -> Run:
-    """Runs a command that takes the original's flags."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = os.path.join(folder, "out.tfrecord")
-        arguments = [
-            f"--input_file={FLAGS.input_file}",
-            f"--output_file={output}",
-            f"--vocab_file={FLAGS.vocab_file}",
-            f"--dupe_factor={FLAGS.dupe_factor}",
-        ]
-        usage = sessions.run(command + arguments)
-        return Run(records.count_records(output), *dataclasses.astuple(usage))
-
-
-def report(name: str, runs: tuple[Run, ...]) -> Run:
-    """Prints the medians and returns them."""
-    median = Run(
-        *map(
-            statistics.median, zip(*map(dataclasses.astuple, runs), strict=True)
-        )
-    )
-    print(
-        f"{name}: {median.num_records:,.0f} records in {median.seconds:.1f} s "
-        f"({median.rate:,.0f}/s, {median.cpu_seconds:.1f} s of CPU), "
-        f"{median.peak_bytes / 2**20:,.0f} MiB at most"
-    )
-    return median
+def count(folder: str) -> float:
+    return records.count_records(os.path.join(folder, RECORDS))
 
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "vocab_file"])
-    app.run(main)
+    app.run(lambda argv: main())

@@ -5,6 +5,7 @@ into .venv-peer-NAME beside .venv, the first time that a benchmark needs them
 and again when the list has changed.
 """
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -39,6 +40,18 @@ def python_of(name: str, on_top: bool = False) -> str:
         subprocess.run(install, check=True)
         installed.touch()
     return str(python)
+
+
+def versions_of(python: str, *packages: str) -> dict[str, str]:
+    """The versions of packages that an interpreter finds."""
+    program = (
+        "import sys, json; from importlib.metadata import version; "
+        "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
+    )
+    answer = subprocess.run(
+        [python, "-c", program, *packages], check=True, capture_output=True
+    )
+    return json.loads(answer.stdout)
 
 
 def is_current(installed: pathlib.Path, packages: pathlib.Path) -> bool:

@@ -6,14 +6,23 @@ The side called "ours" is compared with all the others.
 import dataclasses
 import json
 import pathlib
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import measured
-from answerers import Answerer
 from comparison import MOST_OF_OTHERS, Spread
 
 OURS = "ours"
+
+
+class Side(Protocol):
+    """Who does the work, as `Answerer` and `Command` do."""
+
+    versions: dict[str, str]
+
+    def ask(self, request: Any) -> dict[str, Any]:
+        """See `Case.requests`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +54,7 @@ class Turn:
       seconds: What it took.
       cpu_seconds: The same, of all cores.
       other_cpu_seconds: What other programs took meanwhile.
+      peak_bytes: Memory; None where it is not measured.
     """
 
     case: str
@@ -53,6 +63,7 @@ class Turn:
     seconds: float
     cpu_seconds: float
     other_cpu_seconds: float
+    peak_bytes: int | None = None
 
     @property
     def rate(self) -> float:
@@ -72,13 +83,15 @@ class Comparison:
     Attributes:
       title: Of the section that shows them.
       command: The command line that made it.
-      unit: Of a rate: what is done in a second.
+      unit: Of a rate: what is done in a second. With `shows_seconds`, of the
+        time that it takes.
       titles: Side -> what readers call it, in their order.
       machine: See `measured.machine`.
       facts: Sentences about what all sides were given.
       aims: Case -> side -> how many times as fast ours should be.
       versions: Side -> package -> version.
       left_out: Side -> why it was not measured.
+      shows_seconds: Whether readers see times in the place of rates.
     """
 
     title: str
@@ -93,6 +106,7 @@ class Comparison:
     )
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     turns: list[Turn] = dataclasses.field(default_factory=list)
+    shows_seconds: bool = False
 
     @property
     def cases(self) -> list[str]:
@@ -111,9 +125,17 @@ class Comparison:
 
         The latter if there is none.
         """
+        return Spread.of(turn.rate for turn in self._timed(case, side))
+
+    def peak_bytes(self, case: str, side: str) -> float | None:
+        """The median of the memory, where it was measured."""
+        peaks = [turn.peak_bytes for turn in self.of(case, side)]
+        known = [peak for peak in peaks if peak is not None]
+        return statistics.median(known) if known else None
+
+    def _timed(self, case: str, side: str) -> list[Turn]:
         turns = self.of(case, side)
-        timed = [turn for turn in turns if turn.is_timed]
-        return Spread.of(turn.rate for turn in timed or turns)
+        return [turn for turn in turns if turn.is_timed] or turns
 
     def times_as_fast(self, case: str, side: str) -> float:
         """Our median rate over that of a side."""
@@ -135,7 +157,7 @@ class Comparison:
 def take(
     comparison: Comparison,
     cases: Sequence[Case],
-    sides: Mapping[str, Answerer],
+    sides: Mapping[str, Side],
     rounds: int,
     keep: Callable[[Turn], None],
 ) -> None:
@@ -164,6 +186,7 @@ def take(
                     reply["seconds"],
                     reply["cpu_seconds"],
                     max(0.0, busy - reply["request_cpu_seconds"]),
+                    reply.get("peak_bytes"),
                 )
                 comparison.turns.append(turn)
                 keep(turn)

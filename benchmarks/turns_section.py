@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from comparison import MOST_OF_OTHERS
 from pages import write_section
 from turns import OURS, Comparison, Turn
-from write_results import table
+from write_results import BYTES_PER_MIB, table
 
 
 def line(comparison: Comparison, turn: Turn) -> str:
     """A round, as it is told when it has ended."""
+    number = 1 / turn.rate if comparison.shows_seconds else turn.rate
     return (
         f"{turn.case}: {comparison.titles[turn.side]}: "
-        f"{show(turn.rate)} {comparison.unit} in {turn.seconds:.2f} s "
+        f"{show(number)} {comparison.unit} in {turn.seconds:.2f} s "
         f"({turn.cpu_seconds:.2f} s of CPU, others "
         f"{turn.other_cpu_seconds:.1f} s)"
     )
@@ -63,30 +64,42 @@ def circumstances(comparison: Comparison) -> Iterator[str]:
 
 def rows(comparison: Comparison) -> Iterator[list[str]]:
     """A row for each side of each case."""
+    has_memory = any(turn.peak_bytes for turn in comparison.turns)
     yield [
         "",
         "side",
         "rounds (timed)",
         comparison.unit,
+        *(["memory, MiB"] if has_memory else []),
         "bert_tf is times as fast",
         "aim",
     ]
     for case in comparison.cases:
         for side in comparison.sides(case):
             turns = comparison.of(case, side)
-            spread = comparison.spread(case, side)
+            peak = comparison.peak_bytes(case, side)
             aim = comparison.aims.get(case, {}).get(side)
+            is_peer = side != OURS
+            times = comparison.times_as_fast(case, side)
             yield [
                 case,
                 comparison.titles[side],
                 f"{len(turns)} ({sum(turn.is_timed for turn in turns)})",
-                f"{show(spread.median)} ({show(spread.low)} to "
-                f"{show(spread.high)})",
-                ""
-                if side == OURS
-                else f"{comparison.times_as_fast(case, side):.2f}",
-                "" if aim is None else f"{aim:.1f}",
+                spread(comparison, case, side),
+                *([f"{(peak or 0) / BYTES_PER_MIB:,.0f}"] * has_memory),
+                f"{times:.2f}" if is_peer else "",
+                "" if aim is None else f"{aim:.2g}",
             ]
+
+
+def spread(comparison: Comparison, case: str, side: str) -> str:
+    """The median, and from where to where it goes."""
+    found = comparison.spread(case, side)
+    numbers = [found.median, found.low, found.high]
+    if comparison.shows_seconds:
+        numbers = [1 / found.median, 1 / found.high, 1 / found.low]
+    median, low, high = map(show, numbers)
+    return f"{median} ({low} to {high})"
 
 
 def show(number: float) -> str:

@@ -121,6 +121,21 @@ def test_a_section(modules, asked, comparison):
     assert rows[-1].endswith("| 60.0 (60.0 to 60.0) | 3.00 |  |")
 
 
+def test_times_and_memory_where_they_are_wanted(turns, modules, comparison):
+    comparison.shows_seconds, comparison.unit = True, "s"
+    comparison.turns = [
+        turns.Turn("short", side, 1.0, seconds, 1.0, 0.0, 3 * 2**20)
+        for side, seconds in (("ours", 2.0), ("ours", 4.0), ("theirs", 1.5))
+    ]
+    section = modules["turns_section"]
+    title, ours, theirs = section.rows(comparison)
+    assert title[3:5] == ["s", "memory, MiB"]
+    assert ours[3:] == ["2.67 (2.00 to 4.00)", "3", "", ""]
+    assert theirs[3:] == ["1.50 (1.50 to 1.50)", "3", "0.56", ""]
+    said = section.line(comparison, comparison.turns[0])
+    assert said.startswith("short: bert_tf: 2.00 s in 2.00 s (1.00 s of CPU")
+
+
 @pytest.mark.parametrize(
     ("number", "shown"),
     [(0.1234, "0.12"), (12.34, "12.3"), (1234.5, "1,234")],
