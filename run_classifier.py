@@ -163,7 +163,7 @@ def main() -> None:
     splits = command_line.splits()
     if splits and not FLAGS.data_dir:
         raise InputError("expected --data_dir. Received: none")
-    start = places.find_start()
+    start = places.find_start("classifier", "choice")
     data_set = _data_set(start)
     _check_flags(data_set)
     # What is at fault shows before anything is written.

@@ -179,7 +179,7 @@ def main() -> None:
     """Reads the flags, fine-tunes, evaluates and predicts."""
     splits = command_line.splits()
     _require_flags_of_mode()
-    start = places.find_start()
+    start = places.find_start("token")
     # What is at fault shows before anything is written.
     read = {split: _read(split) for split in splits}
     encoding = _encoding(start, read.get("train"))

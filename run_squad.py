@@ -120,7 +120,7 @@ bert_flags.define_device_flags()
 def main() -> None:
     """Reads the flags, fine-tunes, answers and scores."""
     splits = command_line.splits()
-    start = places.find_start()
+    start = places.find_start("span")
     _check_flags(splits)
     encoding = _encoding(start)
     rules = _rules()

@@ -706,8 +706,11 @@ def test_models_of_another_task(finish, capsys, tmp_path):
     assert not list((tmp_path / "new").rglob("*"))
     elsewhere = {"export_dir": folder / "export", "init_checkpoint": start}
     refuses("with a masked-LM head", "fill_mask", **elsewhere)
+    refuses("whose head is classifier, not span", "run_squad", **SQUAD, **out)
+    # Without a word of lengths or labels, which are not at fault.
+    refuses("head is classifier, not span", "run_squad", **out)
+    refuses("head is classifier, not token", "run_ner", **out)
     wanted = "expected --output_dir of "
-    refuses(f"{wanted}task squad, or", "run_squad", **SQUAD, **out)
     out["task_name"] = "cola"
     refuses(f"{wanted}task cola, or", "run_classifier", **out)
     out |= {"task_name": "custom", "text_b_column": "b"}

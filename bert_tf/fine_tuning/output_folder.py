@@ -96,7 +96,7 @@ def verify(
     record = _read(folder)
     if not record and init_checkpoint:
         _require_apart(folder, init_checkpoint)
-    if _is_trained(folder) and record:
+    if is_trained(folder) and record:
         _require_same(record.get("facts", {}), facts, folder)
         _tell_changes(record.get("settings", {}), settings, folder, is_several)
 
@@ -117,7 +117,7 @@ def claim(
 
     It is there. What is known of a training that has begun stays as it is.
     """
-    if not _is_trained(folder) or not _read(folder):
+    if not is_trained(folder) or not _read(folder):
         _write(folder, {"facts": dict(facts), "settings": dict(settings)})
 
 
@@ -176,9 +176,16 @@ def kept(folder: str) -> str:
     return folder if inside == os.curdir else os.path.join(folder, inside)
 
 
+def is_trained(folder: str) -> bool:
+    """Whether there is anything that another run could be mixed up with."""
+    if not files.is_directory(folder):
+        return False
+    return any(map(_TRAINED.fullmatch, files.listdir(folder)))
+
+
 def known(folder: str) -> dict[str, Any]:
     """The facts and settings of the model in a folder, if there is one."""
-    record = _read(folder) if _is_trained(folder) else {}
+    record = _read(folder) if is_trained(folder) else {}
     return {**record.get("facts", {}), **record.get("settings", {})}
 
 
@@ -190,13 +197,6 @@ def _read(folder: str) -> dict[str, Any]:
 def _write(folder: str, record: Mapping[str, Any]) -> None:
     text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
     files.write_text(os.path.join(folder, FACTS), text + "\n")
-
-
-def _is_trained(folder: str) -> bool:
-    """Whether there is anything that another run could be mixed up with."""
-    if not files.is_directory(folder):
-        return False
-    return any(map(_TRAINED.fullmatch, files.listdir(folder)))
 
 
 def _require_same(

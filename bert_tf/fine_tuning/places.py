@@ -42,20 +42,36 @@ _SETTINGS = (
 _SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
 
 
-def find_start() -> "Start":
+def find_start(*heads: str) -> "Start":
     """What the flags of `command_line.define_flags` start from.
 
     To evaluate or predict, the release of an earlier run will do. An export
     without a training takes from there, too, what it was trained with.
+
+    Args:
+      *heads: What the models of the script have on top: some of
+        `interop.pretrained.HEADS`.
+
+    Raises:
+      InputError: There is nothing to start from, or what is to be used
+        without a training is a model of another task.
     """
     from bert_tf.fine_tuning import output_folder, runs, start
 
-    checkpoint, release = FLAGS.init_checkpoint, None
+    checkpoint, folder = FLAGS.init_checkpoint, FLAGS.output_dir
     if not FLAGS.do_train:
-        release = os.path.join(FLAGS.output_dir, runs.RELEASE)
-    if release and files.exists(os.path.join(release, f"{runs.WEIGHTS}.index")):
-        # What lies in the folder goes before the checkpoint that it came from.
-        checkpoint = release
+        release = os.path.join(folder, runs.RELEASE)
+        if files.exists(os.path.join(release, f"{runs.WEIGHTS}.index")):
+            # What lies in the folder goes before the checkpoint that it came
+            # from.
+            checkpoint = release
+        elif not (
+            checkpoint
+            or FLAGS.bert_config_file
+            or output_folder.is_trained(folder)
+        ):
+            # Where there is no model, nobody misses its configuration.
+            raise runs.no_model(folder)
     found = start.find_start(
         checkpoint,
         FLAGS.bert_config_file,
@@ -63,8 +79,14 @@ def find_start() -> "Start":
         given("do_lower_case"),
         FLAGS.strip_accents,
     )
+    # What an encoder lacks is found out later, by its name.
+    if not FLAGS.do_train and found.head not in (None, "encoder", *heads):
+        raise InputError(
+            f"expected a model for this task. Received: {checkpoint}, whose "
+            f"head is {found.head}, not {' or '.join(heads)}; name another, "
+            "or give --do_train"
+        )
     if FLAGS.do_export and not FLAGS.do_train:
-        folder = FLAGS.output_dir
         take_recorded(
             (folder, output_folder.known(folder)),
             (checkpoint, found.trained_with),

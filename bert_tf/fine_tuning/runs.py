@@ -299,10 +299,7 @@ def open_model(
     if estimator.weights_from is None and files.exists(f"{release}.index"):
         estimator.load_weights(release)
     if estimator.weights_from is None:
-        raise InputError(
-            f"expected a fine-tuned model in --output_dir={output_dir}, or "
-            "--init_checkpoint, or --do_train. Received: none of them"
-        )
+        raise no_model(output_dir)
     lacking = [
         name
         for name in estimator.random_variables
@@ -314,6 +311,14 @@ def open_model(
             f"{estimator.weights_from}, which lacks {lacking[0]}"
         )
     return estimator
+
+
+def no_model(output_dir: str) -> InputError:
+    """What is said where there is nothing to evaluate, predict or export."""
+    return InputError(
+        f"expected a fine-tuned model in --output_dir={output_dir}, or "
+        "--init_checkpoint, or --do_train. Received: none of them"
+    )
 
 
 def _estimator(

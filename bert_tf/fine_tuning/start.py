@@ -43,6 +43,7 @@ class Start:
       strip_accents: Whether accents are dropped; None does as the casing.
       init_checkpoint: Where the weights are; None for random ones.
       labels: The classes of a model that was fine-tuned before.
+      head: What is on top of it, of `interop.pretrained.HEADS`, if it says so.
       trained_with: What is known of `interop.pretrained.TRAINED_WITH`.
     """
 
@@ -52,6 +53,7 @@ class Start:
     strip_accents: bool | None
     init_checkpoint: str | None
     labels: tuple[str, ...] | None = None
+    head: str | None = None
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -89,6 +91,7 @@ def find_start(
         strip_accents=_accents(strip_accents, pretrained),
         init_checkpoint=init_checkpoint,
         labels=pretrained.labels if pretrained else None,
+        head=pretrained.head if pretrained else None,
         trained_with=pretrained.trained_with if pretrained else {},
     )
 

@@ -21,8 +21,9 @@ CONFIG = BertConfig.from_dict(fine_tuning_runs.CONFIG)
 
 
 def write_release(folder, **facts):
-    """The release of a model that is a table of words alone."""
+    """The release of a classifier that is a table of words alone."""
     folder.mkdir(parents=True)
+    facts = {"head": "classifier", **facts}
     words = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     vocab = (*words, *(f"w{n}" for n in range(CONFIG.vocab_size - len(words))))
     prefix = str(folder / "bert_model.ckpt")
@@ -47,7 +48,7 @@ def release(tmp_path):
 
 def test_an_old_folder_tells_what_it_was_made_with(given, release, tmp_path):
     given(f"--output_dir={tmp_path}/out", "--max_seq_length=29", "--do_eval")
-    start = places.find_start()
+    start = places.find_start("classifier")
     assert start.config == CONFIG
     assert start.labels == ("a", "b")
     assert start.do_lower_case is False
@@ -58,15 +59,37 @@ def test_an_old_folder_tells_what_it_was_made_with(given, release, tmp_path):
 def test_training_starts_from_what_it_is_told(given, release, tmp_path):
     given(f"--output_dir={tmp_path}/out", "--max_seq_length=29", "--do_train")
     with pytest.raises(InputError, match="--bert_config_file, or --init"):
-        places.find_start()
+        places.find_start("classifier")
     given(f"--init_checkpoint={release}")
-    assert places.find_start().init_checkpoint == str(release)
+    assert places.find_start("classifier").init_checkpoint == str(release)
+
+
+@pytest.mark.parametrize("wish", ["--do_export", "--do_eval"])
+def test_a_folder_without_a_model(given, tmp_path, wish):
+    given(f"--output_dir={tmp_path}/new", wish)
+    with pytest.raises(InputError, match=r"tuned model in --output_dir=.*new,"):
+        places.find_start("classifier")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_model_of_another_task(given, tmp_path):
+    """It may be the start of a training, and is of no use without one."""
+    folder = write_release(tmp_path / "out" / "release", head="token")
+    heads = "classifier", "choice"
+    given(f"--output_dir={tmp_path}/out", "--do_export")
+    message = "out/release, whose head is token, not classifier or choice; name"
+    with pytest.raises(InputError, match=message):
+        places.find_start(*heads)
+    given("--max_seq_length=29")
+    assert places.find_start("token").head == "token"
+    given(f"--init_checkpoint={folder}", "--do_train")
+    assert places.find_start(*heads).head == "token"
 
 
 def test_longer_than_the_model(given, release):
     given(f"--init_checkpoint={release}", "--output_dir=x", "--do_train")
     with pytest.raises(InputError, match=r"at most 29.*Received: 128"):
-        places.find_start()
+        places.find_start("classifier")
 
 
 # What is exported, and where to.
@@ -98,7 +121,7 @@ def test_an_export_is_of_the_length_of_the_training(
     out = tmp_path / "out"
     record(out, max_seq_length=17, doc_stride=5, eval_steps=3)
     given(f"--output_dir={out}", "--do_export", "--do_eval")
-    places.find_start()
+    places.find_start("classifier")
     assert flags.FLAGS.max_seq_length == 17
     assert flags.FLAGS.eval_steps == 0
     assert told() == [f"As {out} was trained: --max_seq_length=17"]
@@ -118,7 +141,7 @@ def test_a_length_is_what_it_is_told(
     record(tmp_path / "out", max_seq_length=17)
     start = f"--init_checkpoint={release}"
     given(f"--output_dir={tmp_path}/out", start, *words)
-    places.find_start()
+    places.find_start("classifier")
     assert flags.FLAGS.max_seq_length == length
     assert not told()
 
@@ -133,7 +156,7 @@ def test_only_an_export_by_itself_looks_at_records(
     start = f"--init_checkpoint={release}"
     given(f"--output_dir={tmp_path}/out", start, *words)
     with pytest.raises(InputError, match=r"at most 29.*Received: 128"):
-        places.find_start()
+        places.find_start("classifier")
     assert not told()
 
 
@@ -145,7 +168,7 @@ def test_a_release_knows_its_length(given, tmp_path, told):
     record(tmp_path / "begun", max_seq_length=17)
     for out in ("new", "begun"):
         given(f"--output_dir={tmp_path}/{out}", start, "--do_export")
-        places.find_start()
+        places.find_start("classifier")
         assert flags.FLAGS.max_seq_length == 13
         assert told() == [f"As {folder} was trained: --max_seq_length=13"]
 
@@ -158,7 +181,7 @@ def test_nobody_knows_the_length(given, release, tmp_path, told, settings):
         record(tmp_path / "out", **settings)
     given(f"--output_dir={tmp_path}/out", "--do_export")
     with pytest.raises(InputError, match=r"at most 29.*Received: 128"):
-        places.find_start()
+        places.find_start("classifier")
     [line] = told()
     assert line.startswith("By default, since it is not recorded")
     assert line.endswith(": --max_seq_length=128")
@@ -171,7 +194,7 @@ def test_a_record_that_cannot_be(given, release, tmp_path, value):
     with pytest.raises(
         InputError, match=r"--max_seq_length can be of how .*out"
     ):
-        places.find_start()
+        places.find_start("classifier")
 
 
 def test_exports_lie_in_the_output_folder_unless_told(given):

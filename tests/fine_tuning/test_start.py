@@ -61,16 +61,17 @@ def test_a_release_brings_everything(release):
         do_lower_case=False,
         strip_accents=True,
         labels=("no", "yes"),
+        head="classifier",
     )
     assert find_start(prefix) == Start(
-        CONFIG, VOCAB, False, True, prefix, ("no", "yes")
+        CONFIG, VOCAB, False, True, prefix, ("no", "yes"), "classifier"
     )
 
 
 def test_old_command_lines_name_everything(release, named):
     prefix = release()
     assert find_start(prefix, do_lower_case=False, **named) == Start(
-        CONFIG, VOCAB, False, None, prefix
+        CONFIG, VOCAB, False, None, prefix, head="encoder"
     )
 
 
