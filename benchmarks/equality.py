@@ -260,7 +260,7 @@ def measure_answers(
         expected = runs.answer(key, layouts[reference], model, alike)
         for name in layouts.keys() - {reference, *results.left_out}:
             folder = runs.answer(key, layouts[name], model, alike)
-            found = compare_answers(folder, expected)
+            found = compare_answers(folder, expected, alike)
             results.answered[alike][name, key] = found
             tell(f"{key}, {name}, {'alike' if alike else 'shared'}: {found}")
 

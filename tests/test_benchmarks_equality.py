@@ -270,6 +270,15 @@ def test_answers_are_compared(results, answers):
     assert found == results.Answers(0.25, 0.125, 1)
 
 
+def test_means_of_batches_are_not_compared_across_sizes(results, answers):
+    one, other = answers("one"), answers("other")
+    for folder, loss in ((one, 0.5), (other, 0.75)):
+        with (folder / "eval_results.txt").open("a") as file:
+            file.write(f"eval_loss = 0.25\nloss = {loss}\n")
+    assert results.compare_answers(one, other).metrics == 0.25
+    assert results.compare_answers(one, other, alike=True).metrics == 0.0
+
+
 def test_what_does_not_predict(results, answers):
     one, other = (answers(name, predicts=False) for name in ("one", "other"))
     assert results.compare_answers(other, one) == results.Answers(0.0)
