@@ -130,10 +130,13 @@ def main() -> None:
             source=FLAGS.init_checkpoint,
         )
         return
-    for text, text_b in _texts():
-        if text_b is not None:
-            _require_next_sentence(pretrained)
-        _show(model, encoding.tokenizer, text, text_b)
+    for place, text, text_b in _texts():
+        try:
+            if text_b is not None:
+                _require_next_sentence(pretrained)
+            _show(model, encoding.tokenizer, text, text_b)
+        except InputError as error:
+            raise InputError(f"{error}{place}") from error
 
 
 def _check_export() -> None:
@@ -166,13 +169,37 @@ def _first_known(*values: bool | None) -> bool | None:
     return next((value for value in values if value is not None), None)
 
 
-def _texts() -> Iterator[tuple[str, str | None]]:
+def _texts() -> Iterator[tuple[str, str, str | None]]:
+    """What is asked: each text or pair, behind the words that say its place.
+
+    Raises:
+      InputError: Something is not UTF-8.
+    """
     if FLAGS.text is not None:
-        yield FLAGS.text, FLAGS.text_b
+        for name in ("text", "text_b"):
+            _require_text(f"--{name}", FLAGS[name].value or "")
+        yield "", FLAGS.text, FLAGS.text_b
         return
-    for line in sys.stdin:
-        if line.strip():
-            yield split_pair(line)
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        place = f"line {number} of the standard input"
+        # What is not UTF-8 comes as the shell passes it, as halves of pairs.
+        text = line.decode("utf-8", errors="surrogateescape")
+        _require_text(place, text)
+        if text.strip():
+            yield f", {place}", *split_pair(text)
+
+
+def _require_text(place: str, text: str) -> None:
+    """Raises InputError for bytes that are no text, which cannot be printed."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        before = text[: error.start][-20:]
+        raise InputError(
+            f"expected {place} to be UTF-8. Received: byte 0x{byte:02x} behind "
+            f"{before!r}"
+        ) from error
 
 
 def _show(

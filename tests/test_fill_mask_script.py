@@ -74,9 +74,13 @@ def test_a_text_and_its_blanks(release):
     assert second.count("%") == 2
 
 
+def type_in(monkeypatch, lines):
+    """Has the standard input give these bytes."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+
+
 def test_lines_from_standard_input(launch, release, capsys, monkeypatch):
-    lines = io.StringIO("the [MASK]\n\n[MASK] sat\n")
-    monkeypatch.setattr(sys, "stdin", lines)
+    type_in(monkeypatch, b"the [MASK]\n\n[MASK] sat\r\n")
     assert launch([f"--init_checkpoint={release}/bert_model.ckpt"]) == 0
     out = capsys.readouterr().out
     assert [x for x in out.splitlines() if x[0] != " "] == [
@@ -96,13 +100,34 @@ def test_pairs(launch, release, capsys, monkeypatch):
     assert first.startswith("  [MASK] 1: ")
     assert second.startswith("  [MASK] 2: ")
     assert re.fullmatch(r"  next sentence: \d+\.\d%", follows)
-    lines = io.StringIO("the [MASK] ||| [MASK] sat\n the cat |||  sat\n")
-    monkeypatch.setattr(sys, "stdin", lines)
+    type_in(monkeypatch, b"the [MASK] ||| [MASK] sat\n the cat |||  sat\n")
     assert launch([checkpoint, "--top_k=1"]) == 0
     *same, text, follows = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(same) == out
     assert text.strip() == "the cat |||  sat"
     assert follows.startswith("  next sentence: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"no blank", "Received: 'no blank', line 3 of the standard input"),
+        (
+            b"caf\xe9 [MASK]",
+            "line 3 of the standard input to be UTF-8. "
+            "Received: byte 0xe9 behind 'caf'",
+        ),
+    ],
+)
+def test_a_line_at_fault(launch, release, capsys, monkeypatch, line, message):
+    """It is told where it stands; what came before is answered."""
+    type_in(monkeypatch, b"the [MASK]\n\n" + line + b"\n[MASK] sat\n")
+    assert launch([f"--init_checkpoint={release}"]) == 1
+    captured = capsys.readouterr()
+    text, blank = captured.out.splitlines()
+    assert text == "the [MASK]"
+    assert blank.startswith("  [MASK] 1: ")
+    assert message in captured.err.splitlines()[-1]
 
 
 @pytest.fixture
@@ -150,6 +175,8 @@ def test_a_checkpoint_tells_its_casing(release, tmp_path, said):
         (["--text=[MASK]", "--init_checkpoint=BARE"], "--bert_config_file"),
         (["--text=[MASK]", "--init_checkpoint=ENCODER"], "a masked-LM head"),
         (["--text=[MASK]", "--bert_config_file=HEADS"], "3 attention heads"),
+        (["--text=caf\udce9 [MASK]"], "expected --text to be UTF-8. Received"),
+        (["--text=the", "--text_b=\udcff"], "--text_b to be UTF-8. Received"),
         (["--text_b=the"], "expected --text, which --text_b='the'"),
         (["--text=the", f"--text_b={'cat ' * 10}"], "at most 10 pieces"),
         (
