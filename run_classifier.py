@@ -45,7 +45,7 @@ from bert_tf.serving.classifiers import (
     ServedClassifier,
     ServedMultipleChoice,
 )
-from bert_tf.serving.served import Served
+from bert_tf.serving.served import Served, require_lines
 from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.classification import (
     ClassificationTask,
@@ -273,6 +273,8 @@ def _custom_data_set(start: Start) -> DataSet:
 
 def _check_flags(data_set: DataSet) -> None:
     """Compares flags with each other and with the task."""
+    if FLAGS.do_export:
+        require_lines(data_set.labels, "labels.txt")
     names = [plan.submission for plan in data_set.test]
     if FLAGS.glue_submission and not any(names):
         raise InputError(

@@ -683,6 +683,14 @@ def test_no_vocabulary(prepared, capsys, tmp_path, script):
     assert not (tmp_path / "export").exists()
 
 
+def test_labels_that_are_no_lines(prepared, capsys, tmp_path):
+    """It is told before anything is trained."""
+    given = {**TRAINING, **prepared("run_classifier"), "labels": "a\u2028b,c"}
+    line = says(capsys, "run_classifier", do_export=True, **given)
+    assert r"of one line in labels.txt. Received: 'a\u2028b', numb" in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_models_of_another_task(finish, capsys, tmp_path):
     given = finish("run_classifier")
     folder = given["output_dir"]

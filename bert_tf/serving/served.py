@@ -41,12 +41,7 @@ class Names(tf.Module):
     def __init__(self, names: Iterable[str], path: pathlib.Path):
         super().__init__()
         names = list(names)
-        for number, name in enumerate(names):
-            if len(f"{name}.".splitlines()) > 1:
-                raise InputError(
-                    f"expected names of one line in {path.name}. Received: "
-                    f"{name!r}, number {number}"
-                )
+        require_lines(names, path.name)
         self._has_blank = "" in names
         lines = "".join(f"{name or _BLANK}\n" for name in names)
         # Half a character, as JSON can spell it, becomes a question mark.
@@ -68,6 +63,16 @@ class Names(tf.Module):
         return (
             tf.where(names == _BLANK, "", names) if self._has_blank else names
         )
+
+
+def require_lines(names: Iterable[str], file: str) -> None:
+    """Raises InputError for names that cannot each be a line of a file."""
+    for number, name in enumerate(names):
+        if len(f"{name}.".splitlines()) > 1:
+            raise InputError(
+                f"expected names of one line in {file}. Received: {name!r}, "
+                f"number {number}"
+            )
 
 
 class Served(tf.Module, abc.ABC):
