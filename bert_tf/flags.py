@@ -210,13 +210,13 @@ def define_export_flags() -> None:
         "do_export",
         False,
         "Whether to write a SavedModel for TensorFlow Serving, which takes "
-        "strings; it computes with --mixed_precision.",
+        "strings; where there is --mixed_precision, it computes with that.",
     )
     flags.DEFINE_string(
         "export_dir",
         None,
-        "Folder of the SavedModels, each a version; if it is not given, export "
-        "in --output_dir, where there is one.",
+        "Folder of the SavedModels, each a version; where there is "
+        "--output_dir, it is export in there if it is not given.",
     )
 
 

@@ -174,12 +174,19 @@ class ServedMultipleChoice(Served):
     @property
     def example(self) -> dict[str, list]:
         endings = [
-            ["opens the umbrella.", "puts the rain into a pocket."],
-            ["eats the door.", "gets out of the boat."],
+            [
+                *("opens the umbrella.", "puts the rain into a pocket."),
+                *("reads it aloud.", "paints the rain yellow."),
+            ],
+            [
+                *("eats the door.", "gets out of the boat."),
+                *("sows the sea.", "folds the boat and swallows it."),
+            ],
         ]
         count = self.num_choices
         return {
             "context": ["It begins to rain. She", "They reach the shore. He"],
+            # From the first again where there are more choices.
             "choices": [(row * count)[:count] for row in endings],
         }
 

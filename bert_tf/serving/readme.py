@@ -71,7 +71,8 @@ docker run --rm -p 8500:8500 -p 8501:8501 \\
 ## Start a server
 
 The official image, {OLDEST_SERVER} or newer. It serves the highest version
-and looks for a higher one all the time.
+and looks for a higher one all the time. The model may have another name than
+`{name}`, which is then part of the folder in the server, `MODEL_NAME` and URLs.
 
 ```
 {run}
