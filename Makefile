@@ -2,7 +2,8 @@
 #
 # The virtual environment in .venv is made by the first target that needs it,
 # and brought up to date when requirements.txt or pyproject.toml has changed.
-# .venv-jax and .venv-torch, for Keras's other backends, are made likewise.
+# .venv-jax and .venv-torch, for Keras's other backends, are made likewise, and
+# .venv-tf220, for the oldest TensorFlow and for the compiler of TPUs.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -26,10 +27,10 @@ SQUAD_TRAIN ?= train-v1.1-subset.json
 SQUAD_DEV ?= dev-v1.1.json
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch test-beam browser fidelity faults lint format equalities bench bench-fine-tuning bench-serving demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu bench bench-fine-tuning bench-serving demo clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
 
 venv: $(VENV)/.installed  ## make .venv with everything needed
 
@@ -74,6 +75,18 @@ test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without 
 test-torch: $(VENV)-torch/.installed  ## the same on PyTorch, beside transformers
 	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \
 	tests/backends tests/parity $(PYTEST_ARGS)
+
+# For each part of TensorFlow the module that leans on it most: steps, the loop
+# and its strategies, checkpoints, models in graphs, data sets, records, strings,
+# exports. What else there is, is made of these, or is Keras, NumPy and text.
+test-tf220: $(VENV)-tf220/.installed  ## what leans on TensorFlow, on 2.20; steps through the compiler of TPUs
+	"$(VENV)-tf220/bin/python" -m pytest -m "not slow" \
+	tests/training/test_step.py tests/training/test_estimator.py \
+	tests/training/test_distribution.py tests/training/test_checkpoints.py \
+	tests/test_modeling.py tests/data/test_pipeline.py \
+	tests/data/test_bucketing.py tests/data/test_records.py \
+	tests/text/test_graph.py tests/serving/test_export.py \
+	tests/test_benchmarks_tpu_*.py $(PYTEST_ARGS)
 
 # What is not in it is taken from .venv, TensorFlow above all.
 $(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
@@ -156,6 +169,11 @@ bench-serving: venv  ## docs/performance.md: exports beside torch and ONNX Runti
 equalities: venv  ## docs/scale.md: weights of replicas, workers, hosts; with root, for hosts
 	"$(BIN)/python" benchmarks/equality.py --page=docs/scale.md
 
+tpu: $(VENV)-tf220/.installed  ## docs/scale.md: the largest batch of each TPU, by its compiler, hours
+	"$(VENV)-tf220/bin/python" benchmarks/tpu_compile.py --output=build/tpu.json
+	"$(VENV)-tf220/bin/python" benchmarks/tpu_section.py docs/scale.md \
+	build/tpu.json
+
 demo_output/vocab.txt:
 	$(MAKE) demo
 
@@ -163,6 +181,7 @@ demo: venv  ## a model from raw text to answers, in a few minutes
 	"$(BIN)/python" examples/demo.py
 
 clean:  ## remove .venv, caches and builds
-	rm -rf "$(VENV)" "$(VENV)-jax" "$(VENV)-torch" "$(VENV)-beam" .venv-peer-*
+	rm -rf "$(VENV)" "$(VENV)-jax" "$(VENV)-torch" "$(VENV)-tf220" \
+	"$(VENV)-beam" .venv-peer-*
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

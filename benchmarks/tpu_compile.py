@@ -11,7 +11,7 @@ minutes of one core and up to 10 GB.
 
     python benchmarks/tpu_section.py docs/scale.md build/tpu.json
 
-writes the table. What is needed beside TensorFlow, `make venv-tf220` installs.
+writes the table. `make tpu` does both.
 """
 
 import dataclasses
@@ -35,6 +35,9 @@ PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 
 flags.DEFINE_string("output", "build/tpu.json", "JSON file of the results.")
 flags.DEFINE_list("tasks", ["pretraining", "classification"], "The tasks.")
+flags.DEFINE_list(
+    "kinds", ["training", "prediction"], "The steps, in this order."
+)
 flags.DEFINE_list("models", ["base", "large"], "Sizes of the model.")
 flags.DEFINE_list("lengths", ["128", "512"], "Places of a sequence.")
 flags.DEFINE_list("chips", ["v5e", "v6e", "v4", "v5p"], "Kinds of TPU.")
@@ -46,16 +49,10 @@ flags.DEFINE_integer(
 def main() -> None:
     path = pathlib.Path(FLAGS.output)
     results = read_results(path)
-    for task in FLAGS.tasks:
-        for case in cases(task, "training"):
-            available = results.available(case.chip) or CHIPS[case.chip].memory
-            while size := results.next_batch_size(case, available):
-                ask(results, case, size, path)
-        for case in cases(task, "prediction"):
-            training = dataclasses.replace(case, kind="training")
-            largest = results.largest(training)
-            if largest and not results.of(case):
-                ask(results, case, largest.batch_size, path)
+    for task, kind in itertools.product(FLAGS.tasks, FLAGS.kinds):
+        look = look_for_largest if kind == "training" else look_at_prediction
+        for case in cases(task, kind):
+            look(results, case, path)
 
 
 def read_results(path: pathlib.Path) -> Results:
@@ -79,6 +76,22 @@ def cases(task: str, kind: str) -> Iterator[Case]:
         FLAGS.lengths, FLAGS.models, FLAGS.chips
     ):
         yield Case(task, kind, model, int(length), chip)
+
+
+def look_for_largest(results: Results, case: Case, path: pathlib.Path) -> None:
+    available = results.available(case.chip) or CHIPS[case.chip].memory
+    while size := results.next_batch_size(case, available):
+        ask(results, case, size, path)
+
+
+def look_at_prediction(
+    results: Results, case: Case, path: pathlib.Path
+) -> None:
+    """Once, with the largest batch that there is training with."""
+    training = dataclasses.replace(case, kind="training")
+    largest = results.largest(training)
+    if largest and not results.of(case):
+        ask(results, case, largest.batch_size, path)
 
 
 def ask(

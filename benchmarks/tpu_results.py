@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 # Of a first program, where nothing is known of such a step.
-FIRST_TOKENS = 4096
+FIRST_TOKENS = 8192
 # The compiler saves memory where there is too little, by computing things
 # twice. Beyond so many times what there is it is not asked.
 CLEARLY = 1.25
 # How far a line is trusted: up to so many times the largest batch on it.
-REACH = 4
+REACH = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +117,12 @@ class Results:
         sizes = [2**n for n in range(17) if fits < 2**n < end]
         likely = [size for size in sizes if line(size) <= available]
         return max(likely, default=sizes[0] if fits else sizes[-1])
+
+    def expected_batch_size(self, case: Case, available: int) -> int | None:
+        """What a line says of a step that was not compiled for its chip."""
+        if len(self._like(case)) < 2:
+            return None
+        return self.next_batch_size(case, available)
 
     def is_refused(self, case: Case) -> bool:
         """Whether the compiler itself refused twice the largest batch."""

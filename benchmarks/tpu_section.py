@@ -24,6 +24,11 @@ TITLES = {
     "tokens": "fine-tuning, a tag for each token",
 }
 
+INTRODUCTION = [
+    "`make tpu` writes this. No TPU ever ran these programs: the compiler of",
+    "TPUs, which libtpu brings, says what they would take of a chip.",
+]
+
 
 def line(trial: Trial) -> str:
     """An answer of the compiler, as it is told when it came."""
@@ -47,11 +52,11 @@ def gib(size: int) -> str:
 
 def section(results: Results) -> str:
     """Everything that was compiled, in Markdown."""
-    parts = [list(circumstances(results))]
+    parts = [INTRODUCTION, list(circumstances(results))]
     for task in unique(trial.case.task for trial in results.trials):
         parts.append([f"Largest batch of a chip, {TITLES[task]}:"])
         parts.append(table(largest(results, task)))
-    parts.append(["What programs with that batch take of a chip, in GiB:"])
+    parts.append(["What each program takes of a chip, in GiB:"])
     parts.append(table(memory(results)))
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
@@ -76,7 +81,8 @@ def circumstances(results: Results) -> Iterator[str]:
         "twice as many. *: it was not asked, for twice as many would need more "
         f"than {CLEARLY} times what there is, by the line through the two "
         "largest programs of this step, some of other chips. +: it was not "
-        "asked. ?: nothing was compiled"
+        "asked. In brackets: for this chip nothing was compiled, the line "
+        "says so"
     )
 
 
@@ -101,7 +107,9 @@ def batch_size(results: Results, case: Case) -> str:
     """The largest that fits, with what is known of twice as many."""
     trial = results.largest(case)
     if trial is None:
-        return "0" if 1 in results.of(case) else "?"
+        available = results.available(case.chip) or CHIPS[case.chip].memory
+        expected = results.expected_batch_size(case, available)
+        return "0" if 1 in results.of(case) else f"({expected or '?'})"
     if results.is_refused(case):
         return str(trial.batch_size)
     next_ = results.next_batch_size(case, trial.available)
@@ -109,28 +117,34 @@ def batch_size(results: Results, case: Case) -> str:
 
 
 def memory(results: Results) -> Iterator[list[str]]:
-    """A row for each largest batch, and one for prediction with it."""
+    """A row for each program."""
     yield [
         *("chip", "model", "length", "task", "step", "batch"),
         *("weights, moments", "in between", "program", "all", "of the chip"),
     ]
-    for case in unique(trial.case for trial in results.trials):
-        trial = results.largest(case)
-        if trial is not None:
-            between = trial.memory["temporaries"] + trial.memory["outputs"]
-            yield [
-                case.chip,
-                f"BERT-{case.model.title()}",
-                str(case.max_seq_length),
-                case.task,
-                case.kind,
-                str(trial.batch_size),
-                gib(trial.memory["arguments"]),
-                gib(between),
-                gib(trial.memory["program"]),
-                gib(trial.total),
-                f"{trial.total / trial.available:.0%}",
-            ]
+    for trial in results.trials:
+        case = trial.case
+        yield [
+            case.chip,
+            f"BERT-{case.model.title()}",
+            str(case.max_seq_length),
+            case.task,
+            case.kind,
+            str(trial.batch_size),
+            *sizes(trial),
+        ]
+
+
+def sizes(trial: Trial) -> list[str]:
+    if trial.memory is None:
+        return ["", "", "", "refused", ""]
+    return [
+        gib(trial.memory["arguments"]),
+        gib(trial.memory["temporaries"] + trial.memory["outputs"]),
+        gib(trial.memory["program"]),
+        gib(trial.total),
+        f"{trial.total / trial.available:.0%}",
+    ]
 
 
 def unique(items: Iterable[Any]) -> list[Any]:

@@ -4,6 +4,7 @@ With jax and libtpu alone, which `make test-tf220` has.
 """
 
 import importlib
+import json
 import sys
 
 import keras
@@ -12,6 +13,7 @@ import tensorflow as tf
 from checkout import ROOT
 
 from bert_tf.config import BertConfig
+from tests import in_process
 
 MODULES = (
     *("tpu_chips", "tpu_compiler", "tpu_compile", "tpu_graph", "tpu_results"),
@@ -45,7 +47,7 @@ def compiler(importable):
     return importlib.import_module("tpu_compiler")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def steps(compiler):
     keras.config.set_dtype_policy("mixed_bfloat16")
     yield importlib.import_module("tpu_steps")
@@ -188,3 +190,40 @@ def test_dropout_draws_what_a_tpu_draws(compiler, v5e):
     memory = compiler.compile_for(v5e, text)
     assert memory.outputs == 4 * 1024**2
     assert memory.temporaries <= memory.outputs
+
+
+# The program.
+
+
+@pytest.fixture(scope="module")
+def launch(compiler):
+    with in_process.script("tpu_compile_one") as launch:
+        yield launch
+
+
+WORDS = (
+    *("--task=classification", "--kind=prediction", "--model=L-1_H-128_A-2"),
+    *("--max_seq_length=7", "--batch_size=3", "--chip=v6e"),
+)
+
+
+def test_an_answer(launch, chips, capsys):
+    assert launch(WORDS) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert 0.95 < answer["available"] / chips["v6e"].memory < 1
+    vocabulary = 4 * 30522 * 128
+    assert vocabulary < answer["memory"].pop("arguments") < 1.2 * vocabulary
+    assert set(answer["memory"]) == {"temporaries", "outputs", "program"}
+
+
+def test_too_much(launch, compiler, monkeypatch, capsys):
+    def refuse(*_):
+        raise compiler.OutOfMemoryError("RESOURCE_EXHAUSTED")
+
+    monkeypatch.setattr(compiler, "available_memory", lambda chip: 31)
+    monkeypatch.setattr(compiler, "compile_for", refuse)
+    assert launch(WORDS) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "memory": None,
+        "available": 31,
+    }

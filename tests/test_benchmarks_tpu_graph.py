@@ -74,7 +74,10 @@ def copies(variable) -> list[np.ndarray]:
     [
         {},
         {"gradient_accumulation_steps": 3, "optimizer": "lamb"},
-        {"max_grad_norm": 0.0, "adam_bias_correction": True},
+        pytest.param(
+            {"max_grad_norm": 0.0, "adam_bias_correction": True},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["default", "accumulated", "unclipped"],
 )
