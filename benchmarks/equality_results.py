@@ -192,7 +192,8 @@ def section(
         "of Adam's moments as a share of the largest:",
         "\n".join(table(_trained(results, layouts, scripts))),
         "Largest difference, from one device's, of what one and the same model "
-        "answers, if each device has as many examples at once as the one:",
+        "answers, if each device has as many examples at once as the one "
+        "(without the classifier's `loss`, a mean of means of batches):",
         "\n".join(table(_answered(results, True, layouts, scripts))),
         "The same if they share one batch: products of other sizes are rounded "
         "in other ways.",
@@ -222,7 +223,13 @@ def _trained(
 
 
 def _show(found: Difference | None) -> str:
-    return f"{found.weights:.1e}, {found.moments:.1e}" if found else ""
+    if found is None:
+        return ""
+    return f"{_number(found.weights)}, {_number(found.moments)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1e}" if value else "0"  # Not next to nothing: nothing.
 
 
 def _answered(
@@ -249,8 +256,8 @@ def _answered(
         ]
         yield [
             layouts[name].title,
-            *(f"{answers.metrics:.1e}" for answers in found),
-            f"{max(probabilities):.1e}" if probabilities else "",
+            *(_number(answers.metrics) for answers in found),
+            _number(max(probabilities)) if probabilities else "",
             str(sum(answers.rows for answers in found)),
         ]
     yield from _absent(results, layouts, 2 + len(keys))

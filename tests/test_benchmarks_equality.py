@@ -301,9 +301,9 @@ def test_workers_read_each_example_once(importable, shares, tmp_path):
         [f"{tmp_path}/{name}" for name in names],
         [f"{tmp_path}/held_out.tfrecord"],
         tasks.pretraining_schema(tasks.LENGTH, tasks.PREDICTIONS),
-        num_workers=3,
+        num_workers=2,
     )
-    assert found == shares.Shares((11, 10, 10), (2, 2, 1))
+    assert found == shares.Shares((16, 15), (3, 2))
 
 
 @pytest.mark.parametrize(
@@ -341,14 +341,14 @@ def test_the_section(results, shares, layouts):
     assert tables == [
         "| devices | parts of a batch | `run_squad.py` | `run_ner.py` |",
         "| --- | --- | --- | --- |",
-        "| two replicas | 1 | 2.5e-07, 3.0e-06 | 0.0e+00, 0.0e+00 |",
+        "| two replicas | 1 | 2.5e-07, 3.0e-06 | 0, 0 |",
         "| four replicas | 3 | 1.5e-07, 2.0e-06 |  |",
         "| two hosts: not run, for it is a small world |  |  |  |",
         "| *one device, gradients not clipped* | 1 | 2.5e-01, 1.0e+00 |  |",
         "| devices | metrics of `run_squad.py` | probabilities "
         "| other rows or labels |",
         "| --- | --- | --- | --- |",
-        "| two replicas | 0.0e+00 | 0.0e+00 | 0 |",
+        "| two replicas | 0 | 0 | 0 |",
         "| two hosts: not run, for it is a small world |  |  |  |",
         "| devices | metrics of `run_squad.py` | probabilities "
         "| other rows or labels |",
