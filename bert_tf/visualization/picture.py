@@ -76,7 +76,9 @@ def draw_picture(
         else:
             figure = _draw_overview(weights, words, layers, heads)
         title = f"Attention of {attention.model}: {_named(layer, head)}"
-        figure.suptitle(title, color=INK, fontsize=11, parse_math=False)
+        figure.suptitle(
+            _drawable(title), color=INK, fontsize=11, parse_math=False
+        )
         file = io.BytesIO()
         figure.savefig(
             file,
@@ -119,6 +121,11 @@ def _named(layer: int | None, head: int | None) -> str:
     )
 
 
+def _drawable(text: str) -> str:
+    """Without halves of surrogate pairs, which matplotlib cannot draw."""
+    return text.encode(errors="replace").decode()
+
+
 def _draw_head(weights: np.ndarray, words: list[Word]) -> "Figure":
     """One head: a row for the word that attends, a column for each other."""
     count = len(words)
@@ -136,7 +143,7 @@ def _draw_head(weights: np.ndarray, words: list[Word]) -> "Figure":
         "color": INK,
         "parse_math": False,
     }
-    labels = [word.text for word in words]
+    labels = [_drawable(word.text) for word in words]
     axes.set_xticks(range(count), labels, rotation=90, **style)
     axes.set_yticks(range(count), labels, **style)
     axes.set_xlabel("is attended to", color=MUTED, fontsize=9)

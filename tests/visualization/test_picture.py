@@ -1,6 +1,7 @@
 """The picture: its colours, and that it is one."""
 
 import builtins
+import dataclasses
 import io
 import warnings
 
@@ -51,6 +52,16 @@ def test_a_word_and_sixty():
     for text in ("cat", "cat " * 60):
         png = picture.draw_picture(attention(passage(text), 1, 1))
         assert max(pixels(png).shape) < 3000
+
+
+def test_what_is_not_utf_8_is_a_question_mark():
+    """Halves of surrogate pairs, as which a shell passes such bytes."""
+    pytest.importorskip("matplotlib")
+    half, whole = (
+        dataclasses.replace(attention(passage(text), 1, 1), model=text)
+        for text in ("cat \udce9\n", "cat ?\n")
+    )
+    assert picture.draw_picture(half) == picture.draw_picture(whole)
 
 
 def test_the_head_that_was_asked_for():
