@@ -132,6 +132,26 @@ class Dropout(keras.layers.Dropout):
         return keras.random.dropout(inputs, self.rate, seed=GivenSeed(seed))
 
 
+@keras.saving.register_keras_serializable("bert_tf")
+class Dense(keras.layers.Dense):
+    """Dense layer that, in half precision, multiplies matrices.
+
+    TensorFlow adds a bias within the product if it comes right behind one of
+    matrices, and in a pass of its own if they are made three-dimensional in
+    between, which in bfloat16 is a tenth of the time on a CPU. In float32
+    nothing is gained.
+    """
+
+    def call(self, inputs, training=None):
+        """Maps floats [..., F] to [..., units]."""
+        if self.compute_dtype not in ("bfloat16", "float16"):
+            return super().call(inputs, training=training)
+        *outer, width = ops.shape(inputs)
+        rows = ops.reshape(inputs, (-1, width))
+        rows = super().call(rows, training=training)
+        return ops.reshape(rows, (*outer, self.units))  # [..., units]
+
+
 class FromConfig:
     """What layers and models that are made from a `BertConfig` share.
 
@@ -157,7 +177,7 @@ class FromConfig:
 
     def make_dense(self, units: int, name: str = "dense") -> keras.layers.Dense:
         """Makes a dense layer with the original's initialization."""
-        return keras.layers.Dense(
+        return Dense(
             units,
             kernel_initializer=self.make_initializer(),
             name=name,

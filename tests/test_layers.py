@@ -3,10 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.layers import ACTIVATIONS, BertLayer, Dropout, fold_in
+from bert_tf.layers import ACTIVATIONS, BertLayer, Dense, Dropout, fold_in
 from bert_tf.modeling import BertModel
 
 CONFIG = BertConfig(vocab_size=7, hidden_size=4, num_attention_heads=2)
@@ -65,6 +66,28 @@ def test_gelus_are_exact_in_half_precision(name):
         rtol=2**-8,
         atol=1e-6,
     )
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("shape", [(3, 7), (2, 3, 7), (0, 3, 7)])
+def test_dense_is_the_librarys(policy, shape):
+    layers = [kind(5, dtype=policy) for kind in (Dense, keras.layers.Dense)]
+    for layer in layers:
+        layer.build((None, 7))
+        kernel = np.linspace(-1, 1, 35).reshape(7, 5)
+        layer.set_weights([kernel, np.arange(5.0)])
+    x = np.linspace(-2, 2, np.prod(shape), dtype="float32").reshape(shape)
+    got, expected = (layer(x) for layer in layers)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_a_bias_stands_behind_its_product_in_half_precision():
+    layer = Dense(5, dtype="mixed_bfloat16")
+    spec = tf.TensorSpec([None, None, 7])
+    graph = tf.function(layer).get_concrete_function(spec).graph
+    [bias_add] = [op for op in graph.get_operations() if op.type == "BiasAdd"]
+    assert bias_add.inputs[0].op.type == "MatMul"
 
 
 def test_parts_follow_the_policy_and_the_config():

@@ -34,11 +34,11 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving import server_files
 from bert_tf.serving.model_card import MODEL_CARD, model_card, to_json
 from bert_tf.serving.readme import README, Signature, readme
 from bert_tf.serving.served import Served
+from bert_tf.serving.stored_weights import StoredWeights
 
 EXTRA = "assets.extra"
 MODEL_FILE = "saved_model.pb"
@@ -119,7 +119,7 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
 
     Its object holds raw variables and tables, nothing of Keras: who loads it
     needs neither Keras nor this package, and finds `weights` by their TF1
-    names.
+    names, in the precision of `StoredWeights`.
 
     Args:
       served: The model.
@@ -132,18 +132,18 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     Raises:
       InputError: The disk is full.
     """
+    stored = StoredWeights(served.model)
     functions = {
         tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: _concrete(
-            served.answer, served.inputs
+            stored.used_by(served.answer), served.inputs
         ),
-        "tokens": _concrete(served.answer_tokens, served.token_inputs),
+        "tokens": _concrete(
+            stored.used_by(served.answer_tokens), served.token_inputs
+        ),
         "tokenize": _concrete(served.tokenize, served.inputs),
     }
     root = tf.Module()
-    root.weights = {
-        name: variable.value
-        for name, variable in checkpoint_variables(served.model).items()
-    }
+    root.weights = stored.by_name
     # The tables, whose files are its assets.
     root.names = served.submodules
     with _writing(place), _silence():
