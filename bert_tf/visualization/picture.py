@@ -146,6 +146,7 @@ def _draw_head(weights: np.ndarray, words: list[Word]) -> "Figure":
     labels = [_drawable(word.text) for word in words]
     axes.set_xticks(range(count), labels, rotation=90, **style)
     axes.set_yticks(range(count), labels, **style)
+    axes.xaxis.set_label_position("top")
     axes.set_xlabel("is attended to", color=MUTED, fontsize=9)
     axes.set_ylabel("attends", color=MUTED, fontsize=9)
     if count <= MOST_NUMBERED:
