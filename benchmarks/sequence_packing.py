@@ -26,8 +26,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import pretraining_step
 import tensorflow as tf
-import training_step
 import wikitext
 from absl import app, flags
 from comparison import Spread
@@ -36,6 +36,7 @@ from pages import write_section
 from write_results import table
 
 from bert_tf import flags as bert_flags
+from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking
@@ -47,6 +48,13 @@ flags.DEFINE_string("wikitext", None, "A file of WikiText, raw.", required=True)
 flags.DEFINE_string("vocab_file", None, "Its vocabulary.", required=True)
 flags.DEFINE_string("page", None, "Page to write to, beside printing.")
 flags.DEFINE_integer("dupe_factor", 5, "Passes over the text.")
+flags.DEFINE_integer("hidden_size", 384, "Width of the model; heads are 64.")
+flags.DEFINE_integer("num_hidden_layers", 6, "Blocks of the model.")
+flags.DEFINE_integer("vocab_size", 30522, "Pieces in the vocabulary.")
+flags.DEFINE_integer("batch_size", 8, "Rows of a step.")
+flags.DEFINE_integer("max_seq_length", 512, "Positions of a row.")
+flags.DEFINE_integer("rounds", 5, "Measurements; their median is printed.")
+bert_flags.define_device_flags()
 
 # Length of the records -> their masked words: 15 %.
 LENGTHS = {128: 20, 512: 77}
@@ -161,10 +169,17 @@ def batches_of_the_same(file: str) -> tuple[dict, dict]:
 
 def step_times(file: str) -> Times:
     """Runs steps in turn."""
-    strategy = tf.distribute.get_strategy()
-    config = training_step.model_config()
+    config = BertConfig(
+        FLAGS.vocab_size,
+        hidden_size=FLAGS.hidden_size,
+        num_hidden_layers=FLAGS.num_hidden_layers,
+        num_attention_heads=FLAGS.hidden_size // 64,
+        intermediate_size=4 * FLAGS.hidden_size,
+        type_vocab_size=2,
+    )
+    compiled = bert_flags.jit_compile()
     batches = batches_of_the_same(file)
-    runs = [training_step.make_step(config, strategy, b) for b in batches]
+    runs = [pretraining_step.make(config, b, compiled) for b in batches]
     for run_step in runs:
         run_step()
     rounds = [
@@ -262,6 +277,4 @@ def show(spread: Spread) -> str:
 
 
 if __name__ == "__main__":
-    FLAGS.set_default("max_seq_length", 512)
-    FLAGS.set_default("batch_size", 8)
     app.run(main)

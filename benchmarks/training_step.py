@@ -1,158 +1,261 @@
-"""Tokens per second of the pre-training step, as a share of the peak.
+"""Tokens per second of the pre-training step, beside transformers and KerasHub.
 
-    python benchmarks/training_step.py --hidden_size=384 --num_hidden_layers=6
+    python benchmarks/training_step.py --output=build/training_step.json
 
-runs the step that run_pretraining.py runs (forward, backward, clipping,
-update) on random records, alternating with large matrix products, and prints
-the medians and their ratio:
+runs the step that run_pretraining.py runs (forward, masked words and next
+sentence, backward, clipping, update) on random records; the same of
+transformers' BertForPreTraining, eager and by torch.compile; and of KerasHub's
+encoder and head in Keras's own step. Each is a process of its own on the same
+cores, anew for each size; they take turns, round by round.
 
-    hidden 384 x 6, batch 16, length 128, float32: 2,345 tokens/s,
-    123 of 170 GFLOP/s (72 % of the matmul peak)
+Beside the tokens there is the share of the matmul peak: only FLOPs of the
+model's own products are counted, three times the forward pass, over what the
+same process does in a large product of matrices just before, in the same
+precision. Dropout, softmax, layer norm and the update are time without FLOPs.
+Products that a model does without need (transformers computes words for every
+position, not for the masked ones alone) are not counted.
 
-Only FLOPs of the model's own products are counted, three times the forward
-pass; dropout, softmax, layer norm and the update are time without FLOPs.
+The peers are installed into virtual environments of their own, once;
+--peer_python and --keras_hub_python name such as are there. torch compiles with
+a C++ compiler; without one that side is left out. Nothing else should run
+meanwhile; what others took is told.
 """
 
-import statistics
-import time
+import contextlib
+import dataclasses
+import itertools
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+import tempfile
 
-import numpy as np
-import tensorflow as tf
+import measured
+import peer_environment
+import turns
+import turns_section
 from absl import app, flags
+from answerers import Answerer, answerer
+from turns import OURS, Case, Comparison, Turn
 
-import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
-from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training.distribution import should_compile
-from bert_tf.training.optimization import AdamWeightDecay
-from bert_tf.training.step import TrainingStep
 
 FLAGS = flags.FLAGS
-
-flags.DEFINE_integer("hidden_size", 384, "Width of the model; heads are 64.")
-flags.DEFINE_integer("num_hidden_layers", 6, "Blocks of the model.")
-flags.DEFINE_integer("vocab_size", 30522, "Pieces in the vocabulary.")
-flags.DEFINE_integer("batch_size", 16, "Examples of a step.")
-flags.DEFINE_integer("max_seq_length", 128, "Positions of an example.")
-flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions.")
-flags.DEFINE_integer("rounds", 5, "Measurements; their median is printed.")
-bert_flags.define_device_flags()
-
-
-def main(argv) -> None:
-    del argv
-    strategy = bert_flags.connect()
-    config = model_config()
-    run_step = make_step(config, strategy, random_batch(config))
-    peak, seconds = measure(run_step)
-    rate = flops(config) / seconds
-    tokens = FLAGS.batch_size * FLAGS.max_seq_length
-    print(
-        f"hidden {config.hidden_size} x {config.num_hidden_layers}, "
-        f"batch {FLAGS.batch_size}, length {FLAGS.max_seq_length}, "
-        f"{FLAGS.mixed_precision}: {tokens / seconds:,.0f} tokens/s, "
-        f"{rate / 1e9:,.0f} of {peak / 1e9:,.0f} GFLOP/s "
-        f"({rate / peak:.0%} of the matmul peak)"
-    )
-
-
-def model_config() -> BertConfig:
-    """The shape that the flags ask for."""
-    return BertConfig(
-        vocab_size=FLAGS.vocab_size,
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.num_hidden_layers,
-        num_attention_heads=FLAGS.hidden_size // 64,
-        intermediate_size=4 * FLAGS.hidden_size,
+BENCHMARKS = pathlib.Path(__file__).resolve().parent
+PEERS = BENCHMARKS / "peers"
+OUR_PATH = os.pathsep.join(map(str, (BENCHMARKS.parent, BENCHMARKS)))
+EAGER, COMPILED, KERAS_HUB = "eager", "compiled", "keras_hub"
+TITLES = {
+    OURS: "bert_tf",
+    EAGER: "transformers, torch",
+    COMPILED: "transformers, torch.compile",
+    KERAS_HUB: "KerasHub",
+}
+PRECISIONS = ("float32", "bfloat16")
+# Precision -> side -> how many times as fast ours should be.
+AIMS = {
+    "float32": {EAGER: 2.5, COMPILED: 2.0, KERAS_HUB: 1.2},
+    "bfloat16": {EAGER: 2.0, COMPILED: 2.0, KERAS_HUB: 1.2},
+}
+VOCAB_SIZE = 30522
+# The share of the places that is masked, as in `create_pretraining_data.py`.
+MASKED = 0.15
+MODELS = {
+    "384x6": BertConfig(
+        VOCAB_SIZE,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        intermediate_size=1536,
         type_vocab_size=2,
+    ),
+    "base": BertConfig.from_name("base", VOCAB_SIZE),
+}
+
+flags.DEFINE_list("models", list(MODELS), f"Some of {', '.join(MODELS)}.")
+flags.DEFINE_list("lengths", ["128", "512"], "Positions of an example.")
+flags.DEFINE_list("precisions", list(PRECISIONS), "Of products.")
+flags.DEFINE_integer("tokens", 2048, "Of a batch.", lower_bound=1)
+flags.DEFINE_integer("rounds", 3, "How often each is timed.", lower_bound=1)
+flags.DEFINE_float("least_seconds", 5.0, "Of a round of a side.")
+flags.DEFINE_integer(
+    "num_threads", len(os.sched_getaffinity(0)), "Cores for each side."
+)
+flags.DEFINE_list("variants", list(TITLES), f"Some of {', '.join(TITLES)}.")
+flags.DEFINE_string("output", None, "JSON file of the results.")
+flags.DEFINE_string(
+    "peer_python", None, "Interpreter with what peers/huggingface.txt lists."
+)
+flags.DEFINE_string(
+    "keras_hub_python", None, "Interpreter with what peers/keras_hub.txt lists."
+)
+for name, known in (
+    ("models", MODELS),
+    ("precisions", PRECISIONS),
+    ("variants", TITLES),
+):
+    flags.register_validator(
+        name,
+        lambda given, known=tuple(known): bool(given) and {*given} <= {*known},
+        f"expected a comma list of some of {', '.join(known)}",
     )
 
 
-def make_step(config: BertConfig, strategy, features):
-    """A function that runs one step on a batch and waits for it."""
-    task = PretrainingTask(
-        config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A model, a batch and a precision."""
+
+    model: str
+    max_seq_length: int
+    precision: str
+
+    @property
+    def name(self) -> str:
+        return (
+            f"{self.model}, {self.batch_size} x {self.max_seq_length}, "
+            f"{self.precision}"
+        )
+
+    @property
+    def batch_size(self) -> int:
+        return max(1, FLAGS.tokens // self.max_seq_length)
+
+    @property
+    def max_predictions_per_seq(self) -> int:
+        return round(MASKED * self.max_seq_length)
+
+    def case(self, sides: list[str]) -> Case:
+        config = MODELS[self.model]
+        # What all sides call the same, and mean the same by.
+        shape = {
+            name: getattr(config, name)
+            for name in (
+                "vocab_size",
+                "hidden_size",
+                "num_hidden_layers",
+                "num_attention_heads",
+                "intermediate_size",
+                "max_position_embeddings",
+                "type_vocab_size",
+            )
+        }
+        request = {
+            "config": shape,
+            "batch_size": self.batch_size,
+            "max_seq_length": self.max_seq_length,
+            "max_predictions_per_seq": self.max_predictions_per_seq,
+            "precision": self.precision,
+            "flops": self.flops(),
+            "least_seconds": FLAGS.least_seconds,
+        }
+        return Case(
+            self.name,
+            self.batch_size * self.max_seq_length,
+            dict.fromkeys(sides, request),
+            {s: a for s, a in AIMS[self.precision].items() if s in sides},
+        )
+
+    def flops(self) -> float:
+        """Multiplications and additions of one step's matrix products."""
+        config, length = MODELS[self.model], self.max_seq_length
+        hidden = config.hidden_size
+        per_token = config.num_hidden_layers * (
+            8 * hidden**2  # query, key, value, output
+            + 4 * hidden * config.intermediate_size
+            + 4 * length * hidden  # scores and context
+        )
+        per_example = (
+            length * per_token
+            + self.max_predictions_per_seq
+            * (2 * hidden**2 + 2 * hidden * config.vocab_size)
+            + 2 * hidden**2  # pooler
+        )
+        return 3.0 * self.batch_size * per_example
+
+
+def main() -> None:
+    variables = measured.hold_to_cpus(FLAGS.num_threads)
+    comparison = Comparison(
+        "Pre-training: a step of masked words and next sentence",
+        shlex.join(["python", *sys.argv]),
+        "tokens/s",
+        TITLES,
+        measured.machine(),
+        facts=[
+            "Examples without padding, 15 % of the tokens masked; a size is "
+            "hidden x layers, base is 768 x 12; dropout 0.1; AdamW with "
+            "clipping. bfloat16 is mixed: weights stay float32"
+        ],
+        left_out=left_out(),
     )
-    with strategy.scope():
-        model = task.build_model()
-        optimizer = AdamWeightDecay(1e-4)
-        optimizer.build(model.trainable_variables)
-    step = TrainingStep(
-        task,
-        model,
-        optimizer,
-        strategy,
-        jit_compile=should_compile(strategy, bert_flags.jit_compile()),
-        jit_compile_update=bert_flags.jit_compile() is not False,
+    names = [name for name in FLAGS.variants if name not in comparison.left_out]
+
+    def keep(turn: Turn) -> None:
+        print(turns_section.line(comparison, turn), flush=True)
+        if FLAGS.output:
+            comparison.write(pathlib.Path(FLAGS.output))
+
+    for model, length, precision in itertools.product(
+        FLAGS.models, map(int, FLAGS.lengths), FLAGS.precisions
+    ):
+        case = Work(model, length, precision).case(names)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.ExitStack() as stack,
+        ):
+            sides = {
+                name: stack.enter_context(start(name, folder, variables))
+                for name in names
+            }
+            turns.take(comparison, [case], sides, FLAGS.rounds, keep)
+    print(turns_section.section(comparison))
+
+
+def left_out() -> dict[str, str]:
+    """Sides that cannot be measured here, and why."""
+    if COMPILED not in FLAGS.variants:
+        return {}
+    if shutil.which(os.environ.get("CXX", "g++")):
+        return {}
+    return {COMPILED: "there is no C++ compiler"}
+
+
+def start(
+    side: str, folder: str, variables: dict[str, str]
+) -> contextlib.AbstractContextManager[Answerer]:
+    python, program, *more = command(side)
+    return answerer(
+        [
+            python,
+            str(PEERS / program),
+            f"--num_threads={FLAGS.num_threads}",
+            *more,
+        ],
+        pathlib.Path(folder) / f"{side}.stderr",
+        {
+            **variables,
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "PYTHONPATH": OUR_PATH if side == OURS else "",
+            "TORCHINDUCTOR_CACHE_DIR": str(pathlib.Path(folder) / "inductor"),
+        },
     )
-    data = iter(tf.data.Dataset.from_tensors(features).repeat())
-    one = tf.constant(1)
-    return lambda: step.run(data, one)["loss"].numpy()
 
 
-def random_batch(config: BertConfig) -> dict[str, np.ndarray]:
-    """Full-length examples of random ids."""
-    random = np.random.default_rng(0)
-    length = (FLAGS.batch_size, FLAGS.max_seq_length)
-    masked = (FLAGS.batch_size, FLAGS.max_predictions_per_seq)
-    return {
-        "input_ids": random.integers(config.vocab_size, size=length, dtype="i"),
-        "input_mask": np.ones(length, "int32"),
-        "segment_ids": random.integers(2, size=length, dtype="i"),
-        "masked_lm_positions": random.integers(
-            FLAGS.max_seq_length, size=masked, dtype="i"
-        ),
-        "masked_lm_ids": random.integers(
-            config.vocab_size, size=masked, dtype="i"
-        ),
-        "masked_lm_weights": np.ones(masked, "float32"),
-        "next_sentence_labels": np.ones((FLAGS.batch_size, 1), "int32"),
-    }
-
-
-def flops(config: BertConfig) -> float:
-    """Multiplications and additions of one step's matrix products."""
-    hidden, length = config.hidden_size, FLAGS.max_seq_length
-    per_token = config.num_hidden_layers * (
-        8 * hidden**2  # query, key, value, output
-        + 4 * hidden * config.intermediate_size
-        + 4 * length * hidden  # scores and context
-    )
-    per_example = (
-        length * per_token
-        + FLAGS.max_predictions_per_seq
-        * (2 * hidden**2 + 2 * hidden * config.vocab_size)
-        + 2 * hidden**2  # pooler
-    )
-    return 3.0 * FLAGS.batch_size * per_example
-
-
-def measure(run_step) -> tuple[float, float]:
-    """Peak in FLOP/s and seconds of a step, medians of alternating rounds."""
-    dtype = {"float32": tf.float32, "bfloat16": tf.bfloat16}
-    size = 2048
-    matrix = tf.cast(
-        tf.random.normal([size, size]), dtype[FLAGS.mixed_precision]
-    )
-    run_step()
-    peaks, seconds = [], []
-    for _ in range(FLAGS.rounds):
-        seconds.append(median_seconds(run_step, 3))
-        product = median_seconds(lambda: tf.matmul(matrix, matrix).numpy(), 5)
-        peaks.append(2.0 * size**3 / product)
-    return statistics.median(peaks), statistics.median(seconds)
-
-
-def median_seconds(function, times: int) -> float:
-    """The median time of some calls."""
-    measured = []
-    for _ in range(times):
-        started = time.perf_counter()
-        function()
-        measured.append(time.perf_counter() - started)
-    return statistics.median(measured)
+def command(side: str) -> list[str]:
+    """The interpreter of a side, its program, and what else it is told."""
+    if side == OURS:
+        return [sys.executable, "bert_tf_training.py"]
+    if side == KERAS_HUB:
+        python = FLAGS.keras_hub_python or peer_environment.python_of(
+            "keras_hub", on_top=True
+        )
+        return [python, "keras_hub_training.py"]
+    python = FLAGS.peer_python or peer_environment.python_of("huggingface")
+    more = ["--compile"] if side == COMPILED else []
+    return [python, "huggingface_training.py", *more]
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(lambda argv: main())

@@ -55,6 +55,7 @@ class Turn:
       cpu_seconds: The same, of all cores.
       other_cpu_seconds: What other programs took meanwhile.
       peak_bytes: Memory; None where it is not measured.
+      share: Of what the machine can do; None where nobody knows.
     """
 
     case: str
@@ -64,6 +65,7 @@ class Turn:
     cpu_seconds: float
     other_cpu_seconds: float
     peak_bytes: int | None = None
+    share: float | None = None
 
     @property
     def rate(self) -> float:
@@ -127,10 +129,10 @@ class Comparison:
         """
         return Spread.of(turn.rate for turn in self._timed(case, side))
 
-    def peak_bytes(self, case: str, side: str) -> float | None:
-        """The median of the memory, where it was measured."""
-        peaks = [turn.peak_bytes for turn in self.of(case, side)]
-        known = [peak for peak in peaks if peak is not None]
+    def median(self, case: str, side: str, what: str) -> float | None:
+        """Of `peak_bytes` or `share`, where it is known."""
+        turns = self._timed(case, side)
+        known = [n for n in (getattr(t, what) for t in turns) if n is not None]
         return statistics.median(known) if known else None
 
     def _timed(self, case: str, side: str) -> list[Turn]:
@@ -187,6 +189,7 @@ def take(
                     reply["cpu_seconds"],
                     max(0.0, busy - reply["request_cpu_seconds"]),
                     reply.get("peak_bytes"),
+                    reply.get("share"),
                 )
                 comparison.turns.append(turn)
                 keep(turn)

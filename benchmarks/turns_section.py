@@ -9,11 +9,38 @@ writes it there; without a page it is printed.
 import pathlib
 import sys
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from comparison import MOST_OF_OTHERS
 from pages import write_section
 from turns import OURS, Comparison, Turn
 from write_results import BYTES_PER_MIB, table
+
+
+class Extra(NamedTuple):
+    """A column that some comparisons have.
+
+    Attributes:
+      title: For the readers.
+      what: An attribute of turns.
+      form: How its median is written.
+      unit: In which.
+    """
+
+    title: str
+    what: str
+    form: str
+    unit: float = 1
+
+    def show(self, comparison: Comparison, case: str, side: str) -> str:
+        number = comparison.median(case, side, self.what)
+        return "" if number is None else format(number / self.unit, self.form)
+
+
+EXTRAS = (
+    Extra("memory, MiB", "peak_bytes", ",.0f", BYTES_PER_MIB),
+    Extra("share of the matmul peak", "share", ".0%"),
+)
 
 
 def line(comparison: Comparison, turn: Turn) -> str:
@@ -64,20 +91,23 @@ def circumstances(comparison: Comparison) -> Iterator[str]:
 
 def rows(comparison: Comparison) -> Iterator[list[str]]:
     """A row for each side of each case."""
-    has_memory = any(turn.peak_bytes for turn in comparison.turns)
+    more = [
+        extra
+        for extra in EXTRAS
+        if any(getattr(turn, extra.what) for turn in comparison.turns)
+    ]
     yield [
         "",
         "side",
         "rounds (timed)",
         comparison.unit,
-        *(["memory, MiB"] if has_memory else []),
+        *(extra.title for extra in more),
         "bert_tf is times as fast",
         "aim",
     ]
     for case in comparison.cases:
         for side in comparison.sides(case):
             turns = comparison.of(case, side)
-            peak = comparison.peak_bytes(case, side)
             aim = comparison.aims.get(case, {}).get(side)
             is_peer = side != OURS
             times = comparison.times_as_fast(case, side)
@@ -86,7 +116,7 @@ def rows(comparison: Comparison) -> Iterator[list[str]]:
                 comparison.titles[side],
                 f"{len(turns)} ({sum(turn.is_timed for turn in turns)})",
                 spread(comparison, case, side),
-                *([f"{(peak or 0) / BYTES_PER_MIB:,.0f}"] * has_memory),
+                *(extra.show(comparison, case, side) for extra in more),
                 f"{times:.2f}" if is_peer else "",
                 "" if aim is None else f"{aim:.2g}",
             ]

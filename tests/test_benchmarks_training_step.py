@@ -1,0 +1,133 @@
+"""The benchmark of the pre-training step: its work, its sides, their turns."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+from checkout import ROOT
+
+from bert_tf.config import BertConfig
+from tests import in_process
+
+BENCHMARKS = ROOT / "benchmarks"
+# It stands for a side: its updates are all of the same length.
+PROGRAM = f"""
+import sys, time
+sys.path.insert(0, {str(BENCHMARKS / "peers")!r})
+import training
+
+if "--compile" in sys.argv:
+    sys.argv.remove("--compile")
+
+def make(request):
+    assert request["batch_size"] * request["max_seq_length"] == 256
+    return lambda: time.sleep(0.01), lambda: time.sleep(0.001)
+
+training.main(make, ["pytest"])
+"""
+
+
+@pytest.fixture(scope="module")
+def launch():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        with in_process.script("training_step") as launch:
+            yield launch
+
+
+@pytest.fixture
+def benchmark(launch):
+    return sys.modules["training_step"]
+
+
+def test_flops_of_a_step_are_those_of_its_products(benchmark, monkeypatch):
+    """Three times the forward pass; each weight is used for every token."""
+    monkeypatch.setitem(
+        benchmark.MODELS, "one", BertConfig(1000, num_hidden_layers=1)
+    )
+    monkeypatch.setattr(benchmark, "FLAGS", type("", (), {"tokens": 256}))
+    work = benchmark.Work("one", 128, "float32")
+    assert (work.batch_size, work.max_predictions_per_seq) == (2, 19)
+    block = 4 * 768**2 + 2 * 768 * 3072  # weights
+    attention = 2 * 128 * 768  # for a token: scores and context
+    head = 768**2 + 768 * 1000  # for a masked word
+    products = 256 * (block + attention) + 2 * 19 * head + 2 * 768**2
+    assert work.flops() == 3 * 2 * products
+
+
+def test_all_sides_take_turns_in_every_case(
+    launch, benchmark, monkeypatch, tmp_path, capsys
+):
+    program = tmp_path / "side.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    commands = benchmark.command
+
+    def command(side):
+        _, _, *more = commands(side)
+        return [sys.executable, program, *more]
+
+    monkeypatch.setattr(benchmark, "command", command)
+    monkeypatch.setenv("CXX", sys.executable)
+    words = [
+        "--models=384x6",
+        "--lengths=32,128",
+        "--tokens=256",
+        "--rounds=2",
+        "--least_seconds=0",
+        f"--peer_python={sys.executable}",
+        f"--keras_hub_python={sys.executable}",
+        f"--output={tmp_path / 'results.json'}",
+    ]
+    assert launch(words) == 0
+    kept = benchmark.Comparison.read(tmp_path / "results.json")
+    assert kept.cases == [
+        "384x6, 8 x 32, float32",
+        "384x6, 8 x 32, bfloat16",
+        "384x6, 2 x 128, float32",
+        "384x6, 2 x 128, bfloat16",
+    ]
+    for case in kept.cases:
+        assert kept.sides(case) == list(benchmark.TITLES)
+        precision = case.split(", ")[-1]
+        assert kept.aims[case] == benchmark.AIMS[precision]
+    assert {turn.amount for turn in kept.turns} == {2 * 256}
+    assert all(turn.share > 0 for turn in kept.turns)
+    assert "| share of the matmul peak |" in capsys.readouterr().out
+
+
+def test_nothing_compiles_without_a_compiler(launch, benchmark, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    names = {"variants": ["ours", "compiled"]}
+    monkeypatch.setattr(benchmark, "FLAGS", type("", (), names))
+    assert benchmark.left_out() == {"compiled": "there is no C++ compiler"}
+
+
+def test_our_side_makes_updates():
+    request = {
+        "config": {
+            "vocab_size": 50,
+            "hidden_size": 8,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 16,
+            "max_position_embeddings": 16,
+            "type_vocab_size": 2,
+        },
+        "batch_size": 3,
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 2,
+        "precision": "float32",
+    }
+    names = ("bert_tf_training", "training", "request_lines")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        patch.syspath_prepend(BENCHMARKS / "peers")
+        side = importlib.import_module("bert_tf_training")
+    for name in (*names, "pretraining_step"):
+        sys.modules.pop(name)
+    update, product = side.make(request)
+    first = update()
+    assert np.isfinite(first).all()
+    assert not np.array_equal(update(), first)
+    assert product().shape == (2048, 2048)
