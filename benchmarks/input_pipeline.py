@@ -1,20 +1,24 @@
 """Records per second that the training pipeline reads, alone.
 
-    python benchmarks/input_pipeline.py
+    python benchmarks/input_pipeline.py --output=build/input_pipeline.json
 
 writes random records of 128 tokens and 20 predictions to a temporary folder,
-in 4 files, and draws batches of 32 from them for some seconds. It prints one
-line such as
-
-    input pipeline: 212,345 records/s (batch 32, length 128, 2 cores)
+in 4 files, and draws batches of 32 from them, for some seconds each round.
+turns_section.py writes the results into docs/performance.md.
 """
 
-import os
+import pathlib
+import shlex
+import sys
 import tempfile
 import time
 
+import measured
 import numpy as np
-import tensorflow as tf
+import turns_section
+from absl import app, flags
+from peer_environment import versions_of
+from turns import OURS, Comparison, Turn
 
 from bert_tf.data import pipeline, records, schema
 
@@ -25,6 +29,12 @@ VOCAB_SIZE = 30_522
 NUM_FILES = 4
 RECORDS_PER_FILE = 10_000
 SECONDS = 5.0
+# Until its buffers are full.
+BATCHES_BEFORE = 100
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("rounds", 3, "How often it is timed.", lower_bound=1)
+flags.DEFINE_string("output", None, "JSON file of the results.")
 
 
 def random_batch(num_records: int, seed: int) -> dict[str, np.ndarray]:
@@ -53,20 +63,34 @@ def write_files(folder: str, features: schema.Schema) -> list[str]:
     return paths
 
 
-def records_per_second(dataset: tf.data.Dataset) -> float:
-    """Draws batches for some seconds, once the buffers are full."""
-    batches = iter(dataset)
-    for _ in range(100):
-        next(batches)
+def measure(batches, case: str) -> Turn:
+    """Draws batches for some seconds."""
+    busy, cpu_start = measured.busy_seconds(), time.process_time()
     start = time.perf_counter()
-    num_batches = 0
-    while time.perf_counter() - start < SECONDS:
+    seconds, count = 0.0, 0
+    while seconds < SECONDS:
         next(batches)
-        num_batches += 1
-    return num_batches * BATCH_SIZE / (time.perf_counter() - start)
+        seconds, count = time.perf_counter() - start, count + 1
+    cpu_seconds = time.process_time() - cpu_start
+    others = measured.busy_seconds() - busy - cpu_seconds
+    return Turn(
+        case, OURS, count * BATCH_SIZE, seconds, cpu_seconds, max(0.0, others)
+    )
 
 
 def main() -> None:
+    comparison = Comparison(
+        "Input pipeline: records in, batches out",
+        shlex.join(["python", *sys.argv]),
+        "records/s",
+        {OURS: "bert_tf"},
+        measured.machine(),
+        facts=[
+            f"{NUM_FILES} files of {RECORDS_PER_FILE:,} records, shuffled and "
+            "checked as in training; nothing computes with the batches"
+        ],
+        versions={OURS: versions_of(sys.executable, "tensorflow")},
+    )
     features = schema.pretraining_schema(
         MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ
     )
@@ -78,12 +102,17 @@ def main() -> None:
             seed=0,
             vocab_size=VOCAB_SIZE,
         )
-        rate = records_per_second(dataset)
-    print(
-        f"input pipeline: {rate:,.0f} records/s (batch {BATCH_SIZE}, length "
-        f"{MAX_SEQ_LENGTH}, {os.cpu_count()} cores)"
-    )
+        batches = iter(dataset)
+        for _ in range(BATCHES_BEFORE):
+            next(batches)
+        for _ in range(FLAGS.rounds):
+            turn = measure(batches, f"{BATCH_SIZE} x {MAX_SEQ_LENGTH}")
+            comparison.turns.append(turn)
+            print(turns_section.line(comparison, turn), flush=True)
+    if FLAGS.output:
+        comparison.write(pathlib.Path(FLAGS.output))
+    print(turns_section.section(comparison))
 
 
 if __name__ == "__main__":
-    main()
+    app.run(lambda argv: main())
