@@ -392,10 +392,8 @@ def _is_alive(process: int) -> bool:
     """True unless there is no such process, be it another user's."""
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return error.errno == errno.EPERM
     return True
 
 
@@ -448,6 +446,5 @@ def _failures(path: str) -> tuple[type[Exception], ...]:
 def _input_error(verb: str, path: str, error: BaseException) -> InputError:
     """One line of what the file system said, without TensorFlow's marks."""
     said = getattr(error, "strerror", None) or getattr(error, "message", None)
-    said = _MARKS.sub("", said or type(error).__name__)
-    reason = " ".join(said.split())
+    reason = " ".join(_MARKS.sub("", said or type(error).__name__).split())
     return InputError(f"Cannot {verb} {path}: {reason}.")
