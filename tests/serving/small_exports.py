@@ -9,8 +9,6 @@ import functools
 import pathlib
 import tempfile
 
-import tensorflow as tf
-
 from bert_tf.data.tagged_sentences import TaggingEncoding
 from bert_tf.data.windows import SpanEncoding
 from bert_tf.feature_tagger import BertFeatureTagger
@@ -21,9 +19,11 @@ from bert_tf.heads import (
     BertTokenClassifier,
 )
 from bert_tf.serving.classifiers import ServedClassifier, ServedMultipleChoice
-from bert_tf.serving.export import export, save
-from bert_tf.serving.exported import Exported
+from bert_tf.serving.export import EXTRA, save
+from bert_tf.serving.exported import Exported, open_export
+from bert_tf.serving.model_card import MODEL_CARD, model_card, to_json
 from bert_tf.serving.served import Served
+from bert_tf.serving.server_files import WARM_UP, write_warm_up
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.serving.tags import ServedTagger
 from tests.serving.small_served import (
@@ -39,33 +39,25 @@ SMALL = dataclasses.replace(CONFIG, num_hidden_layers=1, hidden_act="gelu_erf")
 LABELS = ("cat", "é", "none of them")
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 NUM_CHOICES = 4
-# Weights that take more room than the graph around them, and the other GELU.
-WIDE = dataclasses.replace(
-    CONFIG, num_hidden_layers=1, hidden_size=132, intermediate_size=530
-)
+# Weights that take more room than the graph around them.
+WIDE = dataclasses.replace(SMALL, hidden_size=132, intermediate_size=530)
 TAGGING = TaggingEncoding(VOCAB, True, None, LENGTH, TAGS)
 SPANS = SpanEncoding(VOCAB, True, None, LENGTH, 4, 6)
 
 _folder = tempfile.TemporaryDirectory()
 
 
-def _classifier(is_pair, config=SMALL):
-    model = random_weights(BertClassifier(config, len(LABELS)))
-    return ServedClassifier(model, ENCODING, LABELS, "single_label", is_pair)
-
-
-def _wide_classifier():
-    served = _classifier(False, WIDE)
-    for variable in served.model.weights:
+def _pairs():
+    model = random_weights(BertClassifier(WIDE, len(LABELS)))
+    for variable in model.weights:
         if len(variable.shape) > 1:
             # Sums over so many are not larger than those over a few.
             variable.assign(variable.numpy() / 4)
-    return served
+    return ServedClassifier(model, ENCODING, LABELS, "single_label", True)
 
 
 KINDS = {
-    "pairs": lambda: _classifier(True),
-    "wide": _wide_classifier,
+    "pairs": _pairs,
     "choices": lambda: ServedMultipleChoice(
         random_weights(BertMultipleChoice(SMALL)), ENCODING, NUM_CHOICES
     ),
@@ -92,26 +84,22 @@ def served(kind: str) -> Served:
 
 @functools.cache
 def path_of(kind: str) -> pathlib.Path:
-    """The folder of the only version of its export."""
-    folder = pathlib.Path(_folder.name, kind)
-    return pathlib.Path(
-        export(served(kind), str(folder), name=kind, source="a/b", version=7)
-    )
+    """The folder of the only version of its export.
+
+    It has what is looked at when it is opened again; the rest takes time.
+    """
+    path = pathlib.Path(_folder.name, kind, "7")
+    path.parent.mkdir()
+    save(served(kind), str(path), str(path))
+    extra = path / EXTRA
+    extra.mkdir()
+    card = model_card(served(kind), str(path), kind, source="a/b")
+    (extra / MODEL_CARD).write_text(to_json(card), encoding="utf-8")
+    write_warm_up(str(extra / WARM_UP), served(kind), kind)
+    return path
 
 
 @functools.cache
 def opened(kind: str) -> Exported:
-    """The same without all that lies around the SavedModel, which takes time.
-
-    Of its card there is what conversions look at.
-    """
-    path = str(pathlib.Path(_folder.name, f"{kind} alone"))
-    save(served(kind), path, path)
-    card = {
-        "kind": served(kind).kind,
-        "dtype_policy": "float32",
-        "parameters": served(kind).model.count_params(),
-        "vocab_size": len(VOCAB),
-        "encoding": {"max_seq_length": LENGTH},
-    }
-    return Exported(path, card, tf.saved_model.load(path))
+    """The same, opened."""
+    return open_export(str(path_of(kind)))
