@@ -137,11 +137,10 @@ def _mirrored(config: DistributionConfig) -> tf.distribute.Strategy:
     if not devices:
         devices = tf.config.list_logical_devices("CPU")
         if len(devices) == 1:
-            # GPUs were asked for: to train on without them would take months.
-            raise InputError(
-                "expected a GPU or more for --distribution_strategy=mirrored. "
-                "Received: none that TensorFlow can use; auto or one_device "
-                "trains on the CPU"
+            # GPUs were meant: on without them it may take months.
+            logging.warning(
+                "--distribution_strategy=mirrored: there is no GPU that "
+                "TensorFlow can use; a single replica runs, on the CPU."
             )
     return tf.distribute.MirroredStrategy([device.name for device in devices])
 
