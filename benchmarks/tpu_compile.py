@@ -34,12 +34,10 @@ ONE = pathlib.Path(__file__).with_name("tpu_compile_one.py")
 PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 
 flags.DEFINE_string("output", "build/tpu.json", "JSON file of the results.")
-flags.DEFINE_list("tasks", ["pretraining", "classification"], "The tasks.")
-flags.DEFINE_list(
-    "kinds", ["training", "prediction"], "The steps, in this order."
-)
-flags.DEFINE_list("models", ["base", "large"], "Sizes of the model.")
-flags.DEFINE_list("lengths", ["128", "512"], "Places of a sequence.")
+flags.DEFINE_list("tasks", tpu_section.TASKS, "The tasks.")
+flags.DEFINE_list("kinds", tpu_section.KINDS, "The steps, in this order.")
+flags.DEFINE_list("models", tpu_section.MODELS, "Sizes of the model.")
+flags.DEFINE_list("lengths", tpu_section.LENGTHS, "Places of a sequence.")
 flags.DEFINE_list("chips", ["v5e", "v6e", "v4", "v5p"], "Kinds of TPU.")
 flags.DEFINE_integer(
     "slice", 4, "Chips that share a batch.", lower_bound=1, upper_bound=4

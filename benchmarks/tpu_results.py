@@ -1,10 +1,10 @@
 """What was compiled for TPUs, and what is to be tried next.
 
-Batches are powers of two. A step's memory grows nearly evenly with its batch,
-and is nearly the same on every kind of chip. So the first batch to try is the
-one that the line through like programs says will fit, and where that line says
-that twice a batch would need clearly more than there is, the compiler is not
-asked: a program costs it minutes.
+Batches are powers of two. A step's memory grows evenly with its batch, and is
+nearly the same on every kind of chip. So the first batch to try is the one that
+a like program lets one expect to fit. What does not fit the compiler alone can
+say: where memory is short it computes things twice, and what was to be 20 GiB
+becomes 15.
 """
 
 import dataclasses
@@ -15,10 +15,7 @@ from typing import Any, Self
 
 # Of a first program, where nothing is known of such a step.
 FIRST_TOKENS = 8192
-# The compiler saves memory where there is too little, by computing things
-# twice. Beyond so many times what there is it is not asked.
-CLEARLY = 1.25
-# How far a line is trusted: up to so many times the largest batch on it.
+# How far a line is trusted: up to so many times the largest batch that fitted.
 REACH = 8
 
 
@@ -99,8 +96,7 @@ class Results:
           available: Bytes of its chip.
 
         Returns:
-          None if all is known: the compiler refused twice the largest batch,
-          or a line says that it would.
+          None if all is known: the compiler refused twice the largest batch.
         """
         tried = self.of(case)
         fits = max((n for n, total in tried.items() if total), default=0)
@@ -111,24 +107,16 @@ class Results:
         if not like:
             return refused // 2 or max(1, FIRST_TOKENS // case.max_seq_length)
         line = _line(like)
-        if fits and len(like) > 1 and line(2 * fits) > CLEARLY * available:
-            return None
         end = refused or REACH * max(like) + 1
         sizes = [2**n for n in range(17) if fits < 2**n < end]
         likely = [size for size in sizes if line(size) <= available]
         return max(likely, default=sizes[0] if fits else sizes[-1])
 
     def expected_batch_size(self, case: Case, available: int) -> int | None:
-        """What a line says of a step that was not compiled for its chip."""
-        if len(self._like(case)) < 2:
+        """What like programs say of a step that was not compiled."""
+        if not self._like(case):
             return None
         return self.next_batch_size(case, available)
-
-    def is_refused(self, case: Case) -> bool:
-        """Whether the compiler itself refused twice the largest batch."""
-        trial, tried = self.largest(case), self.of(case)
-        larger = 2 * trial.batch_size if trial else 1
-        return larger in tried
 
     def _like(self, case: Case) -> dict[int, Trial]:
         """Programs of such a step, by batch: this chip's before others'."""
@@ -162,13 +150,12 @@ class Results:
 
 
 def _line(like: Mapping[int, Trial]) -> Callable[[int], float]:
-    """From a batch to bytes, by the two largest programs that are known."""
-    *others, size = sorted(like)
-    largest = like[size]
-    if others:
-        total = like[others[-1]].total
-        slope = (largest.total - total) / (size - others[-1])
-    else:
-        # A little too much: gradients do not grow with the batch.
-        slope = largest.memory["temporaries"] / size
-    return lambda batch_size: largest.total + slope * (batch_size - size)
+    """From a batch to bytes, by the smallest program that is known.
+
+    It is a little too much: gradients do not grow with the batch. A second
+    program may be one that computes things twice.
+    """
+    size = min(like)
+    smallest = like[size]
+    slope = smallest.memory["temporaries"] / size
+    return lambda batch_size: smallest.total + slope * (batch_size - size)

@@ -5,6 +5,7 @@
 replaces the section "tpu" of the page.
 """
 
+import itertools
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 from pages import write_section
 from tpu_chips import CHIPS, GIB
-from tpu_results import CLEARLY, Case, Results, Trial
+from tpu_results import Case, Results, Trial
 from write_results import table
 
 TITLES = {
@@ -24,6 +25,11 @@ TITLES = {
     "tokens": "fine-tuning, a tag for each token",
 }
 
+# What the tables are to have.
+TASKS = ["pretraining", "classification"]
+KINDS = ["training", "prediction"]
+MODELS = ["base", "large"]
+LENGTHS = ["128", "512"]
 INTRODUCTION = [
     "`make tpu` writes this. No TPU ever ran these programs: the compiler of",
     "TPUs, which libtpu brings, says what they would take of a chip.",
@@ -77,28 +83,31 @@ def circumstances(results: Results) -> Iterator[str]:
                 f"{gib(available)} for programs by its compiler"
             )
     yield (
-        "- Batches are powers of two. Without a mark, the compiler refused "
-        "twice as many. *: it was not asked, for twice as many would need more "
-        f"than {CLEARLY} times what there is, by the line through the two "
-        "largest programs of this step, some of other chips. +: it was not "
-        "asked. In brackets: for this chip nothing was compiled, the line "
-        "says so"
+        "- Batches are powers of two, and the compiler refused twice as many. "
+        "+: it accepted this one, and was not asked for more. In brackets: it "
+        "was not asked at all, and as many fit if what a program has in "
+        "between grows with its batch as in the smallest of this step. (?): "
+        "no such step was compiled"
     )
+    yield (
+        "- Where memory is short the compiler computes some things twice, so "
+        "that more may fit than programs of smaller batches let one expect"
+    )
+    compiled = {(trial.case.task, trial.case.kind) for trial in results.trials}
+    missing = sorted(set(itertools.product(TASKS, KINDS)) - compiled)
+    if missing:
+        words = ", ".join(f"{task} ({kind})" for task, kind in missing)
+        yield f"- Of these nothing was compiled at such sizes yet: {words}"
 
 
 def largest(results: Results, task: str) -> Iterator[list[str]]:
     """A row for each model and length, a column for each chip."""
     yield ["model", "length", *CHIPS]
-    rows = unique(
-        (trial.case.model, trial.case.max_seq_length)
-        for trial in results.trials
-        if trial.case.task == task
-    )
-    for model, length in rows:
-        cases = (Case(task, "training", model, length, c) for c in CHIPS)
+    for length, model in itertools.product(LENGTHS, MODELS):
+        cases = (Case(task, "training", model, int(length), c) for c in CHIPS)
         yield [
             f"BERT-{model.title()}",
-            str(length),
+            length,
             *(batch_size(results, case) for case in cases),
         ]
 
@@ -110,10 +119,8 @@ def batch_size(results: Results, case: Case) -> str:
         available = results.available(case.chip) or CHIPS[case.chip].memory
         expected = results.expected_batch_size(case, available)
         return "0" if 1 in results.of(case) else f"({expected or '?'})"
-    if results.is_refused(case):
-        return str(trial.batch_size)
     next_ = results.next_batch_size(case, trial.available)
-    return f"{trial.batch_size}{'+' if next_ else '*'}"
+    return f"{trial.batch_size}{'+' if next_ else ''}"
 
 
 def memory(results: Results) -> Iterator[list[str]]:
