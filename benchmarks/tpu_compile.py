@@ -55,7 +55,13 @@ def main() -> None:
 
 def read_results(path: pathlib.Path) -> Results:
     """Those that are there already, if they are of the same packages."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    try:
+        versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise SystemExit(
+            "error: expected the packages of tests/backends/tf220.txt, which "
+            f"`make tpu` installs. Received: no {error.name}"
+        ) from None
     if not path.exists():
         return Results(versions, FLAGS.slice)
     results = Results.read(path)

@@ -262,3 +262,11 @@ def test_answers_of_other_packages_are_not_mixed(
     assert "expected --output of {'pytest': " in message
     assert "'1.0'" in message
     assert not asked
+
+
+def test_packages_that_are_not_there(launch, asked, tmp_path, monkeypatch):
+    program = sys.modules["tpu_compile"]
+    monkeypatch.setattr(program, "PACKAGES", ("pytest", "no-such-package"))
+    message = launch(words(tmp_path))
+    assert message.endswith("`make tpu` installs. Received: no no-such-package")
+    assert not asked
