@@ -46,7 +46,9 @@ def test_a_side_is_asked_and_ends(answerers, program, tmp_path):
     with answerers.answerer(command, tmp_path / "said", {}) as side:
         assert side.versions == {"pytest": pytest.__version__}
         for text in ("é\u2028\n", "b"):
-            assert side.ask(text) == {"size": len(text)}
+            reply = side.ask(text)
+            assert reply.pop("request_cpu_seconds") >= 0
+            assert reply == {"size": len(text)}
         process = side._process
         assert process.poll() is None
     assert process.returncode == 0
