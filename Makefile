@@ -66,8 +66,9 @@ browser: $(VENV)/.browser  ## a browser for the tests of pages, which are skippe
 test: venv  ## the default tests, under five minutes on two cores
 	"$(BIN)/python" -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
 
+# Three at a time on two cores: many of them wait for processes of their own.
 test-slow: venv  ## the tests marked slow
-	"$(BIN)/python" -m pytest -m slow -n 2 --dist loadfile $(PYTEST_ARGS)
+	"$(BIN)/python" -m pytest -m slow -n 3 --dist loadfile $(PYTEST_ARGS)
 
 test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without TensorFlow
 	KERAS_BACKEND=jax "$(VENV)-jax/bin/python" -m pytest \
