@@ -9,6 +9,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
+from absl import logging
 from checkout import ROOT
 
 pytest_plugins = ["tests.fidelity", "tests.fault_rows"]
@@ -39,6 +40,16 @@ def two_cpu_devices():
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * 2
     )
+
+
+@pytest.fixture(autouse=True)
+def scripts_log_level():
+    """What scripts log at, whatever the test before has left.
+
+    Who puts absl's level back, as an export does, makes a setting of what was
+    none: what is told at INFO was then not told to the tests that came next.
+    """
+    logging.set_verbosity(logging.INFO)
 
 
 @pytest.fixture(scope="session")
