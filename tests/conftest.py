@@ -44,11 +44,7 @@ def two_cpu_devices():
 
 @pytest.fixture(autouse=True)
 def scripts_log_level():
-    """What scripts log at, whatever the test before has left.
-
-    Who puts absl's level back, as an export does, makes a setting of what was
-    none: what is told at INFO was then not told to the tests that came next.
-    """
+    """What scripts log at, whatever the test before has left."""
     logging.set_verbosity(logging.INFO)
 
 

@@ -34,7 +34,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.serving import server_files
+from bert_tf.serving import quiet, server_files
 from bert_tf.serving.model_card import MODEL_CARD, model_card, to_json
 from bert_tf.serving.readme import README, Signature, readme
 from bert_tf.serving.served import Served
@@ -146,7 +146,9 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     root.weights = stored.by_name
     # The tables, whose files are its assets.
     root.names = served.submodules
-    with _writing(place), _silence():
+    # Of its files TensorFlow tells by two loggers.
+    silence = quiet.at_least(logging.WARNING, tf.get_logger().name)
+    with _writing(place), silence:
         tf.saved_model.save(root, folder, signatures=functions)
     inputs = (served.inputs, served.token_inputs, served.inputs)
     return {
@@ -155,19 +157,6 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
             inputs, functions.items(), strict=True
         )
     }
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keeps from users what TensorFlow tells, by two loggers, of its files."""
-    verbosity, level = logging.get_verbosity(), tf.get_logger().level
-    logging.set_verbosity(logging.WARNING)
-    tf.get_logger().setLevel("WARNING")
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        tf.get_logger().setLevel(level)
 
 
 def _concrete(

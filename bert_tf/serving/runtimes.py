@@ -7,24 +7,24 @@ Their packages are large and not needed by anybody else, so they are imported
 where they are used.
 """
 
-import contextlib
 import dataclasses
+import functools
 import importlib.util
-import logging
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import absl.logging
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
 from bert_tf.errors import InputError
+from bert_tf.serving import quiet
 from bert_tf.serving.exported import Arrays, Exported
 
 # From a batch of `Exported.token_inputs` to `Exported.numbers`.
@@ -109,22 +109,8 @@ def require_convertible(exported: Exported) -> None:
         )
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps from users what converters tell those who write converters."""
-    loggers = [logging.getLogger(name) for name in _TALKERS]
-    levels = [logger.level for logger in loggers]
-    verbosity = absl.logging.get_verbosity()
-    # TensorFlow sets absl's own level back and forth, this one comes through.
-    absl.logging.set_verbosity(absl.logging.ERROR)
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        absl.logging.set_verbosity(verbosity)
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+# Keeps from users what converters tell those who write converters.
+_quiet = functools.partial(quiet.at_least, logging.ERROR, *_TALKERS)
 
 
 @_quiet()

@@ -1,17 +1,6 @@
 import sys
 
-import pytest
-from absl import logging
-
 from bert_tf.data import progress
-
-
-@pytest.fixture(autouse=True)
-def show_information():
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.INFO)
-    yield
-    logging.set_verbosity(before)
 
 
 def show(monkeypatch, total, is_terminal=False):
