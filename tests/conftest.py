@@ -1,6 +1,5 @@
 """What every test may count on: two CPU devices, quiet logs, real data."""
 
-import importlib
 import os
 import pathlib
 
@@ -8,6 +7,7 @@ import pathlib
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+import benchmark_modules
 import pytest
 from absl import logging
 from checkout import ROOT
@@ -57,12 +57,17 @@ def shared_data() -> pathlib.Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def layouts():
+@pytest.fixture(scope="module")
+def benchmarks():
+    """Gives a module of benchmarks/ by its name."""
+    with benchmark_modules.importable() as module_of:
+        yield module_of
+
+
+@pytest.fixture(scope="module")
+def layouts(benchmarks):
     """`benchmarks/layouts.py`: scripts on two workers, two hosts ..."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield importlib.import_module("layouts")
+    return benchmarks("layouts")
 
 
 @pytest.fixture(scope="session")

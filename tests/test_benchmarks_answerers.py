@@ -1,27 +1,20 @@
 """The sides of a benchmark that stay: asked, told, and ended."""
 
-import importlib
 import sys
 
 import pytest
-from checkout import ROOT
-
-BENCHMARKS = ROOT / "benchmarks"
+from benchmark_modules import PEERS
 
 
-@pytest.fixture(scope="module")
-def answerers():
-    """It finds its neighbours, as it does when a benchmark runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        yield importlib.import_module("answerers")
-    sys.modules.pop("answerers")
+@pytest.fixture
+def answerers(benchmarks):
+    return benchmarks("answerers")
 
 
 # It prints where its answers go, as libraries do.
 PROGRAM = f"""
 import sys
-sys.path.insert(0, {str(BENCHMARKS / "peers")!r})
+sys.path.insert(0, {str(PEERS)!r})
 import request_lines
 
 def reply(request):

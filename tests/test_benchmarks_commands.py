@@ -1,12 +1,10 @@
 """Commands as sides of a benchmark, and the versions that they run with."""
 
-import importlib
 import os
 import subprocess
 import sys
 
 import pytest
-from checkout import ROOT
 
 WRITE = """
 import pathlib, sys, time
@@ -16,18 +14,7 @@ time.sleep(0.2)
 """
 
 
-@pytest.fixture(scope="module")
-def modules():
-    """They find their neighbours, as they do when a benchmark runs."""
-    names = ("commands", "peer_environment")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield {name: importlib.import_module(name) for name in names}
-    for name in names:
-        sys.modules.pop(name, None)
-
-
-def test_a_command_writes_into_a_folder_that_goes(modules, capfd):
+def test_a_command_writes_into_a_folder_that_goes(benchmarks, capfd):
     folders = []
 
     def count(folder):
@@ -35,7 +22,7 @@ def test_a_command_writes_into_a_folder_that_goes(modules, capfd):
         with open(os.path.join(folder, "lines"), encoding="utf-8") as lines:
             return len(list(lines))
 
-    side = modules["commands"].Command(
+    side = benchmarks("commands").Command(
         [sys.executable, "-c"], {"a": "1"}, count
     )
     reply = side.ask([WRITE, "{folder}"])
@@ -47,12 +34,13 @@ def test_a_command_writes_into_a_folder_that_goes(modules, capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_a_command_that_fails(modules):
-    side = modules["commands"].Command([sys.executable], {})
+def test_a_command_that_fails(benchmarks):
+    side = benchmarks("commands").Command([sys.executable], {})
     with pytest.raises(subprocess.CalledProcessError, match="status 3"):
         side.ask(["-c", "raise SystemExit(3)"])
 
 
-def test_versions_are_those_of_the_interpreter(modules):
-    versions = modules["peer_environment"].versions_of(sys.executable, "pytest")
+def test_versions_are_those_of_the_interpreter(benchmarks):
+    versions_of = benchmarks("peer_environment").versions_of
+    versions = versions_of(sys.executable, "pytest")
     assert versions == {"pytest": pytest.__version__}

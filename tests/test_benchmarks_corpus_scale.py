@@ -1,29 +1,20 @@
 """The texts and the verdict of the benchmark of large corpora."""
 
-import importlib
 import itertools
 import subprocess
 import sys
 
 import pytest
 from absl import flags
-from checkout import ROOT
 
-# Defines flags of a program: they go when the tests are over.
-PYTHON = sys.executable
+from tests import in_process
 
 
 @pytest.fixture(scope="module")
-def benchmark():
-    before = set(flags.FLAGS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        module = importlib.import_module("corpus_scale")
+def benchmark(benchmarks):
+    with in_process.script("corpus_scale"):
         flags.FLAGS.mark_as_parsed()
-        yield module
-    for name in set(flags.FLAGS) - before:
-        delattr(flags.FLAGS, name)
-    del sys.modules["corpus_scale"]
+        yield benchmarks("corpus_scale")
 
 
 def test_texts_follow_from_the_seed(benchmark, tmp_path):
@@ -74,9 +65,9 @@ def test_memory_of_all_processes_counts(benchmark):
         "import subprocess, sys; x = b'1' * 50_000_000; "
         f"subprocess.run([sys.executable, '-c', {child!r}])"
     )
-    usage = benchmark.sessions.run([PYTHON, "-c", parent])
+    usage = benchmark.sessions.run([sys.executable, "-c", parent])
     assert usage.peak_bytes > 100_000_000
     assert usage.seconds > 0.4
     assert usage.cpu_seconds > 0
     with pytest.raises(subprocess.CalledProcessError):
-        benchmark.sessions.run([PYTHON, "-c", "raise SystemExit(3)"])
+        benchmark.sessions.run([sys.executable, "-c", "raise SystemExit(3)"])

@@ -3,39 +3,29 @@
 What it starts on workers and hosts for real: test_several_workers.py.
 """
 
-import importlib
 import json
 import os
 import sys
 
 import numpy as np
 import pytest
-from checkout import ROOT
 
 from bert_tf.training import checkpoints
 
 
-@pytest.fixture(scope="module", autouse=True)
-def importable():
-    """Its modules find each other, as they do when it runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield
+@pytest.fixture(scope="module")
+def results(benchmarks):
+    return benchmarks("equality_results")
 
 
 @pytest.fixture(scope="module")
-def results(importable):
-    return importlib.import_module("equality_results")
+def shares(benchmarks):
+    return benchmarks("worker_shares")
 
 
 @pytest.fixture(scope="module")
-def shares(importable):
-    return importlib.import_module("worker_shares")
-
-
-@pytest.fixture(scope="module")
-def two_hosts(importable):
-    return importlib.import_module("two_hosts")
+def two_hosts(benchmarks):
+    return benchmarks("two_hosts")
 
 
 # What is started.
@@ -93,9 +83,9 @@ def test_one_device_is_alone(layouts, script, tmp_path, monkeypatch):
     assert tf_config == {}
 
 
-def test_replicas_are_devices(script, tmp_path, monkeypatch):
+def test_replicas_are_devices(benchmarks, script, tmp_path, monkeypatch):
     """The script is what it is without them: the main program."""
-    program = importlib.import_module("cpu_devices")
+    program = benchmarks("cpu_devices")
     made = []
     monkeypatch.setattr(
         program.tf.config,
@@ -293,8 +283,8 @@ def test_what_is_not_clipped_has_to_end_elsewhere(results):
 # What workers read.
 
 
-def test_workers_read_each_example_once(importable, shares, tmp_path):
-    tasks = importlib.import_module("small_tasks")
+def test_workers_read_each_example_once(benchmarks, shares, tmp_path):
+    tasks = benchmarks("small_tasks")
     tasks.write_pretraining(tmp_path)
     names = ("a.tfrecord", "b.tfrecord.gz", "c.tfrecord")
     found = shares.shares(
@@ -373,12 +363,12 @@ def test_the_section(results, shares, layouts):
     ],
 )
 def test_shares_of_a_ragged_epoch_are_all_of_it(
-    importable, batch_size, num_shards, sizes
+    benchmarks, batch_size, num_shards, sizes
 ):
     from absl import flags
 
     before = set(flags.FLAGS)
-    program = importlib.import_module("ragged_epochs")
+    program = benchmarks("ragged_epochs")
     for name in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, name)
     make = program.training_data({"number": np.arange(29)}, 12)

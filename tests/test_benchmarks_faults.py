@@ -1,9 +1,7 @@
 """The table of faults: rows of tests that exist, and of all of them."""
 
-import importlib
 import json
 import re
-import sys
 
 import pytest
 from checkout import ROOT, nodes_with
@@ -35,12 +33,8 @@ def test_plain():
 
 
 @pytest.fixture(scope="module")
-def fault_section():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield importlib.import_module("fault_section")
-    for name in ("fault_section", "pages"):
-        sys.modules.pop(name)
+def fault_section(benchmarks):
+    return benchmarks("fault_section")
 
 
 def test_rows_are_kept_of_weights_that_are_the_same(pytester):

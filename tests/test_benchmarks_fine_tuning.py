@@ -1,7 +1,6 @@
 """The benchmark of fine-tuning: what it runs, and what it is told."""
 
 import dataclasses
-import importlib
 import json
 import os
 import pathlib
@@ -12,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from benchmark_modules import BENCHMARKS, PEERS, importable
 from checkout import ROOT
 
 from bert_tf.data.questions import Answer, Question
@@ -19,42 +19,27 @@ from bert_tf.interop import huggingface
 from tests import in_process, squad_files
 from tests.interop.small_models import pretrained
 
-BENCHMARKS = ROOT / "benchmarks"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def importable():
-    """Its modules find each other, as they do when it runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        yield
+@pytest.fixture(scope="module")
+def comparison(benchmarks):
+    return benchmarks("comparison")
 
 
 @pytest.fixture(scope="module")
-def comparison(importable):
-    return importlib.import_module("comparison")
+def sides(benchmarks):
+    return benchmarks("sides")
 
 
 @pytest.fixture(scope="module")
-def sides(importable):
-    return importlib.import_module("sides")
-
-
-@pytest.fixture(scope="module")
-def measured(importable):
-    return importlib.import_module("measured")
+def measured(benchmarks):
+    return benchmarks("measured")
 
 
 @pytest.fixture(scope="module")
 def peer():
     """The peer's program; what it imports is not installed here."""
-    names = ("torch", "transformers")
-    absent = {name: mock.MagicMock() for name in names}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS / "peers")
-        with mock.patch.dict(sys.modules, absent):
-            yield importlib.import_module("huggingface_trainer")
-    sys.modules.pop("huggingface_trainer", None)
+    with importable(PEERS, absent=("torch", "transformers")) as module_of:
+        yield module_of("huggingface_trainer")
 
 
 @pytest.fixture
@@ -323,8 +308,8 @@ def test_more_cores_than_there_are(measured):
         measured.hold_to_cpus(10_000)
 
 
-def test_an_environment_is_made_once(importable, tmp_path, monkeypatch):
-    environment = importlib.import_module("peer_environment")
+def test_an_environment_is_made_once(benchmarks, tmp_path, monkeypatch):
+    environment = benchmarks("peer_environment")
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     monkeypatch.setattr(environment, "PEERS", tmp_path)
     monkeypatch.setattr(environment.venv, "create", mock.Mock())
@@ -351,7 +336,7 @@ def test_an_environment_is_made_once(importable, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def launch(importable):
+def launch(benchmarks):
     with in_process.script("fine_tuning", ["task_name", "data_dir"]) as launch:
         yield launch
 

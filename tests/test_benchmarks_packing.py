@@ -1,10 +1,6 @@
 """The texts that the benchmark of packing makes its records of."""
 
-import importlib
-import sys
-
 import pytest
-from checkout import ROOT
 
 TEXT = """\x20
  = First = \x20
@@ -24,11 +20,8 @@ FIRST = ["Alpha beta .", "Gamma 3.5 @-@ delta !", "Epsilon ?", "Zeta = eta ."]
 
 
 @pytest.fixture(scope="module")
-def wikitext():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield importlib.import_module("wikitext")
-    sys.modules.pop("wikitext")
+def wikitext(benchmarks):
+    return benchmarks("wikitext")
 
 
 @pytest.fixture

@@ -1,10 +1,6 @@
 """What programs write into a page, and only there."""
 
-import importlib
-import sys
-
 import pytest
-from checkout import ROOT
 
 from bert_tf.errors import InputError
 
@@ -25,11 +21,8 @@ Below.
 
 
 @pytest.fixture(scope="module")
-def pages():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield importlib.import_module("pages")
-    sys.modules.pop("pages")
+def pages(benchmarks):
+    return benchmarks("pages")
 
 
 @pytest.fixture

@@ -1,27 +1,17 @@
 """What the benchmark of fine-tuning sums up and writes into docs/results.md."""
 
-import importlib
-
 import pytest
 from checkout import ROOT
 
 
-@pytest.fixture(scope="module", autouse=True)
-def importable():
-    """Its modules find each other, as they do when it runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield
+@pytest.fixture(scope="module")
+def comparison(benchmarks):
+    return benchmarks("comparison")
 
 
 @pytest.fixture(scope="module")
-def comparison(importable):
-    return importlib.import_module("comparison")
-
-
-@pytest.fixture(scope="module")
-def write_results(importable):
-    return importlib.import_module("write_results")
+def write_results(benchmarks):
+    return benchmarks("write_results")
 
 
 @pytest.fixture

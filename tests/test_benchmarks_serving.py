@@ -1,7 +1,6 @@
 """The benchmark of serving: its sides, how they are asked, what it sums up."""
 
 import dataclasses
-import importlib
 import json
 import pathlib
 import subprocess
@@ -10,62 +9,40 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from benchmark_modules import BENCHMARKS, PEERS, importable
 from checkout import ROOT
 
 from bert_tf.interop import huggingface
 from tests import in_process
 from tests.interop.small_models import pretrained
 
-BENCHMARKS = ROOT / "benchmarks"
-MODULES = (
-    *("minilm", "pages"),
-    *("serving_comparison", "serving_section", "serving_sides"),
-    "answerers",
-)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def importable():
-    """Its modules find each other, as they do when it runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        yield
-    for name in MODULES:
-        sys.modules.pop(name, None)
+@pytest.fixture(scope="module")
+def minilm(benchmarks):
+    return benchmarks("minilm")
 
 
 @pytest.fixture(scope="module")
-def minilm(importable):
-    return importlib.import_module("minilm")
+def sides(benchmarks):
+    return benchmarks("serving_sides")
 
 
 @pytest.fixture(scope="module")
-def sides(importable):
-    return importlib.import_module("serving_sides")
+def serving_comparison(benchmarks):
+    return benchmarks("serving_comparison")
 
 
 @pytest.fixture(scope="module")
-def serving_comparison(importable):
-    return importlib.import_module("serving_comparison")
-
-
-@pytest.fixture(scope="module")
-def serving_section(importable):
-    return importlib.import_module("serving_section")
+def serving_section(benchmarks):
+    return benchmarks("serving_section")
 
 
 @pytest.fixture(scope="module")
 def peers():
     """The peers' programs; what they import is not installed here."""
-    names = ("onnxruntime", "torch", "transformers")
-    programs = ("answering", "huggingface_serving", "onnxruntime_serving")
-    absent = {name: mock.MagicMock() for name in names}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS / "peers")
-        with mock.patch.dict(sys.modules, absent):
-            yield {name: importlib.import_module(name) for name in programs}
-    for name in (*programs, "request_lines"):
-        sys.modules.pop(name, None)
+    absent = ("onnxruntime", "torch", "transformers")
+    with importable(PEERS, absent=absent) as module_of:
+        yield module_of
 
 
 # The weights.
@@ -107,7 +84,7 @@ def test_every_text_is_answered_in_its_order(peers):
     def answer(texts):
         return [text.upper() for text in texts], [[len(t)] for t in texts]
 
-    reply = peers["answering"].answered(answer, [["a", "bcd"], ["ef"]])
+    reply = peers("answering").answered(answer, [["a", "bcd"], ["ef"]])
     assert reply["labels"] == ["A", "BCD", "EF"]
     assert reply["probabilities"] == [[1], [3], [2]]
     assert len(reply["seconds"]) == 2
@@ -116,7 +93,7 @@ def test_every_text_is_answered_in_its_order(peers):
 
 def test_our_command(sides):
     words = sides.SIDES["ours_bfloat16"].command(pathlib.Path("/m"), 61, 3)
-    program = BENCHMARKS / "peers" / "saved_model_serving.py"
+    program = PEERS / "saved_model_serving.py"
     assert words == [str(program), "--model=/m/bfloat16"]
 
 
@@ -137,7 +114,7 @@ def test_torch_understands_its_command(
     side = sides.SIDES[name]
     words = side.command(pathlib.Path("/m"), 61, 3)
     monkeypatch.setattr(sys, "argv", words)
-    assert vars(peers["huggingface_serving"].parse_arguments()) == {
+    assert vars(peers("huggingface_serving").parse_arguments()) == {
         "model": "/m/huggingface",
         "precision": precision,
         "compile": is_compiled,
@@ -152,7 +129,7 @@ def test_torch_understands_its_command(
 def test_onnxruntime_understands_its_command(sides, peers, monkeypatch):
     words = sides.SIDES["onnxruntime"].command(pathlib.Path("/m"), 61, 3)
     monkeypatch.setattr(sys, "argv", words)
-    assert vars(peers["onnxruntime_serving"].parse_arguments()) == {
+    assert vars(peers("onnxruntime_serving").parse_arguments()) == {
         "model": "/m/huggingface",
         "onnx": "/m/model.onnx",
         "max_seq_length": 61,
@@ -162,7 +139,7 @@ def test_onnxruntime_understands_its_command(sides, peers, monkeypatch):
 
 def test_probabilities_of_large_logits(peers):
     logits = np.array([[1000.0, 1000.0], [0.0, np.log(3)]])
-    found = peers["onnxruntime_serving"].softmax(logits)
+    found = peers("onnxruntime_serving").softmax(logits)
     np.testing.assert_allclose(found, [[0.5, 0.5], [0.25, 0.75]])
 
 
@@ -336,7 +313,7 @@ def test_a_file_is_shown_again(serving_section, results, tmp_path, capsys):
 
 
 @pytest.fixture
-def launch(importable):
+def launch(benchmarks):
     with in_process.script("serving") as launch:
         yield launch
 
@@ -348,7 +325,7 @@ def benchmark(launch):
 
 PROGRAM = f"""
 import sys
-sys.path.insert(0, {str(BENCHMARKS / "peers")!r})
+sys.path.insert(0, {str(PEERS)!r})
 import answering
 
 def answer(texts):

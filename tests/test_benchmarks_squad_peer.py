@@ -1,13 +1,12 @@
 """The peer that answers questions: labels of its windows, its best span."""
 
 import dataclasses
-import importlib
 import sys
 from unittest import mock
 
 import numpy as np
 import pytest
-from checkout import ROOT
+from benchmark_modules import PEERS, importable
 
 from bert_tf.data.questions import Answer, Question
 from tests import squad_files
@@ -16,23 +15,15 @@ from tests import squad_files
 @pytest.fixture(scope="module")
 def peer():
     """The peer's program; what it imports is not installed here."""
-    absent = {name: mock.MagicMock() for name in ("torch", "transformers")}
-    names = ("huggingface_trainer", "huggingface_squad")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks" / "peers")
-        with mock.patch.dict(sys.modules, absent):
-            yield importlib.import_module("huggingface_squad")
-    for name in names:
-        sys.modules.pop(name, None)
+    with importable(PEERS, absent=("torch", "transformers")) as module_of:
+        yield module_of("huggingface_squad")
 
 
-def test_the_peer_understands_its_command(peer, tmp_path, monkeypatch):
+def test_the_peer_understands_its_command(
+    benchmarks, peer, tmp_path, monkeypatch
+):
     """Every flag of the settings, with the value of the settings."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        sides = importlib.import_module("sides")
-        comparison = importlib.import_module("comparison")
-    settings = comparison.Settings(
+    settings = benchmarks("comparison").Settings(
         "squad",
         str(tmp_path),
         "/weights",
@@ -45,7 +36,8 @@ def test_the_peer_understands_its_command(peer, tmp_path, monkeypatch):
         train_file="train.json",
         dev_file="dev.json",
     )
-    words = sides.SIDES["huggingface"].arguments(settings, 11, tmp_path)
+    side = benchmarks("sides").SIDES["huggingface"]
+    words = side.arguments(settings, 11, tmp_path)
     monkeypatch.setattr(sys, "argv", words)
     arguments = vars(peer.parse_arguments())
     assert arguments["train_file"] == tmp_path / "train.json"

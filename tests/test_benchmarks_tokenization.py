@@ -1,21 +1,20 @@
 """The benchmark of tokenization: equal ids, equal lines, and its texts."""
 
-import importlib
 import sys
 
 import pytest
+from benchmark_modules import PEERS, importable
 from checkout import ROOT
 
 from bert_tf.text.wordpiece import FullTokenizer
 from tests import in_process
 
-BENCHMARKS = ROOT / "benchmarks"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB = [*SPECIAL, "the", "cat", "sat", "##s", "고", "##양", "##이", "고양이"]
 # It stands for a peer: a tokenizer in Python, or one with a fault.
 PROGRAM = f"""
 import sys
-sys.path[:0] = [{str(BENCHMARKS / "peers")!r}, {str(ROOT)!r}]
+sys.path[:0] = [{str(PEERS)!r}, {str(ROOT)!r}]
 import tokenizing
 from bert_tf.text.wordpiece import FullTokenizer
 
@@ -30,11 +29,9 @@ tokenizing.main(make, iter, ["pytest"])
 
 
 @pytest.fixture(scope="module")
-def launch():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        with in_process.script("tokenization") as launch:
-            yield launch
+def launch(benchmarks):
+    with in_process.script("tokenization") as launch:
+        yield launch
 
 
 @pytest.fixture
@@ -108,11 +105,8 @@ def test_no_more_than_there_is_room_for(benchmark, launch, words, monkeypatch):
 
 
 def test_our_side_gives_the_ids_of_all_lines():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS / "peers")
-        side = importlib.import_module("bert_tf_tokenization")
-    for name in ("bert_tf_tokenization", "tokenizing", "request_lines"):
-        sys.modules.pop(name)
+    with importable(PEERS) as module_of:
+        side = module_of("bert_tf_tokenization")
     lines = ["The cats sat.", "", "고양이 고양", "the cat"] * 3
     python = FullTokenizer(VOCAB, True)
     expected = [

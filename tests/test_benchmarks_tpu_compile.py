@@ -3,22 +3,15 @@
 With jax and libtpu alone, which `make test-tf220` has.
 """
 
-import importlib
 import json
-import sys
 
 import keras
 import pytest
 import tensorflow as tf
-from checkout import ROOT
 
 from bert_tf.config import BertConfig
 from tests import in_process
 
-MODULES = (
-    *("tpu_chips", "tpu_compiler", "tpu_compile", "tpu_graph", "tpu_results"),
-    *("tpu_section", "tpu_steps", "write_results", "measured"),
-)
 CONFIG = BertConfig(
     vocab_size=31,
     hidden_size=8,
@@ -31,32 +24,22 @@ CONFIG = BertConfig(
 LENGTH, BATCH, CHIPS = 13, 6, 2
 
 
-@pytest.fixture(scope="module", autouse=True)
-def importable():
-    """Its modules find each other, as they do when it runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield
-    for name in MODULES:
-        sys.modules.pop(name, None)
-
-
 @pytest.fixture(scope="module")
-def compiler(importable):
+def compiler(benchmarks):
     pytest.importorskip("libtpu")
-    return importlib.import_module("tpu_compiler")
+    return benchmarks("tpu_compiler")
 
 
 @pytest.fixture
-def steps(compiler):
+def steps(compiler, benchmarks):
     keras.config.set_dtype_policy("mixed_bfloat16")
-    yield importlib.import_module("tpu_steps")
+    yield benchmarks("tpu_steps")
     keras.config.set_dtype_policy("float32")
 
 
 @pytest.fixture(scope="module")
-def chips(compiler):
-    return importlib.import_module("tpu_chips").CHIPS
+def chips(compiler, benchmarks):
+    return benchmarks("tpu_chips").CHIPS
 
 
 @pytest.fixture(scope="module")

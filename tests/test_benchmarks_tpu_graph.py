@@ -1,13 +1,9 @@
 """TPUStrategy's own graphs, run on CPUs, do what one device does."""
 
-import importlib
-import sys
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from checkout import ROOT
 
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
@@ -27,11 +23,8 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def tpu_graph():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield importlib.import_module("tpu_graph")
-    del sys.modules["tpu_graph"]
+def tpu_graph(benchmarks):
+    return benchmarks("tpu_graph")
 
 
 @pytest.fixture

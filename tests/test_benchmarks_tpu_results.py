@@ -1,36 +1,23 @@
 """Which batch is tried next on a TPU, and how the answers are told."""
 
 import dataclasses
-import importlib
 import sys
 
 import pytest
-from checkout import ROOT
 
 from tests import in_process
 
-MODULES = ("tpu_chips", "tpu_results", "tpu_section", "pages", "measured")
 GIB = 2**30
 
 
-@pytest.fixture(scope="module", autouse=True)
-def importable():
-    """Its modules find each other, as they do when it runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield
-    for name in (*MODULES, "write_results"):
-        sys.modules.pop(name, None)
+@pytest.fixture(scope="module")
+def tpu_results(benchmarks):
+    return benchmarks("tpu_results")
 
 
 @pytest.fixture(scope="module")
-def tpu_results(importable):
-    return importlib.import_module("tpu_results")
-
-
-@pytest.fixture(scope="module")
-def tpu_section(importable):
-    return importlib.import_module("tpu_section")
+def tpu_section(benchmarks):
+    return benchmarks("tpu_section")
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +186,7 @@ def test_nothing_fits_is_told(tpu_results, tpu_section):
 
 
 @pytest.fixture
-def launch(importable):
+def launch(benchmarks):
     with in_process.script("tpu_compile") as launch:
         yield launch
 

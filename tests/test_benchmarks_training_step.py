@@ -1,20 +1,18 @@
 """The benchmark of the pre-training step: its work, its sides, their turns."""
 
-import importlib
 import sys
 
 import numpy as np
 import pytest
-from checkout import ROOT
+from benchmark_modules import PEERS, importable
 
 from bert_tf.config import BertConfig
 from tests import in_process
 
-BENCHMARKS = ROOT / "benchmarks"
 # It stands for a side: its updates are all of the same length.
 PROGRAM = f"""
 import sys, time
-sys.path.insert(0, {str(BENCHMARKS / "peers")!r})
+sys.path.insert(0, {str(PEERS)!r})
 import training
 
 if "--compile" in sys.argv:
@@ -29,11 +27,9 @@ training.main(make, ["pytest"])
 
 
 @pytest.fixture(scope="module")
-def launch():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        with in_process.script("training_step") as launch:
-            yield launch
+def launch(benchmarks):
+    with in_process.script("training_step") as launch:
+        yield launch
 
 
 @pytest.fixture
@@ -119,13 +115,8 @@ def test_our_side_makes_updates():
         "max_predictions_per_seq": 2,
         "precision": "float32",
     }
-    names = ("bert_tf_training", "training", "request_lines")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        patch.syspath_prepend(BENCHMARKS / "peers")
-        side = importlib.import_module("bert_tf_training")
-    for name in (*names, "pretraining_step"):
-        sys.modules.pop(name)
+    with importable(PEERS) as module_of:
+        side = module_of("bert_tf_training")
     update, product = side.make(request)
     first = update()
     assert np.isfinite(first).all()

@@ -1,28 +1,18 @@
 """Sides in turn: their order, what is kept, medians and ratios, the section."""
 
-import importlib
-import sys
-
 import pytest
-from checkout import ROOT
 
 MACHINE = dict.fromkeys(("processor", "cores", "memory", "system"), "?")
 
 
-@pytest.fixture(scope="module")
-def modules():
-    """They find their neighbours, as they do when a benchmark runs."""
-    names = ("turns", "turns_section")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield {name: importlib.import_module(name) for name in names}
-    for name in names:
-        sys.modules.pop(name, None)
+@pytest.fixture
+def turns(benchmarks):
+    return benchmarks("turns")
 
 
 @pytest.fixture
-def turns(modules):
-    return modules["turns"]
+def turns_section(benchmarks):
+    return benchmarks("turns_section")
 
 
 class Side:
@@ -105,10 +95,10 @@ def test_a_file_of_results(turns, asked, comparison, tmp_path):
     assert turns.Comparison.read(path) == comparison
 
 
-def test_a_section(modules, asked, comparison):
+def test_a_section(turns_section, asked, comparison):
     comparison.facts = ["So it was."]
     comparison.left_out = {"third": "there is no compiler"}
-    text = modules["turns_section"].section(comparison)
+    text = turns_section.section(comparison)
     assert text.startswith("## Work\n\n```\npython work.py\n```\n")
     assert "- So it was.\n" in text
     assert "- ours 1.0, theirs 1.0, third 1.0\n" in text
@@ -121,18 +111,19 @@ def test_a_section(modules, asked, comparison):
     assert rows[-1].endswith("| 60.0 (60.0 to 60.0) | 3.00 |  |")
 
 
-def test_times_and_memory_where_they_are_wanted(turns, modules, comparison):
+def test_times_and_memory_where_they_are_wanted(
+    turns, turns_section, comparison
+):
     comparison.shows_seconds, comparison.unit = True, "s"
     comparison.turns = [
         turns.Turn("short", side, 1.0, seconds, 1.0, 0.0, 3 * 2**20, 0.5)
         for side, seconds in (("ours", 2.0), ("ours", 4.0), ("theirs", 1.5))
     ]
-    section = modules["turns_section"]
-    title, ours, theirs = section.rows(comparison)
+    title, ours, theirs = turns_section.rows(comparison)
     assert title[3:6] == ["s", "memory, MiB", "share of the matmul peak"]
     assert ours[3:] == ["2.67 (2.00 to 4.00)", "3", "50%", "", ""]
     assert theirs[3:] == ["1.50 (1.50 to 1.50)", "3", "50%", "0.56", ""]
-    said = section.line(comparison, comparison.turns[0])
+    said = turns_section.line(comparison, comparison.turns[0])
     assert said.startswith("short: bert_tf: 2.00 s in 2.00 s (1.00 s of CPU")
 
 
@@ -140,5 +131,5 @@ def test_times_and_memory_where_they_are_wanted(turns, modules, comparison):
     ("number", "shown"),
     [(0.1234, "0.12"), (12.34, "12.3"), (1234.5, "1,234")],
 )
-def test_numbers_are_as_exact_as_they_can_be(modules, number, shown):
-    assert modules["turns_section"].show(number) == shown
+def test_numbers_are_as_exact_as_they_can_be(turns_section, number, shown):
+    assert turns_section.show(number) == shown

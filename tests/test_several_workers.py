@@ -5,13 +5,10 @@ numbers, of longer trainings and of every kind of devices, are in docs/scale.md;
 `benchmarks/equality.py` writes them.
 """
 
-import importlib
-
 import fine_tuning_runs
 import in_process
 import pytest
 import squad_files
-from checkout import ROOT
 
 TRAINING = {
     "train_batch_size": 12,
@@ -19,14 +16,6 @@ TRAINING = {
     "max_grad_norm": 0.5,
     "jit_compile": "false",
 }
-
-
-@pytest.fixture(scope="module")
-def benchmarks(layouts):
-    """Gives a module of benchmarks/, where they find each other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        yield importlib.import_module
 
 
 def on_one_device(script, flags, folder):
