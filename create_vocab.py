@@ -11,6 +11,7 @@ in every run. Give --do_lower_case and --strip_accents the same values wherever
 the vocabulary is used.
 """
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 
@@ -99,7 +100,30 @@ def counted_words(paths: list[str]) -> Counter[str]:
             f"{named}{f' and {more} more files' if more > 0 else ''}; give "
             "other files to --input_file"
         )
+    if not normalizer.strip_accents:
+        warn_of_decomposed(words)
     return words
+
+
+def warn_of_decomposed(words: Counter[str]) -> None:
+    """Warns of words in another form than Unicode's NFC.
+
+    Where accents are dropped all words are decomposed, and forms are no
+    matter. Where they are kept, a text in NFD, as macOS writes the names of
+    files, has other words than the same text in NFC.
+    """
+    decomposed = [w for w in words if not unicodedata.is_normalized("NFC", w)]
+    if decomposed:
+        first = decomposed[0]
+        logging.warning(
+            "%d of %d distinct words are not composed, such as %a, which would "
+            "be %s in Unicode's form NFC: where accents are kept these are two "
+            "words; bring all texts to NFC before they come here",
+            len(decomposed),
+            len(words),
+            first,
+            unicodedata.normalize("NFC", first),
+        )
 
 
 def learn() -> None:

@@ -69,6 +69,21 @@ def test_accents_can_be_kept(run):
     done = run("--input_file=a.txt", "--vocab_size=37", "--nostrip_accents")
     assert done.returncode == 0, done.stderr
     assert {"한", "##ó", "ł"} <= load_vocab(run.output).keys()
+    assert "not composed" not in done.stderr
+
+
+def test_says_when_words_are_not_composed(run):
+    """One word of two is two where accents are kept, and one elsewhere."""
+    text = 3 * "한 \u1112\u1161\u11ab "
+    (run.folder / "a.txt").write_text(text, encoding="utf-8")
+    done = run("--input_file=a.txt", "--vocab_size=9", "--nostrip_accents")
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stderr.splitlines() if "composed" in line]
+    assert "1 of 2 distinct words are not composed" in line
+    assert r"'\u1112\u1161\u11ab', which would be 한 in" in line
+    done = run("--input_file=a.txt", "--vocab_size=9")
+    assert done.returncode == 0, done.stderr
+    assert "distinct words are not" not in done.stderr
 
 
 @pytest.mark.parametrize(

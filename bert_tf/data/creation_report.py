@@ -119,8 +119,8 @@ def check_instances(config: CreationConfig, counts: Mapping[str, int]) -> None:
     unknown = counts["unknown_tokens"] / counts["tokens"]
     if unknown > SUSPICIOUS_UNKNOWN_SHARE:
         logging.warning(
-            "%.0f %% of the tokens are [UNK]: do --vocab_file and "
-            "--do_lower_case suit the text?",
+            "%.0f %% of the tokens are [UNK]: do --vocab_file, "
+            "--do_lower_case and --strip_accents suit the text?",
             100 * unknown,
         )
     beyond = counts["tokens_beyond_an_instance"] / counts["tokens"]
