@@ -1,15 +1,12 @@
 """Trainings side by side: what is kept of them, and the sums over the seeds."""
 
 import dataclasses
-import json
-import pathlib
-import statistics
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
-# Programs that wait for both cores at once take far longer if a third one has
-# its share of them: what others may take of one core, while times are measured.
-MOST_OF_OTHERS = 0.1
+from results_file import ResultsFile
+from timed import Spread, Timed, timed
+
 TIMES = ("train_seconds", "seconds", "cpu_seconds")
 
 # Which scores a task is known by.
@@ -50,7 +47,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Run(Timed):
     """One training by one side.
 
     Attributes:
@@ -77,11 +74,6 @@ class Run:
     other_cpu_seconds: float
     peak_bytes: int
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether nothing else ran meanwhile, or next to nothing."""
-        return self.other_cpu_seconds <= MOST_OF_OTHERS * self.seconds
-
 
 @dataclasses.dataclass(frozen=True)
 class CrossCheck:
@@ -99,7 +91,7 @@ class CrossCheck:
 
 
 @dataclasses.dataclass
-class Comparison:
+class Comparison(ResultsFile):
     """A file of results: runs with the same settings on one machine.
 
     Attributes:
@@ -131,43 +123,14 @@ class Comparison:
     def has(self, side: str, seed: int) -> bool:
         return any(run.seed == seed for run in self.of(side))
 
-    def write(self, path: pathlib.Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(dataclasses.asdict(self), indent=1)
-        path.write_text(text + "\n", encoding="utf-8")
-
     @classmethod
-    def read(cls, path: pathlib.Path) -> Self:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        check = fields.pop("cross_check")
-        return cls(
-            settings=Settings(**fields.pop("settings")),
-            runs=[Run(**run) for run in fields.pop("runs")],
-            cross_check=check and CrossCheck(**check),
-            **fields,
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-    """The middle of some numbers, and how far they reach."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, numbers: Iterable[float]) -> Self:
-        numbers = list(numbers)
-        return cls(statistics.median(numbers), min(numbers), max(numbers))
-
-    def __contains__(self, number: float) -> bool:
-        return self.low <= number <= self.high
-
-
-def timed(runs: Sequence[Run]) -> list[Run]:
-    """The runs whose times tell something; all of them if none does."""
-    return [run for run in runs if run.is_timed] or list(runs)
+    def parts_of(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        check = fields["cross_check"]
+        return {
+            "settings": Settings(**fields["settings"]),
+            "runs": [Run(**run) for run in fields["runs"]],
+            "cross_check": check and CrossCheck(**check),
+        }
 
 
 def spread_of(runs: Sequence[Run], what: str) -> Spread:

@@ -27,8 +27,7 @@ import numpy as np
 import sessions
 from absl import app, flags
 from measured import machine
-from pages import write_section
-from write_results import table
+from pages import table, write_section
 
 from bert_tf.data import jobs
 

@@ -16,17 +16,15 @@ programs are at work, CPU times are what to look at.
 import glob
 import os
 import pathlib
-import shlex
 import sys
 
-import measured
-import peer_environment
+import benchmark_flags
 import turns
 import turns_section
 from absl import app, flags
 from commands import Command
 from peer_environment import versions_of
-from turns import OURS, Case, Comparison, Turn
+from turns import OURS, Case, Comparison
 
 from bert_tf.data import jobs, records
 
@@ -41,26 +39,20 @@ RECORDS = "out.tfrecord"
 flags.DEFINE_string("input_file", None, "The text, as for the script.")
 flags.DEFINE_string("vocab_file", None, "The vocabulary.")
 flags.DEFINE_integer("dupe_factor", 10, "Passes over the text.")
-flags.DEFINE_integer("rounds", 3, "Runs of each; their median is printed.")
+benchmark_flags.define_rounds(3)
 flags.DEFINE_integer("num_workers", jobs.available_cpus(), "Our processes.")
-flags.DEFINE_string("output", None, "JSON file of the results.")
-flags.DEFINE_string(
-    "peer_python",
-    None,
-    "Interpreter with what peers/tf-models-official.txt lists.",
-)
+benchmark_flags.define_output()
+benchmark_flags.define_interpreter("peer_python", PEER_NAME)
 
 
 def main() -> None:
-    peer_python = FLAGS.peer_python or peer_environment.python_of(
-        PEER_NAME, on_top=True
+    peer_python = benchmark_flags.interpreter(
+        "peer_python", PEER_NAME, on_top=True
     )
-    comparison = Comparison(
+    comparison = Comparison.begin(
         "Pre-training data: text in, records out",
-        shlex.join(["python", *sys.argv]),
         "records/s",
         {OURS: "bert_tf", PEER: PEER_NAME},
-        measured.machine(),
         facts=[fact()],
     )
     sides = {
@@ -88,11 +80,7 @@ def main() -> None:
         {PEER: AIM},
     )
 
-    def keep(turn: Turn) -> None:
-        print(turns_section.line(comparison, turn), flush=True)
-        if FLAGS.output:
-            comparison.write(pathlib.Path(FLAGS.output))
-
+    keep = turns_section.keeper(comparison, FLAGS.output)
     turns.take(comparison, [case], sides, FLAGS.rounds, keep)
     print(turns_section.section(comparison))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from layouts import Layout
+from pages import table
 from worker_shares import Shares
-from write_results import table
 
 from bert_tf.training import checkpoints
 

@@ -29,17 +29,18 @@ others took is told for each run.
 import dataclasses
 import os
 import pathlib
-import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
+import benchmark_flags
 import measured
 import peer_environment
 import write_results
 from absl import app, flags
 from comparison import METRICS_OF_TASK, Comparison, CrossCheck, Run, Settings
 from minilm import minilm
+from results_file import command_line
 from sides import SIDES, evaluation_arguments, our_answer
 from turns import in_turn
 
@@ -60,21 +61,10 @@ flags.DEFINE_integer("eval_batch_size", 8, "As the programs understand it.")
 flags.DEFINE_float("learning_rate", 5e-5, "Peak of the learning rate.")
 flags.DEFINE_float("num_train_epochs", 3.0, "May be a fraction.")
 flags.DEFINE_integer("num_seeds", 3, "Trainings of each side.", lower_bound=1)
-flags.DEFINE_integer(
-    "num_threads", len(os.sched_getaffinity(0)), "Cores for each side."
-)
-flags.DEFINE_list(
-    "variants", ["ours", "huggingface"], f"Some of {', '.join(SIDES)}."
-)
-flags.DEFINE_string("output", None, "JSON file of the results.")
-flags.DEFINE_string(
-    "peer_python", None, "Interpreter with what peers/huggingface.txt lists."
-)
-flags.register_validator(
-    "variants",
-    lambda names: bool(names) and set(names) <= set(SIDES),
-    f"expected a comma list of some of {', '.join(SIDES)}",
-)
+benchmark_flags.define_num_threads()
+benchmark_flags.define_some("variants", SIDES, ["ours", "huggingface"])
+benchmark_flags.define_output()
+benchmark_flags.define_interpreter("peer_python", "huggingface")
 
 
 def main() -> None:
@@ -102,8 +92,7 @@ def settings_of_flags() -> Settings:
 
 def begin(settings: Settings) -> Comparison:
     """What --output holds, to go on with, or a new comparison."""
-    command = shlex.join(["python", *sys.argv])
-    new = Comparison(command, settings, measured.machine())
+    new = Comparison(command_line(), settings, measured.machine())
     path = FLAGS.output and pathlib.Path(FLAGS.output)
     if not path or not path.exists():
         return new
@@ -113,7 +102,7 @@ def begin(settings: Settings) -> Comparison:
             "error: expected --output of the same settings and machine, or a "
             f"new file. Received: {path}, of {old.settings} on {old.machine}"
         )
-    old.command = command
+    old.command = new.command
     return old
 
 
@@ -130,12 +119,7 @@ class Place:
     variables: Mapping[str, str]
 
     def run(self, command: Sequence[str]) -> measured.Usage:
-        # What a peer might fetch, tell or keep, it may not.
-        quiet = {
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HOME": str(self.folder / "cache"),
-        }
+        quiet = peer_environment.quiet(self.folder)
         return measured.run(command, self.folder, {**self.variables, **quiet})
 
 
@@ -158,7 +142,7 @@ def train(comparison: Comparison, name: str, seed: int, place: Place) -> None:
 def interpreter(peer: str | None) -> str:
     if peer is None:
         return sys.executable
-    return FLAGS.peer_python or peer_environment.python_of(peer)
+    return benchmark_flags.interpreter("peer_python", peer)
 
 
 def check(settings: Settings, run: Run, place: Place) -> CrossCheck:

@@ -7,18 +7,18 @@ in 4 files, and draws batches of 32 from them, for some seconds each round.
 turns_section.py writes the results into docs/performance.md.
 """
 
-import pathlib
-import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
-import measured
+import benchmark_flags
 import numpy as np
+import turns
 import turns_section
 from absl import app, flags
 from peer_environment import versions_of
-from turns import OURS, Comparison, Turn
+from turns import OURS, Case, Comparison
 
 from bert_tf.data import pipeline, records, schema
 
@@ -33,8 +33,8 @@ SECONDS = 5.0
 BATCHES_BEFORE = 100
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("rounds", 3, "How often it is timed.", lower_bound=1)
-flags.DEFINE_string("output", None, "JSON file of the results.")
+benchmark_flags.define_rounds(3)
+benchmark_flags.define_output()
 
 
 def random_batch(num_records: int, seed: int) -> dict[str, np.ndarray]:
@@ -63,33 +63,38 @@ def write_files(folder: str, features: schema.Schema) -> list[str]:
     return paths
 
 
-def measure(batches, case: str) -> Turn:
-    """Draws batches for some seconds."""
-    busy, cpu_start = measured.busy_seconds(), time.process_time()
-    start = time.perf_counter()
-    seconds, count = 0.0, 0
-    while seconds < SECONDS:
-        next(batches)
-        seconds, count = time.perf_counter() - start, count + 1
-    cpu_seconds = time.process_time() - cpu_start
-    others = measured.busy_seconds() - busy - cpu_seconds
-    return Turn(
-        case, OURS, count * BATCH_SIZE, seconds, cpu_seconds, max(0.0, others)
-    )
+class Pipeline:
+    """A side that draws batches; see `turns.take`."""
+
+    def __init__(self, batches: Iterator):
+        self.versions = versions_of(sys.executable, "tensorflow")
+        self._batches = batches
+
+    def ask(self, seconds: float) -> dict[str, float]:
+        """Draws as many as it can in so long."""
+        cpu_start, start = time.process_time(), time.perf_counter()
+        taken, times = 0.0, 0
+        while taken < seconds:
+            next(self._batches)
+            taken, times = time.perf_counter() - start, times + 1
+        cpu_seconds = time.process_time() - cpu_start
+        return {
+            "times": times,
+            "seconds": taken,
+            "cpu_seconds": cpu_seconds,
+            "request_cpu_seconds": cpu_seconds,
+        }
 
 
 def main() -> None:
-    comparison = Comparison(
+    comparison = Comparison.begin(
         "Input pipeline: records in, batches out",
-        shlex.join(["python", *sys.argv]),
         "records/s",
         {OURS: "bert_tf"},
-        measured.machine(),
         facts=[
             f"{NUM_FILES} files of {RECORDS_PER_FILE:,} records, shuffled and "
             "checked as in training; nothing computes with the batches"
         ],
-        versions={OURS: versions_of(sys.executable, "tensorflow")},
     )
     features = schema.pretraining_schema(
         MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ
@@ -105,12 +110,14 @@ def main() -> None:
         batches = iter(dataset)
         for _ in range(BATCHES_BEFORE):
             next(batches)
-        for _ in range(FLAGS.rounds):
-            turn = measure(batches, f"{BATCH_SIZE} x {MAX_SEQ_LENGTH}")
-            comparison.turns.append(turn)
-            print(turns_section.line(comparison, turn), flush=True)
-    if FLAGS.output:
-        comparison.write(pathlib.Path(FLAGS.output))
+        name = f"{BATCH_SIZE} x {MAX_SEQ_LENGTH}"
+        turns.take(
+            comparison,
+            [Case(name, BATCH_SIZE, {OURS: SECONDS}, {})],
+            {OURS: Pipeline(batches)},
+            FLAGS.rounds,
+            turns_section.keeper(comparison, FLAGS.output),
+        )
     print(turns_section.section(comparison))
 
 

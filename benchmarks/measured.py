@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 # Of a command that failed, the end of what it said.
 LAST_CHARACTERS = 2000
+BYTES_PER_MIB = 2**20
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,19 @@ A section stands between two lines that a reader does not see:
 
 import pathlib
 import re
+from collections.abc import Iterable, Sequence
 
 from bert_tf import files
 from bert_tf.errors import InputError
+
+
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Markdown; the first row is the titles."""
+    titles, *lines = rows
+    return [
+        f"| {' | '.join(cells)} |"
+        for cells in (titles, ["---"] * len(titles), *lines)
+    ]
 
 
 def write_section(path: str | pathlib.Path, name: str, text: str) -> None:
@@ -40,3 +50,11 @@ def write_section(path: str | pathlib.Path, name: str, text: str) -> None:
             f"<!-- end of {name} --> in {path}. Received: {count}"
         )
     files.write_text(str(path), page)
+
+
+def publish(text: str, page: str | None, name: str) -> None:
+    """Puts `text` into the section of a page, or prints it if there is none."""
+    if page is None:
+        print(text, end="")
+    else:
+        write_section(page, name, text)

@@ -6,11 +6,14 @@ and again when the list has changed.
 """
 
 import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers"
@@ -40,6 +43,27 @@ def python_of(name: str, on_top: bool = False) -> str:
         subprocess.run(install, check=True)
         installed.touch()
     return str(python)
+
+
+def quiet(folder: pathlib.Path) -> dict[str, str]:
+    """Variables with which a peer fetches, tells and keeps nothing.
+
+    Args:
+      folder: For what it would keep until later.
+    """
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HOME": str(folder / "cache"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+    }
+
+
+def left_out(compiled: Iterable[str]) -> dict[str, str]:
+    """Of the sides that torch compiles those it cannot, and why."""
+    if shutil.which(os.environ.get("CXX", "g++")):
+        return {}
+    return dict.fromkeys(compiled, "there is no C++ compiler")
 
 
 def versions_of(python: str, *packages: str) -> dict[str, str]:

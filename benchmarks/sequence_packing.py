@@ -32,8 +32,7 @@ import wikitext
 from absl import app, flags
 from comparison import Spread
 from measured import machine
-from pages import write_section
-from write_results import table
+from pages import table, write_section
 
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig

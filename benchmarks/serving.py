@@ -26,18 +26,18 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
+import benchmark_flags
 import measured
 import peer_environment
 import serving_section
 from absl import app, flags
 from answerers import Answerer, answerer
 from minilm import minilm, write_classifier
+from results_file import command_line
 from serving_comparison import (
     MANY,
     ONE,
@@ -55,6 +55,10 @@ from bert_tf.errors import InputError
 FLAGS = flags.FLAGS
 SHARED = BENCHMARKS.parent.parent / "shared"
 
+FLAG_OF_PEER = {
+    "huggingface": "peer_python",
+    "onnxruntime": "onnxruntime_python",
+}
 # What rounding may do to a probability, before it is another model's.
 MOST_DIFFERENT = {"float32": 1e-4, "bfloat16": 0.1}
 
@@ -73,32 +77,19 @@ flags.DEFINE_string(
     "Folder of weights in Hugging Face's layout; MiniLM unless given.",
 )
 flags.DEFINE_integer("max_seq_length", 128, "Longest sequence, in pieces.")
-flags.DEFINE_integer("rounds", 5, "How often each is timed.", lower_bound=1)
-flags.DEFINE_integer(
-    "num_threads", len(os.sched_getaffinity(0)), "Cores for each side."
-)
-flags.DEFINE_list("variants", list(SIDES), f"Some of {', '.join(SIDES)}.")
-flags.DEFINE_string("output", None, "JSON file of the results.")
-flags.DEFINE_string(
-    "peer_python", None, "Interpreter with what peers/huggingface.txt lists."
-)
-flags.DEFINE_string(
-    "onnxruntime_python",
-    None,
-    "Interpreter with what peers/onnxruntime.txt lists.",
-)
-flags.register_validator(
-    "variants",
-    lambda names: bool(names) and set(names) <= set(SIDES),
-    f"expected a comma list of some of {', '.join(SIDES)}",
-)
+benchmark_flags.define_rounds(5)
+benchmark_flags.define_num_threads()
+benchmark_flags.define_some("variants", SIDES)
+benchmark_flags.define_output()
+benchmark_flags.define_interpreter("peer_python", "huggingface")
+benchmark_flags.define_interpreter("onnxruntime_python", "onnxruntime")
 
 
 def main() -> None:
     variables = measured.hold_to_cpus(FLAGS.num_threads)
     texts = read_texts()
     comparison = Comparison(
-        shlex.join(["python", *sys.argv]),
+        command_line(),
         settings_of_flags(len(texts)),
         measured.machine(),
         left_out=left_out(),
@@ -160,22 +151,15 @@ def settings_of_flags(num_texts: int) -> Settings:
 
 def left_out() -> dict[str, str]:
     """Sides that cannot be measured here, and why."""
-    if shutil.which(os.environ.get("CXX", "g++")):
-        return {}
-    return {
-        name: "there is no C++ compiler"
-        for name in FLAGS.variants
-        if SIDES[name].is_compiled
-    }
+    return peer_environment.left_out(
+        name for name in FLAGS.variants if SIDES[name].is_compiled
+    )
 
 
 def interpreter(peer: str | None) -> str:
-    given = {
-        None: sys.executable,
-        "huggingface": FLAGS.peer_python,
-        "onnxruntime": FLAGS.onnxruntime_python,
-    }
-    return given[peer] or peer_environment.python_of(peer)
+    if peer is None:
+        return sys.executable
+    return benchmark_flags.interpreter(FLAG_OF_PEER[peer], peer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,14 +171,7 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        # What a peer might fetch, tell or keep, it may not.
-        return {
-            **self.variables,
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HOME": str(self.folder / "cache"),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"),
-        }
+        return {**self.variables, **peer_environment.quiet(self.folder)}
 
     def make_models(self, settings: Settings, names: Sequence[str]) -> None:
         """Makes what the sides load, of the same weights."""

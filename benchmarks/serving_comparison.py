@@ -1,14 +1,13 @@
 """Answers side by side: what benchmarks/serving.py keeps, and its sums."""
 
 import dataclasses
-import json
-import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from comparison import MOST_OF_OTHERS, Spread
+from results_file import ResultsFile
+from timed import Spread, Timed, timed
 
 # Texts of a request: of one user who waits, and of many at once.
 ONE, MANY = 1, 32
@@ -36,7 +35,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Round:
+class Round(Timed):
     """All texts once, by one side, in batches of one size.
 
     Attributes:
@@ -84,11 +83,6 @@ class Round:
     def texts_per_second(self) -> float:
         return self.num_texts / self.seconds
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether nothing else ran meanwhile, or next to nothing."""
-        return self.other_cpu_seconds <= MOST_OF_OTHERS * self.seconds
-
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
@@ -113,7 +107,7 @@ class Agreement:
 
 
 @dataclasses.dataclass
-class Comparison:
+class Comparison(ResultsFile):
     """A file of results.
 
     Attributes:
@@ -149,9 +143,8 @@ class Comparison:
 
         The latter if there is none.
         """
-        rounds = self.of(side, batch_size)
-        timed = [turn for turn in rounds if turn.is_timed]
-        return Spread.of(getattr(turn, what) for turn in timed or rounds)
+        rounds = timed(self.of(side, batch_size))
+        return Spread.of(getattr(turn, what) for turn in rounds)
 
     def times_as_fast(self, one: str, other: str, batch_size: int) -> float:
         """How often `one` has answered when `other` has once.
@@ -167,21 +160,14 @@ class Comparison:
             / self.spread(other, batch_size, what).median
         )
 
-    def write(self, path: pathlib.Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(dataclasses.asdict(self), indent=1)
-        path.write_text(text + "\n", encoding="utf-8")
-
     @classmethod
-    def read(cls, path: pathlib.Path) -> Self:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        agreement = fields.pop("agreement").items()
-        return cls(
-            settings=Settings(**fields.pop("settings")),
-            agreement={side: Agreement(**row) for side, row in agreement},
-            rounds=[Round(**row) for row in fields.pop("rounds")],
-            **fields,
-        )
+    def parts_of(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        agreement = fields["agreement"].items()
+        return {
+            "settings": Settings(**fields["settings"]),
+            "agreement": {side: Agreement(**row) for side, row in agreement},
+            "rounds": [Round(**row) for row in fields["rounds"]],
+        }
 
 
 def p90(numbers: Sequence[float]) -> float:

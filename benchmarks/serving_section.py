@@ -9,11 +9,11 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from comparison import MOST_OF_OTHERS, Spread
-from pages import write_section
+from circumstances import ROUNDS, machine_line, sides_lines
+from pages import publish, table
 from serving_comparison import MANY, ONE, Comparison, Round
 from serving_sides import SIDES
-from write_results import table
+from timed import Spread
 
 MILLISECONDS = 1000
 
@@ -44,36 +44,21 @@ def section(comparison: Comparison) -> str:
 
 def circumstances(comparison: Comparison) -> Iterator[str]:
     """A list of what the numbers depend on."""
-    settings, machine = comparison.settings, comparison.machine
-    yield (
-        f"- {machine['processor']}; {settings.num_threads} of "
-        f"{machine['cores']} cores for each side; {machine['memory']}; "
-        f"{machine['system']}"
-    )
+    settings = comparison.settings
+    yield machine_line(comparison.machine, settings.num_threads)
     yield (
         f"- {last_parts(settings.init_checkpoint)} with a head of random "
         f"weights; the first {settings.num_texts} texts of "
         f"{last_parts(settings.data_file)}, at most {settings.max_seq_length} "
         "pieces, padded to the longest of a batch"
     )
-    yield (
-        "- Medians of rounds (least to most) in which the sides take turns; of "
-        "those during which other programs took no more than "
-        f"{MOST_OF_OTHERS:.0%} of a core, where there are such"
-    )
+    yield ROUNDS
     yield (
         "- Before that all texts were answered in both sizes of batches; "
         "probabilities and labels are compared with those of "
         f"{name_of(comparison.sides[0])}"
     )
-    packages = {
-        f"{name} {version}": None
-        for versions in comparison.versions.values()
-        for name, version in versions.items()
-    }
-    yield f"- {', '.join(packages)}"
-    for side, reason in comparison.left_out.items():
-        yield f"- Not measured: {name_of(side)}: {reason}"
+    yield from sides_lines(comparison.versions, comparison.left_out, name_of)
 
 
 def last_parts(path: str) -> str:
@@ -162,11 +147,7 @@ def ratios(comparison: Comparison) -> Iterator[list[str]]:
 
 
 def main(results: str, page: str | None = None) -> None:
-    text = section(Comparison.read(pathlib.Path(results)))
-    if page is None:
-        print(text, end="")
-    else:
-        write_section(page, "serving", text)
+    publish(section(Comparison.read(pathlib.Path(results))), page, "serving")
 
 
 if __name__ == "__main__":

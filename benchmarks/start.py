@@ -9,16 +9,15 @@ results into docs/performance.md.
 """
 
 import pathlib
-import shlex
 import sys
 
-import measured
+import benchmark_flags
 import turns
 import turns_section
 from absl import app, flags
 from commands import Command
 from peer_environment import versions_of
-from turns import OURS, Case, Comparison, Turn
+from turns import OURS, Case, Comparison
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -26,17 +25,15 @@ TENSORFLOW = "tensorflow"
 # Ours may take this many times as long.
 LIMIT = 1.3
 
-flags.DEFINE_integer("rounds", 7, "How often each is timed.", lower_bound=1)
-flags.DEFINE_string("output", None, "JSON file of the results.")
+benchmark_flags.define_rounds(7)
+benchmark_flags.define_output()
 
 
 def main() -> None:
-    comparison = Comparison(
+    comparison = Comparison.begin(
         "Start: from the command to the first answer",
-        shlex.join(["python", *sys.argv]),
         "s",
         {OURS: "bert_tf", TENSORFLOW: "import tensorflow"},
-        measured.machine(),
         shows_seconds=True,
     )
     versions = versions_of(sys.executable, "tensorflow", "keras")
@@ -60,11 +57,7 @@ def main() -> None:
         )
     ]
 
-    def keep(turn: Turn) -> None:
-        print(turns_section.line(comparison, turn), flush=True)
-        if FLAGS.output:
-            comparison.write(pathlib.Path(FLAGS.output))
-
+    keep = turns_section.keeper(comparison, FLAGS.output)
     turns.take(comparison, cases, sides, FLAGS.rounds, keep)
     print(turns_section.section(comparison))
 

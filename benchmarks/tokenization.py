@@ -21,18 +21,16 @@ import contextlib
 import dataclasses
 import pathlib
 import random
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
-import measured
-import peer_environment
+import benchmark_flags
 import turns
 import turns_section
 from absl import app, flags
 from answerers import Answerer, answerer
-from turns import OURS, Case, Comparison, Turn
+from turns import OURS, Case, Comparison
 
 from bert_tf.text.wordpiece import CONTINUATION
 
@@ -61,18 +59,12 @@ flags.DEFINE_string(
     "data_dir", str(DATA), "Folder of pretraining_text, nsmc and vocab."
 )
 flags.DEFINE_float("megabytes", 2.0, "Of each text, at most.", lower_bound=0)
-flags.DEFINE_integer("rounds", 5, "How often each is timed.", lower_bound=1)
+benchmark_flags.define_rounds(5)
 flags.DEFINE_float("least_seconds", 1.0, "Of a round of a side.")
 flags.DEFINE_list("num_threads", ["1", "2"], "Threads of a side, one by one.")
-flags.DEFINE_string("output", None, "JSON file of the results.")
-flags.DEFINE_string(
-    "peer_python", None, "Interpreter with what peers/huggingface.txt lists."
-)
-flags.DEFINE_string(
-    "original_python",
-    None,
-    "Interpreter with what peers/tf-models-official.txt lists.",
-)
+benchmark_flags.define_output()
+benchmark_flags.define_interpreter("peer_python", "huggingface")
+benchmark_flags.define_interpreter("original_python", "tf-models-official")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,19 +98,13 @@ class Text:
 
 
 def main() -> None:
-    comparison = Comparison(
+    comparison = Comparison.begin(
         "Tokenization: strings in, ids out",
-        shlex.join(["python", *sys.argv]),
         "MB/s",
         TITLES,
-        measured.machine(),
     )
 
-    def keep(turn: Turn) -> None:
-        print(turns_section.line(comparison, turn), flush=True)
-        if FLAGS.output:
-            comparison.write(pathlib.Path(FLAGS.output))
-
+    keep = turns_section.keeper(comparison, FLAGS.output)
     with tempfile.TemporaryDirectory() as folder:
         texts = list(make_texts(pathlib.Path(FLAGS.data_dir), folder))
         for num_threads in map(int, FLAGS.num_threads):
@@ -219,9 +205,9 @@ def interpreter(side: str) -> str:
     if side == OURS:
         return sys.executable
     if side == HUGGINGFACE:
-        return FLAGS.peer_python or peer_environment.python_of("huggingface")
-    return FLAGS.original_python or peer_environment.python_of(
-        "tf-models-official", on_top=True
+        return benchmark_flags.interpreter("peer_python", "huggingface")
+    return benchmark_flags.interpreter(
+        "original_python", "tf-models-official", on_top=True
     )
 
 

@@ -8,10 +8,10 @@ becomes 15.
 """
 
 import dataclasses
-import json
-import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
+
+from results_file import ResultsFile
 
 # Of a first program, where nothing is known of such a step.
 FIRST_TOKENS = 8192
@@ -63,7 +63,7 @@ class Trial:
 
 
 @dataclasses.dataclass
-class Results:
+class Results(ResultsFile):
     """A file of results.
 
     Attributes:
@@ -134,19 +134,13 @@ class Results:
         told = (t.available for t in self.trials if t.case.chip == chip)
         return next(told, None)
 
-    def write(self, path: pathlib.Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(dataclasses.asdict(self), indent=1)
-        path.write_text(text + "\n", encoding="utf-8")
-
     @classmethod
-    def read(cls, path: pathlib.Path) -> Self:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    def parts_of(cls, fields: dict[str, Any]) -> dict[str, Any]:
         trials = [
             Trial(**{**trial, "case": Case(**trial["case"])})
-            for trial in fields.pop("trials")
+            for trial in fields["trials"]
         ]
-        return cls(trials=trials, **fields)
+        return {"trials": trials}
 
 
 def _line(like: Mapping[int, Trial]) -> Callable[[int], float]:

@@ -11,10 +11,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pages import write_section
+from pages import table, write_section
 from tpu_chips import CHIPS, GIB
 from tpu_results import Case, Results, Trial
-from write_results import table
 
 TITLES = {
     "pretraining": "pre-training, 15 % of the tokens masked",

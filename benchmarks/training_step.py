@@ -26,18 +26,17 @@ import dataclasses
 import itertools
 import os
 import pathlib
-import shlex
-import shutil
 import sys
 import tempfile
 
+import benchmark_flags
 import measured
 import peer_environment
 import turns
 import turns_section
 from absl import app, flags
 from answerers import Answerer, answerer
-from turns import OURS, Case, Comparison, Turn
+from turns import OURS, Case, Comparison
 
 from bert_tf.config import BertConfig
 
@@ -73,33 +72,17 @@ MODELS = {
     "base": BertConfig.from_name("base", VOCAB_SIZE),
 }
 
-flags.DEFINE_list("models", list(MODELS), f"Some of {', '.join(MODELS)}.")
+benchmark_flags.define_some("models", MODELS)
 flags.DEFINE_list("lengths", ["128", "512"], "Positions of an example.")
-flags.DEFINE_list("precisions", list(PRECISIONS), "Of products.")
+benchmark_flags.define_some("precisions", PRECISIONS, title="Of products. ")
 flags.DEFINE_integer("tokens", 2048, "Of a batch.", lower_bound=1)
-flags.DEFINE_integer("rounds", 3, "How often each is timed.", lower_bound=1)
+benchmark_flags.define_rounds(3)
 flags.DEFINE_float("least_seconds", 5.0, "Of a round of a side.")
-flags.DEFINE_integer(
-    "num_threads", len(os.sched_getaffinity(0)), "Cores for each side."
-)
-flags.DEFINE_list("variants", list(TITLES), f"Some of {', '.join(TITLES)}.")
-flags.DEFINE_string("output", None, "JSON file of the results.")
-flags.DEFINE_string(
-    "peer_python", None, "Interpreter with what peers/huggingface.txt lists."
-)
-flags.DEFINE_string(
-    "keras_hub_python", None, "Interpreter with what peers/keras_hub.txt lists."
-)
-for name, known in (
-    ("models", MODELS),
-    ("precisions", PRECISIONS),
-    ("variants", TITLES),
-):
-    flags.register_validator(
-        name,
-        lambda given, known=tuple(known): bool(given) and {*given} <= {*known},
-        f"expected a comma list of some of {', '.join(known)}",
-    )
+benchmark_flags.define_num_threads()
+benchmark_flags.define_some("variants", TITLES)
+benchmark_flags.define_output()
+benchmark_flags.define_interpreter("peer_python", "huggingface")
+benchmark_flags.define_interpreter("keras_hub_python", "keras_hub")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,12 +159,10 @@ class Work:
 
 def main() -> None:
     variables = measured.hold_to_cpus(FLAGS.num_threads)
-    comparison = Comparison(
+    comparison = Comparison.begin(
         "Pre-training: a step of masked words and next sentence",
-        shlex.join(["python", *sys.argv]),
         "tokens/s",
         TITLES,
-        measured.machine(),
         facts=[
             "Examples without padding, 15 % of the tokens masked; a size is "
             "hidden x layers, base is 768 x 12; dropout 0.1; AdamW with "
@@ -191,11 +172,7 @@ def main() -> None:
     )
     names = [name for name in FLAGS.variants if name not in comparison.left_out]
 
-    def keep(turn: Turn) -> None:
-        print(turns_section.line(comparison, turn), flush=True)
-        if FLAGS.output:
-            comparison.write(pathlib.Path(FLAGS.output))
-
+    keep = turns_section.keeper(comparison, FLAGS.output)
     for model, length, precision in itertools.product(
         FLAGS.models, map(int, FLAGS.lengths), FLAGS.precisions
     ):
@@ -214,11 +191,7 @@ def main() -> None:
 
 def left_out() -> dict[str, str]:
     """Sides that cannot be measured here, and why."""
-    if COMPILED not in FLAGS.variants:
-        return {}
-    if shutil.which(os.environ.get("CXX", "g++")):
-        return {}
-    return {COMPILED: "there is no C++ compiler"}
+    return peer_environment.left_out({COMPILED} & {*FLAGS.variants})
 
 
 def start(
@@ -235,10 +208,8 @@ def start(
         pathlib.Path(folder) / f"{side}.stderr",
         {
             **variables,
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
+            **peer_environment.quiet(pathlib.Path(folder)),
             "PYTHONPATH": OUR_PATH if side == OURS else "",
-            "TORCHINDUCTOR_CACHE_DIR": str(pathlib.Path(folder) / "inductor"),
         },
     )
 
@@ -248,11 +219,11 @@ def command(side: str) -> list[str]:
     if side == OURS:
         return [sys.executable, "bert_tf_training.py"]
     if side == KERAS_HUB:
-        python = FLAGS.keras_hub_python or peer_environment.python_of(
-            "keras_hub", on_top=True
+        python = benchmark_flags.interpreter(
+            "keras_hub_python", "keras_hub", on_top=True
         )
         return [python, "keras_hub_training.py"]
-    python = FLAGS.peer_python or peer_environment.python_of("huggingface")
+    python = benchmark_flags.interpreter("peer_python", "huggingface")
     more = ["--compile"] if side == COMPILED else []
     return [python, "huggingface_training.py", *more]
 

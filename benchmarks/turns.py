@@ -4,14 +4,13 @@ The side called "ours" is compared with all the others.
 """
 
 import dataclasses
-import json
-import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import measured
-from comparison import MOST_OF_OTHERS, Spread
+from results_file import ResultsFile, command_line
+from timed import Spread, Timed, timed
 
 OURS = "ours"
 
@@ -44,7 +43,7 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class Turn(Timed):
     """A case by one side.
 
     Attributes:
@@ -72,14 +71,9 @@ class Turn:
         """Work in a second."""
         return self.amount / self.seconds
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether nothing else ran meanwhile, or next to nothing."""
-        return self.other_cpu_seconds <= MOST_OF_OTHERS * self.seconds
-
 
 @dataclasses.dataclass
-class Comparison:
+class Comparison(ResultsFile):
     """A file of results: rounds on one machine.
 
     Attributes:
@@ -110,6 +104,20 @@ class Comparison:
     turns: list[Turn] = dataclasses.field(default_factory=list)
     shows_seconds: bool = False
 
+    @classmethod
+    def begin(
+        cls, title: str, unit: str, titles: Mapping[str, str], **more: Any
+    ) -> Self:
+        """A new one, of this command on this machine."""
+        return cls(
+            title,
+            command_line(),
+            unit,
+            dict(titles),
+            measured.machine(),
+            **more,
+        )
+
     @property
     def cases(self) -> list[str]:
         return list(dict.fromkeys(turn.case for turn in self.turns))
@@ -127,33 +135,22 @@ class Comparison:
 
         The latter if there is none.
         """
-        return Spread.of(turn.rate for turn in self._timed(case, side))
+        return Spread.of(turn.rate for turn in timed(self.of(case, side)))
 
     def median(self, case: str, side: str, what: str) -> float | None:
         """Of `peak_bytes` or `share`, where it is known."""
-        turns = self._timed(case, side)
+        turns = timed(self.of(case, side))
         known = [n for n in (getattr(t, what) for t in turns) if n is not None]
         return statistics.median(known) if known else None
-
-    def _timed(self, case: str, side: str) -> list[Turn]:
-        turns = self.of(case, side)
-        return [turn for turn in turns if turn.is_timed] or turns
 
     def times_as_fast(self, case: str, side: str) -> float:
         """Our median rate over that of a side."""
         ours, theirs = (self.spread(case, name) for name in (OURS, side))
         return ours.median / theirs.median
 
-    def write(self, path: pathlib.Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(dataclasses.asdict(self), indent=1)
-        path.write_text(text + "\n", encoding="utf-8")
-
     @classmethod
-    def read(cls, path: pathlib.Path) -> Self:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        turns = [Turn(**turn) for turn in fields.pop("turns")]
-        return cls(turns=turns, **fields)
+    def parts_of(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"turns": [Turn(**turn) for turn in fields["turns"]]}
 
 
 def take(

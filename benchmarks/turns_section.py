@@ -8,13 +8,13 @@ writes it there; without a page it is printed.
 
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from comparison import MOST_OF_OTHERS
-from pages import write_section
+from circumstances import ROUNDS, machine_line, sides_lines
+from measured import BYTES_PER_MIB
+from pages import publish, table
 from turns import OURS, Comparison, Turn
-from write_results import BYTES_PER_MIB, table
 
 
 class Extra(NamedTuple):
@@ -54,6 +54,24 @@ def line(comparison: Comparison, turn: Turn) -> str:
     )
 
 
+def keeper(
+    comparison: Comparison, output: str | None
+) -> Callable[[Turn], None]:
+    """What `turns.take` tells each turn to: it prints, and keeps the file.
+
+    Args:
+      comparison: That has the turns.
+      output: The file's path, if there is to be one.
+    """
+
+    def keep(turn: Turn) -> None:
+        print(line(comparison, turn), flush=True)
+        if output:
+            comparison.write(pathlib.Path(output))
+
+    return keep
+
+
 def section(comparison: Comparison) -> str:
     """Everything that was measured, in Markdown."""
     parts = [
@@ -67,26 +85,13 @@ def section(comparison: Comparison) -> str:
 
 def circumstances(comparison: Comparison) -> Iterator[str]:
     """A list of what the numbers depend on."""
-    machine = comparison.machine
-    yield (
-        f"- {machine['processor']}; {machine['cores']} cores; "
-        f"{machine['memory']}; {machine['system']}"
-    )
+    yield machine_line(comparison.machine)
     for fact in comparison.facts:
         yield f"- {fact}"
-    yield (
-        "- Medians of rounds (least to most) in which the sides take turns; of "
-        "those during which other programs took no more than "
-        f"{MOST_OF_OTHERS:.0%} of a core, where there are such"
+    yield ROUNDS
+    yield from sides_lines(
+        comparison.versions, comparison.left_out, comparison.titles.__getitem__
     )
-    packages = {
-        f"{name} {version}": None
-        for versions in comparison.versions.values()
-        for name, version in versions.items()
-    }
-    yield f"- {', '.join(packages)}"
-    for side, reason in comparison.left_out.items():
-        yield f"- Not measured: {comparison.titles[side]}: {reason}"
 
 
 def rows(comparison: Comparison) -> Iterator[list[str]]:
@@ -139,11 +144,7 @@ def show(number: float) -> str:
 
 
 def main(results: str, page: str | None = None, name: str = "") -> None:
-    text = section(Comparison.read(pathlib.Path(results)))
-    if page is None:
-        print(text, end="")
-    else:
-        write_section(page, name, text)
+    publish(section(Comparison.read(pathlib.Path(results))), page, name)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,14 @@ and every run.
 
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from comparison import (
-    MOST_OF_OTHERS,
-    Comparison,
-    CrossCheck,
-    Run,
-    Spread,
-    ratio,
-    spread_of,
-)
+from circumstances import machine_line
+from comparison import Comparison, CrossCheck, Run, ratio, spread_of
+from measured import BYTES_PER_MIB
+from pages import table
 from sides import SIDES
+from timed import MOST_OF_OTHERS, Spread
 
 # In docs/results.md: what is above stays, what is below is written here.
 MARK = "<!-- `make bench-fine-tuning` writes everything below this line. -->\n"
@@ -45,7 +41,6 @@ COST_TITLES = {
     "cpu_seconds": ("CPU time", "s"),
     "peak_bytes": ("memory", "MiB"),
 }
-BYTES_PER_MIB = 2**20
 
 
 def line(run: Run) -> str:
@@ -86,12 +81,8 @@ def title(comparison: Comparison) -> str:
 
 def circumstances(comparison: Comparison) -> Iterator[str]:
     """A list of what the numbers depend on."""
-    settings, machine = comparison.settings, comparison.machine
-    yield (
-        f"- {machine['processor']}; {settings.num_threads} of "
-        f"{machine['cores']} cores for each side; {machine['memory']}; "
-        f"{machine['system']}"
-    )
+    settings = comparison.settings
+    yield machine_line(comparison.machine, settings.num_threads)
     weights = "/".join(pathlib.Path(settings.init_checkpoint).parts[-2:])
     yield (
         f"- {weights}; {settings.num_train_epochs:g} epochs, batches of "
@@ -106,15 +97,6 @@ def circumstances(comparison: Comparison) -> Iterator[str]:
         versions = comparison.versions[side].items()
         packages = ", ".join(f"{name} {version}" for name, version in versions)
         yield f"- {SIDES[side].title}: {packages}"
-
-
-def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Markdown; the first row is the titles."""
-    titles, *lines = rows
-    return [
-        f"| {' | '.join(cells)} |"
-        for cells in (titles, ["---"] * len(titles), *lines)
-    ]
 
 
 def spreads(comparison: Comparison) -> Iterator[list[str]]:

@@ -56,6 +56,15 @@ def test_a_page_without_the_section_stays(pages, page, content):
     assert page.read_text() == content
 
 
+def test_what_is_published_is_printed_if_there_is_no_page(pages, page, capsys):
+    pages.publish("13 MB\n", str(page), "size")
+    assert "\n13 MB\n" in page.read_text()
+    assert capsys.readouterr().out == ""
+    pages.publish("14 MB\n", None, "size")
+    assert capsys.readouterr().out == "14 MB\n"
+    assert "14 MB" not in page.read_text()
+
+
 def test_no_page(pages, tmp_path):
     with pytest.raises(InputError, match=r"none\.md"):
         pages.write_section(tmp_path / "none.md", "size", "13 MB")

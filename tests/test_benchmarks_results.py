@@ -70,9 +70,10 @@ def test_a_file_of_results_there_and_back(comparison, three_seeds, tmp_path):
     assert comparison.Comparison.read(path).cross_check is None
 
 
-def test_spread(comparison):
-    spread = comparison.Spread.of([7, 1, 3, 2])
-    assert spread == comparison.Spread(median=2.5, low=1, high=7)
+def test_spread(benchmarks):
+    timed = benchmarks("timed")
+    spread = timed.Spread.of([7, 1, 3, 2])
+    assert spread == timed.Spread(median=2.5, low=1, high=7)
     assert 1 in spread
     assert 7 in spread
     assert 0.9 not in spread
@@ -139,13 +140,15 @@ def test_a_section_has_all_that_was_measured(write_results, three_seeds):
     assert "eval_loss 0.250000 (0.250001)" in text
 
 
-def test_every_table_has_as_many_cells_in_each_line(write_results, three_seeds):
+def test_every_table_has_as_many_cells_in_each_line(
+    benchmarks, write_results, three_seeds
+):
     for rows in (
         write_results.spreads(three_seeds),
         write_results.ratios(three_seeds),
         write_results.every_run(three_seeds),
     ):
-        lines = write_results.table(rows)
+        lines = benchmarks("pages").table(rows)
         assert len({line.count("|") for line in lines}) == 1
         assert set(lines[1]) == set("| -")
 

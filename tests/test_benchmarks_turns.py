@@ -1,5 +1,7 @@
 """Sides in turn: their order, what is kept, medians and ratios, the section."""
 
+import sys
+
 import pytest
 
 MACHINE = dict.fromkeys(("processor", "cores", "memory", "system"), "?")
@@ -93,6 +95,30 @@ def test_a_file_of_results(turns, asked, comparison, tmp_path):
     path = tmp_path / "new" / "results.json"
     comparison.write(path)
     assert turns.Comparison.read(path) == comparison
+
+
+def test_a_comparison_begins_with_its_command(turns, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["a b.py", "--c"])
+    begun = turns.Comparison.begin("Work", "MB/s", {"ours": "x"}, facts=["y"])
+    assert begun.command == "python 'a b.py' --c"
+    assert begun.titles == {"ours": "x"}
+    assert begun.facts == ["y"]
+    assert int(begun.machine["cores"]) > 0
+    assert not begun.turns
+
+
+def test_each_turn_is_told_and_kept(
+    turns, turns_section, comparison, tmp_path, capsys
+):
+    path = tmp_path / "results.json"
+    turn = turns.Turn("short", "ours", 1.0, 2.0, 1.0, 0.0)
+    comparison.turns.append(turn)
+    turns_section.keeper(comparison, None)(turn)
+    assert not list(tmp_path.iterdir())
+    turns_section.keeper(comparison, str(path))(turn)
+    assert turns.Comparison.read(path) == comparison
+    told = turns_section.line(comparison, turn)
+    assert capsys.readouterr().out.splitlines() == [told] * 2
 
 
 def test_a_section(turns_section, asked, comparison):
