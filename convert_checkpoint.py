@@ -119,6 +119,11 @@ def _report_companions(target: Pretrained) -> None:
             "Google's own code knows the tanh form of GELU alone and will "
             "refuse gelu_erf; this project computes it"
         )
+    if FLAGS.to == "google" and config.is_left_to_right:
+        logging.warning(
+            "Google's own code looks both ways whatever bert_config.json says; "
+            "this project looks from left to right"
+        )
     if target.vocab is None:
         logging.warning("There is no vocabulary: give --vocab_file")
     else:

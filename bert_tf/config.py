@@ -19,6 +19,7 @@ from bert_tf import files
 from bert_tf.errors import InputError
 
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
+ATTENTION_DIRECTIONS = ("bidirectional", "left_to_right")
 
 # num_hidden_layers, hidden_size, num_attention_heads of the models that Google
 # published under a name; the feed-forward layer is four times as wide.
@@ -68,6 +69,10 @@ class BertConfig:
         code, and what a JSON file without the key means; every published
         model has 2, and so has a config from `from_name`.
       initializer_range: Standard deviation of the initial weights.
+      attention_direction: What a token looks at, one of
+        `ATTENTION_DIRECTIONS`: all others, or those before it (the paper's
+        "LTR", section 5.1). Google's code knows the former alone; the key is
+        in no file of a model that has it.
 
     Raises:
       InputError: A value is of the wrong type or out of its range.
@@ -84,6 +89,7 @@ class BertConfig:
     max_position_embeddings: int = 512
     type_vocab_size: int = 16
     initializer_range: float = 0.02
+    attention_direction: str = "bidirectional"
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -94,6 +100,12 @@ class BertConfig:
         self._check_initializer_range()
         self._check_activation()
         self._check_heads()
+        self._check_attention_direction()
+
+    @property
+    def is_left_to_right(self) -> bool:
+        """Whether tokens look at those before them alone."""
+        return self.attention_direction == "left_to_right"
 
     @classmethod
     def from_name(cls, name: str, vocab_size: int) -> Self:
@@ -168,6 +180,8 @@ class BertConfig:
         code refuses rather than computes differently.
         """
         values = dataclasses.asdict(self)
+        if not self.is_left_to_right:
+            del values["attention_direction"]
         act = self.hidden_act
         return values | {"hidden_act": _TO_GOOGLE.get(act, act)}
 
@@ -236,6 +250,13 @@ class BertConfig:
                 "expected a hidden_size that num_attention_heads divides. "
                 f"Received: hidden_size={self.hidden_size}, "
                 f"num_attention_heads={self.num_attention_heads}"
+            )
+
+    def _check_attention_direction(self) -> None:
+        if self.attention_direction not in ATTENTION_DIRECTIONS:
+            raise InputError(
+                f"expected one of {', '.join(ATTENTION_DIRECTIONS)} as "
+                f"attention_direction. Received: {self.attention_direction!r}"
             )
 
 

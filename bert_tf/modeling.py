@@ -29,7 +29,7 @@ from bert_tf.layers import (
     fold_in,
     integers,
 )
-from bert_tf.transformer import Encoder, attention_bias
+from bert_tf.transformer import Encoder, attention_bias, last_positions
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -107,7 +107,10 @@ class Embeddings(BertLayer):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Pooler(BertLayer):
-    """tanh(dense(vector of [CLS])): the vector for the whole input."""
+    """tanh(dense(vector of one token)): the vector for the whole input.
+
+    That of [CLS], or, in a model that looks to the left alone, of the last.
+    """
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
@@ -116,30 +119,28 @@ class Pooler(BertLayer):
     def build(self, input_shape=None):
         self.dense.build((None, self.config.hidden_size))
 
-    def compute_output_shape(
-        self, sequence_output_shape, cls_positions_shape=None
-    ):
-        rows = cls_positions_shape or sequence_output_shape[:1]
+    def compute_output_shape(self, sequence_output_shape, positions_shape=None):
+        rows = positions_shape or sequence_output_shape[:1]
         return (*rows, self.config.hidden_size)
 
-    def call(self, sequence_output, cls_positions=None):
+    def call(self, sequence_output, positions=None):
         """Pools each example.
 
         Args:
           sequence_output: Floats [B, S, H].
-          cls_positions: Integers [B, K], where the [CLS] of each example is;
-            None for one example a row, whose [CLS] comes first.
+          positions: Integers [B, K], where the token of each example is; None
+            for one example a row, of which it is the first.
 
         Returns:
-          Floats [B, K, H], or [B, H] without `cls_positions`.
+          Floats [B, K, H], or [B, H] without `positions`.
         """
-        if cls_positions is None:
-            first = sequence_output[:, 0]
+        if positions is None:
+            chosen = sequence_output[:, 0]
         else:
-            first = ops.take_along_axis(
-                sequence_output, cls_positions[..., None], axis=1
+            chosen = ops.take_along_axis(
+                sequence_output, positions[..., None], axis=1
             )  # [B, K, H]
-        return ops.tanh(self.dense(first))
+        return ops.tanh(self.dense(chosen))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -233,7 +234,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             - `position_ids`: Rows of the table of positions; 0 to S - 1.
             - `example_ids`: Tokens look at those of the same number only; all
               the same.
-            - `cls_positions` [B, K]: Where to pool; at the first token.
+            - `cls_positions` [B, K]: Where to pool; at the first token. Left
+              to right, these begin the examples whose last tokens are pooled.
             Others are ignored.
           training: Whether dropout is on.
           seed: Integer tensor [2] that decides every dropout mask, or None
@@ -253,14 +255,15 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         """The `pooled_output` of `call` alone, in less time.
 
         The last block computes the first position only, that of [CLS], unless
-        there are `cls_positions`. The arguments are those of `call`;
-        `training` is that of the calling layer if not given.
+        others are pooled. The arguments are those of `call`; `training` is
+        that of the calling layer if not given.
         """
         self.build()
         # None would count as given: inner layers would not look around them.
         given = {} if training is None else {"training": training}
         features = self.checked(inputs)
-        number = None if "cls_positions" in features else 1
+        is_first = not self.config.is_left_to_right
+        number = 1 if is_first and "cls_positions" not in features else None
         return self._encode(features, seed, num_queries=number, **given)[-1]
 
     def _encode(self, inputs, seed, num_queries: int | None = None, **given):
@@ -275,17 +278,24 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         embedded = self.embeddings(
             input_ids, segment_ids, position_ids, seed=seed, **given
         )
+        input_mask = inputs.get("input_mask", ops.ones_like(input_ids))
+        example_ids = integers(inputs, "example_ids")
         outputs, attentions = self.encoder(
             embedded,
             attention_bias(
-                inputs.get("input_mask", ops.ones_like(input_ids)),
-                integers(inputs, "example_ids"),
+                input_mask, example_ids, self.config.is_left_to_right
             ),
             seed=fold_in(seed, 1),
             num_queries=num_queries,
             **given,
         )
-        pooled = self.pooler(outputs[-1], integers(inputs, "cls_positions"))
+        places = integers(inputs, "cls_positions")
+        if self.config.is_left_to_right:
+            last = last_positions(input_mask, example_ids, places)
+            pooled = self.pooler(outputs[-1], last)  # [B, K or 1, H]
+            pooled = pooled[:, 0] if places is None else pooled
+        else:
+            pooled = self.pooler(outputs[-1], places)
         return embedded, outputs, attentions, pooled
 
     def _result(self, embedded, outputs, attentions, pooled) -> dict:

@@ -350,7 +350,7 @@ def first_positions(x, number: int | None):
     return x if number is None else x[:, :number]
 
 
-def attention_bias(input_mask, example_ids=None):
+def attention_bias(input_mask, example_ids=None, left_to_right: bool = False):
     """Turns a mask into what is added to attention scores.
 
     It hides keys; a padding position still looks at the others, as in
@@ -360,17 +360,46 @@ def attention_bias(input_mask, example_ids=None):
       input_mask: Ones for tokens and zeros for padding, [B, S].
       example_ids: Integers [B, S], or None: keys with another number than the
         query's are hidden too, so that examples in a row do not meet.
+      left_to_right: Whether keys behind the query are hidden as well.
 
     Returns:
-      float32 [B, 1, 1, S], or [B, 1, S, S] with `example_ids`.
+      float32 [B, 1, 1, S], or [B, 1, S, S] with `example_ids` or from left to
+      right.
     """
     is_seen = ops.cast(input_mask, "float32")[:, None]  # [B, 1, S]
     if example_ids is not None:
         is_same = ops.equal(example_ids[:, :, None], example_ids[:, None])
         is_seen = is_seen * ops.cast(is_same, "float32")  # [B, S, S]
+    if left_to_right:
+        places = ops.arange(ops.shape(input_mask)[1], dtype="int32")
+        is_before = ops.greater_equal(places[:, None], places)
+        is_seen = is_seen * ops.cast(is_before, "float32")  # [B, S, S]
     return ops.expand_dims((1.0 - is_seen) * MASKED_SCORE, 1)
 
 
 def _of_queries(attention_bias, number: int | None):
     """The bias [B, 1, 1 or S, S] of the first queries; of all for None."""
     return attention_bias if number is None else attention_bias[:, :, :number]
+
+
+def last_positions(input_mask, example_ids=None, cls_positions=None):
+    """Where each example ends, which is what has seen all of it.
+
+    Args:
+      input_mask: Ones for tokens and zeros for padding, [B, S].
+      example_ids: Integers [B, S], or None where all tokens belong together.
+      cls_positions: Integers [B, K], the first token of each example; None for
+        one that begins with the row.
+
+    Returns:
+      The places of the last tokens, int32 [B, K] or [B, 1]; 0 for none.
+    """
+    mask = ops.cast(input_mask, "int32")
+    if example_ids is None:
+        example_ids = ops.zeros_like(mask)
+    if cls_positions is None:
+        cls_positions = ops.zeros_like(mask[:, :1])
+    numbers = ops.take_along_axis(example_ids, cls_positions, axis=1)
+    is_own = ops.equal(numbers[..., None], example_ids[:, None])  # [B, K, S]
+    places = ops.arange(ops.shape(mask)[1], dtype="int32") * mask  # [B, S]
+    return ops.max(ops.cast(is_own, "int32") * places[:, None], axis=-1)

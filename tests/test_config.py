@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bert_tf.config import ACTIVATIONS, BertConfig
+from bert_tf.config import ACTIVATIONS, ATTENTION_DIRECTIONS, BertConfig
 from bert_tf.errors import InputError
 
 GOOGLE_KEYS = {
@@ -36,6 +36,9 @@ UNUSUAL = BertConfig(
     type_vocab_size=3,
     initializer_range=0.05,
 )
+LEFT_TO_RIGHT = dataclasses.replace(
+    UNUSUAL, attention_direction="left_to_right"
+)
 
 
 def write(folder, text):
@@ -58,6 +61,7 @@ def test_the_defaults_are_the_originals():
         max_position_embeddings=512,
         type_vocab_size=16,
         initializer_range=0.02,
+        attention_direction="bidirectional",
     )
 
 
@@ -67,14 +71,33 @@ def test_is_frozen_and_hashable():
     assert len({UNUSUAL, dataclasses.replace(UNUSUAL)}) == 1
 
 
-def test_every_field_survives_the_round_trip_through_a_file(tmp_path):
-    path = write(tmp_path, UNUSUAL.to_json_string())
-    assert BertConfig.from_json_file(path) == UNUSUAL
-    assert BertConfig.from_json_file(str(path)) == UNUSUAL
+@pytest.mark.parametrize("config", [UNUSUAL, LEFT_TO_RIGHT])
+def test_every_field_survives_the_round_trip_through_a_file(tmp_path, config):
+    path = write(tmp_path, config.to_json_string())
+    assert BertConfig.from_json_file(path) == config
+    assert BertConfig.from_json_file(str(path)) == config
 
 
 def test_to_dict_has_googles_keys():
     assert set(UNUSUAL.to_dict()) == GOOGLE_KEYS
+
+
+def test_what_google_has_no_key_for_is_told_where_it_is_unusual():
+    told = LEFT_TO_RIGHT.to_dict()
+    assert told.pop("attention_direction") == "left_to_right"
+    assert told == UNUSUAL.to_dict()
+    assert LEFT_TO_RIGHT.is_left_to_right
+    assert not UNUSUAL.is_left_to_right
+
+
+@pytest.mark.parametrize("value", ["right_to_left", "LEFT_TO_RIGHT", None, 1])
+def test_an_unknown_direction_is_told_those_there_are(value):
+    with pytest.raises(InputError) as error:
+        dataclasses.replace(UNUSUAL, attention_direction=value)
+    assert str(error.value) == (
+        f"expected one of {', '.join(ATTENTION_DIRECTIONS)} as "
+        f"attention_direction. Received: {value!r}"
+    )
 
 
 def test_to_json_string_is_indented_sorted_and_ends_in_a_newline():

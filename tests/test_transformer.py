@@ -15,6 +15,7 @@ from bert_tf.transformer import (
     SelfAttention,
     TransformerBlock,
     attention_bias,
+    last_positions,
 )
 
 # Odd sizes, no two alike: swapped axes cannot pass.
@@ -49,6 +50,33 @@ def test_a_bias_hides_padding_and_other_examples():
         for key in range(S):
             is_seen = mask[0, key] and ids[0, query] == ids[0, key]
             assert bias[0, 0, query, key] == (0 if is_seen else -10000)
+
+
+def test_a_bias_from_left_to_right_hides_what_comes_later():
+    ids = np.array([[1, 1, 2, 2, 2, 0, 0]])
+    mask = np.array([[1, 1, 1, 0, 1, 0, 0]])
+    alone = np.array(attention_bias(mask, left_to_right=True))
+    shared = np.array(attention_bias(mask, ids, left_to_right=True))
+    assert alone.shape == shared.shape == (1, 1, S, S)
+    for query in range(S):
+        for key in range(S):
+            is_seen = mask[0, key] and key <= query
+            assert alone[0, 0, query, key] == (0 if is_seen else -10000)
+            is_seen = is_seen and ids[0, query] == ids[0, key]
+            assert shared[0, 0, query, key] == (0 if is_seen else -10000)
+
+
+def test_the_last_positions_of_rows_and_of_examples_in_them():
+    mask = np.array([[1] * 7, [1] * 4 + [0] * 3, [0] * 7])
+    assert np.array(last_positions(mask)).tolist() == [[6], [3], [0]]
+    ids = np.array([[1, 1, 1, 2, 3, 3, 3], [1, 2, 2, 2, 0, 0, 0], [0] * 7])
+    starts = np.array([[0, 3, 4], [0, 1, 0], [0, 0, 0]])
+    found = np.array(last_positions(mask, ids, starts))
+    assert found.tolist() == [[2, 3, 6], [0, 3, 0], [0, 0, 0]]
+    # Without numbers a row is one example, wherever it is asked.
+    found = np.array(last_positions(mask, None, starts))
+    assert found.tolist() == [[6] * 3, [3] * 3, [0] * 3]
+    assert np.array(last_positions(mask, ids)).tolist() == [[2], [0], [0]]
 
 
 def test_attention_is_the_formula():

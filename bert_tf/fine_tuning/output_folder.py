@@ -222,7 +222,9 @@ def _shown(name: str, value: Any) -> str:
         layers, width = (
             value.get(key) for key in ("num_hidden_layers", "hidden_size")
         )
-        return f"a model of {layers} layers, hidden size {width}"
+        unusual = value.get("attention_direction")
+        way = f", {unusual}" if unusual else ""
+        return f"a model of {layers} layers, hidden size {width}{way}"
     return f"{name} {json.dumps(value, ensure_ascii=False)}"
 
 

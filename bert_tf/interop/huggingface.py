@@ -99,7 +99,8 @@ def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
 
     Raises:
       InputError: The config or the head is not known; a weight is missing, of
-        another shape, or none of BERT's; or the folder cannot be written to.
+        another shape, or none of BERT's; the model looks to the left alone; or
+        the folder cannot be written to.
     """
     config, weights = pretrained.config, pretrained.weights
     if config is None:
@@ -112,22 +113,20 @@ def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
     labels = _labels(pretrained.labels, weights, head)
     if labels is None and head in _WITH_LABELS:
         labels = huggingface_config.numbered_labels(_num_classes(weights))
+    # Refused is what it cannot describe, before anything is written.
+    description = huggingface_config.to_json(
+        config,
+        head,
+        labels,
+        huggingface_tokenizer.pad_token_id(pretrained.vocab),
+        pretrained.problem_type,
+        pretrained.classifier_dropout,
+    )
     tensor_files.write(
         os.path.join(folder, tensor_files.WHOLE),
         {row.their_name(head): value for row, value in tensors.items()},
     )
-    pad_token_id = huggingface_tokenizer.pad_token_id(pretrained.vocab)
-    files.write_text(
-        os.path.join(folder, huggingface_config.FILE),
-        huggingface_config.to_json(
-            config,
-            head,
-            labels,
-            pad_token_id,
-            pretrained.problem_type,
-            pretrained.classifier_dropout,
-        ),
-    )
+    files.write_text(os.path.join(folder, huggingface_config.FILE), description)
     tokenizer = Tokenizer(
         pretrained.vocab, pretrained.do_lower_case, pretrained.strip_accents
     )

@@ -156,9 +156,19 @@ def to_json(
       problem_type: What the labels mean, if that is known.
       classifier_dropout: The dropout before the classes; None for that of
         the layers.
+
+    Raises:
+      InputError: The model looks to the left alone. There is a decoder in
+        transformers, but it pools [CLS], which sees nothing but itself.
     """
+    if config.is_left_to_right:
+        raise InputError(
+            "expected a model that looks both ways, for transformers pools "
+            f"[CLS] whatever it sees. Received: attention_direction="
+            f"{config.attention_direction!r}"
+        )
     values = {
-        **dataclasses.asdict(config),
+        **config.to_dict(),
         "add_cross_attention": False,
         "architectures": [ARCHITECTURES[head]],
         "classifier_dropout": classifier_dropout,

@@ -73,6 +73,7 @@ def compare_configs(ours: BertConfig, pretrained: Pretrained) -> None:
     Raises:
       InputError: The number of attention heads differs. Another activation is
         remarked on: Google's weights are published under both forms of GELU.
+        So is another direction of attention, in which training may go on.
     """
     theirs = pretrained.config
     if theirs is None:
@@ -84,14 +85,15 @@ def compare_configs(ours: BertConfig, pretrained: Pretrained) -> None:
             f"{theirs.num_attention_heads}; make the model from the "
             "checkpoint's own configuration"
         )
-    if ours.hidden_act != theirs.hidden_act:
-        logging.warning(
-            "The model computes %s where %s says %s: its outputs will not be "
-            "those that the checkpoint was made with",
-            ours.hidden_act,
-            pretrained.path,
-            theirs.hidden_act,
-        )
+    for name in ("hidden_act", "attention_direction"):
+        if getattr(ours, name) != getattr(theirs, name):
+            logging.warning(
+                "The model computes %s where %s says %s: its outputs will not "
+                "be those that the checkpoint was made with",
+                getattr(ours, name),
+                pretrained.path,
+                getattr(theirs, name),
+            )
 
 
 def read_config(path: str | os.PathLike[str]) -> BertConfig:

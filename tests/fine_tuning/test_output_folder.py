@@ -62,6 +62,11 @@ def test_the_same_run_may_come_again(tmp_path):
             {"num_hidden_layers": 3, "hidden_size": 5},
             "a model of 3 layers, hidden size 5",
         ),
+        (
+            "config",
+            {"attention_direction": "left_to_right"},
+            "hidden size None, left_to_right, or",
+        ),
     ],
 )
 def test_another_run_is_refused(tmp_path, name, other, words):

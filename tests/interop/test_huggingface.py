@@ -44,6 +44,7 @@ EVERYTHING_ELSE = (
     "problem_type",
     "classifier_dropout",
 )
+LEFT_TO_RIGHT = dataclasses.replace(CONFIG, attention_direction="left_to_right")
 
 
 def facts(checkpoint):
@@ -230,6 +231,7 @@ def test_knows_labels_of_classes_only(tmp_path):
         ({"head": "choice"}, "one score for a choice.*5 classes"),
         ({"head": "span"}, "without 2 tensors .'qa_outputs.weight', 'qa_"),
         ({"weights": arrays("token", seed=1)}, "expected 7 labels"),
+        ({"config": LEFT_TO_RIGHT}, "that looks both ways.*'left_to_right'"),
     ],
 )
 def test_writes_nothing_that_does_not_fit(tmp_path, change, complaint):

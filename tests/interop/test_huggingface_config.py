@@ -100,6 +100,17 @@ def test_writes_activations(tmp_path, name):
     assert read(tmp_path, values).config == config
 
 
+def test_a_model_that_looks_to_the_left_is_refused_in_one_line():
+    config = dataclasses.replace(CONFIG, attention_direction="left_to_right")
+    with pytest.raises(InputError) as error:
+        to_json(config, "encoder")
+    assert str(error.value) == (
+        "expected a model that looks both ways, for transformers pools [CLS] "
+        "whatever it sees. Received: attention_direction='left_to_right'"
+    )
+    assert "attention_direction" not in json.loads(to_json(CONFIG, "encoder"))
+
+
 def test_the_two_gelus_have_the_names_that_transformers_gave_them():
     tanh, erf = (
         json.loads(

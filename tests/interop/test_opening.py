@@ -113,6 +113,9 @@ def test_weights_are_for_a_configuration(places, caplog):
     assert "computes" not in caplog.text
     open_weights(path, dataclasses.replace(CONFIG, hidden_act="relu"))
     assert "computes relu where" in caplog.text
+    other = dataclasses.replace(CONFIG, attention_direction="left_to_right")
+    open_weights(path, other)
+    assert "computes left_to_right where" in caplog.text
 
 
 def test_the_same_word_in_two_configs(places):
