@@ -29,7 +29,7 @@ SQUAD_TRAIN ?= train-v1.1-subset.json
 SQUAD_DEV ?= dev-v1.1.json
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu bench bench-fine-tuning bench-serving demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu bench bench-fine-tuning bench-gpu bench-serving demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -72,12 +72,12 @@ test-slow: venv  ## the tests marked slow
 
 test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without TensorFlow
 	KERAS_BACKEND=jax "$(VENV)-jax/bin/python" -m pytest \
-	tests/backends tests/parity tests/test_example_programs.py::test_jax_training \
-	$(PYTEST_ARGS)
+	tests/backends tests/parity tests/test_benchmarks_gpu.py \
+	tests/test_example_programs.py::test_jax_training $(PYTEST_ARGS)
 
 test-torch: $(VENV)-torch/.installed  ## the same on PyTorch, beside transformers
 	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \
-	tests/backends tests/parity $(PYTEST_ARGS)
+	tests/backends tests/parity tests/test_benchmarks_gpu.py $(PYTEST_ARGS)
 
 # For each part of TensorFlow the module that leans on it most: steps, the loop
 # and its strategies, checkpoints, models in graphs, data sets, records, strings,
@@ -172,6 +172,9 @@ bench-fine-tuning: venv  ## docs/results.md: beside Hugging Face's Trainer, hour
 	build/fine_tuning/mrpc.json build/fine_tuning/sts-b.json \
 	build/fine_tuning/sst-2.json build/fine_tuning/padding.json \
 	build/fine_tuning/squad.json
+
+bench-gpu: venv  ## docs/performance.md: on a GPU, Keras on JAX beside torch
+	$(call bench,gpu)
 
 bench-serving: venv  ## docs/performance.md: exports beside torch and ONNX Runtime
 	"$(BIN)/python" benchmarks/serving.py --output=build/serving.json

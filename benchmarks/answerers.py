@@ -8,7 +8,8 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from measured import LAST_CHARACTERS
@@ -89,3 +90,27 @@ def answerer(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(SECONDS_TO_END)
             process.kill()
+
+
+@contextlib.contextmanager
+def together(
+    start: Callable[
+        [str, pathlib.Path], contextlib.AbstractContextManager[Answerer]
+    ],
+    names: Iterable[str],
+) -> Iterator[dict[str, Answerer]]:
+    """Starts several sides, and ends them when the block ends.
+
+    Args:
+      start: From a side's name, and a folder for what they all write, to the
+        side.
+      names: The sides.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as stack,
+    ):
+        yield {
+            name: stack.enter_context(start(name, pathlib.Path(folder)))
+            for name in names
+        }

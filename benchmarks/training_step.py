@@ -23,12 +23,13 @@ meanwhile; what others took is told.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
 import sys
-import tempfile
 
+import answerers
 import benchmark_flags
 import measured
 import peer_environment
@@ -37,6 +38,7 @@ import turns_section
 from absl import app, flags
 from answerers import Answerer, answerer
 from turns import OURS, Case, Comparison
+from workload import Workload
 
 from bert_tf.config import BertConfig
 
@@ -58,8 +60,8 @@ AIMS = {
     "bfloat16": {EAGER: 2.0, COMPILED: 2.0, KERAS_HUB: 1.2},
 }
 VOCAB_SIZE = 30522
-# The share of the places that is masked, as in `create_pretraining_data.py`.
-MASKED = 0.15
+# Of a square matrix that makes a machine show how fast it can multiply.
+MATRIX_SIZE = 2048
 MODELS = {
     "384x6": BertConfig(
         VOCAB_SIZE,
@@ -105,31 +107,22 @@ class Work:
         return max(1, FLAGS.tokens // self.max_seq_length)
 
     @property
-    def max_predictions_per_seq(self) -> int:
-        return round(MASKED * self.max_seq_length)
+    def workload(self) -> Workload:
+        return Workload(
+            MODELS[self.model],
+            ((self.max_seq_length,),) * self.batch_size,
+            self.max_seq_length,
+        )
 
     def case(self, sides: list[str]) -> Case:
-        config = MODELS[self.model]
-        # What all sides call the same, and mean the same by.
-        shape = {
-            name: getattr(config, name)
-            for name in (
-                "vocab_size",
-                "hidden_size",
-                "num_hidden_layers",
-                "num_attention_heads",
-                "intermediate_size",
-                "max_position_embeddings",
-                "type_vocab_size",
-            )
-        }
         request = {
-            "config": shape,
-            "batch_size": self.batch_size,
-            "max_seq_length": self.max_seq_length,
-            "max_predictions_per_seq": self.max_predictions_per_seq,
+            **self.workload.request(),
             "precision": self.precision,
-            "flops": self.flops(),
+            "device": "cpu",
+            "steps": 1,
+            "flops": self.workload.flops(),
+            "matrix_size": MATRIX_SIZE,
+            "products": 1,
             "least_seconds": FLAGS.least_seconds,
         }
         return Case(
@@ -138,23 +131,6 @@ class Work:
             dict.fromkeys(sides, request),
             {s: a for s, a in AIMS[self.precision].items() if s in sides},
         )
-
-    def flops(self) -> float:
-        """Multiplications and additions of one step's matrix products."""
-        config, length = MODELS[self.model], self.max_seq_length
-        hidden = config.hidden_size
-        per_token = config.num_hidden_layers * (
-            8 * hidden**2  # query, key, value, output
-            + 4 * hidden * config.intermediate_size
-            + 4 * length * hidden  # scores and context
-        )
-        per_example = (
-            length * per_token
-            + self.max_predictions_per_seq
-            * (2 * hidden**2 + 2 * hidden * config.vocab_size)
-            + 2 * hidden**2  # pooler
-        )
-        return 3.0 * self.batch_size * per_example
 
 
 def main() -> None:
@@ -171,20 +147,13 @@ def main() -> None:
         left_out=left_out(),
     )
     names = [name for name in FLAGS.variants if name not in comparison.left_out]
-
     keep = turns_section.keeper(comparison, FLAGS.output)
+    start_one = functools.partial(start, variables=variables)
     for model, length, precision in itertools.product(
         FLAGS.models, map(int, FLAGS.lengths), FLAGS.precisions
     ):
         case = Work(model, length, precision).case(names)
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            contextlib.ExitStack() as stack,
-        ):
-            sides = {
-                name: stack.enter_context(start(name, folder, variables))
-                for name in names
-            }
+        with answerers.together(start_one, names) as sides:
             turns.take(comparison, [case], sides, FLAGS.rounds, keep)
     print(turns_section.section(comparison))
 
@@ -195,7 +164,7 @@ def left_out() -> dict[str, str]:
 
 
 def start(
-    side: str, folder: str, variables: dict[str, str]
+    side: str, folder: pathlib.Path, variables: dict[str, str]
 ) -> contextlib.AbstractContextManager[Answerer]:
     python, program, *more = command(side)
     return answerer(
@@ -205,10 +174,10 @@ def start(
             f"--num_threads={FLAGS.num_threads}",
             *more,
         ],
-        pathlib.Path(folder) / f"{side}.stderr",
+        folder / f"{side}.stderr",
         {
             **variables,
-            **peer_environment.quiet(pathlib.Path(folder)),
+            **peer_environment.quiet(folder),
             "PYTHONPATH": OUR_PATH if side == OURS else "",
         },
     )

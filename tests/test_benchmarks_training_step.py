@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from benchmark_modules import PEERS, importable
 
-from bert_tf.config import BertConfig
 from tests import in_process
 
 # It stands for a side: its updates are all of the same length.
@@ -19,8 +18,8 @@ if "--compile" in sys.argv:
     sys.argv.remove("--compile")
 
 def make(request):
-    assert request["batch_size"] * request["max_seq_length"] == 256
-    return lambda: time.sleep(0.01), lambda: time.sleep(0.001)
+    assert sum(map(sum, request["rows"])) == 256
+    return training.Work(lambda: time.sleep(0.01), lambda: time.sleep(0.001))
 
 training.main(make, ["pytest"])
 """
@@ -35,21 +34,6 @@ def launch(benchmarks):
 @pytest.fixture
 def benchmark(launch):
     return sys.modules["training_step"]
-
-
-def test_flops_of_a_step_are_those_of_its_products(benchmark, monkeypatch):
-    """Three times the forward pass; each weight is used for every token."""
-    monkeypatch.setitem(
-        benchmark.MODELS, "one", BertConfig(1000, num_hidden_layers=1)
-    )
-    monkeypatch.setattr(benchmark, "FLAGS", type("", (), {"tokens": 256}))
-    work = benchmark.Work("one", 128, "float32")
-    assert (work.batch_size, work.max_predictions_per_seq) == (2, 19)
-    block = 4 * 768**2 + 2 * 768 * 3072  # weights
-    attention = 2 * 128 * 768  # for a token: scores and context
-    head = 768**2 + 768 * 1000  # for a masked word
-    products = 256 * (block + attention) + 2 * 19 * head + 2 * 768**2
-    assert work.flops() == 3 * 2 * products
 
 
 def test_all_sides_take_turns_in_every_case(
@@ -110,15 +94,17 @@ def test_our_side_makes_updates():
             "max_position_embeddings": 16,
             "type_vocab_size": 2,
         },
-        "batch_size": 3,
+        "rows": [[16], [16], [11]],
         "max_seq_length": 16,
         "max_predictions_per_seq": 2,
         "precision": "float32",
+        "matrix_size": 31,
     }
     with importable(PEERS) as module_of:
         side = module_of("bert_tf_training")
-    update, product = side.make(request)
-    first = update()
+    work = side.make(request)
+    first = work.steps()
     assert np.isfinite(first).all()
-    assert not np.array_equal(update(), first)
-    assert product().shape == (2048, 2048)
+    assert not np.array_equal(work.steps(), first)
+    assert work.products().shape == (31, 31)
+    assert work.peak_bytes() is None

@@ -33,9 +33,9 @@ def make(request: Mapping[str, Any]):
     )
     batch = random_batch(request)
     matrix = tf.cast(
-        tf.random.normal([training.SIZE] * 2), request["precision"]
+        tf.random.normal([request["matrix_size"]] * 2), request["precision"]
     )
-    return (
+    return training.Work(
         lambda: model.train_on_batch(*batch),
         lambda: tf.matmul(matrix, matrix).numpy(),
     )
@@ -63,7 +63,7 @@ def pretrainer(config: Mapping[str, Any], max_predictions: int) -> keras.Model:
 def random_batch(request: Mapping[str, Any]):
     """Full-length examples of random ids."""
     random = np.random.default_rng(0)
-    size, length = request["batch_size"], request["max_seq_length"]
+    size, length = len(request["rows"]), request["max_seq_length"]
     vocab_size = request["config"]["vocab_size"]
     shape = size, length
     masked = size, request["max_predictions_per_seq"]

@@ -1,9 +1,9 @@
-"""What every side of benchmarks/training_step.py does: updates, on request.
+"""What the sides of training_step.py and gpu.py do: steps, on request.
 
-A request has a model's shape, a batch's and for how long to train; a side
-answers how many updates it made, and what share of the products that the
-machine can do in the meantime were the model's. Nothing but the standard
-library: it runs in every environment.
+A request has a model's shape, a batch's and for how long to train, or to run
+the model forward; a side answers how often it did what it was asked, and what
+share of the products that the machine can do in the meantime were the model's.
+Nothing but the standard library: it runs in every environment.
 """
 
 import argparse
@@ -11,50 +11,64 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import request_lines
 
-# A square matrix that makes a machine show how fast it can multiply.
-SIZE = 2048
-
 # Something to do, which has ended when it returns.
 Act = Callable[[], Any]
-# A request -> an update, and the product of two matrices of SIZE, of the same
-# precision.
-Make = Callable[[Mapping[str, Any]], tuple[Act, Act]]
+
+
+class Work(NamedTuple):
+    """What is timed.
+
+    Attributes:
+      steps: So many steps of the model as the request has `steps`.
+      products: So many products of two square matrices as it has `products`, of
+        its `matrix_size` and of the step's precision.
+      peak_bytes: The most memory that a GPU has given; None elsewhere.
+    """
+
+    steps: Act
+    products: Act
+    peak_bytes: Callable[[], int | None] = lambda: None
+
+
+Make = Callable[[Mapping[str, Any]], Work]
 
 
 def main(make: Make, packages: Iterable[str]) -> None:
-    """Trains as it is asked; all requests of a process are of one model.
+    """Steps as it is asked; all requests of a process are of one model.
 
     Args:
-      make: Makes the model, its optimizer and a batch.
+      make: Makes the model and a batch, and what works on them.
       packages: Those whose versions matter.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--num_threads", type=int, required=True)
     num_threads = parser.parse_args().num_threads
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_threads])
-    made: list[tuple[Act, Act]] = []
+    made: list[Work] = []
 
     def reply(request: Mapping[str, Any]) -> dict[str, Any]:
         if not made:
             made.append(make(request))
             for _ in range(2):  # It is compiled, and grows into its memory.
-                made[0][0]()
-        update, product = made[0]
-        peak = 2.0 * SIZE**3 / median_seconds(product, 5)
+                made[0].steps()
+        [work] = made
+        flops = 2.0 * request["matrix_size"] ** 3 * request["products"]
+        peak = flops / median_seconds(work.products, 5)
         start, cpu_start = time.perf_counter(), time.process_time()
         seconds, times = 0.0, 0
         while times < 2 or seconds < request["least_seconds"]:
-            update()
+            work.steps()
             seconds, times = time.perf_counter() - start, times + 1
         return {
             "times": times,
             "seconds": seconds,
             "cpu_seconds": time.process_time() - cpu_start,
             "share": request["flops"] * times / seconds / peak,
+            "peak_bytes": work.peak_bytes(),
         }
 
     request_lines.serve(reply, packages)
