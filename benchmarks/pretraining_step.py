@@ -41,7 +41,7 @@ def make(
         optimizer,
         strategy,
         jit_compile=should_compile(strategy, jit_compile),
-        jit_compile_update=jit_compile is not False,
+        jit_compile_passes=jit_compile is not False,
     )
     data = iter(tf.data.Dataset.from_tensors(dict(features)).repeat())
     one = tf.constant(1)

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from bert_tf import fusion
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
@@ -20,6 +21,8 @@ def _gelu(x, approximate: bool):
     """
     if keras.config.backend() != "tensorflow":
         return keras.activations.gelu(x, approximate=approximate)
+    if passes := fusion.passes_for(x):
+        return passes.gelu(x, approximate)
     wide = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     if approximate:
         wide = keras.activations.gelu(wide, approximate=True)

@@ -13,6 +13,7 @@ import math
 import keras
 from keras import ops
 
+from bert_tf import fusion
 from bert_tf.config import BertConfig
 from bert_tf.layers import (
     ACTIVATIONS,
@@ -84,11 +85,16 @@ class SelfAttention(BertLayer):
         query = query * (1.0 / math.sqrt(query.shape[-1]))
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
         # Keras hands the bias over in the compute dtype.
-        scores = ops.cast(scores, "float32") + ops.cast(
+        biased = ops.cast(scores, "float32") + ops.cast(
             attention_bias, "float32"
         )  # [B, N, Q, S]
-        probabilities = ops.cast(ops.softmax(scores), self.compute_dtype)
-        kept = self.dropout(probabilities, training=training, seed=seed)
+        probabilities = ops.cast(ops.softmax(biased), self.compute_dtype)
+        if passes := _passes_for(scores, training, seed):
+            kept = passes.attention_probabilities(
+                scores, attention_bias, seed, self.dropout.rate
+            )
+        else:
+            kept = self.dropout(probabilities, training=training, seed=seed)
         context = ops.transpose(ops.matmul(kept, value), (0, 2, 1, 3))
         context = ops.reshape(context, ops.shape(queries))  # [B, Q, H]
         return context, probabilities
@@ -116,7 +122,15 @@ class ResidualOutput(BertLayer):
 
     def call(self, x, residual, training=False, seed=None):
         """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H]."""
-        x = self.dropout(self.dense(x), training=training, seed=seed)
+        x = self.dense(x)
+        if passes := _passes_for(x, training, seed):
+            norm = self.layer_norm
+            return passes.normalized_sum(
+                *(x, residual, norm.gamma, norm.beta, seed),
+                self.dropout.rate,
+                norm.epsilon,
+            )
+        x = self.dropout(x, training=training, seed=seed)
         return self.layer_norm(x + residual)
 
 
@@ -337,6 +351,11 @@ class Encoder(BertLayer):
             "output_attentions": self.output_attentions,
             "gradient_checkpointing": self.gradient_checkpointing,
         }
+
+
+def _passes_for(x, training, seed):
+    """`fusion.passes_for`, where dropout masks follow from a given seed."""
+    return fusion.passes_for(x) if training and seed is not None else None
 
 
 def attention_shape(config: BertConfig, input_shape) -> tuple:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from bert_tf import fusion
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
@@ -290,7 +291,7 @@ def test_mixed_precision(model, policy):
     np.testing.assert_allclose(ops.cast(output, "float32"), expected, atol=0.1)
 
 
-def trained_by_our_loop(strategy, gradient_checkpointing, jit_compile):
+def trained_by_our_loop(strategy, gradient_checkpointing, **options):
     """The moments after a step of the scripts' loop, with dropout."""
     config = dataclasses.replace(CONFIG, num_hidden_layers=1)
     task = PretrainingTask(config, S, 2)
@@ -302,9 +303,7 @@ def trained_by_our_loop(strategy, gradient_checkpointing, jit_compile):
         model.build()
         optimizer = AdamWeightDecay(0.01)
         optimizer.build(model.trainable_variables)
-    step = TrainingStep(
-        task, model, optimizer, strategy, jit_compile=jit_compile
-    )
+    step = TrainingStep(task, model, optimizer, strategy, **options)
     random = np.random.default_rng(2)
     batch = {
         feature.name: random.integers(0, 2, (4, *feature.shape)).astype(
@@ -322,13 +321,21 @@ def trained_by_our_loop(strategy, gradient_checkpointing, jit_compile):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("devices", "jit_compile"), [(1, True), (2, False), (2, True)]
+    ("devices", "options"),
+    [
+        (1, {"jit_compile": True}),
+        (1, {"jit_compile_passes": True}),
+        (2, {}),
+        (2, {"jit_compile": True}),
+        (2, {"jit_compile_passes": True}),
+    ],
 )
 def test_our_loop_computes_blocks_twice_with_the_same_masks(
-    devices, jit_compile
+    monkeypatch, devices, options
 ):
+    monkeypatch.setattr(fusion, "LEAST_SIZE", 1)
     plain, twice = (
-        trained_by_our_loop(toy_task.mirrored(devices), again, jit_compile)
+        trained_by_our_loop(toy_task.mirrored(devices), again, **options)
         for again in (False, True)
     )
     assert max(np.abs(value).max() for value in plain.values()) > 1e-3

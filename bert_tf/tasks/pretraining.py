@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from bert_tf import fusion
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.heads import BertPretrainer
@@ -148,6 +149,8 @@ def _next_sentence_logits(features: Mapping, outputs: Mapping):
 
 def _cross_entropy(labels, logits):
     """-log softmax(logits)[labels]: [...], [..., C] -> float32 [...]."""
+    if passes := fusion.passes_for(logits):
+        return passes.cross_entropy(labels, logits)
     return keras.losses.sparse_categorical_crossentropy(
         labels, logits, from_logits=True
     )

@@ -306,6 +306,11 @@ def should_compile(strategy: tf.distribute.Strategy, wish: bool | None) -> bool:
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return False
-    if wish is not None:
-        return wish
-    return bool(tf.config.list_logical_devices("GPU"))
+    return not runs_on_cpus(strategy) if wish is None else wish
+
+
+def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
+    """Whether there is nothing faster to run on."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return False
+    return not tf.config.list_logical_devices("GPU")

@@ -266,9 +266,8 @@ class Estimator:
             micro_batches=config.gradient_accumulation_steps,
             random_seed=config.random_seed,
             jit_compile=self._jit,
-            # Of one pass over weights, gradients and moments, not twenty: half
-            # the time on a CPU, too.
-            jit_compile_update=config.jit_compile is not False,
+            # A pass over memory where there were twenty: on CPUs, too.
+            jit_compile_passes=config.jit_compile is not False,
         )
 
     def _loop(

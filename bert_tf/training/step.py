@@ -19,7 +19,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.training.distribution import is_plain
+from bert_tf import fusion
+from bert_tf.training.distribution import is_plain, runs_on_cpus
 
 # Beside a micro-batch's features: which of its examples count.
 _COUNTS = "counts"
@@ -37,8 +38,9 @@ class TrainingStep:
       micro_batches: How many parts a replica's batch is cut into.
       random_seed: Decides the dropout masks.
       jit_compile: Whether XLA compiles forward and backward pass.
-      jit_compile_update: Whether XLA compiles clipping and the update, where
-        they stay on one device.
+      jit_compile_passes: Whether XLA compiles what is no product of matrices:
+        clipping and the update, where they stay on one device; on CPUs, if
+        it does not compile all, also what is between the products.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class TrainingStep:
         micro_batches: int = 1,
         random_seed: int = 0,
         jit_compile: bool = False,
-        jit_compile_update: bool = False,
+        jit_compile_passes: bool = False,
     ):
         self.task = task
         self.model = model
@@ -61,6 +63,9 @@ class TrainingStep:
         self.max_grad_norm = max_grad_norm
         self.micro_batches = micro_batches
         self.random_seed = random_seed
+        self._fuses = (
+            jit_compile_passes and not jit_compile and runs_on_cpus(strategy)
+        )
         self.run = tf.function(self._run)
         self._gradients = tf.function(
             self._batch_gradients, jit_compile=jit_compile
@@ -70,7 +75,7 @@ class TrainingStep:
             # Elsewhere the update crosses from device to device, which neither
             # a compiled program nor an inner function can.
             self._update = tf.function(
-                self._update, jit_compile=jit_compile_update
+                self._update, jit_compile=jit_compile_passes
             )
 
     def _run(self, data, count) -> dict[str, tf.Tensor]:
@@ -177,21 +182,25 @@ class TrainingStep:
     @tf.autograph.experimental.do_not_convert
     def _micro_batch_gradients(self, features, counts, totals, seed):
         variables = [v.value for v in self.model.trainable_variables]
-        with tf.GradientTape() as tape:
-            outputs = self.model(features, training=True, seed=seed)
-            values = self.task.losses(features, outputs)
-            losses = tf.stack(
-                [
-                    tf.math.divide_no_nan(
-                        tf.reduce_sum(values[name] * counts), total
-                    )
-                    for name, total in zip(
-                        self.task.loss_names, totals, strict=True
-                    )
-                ]
+        # Around the gradients too: checkpointing computes blocks again there.
+        with fusion.fused_passes(self._fuses):
+            with tf.GradientTape() as tape:
+                outputs = self.model(features, training=True, seed=seed)
+                values = self.task.losses(features, outputs)
+                losses = tf.stack(
+                    [
+                        tf.math.divide_no_nan(
+                            tf.reduce_sum(values[name] * counts), total
+                        )
+                        for name, total in zip(
+                            self.task.loss_names, totals, strict=True
+                        )
+                    ]
+                )
+                loss = tf.reduce_sum(losses)
+            gradients = tape.gradient(
+                loss, variables, unconnected_gradients="zero"
             )
-            loss = tf.reduce_sum(losses)
-        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
         # A table that is only looked up has a sparse gradient.
         return [tf.convert_to_tensor(g) for g in gradients], losses
 

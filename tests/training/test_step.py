@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf import fused_passes, fusion
 from bert_tf.config import BertConfig
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.training.optimization import (
@@ -160,6 +161,46 @@ def test_a_strategy_of_one_replica_trains_too(pretraining, jit_compile):
 def test_any_cut_of_a_pretraining_batch_gives_one_result(pretraining, options):
     once, again = pretraining
     assert_same(once, again(**options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"micro_batches": 3}, marks=pytest.mark.slow),
+        pytest.param({"replicas": 2}, marks=pytest.mark.slow),
+        pytest.param(
+            {"replicas": 2, "micro_batches": 2}, marks=pytest.mark.slow
+        ),
+    ],
+    ids=str,
+)
+def test_fused_passes_change_nothing(pretraining, fused, options):
+    once, again = pretraining
+    assert_same(once, again(jit_compile_passes=True, **options))
+    assert {"gelu", "normalized_sum", "cross_entropy"} <= fused
+
+
+def test_nothing_is_fused_unasked(pretraining, fused):
+    _, again = pretraining
+    again(steps=1)
+    assert not fused
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """Names of the passes that were fused, of tensors of any size."""
+    names = set()
+
+    class Spy:
+        def __getattr__(self, name):
+            names.add(name)
+            return getattr(fused_passes, name)
+
+    passes_for = fusion.passes_for
+    monkeypatch.setattr(fusion, "LEAST_SIZE", 1)
+    monkeypatch.setattr(fusion, "passes_for", lambda x: passes_for(x) and Spy())
+    return names
 
 
 def ragged(features, replicas=1):
