@@ -1,0 +1,144 @@
+"""The code in Markdown pages: blocks, and the commands in them.
+
+No test by itself. What a fence says of its language decides:
+
+    python   is run, all blocks of a page in one namespace, one after the other;
+             a block `text` right behind it is what it prints
+    sh       holds commands
+    none     is the README's way to write either; commands are those lines that
+             start with python
+
+`<!-- not run: REASON -->` on the line above a block keeps it from being run.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import io
+import pathlib
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from checkout import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(
+    r"(?P<note><!-- not run: [^>]+ -->\n)?"
+    r"^```(?P<language>\w*)\n(?P<text>.*?)^```$"
+    r"(?:\n\n```text\n(?P<output>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+_SCRIPT = re.compile(r"^(?:\$ )?(?:\S*/)?python (\w+)\.py( .*)?$", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+      page: The file.
+      line: Where it starts, counted from 1.
+      language: What the fence says.
+      text: What stands between the fences.
+      output: What the page says that it prints; None if it does not say.
+      is_run: Whether nothing forbids it.
+    """
+
+    page: pathlib.Path
+    line: int
+    language: str
+    text: str
+    output: str | None
+    is_run: bool
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks(page: pathlib.Path, *languages: str) -> list[Block]:
+    """The blocks of a page, in order, of some languages or of all."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            page,
+            text.count("\n", 0, found.start()) + 1,
+            found["language"],
+            found["text"],
+            found["output"],
+            not found["note"],
+        )
+        for found in _BLOCK.finditer(text)
+        if not languages or found["language"] in languages
+    ]
+
+
+def prose(page: pathlib.Path) -> str:
+    """A page without its blocks."""
+    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def run_python(some: Iterable[Block], namespace: dict) -> None:
+    """Runs blocks in one namespace; fails where they print something else."""
+    for block in some:
+        # The traceback names the page and its line.
+        code = "\n" * block.line + block.text
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, str(block.page), "exec"), namespace)
+        if block.output is not None:
+            assert printed.getvalue() == block.output, str(block)
+
+
+def commands(block: Block) -> Iterator[str]:
+    """The commands of a block, each with the lines that it goes on in.
+
+    A quotation goes on to its end, as in a shell.
+    """
+    command = ""
+    for line in block.text.splitlines(keepends=True):
+        if not command and (not line.strip() or line.startswith("#")):
+            continue
+        command += line
+        with contextlib.suppress(ValueError):  # an open quotation
+            shlex.split(command)
+            if not command.endswith("\\\n"):
+                yield command.rstrip("\n")
+                command = ""
+    if command:
+        yield command
+
+
+class Script(NamedTuple):
+    """A command that runs a script of ours.
+
+    Attributes:
+      name: The script, without `.py`.
+      words: Its arguments, without "...".
+      is_whole: Whether no "..." stands for arguments that the reader knows.
+    """
+
+    name: str
+    words: list[str]
+    is_whole: bool
+
+
+def script_of(command: str) -> Script | None:
+    """The script of ours that a command runs, if it does."""
+    found = _SCRIPT.match(command)
+    if not found or not (ROOT / f"{found[1]}.py").exists():
+        return None
+    words = shlex.split((found[2] or "").replace("\\\n", " "))
+    given = [word for word in words if word != "..."]
+    return Script(found[1], given, is_whole=len(given) == len(words))
+
+
+def required_flags(script: str) -> list[str]:
+    """What the script passes as `required` to `bert_tf.flags.run`."""
+    tree = ast.parse((ROOT / f"{script}.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "required":
+            return ast.literal_eval(node.value)
+    return []

@@ -1,0 +1,284 @@
+"""The pages in docs/ and the README: what they show works."""
+
+import ast
+import inspect
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import unicodedata
+
+import doc_pages
+import in_process
+import pytest
+import squad_files
+from absl import flags
+from checkout import ROOT
+
+import bert_tf
+
+PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
+
+# Flags that make the commands of a page short, by script.
+SHORTER = {
+    "create_vocab": ["--vocab_size=35", "--min_frequency=1"],
+    "create_pretraining_data": ["--dupe_factor=2", "--num_workers=1"],
+    "run_pretraining": [
+        "--num_train_steps=2",
+        "--num_warmup_steps=1",
+        "--jit_compile=false",
+    ],
+    "run_classifier": [
+        "--train_batch_size=4",
+        "--num_train_epochs=1",
+        "--num_seeds=1",
+        "--jit_compile=false",
+    ],
+    "run_squad": [
+        "--train_batch_size=2",
+        "--num_train_epochs=1",
+        "--jit_compile=false",
+    ],
+}
+# Programs of others that pages name.
+OTHERS = {"curl", "docker", "git", "make", "pip", "python", "tail"}
+
+
+@PAGES
+def test_commands_are_ones_that_the_scripts_take(page, monkeypatch, capsys):
+    """Every flag is known, has a value that it may have, none is missing."""
+    found = [
+        (block, script)
+        for block in doc_pages.blocks(page, "", "sh")
+        for command in doc_pages.commands(block)
+        if (script := doc_pages.script_of(command))
+    ]
+    for name in {script.name for _, script in found}:
+        with in_process.script(name) as launch:
+            monkeypatch.setattr(sys.modules[name], "main", lambda: None)
+            for block, script in found:
+                if script.name == name:
+                    status = launch(script.words)
+                    assert status == 0, f"{block}: {capsys.readouterr().err}"
+    for block, script in found:
+        if script.is_whole:
+            given = {
+                word.lstrip("-").partition("=")[0] for word in script.words
+            }
+            missing = {*doc_pages.required_flags(script.name)} - given
+            assert not missing, f"{block}: {missing}"
+
+
+@PAGES
+def test_other_commands_exist(page):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z0-9-]+):.*##", makefile, re.MULTILINE)
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for block in doc_pages.blocks(page, "sh"):
+        for command in doc_pages.commands(block):
+            assert command.split()[0] in OTHERS, f"{block}: {command}"
+            if made := re.match(r"make (?:-C \S+ )?([a-z0-9-]+)", command):
+                assert made[1] in targets, f"{block}: {command}"
+            for extra in re.findall(r"bert[-_]tf\[(\w+)\]", command):
+                assert f"\n{extra} = [" in project, f"{block}: {command}"
+
+
+# Flags of the original's, of Beam's and of TensorFlow Serving's.
+NOT_OURS = {
+    "batching_parameters_file",
+    "bert_hub_module_handle",
+    "do_lower",
+    "enable_batching",
+    "extra_package",
+    "sdk_container_image",
+}
+
+
+@pytest.fixture(scope="module")
+def every_flag():
+    """All flags of all scripts."""
+    known = set()
+    for path in ROOT.glob("*.py"):
+        with in_process.script(path.stem):
+            known |= set(flags.FLAGS)
+    return known
+
+
+@PAGES
+def test_flags_in_sentences_exist(page, every_flag):
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"(?<!`)`--([a-z]\w*)", text)
+    unknown = {
+        name
+        for name in named
+        if not {name, name.removeprefix("no")} & every_flag
+    }
+    assert unknown <= NOT_OURS, page.name
+
+
+@PAGES
+def test_names_in_sentences_exist(page):
+    """`BertClassifier(dropout=)` is a class, and has such an argument.
+
+    The first cell of a row may tell of classes of others.
+    """
+    lines = page.read_text(encoding="utf-8").splitlines()
+    text = "\n".join(re.sub(r"^\|[^|]*\|", "", line) for line in lines)
+    for call in re.findall(r"`(Bert\w+\([^`]*\w=[^`]*)`", text):
+        node = ast.parse(re.sub(r"=(?=[,)])", "=None", call)).body[0].value
+        while isinstance(node.func, ast.Call):
+            node = node.func
+        if not isinstance(node.func, ast.Name):
+            continue  # a method
+        made = getattr(bert_tf, node.func.id)
+        parameters = inspect.signature(made).parameters
+        for keyword in node.keywords:
+            known = keyword.arg in parameters or keyword.arg == "dtype"
+            assert known, f"{page.name}: {call}"
+
+
+@PAGES
+def test_links_lead_somewhere(page):
+    text = doc_pages.prose(page)
+    for path, anchor in re.findall(r"\]\(([^:)#]*)(?:#([^)]+))?\)", text):
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name}: {path}"
+        if anchor:
+            titles = re.findall(
+                r"^#+ (.+)$", doc_pages.prose(target), re.MULTILINE
+            )
+            assert anchor in [*map(anchor_of, titles)], f"{page.name}: {anchor}"
+
+
+def anchor_of(title):
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "korean",
+        "migration",
+        pytest.param("composing", marks=pytest.mark.slow),
+        pytest.param("serving", marks=pytest.mark.slow),
+    ],
+)
+def test_python_blocks(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / f"{name}.md"
+    run = [b for b in doc_pages.blocks(page, "python") if b.is_run]
+    assert run
+    doc_pages.run_python(run, {"__name__": name})
+
+
+def shell(command):
+    """Runs a command of others; `python` is the one that runs the tests."""
+    path = os.pathsep.join(
+        [os.path.dirname(sys.executable), os.environ["PATH"]]
+    )
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        ["bash", "-c", command], check=True, env=environment, text=True
+    )
+
+
+def run_commands(page, shorter):
+    """Runs all commands of a page in order, shortened."""
+    for block in doc_pages.blocks(page, "sh"):
+        for command in doc_pages.commands(block):
+            if not (script := doc_pages.script_of(command)):
+                shell(command)
+                continue
+            with in_process.script(script.name) as launch:
+                more = shorter.get(script.name, [])
+                status = launch([*script.words, *more])
+            assert status == 0, f"{block}: {command}"
+
+
+# Troubleshooting.
+
+
+def message_texts():
+    """The strings of our code; "\\0" is where a value is put in."""
+    for path in [*ROOT.glob("*.py"), *(ROOT / "bert_tf").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+            elif isinstance(node, ast.JoinedStr):
+                yield "".join(
+                    part.value if isinstance(part, ast.Constant) else "\0"
+                    for part in node.values
+                )
+
+
+def test_messages_are_still_in_the_code():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    ours, mark, _ = page.partition("<!-- From here on")
+    assert mark
+    quoted = re.findall(r"^\*\*`(.+)`\*\*$", ours, re.MULTILINE)
+    assert len(quoted) > 40
+    texts = [text.replace("%%", "%") for text in message_texts()]
+    for message in quoted:
+        parts = [part.strip(" .") for part in message.split("...")]
+        assert len(max(parts, key=len)) > 15, message
+        pattern = re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
+        assert any(map(pattern.search, texts)), message
+
+
+# Korean.
+
+
+def reviews(draw, count):
+    """Reviews of a few words, whose third decides the label."""
+    words = ["영화", "배우", "연기", "음악", "감독", "결말", "처음", "다시"]
+    for number in range(count):
+        label = number % 2
+        telling = "좋다" if label else "지루하다"
+        text = " ".join([*draw.choices(words, k=draw.randrange(2, 7)), telling])
+        yield f"{number}\t{text}\t{label}"
+
+
+def write_korean(folder):
+    """The files that the page's commands take, small."""
+    draw = random.Random(3)
+    header = "id\tdocument\tlabel"
+    (folder / "nsmc").mkdir()
+    for name, count in (("ratings_train", 16), ("ratings_test", 6)):
+        text = "\n".join([header, *reviews(draw, count)]) + "\n"
+        (folder / "nsmc" / f"{name}.txt").write_text(text, encoding="utf-8")
+    (folder / "korquad").mkdir()
+    questions = squad_files.questions(4)
+    for split in ("train", "dev"):
+        squad_files.write(
+            folder / "korquad" / f"KorQuAD_v1.0_{split}.json", questions
+        )
+    decomposed = unicodedata.normalize("NFD", "한국어\n영화\n")
+    (folder / "corpus.txt").write_text(decomposed, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_korean_walk_through(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_korean(tmp_path)
+    run_commands(ROOT / "docs" / "korean.md", SHORTER)
+    composed = (tmp_path / "corpus_nfc.txt").read_text(encoding="utf-8")
+    assert composed == "한국어\n영화\n"
+    vocab = (tmp_path / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    assert "영화" in vocab
+    [card] = tmp_path.glob("nsmc_output/export/*/assets.extra/model_card.json")
+    for path, *keys in (
+        (tmp_path / "model/release/bert_tf.json",),
+        (tmp_path / "nsmc_output/release/bert_tf.json",),
+        (card, "encoding"),
+        (tmp_path / "nsmc_huggingface/tokenizer_config.json",),
+    ):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        for key in keys:
+            facts = facts[key]
+        assert facts["do_lower_case"] is True, path
+        assert facts["strip_accents"] is False, path
+    answers = (tmp_path / "korquad_output/predictions.json").read_text()
+    assert len(json.loads(answers)) == 4
