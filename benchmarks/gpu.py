@@ -24,22 +24,16 @@ compiler; without one that side is left out. --platform=cpu runs all of it at
 tiny sizes where there is no GPU, to see that it runs.
 """
 
-import contextlib
 import dataclasses
-import functools
 import itertools
 import os
 import pathlib
 import subprocess
 
-import answerers
 import benchmark_flags
-import measured
-import peer_environment
-import turns
-import turns_section
+import step_sides
 from absl import app, flags
-from answerers import Answerer, answerer
+from step_sides import COMPILED, EAGER, Pace
 from turns import OURS, Case, Comparison
 from workload import Workload
 
@@ -47,9 +41,7 @@ from bert_tf.config import BertConfig
 
 FLAGS = flags.FLAGS
 BENCHMARKS = pathlib.Path(__file__).resolve().parent
-PEERS = BENCHMARKS / "peers"
 OUR_PATH = (BENCHMARKS.parent, BENCHMARKS)
-EAGER, COMPILED = "eager", "compiled"
 TITLES = {
     OURS: "bert_tf, JAX",
     EAGER: "transformers, torch",
@@ -60,8 +52,8 @@ AIMS = {EAGER: 1.0, COMPILED: 1.0}
 FORWARD, TRAINING = "forward", "training"
 VOCAB_SIZE = 30522
 PRECISION = "bfloat16"
-# How examples share rows: the parts of two rows that theirs take. A text of
-# Wikipedia is as often as not shorter than the longest that there is room for.
+# The parts of two rows that their examples take: half a row on average, and one
+# of them as long as there is room for.
 SHARED = ((1.0,), (0.625, 0.25, 0.125))
 ALONE = ((1.0,),)
 QUERY = (
@@ -78,9 +70,7 @@ class Platform:
       models: Name -> shape.
       tokens: Name -> tokens of a batch.
       lengths: Inputs -> positions of a row.
-      steps: How many are asked for before anybody waits for them.
-      matrix_size: Of the matrices that show how fast it can multiply.
-      products: How many of them before anybody waits.
+      pace: How much it is asked for at once.
       environment: Our peer environment.
       facts: What readers of the results have to know.
     """
@@ -88,9 +78,7 @@ class Platform:
     models: dict[str, BertConfig]
     tokens: dict[str, int]
     lengths: dict[str, int]
-    steps: int
-    matrix_size: int
-    products: int
+    pace: Pace
     environment: str
     facts: tuple[str, ...]
 
@@ -112,9 +100,7 @@ PLATFORMS = {
         {n: BertConfig.from_name(n, VOCAB_SIZE) for n in ("base", "large")},
         {"base": 32768, "large": 16384},
         {"128": 128, "512": 512, "packed": 512},
-        steps=10,
-        matrix_size=8192,
-        products=20,
+        Pace(steps=10, matrix_size=8192, products=20),
         environment="jax_cuda",
         facts=(
             "Aims on an H200, of BERT-Large in training: 1,640 sequences/s of "
@@ -125,9 +111,7 @@ PLATFORMS = {
         {"base": tiny(1), "large": tiny(2)},
         {"base": 128, "large": 128},
         {"128": 16, "512": 64, "packed": 64},
-        steps=2,
-        matrix_size=256,
-        products=2,
+        Pace(steps=2, matrix_size=256, products=2),
         environment="jax_cpu",
         facts=("Tiny models on a CPU: it runs, and no number says anything",),
     ),
@@ -144,13 +128,8 @@ flags.DEFINE_integer(
     "Of a batch; unless given 32,768 for base and 16,384 for large.",
     lower_bound=1,
 )
-benchmark_flags.define_rounds(5)
-flags.DEFINE_float("least_seconds", 5.0, "Of a round of a side.")
-benchmark_flags.define_num_threads()
-benchmark_flags.define_some("variants", TITLES)
-benchmark_flags.define_output()
+step_sides.define_flags(TITLES, rounds=5)
 benchmark_flags.define_interpreter("jax_python", "jax_cuda")
-benchmark_flags.define_interpreter("peer_python", "huggingface")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,23 +166,16 @@ class Work:
         )
 
     def case(self, sides: list[str]) -> Case:
-        workload, platform = self.workload, self.platform
-        request = {
-            **workload.request(),
-            "precision": PRECISION,
-            "device": FLAGS.platform,
-            "steps": platform.steps,
-            "flops": platform.steps * workload.flops(),
-            "matrix_size": platform.matrix_size,
-            "products": platform.products,
-            "least_seconds": FLAGS.least_seconds,
-        }
+        workload, pace = self.workload, self.platform.pace
+        request = step_sides.request_of(
+            workload, PRECISION, FLAGS.platform, pace
+        )
         rows = f"{len(workload.rows)} x {self.max_seq_length}"
         if self.inputs == "packed":
             rows += f" shared by {workload.num_examples}"
         return Case(
             f"{self.model}, {rows}, {self.kind}",
-            platform.steps * workload.num_examples,
+            pace.steps * workload.num_examples,
             dict.fromkeys(sides, request),
             {side: aim for side, aim in AIMS.items() if side in sides},
         )
@@ -211,7 +183,6 @@ class Work:
 
 def main() -> None:
     facts = [gpu()] if FLAGS.platform == "cuda" else []
-    variables = measured.hold_to_cpus(FLAGS.num_threads)
     comparison = Comparison.begin(
         "BERT on a GPU",
         "sequences/s",
@@ -224,18 +195,16 @@ def main() -> None:
             "transformers has a padded row for each",
             *PLATFORMS[FLAGS.platform].facts,
         ],
-        left_out=peer_environment.left_out({COMPILED} & {*FLAGS.variants}),
+        left_out=step_sides.left_out(),
     )
-    names = [name for name in FLAGS.variants if name not in comparison.left_out]
-    keep = turns_section.keeper(comparison, FLAGS.output)
-    start_one = functools.partial(start, variables=variables)
-    for model, inputs, kind in itertools.product(
-        FLAGS.models, FLAGS.inputs, FLAGS.kinds
-    ):
-        case = Work(model, inputs, kind).case(names)
-        with answerers.together(start_one, names) as sides:
-            turns.take(comparison, [case], sides, FLAGS.rounds, keep)
-    print(turns_section.section(comparison))
+    names = step_sides.measured_sides(comparison)
+    cases = [
+        Work(model, inputs, kind).case(names)
+        for model, inputs, kind in itertools.product(
+            FLAGS.models, FLAGS.inputs, FLAGS.kinds
+        )
+    ]
+    step_sides.measure(comparison, cases, command, variables)
 
 
 def gpu() -> str:
@@ -255,49 +224,31 @@ def gpu() -> str:
         ) from None
 
 
-def start(
-    side: str, folder: pathlib.Path, variables: dict[str, str]
-) -> contextlib.AbstractContextManager[Answerer]:
-    python, program, *more = command(side)
-    words = [
-        python,
-        str(PEERS / program),
-        f"--num_threads={FLAGS.num_threads}",
-        *more,
-    ]
-    return answerer(
-        words,
-        folder / f"{side}.stderr",
-        {
-            **variables,
-            **peer_environment.quiet(folder),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": "0" if FLAGS.platform == "cuda" else "-1",
-            **(our_variables() if side == OURS else {}),
-        },
-    )
+def command(side: str) -> list[str]:
+    """See `step_sides.measure`."""
+    if side != OURS:
+        return step_sides.transformers_command(side)
+    environment = PLATFORMS[FLAGS.platform].environment
+    python = benchmark_flags.interpreter("jax_python", environment)
+    return [python, "bert_tf_jax.py"]
 
 
-def our_variables() -> dict[str, str]:
-    """JAX takes memory as it needs it: others want theirs."""
+def variables(side: str) -> dict[str, str]:
+    """One GPU for all, of which JAX takes no more memory than it needs."""
+    shared = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "0" if FLAGS.platform == "cuda" else "-1",
+    }
+    if side != OURS:
+        return shared
     given = os.environ.get("PYTHONPATH")
     path = [*map(str, OUR_PATH), *([given] if given else [])]
     return {
+        **shared,
         "JAX_PLATFORMS": FLAGS.platform,
         "PYTHONPATH": os.pathsep.join(path),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
-
-
-def command(side: str) -> list[str]:
-    """The interpreter of a side, its program, and what else it is told."""
-    if side == OURS:
-        environment = PLATFORMS[FLAGS.platform].environment
-        python = benchmark_flags.interpreter("jax_python", environment)
-        return [python, "bert_tf_jax.py"]
-    python = benchmark_flags.interpreter("peer_python", "huggingface")
-    more = ["--compile"] if side == COMPILED else []
-    return [python, "huggingface_training.py", *more]
 
 
 if __name__ == "__main__":

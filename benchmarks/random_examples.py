@@ -1,6 +1,7 @@
 """Pre-training examples of random words, as the pipeline makes batches."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,16 @@ def pretraining_batch(
         name: value if value.dtype == "float32" else value.astype(INTEGERS)
         for name, value in features.items()
     }
+
+
+def batch_of(request: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The batch that a side is asked for, see `Workload.request`."""
+    return pretraining_batch(
+        request["rows"],
+        request["max_seq_length"],
+        request["max_predictions_per_seq"],
+        request["config"]["vocab_size"],
+    )
 
 
 def shared_rows(

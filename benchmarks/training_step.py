@@ -21,22 +21,16 @@ a C++ compiler; without one that side is left out. Nothing else should run
 meanwhile; what others took is told.
 """
 
-import contextlib
 import dataclasses
-import functools
 import itertools
 import os
 import pathlib
 import sys
 
-import answerers
 import benchmark_flags
-import measured
-import peer_environment
-import turns
-import turns_section
+import step_sides
 from absl import app, flags
-from answerers import Answerer, answerer
+from step_sides import COMPILED, EAGER, Pace
 from turns import OURS, Case, Comparison
 from workload import Workload
 
@@ -44,9 +38,8 @@ from bert_tf.config import BertConfig
 
 FLAGS = flags.FLAGS
 BENCHMARKS = pathlib.Path(__file__).resolve().parent
-PEERS = BENCHMARKS / "peers"
 OUR_PATH = os.pathsep.join(map(str, (BENCHMARKS.parent, BENCHMARKS)))
-EAGER, COMPILED, KERAS_HUB = "eager", "compiled", "keras_hub"
+KERAS_HUB = "keras_hub"
 TITLES = {
     OURS: "bert_tf",
     EAGER: "transformers, torch",
@@ -60,8 +53,7 @@ AIMS = {
     "bfloat16": {EAGER: 2.0, COMPILED: 2.0, KERAS_HUB: 1.2},
 }
 VOCAB_SIZE = 30522
-# Of a square matrix that makes a machine show how fast it can multiply.
-MATRIX_SIZE = 2048
+PACE = Pace(steps=1, matrix_size=2048, products=1)
 MODELS = {
     "384x6": BertConfig(
         VOCAB_SIZE,
@@ -78,12 +70,7 @@ benchmark_flags.define_some("models", MODELS)
 flags.DEFINE_list("lengths", ["128", "512"], "Positions of an example.")
 benchmark_flags.define_some("precisions", PRECISIONS, title="Of products. ")
 flags.DEFINE_integer("tokens", 2048, "Of a batch.", lower_bound=1)
-benchmark_flags.define_rounds(3)
-flags.DEFINE_float("least_seconds", 5.0, "Of a round of a side.")
-benchmark_flags.define_num_threads()
-benchmark_flags.define_some("variants", TITLES)
-benchmark_flags.define_output()
-benchmark_flags.define_interpreter("peer_python", "huggingface")
+step_sides.define_flags(TITLES, rounds=3)
 benchmark_flags.define_interpreter("keras_hub_python", "keras_hub")
 
 
@@ -115,16 +102,9 @@ class Work:
         )
 
     def case(self, sides: list[str]) -> Case:
-        request = {
-            **self.workload.request(),
-            "precision": self.precision,
-            "device": "cpu",
-            "steps": 1,
-            "flops": self.workload.flops(),
-            "matrix_size": MATRIX_SIZE,
-            "products": 1,
-            "least_seconds": FLAGS.least_seconds,
-        }
+        request = step_sides.request_of(
+            self.workload, self.precision, "cpu", PACE
+        )
         return Case(
             self.name,
             self.batch_size * self.max_seq_length,
@@ -134,7 +114,6 @@ class Work:
 
 
 def main() -> None:
-    variables = measured.hold_to_cpus(FLAGS.num_threads)
     comparison = Comparison.begin(
         "Pre-training: a step of masked words and next sentence",
         "tokens/s",
@@ -144,47 +123,20 @@ def main() -> None:
             "hidden x layers, base is 768 x 12; dropout 0.1; AdamW with "
             "clipping. bfloat16 is mixed: weights stay float32"
         ],
-        left_out=left_out(),
+        left_out=step_sides.left_out(),
     )
-    names = [name for name in FLAGS.variants if name not in comparison.left_out]
-    keep = turns_section.keeper(comparison, FLAGS.output)
-    start_one = functools.partial(start, variables=variables)
-    for model, length, precision in itertools.product(
-        FLAGS.models, map(int, FLAGS.lengths), FLAGS.precisions
-    ):
-        case = Work(model, length, precision).case(names)
-        with answerers.together(start_one, names) as sides:
-            turns.take(comparison, [case], sides, FLAGS.rounds, keep)
-    print(turns_section.section(comparison))
-
-
-def left_out() -> dict[str, str]:
-    """Sides that cannot be measured here, and why."""
-    return peer_environment.left_out({COMPILED} & {*FLAGS.variants})
-
-
-def start(
-    side: str, folder: pathlib.Path, variables: dict[str, str]
-) -> contextlib.AbstractContextManager[Answerer]:
-    python, program, *more = command(side)
-    return answerer(
-        [
-            python,
-            str(PEERS / program),
-            f"--num_threads={FLAGS.num_threads}",
-            *more,
-        ],
-        folder / f"{side}.stderr",
-        {
-            **variables,
-            **peer_environment.quiet(folder),
-            "PYTHONPATH": OUR_PATH if side == OURS else "",
-        },
-    )
+    names = step_sides.measured_sides(comparison)
+    cases = [
+        Work(model, length, precision).case(names)
+        for model, length, precision in itertools.product(
+            FLAGS.models, map(int, FLAGS.lengths), FLAGS.precisions
+        )
+    ]
+    step_sides.measure(comparison, cases, command, variables)
 
 
 def command(side: str) -> list[str]:
-    """The interpreter of a side, its program, and what else it is told."""
+    """See `step_sides.measure`."""
     if side == OURS:
         return [sys.executable, "bert_tf_training.py"]
     if side == KERAS_HUB:
@@ -192,9 +144,11 @@ def command(side: str) -> list[str]:
             "keras_hub_python", "keras_hub", on_top=True
         )
         return [python, "keras_hub_training.py"]
-    python = benchmark_flags.interpreter("peer_python", "huggingface")
-    more = ["--compile"] if side == COMPILED else []
-    return [python, "huggingface_training.py", *more]
+    return step_sides.transformers_command(side)
+
+
+def variables(side: str) -> dict[str, str]:
+    return {"PYTHONPATH": OUR_PATH if side == OURS else ""}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from benchmark_modules import PEERS
+from benchmark_modules import write_side
 
 
 @pytest.fixture
@@ -12,16 +12,14 @@ def answerers(benchmarks):
 
 
 # It prints where its answers go, as libraries do.
-PROGRAM = f"""
-import sys
-sys.path.insert(0, {str(PEERS)!r})
+PROGRAM = """
 import request_lines
 
 def reply(request):
     print("This is no answer.")
     if request == "fail":
         raise ValueError("on purpose")
-    return {{"size": len(request)}}
+    return {"size": len(request)}
 
 request_lines.serve(reply, ["pytest"])
 """
@@ -29,9 +27,7 @@ request_lines.serve(reply, ["pytest"])
 
 @pytest.fixture
 def program(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM, encoding="utf-8")
-    return path
+    return write_side(tmp_path, PROGRAM)
 
 
 def test_a_side_is_asked_and_ends(answerers, program, tmp_path):
@@ -66,3 +62,20 @@ def test_a_side_that_does_not_begin(answerers, tmp_path):
         answerers.answerer(command, tmp_path / "said", {}),
     ):
         pass
+
+
+def test_sides_end_together(answerers, program):
+    folders = []
+
+    def start(name, folder):
+        folders.append(folder)
+        command = [sys.executable, str(program)]
+        return answerers.answerer(command, folder / name, {})
+
+    with answerers.together(start, ["one", "other"]) as sides:
+        assert [side.ask("ab")["size"] for side in sides.values()] == [2, 2]
+        assert {path.name for path in folders[0].iterdir()} == set(sides)
+        processes = [side._process for side in sides.values()]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert folders[0] == folders[1]
+    assert not folders[0].exists()

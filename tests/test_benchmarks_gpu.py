@@ -10,14 +10,18 @@ import sys
 
 import keras
 import pytest
-from benchmark_modules import PEERS, importable
+from benchmark_modules import (
+    PEERS,
+    importable,
+    stand_for_sides,
+    write_side,
+)
 
 from tests import in_process
 
 # It stands for a side: its steps are all of the same length.
-PROGRAM = f"""
-import os, sys, time
-sys.path.insert(0, {str(PEERS)!r})
+PROGRAM = """
+import os, time
 import training
 
 if "--compile" in sys.argv:
@@ -49,7 +53,8 @@ def benchmark(launch):
 @pytest.fixture
 def set_flags(benchmark, monkeypatch):
     def set_flags(**values):
-        monkeypatch.setattr(benchmark, "FLAGS", type("", (), values))
+        for module in (benchmark, benchmark.step_sides):
+            monkeypatch.setattr(module, "FLAGS", type("", (), values))
 
     return set_flags
 
@@ -57,16 +62,8 @@ def set_flags(benchmark, monkeypatch):
 def test_all_sides_take_turns_in_every_case(
     launch, benchmark, monkeypatch, tmp_path, capsys
 ):
-    program = tmp_path / "side.py"
-    program.write_text(PROGRAM, encoding="utf-8")
-    commands = benchmark.command
-
-    def command(side):
-        _, _, *more = commands(side)
-        return [sys.executable, program, *more]
-
-    monkeypatch.setattr(benchmark, "command", command)
-    monkeypatch.setenv("CXX", sys.executable)
+    program = write_side(tmp_path, PROGRAM)
+    stand_for_sides(program, benchmark, monkeypatch)
     path = tmp_path / "results.json"
     words = [
         "--platform=cpu",
@@ -146,7 +143,10 @@ def test_batches_of_a_gpu(
 def test_a_gpu_is_shared(benchmark, set_flags, monkeypatch):
     set_flags(platform="cuda")
     monkeypatch.setenv("PYTHONPATH", "/theirs")
-    variables = benchmark.our_variables()
+    variables = benchmark.variables("ours")
+    peers = benchmark.variables("eager")
+    assert peers["CUDA_VISIBLE_DEVICES"] == "0"
+    assert peers.items() < variables.items()
     assert variables["JAX_PLATFORMS"] == "cuda"
     assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert variables["PYTHONPATH"].endswith("benchmarks:/theirs")

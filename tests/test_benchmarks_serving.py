@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from benchmark_modules import BENCHMARKS, PEERS, importable
+from benchmark_modules import BENCHMARKS, PEERS, importable, write_side
 from checkout import ROOT
 
 from bert_tf.interop import huggingface
@@ -323,9 +323,7 @@ def benchmark(launch):
     return sys.modules["serving"]
 
 
-PROGRAM = f"""
-import sys
-sys.path.insert(0, {str(PEERS)!r})
+PROGRAM = """
 import answering
 
 def answer(texts):
@@ -338,9 +336,7 @@ answering.serve(answer, ["pytest"])
 
 @pytest.fixture
 def program(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM, encoding="utf-8")
-    return path
+    return write_side(tmp_path, PROGRAM)
 
 
 @pytest.fixture

@@ -4,14 +4,18 @@ import sys
 
 import numpy as np
 import pytest
-from benchmark_modules import PEERS, importable
+from benchmark_modules import (
+    PEERS,
+    importable,
+    stand_for_sides,
+    write_side,
+)
 
 from tests import in_process
 
 # It stands for a side: its updates are all of the same length.
-PROGRAM = f"""
-import sys, time
-sys.path.insert(0, {str(PEERS)!r})
+PROGRAM = """
+import time
 import training
 
 if "--compile" in sys.argv:
@@ -39,16 +43,8 @@ def benchmark(launch):
 def test_all_sides_take_turns_in_every_case(
     launch, benchmark, monkeypatch, tmp_path, capsys
 ):
-    program = tmp_path / "side.py"
-    program.write_text(PROGRAM, encoding="utf-8")
-    commands = benchmark.command
-
-    def command(side):
-        _, _, *more = commands(side)
-        return [sys.executable, program, *more]
-
-    monkeypatch.setattr(benchmark, "command", command)
-    monkeypatch.setenv("CXX", sys.executable)
+    program = write_side(tmp_path, PROGRAM)
+    stand_for_sides(program, benchmark, monkeypatch)
     words = [
         "--models=384x6",
         "--lengths=32,128",
@@ -79,8 +75,9 @@ def test_all_sides_take_turns_in_every_case(
 def test_nothing_compiles_without_a_compiler(launch, benchmark, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     names = {"variants": ["ours", "compiled"]}
-    monkeypatch.setattr(benchmark, "FLAGS", type("", (), names))
-    assert benchmark.left_out() == {"compiled": "there is no C++ compiler"}
+    step_sides = benchmark.step_sides
+    monkeypatch.setattr(step_sides, "FLAGS", type("", (), names))
+    assert step_sides.left_out() == {"compiled": "there is no C++ compiler"}
 
 
 def test_our_side_makes_updates():

@@ -5,6 +5,7 @@ answers them one after another and says how long each took, and what the answers
 were. Nothing but the standard library: it runs in every environment.
 """
 
+import argparse
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,15 @@ import request_lines
 
 # Texts -> the label of each, and the probabilities of all labels for each.
 Answer = Callable[[list[str]], tuple[list[str], list[list[float]]]]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags that every peer has."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--num_threads", type=int, default=2)
+    return parser
 
 
 def serve(answer: Answer, packages: Iterable[str]) -> None:

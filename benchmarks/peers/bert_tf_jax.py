@@ -20,13 +20,13 @@ import jax
 import keras
 import training
 from keras import ops
-from random_examples import pretraining_batch
+from random_examples import batch_of
 
 from bert_tf import AdamWeightDecay, BertConfig, BertModel
 from bert_tf.tasks.pretraining import PretrainingTask
 
 Arrays = list[jax.Array]
-# Of what `pretraining_batch` gives, what the encoder takes.
+# Of what `batch_of` gives, what the encoder takes.
 FEATURES = (
     *("input_ids", "input_mask", "segment_ids"),
     *("position_ids", "example_ids", "cls_positions"),
@@ -35,14 +35,9 @@ FEATURES = (
 
 def make(request: Mapping[str, Any]) -> training.Work:
     config = BertConfig(**request["config"])
-    batch = pretraining_batch(
-        request["rows"],
-        request["max_seq_length"],
-        request["max_predictions_per_seq"],
-        config.vocab_size,
-    )
+    batch = jax.device_put(batch_of(request))
     make_step = training_step if request["is_training"] else forward_pass
-    step = make_step(config, jax.device_put(batch), request["precision"])
+    step = make_step(config, batch, request["precision"])
     matrix = jax.random.normal(
         jax.random.key(0),
         [request["matrix_size"]] * 2,

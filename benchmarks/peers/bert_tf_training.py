@@ -10,7 +10,7 @@ import keras
 import pretraining_step
 import tensorflow as tf
 import training
-from random_examples import pretraining_batch
+from random_examples import batch_of
 
 from bert_tf.config import BertConfig
 
@@ -19,17 +19,11 @@ def make(request: Mapping[str, Any]):
     if request["precision"] == "bfloat16":
         keras.config.set_dtype_policy("mixed_bfloat16")
     config = BertConfig(**request["config"])
-    batch = pretraining_batch(
-        request["rows"],
-        request["max_seq_length"],
-        request["max_predictions_per_seq"],
-        config.vocab_size,
-    )
     matrix = tf.cast(
         tf.random.normal([request["matrix_size"]] * 2), request["precision"]
     )
     return training.Work(
-        pretraining_step.make(config, batch),
+        pretraining_step.make(config, batch_of(request)),
         lambda: tf.matmul(matrix, matrix).numpy(),
     )
 

@@ -48,8 +48,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", required=True)
+    parser = answering.parser()
     parser.add_argument(
         "--precision",
         choices=("float32", "autocast", "bfloat16"),
@@ -57,8 +56,6 @@ def parse_arguments() -> argparse.Namespace:
         help="autocast: weights in float32, products in bfloat16",
     )
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--max_seq_length", type=int, default=128)
-    parser.add_argument("--num_threads", type=int, default=2)
     return parser.parse_args()
 
 

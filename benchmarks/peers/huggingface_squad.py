@@ -31,7 +31,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import transformers
-from huggingface_trainer import training_arguments, versions
+from huggingface_trainer import recipe_parser, training_arguments, versions
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoTokenizer,
@@ -122,24 +122,16 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The flags, those of run_squad.py where it has them."""
-    parser = argparse.ArgumentParser()
+    parser = recipe_parser()
     parser.add_argument("--train_file", type=pathlib.Path, required=True)
     parser.add_argument("--predict_file", type=pathlib.Path, required=True)
-    parser.add_argument("--init_checkpoint", required=True)
-    parser.add_argument("--output_dir", required=True)
     parser.add_argument("--max_seq_length", type=int, default=384)
     parser.add_argument("--doc_stride", type=int, default=128)
     parser.add_argument("--max_query_length", type=int, default=64)
-    parser.add_argument("--train_batch_size", type=int, default=32)
     # The recipe of huggingface_trainer.py has another name for it.
     parser.add_argument(
         "--predict_batch_size", dest="eval_batch_size", type=int, default=8
     )
-    parser.add_argument("--learning_rate", type=float, default=5e-5)
-    parser.add_argument("--num_train_epochs", type=float, default=3.0)
-    parser.add_argument("--max_steps", type=int, default=-1)
-    parser.add_argument("--random_seed", type=int, default=1)
-    parser.add_argument("--num_threads", type=int, default=2)
     parser.add_argument("--n_best_size", type=int, default=20)
     parser.add_argument("--max_answer_length", type=int, default=30)
     return parser.parse_args()

@@ -87,20 +87,26 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The flags, those of run_classifier.py where it has them."""
-    parser = argparse.ArgumentParser()
+    parser = recipe_parser()
     parser.add_argument("--task_name", choices=TASKS, required=True)
     parser.add_argument("--data_dir", type=pathlib.Path, required=True)
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--eval_batch_size", type=int, default=8)
+    return parser.parse_args()
+
+
+def recipe_parser() -> argparse.ArgumentParser:
+    """The flags of every training."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("--init_checkpoint", required=True)
     parser.add_argument("--output_dir", required=True)
-    parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--train_batch_size", type=int, default=32)
-    parser.add_argument("--eval_batch_size", type=int, default=8)
     parser.add_argument("--learning_rate", type=float, default=5e-5)
     parser.add_argument("--num_train_epochs", type=float, default=3.0)
     parser.add_argument("--max_steps", type=int, default=-1)
     parser.add_argument("--random_seed", type=int, default=1)
     parser.add_argument("--num_threads", type=int, default=2)
-    return parser.parse_args()
+    return parser
 
 
 def read_rows(path: pathlib.Path) -> list[list[str]]:

@@ -40,11 +40,8 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", required=True)
+    parser = answering.parser()
     parser.add_argument("--onnx", required=True)
-    parser.add_argument("--max_seq_length", type=int, default=128)
-    parser.add_argument("--num_threads", type=int, default=2)
     return parser.parse_args()
 
 
