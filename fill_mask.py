@@ -118,6 +118,12 @@ def main() -> None:
             "expected a model with a masked-LM head, which fills blanks. "
             f"Received: {pretrained.path}, of kind {pretrained.head}"
         )
+    if pretrained.objective == "causal_lm":
+        raise InputError(
+            "expected a model that was trained to fill in masked words. "
+            f"Received: {pretrained.path}, whose objective is causal_lm: it "
+            "says what comes behind a word"
+        )
     if FLAGS.do_export:
         check_place(FLAGS.export_dir)
     model = BertPretrainer(config)
@@ -158,7 +164,10 @@ def _require(found: object, flag: str, name: str) -> None:
 
 
 def _require_next_sentence(pretrained: Pretrained) -> None:
-    if not all(name in pretrained.weights for name in NEXT_SENTENCE):
+    # Where it says that it was trained without, there is a random one.
+    is_random = pretrained.head == "masked_lm"
+    lacks = any(name not in pretrained.weights for name in NEXT_SENTENCE)
+    if is_random or lacks:
         raise InputError(
             "expected a model with a next-sentence head for a pair of texts. "
             f"Received: {pretrained.path}, of kind {pretrained.head}"

@@ -23,25 +23,31 @@ in the blanks of a text, into `export/`.
 import dataclasses
 import functools
 import os
+import re
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags, logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import files
 from bert_tf import flags as bert_flags
-from bert_tf.config import BertConfig
-from bert_tf.data import creation, pipeline, records
-from bert_tf.data.salvage import Salvage, salvage, way_out_told
-from bert_tf.data.sequence_packing import SequencePacking
+from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
+from bert_tf.data import creation, pipeline
+from bert_tf.data.pretraining_data import PretrainingData, look_through
+from bert_tf.data.salvage import way_out_told
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.fine_tuning import places
 from bert_tf.fine_tuning.exports import export_kept
 from bert_tf.fine_tuning.runs import RELEASE
 from bert_tf.fine_tuning.start import require_length
-from bert_tf.interop.companions import with_companions, write_companions
+from bert_tf.interop.companions import (
+    require_same_kind,
+    with_companions,
+    write_companions,
+)
 from bert_tf.interop.loading import load_config
 from bert_tf.interop.opening import (
     FORMATS,
@@ -52,7 +58,7 @@ from bert_tf.interop.opening import (
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.serving.export import check_place
 from bert_tf.serving.pretrained_models import ServedMaskedLM
-from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.tasks.pretraining import OBJECTIVES, PretrainingTask
 from bert_tf.text.wordpiece import load_vocab, require_fit
 from bert_tf.training.checkpoints import CheckpointManager
 from bert_tf.training.distribution import is_chief
@@ -63,14 +69,19 @@ from bert_tf.training.settings import TrainingConfig
 
 FLAGS = flags.FLAGS
 
-# Of these the log says how full rows are, packed and unpacked.
-EXAMPLES_TO_MEASURE = 4096
-
 flags.DEFINE_string(
     "bert_config_file",
     None,
     "JSON file of the model's shape, Google's or Hugging Face's; that of "
     "--init_checkpoint if it is not given.",
+)
+flags.DEFINE_enum(
+    "attention_direction",
+    None,
+    ATTENTION_DIRECTIONS,
+    "What a token looks at: all others, or those before it; as the "
+    "configuration says if it is not given, which is bidirectional where it "
+    "does not. The release keeps it, for all that is made of it.",
 )
 flags.DEFINE_string(
     "input_file", None, "TFRecord files to train on; a comma list of globs."
@@ -136,7 +147,17 @@ flags.DEFINE_bool(
     "through before: the log and the results say how much it is.",
 )
 flags.DEFINE_bool(
-    "next_sentence", True, "Whether to train the next-sentence objective."
+    "next_sentence",
+    True,
+    "Whether to train the next-sentence objective; without it records need not "
+    "have its labels.",
+)
+flags.DEFINE_enum(
+    "objective",
+    "masked_lm",
+    [*OBJECTIVES],
+    "What is predicted of words: the masked ones; or, left to right, each from "
+    "those before it, which takes the same records and undoes their masks.",
 )
 bert_flags.define_training_flags()
 bert_flags.define_device_flags()
@@ -159,15 +180,13 @@ def main() -> None:
         FLAGS.max_seq_length,
         FLAGS.max_predictions_per_seq,
         FLAGS.next_sentence,
+        FLAGS.objective,
     )
-    salvaged = _look_through(train_files, eval_files)
-    training_data, evaluation_data = _data_sets(
-        task, train_files, eval_files, salvaged
-    )
+    data = _data(task, train_files, eval_files)
     with pipeline.input_errors([*train_files, *eval_files]):
         if FLAGS.do_eval or FLAGS.eval_steps > 0:
             # It reads them through: their faults show before training, too.
-            evaluation_data(batch_size=FLAGS.eval_batch_size)
+            data.evaluation(batch_size=FLAGS.eval_batch_size)
         estimator = Estimator(
             task,
             strategy,
@@ -181,20 +200,19 @@ def main() -> None:
         if encoding is not None:
             check_place(bert_flags.export_dir())
         if FLAGS.do_train:
-            evaluate = functools.partial(estimator.evaluate, evaluation_data)
             hooks = _hooks(
-                evaluate,
+                functools.partial(estimator.evaluate, data.evaluation),
                 settings.last_step,
-                _examples_per_row(task, train_files, salvaged),
+                data.examples_per_row(FLAGS.train_batch_size),
                 writes=is_chief(strategy),
             )
-            estimator.train(training_data, hooks)
-        metrics = estimator.evaluate(evaluation_data) if FLAGS.do_eval else None
+            estimator.train(data.training, hooks)
+        metrics = estimator.evaluate(data.evaluation) if FLAGS.do_eval else None
     if FLAGS.do_train and is_chief(strategy):
         _release(estimator, config, train_files)
     if metrics is not None and is_chief(strategy):
         path = os.path.join(FLAGS.output_dir, "eval_results.txt")
-        write_results(path, {**metrics, **salvaged.results})
+        write_results(path, {**metrics, **data.salvaged.results})
     if encoding is not None:
         export_kept(
             estimator,
@@ -222,86 +240,38 @@ def _record_files() -> tuple[list[str], list[str]]:
     return train_files, files.expand(FLAGS.eval_input_file, "eval_input_file")
 
 
-def _look_through(train_files: list[str], eval_files: list[str]) -> Salvage:
-    """Finds what of damaged files can be read, with --skip_corrupt_records.
-
-    Without it a file that is cut off is an error where that costs little to
-    see: it shall not show after days of training.
-    """
-    if FLAGS.skip_corrupt_records:
-        return salvage(list(dict.fromkeys([*train_files, *eval_files])))
-    for file in train_files:
-        if not files.is_remote(file) and not file.endswith(".gz"):
-            records.count_records(file)
-    return Salvage()
-
-
-def _data_sets(
-    task: PretrainingTask,
-    train_files: list[str],
-    eval_files: list[str],
-    salvaged: Salvage,
-) -> tuple[Callable, Callable]:
-    """What makes the batches to train on, and those to evaluate on."""
-    packing = SequencePacking() if FLAGS.pack_sequences else None
-    training_data = functools.partial(
-        pipeline.training_dataset,
+def _data(
+    task: PretrainingTask, train_files: list[str], eval_files: list[str]
+) -> PretrainingData:
+    """The records, looked through for what is damaged."""
+    return PretrainingData(
         train_files,
-        task.schema,
-        seed=FLAGS.random_seed,
-        vocab_size=task.config.vocab_size,
-        packing=packing,
-        stretches=salvaged.stretches,
-    )
-    evaluation_data = functools.partial(
-        pipeline.evaluation_dataset,
         eval_files,
         task.schema,
-        max_examples=FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
-        vocab_size=task.config.vocab_size,
-        packing=packing,
-        stretches=salvaged.stretches,
+        task.config.vocab_size,
+        FLAGS.random_seed,
+        FLAGS.max_eval_steps * FLAGS.eval_batch_size or None,
+        is_packed=FLAGS.pack_sequences,
+        is_causal=task.objective == "causal_lm",
+        salvaged=look_through(
+            train_files, eval_files, FLAGS.skip_corrupt_records
+        ),
     )
-    return training_data, evaluation_data
-
-
-def _examples_per_row(
-    task: PretrainingTask, train_files: list[str], salvaged: Salvage
-) -> float:
-    """How many examples share a row on average, which is logged; else 1."""
-    if not FLAGS.pack_sequences:
-        return 1.0
-    fill = pipeline.fill(
-        train_files,
-        task.schema,
-        SequencePacking(),
-        EXAMPLES_TO_MEASURE,
-        stretches=salvaged.stretches,
-    )
-    logging.info(
-        "Packing: of %d examples, tokens fill %.1f %% of a row each, and "
-        "%.1f %% of the rows that they share, %.2f to a row. An update of "
-        "--train_batch_size=%d rows has about %.0f examples",
-        fill.examples,
-        100 * fill.unpacked,
-        100 * fill.packed,
-        fill.examples_per_row,
-        FLAGS.train_batch_size,
-        FLAGS.train_batch_size * fill.examples_per_row,
-    )
-    return fill.examples_per_row
 
 
 def _read_config() -> BertConfig:
-    """The flag's, or that of the checkpoint to start from."""
+    """That of the flags, or of the checkpoint to start from."""
     if FLAGS.bert_config_file:
-        return read_config(FLAGS.bert_config_file)
-    if FLAGS.init_checkpoint:
-        return load_config(FLAGS.init_checkpoint)
-    raise InputError(
-        "expected --bert_config_file, or --init_checkpoint with a "
-        "configuration of its own. Received: neither"
-    )
+        config = read_config(FLAGS.bert_config_file)
+    elif FLAGS.init_checkpoint:
+        config = load_config(FLAGS.init_checkpoint)
+    else:
+        raise InputError(
+            "expected --bert_config_file, or --init_checkpoint with a "
+            "configuration of its own. Received: neither"
+        )
+    direction = FLAGS.attention_direction or config.attention_direction
+    return dataclasses.replace(config, attention_direction=direction)
 
 
 def _take_recorded() -> None:
@@ -323,7 +293,15 @@ def _check_flags(config: BertConfig) -> None:
             "expected --do_train, --do_eval or --do_export. Received: none of "
             "them"
         )
+    if FLAGS.do_export and FLAGS.objective != "masked_lm":
+        raise InputError(
+            "expected --objective=masked_lm with --do_export, whose model "
+            f"fills in masked words. Received: {FLAGS.objective}"
+        )
     require_length(FLAGS.max_seq_length, config)
+    require_same_kind(
+        os.path.join(FLAGS.output_dir, RELEASE), config, FLAGS.objective
+    )
     if FLAGS.vocab_file:
         vocab = load_vocab(FLAGS.vocab_file)
         require_fit(vocab, config.vocab_size, FLAGS.vocab_file)
@@ -356,11 +334,15 @@ def _require_weights(estimator: Estimator) -> None:
             f"expected a checkpoint in --output_dir={FLAGS.output_dir}, or "
             f"--init_checkpoint, {purpose}. Received: neither"
         )
-    if estimator.random_variables:
+    unused = estimator.task.unused_variables
+    lacking = [n for n in estimator.random_variables if not re.match(unused, n)]
+    if lacking:
+        heads = "both pre-training heads"
+        if not FLAGS.next_sentence:
+            heads = "the masked-LM head"
         raise InputError(
-            "expected a checkpoint with both pre-training heads, "
-            f"{purpose}. Received: {estimator.weights_from}, which lacks "
-            f"{estimator.random_variables[0]}"
+            f"expected a checkpoint with {heads}, {purpose}. Received: "
+            f"{estimator.weights_from}, which lacks {lacking[0]}"
         )
 
 
@@ -419,7 +401,12 @@ def _release(
             "%s has no vocab.txt: give --vocab_file, or put it there", folder
         )
     casing = creation.casing_of(train_files)
-    facts = {**casing, **places.trained_with()}
+    facts: dict[str, Any] = {**casing, **places.trained_with()}
+    if not FLAGS.next_sentence:
+        # Its other head is there, and random.
+        facts["head"] = "masked_lm"
+    if FLAGS.objective != "masked_lm":
+        facts["objective"] = FLAGS.objective
     write_companions(folder, Pretrained(prefix, {}, config, vocab, **facts))
 
 

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "transformer": {"config", "fusion", "layers"},
     "modeling": {"config", "layers", "transformer"},
     "head_layers": {"layers"},
-    "heads": {"config", "layers", "modeling", "head_layers"},
+    "heads": {"config", "layers", "transformer", "modeling", "head_layers"},
     "resizing": {"layers"},
     "feature_tagger": {"config", "head_layers", "heads", "layers", "modeling"},
     "saving": {"feature_tagger", "heads", "text", "training"},
@@ -68,6 +68,7 @@ FOR_ALL = {"errors", "files", "version"}
 WITH_TENSORFLOW = (
     "bert_tf.data.bucketing",
     "bert_tf.data.pipeline",
+    "bert_tf.data.pretraining_data",
     "bert_tf.data.sequence_packing",
     "bert_tf.data.record_files",
     "bert_tf.data.salvage",

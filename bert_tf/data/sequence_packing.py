@@ -108,16 +108,20 @@ class SequencePacking:
           What the records have, all of it [B, ...] and padded with zeros:
           `input_ids`, `input_mask`, `segment_ids` [B, S], `masked_lm_positions`
           (in the row), `masked_lm_ids`, `masked_lm_weights` [B, P],
-          `next_sentence_labels` [B, K]. And what tells examples apart:
-          `position_ids` [B, S], from 0 in each; `example_ids` [B, S], from 1 in
-          each row; `cls_positions` [B, K]; `next_sentence_weights`, float32
-          [B, K], 1 where there is an example.
+          `next_sentence_labels` [B, K], unless they are not parsed. And what
+          tells examples apart: `position_ids` [B, S], from 0 in each;
+          `example_ids` [B, S], from 1 in each row; `cls_positions` [B, K];
+          `next_sentence_weights`, float32 [B, K], 1 where there is an example.
         """
         is_used = tf.not_equal(slots, b"")
         examples = parse(tf.boolean_mask(slots, is_used))
         tokens = _Layout(is_used, *_lengths(examples))
         masked = _Layout(is_used, *_masked_counts(examples))
         first_of_example = masked.of_example(tokens.starts)
+        labels = {}
+        if "next_sentence_labels" in examples:
+            flat = examples["next_sentence_labels"][:, 0]
+            labels["next_sentence_labels"] = _in_slots(flat, is_used)
         return {
             "input_ids": tokens.join(examples["input_ids"]),
             "input_mask": tokens.join(examples["input_mask"]),
@@ -129,9 +133,7 @@ class SequencePacking:
             "masked_lm_ids": masked.join(examples["masked_lm_ids"]),
             "masked_lm_weights": masked.join(examples["masked_lm_weights"]),
             "cls_positions": tokens.starts,
-            "next_sentence_labels": _in_slots(
-                examples["next_sentence_labels"][:, 0], is_used
-            ),
+            **labels,
             "next_sentence_weights": tf.cast(is_used, tf.float32),
         }
 

@@ -3,7 +3,7 @@
     bert_config.json    the shape of the model, as Google writes it
     vocab.txt           the vocabulary, one token a line
     bert_tf.json        casing, labels and their kind, the kind of head, the
-                        lengths of training
+                        objective and the lengths of training
 
 The last is ours, for what Google's files cannot say. Google's code does not
 look at it, and what it did not write is read without.
@@ -33,6 +33,11 @@ def with_companions(pretrained: Pretrained, folder: str) -> Pretrained:
     Raises:
       InputError: One of them is at fault.
     """
+    return dataclasses.replace(pretrained, **_found(folder))
+
+
+def _found(folder: str) -> dict[str, Any]:
+    """What the files say, by the names of `Pretrained`."""
     config_file, vocab_file, facts_file = (
         os.path.join(folder, name) for name in (CONFIG, VOCABULARY, FACTS)
     )
@@ -44,7 +49,7 @@ def with_companions(pretrained: Pretrained, folder: str) -> Pretrained:
         found["vocab"] = tuple(read_tokens(vocab_file))
     if files.exists(facts_file):
         found |= _read_facts(facts_file)
-    return dataclasses.replace(pretrained, **found)
+    return found
 
 
 def write_companions(folder: str, pretrained: Pretrained) -> None:
@@ -68,6 +73,32 @@ def write_companions(folder: str, pretrained: Pretrained) -> None:
         files.write_text(os.path.join(folder, FACTS), text + "\n")
 
 
+def require_same_kind(folder: str, config: BertConfig, objective: str) -> None:
+    """Compares what no shape tells with the model in a folder, if there is one.
+
+    Args:
+      folder: Of a release.
+      config: Of a model that shall be released there.
+      objective: What it predicts, see `Pretrained`.
+
+    Raises:
+      InputError: It looks another way, or predicts another token.
+    """
+    before = _found(folder)
+    if "config" not in before:
+        return
+    direction = before["config"].attention_direction
+    for flag, value, known in (
+        ("attention_direction", config.attention_direction, direction),
+        ("objective", objective, before.get("objective", "masked_lm")),
+    ):
+        if value != known:
+            raise InputError(
+                f"expected --{flag}={known}, as the model in {folder} has, or "
+                f"another --output_dir. Received: {value}"
+            )
+
+
 # The facts by name, and what each is in JSON.
 _FACTS = {
     "do_lower_case": bool,
@@ -76,6 +107,7 @@ _FACTS = {
     "labels": list,
     "problem_type": str,
     "classifier_dropout": float,
+    "objective": str,
     "max_seq_length": int,
     "doc_stride": int,
     "max_query_length": int,

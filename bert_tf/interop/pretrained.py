@@ -27,6 +27,9 @@ PROBLEM_TYPES = (
     "multi_label_classification",
 )
 
+# What pre-training predicted of words.
+OBJECTIVES = ("masked_lm", "causal_lm")
+
 # How texts became features and answers in training; flags of the scripts.
 TRAINED_WITH = (
     "max_seq_length",
@@ -56,14 +59,16 @@ class Pretrained:
       problem_type: What a classifier's labels mean: one of `PROBLEM_TYPES`.
       classifier_dropout: The dropout before the classes, where it is another
         than that of the layers.
+      objective: What its head for words predicts, one of `OBJECTIVES`: the
+        token at a place, or the one behind it. None is the former.
       max_seq_length: The length that it was trained with.
       doc_stride: Questions: pieces from one window to the next in training.
       max_query_length: Questions: the pieces of a question that were kept.
       version_2_with_negative: Whether questions may have no answer.
 
     Raises:
-      InputError: `head` is none of `HEADS`, or `problem_type` none of
-        `PROBLEM_TYPES`.
+      InputError: `head` is none of `HEADS`, `problem_type` none of
+        `PROBLEM_TYPES`, or `objective` none of `OBJECTIVES`.
     """
 
     path: str
@@ -76,13 +81,18 @@ class Pretrained:
     head: str | None = None
     problem_type: str | None = None
     classifier_dropout: float | None = None
+    objective: str | None = None
     max_seq_length: int | None = None
     doc_stride: int | None = None
     max_query_length: int | None = None
     version_2_with_negative: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("head", HEADS), ("problem_type", PROBLEM_TYPES)):
+        for name, known in (
+            ("head", HEADS),
+            ("problem_type", PROBLEM_TYPES),
+            ("objective", OBJECTIVES),
+        ):
             value = getattr(self, name)
             if value is not None and value not in known:
                 raise InputError(
@@ -95,3 +105,8 @@ class Pretrained:
         """What is known of `TRAINED_WITH`."""
         values = {name: getattr(self, name) for name in TRAINED_WITH}
         return {name: v for name, v in values.items() if v is not None}
+
+    @property
+    def bilstm_head(self) -> bool:
+        """Whether its head stands on a BiLSTM, see `heads.TaskModel`."""
+        return any(name.startswith("bilstm/") for name in self.weights.shapes)

@@ -310,6 +310,7 @@ def _facts(pretrained: Pretrained) -> dict[str, object]:
         "labels",
         "problem_type",
         "classifier_dropout",
+        "objective",
     )
     facts = {name: getattr(pretrained, name) for name in names}
     labels = pretrained.labels

@@ -1,4 +1,4 @@
-"""Pre-training: masked words and the next sentence."""
+"""Pre-training: masked words or the next token, and the next sentence."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,23 @@ from keras import ops
 from bert_tf import fusion
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema, pretraining_schema
+from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.task import Task
+
+# What is to be predicted of words, and where a batch has it: the ids, and how
+# much each of them counts.
+OBJECTIVES = {
+    "masked_lm": ("masked_lm_ids", "masked_lm_weights"),
+    "causal_lm": ("next_token_ids", "next_token_weights"),
+}
 
 
 class PretrainingTask(Task):
     """The two objectives of section 3.1 of the paper, equally weighted.
+
+    Section 5.1 does without the second ("No NSP"), and predicts in the place
+    of masked words every token from those before it ("LTR").
 
     Where several examples share a row, as `data/sequence_packing.py` makes
     them, `next_sentence_labels` has a column for each, [B, K], and
@@ -25,8 +36,14 @@ class PretrainingTask(Task):
       config: The model to train.
       max_seq_length: Length of the records.
       max_predictions_per_seq: Masked positions of a record, padding included.
-      next_sentence: Whether the second objective is trained and scored (the
-        ablation "No NSP" of section 5.1 does without).
+      next_sentence: Whether the second objective is trained and scored; if
+        not, records need not have its labels.
+      objective: One of `OBJECTIVES`. What a causal LM reads of a batch comes
+        from `data.pretraining_data.next_tokens`; all positions are scored.
+
+    Raises:
+      InputError: The objective is unknown, or the model sees what it has to
+        predict.
     """
 
     def __init__(
@@ -35,11 +52,19 @@ class PretrainingTask(Task):
         max_seq_length: int,
         max_predictions_per_seq: int,
         next_sentence: bool = True,
+        objective: str = "masked_lm",
     ):
+        _check_objective(objective, config)
         self.config = config
         self.next_sentence = next_sentence
-        self._schema = pretraining_schema(
-            max_seq_length, max_predictions_per_seq
+        self.objective = objective
+        self._ids, self._weights = OBJECTIVES[objective]
+        self._schema = tuple(
+            feature
+            for feature in pretraining_schema(
+                max_seq_length, max_predictions_per_seq
+            )
+            if next_sentence or feature.name != "next_sentence_labels"
         )
 
     @property
@@ -49,8 +74,14 @@ class PretrainingTask(Task):
     @property
     def loss_names(self) -> tuple[str, ...]:
         if self.next_sentence:
-            return ("masked_lm_loss", "next_sentence_loss")
-        return ("masked_lm_loss",)
+            return (f"{self.objective}_loss", "next_sentence_loss")
+        return (f"{self.objective}_loss",)
+
+    @property
+    def unused_variables(self) -> str:
+        """What decides no score, as a regular expression."""
+        unused = r"bert/pooler/|cls/seq_relationship/"
+        return r"(?!)" if self.next_sentence else unused
 
     def build_model(self) -> keras.Model:
         model = BertPretrainer(self.config)
@@ -58,8 +89,8 @@ class PretrainingTask(Task):
         return model
 
     def loss_weights(self, features: Mapping) -> dict:
-        weights = features["masked_lm_weights"]
-        result = {"masked_lm_loss": ops.sum(weights, axis=-1)}
+        weights = features[self._weights]
+        result = {f"{self.objective}_loss": ops.sum(weights, axis=-1)}
         if self.next_sentence:
             result["next_sentence_loss"] = ops.sum(
                 _next_sentence_weights(features), axis=-1
@@ -72,14 +103,11 @@ class PretrainingTask(Task):
         The original adds 1e-5 to the sum of the weights, against a batch
         without masked words; here such a batch has the loss 0.
         """
-        masked_lm_loss = _cross_entropy(
-            features["masked_lm_ids"], outputs["masked_lm_logits"]
-        )  # [B, P]
-        result = {
-            "masked_lm_loss": ops.sum(
-                masked_lm_loss * features["masked_lm_weights"], axis=-1
-            )
-        }
+        loss = _cross_entropy(
+            features[self._ids], outputs["masked_lm_logits"]
+        )  # [B, P or S]
+        loss = ops.sum(loss * features[self._weights], axis=-1)
+        result = {f"{self.objective}_loss": loss}
         if self.next_sentence:
             next_sentence_loss = _cross_entropy(
                 features["next_sentence_labels"],
@@ -91,13 +119,11 @@ class PretrainingTask(Task):
         return result
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        weights = features["masked_lm_weights"]
-        correct = _is_correct(
-            features["masked_lm_ids"], outputs["masked_lm_logits"]
-        )
+        weights = features[self._weights]
+        correct = _is_correct(features[self._ids], outputs["masked_lm_logits"])
         result = {
-            "masked_lm_weight": ops.sum(weights, axis=-1),
-            "masked_lm_correct": ops.sum(weights * correct, axis=-1),
+            "words_weight": ops.sum(weights, axis=-1),
+            "words_correct": ops.sum(weights * correct, axis=-1),
             **self.losses(features, outputs),
         }
         if self.next_sentence:
@@ -113,16 +139,22 @@ class PretrainingTask(Task):
         return result
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Accuracy and mean loss of both objectives; keys of the original."""
+        """Accuracy and mean loss of both objectives; keys of the original.
+
+        Of a causal LM also `perplexity`, e to the power of its loss.
+        """
         total = {
             name: float(np.sum(values, dtype=np.float64))
             for name, values in predictions.items()
         }
-        words = max(total["masked_lm_weight"], 1.0)
+        name = self.objective
+        words = max(total["words_weight"], 1.0)
         result = {
-            "masked_lm_accuracy": total["masked_lm_correct"] / words,
-            "masked_lm_loss": total["masked_lm_loss"] / words,
+            f"{name}_accuracy": total["words_correct"] / words,
+            f"{name}_loss": total[f"{name}_loss"] / words,
         }
+        if name == "causal_lm":
+            result["perplexity"] = float(np.exp(result["causal_lm_loss"]))
         if self.next_sentence:
             pairs = max(total["next_sentence_weight"], 1.0)
             result |= {
@@ -132,6 +164,20 @@ class PretrainingTask(Task):
             }
         losses = [v for name, v in result.items() if name.endswith("_loss")]
         return {**result, "loss": sum(losses)}
+
+
+def _check_objective(objective: str, config: BertConfig) -> None:
+    if objective not in OBJECTIVES:
+        raise InputError(
+            f"expected one of {', '.join(OBJECTIVES)} as objective. Received: "
+            f"{objective!r}"
+        )
+    if objective == "causal_lm" and not config.is_left_to_right:
+        raise InputError(
+            "expected --attention_direction=left_to_right with "
+            "--objective=causal_lm, or the model would see the tokens that it "
+            f"has to predict. Received: {config.attention_direction}"
+        )
 
 
 def _next_sentence_weights(features: Mapping):

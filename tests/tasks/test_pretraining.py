@@ -1,10 +1,13 @@
 """Both pre-training objectives: the original's losses, scores by hand."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.pretraining import PretrainingTask
 
@@ -134,6 +137,64 @@ def test_without_the_next_sentence():
     scores = task.score(as_arrays(task.predictions(batch, logits)))
     assert sorted(scores) == ["loss", "masked_lm_accuracy", "masked_lm_loss"]
     assert scores["loss"] == scores["masked_lm_loss"]
+
+
+LEFT_TO_RIGHT = dataclasses.replace(CONFIG, attention_direction="left_to_right")
+
+
+def test_a_causal_loss_by_hand():
+    """The mean over all next tokens, and what a language model is told by."""
+    task = PretrainingTask(LEFT_TO_RIGHT, S, P, False, "causal_lm")
+    random = np.random.default_rng(5)
+    batch = {
+        "next_token_ids": random.integers(0, V, (B, S)).astype("int32"),
+        "next_token_weights": np.tri(B, S).astype("float32"),
+    }
+    logits = random.normal(size=(B, S, V)).astype("float32")
+    outputs = {"masked_lm_logits": logits}
+    losses = as_arrays(task.losses(batch, outputs))
+    weights = as_arrays(task.loss_weights(batch))
+    assert tuple(losses) == tuple(weights) == task.loss_names
+    assert weights["causal_lm_loss"].tolist() == [1, 2, 3, 4, 5]
+    log_probabilities = log_softmax(logits)
+    expected = [
+        -sum(
+            log_probabilities[b, s, batch["next_token_ids"][b, s]]
+            for s in range(b + 1)
+        )
+        for b in range(B)
+    ]
+    np.testing.assert_allclose(
+        losses["causal_lm_loss"], expected, rtol=0, atol=1e-5
+    )
+    scores = task.score(as_arrays(task.predictions(batch, outputs)))
+    assert list(scores) == [
+        "causal_lm_accuracy",
+        "causal_lm_loss",
+        "perplexity",
+        "loss",
+    ]
+    assert scores["loss"] == pytest.approx(sum(expected) / 15)
+    assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
+
+
+@pytest.mark.parametrize(
+    ("config", "objective", "words"),
+    [
+        (CONFIG, "causal_lm", "left_to_right with.*Received: bidirectional"),
+        (LEFT_TO_RIGHT, "lm", "masked_lm, causal_lm as objective.*'lm'"),
+    ],
+)
+def test_an_objective_that_cannot_be(config, objective, words):
+    with pytest.raises(InputError, match=words):
+        PretrainingTask(config, S, P, objective=objective)
+
+
+def test_records_need_no_labels_that_are_not_looked_at(task):
+    names = [feature.name for feature in task.schema]
+    other = PretrainingTask(CONFIG, S, P, next_sentence=False)
+    assert names[-1] == "next_sentence_labels"
+    assert [feature.name for feature in other.schema] == names[:-1]
 
 
 def test_no_masked_word_at_all_scores_zero(task):

@@ -1,0 +1,246 @@
+"""The paper's other objectives and models: section 5.1, "No NSP" and "LTR"."""
+
+import json
+
+import in_process
+import numpy as np
+import pytest
+from small_pretraining import (
+    LENGTH,
+    PREDICTIONS,
+    arguments,
+    examples,
+    read,
+    write_inputs,
+)
+
+from bert_tf.data.records import RecordWriter, encode_batch
+from bert_tf.data.schema import pretraining_schema
+from bert_tf.interop import conversion
+from bert_tf.interop.opening import open_pretrained
+
+LEFT_TO_RIGHT = {
+    "attention_direction": "left_to_right",
+    "objective": "causal_lm",
+    "next_sentence": False,
+}
+STEPS = {"num_train_steps": 2, "num_warmup_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    write_inputs(folder)
+    return folder
+
+
+@pytest.fixture
+def launch():
+    # Not for all tests: some run another script, whose flags would be in the
+    # way.
+    with in_process.script("run_pretraining") as launch:
+        yield launch
+
+
+@pytest.fixture
+def run(launch, inputs):
+    """Runs the script with the usual flags and some changes."""
+
+    def call(output_dir, **changes):
+        assert launch(arguments(inputs, output_dir, **changes)) == 0
+
+    return call
+
+
+@pytest.fixture
+def says(launch, inputs, capsys):
+    """Runs the script; returns the one line that it says of a mistake."""
+
+    def call(output_dir, **changes):
+        assert launch(arguments(inputs, output_dir, **changes)) == 1
+        return in_process.the_error(capsys, "run_pretraining")
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def causal(inputs, tmp_path_factory):
+    """The folder of a causal LM, trained and evaluated."""
+    folder = tmp_path_factory.mktemp("causal")
+    words = arguments(
+        inputs,
+        folder,
+        do_eval=True,
+        vocab_file=inputs / "vocab.txt",
+        **LEFT_TO_RIGHT,
+        **STEPS,
+    )
+    with in_process.script("run_pretraining") as launch:
+        assert launch(words) == 0
+    return folder
+
+
+def results(folder):
+    lines = (folder / "eval_results.txt").read_text().splitlines()
+    pairs = (line.split(" = ") for line in lines)
+    return {key: float(value) for key, value in pairs}
+
+
+def test_a_causal_lm_from_records_of_masked_words(causal):
+    found = results(causal)
+    assert list(found) == [
+        "causal_lm_accuracy",
+        "causal_lm_loss",
+        "global_step",
+        "loss",
+        "perplexity",
+    ]
+    assert found["perplexity"] == pytest.approx(np.exp(found["loss"]))
+    moments = read(causal / "model.ckpt-2")
+    assert moments["cls/predictions/output_bias/adam_v"].all()
+    assert not moments["cls/seq_relationship/output_weights/adam_v"].any()
+
+
+def test_the_release_says_what_it_is(causal):
+    released = open_pretrained(causal / "release")
+    assert released.config.is_left_to_right
+    assert released.objective == "causal_lm"
+    assert released.head == "masked_lm"
+
+
+def test_an_evaluation_takes_the_direction_from_the_release(causal, run):
+    """As fine-tuning does: no flag says it a second time."""
+    before = results(causal)
+    config = causal / "release" / "bert_config.json"
+    assert json.loads(config.read_text())["attention_direction"]
+    run(
+        causal,
+        do_train=None,
+        do_eval=True,
+        bert_config_file=config,
+        objective="causal_lm",
+        next_sentence=False,
+    )
+    assert results(causal) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {},
+            "expected --attention_direction=left_to_right, as the model in",
+        ),
+        (
+            {"attention_direction": "left_to_right"},
+            "expected --objective=causal_lm, as the model in",
+        ),
+        (
+            {"objective": "causal_lm", "output_dir": "new"},
+            "or the model would see the tokens that it has to predict",
+        ),
+        (
+            {**LEFT_TO_RIGHT, "do_export": True},
+            "expected --objective=masked_lm with --do_export",
+        ),
+    ],
+)
+def test_another_model_or_objective_is_refused(causal, says, changes, words):
+    before = {p: p.read_bytes() for p in causal.rglob("*") if p.is_file()}
+    folder = causal / changes["output_dir"] if "output_dir" in changes else None
+    given = {k: v for k, v in changes.items() if k != "output_dir"}
+    assert words in says(folder or causal, **given)
+    assert before == {
+        p: p.read_bytes() for p in causal.rglob("*") if p.is_file()
+    }
+
+
+def test_it_fills_no_blanks(causal, capsys):
+    with in_process.script("fill_mask", ["init_checkpoint"]) as launch:
+        words = [f"--init_checkpoint={causal}/release", "--text=w1 [MASK]"]
+        assert launch(words) == 1
+    line = in_process.the_error(capsys, "fill_mask")
+    assert "whose objective is causal_lm: it says what comes behind" in line
+
+
+def test_it_is_no_model_of_hugging_faces(causal, tmp_path, capsys):
+    with in_process.script(
+        "convert_checkpoint", ["input", "output_dir", "to"]
+    ) as launch:
+        words = [f"--input={causal}/release", "--to=huggingface"]
+        assert launch([*words, f"--output_dir={tmp_path}/out"]) == 1
+    line = in_process.the_error(capsys, "convert_checkpoint")
+    assert "expected a model that looks both ways" in line
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_masked_words_from_the_left_alone(run, tmp_path):
+    """With both objectives; its pairs are judged by their last token."""
+    run(tmp_path, do_eval=True, attention_direction="left_to_right", **STEPS)
+    found = results(tmp_path)
+    assert {"masked_lm_loss", "next_sentence_loss"} <= found.keys()
+    released = open_pretrained(tmp_path / "release")
+    assert (released.head, released.objective) == ("pretraining", None)
+    moments = read(tmp_path / "model.ckpt-2")
+    assert moments["bert/pooler/dense/kernel/adam_v"].any()
+    planned = conversion.plan(released, "keras")
+    (tmp_path / "keras").mkdir()
+    conversion.write(planned, str(tmp_path / "keras"))
+    assert open_pretrained(tmp_path / "keras").config == released.config
+
+
+@pytest.fixture
+def without_labels(inputs, tmp_path):
+    """The records of one file, without the labels of the next sentence."""
+    path = tmp_path / "plain.tfrecord"
+    batch = examples(17)
+    schema = [
+        feature
+        for feature in pretraining_schema(LENGTH, PREDICTIONS)
+        if feature.name != "next_sentence_labels"
+    ]
+    with RecordWriter(str(path)) as writer:
+        writer.write_all(encode_batch(schema, batch))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pack", [False, True])
+def test_no_next_sentence_needs_no_labels(
+    run, inputs, without_labels, tmp_path, pack
+):
+    """Records with and without them train the same model."""
+    variant = {"next_sentence": False, "pack_sequences": pack, **STEPS}
+    folders = []
+    for path in (without_labels, inputs / "a.tfrecord"):
+        folders.append(tmp_path / path.stem)
+        run(folders[-1], input_file=path, do_eval=True, **variant)
+    found, expected = (read(folder / "model.ckpt-2") for folder in folders)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert results(folders[0]) == results(folders[1])
+    assert open_pretrained(folders[0] / "release").head == "masked_lm"
+
+
+def test_labels_that_are_needed_are_missed(says, without_labels, tmp_path):
+    line = says(tmp_path / "out", input_file=without_labels)
+    assert "next_sentence_labels" in line
+
+
+@pytest.mark.slow
+def test_no_next_sentence_evaluates_what_has_no_head_for_it(run, tmp_path):
+    run(tmp_path / "a", next_sentence=False, **STEPS)
+    planned = conversion.plan(
+        open_pretrained(tmp_path / "a" / "release"), "huggingface"
+    )
+    (tmp_path / "theirs").mkdir()
+    conversion.write(planned, str(tmp_path / "theirs"))
+    run(
+        tmp_path / "b",
+        do_train=None,
+        do_eval=True,
+        next_sentence=False,
+        init_checkpoint=tmp_path / "theirs",
+    )
+    assert "next_sentence_loss" not in results(tmp_path / "b")
