@@ -2,9 +2,9 @@
 
     python benchmarks/gpu.py --output=build/gpu.json
 
-runs the models on Keras's JAX backend, and transformers' on torch, eager and by
-torch.compile, all with attention in torch's own way (SDPA). For each size there
-is a case of the encoder's forward pass, with weights in bfloat16, and one of
+runs the models on Keras's JAX backend, and those of transformers on torch with
+its fused attention (SDPA), eager and by torch.compile. For each size there is a
+case of the encoder's forward pass, with weights in bfloat16, and one of
 the pre-training step (masked words and next sentence, backward, clipping,
 AdamW), with products in bfloat16 and weights in float32. Each side is a process
 of its own, anew for each case; they take turns, round by round, on one GPU, and
@@ -20,8 +20,9 @@ products of matrices in bfloat16.
 
 The environments are made once, of peers/jax_cuda.txt and peers/huggingface.txt;
 --jax_python and --peer_python name such as are there. torch compiles with a C++
-compiler; without one that side is left out. --platform=cpu runs all of it at
-tiny sizes where there is no GPU, to see that it runs.
+compiler; without one that side is left out. --go_on leaves out the cases that
+--output has already. --platform=cpu runs all of it at tiny sizes where there is
+no GPU, to see that it runs.
 """
 
 import dataclasses

@@ -51,6 +51,9 @@ def define_flags(titles: Mapping[str, str], rounds: int) -> None:
     benchmark_flags.define_num_threads()
     benchmark_flags.define_some("variants", titles)
     benchmark_flags.define_output()
+    flags.DEFINE_bool(
+        "go_on", False, "Measure only those cases that --output does not have."
+    )
     benchmark_flags.define_interpreter("peer_python", "huggingface")
 
 
@@ -84,6 +87,36 @@ def measured_sides(comparison: Comparison) -> list[str]:
     return [name for name in FLAGS.variants if name not in comparison.left_out]
 
 
+def go_on(comparison: Comparison) -> None:
+    """Takes over the cases that --output has, by all sides in every round.
+
+    Raises:
+      SystemExit: They were measured elsewhere, or on other things.
+    """
+    path = pathlib.Path(FLAGS.output or "")
+    if not FLAGS.go_on or not path.is_file():
+        return
+    old = Comparison.read(path)
+    for name in ("title", "machine", "facts", "titles"):
+        found, expected = getattr(old, name), getattr(comparison, name)
+        if found != expected:
+            raise SystemExit(
+                f"error: expected a file with the {name} {expected} as "
+                f"--output, to go on with. Received: {path}, with {found}"
+            )
+    whole = [
+        case
+        for case in old.cases
+        if all(
+            len(old.of(case, side)) >= FLAGS.rounds
+            for side in measured_sides(comparison)
+        )
+    ]
+    comparison.turns += [turn for turn in old.turns if turn.case in whole]
+    comparison.aims |= {case: old.aims[case] for case in whole}
+    comparison.versions |= old.versions
+
+
 def measure(
     comparison: Comparison,
     cases: Iterable[Case],
@@ -113,7 +146,11 @@ def measure(
             {**threads, **peer_environment.quiet(folder), **variables(side)},
         )
 
+    go_on(comparison)
+    known = comparison.cases
     for case in cases:
+        if case.name in known:
+            continue
         with answerers.together(start, case.requests) as sides:
             turns.take(comparison, [case], sides, FLAGS.rounds, keep)
     print(turns_section.section(comparison))

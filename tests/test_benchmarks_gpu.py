@@ -94,6 +94,33 @@ def test_all_sides_take_turns_in_every_case(
     assert "no number says anything" in section
 
 
+def test_cases_that_are_known_are_not_measured_again(
+    launch, benchmark, monkeypatch, tmp_path
+):
+    program = write_side(tmp_path, PROGRAM)
+    stand_for_sides(program, benchmark, monkeypatch)
+    path = tmp_path / "results.json"
+    words = [
+        *("--platform=cpu", "--models=base", "--kinds=forward", "--go_on"),
+        *("--rounds=1", "--least_seconds=0", "--variants=ours"),
+        *(f"--jax_python={sys.executable}", f"--output={path}"),
+    ]
+    assert launch([*words, "--inputs=128"]) == 0
+    first = benchmark.Comparison.read(path)
+    assert launch([*words, "--inputs=128,512"]) == 0
+    kept = benchmark.Comparison.read(path)
+    assert kept.turns[: len(first.turns)] == first.turns
+    assert kept.cases == ["base, 8 x 16, forward", "base, 2 x 64, forward"]
+    assert kept.aims.keys() == {*kept.cases}
+    assert launch([*words, "--inputs=128", "--rounds=2"]) == 0
+    again = benchmark.Comparison.read(path)
+    assert len(again.turns) == 2
+    assert first.turns[0] not in again.turns
+    first.machine["cores"] = "1,000"
+    first.write(path)
+    assert "error: expected a file with the machine" in launch(words)
+
+
 @pytest.mark.parametrize(
     "query",
     [["no-such-program"], [sys.executable, "-c", "raise SystemExit(9)"]],
