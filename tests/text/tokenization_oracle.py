@@ -5,6 +5,7 @@ nothing with bert_tf: whole words are lower-cased and decomposed by Python
 itself, so that its rules for neighbouring characters hold by construction.
 """
 
+import collections
 import functools
 import unicodedata
 
@@ -27,9 +28,19 @@ VARIANTS = ((True, None), (False, None), (True, False), (False, True))
 
 
 @functools.cache
+def categories():
+    """All characters by their category, looked up once each."""
+    members = collections.defaultdict(list)
+    for character in ALL:
+        members[unicodedata.category(character)].append(character)
+    return members
+
+
+@functools.cache
 def category(name):
     """All characters whose category starts with `name`."""
-    return frozenset(c for c in ALL if unicodedata.category(c).startswith(name))
+    names = [full for full in categories() if full.startswith(name)]
+    return frozenset().union(*(categories()[full] for full in names))
 
 
 @functools.cache
