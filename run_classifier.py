@@ -341,6 +341,7 @@ def _task(
         dropout=FLAGS.head_dropout,
         frozen_layers=command_line.frozen_layers(config),
         gradient_checkpointing=FLAGS.gradient_checkpointing,
+        bilstm_head=FLAGS.bilstm_head,
         eval_batch_size=FLAGS.eval_batch_size,
     )
 

@@ -130,6 +130,7 @@ _FLAGS_OF_MODE = {
         "num_frozen_layers",
         "layer_rate_decay",
         "gradient_checkpointing",
+        "bilstm_head",
     ),
     "feature_based": ("feature_layers", "lstm_size"),
 }
@@ -267,6 +268,7 @@ def _task(config: BertConfig, encoding: TaggingEncoding) -> TaggingTask:
         encoding.labels,
         frozen_layers=command_line.frozen_layers(config),
         gradient_checkpointing=FLAGS.gradient_checkpointing,
+        bilstm_head=FLAGS.bilstm_head,
     )
 
 

@@ -256,6 +256,7 @@ def _task(config: BertConfig, encoding: SpanEncoding) -> SpanTask:
         n_best_size=FLAGS.n_best_size,
         frozen_layers=command_line.frozen_layers(config),
         gradient_checkpointing=FLAGS.gradient_checkpointing,
+        bilstm_head=FLAGS.bilstm_head,
     )
 
 

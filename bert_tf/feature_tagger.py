@@ -13,7 +13,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.head_layers import Logits
+from bert_tf.head_layers import Logits, make_bilstm
 from bert_tf.heads import HEAD_SITE
 from bert_tf.layers import (
     BertLayer,
@@ -112,21 +112,11 @@ class FeatureHead(Logits, BertLayer):
         self.lstm_size = positive_integer("lstm_size", lstm_size)
         self.layers = layers
         self.choice = choose(layers, self.config)
-        self.lstms = [self._make_lstm(n) for n in range(NUM_LSTMS)]
+        self.lstms = [
+            make_bilstm(self.lstm_size, f"bilstm_{n}", self.dtype_policy)
+            for n in range(NUM_LSTMS)
+        ]
         self.dropout = self.make_dropout(dropout)
-
-    def _make_lstm(self, number: int) -> keras.layers.Bidirectional:
-        lstm = keras.layers.LSTM(
-            self.lstm_size,
-            return_sequences=True,
-            # Its cuDNN kernels are none that XLA could compile.
-            use_cudnn=False,
-            name="lstm",
-            dtype=self.dtype_policy,
-        )
-        return keras.layers.Bidirectional(
-            lstm, name=f"bilstm_{number}", dtype=self.dtype_policy
-        )
 
     def build(self, input_shape=None):
         states = range(self.config.num_hidden_layers + 1)[self.choice.states]

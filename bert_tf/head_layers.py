@@ -11,6 +11,27 @@ from keras import ops
 from bert_tf.layers import ACTIVATIONS, BertLayer
 
 
+def make_bilstm(
+    size: int, name: str, dtype: keras.DTypePolicy
+) -> keras.layers.Bidirectional:
+    """Makes two LSTMs, one in each direction, whose outputs stand side by side.
+
+    Args:
+      size: Of each, L: the outputs are floats [B, S, 2 L].
+      name: Of the scope of their weights.
+      dtype: Their policy.
+    """
+    lstm = keras.layers.LSTM(
+        size,
+        return_sequences=True,
+        # Its cuDNN kernels are none that XLA could compile.
+        use_cudnn=False,
+        name="lstm",
+        dtype=dtype,
+    )
+    return keras.layers.Bidirectional(lstm, name=name, dtype=dtype)
+
+
 class Logits:
     """A layer or model that ends in scores; goes before its Keras class."""
 
@@ -176,10 +197,10 @@ class Span(Logits, BertLayer):
     """
 
     def build(self, input_shape=None):
-        self.add_output(2)
+        self.add_output(2, width=input_shape and input_shape[-1])
 
     def call(self, sequence_output):
-        """Maps floats [B, S, H] to logits, float32 [B, S, 2]."""
+        """Maps floats [B, S, width] to logits, float32 [B, S, 2]."""
         return self.score(sequence_output)
 
     def compute_output_shape(self, input_shape):
@@ -195,4 +216,4 @@ class SpanHead(BertLayer):
         self.squad = self.make_part(Span, "squad")
 
     def build(self, input_shape=None):
-        self.squad.build()
+        self.squad.build(input_shape)

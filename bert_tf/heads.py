@@ -2,9 +2,9 @@
 
 Every model takes the dict of integers that `BertModel` takes and returns a
 dict of logits, float32 under any dtype policy. Its encoder is `model.bert`.
-Every constructor also takes what `HeadModel` and Keras's take by name.
-The legend of shapes is at the top of `modeling.py`; C is the number of labels
-or of choices.
+Every constructor also takes what `HeadModel` (those for tasks: `TaskModel`)
+and Keras's take by name. The legend of shapes is at the top of `modeling.py`;
+C is the number of labels or of choices.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,12 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.head_layers import Logits, PretrainingHeads, SpanHead
+from bert_tf.head_layers import (
+    Logits,
+    PretrainingHeads,
+    SpanHead,
+    make_bilstm,
+)
 from bert_tf.layers import (
     TOKEN_FEATURES,
     FromConfig,
@@ -24,6 +29,7 @@ from bert_tf.layers import (
     positive_integer,
 )
 from bert_tf.modeling import BertModel
+from bert_tf.transformer import last_positions
 
 # Where a head draws its dropout mask: a site beyond those of any encoder.
 HEAD_SITE = 1_000_000
@@ -142,8 +148,87 @@ class BertPretrainer(HeadModel):
         }
 
 
+class TaskModel(HeadModel):
+    """A model to be fine-tuned, on request with a BiLSTM below its head.
+
+    Source: "+ BiLSTM" in section 5.1 of the paper, where it shall help a model
+    that looks to the left alone; its size there is not told. Here each of its
+    directions is as wide as the encoder, as those of section 5.3 are.
+
+    Args:
+      config: A `BertConfig`, or the dict that its `to_dict` gave.
+      bilstm_head: Whether the encoder's vectors go through a bidirectional LSTM
+        before they are scored. What the head of a whole text looks at are then
+        its last states in both directions; the pooler takes no part.
+    """
+
+    def __init__(
+        self, config: BertConfig | dict, *, bilstm_head: bool = False, **kwargs
+    ):
+        super().__init__(config, **kwargs)
+        self.bilstm = None
+        # The width of what is scored: that of the encoder, or of both LSTMs.
+        self.width = self.config.hidden_size
+        if bilstm_head:
+            self.bilstm = make_bilstm(self.width, "bilstm", self.dtype_policy)
+            self.width *= 2
+            self.freeze_pooler()
+
+    def build_head(self):
+        if self.bilstm is not None:
+            self.bilstm.build((None, None, self.config.hidden_size))
+        self.build_output()
+
+    def build_output(self) -> None:
+        """Makes the weights of the scores, of vectors of `width` numbers."""
+        raise NotImplementedError
+
+    def checked(self, inputs):
+        features = super().checked(inputs)
+        shared = {"example_ids", "cls_positions"} & features.keys()
+        if self.bilstm is not None and shared:
+            raise InputError(
+                "expected one text a row, which an LSTM reads as a whole, "
+                f"without {' and '.join(sorted(shared))}, in {self.name} with "
+                f"bilstm_head. Received: {sorted(features)}"
+            )
+        return features
+
+    def vectors(self, inputs, training, seed):
+        """What is scored of every token: floats [B, S, width]."""
+        outputs = self.bert(inputs, training=training, seed=seed)
+        x = outputs["sequence_output"]
+        if self.bilstm is None:
+            return x
+        is_token = ops.cast(_mask(inputs), "bool")
+        x = self.bilstm(x, mask=is_token)
+        # Zeros as they are, but without the mask that Keras ties to them.
+        return ops.where(is_token[..., None], x, 0)
+
+    def pooled(self, inputs, training, seed):
+        """What is scored of a text: floats [B, width]; see `BertModel`."""
+        if self.bilstm is None:
+            return self.bert.pooled_output(inputs, training=training, seed=seed)
+        x = self.vectors(inputs, training, seed)
+        last = last_positions(_mask(inputs))[..., None]  # [B, 1, 1]
+        there = ops.take_along_axis(x, last, axis=1)[:, 0, : self.width // 2]
+        back = x[:, 0, self.width // 2 :]
+        return ops.concatenate([there, back], axis=-1)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "bilstm_head": self.bilstm is not None,
+        }
+
+
+def _mask(inputs):
+    """1 for tokens, 0 for padding, integers [B, S]."""
+    return inputs.get("input_mask", ops.ones_like(inputs["input_ids"]))
+
+
 @keras.saving.register_keras_serializable("bert_tf")
-class BertClassifier(HeadModel):
+class BertClassifier(TaskModel):
     """BERT that puts a text, or a pair of texts, into one of C classes.
 
     Example:
@@ -178,8 +263,8 @@ class BertClassifier(HeadModel):
         self.num_labels = positive_integer("num_labels", num_labels)
         self.dropout = self.make_dropout(dropout)
 
-    def build_head(self):
-        self.add_output(self.num_labels)
+    def build_output(self):
+        self.add_output(self.num_labels, width=self.width)
 
     def call(self, inputs, training=False, seed=None):
         """Classifies each text.
@@ -193,7 +278,7 @@ class BertClassifier(HeadModel):
           Dict of `logits`, float32 [B, C], or [B, K, C] where there are
           `cls_positions` [B, K].
         """
-        x = self.bert.pooled_output(inputs, training=training, seed=seed)
+        x = self.pooled(inputs, training, seed)
         seed = fold_in(seed, HEAD_SITE)
         x = self.dropout(x, training=training, seed=seed)
         return {"logits": self.score(x)}
@@ -231,7 +316,7 @@ class BertTokenClassifier(BertClassifier):
 
     def call(self, inputs, training=False, seed=None):
         """As `BertClassifier`, with `logits`, float32 [B, S, C]."""
-        x = self.bert(inputs, training=training, seed=seed)["sequence_output"]
+        x = self.vectors(inputs, training, seed)
         seed = fold_in(seed, HEAD_SITE)
         x = self.dropout(x, training=training, seed=seed)
         return {"logits": self.score(x)}
@@ -242,7 +327,7 @@ class BertTokenClassifier(BertClassifier):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertMultipleChoice(HeadModel):
+class BertMultipleChoice(TaskModel):
     """BERT that chooses among C continuations, scoring each on its own.
 
     Source: section 4.4 of the paper.
@@ -265,8 +350,8 @@ class BertMultipleChoice(HeadModel):
         super().__init__(config, name=name, **kwargs)
         self.dropout = self.make_dropout(dropout)
 
-    def build_head(self):
-        self.add_output(1)
+    def build_output(self):
+        self.add_output(1, width=self.width)
 
     def checked(self, inputs):
         features = super().checked(inputs)
@@ -296,9 +381,9 @@ class BertMultipleChoice(HeadModel):
             for name in ("input_ids", *TOKEN_FEATURES)
             if name in inputs
         }  # [B * C, S]
-        x = self.bert.pooled_output(flat, training=training, seed=seed)
+        x = self.pooled(flat, training, seed)
         seed = fold_in(seed, HEAD_SITE)
-        x = self.dropout(x, training=training, seed=seed)  # [B * C, H]
+        x = self.dropout(x, training=training, seed=seed)  # [B * C, width]
         return {"logits": ops.reshape(self.score(x), (-1, choices))}
 
     def compute_output_shape(self, input_shape):
@@ -314,7 +399,7 @@ class BertMultipleChoice(HeadModel):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertSpanLabeler(HeadModel):
+class BertSpanLabeler(TaskModel):
     """BERT that finds the answer to a question in a text.
 
     Source: section 4.2 of the paper; `create_model` of `run_squad.py`.
@@ -333,8 +418,8 @@ class BertSpanLabeler(HeadModel):
         self.cls = self.make_part(SpanHead, "cls")
         self.freeze_pooler()
 
-    def build_head(self):
-        self.cls.build()
+    def build_output(self):
+        self.cls.build((None, None, self.width))
 
     def call(self, inputs, training=False, seed=None):
         """Scores every position, the question's and the padding's too.
@@ -347,8 +432,8 @@ class BertSpanLabeler(HeadModel):
         Returns:
           Dict of `start_logits` and `end_logits`, float32 [B, S].
         """
-        encoded = self.bert(inputs, training=training, seed=seed)
-        logits = self.cls.squad(encoded["sequence_output"])  # [B, S, 2]
+        vectors = self.vectors(inputs, training, seed)
+        logits = self.cls.squad(vectors)  # [B, S, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
     def compute_output_shape(self, input_shape):

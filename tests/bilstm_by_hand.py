@@ -1,4 +1,4 @@
-"""Two bidirectional LSTMs in NumPy, place by place; no test by itself."""
+"""Bidirectional LSTMs in NumPy, place by place; no test by itself."""
 
 import numpy as np
 
@@ -23,16 +23,21 @@ def tagger_logits(x, lengths, weights, num_lstms=2):
 
 def _scores(x, weights, num_lstms):
     for number in range(num_lstms):
-        forward, backward = (
-            {
-                name: weights[f"bilstm_{number}/{way}_lstm/lstm_cell/{name}"]
-                for name in ("kernel", "recurrent_kernel", "bias")
-            }
-            for way in ("forward", "backward")
-        )
-        there, back = _lstm(x, **forward), _lstm(x[::-1], **backward)[::-1]
-        x = np.concatenate([there, back], axis=-1)
+        x = bilstm(x, weights, f"bilstm_{number}")
     return x @ weights["output_weights"].T + weights["output_bias"]
+
+
+def bilstm(x, weights, scope):
+    """The outputs of both directions, [S, 2 L], of vectors [S, W]."""
+    forward, backward = (
+        {
+            name: weights[f"{scope}/{way}_lstm/lstm_cell/{name}"]
+            for name in ("kernel", "recurrent_kernel", "bias")
+        }
+        for way in ("forward", "backward")
+    )
+    there, back = _lstm(x, **forward), _lstm(x[::-1], **backward)[::-1]
+    return np.concatenate([there, back], axis=-1)
 
 
 def _lstm(x, kernel, recurrent_kernel, bias):

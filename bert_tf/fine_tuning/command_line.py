@@ -171,6 +171,12 @@ def _define_layer_flags() -> None:
         False,
         "Whether activations are computed twice instead of kept.",
     )
+    flags.DEFINE_bool(
+        "bilstm_head",
+        False,
+        "Whether a new bidirectional LSTM stands between the encoder and the "
+        "head; as the model has it, where none is trained.",
+    )
 
 
 def given(name: str) -> Any:

@@ -86,6 +86,10 @@ def find_start(*heads: str) -> "Start":
             f"head is {found.head}, not {' or '.join(heads)}; name another, "
             "or give --do_train"
         )
+    if not FLAGS.do_train and given("bilstm_head") is None:
+        known = output_folder.known(folder)
+        has_one = known.get("bilstm_head", found.bilstm_head)
+        FLAGS.set_default("bilstm_head", bool(has_one))
     if FLAGS.do_export and not FLAGS.do_train:
         take_recorded(
             (folder, output_folder.known(folder)),
@@ -204,6 +208,7 @@ def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
         *inputs,
         *filter(None, (FLAGS.bert_config_file, FLAGS.vocab_file)),
     ]
+    facts = {**facts, "bilstm_head": FLAGS.bilstm_head}
     if FLAGS.overwrite_output_dir and not FLAGS.do_train:
         raise InputError(
             "expected --do_train with --overwrite_output_dir, which replaces "

@@ -44,6 +44,7 @@ class Start:
       init_checkpoint: Where the weights are; None for random ones.
       labels: The classes of a model that was fine-tuned before.
       head: What is on top of it, of `interop.pretrained.HEADS`, if it says so.
+      bilstm_head: Whether a BiLSTM is below that.
       trained_with: What is known of `interop.pretrained.TRAINED_WITH`.
     """
 
@@ -54,6 +55,7 @@ class Start:
     init_checkpoint: str | None
     labels: tuple[str, ...] | None = None
     head: str | None = None
+    bilstm_head: bool = False
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -92,6 +94,7 @@ def find_start(
         init_checkpoint=init_checkpoint,
         labels=pretrained.labels if pretrained else None,
         head=pretrained.head if pretrained else None,
+        bilstm_head=pretrained.bilstm_head if pretrained else False,
         trained_with=pretrained.trained_with if pretrained else {},
     )
 
@@ -107,7 +110,7 @@ def open_start(
     Args:
       path: What `open_pretrained` opens.
       config: The configuration of the model.
-      task: It has `head`, `problem_type` and `labels`.
+      task: It has `head`, `bilstm_head`, `problem_type` and `labels`.
       is_trained: Whether a head that is missing will be trained.
 
     Raises:
@@ -130,8 +133,14 @@ def open_start(
         pretrained.path,
         difference,
     )
-    kept = [name for name in weights.shapes if scope_of(name)]
+    kept = [name for name in weights.shapes if _is_below_head(name)]
     return Selection(weights, kept)
+
+
+def _is_below_head(name: str) -> bool:
+    """Whether a variable is none of a head for a task."""
+    scope = scope_of(name)
+    return bool(scope) and not scope.startswith(("bilstm/", "cls/squad"))
 
 
 def _difference(
@@ -141,7 +150,12 @@ def _difference(
 
     Labels of other names do not keep a model from being evaluated.
     """
-    shape = pretrained.weights.shapes.get("output_weights")
+    shapes = pretrained.weights.shapes
+    shape = shapes.get("output_weights")
+    has_head = shape is not None or "cls/squad/output_weights" in shapes
+    if has_head and pretrained.bilstm_head != task.bilstm_head:
+        has = "has a" if pretrained.bilstm_head else "has no"
+        return f"which {has} BiLSTM below it"
     if shape is None:
         return None
     for name in ("head", "problem_type"):

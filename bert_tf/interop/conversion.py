@@ -91,6 +91,12 @@ def plan(
             f"holds an optimizer. Received: --to={to}"
         )
     head = _decide_head(source, head)
+    if source.bilstm_head and head != "encoder":
+        raise InputError(
+            "expected a model whose head stands on the encoder, as in every "
+            f"format. Received: {source.path} with a BiLSTM in between; "
+            "--head=encoder --drop='bilstm/*' converts the rest"
+        )
     if source.config is None:
         raise InputError(
             "expected a bert_config.json beside the checkpoint. Received: "

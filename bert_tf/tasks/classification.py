@@ -113,6 +113,7 @@ class ClassificationTask(FineTuningTask):
       dropout: See `BertClassifier`.
       frozen_layers: See `BertModel`.
       gradient_checkpointing: See `BertModel`.
+      bilstm_head: See `heads.TaskModel`.
       eval_batch_size: What the original's `loss` depends on, see `score`.
 
     Raises:
@@ -137,6 +138,7 @@ class ClassificationTask(FineTuningTask):
         dropout: float = 0.1,
         frozen_layers: Sequence[str] = (),
         gradient_checkpointing: bool = False,
+        bilstm_head: bool = False,
         eval_batch_size: int = 8,
     ):
         if problem not in self.problems:
@@ -150,6 +152,7 @@ class ClassificationTask(FineTuningTask):
             labels,
             frozen_layers=frozen_layers,
             gradient_checkpointing=gradient_checkpointing,
+            bilstm_head=bilstm_head,
             dropout=dropout,
         )
         self.problem = problem

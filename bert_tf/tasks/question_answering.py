@@ -38,6 +38,7 @@ class SpanTask(FineTuningTask):
         for its end.
       frozen_layers: See `BertModel`.
       gradient_checkpointing: See `BertModel`.
+      bilstm_head: See `heads.TaskModel`.
 
     Raises:
       InputError: `n_best_size` is not above 0.
@@ -54,6 +55,7 @@ class SpanTask(FineTuningTask):
         n_best_size: int = 20,
         frozen_layers: Sequence[str] = (),
         gradient_checkpointing: bool = False,
+        bilstm_head: bool = False,
     ):
         if n_best_size < 1:
             raise InputError(
@@ -64,6 +66,7 @@ class SpanTask(FineTuningTask):
             schema,
             frozen_layers=frozen_layers,
             gradient_checkpointing=gradient_checkpointing,
+            bilstm_head=bilstm_head,
         )
         self.n_best_size = n_best_size
 

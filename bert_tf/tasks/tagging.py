@@ -29,6 +29,7 @@ class TaggingTask(FineTuningTask):
       dropout: See `BertTokenClassifier`.
       frozen_layers: See `BertModel`.
       gradient_checkpointing: See `BertModel`.
+      bilstm_head: See `heads.TaskModel`.
 
     Raises:
       InputError: There are not two labels to choose from.
@@ -46,6 +47,7 @@ class TaggingTask(FineTuningTask):
         dropout: float = 0.1,
         frozen_layers: Sequence[str] = (),
         gradient_checkpointing: bool = False,
+        bilstm_head: bool = False,
     ):
         if len(labels) < 2:
             raise InputError(
@@ -59,6 +61,7 @@ class TaggingTask(FineTuningTask):
             dropout=dropout,
             frozen_layers=frozen_layers,
             gradient_checkpointing=gradient_checkpointing,
+            bilstm_head=bilstm_head,
         )
 
     @property

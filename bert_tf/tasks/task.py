@@ -95,9 +95,11 @@ class FineTuningTask(Task):
       labels: Their names, in the order of the logits, where it has labels.
       frozen_layers: See `BertModel`.
       gradient_checkpointing: See `BertModel`.
+      bilstm_head: See `heads.TaskModel`.
       head_options: What else the model with its head takes by name.
 
     Attributes:
+      bilstm_head: As it was given.
       head: The kind of its head, as checkpoints know it.
       problem_type: What checkpoints call its problem, if they do.
       unused_variables: Those that decide nothing, as a regular expression: a
@@ -116,14 +118,17 @@ class FineTuningTask(Task):
         *,
         frozen_layers: Sequence[str] = (),
         gradient_checkpointing: bool = False,
+        bilstm_head: bool = False,
         **head_options: Any,
     ):
         self.config = config
+        self.bilstm_head = bilstm_head
         self.labels = tuple(labels)
         self._schema = schema
         self._model_options = {
             "frozen_layers": frozen_layers,
             "gradient_checkpointing": gradient_checkpointing,
+            "bilstm_head": bilstm_head,
             **head_options,
         }
 

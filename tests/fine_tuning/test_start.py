@@ -176,6 +176,7 @@ def test_too_long_for_the_positions():
 
 class Task:
     head = "classifier"
+    bilstm_head = False
     problem_type = "single_label_classification"
     labels = ("no", "yes", "maybe")
 
@@ -184,13 +185,15 @@ class Task:
 def classifier(tmp_path):
     """A checkpoint with a head of three outputs, and what is known of it."""
 
-    def make(**facts):
+    def make(bilstm=False, **facts):
         prefix = str(tmp_path / "bert_model.ckpt")
         tensors = {
             "bert/pooler/dense/bias": np.zeros(4, "f"),
             "output_weights": np.zeros([3, 4], "f"),
             "output_bias": np.zeros(3, "f"),
         }
+        if bilstm:
+            tensors["bilstm/forward_lstm/lstm_cell/bias"] = np.zeros(16, "f")
         checkpoints.write(prefix, tensors)
         facts = {"labels": Task.labels, **facts}
         write_companions(str(tmp_path), Pretrained(prefix, {}, **facts))
@@ -215,6 +218,15 @@ def test_a_head_of_the_same_task_is_taken(classifier, labels):
         assert "output_weights" in weights.shapes
 
 
+def test_a_bilstm_goes_with_its_head(classifier):
+    path = classifier(bilstm=True)
+    for weights in opened(path, bilstm_head=True):
+        assert "bilstm/forward_lstm/lstm_cell/bias" in weights.shapes
+    task = type("Other", (Task,), {"bilstm_head": True, "labels": ("a", "b")})
+    weights = open_start(path, config=CONFIG, task=task, is_trained=True)
+    assert [*weights.shapes] == ["bert/pooler/dense/bias"]
+
+
 def test_labels_without_names_are_anybodys(classifier):
     numbers = ("LABEL_0", "LABEL_1", "LABEL_2")
     for weights in opened(classifier(labels=numbers)):
@@ -236,6 +248,8 @@ def test_labels_of_other_names_are_learned_anew(classifier, caplog):
         ({}, {"labels": ("a", "b")}, "a head of 3 outputs, not 2"),
         ({}, {"labels": ()}, "a head of 3 outputs, not 1"),
         ({"head": "token"}, {}, "whose head is token, not classifier"),
+        ({}, {"bilstm_head": True}, "which has no BiLSTM below it"),
+        ({"bilstm": True}, {}, "which has a BiLSTM below it"),
         (
             {"problem_type": "multi_label_classification"},
             {},
@@ -250,4 +264,4 @@ def test_a_head_of_another_task(classifier, facts, changes, words):
     assert "or give --do_train" in str(error.value)
     task = type("Other", (Task,), changes)
     weights = open_start(path, config=CONFIG, task=task, is_trained=True)
-    assert "output_weights" not in weights.shapes
+    assert [*weights.shapes] == ["bert/pooler/dense/bias"]
