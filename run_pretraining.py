@@ -48,12 +48,11 @@ from bert_tf.interop.companions import (
     with_companions,
     write_companions,
 )
-from bert_tf.interop.loading import load_config
+from bert_tf.interop.loading import find_config
 from bert_tf.interop.opening import (
     FORMATS,
     open_pretrained,
     open_weights,
-    read_config,
 )
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.serving.export import check_place
@@ -74,6 +73,12 @@ flags.DEFINE_string(
     None,
     "JSON file of the model's shape, Google's or Hugging Face's; that of "
     "--init_checkpoint if it is not given.",
+)
+flags.DEFINE_string(
+    "model_size",
+    None,
+    "In the place of --bert_config_file: a published size, base or L-4_H-256 "
+    "or L-3_H-768_A-12, with the words of --vocab_file.",
 )
 flags.DEFINE_enum(
     "attention_direction",
@@ -261,15 +266,12 @@ def _data(
 
 def _read_config() -> BertConfig:
     """That of the flags, or of the checkpoint to start from."""
-    if FLAGS.bert_config_file:
-        config = read_config(FLAGS.bert_config_file)
-    elif FLAGS.init_checkpoint:
-        config = load_config(FLAGS.init_checkpoint)
-    else:
-        raise InputError(
-            "expected --bert_config_file, or --init_checkpoint with a "
-            "configuration of its own. Received: neither"
-        )
+    config = find_config(
+        FLAGS.bert_config_file,
+        FLAGS.model_size,
+        FLAGS.init_checkpoint,
+        FLAGS.vocab_file,
+    )
     direction = FLAGS.attention_direction or config.attention_direction
     return dataclasses.replace(config, attention_direction=direction)
 

@@ -31,7 +31,9 @@ NAMED_SIZES = {
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
 }
-_GRID_NAME = re.compile(r"L-([1-9]\d*)_H-([1-9]\d*)_A-([1-9]\d*)")
+_GRID_NAME = re.compile(r"L-([1-9]\d*)_H-([1-9]\d*)(?:_A-([1-9]\d*))?")
+# The width of a head in all of them, and in the 24 small models.
+_HEAD_WIDTH = 64
 
 # How Google's files spell an activation. "" is theirs for none at all.
 _FROM_GOOGLE = {"gelu": "gelu_tanh", "": "linear"}
@@ -113,13 +115,14 @@ class BertConfig:
 
         Args:
           name: "tiny", "mini", "small", "medium", "base", "large", or layers,
-            width and heads as in "L-4_H-256_A-4". The latter spells the 24
-            small models (L 2-12, H 128-768, A = H / 64) and the rows of the
-            BERT paper's Table 6, such as "L-3_H-768_A-12".
+            width and heads as in "L-4_H-256_A-4". The latter spells the rows
+            of the BERT paper's Table 6, such as "L-3_H-768_A-12", and, also
+            without their heads ("L-4_H-256"), which are H / 64 then, the 24
+            small models (Turc et al. 2019: L 2, 4 to 12, H 128, 256, 512, 768).
           vocab_size: Number of pieces in the vocabulary.
 
         Raises:
-          InputError: The name is unknown.
+          InputError: The name is unknown, or the heads do not divide the width.
         """
         layers, hidden_size, heads = _size(name)
         return cls(
@@ -270,8 +273,15 @@ def _size(name: str) -> tuple[int, int, int]:
             f"expected one of {', '.join(NAMED_SIZES)}, or a name such as "
             f"L-4_H-256_A-4. Received: {name!r}{_hint(name, NAMED_SIZES)}"
         )
-    layers, hidden_size, heads = (int(number) for number in match.groups())
-    return layers, hidden_size, heads
+    layers, hidden_size = int(match[1]), int(match[2])
+    if match[3]:
+        return layers, hidden_size, int(match[3])
+    if hidden_size % _HEAD_WIDTH:
+        raise InputError(
+            f"expected a width that {_HEAD_WIDTH} divides, or the heads as in "
+            f"{name}_A-2. Received: {name!r}"
+        )
+    return layers, hidden_size, hidden_size // _HEAD_WIDTH
 
 
 def _read_activation(value: Any) -> Any:

@@ -300,9 +300,34 @@ def test_named_sizes(name, grid_name):
     assert config.vocab_size == 101
 
 
+@pytest.mark.parametrize("layers", [2, 4, 6, 8, 10, 12])
+@pytest.mark.parametrize("hidden_size", [128, 256, 512, 768])
+def test_the_small_models_need_no_heads_in_their_names(layers, hidden_size):
+    name = f"L-{layers}_H-{hidden_size}"
+    config = BertConfig.from_name(name, vocab_size=30522)
+    assert config.num_attention_heads == hidden_size // 64
+    assert config == BertConfig.from_name(
+        f"{name}_A-{hidden_size // 64}", 30522
+    )
+
+
+def test_a_width_without_heads_of_64_needs_them_in_the_name():
+    with pytest.raises(InputError, match=r"64 divides.*'L-2_H-100'") as error:
+        BertConfig.from_name("L-2_H-100", vocab_size=11)
+    assert "L-2_H-100_A-2" in str(error.value)
+    assert BertConfig.from_name("L-2_H-100_A-2", 11).num_attention_heads == 2
+
+
 @pytest.mark.parametrize(
     "row",
-    [(3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16)],
+    [
+        (3, 768, 12),
+        (6, 768, 3),
+        (6, 768, 12),
+        (12, 768, 12),
+        (12, 1024, 16),
+        (24, 1024, 16),
+    ],
 )
 def test_the_papers_ablation_sizes(row):
     layers, hidden_size, heads = row
@@ -314,7 +339,7 @@ def test_the_papers_ablation_sizes(row):
 
 
 @pytest.mark.parametrize(
-    "name", ["bas", "L-0_H-128_A-2", "L-2_H-128", "uncased_L-2_H-128_A-2", ""]
+    "name", ["bas", "L-0_H-128_A-2", "L-2_A-2", "uncased_L-2_H-128_A-2", ""]
 )
 def test_an_unknown_size_is_told_the_names(name):
     with pytest.raises(InputError, match=f"medium, base.*Received: '{name}'"):

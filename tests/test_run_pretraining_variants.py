@@ -8,12 +8,14 @@ import pytest
 from small_pretraining import (
     LENGTH,
     PREDICTIONS,
+    VOCAB,
     arguments,
     examples,
     read,
     write_inputs,
 )
 
+from bert_tf.config import BertConfig
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.interop import conversion
@@ -244,3 +246,16 @@ def test_no_next_sentence_evaluates_what_has_no_head_for_it(run, tmp_path):
         init_checkpoint=tmp_path / "theirs",
     )
     assert "next_sentence_loss" not in results(tmp_path / "b")
+
+
+def test_a_size_stands_for_a_configuration(run, inputs, tmp_path):
+    run(
+        tmp_path,
+        bert_config_file=None,
+        model_size="L-1_H-8_A-2",
+        vocab_file=inputs / "vocab.txt",
+        num_train_steps=1,
+        num_warmup_steps=0,
+    )
+    config = open_pretrained(tmp_path / "release").config
+    assert config == BertConfig.from_name("L-1_H-8_A-2", VOCAB)

@@ -1,4 +1,4 @@
-"""`load_checkpoint`: somebody's weights into a Keras model."""
+"""Somebody's weights into a Keras model, and configurations."""
 
 import os
 
@@ -8,10 +8,15 @@ from absl import logging
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.assembly import head_of_model
-from bert_tf.interop.opening import compare_configs, open_pretrained
+from bert_tf.interop.opening import (
+    compare_configs,
+    open_pretrained,
+    read_config,
+)
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.layers import FromConfig
 from bert_tf.modeling import checkpoint_variables, encoder_config
+from bert_tf.text.wordpiece import load_vocab
 from bert_tf.training.weights import (
     NEW_HEADS,
     Report,
@@ -107,3 +112,41 @@ def load_config(path: str | os.PathLike[str]) -> BertConfig:
             "BertConfig.from_json_file"
         )
     return pretrained.config
+
+
+def find_config(
+    bert_config_file: str | None,
+    model_size: str | None,
+    init_checkpoint: str | None,
+    vocab_file: str | None,
+) -> BertConfig:
+    """The configuration of a model to be trained, by what is named of these.
+
+    Args:
+      bert_config_file: Google's or Hugging Face's.
+      model_size: What `BertConfig.from_name` knows, in the place of a file.
+      init_checkpoint: What brings its own where neither is given.
+      vocab_file: Whose words a model of a named size has.
+
+    Raises:
+      InputError: There is none, or two of them, or it is at fault.
+    """
+    if model_size and bert_config_file:
+        raise InputError(
+            "expected --model_size or --bert_config_file. Received: both"
+        )
+    if model_size:
+        if not vocab_file:
+            raise InputError(
+                f"expected --vocab_file with --model_size={model_size}, which "
+                "has as many words. Received: none"
+            )
+        return BertConfig.from_name(model_size, len(load_vocab(vocab_file)))
+    if bert_config_file:
+        return read_config(bert_config_file)
+    if init_checkpoint:
+        return load_config(init_checkpoint)
+    raise InputError(
+        "expected --bert_config_file, --model_size, or --init_checkpoint with "
+        "a configuration of its own. Received: none of them"
+    )

@@ -11,7 +11,11 @@ import bert_tf
 from bert_tf import heads
 from bert_tf.errors import InputError
 from bert_tf.interop import google, huggingface, keras_files
-from bert_tf.interop.loading import load_checkpoint, load_config
+from bert_tf.interop.loading import (
+    find_config,
+    load_checkpoint,
+    load_config,
+)
 from bert_tf.modeling import BertModel, checkpoint_variables
 
 FORMATS = {
@@ -173,3 +177,29 @@ def test_a_checkpoint_without_a_config(tmp_path):
     load_checkpoint(BertModel(CONFIG), tmp_path)
     with pytest.raises(InputError, match=r"bert_config\.json beside"):
         load_config(tmp_path)
+
+
+def test_a_configuration_is_found_by_what_is_named(published, tmp_path):
+    path = tmp_path / "named.json"
+    path.write_text(bert_tf.BertConfig(13).to_json_string())
+    vocab = tmp_path / "words.txt"
+    vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n")
+    release = str(published)
+    assert find_config(str(path), None, release, None).vocab_size == 13
+    assert find_config(None, None, release, str(vocab)) == CONFIG
+    found = find_config(None, "L-2_H-128", release, str(vocab))
+    assert found == bert_tf.BertConfig.from_name("tiny", vocab_size=6)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ((None, None, None, "v"), "--model_size, or --init_.*none of them"),
+        (("c", "tiny", None, "v"), "or --bert_config_file. Received: both"),
+        ((None, "tiny", None, None), "--vocab_file with --model_size=tiny"),
+    ],
+)
+def test_no_configuration_or_two(named, words):
+    with pytest.raises(InputError, match=words) as error:
+        find_config(*named)
+    assert "\n" not in str(error.value)
