@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from measured import LAST_CHARACTERS
+from measured import failure
 
 SECONDS_TO_END = 20
 
@@ -46,11 +46,7 @@ class Answerer:
         if line:
             return json.loads(line)
         status = self._process.wait()
-        end = self._said.read_text(encoding="utf-8", errors="replace")
-        raise SystemExit(
-            f"{end[-LAST_CHARACTERS:]}\nerror: exit status {status} of "
-            f"{' '.join(map(str, self._process.args))}"
-        )
+        raise failure(self._process.args, status, self._said)
 
 
 @contextlib.contextmanager

@@ -26,13 +26,13 @@ from typing import NamedTuple
 import numpy as np
 import sessions
 from absl import app, flags
-from measured import machine
+from measured import BYTES_PER_MIB, machine
 from pages import table, write_section
+from places import ROOT
 
 from bert_tf.data import jobs
 
 FLAGS = flags.FLAGS
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 flags.DEFINE_list("megabytes", ["5", "15", "50"], "Sizes of the texts.")
 flags.DEFINE_integer("dupe_factor", 10, "Passes over the text.")
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
     @property
     def mebibytes_used(self) -> float:
-        return self.usage.peak_bytes / 2**20
+        return self.usage.peak_bytes / BYTES_PER_MIB
 
 
 def main(argv) -> None:

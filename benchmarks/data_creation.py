@@ -15,7 +15,6 @@ programs are at work, CPU times are what to look at.
 
 import glob
 import os
-import pathlib
 import sys
 
 import benchmark_flags
@@ -24,12 +23,13 @@ import turns_section
 from absl import app, flags
 from commands import Command
 from peer_environment import versions_of
+from places import ROOT
 from turns import OURS, Case, Comparison
 
 from bert_tf.data import jobs, records
 
 FLAGS = flags.FLAGS
-SCRIPT = pathlib.Path(__file__).parent.parent / "create_pretraining_data.py"
+SCRIPT = ROOT / "create_pretraining_data.py"
 PEER, PEER_NAME = "original", "tf-models-official"
 PEER_MODULE = "official.nlp.data.create_pretraining_data"
 # How many times as fast ours should be.

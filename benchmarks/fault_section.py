@@ -11,7 +11,7 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from pages import write_section
+from pages import publish, table
 
 TITLES = (
     *("what was broken", "what happened"),
@@ -25,35 +25,32 @@ def section(rows: Sequence[Mapping[str, str | float]]) -> str:
     Args:
       rows: What tests/fault_rows.py writes.
     """
+    cells = (
+        [
+            *(row["broken"], row["happened"], f"{row['difference']:g}"),
+            f"`{row['node']}`",
+        ]
+        for row in rows
+    )
     lines = [
         "`make faults` writes this. After each fault the same command was",
         "given again, its cause being mended where it would come back. The",
         "difference is the largest one between the weights and moments of Adam",
         "that it ended with and those of a run that nothing had disturbed.",
         "",
-        f"| {' | '.join(TITLES)} |",
-        "|---" * len(TITLES) + "|",
+        *table([TITLES, *(list(map(_cell, row)) for row in cells)]),
     ]
-    for row in rows:
-        cells = (
-            *(row["broken"], row["happened"], f"{row['difference']:g}"),
-            f"`{row['node']}`",
-        )
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(text: str | float) -> str:
-    return str(text).replace("|", "\\|")
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def main(rows: str, page: str | None = None) -> None:
     """Prints the section of a file of rows, or writes it into a page."""
     text = section(json.loads(pathlib.Path(rows).read_text("utf-8")))
-    if page is None:
-        print(text, end="")
-    else:
-        write_section(page, "faults", text)
+    publish(text, page, "faults")
 
 
 if __name__ == "__main__":

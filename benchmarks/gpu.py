@@ -28,12 +28,12 @@ no GPU, to see that it runs.
 import dataclasses
 import itertools
 import os
-import pathlib
 import subprocess
 
 import benchmark_flags
 import step_sides
 from absl import app, flags
+from places import BENCHMARKS, ROOT
 from step_sides import COMPILED, EAGER, Pace
 from turns import OURS, Case, Comparison
 from workload import Workload
@@ -41,8 +41,6 @@ from workload import Workload
 from bert_tf.config import BertConfig
 
 FLAGS = flags.FLAGS
-BENCHMARKS = pathlib.Path(__file__).resolve().parent
-OUR_PATH = (BENCHMARKS.parent, BENCHMARKS)
 TITLES = {
     OURS: "bert_tf, JAX",
     EAGER: "transformers, torch",
@@ -243,7 +241,7 @@ def variables(side: str) -> dict[str, str]:
     if side != OURS:
         return shared
     given = os.environ.get("PYTHONPATH")
-    path = [*map(str, OUR_PATH), *([given] if given else [])]
+    path = [str(ROOT), str(BENCHMARKS), *([given] if given else [])]
     return {
         **shared,
         "JAX_PLATFORMS": FLAGS.platform,

@@ -11,15 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from measured import failure
+from places import ROOT
 from two_hosts import two_hosts
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PORT = 2222  # On hosts, whose ports are all their own.
 
 # What the others of a worker that has failed are given to end by themselves.
 _SECONDS_TO_END = 20.0
-# Of one that failed, the end of what it said.
-_LAST_CHARACTERS = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +169,4 @@ def _finish(started: Sequence[tuple[subprocess.Popen, pathlib.Path]]) -> None:
             process.wait()
     for (process, log), state in zip(started, states, strict=True):
         if state:
-            end = log.read_text(encoding="utf-8", errors="replace")
-            raise SystemExit(
-                f"{end[-_LAST_CHARACTERS:]}\nerror: exit status {state} of "
-                f"{' '.join(process.args)}"
-            )
+            raise failure(process.args, state, log)

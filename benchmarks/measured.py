@@ -60,17 +60,24 @@ def run(
         seconds, busy = time.monotonic() - start, busy_seconds() - busy
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        end = said.read_text(encoding="utf-8", errors="replace")
-        raise SystemExit(
-            f"{end[-LAST_CHARACTERS:]}\nerror: exit status "
-            f"{process.returncode} of {' '.join(command)}"
-        )
+        raise failure(command, process.returncode, said)
     cpu_seconds = usage.ru_utime + usage.ru_stime
     return Usage(
         seconds,
         cpu_seconds,
         max(0.0, busy - cpu_seconds),
         usage.ru_maxrss * 1024,
+    )
+
+
+def failure(
+    command: Sequence[str], status: int, said: pathlib.Path
+) -> SystemExit:
+    """What to raise if a command has failed: the end of what it said."""
+    end = said.read_text(encoding="utf-8", errors="replace")
+    return SystemExit(
+        f"{end[-LAST_CHARACTERS:]}\nerror: exit status {status} of "
+        f"{' '.join(map(str, command))}"
     )
 
 

@@ -15,8 +15,7 @@ import sysconfig
 import venv
 from collections.abc import Iterable
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PEERS = ROOT / "benchmarks" / "peers"
+from places import PEERS, ROOT
 
 
 def python_of(name: str, on_top: bool = False) -> str:

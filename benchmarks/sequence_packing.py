@@ -30,9 +30,10 @@ import pretraining_step
 import tensorflow as tf
 import wikitext
 from absl import app, flags
-from comparison import Spread
 from measured import machine
 from pages import table, write_section
+from places import ROOT
+from timed import Spread
 
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
@@ -41,7 +42,6 @@ from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking
 
 FLAGS = flags.FLAGS
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 flags.DEFINE_string("wikitext", None, "A file of WikiText, raw.", required=True)
 flags.DEFINE_string("vocab_file", None, "Its vocabulary.", required=True)

@@ -37,6 +37,7 @@ import serving_section
 from absl import app, flags
 from answerers import Answerer, answerer
 from minilm import minilm, write_classifier
+from places import BENCHMARKS, DATA, PEERS
 from results_file import command_line
 from serving_comparison import (
     MANY,
@@ -46,14 +47,13 @@ from serving_comparison import (
     Round,
     Settings,
 )
-from serving_sides import BENCHMARKS, ONNX, PEERS, SIDES, WEIGHTS
+from serving_sides import ONNX, SIDES, WEIGHTS
 from turns import in_turn
 
 from bert_tf.data.delimited import read_tsv
 from bert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
-SHARED = BENCHMARKS.parent.parent / "shared"
 
 FLAG_OF_PEER = {
     "huggingface": "peer_python",
@@ -64,7 +64,7 @@ MOST_DIFFERENT = {"float32": 1e-4, "bfloat16": 0.1}
 
 flags.DEFINE_string(
     "data_file",
-    str(SHARED / "data" / "glue" / "SST-2" / "dev.tsv"),
+    str(DATA / "glue" / "SST-2" / "dev.tsv"),
     "Table with a line of titles.",
 )
 flags.DEFINE_string("column", "sentence", "Title of the texts' column.")

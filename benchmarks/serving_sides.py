@@ -3,8 +3,8 @@
 import dataclasses
 import pathlib
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parent
-PEERS = BENCHMARKS / "peers"
+from places import PEERS
+
 # Names in the folder of the models.
 WEIGHTS = "huggingface"
 ONNX = "model.onnx"

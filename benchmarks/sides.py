@@ -13,13 +13,12 @@ import subprocess
 from collections.abc import Callable
 
 from comparison import Settings
+from places import PEERS, ROOT
 
 from bert_tf.metrics import METRICS
 from bert_tf.span_metrics import squad_v1
 from bert_tf.tasks.squad import read_questions
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PEERS = ROOT / "benchmarks" / "peers"
 # Scores of SQuAD are out of 100, as its official script prints them.
 PERCENT = 100
 

@@ -8,7 +8,6 @@ TensorFlow, and `python run_classifier.py --help`, in turn with
 results into docs/performance.md.
 """
 
-import pathlib
 import sys
 
 import benchmark_flags
@@ -17,10 +16,10 @@ import turns_section
 from absl import app, flags
 from commands import Command
 from peer_environment import versions_of
+from places import ROOT
 from turns import OURS, Case, Comparison
 
 FLAGS = flags.FLAGS
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 TENSORFLOW = "tensorflow"
 # Ours may take this many times as long.
 LIMIT = 1.3

@@ -17,6 +17,7 @@ import turns
 import turns_section
 from absl import flags
 from answerers import Answerer, answerer
+from places import PEERS
 from turns import Case, Comparison
 from workload import Workload
 
@@ -24,8 +25,6 @@ from workload import Workload
 flags.disclaim_key_flags()
 
 FLAGS = flags.FLAGS
-BENCHMARKS = pathlib.Path(__file__).resolve().parent
-PEERS = BENCHMARKS / "peers"
 EAGER, COMPILED = "eager", "compiled"
 
 

@@ -30,14 +30,12 @@ import turns
 import turns_section
 from absl import app, flags
 from answerers import Answerer, answerer
+from places import DATA, PEERS, ROOT
 from turns import OURS, Case, Comparison
 
 from bert_tf.text.wordpiece import CONTINUATION
 
 FLAGS = flags.FLAGS
-BENCHMARKS = pathlib.Path(__file__).resolve().parent
-PEERS = BENCHMARKS / "peers"
-DATA = BENCHMARKS.parent.parent / "shared" / "data"
 ORIGINAL, HUGGINGFACE = "original", "huggingface"
 TITLES = {
     OURS: "bert_tf",
@@ -197,7 +195,7 @@ def start(
             f"--num_threads={num_threads}",
         ],
         pathlib.Path(folder) / f"{side}.stderr",
-        {"PYTHONPATH": str(BENCHMARKS.parent)} if side == OURS else {},
+        {"PYTHONPATH": str(ROOT)} if side == OURS else {},
     )
 
 

@@ -26,11 +26,12 @@ from collections.abc import Iterator
 import measured
 import tpu_section
 from absl import app, flags
+from places import BENCHMARKS
 from tpu_chips import CHIPS
 from tpu_results import Case, Results, Trial
 
 FLAGS = flags.FLAGS
-ONE = pathlib.Path(__file__).with_name("tpu_compile_one.py")
+ONE = BENCHMARKS / "tpu_compile_one.py"
 PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 
 flags.DEFINE_string("output", "build/tpu.json", "JSON file of the results.")

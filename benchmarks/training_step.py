@@ -24,12 +24,12 @@ meanwhile; what others took is told.
 import dataclasses
 import itertools
 import os
-import pathlib
 import sys
 
 import benchmark_flags
 import step_sides
 from absl import app, flags
+from places import BENCHMARKS, ROOT
 from step_sides import COMPILED, EAGER, Pace
 from turns import OURS, Case, Comparison
 from workload import Workload
@@ -37,8 +37,7 @@ from workload import Workload
 from bert_tf.config import BertConfig
 
 FLAGS = flags.FLAGS
-BENCHMARKS = pathlib.Path(__file__).resolve().parent
-OUR_PATH = os.pathsep.join(map(str, (BENCHMARKS.parent, BENCHMARKS)))
+OUR_PATH = os.pathsep.join([str(ROOT), str(BENCHMARKS)])
 KERAS_HUB = "keras_hub"
 TITLES = {
     OURS: "bert_tf",

@@ -61,7 +61,7 @@ def test_the_section(fault_section, tmp_path, capsys):
     text = capsys.readouterr().out
     assert text.splitlines()[-3:] == [
         "| what was broken | what happened | difference in the end | test |",
-        "|---|---|---|---|",
+        "| --- | --- | --- | --- |",
         "| a \\| disk | one line | 0 | `tests/test_x.py::test_y` |",
     ]
     page.write_text("<!-- faults: here -->\n<!-- end of faults -->\n")

@@ -5,16 +5,14 @@ whether the ids are asked for. What reads the file is not timed. Nothing but the
 standard library: it runs in every environment.
 """
 
-import argparse
 import array
 import functools
 import hashlib
-import os
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import request_lines
+import timing
 
 # A vocabulary, whether it is an uncased one, and threads -> lines of text, to
 # be brought into the form that users have them in -> what is timed: it
@@ -35,10 +33,7 @@ def main(
         each line; not timed.
       packages: Those whose versions matter.
     """
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--num_threads", type=int, required=True)
-    num_threads = parser.parse_args().num_threads
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_threads])
+    num_threads = timing.threads()
     tokenizers = functools.cache(
         lambda vocab_file, lower: make(vocab_file, lower, num_threads)
     )
@@ -51,19 +46,10 @@ def main(
         tokenize = prepared(
             request["file"], request["vocab_file"], request["do_lower_case"]
         )
-        start, cpu_start = time.perf_counter(), time.process_time()
-        seconds, times = 0.0, 0
-        while times == 0 or seconds < request["least_seconds"]:
-            tokens = tokenize()
-            seconds, times = time.perf_counter() - start, times + 1
-        answer = {
-            "times": times,
-            "seconds": seconds,
-            "cpu_seconds": time.process_time() - cpu_start,
-        }
+        told, tokens = timing.repeat(tokenize, request["least_seconds"])
         if request["with_ids"]:
-            answer["lines"] = [digest(line) for line in ids(tokens)]
-        return answer
+            return {**told, "lines": [digest(line) for line in ids(tokens)]}
+        return told
 
     request_lines.serve(reply, packages)
 

@@ -6,14 +6,13 @@ share of the products that the machine can do in the meantime were the model's.
 Nothing but the standard library: it runs in every environment.
 """
 
-import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import request_lines
+import timing
 
 # Something to do, which has ended when it returns.
 Act = Callable[[], Any]
@@ -44,10 +43,7 @@ def main(make: Make, packages: Iterable[str]) -> None:
       make: Makes the model and a batch, and what works on them.
       packages: Those whose versions matter.
     """
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--num_threads", type=int, required=True)
-    num_threads = parser.parse_args().num_threads
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_threads])
+    timing.threads()
     made: list[Work] = []
 
     def reply(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,16 +54,13 @@ def main(make: Make, packages: Iterable[str]) -> None:
         [work] = made
         flops = 2.0 * request["matrix_size"] ** 3 * request["products"]
         peak = flops / median_seconds(work.products, 5)
-        start, cpu_start = time.perf_counter(), time.process_time()
-        seconds, times = 0.0, 0
-        while times < 2 or seconds < request["least_seconds"]:
-            work.steps()
-            seconds, times = time.perf_counter() - start, times + 1
+        told, _ = timing.repeat(
+            work.steps, request["least_seconds"], least_times=2
+        )
+        rate = told["times"] / told["seconds"]
         return {
-            "times": times,
-            "seconds": seconds,
-            "cpu_seconds": time.process_time() - cpu_start,
-            "share": request["flops"] * times / seconds / peak,
+            **told,
+            "share": request["flops"] * rate / peak,
             "peak_bytes": work.peak_bytes(),
         }
 
