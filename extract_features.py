@@ -33,6 +33,7 @@ from absl import flags
 
 from bert_tf import files
 from bert_tf import flags as bert_flags
+from bert_tf.config import BertConfig
 from bert_tf.data import progress
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
@@ -109,6 +110,7 @@ def main() -> None:
     if not FLAGS.input_file:
         places.take_recorded((FLAGS.init_checkpoint, start.trained_with))
     require_length(FLAGS.max_seq_length, start.config)
+    _require_pooling(start.config)
     choices = {}
     if FLAGS.input_file or _are_chosen():
         choices = feature_extraction.choose_layers(FLAGS.layers, start.config)
@@ -141,6 +143,14 @@ def _check_flags() -> None:
         files.check_outputs(
             {"output file": [FLAGS.output_file]},
             {"input file": [FLAGS.input_file]},
+        )
+
+
+def _require_pooling(config: BertConfig) -> None:
+    if FLAGS.pooling == "cls" and config.is_left_to_right:
+        raise InputError(
+            "expected --pooling=mean or max for a model that looks to the left "
+            "alone, whose [CLS] sees nothing but itself. Received: cls"
         )
 
 

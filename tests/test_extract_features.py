@@ -184,6 +184,19 @@ def test_one_vector_a_text(extract, expected, pooling, by_hand):
         assert_close(arrays["-2"], values)
 
 
+def test_a_cls_that_sees_nothing_is_no_vector_of_a_text(
+    extract, tmp_path, capsys
+):
+    config = dataclasses.replace(CONFIG, attention_direction="left_to_right")
+    path = tmp_path / "bert_config.json"
+    path.write_text(config.to_json_string())
+    extract(status=1, bert_config_file=path, pooling="cls")
+    line = in_process.the_error(capsys, "extract_features")
+    assert "whose [CLS] sees nothing but itself. Received: cls" in line
+    assert not (tmp_path / "output").exists()
+    extract(bert_config_file=path, pooling="mean")
+
+
 def test_the_formats_agree(extract):
     flags = {"layers": "last", "pooling": "cls"}
     lines = objects(extract("a", **flags))

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from bert_tf.data import draws, masking
+from bert_tf.data.creation_config import CreationConfig
 from bert_tf.data.masking import MaskingRule, MaskingVocabulary
 
 # 0 [PAD], 1 [CLS], 2 [SEP], 3 [MASK], 4 [UNK], 5-59 words, 60-99 "##" pieces.
@@ -127,6 +128,30 @@ def test_shares_can_be_chosen():
     every = run(ids, input_mask, mask_share=1.0, random_share=0.0)
     assert (every.input_ids == MASK).sum() == every.num_mask
     assert every.num_random == every.num_kept == 0
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        (0.8, 0.1, 0.1),
+        (1.0, 0.0, 0.0),
+        (0.8, 0.2, 0.0),
+        (0.8, 0.0, 0.2),
+        (0.0, 0.8, 0.2),
+        (0.0, 1.0, 0.0),
+    ],
+)
+def test_the_shares_of_the_papers_ablation(shares):
+    """Table 8: [MASK], random, the same. What is 0 does not happen at all."""
+    names = "mask_share", "random_share", "keep_share"
+    given = dict(zip(names, shares, strict=True))
+    rule = CreationConfig("in", "out", "vocab", **given).masking_rule
+    ids, input_mask = make_sequences(600, 128, shortest=100)
+    keys = draws.keys([0], np.arange(len(ids)))
+    masked = masking.mask(ids, input_mask, rule, VOCABULARY, keys)
+    found = np.array([masked.num_mask, masked.num_random, masked.num_kept])
+    np.testing.assert_allclose(found / found.sum(), shares, atol=0.02)
+    assert not found[np.array(shares) == 0].any()
 
 
 def test_every_position_is_as_likely():
