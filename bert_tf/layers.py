@@ -142,12 +142,13 @@ class Dense(keras.layers.Dense):
     TensorFlow adds a bias within the product if it comes right behind one of
     matrices, and in a pass of its own if they are made three-dimensional in
     between, which in bfloat16 is a tenth of the time on a CPU. In float32
-    nothing is gained.
+    nothing is gained; on a TPU the matrices take 7 % more memory.
     """
 
     def call(self, inputs, training=None):
         """Maps floats [..., F] to [..., units]."""
-        if self.compute_dtype not in ("bfloat16", "float16"):
+        is_half = self.compute_dtype in ("bfloat16", "float16")
+        if not is_half or fusion.is_all_compiled():
             return super().call(inputs, training=training)
         *outer, width = ops.shape(inputs)
         rows = ops.reshape(inputs, (-1, width))

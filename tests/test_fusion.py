@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import fused_passes, fusion
+from bert_tf.fusion import Compiled, compiling
 
 
 def large():
@@ -14,23 +15,26 @@ def large():
 
 def test_only_inside():
     assert fusion.passes_for(large()) is None
-    with fusion.fused_passes():
+    with compiling(Compiled.PASSES):
         assert fusion.passes_for(large()) is fused_passes
-        with fusion.fused_passes(on=False):
+        with compiling(Compiled.EVERYTHING):
             assert fusion.passes_for(large()) is None
+            assert fusion.is_all_compiled()
         assert fusion.passes_for(large()) is fused_passes
+        assert not fusion.is_all_compiled()
     assert fusion.passes_for(large()) is None
+    assert not fusion.is_all_compiled()
 
 
 def test_an_error_leaves_it_off():
-    with pytest.raises(KeyError), fusion.fused_passes():
+    with pytest.raises(KeyError), compiling(Compiled.PASSES):
         raise KeyError
     assert fusion.passes_for(large()) is None
 
 
 def test_other_threads_are_not_inside():
     found = []
-    with fusion.fused_passes():
+    with compiling(Compiled.PASSES):
         thread = threading.Thread(
             target=lambda: found.append(fusion.passes_for(large()))
         )
@@ -40,7 +44,7 @@ def test_other_threads_are_not_inside():
 
 
 def test_few_numbers_are_not_worth_it():
-    with fusion.fused_passes():
+    with compiling(Compiled.PASSES):
         assert fusion.passes_for(large()[1:]) is None
 
 
@@ -49,7 +53,7 @@ def test_shapes_that_change_are_not_compiled_each():
 
     @tf.function(input_signature=[tf.TensorSpec([None, 256])])
     def look(x):
-        with fusion.fused_passes():
+        with compiling(Compiled.PASSES):
             found.append(fusion.passes_for(x))
         return x
 

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf import fusion
+from bert_tf.fusion import Compiled, compiling
 from bert_tf.training.distribution import is_plain, runs_on_cpus
 
 # Beside a micro-batch's features: which of its examples count.
@@ -63,9 +63,11 @@ class TrainingStep:
         self.max_grad_norm = max_grad_norm
         self.micro_batches = micro_batches
         self.random_seed = random_seed
-        self._fuses = (
-            jit_compile_passes and not jit_compile and runs_on_cpus(strategy)
-        )
+        self._compiled = Compiled.NOTHING
+        if jit_compile or isinstance(strategy, tf.distribute.TPUStrategy):
+            self._compiled = Compiled.EVERYTHING
+        elif jit_compile_passes and runs_on_cpus(strategy):
+            self._compiled = Compiled.PASSES
         self.run = tf.function(self._run)
         self._gradients = tf.function(
             self._batch_gradients, jit_compile=jit_compile
@@ -183,7 +185,7 @@ class TrainingStep:
     def _micro_batch_gradients(self, features, counts, totals, seed):
         variables = [v.value for v in self.model.trainable_variables]
         # Around the gradients too: checkpointing computes blocks again there.
-        with fusion.fused_passes(self._fuses):
+        with compiling(self._compiled):
             with tf.GradientTape() as tape:
                 outputs = self.model(features, training=True, seed=seed)
                 values = self.task.losses(features, outputs)
