@@ -61,7 +61,8 @@ def passes_for(x: Any) -> ModuleType | None:
     """
     if _compiled.get() is not Compiled.PASSES or None in tuple(x.shape):
         return None
-    if math.prod(x.shape) < LEAST_SIZE:
+    # The passes compute in float32.
+    if math.prod(x.shape) < LEAST_SIZE or x.dtype.size > 4:
         return None
     # Here, as it takes TensorFlow, and layers run without.
     from bert_tf import fused_passes

@@ -48,6 +48,12 @@ def test_few_numbers_are_not_worth_it():
         assert fusion.passes_for(large()[1:]) is None
 
 
+def test_double_precision_stays_double():
+    with compiling(Compiled.PASSES):
+        assert fusion.passes_for(tf.cast(large(), "bfloat16"))
+        assert fusion.passes_for(tf.cast(large(), "float64")) is None
+
+
 def test_shapes_that_change_are_not_compiled_each():
     found = []
 
