@@ -5,6 +5,7 @@ import json
 import in_process
 import numpy as np
 import pytest
+from fine_tuning_runs import results
 from small_pretraining import (
     LENGTH,
     PREDICTIONS,
@@ -80,12 +81,6 @@ def causal(inputs, tmp_path_factory):
     with in_process.script("run_pretraining") as launch:
         assert launch(words) == 0
     return folder
-
-
-def results(folder):
-    lines = (folder / "eval_results.txt").read_text().splitlines()
-    pairs = (line.split(" = ") for line in lines)
-    return {key: float(value) for key, value in pairs}
 
 
 def test_a_causal_lm_from_records_of_masked_words(causal):
