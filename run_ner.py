@@ -31,7 +31,7 @@ paper.
 leaves BERT as it is and trains two bidirectional LSTMs on its vectors, as in
 table 7 of the paper; their rate is a higher one. To use what it has trained,
 give --mode, --feature_layers and --lstm_size again.
-`examples/conll_feature_based.py` runs the whole table.
+`examples/paper/feature_based.py` runs the whole table.
 """
 
 import dataclasses

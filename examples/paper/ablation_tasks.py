@@ -1,0 +1,88 @@
+"""Table 5 of the paper: what BERT owes to its pre-training tasks.
+
+    python examples/paper/ablation_tasks.py \\
+        --input_file='books/*.txt' --data_dir=glue_data --squad_dir=squad \\
+        --output_dir=/tmp/ablation_tasks
+
+Pre-trains three models on the same text, with masked words and the next
+sentence, with masked words alone, and from left to right as OpenAI GPT, and
+fine-tunes each on the tasks that are there; the last one also with a BiLSTM on
+top, which stands for ELMo's. The flags' defaults are for an evening of a
+laptop; --full prints the commands for BERT-Base.
+
+The same command goes on where it was stopped; runs that are done are not done
+again. Source: section 5.1 of the paper.
+"""
+
+from absl import flags
+from runs import Made
+from stages import (
+    define_flags,
+    define_model_flag,
+    define_task_flags,
+    glue_tasks,
+    model_size,
+    pretraining,
+    settings,
+    squad_tasks,
+)
+from tables import Claim, Goal, Table, column, fill
+
+from bert_tf import flags as bert_flags
+
+define_flags()
+define_model_flag("L-2_H-128")
+define_task_flags("MNLI", "QNLI", "MRPC", "SST-2")
+flags.DEFINE_string("squad_dir", None, "Folder of SQuAD 1.1.")
+
+FLAGS = flags.FLAGS
+
+LEFT_TO_RIGHT = {
+    "nonext_sentence": True,
+    "attention_direction": "left_to_right",
+    "objective": "causal_lm",
+}
+# By row: flags of pre-training and of fine-tuning.
+ROWS = {
+    "BERT": ({}, {}),
+    "No NSP": ({"nonext_sentence": True}, {}),
+    "LTR & No NSP": (LEFT_TO_RIGHT, {}),
+    "+ BiLSTM": (LEFT_TO_RIGHT, {"bilstm_head": True}),
+}
+PAPER = {
+    "MNLI-m": (84.4, 83.9, 82.1, 82.1),
+    "QNLI": (88.4, 84.9, 84.3, 84.1),
+    "MRPC": (86.7, 86.5, 77.5, 75.7),
+    "SST-2": (92.7, 92.6, 92.1, 91.6),
+    "SQuAD": (88.5, 87.9, 77.8, 84.9),
+}
+CLAIMS = (
+    Claim("BERT", "No NSP"),
+    Claim("No NSP", "LTR & No NSP"),
+    Claim("LTR & No NSP", "+ BiLSTM"),
+    Claim("No NSP", "+ BiLSTM", ("SQuAD",)),
+)
+
+
+def main() -> None:
+    """Fills the table."""
+    how = settings()
+    tasks = [*glue_tasks(), *squad_tasks(FLAGS.squad_dir)]
+    goals = []
+    for row, (model, head) in ROWS.items():
+        made = Made(pretraining(how, model_size(), model=model), "release")
+        goals += [
+            Goal(row, task.title, task.run(how, made, seed, **head), seed)
+            for task in tasks
+            for seed in range(1, how.num_seeds + 1)
+        ]
+    columns = [column(t.title, t.read, ROWS, PAPER) for t in tasks]
+    title = "Table 5: the pre-training tasks; development sets, in percent"
+    rows = {row: [row] for row in ROWS}
+    fill(
+        Table("ablation_tasks", title, ["Tasks"], rows, columns, CLAIMS), goals
+    )
+
+
+if __name__ == "__main__":
+    bert_flags.run(main, ["input_file", "output_dir"])

@@ -1,0 +1,342 @@
+"""A table of the paper with our numbers beside its own, and what they show."""
+
+import csv
+import io
+import json
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from absl import flags
+from runs import Folder, Run, in_order
+
+from bert_tf import files
+from bert_tf.errors import InputError
+
+FLAGS = flags.FLAGS
+
+
+class Column(NamedTuple):
+    """Something measured.
+
+    Attributes:
+      title: The paper's heading.
+      read: From a script's results to the number that the table has.
+      paper: The paper's numbers by row; those that it has.
+    """
+
+    title: str
+    read: Callable[[Mapping[str, float]], float]
+    paper: Mapping[str, float]
+
+
+def column(
+    title: str,
+    read: Callable[[Mapping[str, float]], float],
+    rows: Iterable[str],
+    paper: Mapping[str, Sequence[float]],
+) -> Column:
+    """A column beside that of the paper, if it has one of that title."""
+    theirs = (
+        dict(zip(rows, paper[title], strict=True)) if title in paper else {}
+    )
+    return Column(title, read, theirs)
+
+
+class Claim(NamedTuple):
+    """What the paper says of two rows.
+
+    Attributes:
+      first: A row.
+      second: Another.
+      columns: Headings of the columns that are compared; all if empty.
+    """
+
+    first: str
+    second: str
+    columns: Sequence[str] = ()
+
+
+class Table(NamedTuple):
+    """A table of the paper.
+
+    Attributes:
+      name: What its files are called.
+      title: What it is, with the paper's number.
+      heads: Headings of the columns that tell what a row is.
+      rows: By the name of a row, what stands in those.
+      columns: What is measured.
+      claims: What the paper reads from it.
+    """
+
+    name: str
+    title: str
+    heads: Sequence[str]
+    rows: Mapping[str, Sequence[object]]
+    columns: Sequence[Column]
+    claims: Sequence[Claim]
+
+
+class Goal(NamedTuple):
+    """A number of the table, or one of several whose mean is one."""
+
+    row: str
+    column: str
+    run: Run
+    seed: int | None = None
+
+
+class Score(NamedTuple):
+    """What became of a goal."""
+
+    goal: Goal
+    value: float
+    seconds: float
+
+
+class Cell(NamedTuple):
+    """The scores of all seeds, as one."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Their mean; not a number if one is not."""
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """Their standard deviation; None for a single one."""
+        if len(self.values) < 2:
+            return None
+        if not math.isfinite(self.mean):
+            return math.nan
+        return statistics.stdev(self.values)
+
+    def __str__(self) -> str:
+        if self.deviation is None:
+            return number(self.mean)
+        return f"{number(self.mean)} ± {number(self.deviation)}"
+
+
+Cells = Mapping[tuple[str, str], Cell]
+
+
+def fill(table: Table, goals: Sequence[Goal]) -> None:
+    """Does the runs and writes the table anew whenever a number has come.
+
+    With --full it prints the commands and does nothing.
+
+    Raises:
+      InputError: There is nothing to measure, or a script has failed.
+    """
+    if not goals:
+        raise InputError(
+            "expected the data of one task or more. Received: none; name its "
+            "folder"
+        )
+    folder = Folder(FLAGS.output_dir)
+    goal_runs = [goal.run for goal in goals]
+    if FLAGS.full:
+        print(f"# {table.title}. From the folder of the scripts:")
+        for run in in_order(goal_runs):
+            print(folder.shown(run))
+        return
+    print(table.title)
+    done: set[str] = set()
+    for run in folder.do(goal_runs):
+        done.add(run.label)
+        if run in goal_runs:
+            found = [goal for goal in goals if goal.run.label in done]
+            write(table, folder, scores(table, folder, found))
+    path = os.path.join(folder.path, table.name)
+    print(f"\n{files.read_text(f'{path}.md')}\nIt is in {path}.md.")
+    if not draw(table, cells(scores(table, folder, goals)), f"{path}.png"):
+        print('There is no plot: pip install "bert-tf[visualize]".')
+
+
+def scores(table: Table, folder: Folder, goals: Iterable[Goal]) -> list[Score]:
+    """The numbers of runs that are done."""
+    read = {column.title: column.read for column in table.columns}
+    return [
+        Score(
+            goal,
+            read[goal.column](folder.results(goal.run)),
+            folder.record(goal.run)["seconds"],
+        )
+        for goal in goals
+    ]
+
+
+def cells(found: Iterable[Score]) -> Cells:
+    """The scores by row and column."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for goal, value, _ in found:
+        values.setdefault((goal.row, goal.column), []).append(value)
+    return {place: Cell(tuple(some)) for place, some in values.items()}
+
+
+def write(table: Table, folder: Folder, found: Sequence[Score]) -> None:
+    """Writes what is known by now: .md, .csv, and .json with every run."""
+    path = os.path.join(folder.path, table.name)
+    known = cells(found)
+    files.write_text(f"{path}.md", markdown(table, known))
+    files.write_text(f"{path}.csv", comma_separated(table, known))
+    single = [
+        {
+            "row": goal.row,
+            "column": goal.column,
+            "seed": goal.seed,
+            "score": value if math.isfinite(value) else None,
+            "seconds": seconds,
+            "run": goal.run.label,
+            "command": folder.command(goal.run),
+        }
+        for goal, value, seconds in found
+    ]
+    files.write_text(f"{path}.json", json.dumps(single, indent=2) + "\n")
+
+
+def markdown(table: Table, known: Cells) -> str:
+    """The table, and below it what the paper says and what it says here."""
+    titles = [*table.heads]
+    for column in table.columns:
+        titles += [column.title, "paper"]
+    lines = [titles, ["---"] * len(titles)]
+    for row, head in table.rows.items():
+        line = [*head]
+        for column in table.columns:
+            paper = column.paper.get(row)
+            line += [known.get((row, column.title), ""), paper or ""]
+        lines.append(line)
+    text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+    said = "".join(f"- {line}\n" for line in directions(table, known))
+    counts = sorted({len(cell.values) for cell in known.values()})
+    note = "Means and standard deviations where there are several seeds"
+    seeds = f"{note}: {' or '.join(map(str, counts))} a cell."
+    return f"{table.title}\n\n{text}\n{seeds}\n\n{said}"
+
+
+def comma_separated(table: Table, known: Cells) -> str:
+    """The same numbers, four columns for one of the table."""
+    titles = [*table.heads]
+    for column in table.columns:
+        kinds = ("", "_deviation", "_seeds", "_paper")
+        titles += [column.title + kind for kind in kinds]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(titles)
+    for row, head in table.rows.items():
+        line = [*head]
+        for column in table.columns:
+            cell = known.get((row, column.title))
+            ours = (
+                [cell.mean, cell.deviation, len(cell.values)]
+                if cell
+                else [None, None, 0]
+            )
+            line += [*ours, column.paper.get(row)]
+        writer.writerow(line)
+    return text.getvalue()
+
+
+def directions(table: Table, known: Cells) -> list[str]:
+    """For each claim, whether our numbers stand as the paper's."""
+    lines = []
+    for claim in table.claims:
+        for column in table.columns:
+            if claim.columns and column.title not in claim.columns:
+                continue
+            papers = [column.paper.get(row) for row in claim[:2]]
+            ours = [known.get((row, column.title)) for row in claim[:2]]
+            if None not in papers and None not in ours:
+                names = f"{claim.first}, {claim.second}"
+                lines.append(
+                    f"{column.title}: {names}: {verdict(papers, ours)}"
+                )
+    return lines
+
+
+def verdict(papers: Sequence[float], ours: Sequence[Cell]) -> str:
+    """Compares two rows, here and in the paper.
+
+    Two means are no further apart than chance would have them where their
+    difference is below two of its standard errors.
+    """
+    first, second = ours
+    there = _sign(*papers)
+    here = _sign(first.mean, second.mean)
+    same = "same direction" if there == here else "not the same direction"
+    shown = f"{number(first.mean)} {here} {number(second.mean)}"
+    return (
+        f"paper: {papers[0]} {there} {papers[1]}; here: {shown} "
+        f"({same}{_doubt(first, second)})"
+    )
+
+
+def _doubt(first: Cell, second: Cell) -> str:
+    """What is to be said of a difference that may be chance."""
+    if first.deviation is None or second.deviation is None:
+        return "; one seed, whose chance is not known"
+    error = math.hypot(
+        *(c.deviation / math.sqrt(len(c.values)) for c in (first, second))
+    )
+    if abs(first.mean - second.mean) < 2 * error:
+        return "; within two standard errors"
+    return ""
+
+
+def _sign(first: float, second: float) -> str:
+    if first == second:
+        return "="
+    return ">" if first > second else "<" if first < second else "?"
+
+
+def number(value: float) -> str:
+    """As many digits as the paper has: 84.4, 3.99."""
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def draw(table: Table, known: Cells, path: str) -> bool:
+    """Draws a panel for each column; False where matplotlib is not installed.
+
+    Args:
+      table: The table.
+      known: Our numbers.
+      path: The PNG file.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    count = len(table.columns)
+    size = (2.2 + 2.4 * count, 1.2 + 0.35 * len(table.rows))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    names = [" ".join(map(str, head)) for head in table.rows.values()]
+    places = range(len(names))
+    for axes, column in zip(panels, table.columns, strict=True):
+        theirs = [column.paper.get(row, math.nan) for row in table.rows]
+        ours = [known.get((row, column.title)) for row in table.rows]
+        axes.errorbar(
+            [cell.mean if cell else math.nan for cell in ours],
+            places,
+            xerr=[(cell and cell.deviation) or 0 for cell in ours],
+            fmt="o",
+            capsize=3,
+            label="here, with deviation",
+        )
+        axes.plot(theirs, places, "o", mfc="none", color="gray", label="paper")
+        axes.set_title(column.title, fontsize=10)
+        axes.grid(alpha=0.3)
+    panels[0].set_yticks(places, names, fontsize=8)
+    panels[0].invert_yaxis()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=2, fontsize=8
+    )
+    with files.atomic_writer(path) as file:
+        figure.savefig(file, dpi=120, format="png")
+    return True

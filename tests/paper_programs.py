@@ -1,0 +1,104 @@
+"""The programs in examples/paper, with scripts that train nothing.
+
+No test by itself.
+"""
+
+import contextlib
+import importlib
+import pathlib
+import subprocess
+import sys
+
+import conll_files
+import in_process
+import pytest
+import sentence_files
+from checkout import ROOT
+
+PAPER = ROOT / "examples" / "paper"
+
+
+@contextlib.contextmanager
+def importable():
+    """Lets its modules be imported; what was, goes when the block ends."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PAPER)
+        try:
+            yield importlib.import_module
+        finally:
+            for name in set(sys.modules) - before:
+                file = vars(sys.modules[name]).get("__file__")
+                if file and PAPER in pathlib.Path(file).parents:
+                    del sys.modules[name]
+
+
+@contextlib.contextmanager
+def program(name, required):
+    """A program, to be launched in this process."""
+    with importable(), in_process.script(name, required) as launch:
+        yield launch
+
+
+def write_inputs(folder):
+    """Text, GLUE's MRPC and SST-2, SQuAD and CoNLL; gives flags for them."""
+    folder.mkdir()
+    text = folder / "text.txt"
+    words = sentence_files.FILLERS + sentence_files.TELLING
+    sentences = [" ".join(words[n % 7 : n % 7 + 11]) for n in range(120)]
+    documents = ["\n".join(sentences[n : n + 6]) for n in range(0, 120, 6)]
+    text.write_text("\n\n".join(documents) + "\n")
+    for name in ("MRPC", "SST-2"):
+        (folder / name).mkdir()
+        rows = [f"{words[n]} good\t1\n{words[n]} bad\t0" for n in range(10)]
+        for split in ("train", "dev"):
+            path = folder / name / f"{split}.tsv"
+            path.write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    conll_files.write(folder / "conll")
+    return {
+        "input_file": text,
+        "data_dir": folder,
+        "conll_dir": folder / "conll",
+    }
+
+
+class Scripts:
+    """What is called instead of `subprocess.run`.
+
+    Attributes:
+      commands: Script and flags of each call.
+      score: From script and flags to `eval_results.txt`, a dict.
+      fails_at: How many calls go well before one fails; None for all.
+    """
+
+    def __init__(self):
+        self.commands = []
+        self.score = lambda script, given: {"eval_accuracy": 0.5}
+        self.fails_at = None
+
+    def __call__(self, command, stdout, stderr, check):
+        assert command[0] == sys.executable
+        script = pathlib.Path(command[1])
+        assert script.parent == ROOT
+        assert script.exists()
+        pairs = (word.removeprefix("--").partition("=") for word in command[2:])
+        given = {name: value for name, _, value in pairs}
+        if len(self.commands) == self.fails_at:
+            stdout.write("a line\nwhat was wrong\n")
+            return subprocess.CompletedProcess(command, 3)
+        self.commands.append((script.name, given))
+        if "output_dir" in given:
+            found = self.score(script.name, given)
+            lines = [f"{name} = {value}\n" for name, value in found.items()]
+            folder = pathlib.Path(given["output_dir"])
+            (folder / "eval_results.txt").write_text("".join(lines))
+        return subprocess.CompletedProcess(command, 0)
+
+    def of(self, script):
+        """The flags of all calls of a script."""
+        return [given for name, given in self.commands if name == script]
+
+
+def words(given):
+    """A command line."""
+    return [f"--{name}={value}" for name, value in given.items()]

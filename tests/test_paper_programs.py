@@ -1,0 +1,228 @@
+"""The four programs: what they plan, print and write; one of them for real."""
+
+import csv
+import importlib
+import json
+import math
+import subprocess
+
+import paper_programs
+import pytest
+
+NAMES = ("ablation_tasks", "ablation_size", "ablation_masking", "feature_based")
+SMALL = {"num_seeds": 2, "vocab_size": 50, "num_train_steps": 30}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return paper_programs.write_inputs(tmp_path_factory.mktemp("paper") / "in")
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    scripts = paper_programs.Scripts()
+    monkeypatch.setattr(subprocess, "run", scripts)
+    return scripts
+
+
+def launch(name, given, tmp_path):
+    """Runs a program with the flags that it has; gives the exit status."""
+    flags = {**SMALL, **given, "output_dir": tmp_path / "out"}
+    with paper_programs.program(name, ["output_dir"]) as launched:
+        known = importlib.import_module(name).FLAGS
+        words = {flag: v for flag, v in flags.items() if flag in known}
+        return launched(paper_programs.words(words))
+
+
+def table_of(name, tmp_path):
+    """The rows that a program has written."""
+    with open(tmp_path / "out" / f"{name}.csv", encoding="utf-8") as file:
+        return [*csv.DictReader(file)]
+
+
+def test_tasks(scripts, inputs, tmp_path, capsys):
+    def score(script, given):
+        if script != "run_classifier.py":
+            return {}
+        wrong = "bilstm_head" in given
+        return {"eval_accuracy": 0.7 + int(given["random_seed"]) / 10 - wrong}
+
+    scripts.score = score
+    given = {**inputs, "tasks": "MRPC,SST-2,QNLI", "max_examples": 40}
+    assert launch("ablation_tasks", given, tmp_path) == 0
+    variants = [
+        (
+            "nonext_sentence" in flags,
+            flags.get("attention_direction"),
+            flags.get("objective"),
+        )
+        for flags in scripts.of("run_pretraining.py")
+    ]
+    # The last two rows are one model.
+    assert variants == [
+        (False, None, None),
+        (True, None, None),
+        (True, "left_to_right", "causal_lm"),
+    ]
+    assert len(scripts.of("create_pretraining_data.py")) == 1
+    tuned = scripts.of("run_classifier.py")
+    assert len(tuned) == 4 * 2 * 2
+    assert {flags["task_name"] for flags in tuned} == {"mrpc", "sst-2"}
+    assert {flags["num_train_epochs"] for flags in tuned} == {"2.0"}
+    starts = {flags["init_checkpoint"] for flags in tuned}
+    assert starts == {
+        f"{flags['output_dir']}/release"
+        for flags in scripts.of("run_pretraining.py")
+    }
+    rows = table_of("ablation_tasks", tmp_path)
+    assert [row["Tasks"] for row in rows] == [
+        *("BERT", "No NSP", "LTR & No NSP", "+ BiLSTM"),
+    ]
+    assert [float(row["MRPC"]) for row in rows] == pytest.approx(
+        [85, 85, 85, -15]
+    )
+    assert [row["SST-2_paper"] for row in rows] == [
+        *("92.7", "92.6", "92.1", "91.6"),
+    ]
+    single = json.loads((tmp_path / "out/ablation_tasks.json").read_text())
+    assert [one["seed"] for one in single] == [1, 2] * 8
+    assert single[0]["score"] == pytest.approx(80)
+    assert {"row", "column", "seconds", "run", "command"} <= {*single[0]}
+    output = capsys.readouterr().out
+    assert "QNLI is left out: there is no " in output
+    assert "SQuAD is left out" in output
+    assert "MRPC: LTR & No NSP, + BiLSTM: paper: 77.5 > 75.7" in output
+    assert (tmp_path / "out" / "ablation_tasks.md").read_text() in output
+    # Again: nothing is done, and the table is the same.
+    count = len(scripts.commands)
+    assert launch("ablation_tasks", given, tmp_path) == 0
+    assert len(scripts.commands) == count
+    assert "0 to do" in capsys.readouterr().out
+    assert table_of("ablation_tasks", tmp_path) == rows
+
+
+def test_squad_is_taken_where_it_is(scripts, inputs, tmp_path):
+    squad = tmp_path / "squad"
+    squad.mkdir()
+    for split in ("train", "dev"):
+        (squad / f"{split}-v1.1.json").write_text('{"question": 1}')
+    scripts.score = lambda script, given: {"eval_f1": 61.5}
+    given = {**inputs, "tasks": "QNLI", "squad_dir": squad, "num_seeds": 1}
+    assert launch("ablation_tasks", given, tmp_path) == 0
+    assert {row["SQuAD"] for row in table_of("ablation_tasks", tmp_path)} == {
+        "61.5"
+    }
+    first = scripts.of("run_squad.py")[0]
+    assert first["predict_file"] == str(squad / "dev-v1.1.json")
+    assert {"do_train", "do_predict", "do_eval"} <= {*first}
+
+
+def test_sizes(scripts, inputs, tmp_path, capsys):
+    def score(script, given):
+        size = given.get("model_size", "")
+        loss = {"L-3_H-96_A-12": 2.0, "L-24_H-128_A-16": 1.0}.get(size, 1.5)
+        return {"eval_accuracy": 0.5, "masked_lm_loss": loss}
+
+    scripts.score = score
+    given = {
+        **inputs,
+        "tasks": "MRPC",
+        "held_out_file": inputs["input_file"],
+        "num_seeds": 1,
+    }
+    assert launch("ablation_size", given, tmp_path) == 0
+    rows = table_of("ablation_size", tmp_path)
+    assert [row["#H here"] for row in rows] == [*["96"] * 4, *["128"] * 2]
+    assert float(rows[0]["LM (ppl)"]) == pytest.approx(math.exp(2))
+    assert float(rows[-1]["LM (ppl)"]) == pytest.approx(math.e)
+    assert rows[-1]["LM (ppl)_paper"] == "3.23"
+    # One set of held-out examples for all, whose words are masked once.
+    made = scripts.of("create_pretraining_data.py")
+    assert [flags["dupe_factor"] for flags in made] == ["5", "1"]
+    for flags in scripts.of("run_pretraining.py"):
+        assert flags["max_eval_steps"] == "0"
+        assert flags["eval_input_file"] != flags["input_file"]
+    output = capsys.readouterr().out
+    names = "LM (ppl): L-3_H-768_A-12, L-6_H-768_A-3"
+    assert f"{names}: paper: 5.84 > 5.24; here: 7.39 > 4.48 (same" in output
+
+
+def test_masking(scripts, inputs, tmp_path):
+    scripts.score = lambda script, given: {
+        "eval_accuracy": 0.5,
+        "eval_f1": 0.25 if "mode" in given else 0.75,
+    }
+    given = {**inputs, "tasks": "SST-2", "num_seeds": 1}
+    assert launch("ablation_masking", given, tmp_path) == 0
+    shares = [
+        tuple(flags[f"{kind}_share"] for kind in ("mask", "keep", "random"))
+        for flags in scripts.of("create_pretraining_data.py")
+    ]
+    assert shares == [
+        ("0.8", "0.1", "0.1"),
+        ("1.0", "0.0", "0.0"),
+        ("0.8", "0.0", "0.2"),
+        ("0.8", "0.2", "0.0"),
+        ("0.0", "0.2", "0.8"),
+        ("0.0", "0.0", "1.0"),
+    ]
+    rows = table_of("ablation_masking", tmp_path)
+    assert (rows[1]["MASK"], rows[1]["RND"]) == ("100%", "0%")
+    assert {row["NER, fine-tuned"] for row in rows} == {"75.0"}
+    assert {row["NER, feature-based"] for row in rows} == {"25.0"}
+    assert rows[1]["NER, feature-based_paper"] == "94.0"
+
+
+def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys):
+    given = {"input_file": "wiki/*.txt", "held_out_file": "h", "full": "true"}
+    for name in NAMES:
+        assert launch(name, given, tmp_path) == 0
+        output = capsys.readouterr().out
+        lines = output.splitlines()[1:]
+        assert len({*lines}) == len(lines) > 10
+        assert "--num_train_steps=1000000 --num_warmup_steps=10000" in output
+        assert "--train_batch_size=256" in output
+        assert "--stop_at_step=900000" in output
+        assert "--max_seq_length=512 --max_predictions_per_seq=77" in output
+        assert "left out" not in output
+        if name == "ablation_size":
+            assert "--model_size=L-24_H-1024_A-16" in output
+        else:
+            assert "--model_size=base" in output
+    assert not scripts.commands
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("ablation_tasks", {"tasks": "QNLI"}, "the data of one task or more"),
+        ("ablation_tasks", {"tasks": "MRPC,X"}, "--tasks among MNLI, QNLI"),
+        ("ablation_tasks", {"input_file": "absent.txt"}, "absent.txt"),
+        ("feature_based", {"input_file": ""}, "expected --init_checkpoint"),
+    ],
+)
+def test_mistakes(scripts, inputs, tmp_path, capsys, name, given, expected):
+    assert launch(name, {**inputs, **given}, tmp_path) == 1
+    assert expected in paper_programs.in_process.the_error(capsys, name)
+    assert not scripts.commands
+
+
+@pytest.mark.slow
+def test_from_text_to_a_table(inputs, tmp_path, capsys):
+    given = {
+        **inputs,
+        "tasks": "SST-2",
+        "model_size": "L-1_H-64",
+        "num_train_steps": 3,
+        "max_seq_length": 16,
+        "num_train_epochs": 1,
+        "num_seeds": 1,
+        "also": "--jit_compile=false",
+    }
+    assert launch("ablation_tasks", given, tmp_path) == 0, capsys.readouterr()
+    rows = table_of("ablation_tasks", tmp_path)
+    assert len(rows) == 4
+    for row in rows:
+        assert 0 <= float(row["SST-2"]) <= 100
+    assert (tmp_path / "out" / "ablation_tasks.png").exists()

@@ -1,0 +1,113 @@
+"""The paper's tables, from scores that are given."""
+
+import csv
+import math
+
+import paper_programs
+import pytest
+
+
+@pytest.fixture(scope="module")
+def tables():
+    with paper_programs.importable() as load:
+        yield load("tables")
+
+
+@pytest.fixture
+def table(tables):
+    columns = [
+        tables.column("MRPC", None, "ab", {"MRPC": (84.4, 83.9)}),
+        tables.column("STS-B", None, "ab", {"MRPC": (84.4, 83.9)}),
+    ]
+    rows = {"a": ["first", 3], "b": ["second", 5]}
+    claims = [tables.Claim("a", "b")]
+    return tables.Table("t", "A table", ["Row", "#L"], rows, columns, claims)
+
+
+@pytest.fixture
+def cells(tables):
+    def cells(*pairs):
+        return {
+            (row, column): tables.Cell(tuple(values))
+            for row, column, *values in pairs
+        }
+
+    return cells
+
+
+def test_markdown_has_ours_beside_the_papers(tables, table, cells):
+    known = cells(
+        ("a", "MRPC", 70.0, 72.0), ("b", "MRPC", 60.0), ("b", "STS-B", 3.129)
+    )
+    lines = tables.markdown(table, known).splitlines()
+    assert lines[2:6] == [
+        "| Row | #L | MRPC | paper | STS-B | paper |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| first | 3 | 71.0 ± 1.41 | 84.4 |  |  |",
+        "| second | 5 | 60.0 | 83.9 | 3.13 |  |",
+    ]
+    assert "1 or 2 a cell" in lines[7]
+
+
+def test_commas_hold_the_same(tables, table, cells):
+    known = cells(("a", "MRPC", 70.0, 72.0), ("b", "MRPC", 60.0))
+    text = tables.comma_separated(table, known)
+    first, second = csv.DictReader(text.splitlines())
+    assert float(first["MRPC"]) == 71
+    assert float(first["MRPC_deviation"]) == pytest.approx(math.sqrt(2))
+    assert (first["MRPC_seeds"], first["MRPC_paper"]) == ("2", "84.4")
+    assert (second["MRPC_deviation"], second["#L"]) == ("", "5")
+    assert (second["STS-B"], second["STS-B_seeds"]) == ("", "0")
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        (
+            ([70.0, 70.2], [60.0, 60.2]),
+            "here: 70.1 > 60.1 (same direction)",
+        ),
+        (
+            ([60.0, 60.2], [70.0, 70.2]),
+            "here: 60.1 < 70.1 (not the same direction)",
+        ),
+        (
+            ([60.0, 70.0], [59.0, 69.0]),
+            "here: 65.0 > 64.0 (same direction; within two standard errors)",
+        ),
+        (
+            ([60.0], [60.0]),
+            "here: 60.0 = 60.0 (not the same direction; one seed, whose chance "
+            "is not known)",
+        ),
+        (
+            ([math.nan, 60.0], [60.0, 61.0]),
+            "here: nan ? 60.5 (not the same direction)",
+        ),
+    ],
+)
+def test_a_direction(tables, table, cells, ours, expected):
+    first, second = ours
+    known = cells(("a", "MRPC", *first), ("b", "MRPC", *second))
+    # What the paper does not have, or what is not known yet, says nothing.
+    known |= cells(("a", "STS-B", 1.0), ("b", "STS-B", 2.0))
+    assert tables.directions(table, known) == [
+        f"MRPC: a, b: paper: 84.4 > 83.9; {expected}"
+    ]
+    assert not tables.directions(table, cells(("a", "MRPC", 1.0)))
+
+
+def test_a_claim_may_be_of_some_columns(tables, table, cells):
+    known = cells(("a", "MRPC", 1.0), ("b", "MRPC", 2.0))
+    others = table._replace(claims=[tables.Claim("a", "b", ["SST-2"])])
+    assert not tables.directions(others, known)
+    named = table._replace(claims=[tables.Claim("a", "b", ["MRPC"])])
+    assert len(tables.directions(named, known)) == 1
+
+
+@pytest.mark.slow
+def test_the_plot(tables, table, cells, tmp_path):
+    path = tmp_path / "t.png"
+    known = cells(("a", "MRPC", 70.0, 72.0), ("b", "STS-B", 60.0))
+    assert tables.draw(table, known, str(path))
+    assert path.read_bytes().startswith(b"\x89PNG")
