@@ -496,7 +496,10 @@ def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
 
 def test_a_configuration_has_to_come_from_somewhere(says, tmp_path):
     line = says(tmp_path, bert_config_file=None)
-    assert "expected --bert_config_file, or --init_checkpoint" in line
+    assert (
+        "expected --bert_config_file, --model_size, or --init_checkpoint"
+        in line
+    )
 
 
 @pytest.fixture
