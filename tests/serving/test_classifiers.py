@@ -158,7 +158,14 @@ def test_no_texts_have_no_answers(problem, is_pair):
     assert {name: values.shape for name, values in none.items()} == {
         name: (0, *values.shape[1:]) for name, values in some.items()
     }
-    assert tokenize(served, nothing)["tokens"].shape[0] == 0
+
+
+@for_pairs_too
+def test_no_texts_have_no_tokens(is_pair):
+    """Whatever becomes of them: the graph is that of the sequences above."""
+    served = classifier("regression", is_pair)
+    seen = tokenize(served, {name: [] for name in served.inputs})
+    assert seen["tokens"].shape[0] == 0
 
 
 @pytest.mark.parametrize(

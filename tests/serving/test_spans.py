@@ -123,15 +123,22 @@ class Rule:
 
 
 class Logits:
-    """Logits of pieces, by their names, wherever they are; else 0."""
+    """Logits of pieces, by their names, wherever they are; else 0.
 
-    def __init__(self, starts, ends, vocab=VOCAB):
+    They are variables: one graph answers with any of them.
+    """
+
+    def __init__(self):
         self.tables = {
-            f"{name}_logits": tf.constant(
-                [float(values.get(token, 0)) for token in vocab]
-            )
-            for name, values in (("start", starts), ("end", ends))
+            f"{name}_logits": tf.Variable(tf.zeros([len(VOCAB)]))
+            for name in ("start", "end")
         }
+
+    def set(self, starts, ends):
+        for table, values in zip(
+            self.tables.values(), (starts, ends), strict=True
+        ):
+            table.assign([float(values.get(token, 0)) for token in VOCAB])
 
     def __call__(self, features):
         return {
@@ -231,11 +238,17 @@ def assert_all_same(served, questions=QUESTIONS, contexts=CONTEXTS):
 
 # ----------------------------------------------------------- as run_squad.py
 
+# As for SQuAD 2.0.
+SOME_ARE_IMPOSSIBLE = {"with_negative": True, "null_score_diff_threshold": -4.5}
+by_version = pytest.mark.parametrize(
+    "options", [{}, SOME_ARE_IMPOSSIBLE], ids=["1.1", "2.0"]
+)
+
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"with_negative": True, "null_score_diff_threshold": -4.5},
+        SOME_ARE_IMPOSSIBLE,
         *(
             pytest.param(options, marks=pytest.mark.slow)
             for options in (
@@ -284,8 +297,14 @@ def test_it_does_not_show_what_else_is_asked():
 # -------------------------------------------------------------------- by hand
 
 
-def by_hand(context, starts, ends, vocab=VOCAB, **options):
-    served = labeler(Logits(starts, ends, vocab), encoding_of(vocab), **options)
+@functools.cache
+def labeler_by_hand(**options):
+    return labeler(Logits(), encoding_of(VOCAB), **options)
+
+
+def by_hand(context, starts, ends, **options):
+    served = labeler_by_hand(num_answers=8, **options)
+    served.model.set(starts, ends)
     [row] = rows(answer(served, asked([b"0"], [context.encode()])))
     return row
 
@@ -305,7 +324,7 @@ def test_an_answer_is_a_slice_of_the_context():
 
 
 def test_of_equal_texts_the_first_stays():
-    row = by_hand("a b a b a", {"a": 9}, {"b": 9}, num_answers=8)
+    row = by_hand("a b a b a", {"a": 9}, {"b": 9})
     assert (row["start"], row["end"]) == (0, 3)
     assert row["nbest_answers"].tolist() == [
         *(b"a b", b"a b a b"),
@@ -334,11 +353,8 @@ def test_of_equal_texts_the_best_is_told():
 def test_more_spans_than_texts():
     """Thousands of spans are the same; the few other texts are found."""
     context = b"a " * 1201 + b"b"
-    served = labeler(
-        Logits({"a": 9}, {"a": 9, "b": 8}),
-        encoding_of(VOCAB),
-        max_answer_length=2,
-    )
+    served = labeler_by_hand(max_answer_length=2)
+    served.model.set({"a": 9}, {"a": 9, "b": 8})
     answers = assert_all_same(served, [b"0"], [context])
     assert answers["num_nbest"] == 4
     texts = answers["nbest_answers"][0, :4].tolist()
@@ -364,22 +380,22 @@ def test_no_answer_is_better():
 # ----------------------------------------------------- what is nothing at all
 
 
-@pytest.mark.parametrize("with_negative", [False, True])
+@by_version
 @pytest.mark.parametrize("context", [b"", b" \n", b"\xff", b"\0\xe2\x80\x8b"])
-def test_a_blank_context_has_no_answer(context, with_negative):
-    served = labeler(with_negative=with_negative)
+def test_a_blank_context_has_no_answer(context, options):
+    served = labeler(**options)
     [row] = rows(answer(served, asked([b"Where?"], [context])))
     assert (row["answer"], row["start"], row["end"]) == (b"", -1, -1)
     assert row["score"] == 1.0
     assert row["num_nbest"] == 1
     assert row["nbest_probabilities"].tolist() == [1, 0, 0, 0, 0]
-    if with_negative:
+    if options:
         assert row["null_odds"] == ODDS_WITHOUT_SPAN
 
 
-@pytest.mark.parametrize("with_negative", [False, True])
-def test_no_questions(with_negative):
-    served = labeler(with_negative=with_negative)
+@by_version
+def test_no_questions(options):
+    served = labeler(**options)
     answers = answer(served, asked([], []))
     assert {len(values) for values in answers.values()} == {0}
     assert answers["nbest_answers"].shape == (0, 5)
@@ -387,9 +403,8 @@ def test_no_questions(with_negative):
 
 
 def test_a_model_without_numbers_is_an_error():
-    served = labeler(Logits({"a": np.nan}, {}))
     with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
-        answer(served, asked([b"a"], [b"b"]))
+        by_hand("a", {"a": np.nan}, {})
 
 
 @pytest.mark.parametrize(

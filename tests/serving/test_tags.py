@@ -45,6 +45,7 @@ KINDS = [
     pytest.param("weighted", marks=pytest.mark.slow),
 ]
 LENGTHS = (3, 7, LENGTH)
+NO_WORDS = ([], [""], [" \n", b"\xff"])
 
 
 def random_texts(count, seed=2):
@@ -165,8 +166,16 @@ def test_places_are_characters_of_the_text():
 # Tags.
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        *(("fine_tuned", length) for length in LENGTHS),
+        # Rows are cut alike for every model.
+        pytest.param("concatenated", 3, marks=pytest.mark.slow),
+        pytest.param("concatenated", LENGTH, marks=pytest.mark.slow),
+        pytest.param("weighted", 7, marks=pytest.mark.slow),
+    ],
+)
 def test_tags_are_those_of_the_script(name, length):
     served = tagger(name, length)
     answers = answer(served, {"text": TEXTS})
@@ -214,14 +223,18 @@ def test_types_and_padding():
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("texts", [[], [""], [" \n", b"\xff"]])
+@pytest.mark.parametrize("texts", NO_WORDS)
 def test_nothing_to_tag(name, texts):
     served = tagger(name)
     answers = answer(served, {"text": texts})
     assert answers["num_words"].tolist() == [0] * len(texts)
     for key in ("words", "starts", "ends", "tags", "probabilities"):
         assert answers[key].shape == (len(texts), 0)
-    seen = tokenize(served, {"text": texts})
+
+
+@pytest.mark.parametrize("texts", NO_WORDS)
+def test_nothing_to_tag_has_no_rows(texts):
+    seen = tokenize(tagger(), {"text": texts})
     assert seen["num_rows"].tolist() == [0] * len(texts)
     assert len(seen["tokens"]) == len(texts)
 
