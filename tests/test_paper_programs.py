@@ -10,7 +10,7 @@ import paper_programs
 import pytest
 
 NAMES = ("ablation_tasks", "ablation_size", "ablation_masking", "feature_based")
-SMALL = {"num_seeds": 2, "vocab_size": 50, "num_train_steps": 30}
+SMALL = {"num_seeds": 2, "vocab_size": 31, "num_train_steps": 30}
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +217,7 @@ def test_from_text_to_a_table(inputs, tmp_path, capsys):
         "num_train_steps": 3,
         "max_seq_length": 16,
         "num_train_epochs": 1,
+        "fine_tuning_batch_size": 8,
         "num_seeds": 1,
         "also": "--jit_compile=false",
     }
