@@ -55,6 +55,7 @@ class Turn(Timed):
       other_cpu_seconds: What other programs took meanwhile.
       peak_bytes: Memory; None where it is not measured.
       share: Of what the machine can do; None where nobody knows.
+      peak_flops: What it can do: FLOP/s of large products, just before.
     """
 
     case: str
@@ -65,6 +66,7 @@ class Turn(Timed):
     other_cpu_seconds: float
     peak_bytes: int | None = None
     share: float | None = None
+    peak_flops: float | None = None
 
     @property
     def rate(self) -> float:
@@ -138,7 +140,7 @@ class Comparison(ResultsFile):
         return Spread.of(turn.rate for turn in timed(self.of(case, side)))
 
     def median(self, case: str, side: str, what: str) -> float | None:
-        """Of `peak_bytes` or `share`, where it is known."""
+        """Of `peak_bytes`, `share` or `peak_flops`, where it is known."""
         turns = timed(self.of(case, side))
         known = [n for n in (getattr(t, what) for t in turns) if n is not None]
         return statistics.median(known) if known else None
@@ -187,6 +189,7 @@ def take(
                     max(0.0, busy - reply["request_cpu_seconds"]),
                     reply.get("peak_bytes"),
                     reply.get("share"),
+                    reply.get("peak_flops"),
                 )
                 comparison.turns.append(turn)
                 keep(turn)

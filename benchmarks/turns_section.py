@@ -39,7 +39,8 @@ class Extra(NamedTuple):
 
 EXTRAS = (
     Extra("memory, MiB", "peak_bytes", ",.0f", BYTES_PER_MIB),
-    Extra("share of the matmul peak", "share", ".0%"),
+    Extra("matmul peak, GFLOP/s", "peak_flops", ",.0f", 1e9),
+    Extra("share of it", "share", ".0%"),
 )
 
 

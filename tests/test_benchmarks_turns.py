@@ -142,13 +142,15 @@ def test_times_and_memory_where_they_are_wanted(
 ):
     comparison.shows_seconds, comparison.unit = True, "s"
     comparison.turns = [
-        turns.Turn("short", side, 1.0, seconds, 1.0, 0.0, 3 * 2**20, 0.5)
+        turns.Turn("short", side, 1.0, seconds, 1.0, 0.0, 3 * 2**20, 0.5, 7e9)
         for side, seconds in (("ours", 2.0), ("ours", 4.0), ("theirs", 1.5))
     ]
     title, ours, theirs = turns_section.rows(comparison)
-    assert title[3:6] == ["s", "memory, MiB", "share of the matmul peak"]
-    assert ours[3:] == ["2.67 (2.00 to 4.00)", "3", "50%", "", ""]
-    assert theirs[3:] == ["1.50 (1.50 to 1.50)", "3", "50%", "0.56", ""]
+    assert title[3:7] == [
+        *("s", "memory, MiB", "matmul peak, GFLOP/s", "share of it"),
+    ]
+    assert ours[3:] == ["2.67 (2.00 to 4.00)", "3", "7", "50%", "", ""]
+    assert theirs[3:] == ["1.50 (1.50 to 1.50)", "3", "7", "50%", "0.56", ""]
     said = turns_section.line(comparison, comparison.turns[0])
     assert said.startswith("short: bert_tf: 2.00 s in 2.00 s (1.00 s of CPU")
 

@@ -61,6 +61,7 @@ def main(make: Make, packages: Iterable[str]) -> None:
         return {
             **told,
             "share": request["flops"] * rate / peak,
+            "peak_flops": peak,
             "peak_bytes": work.peak_bytes(),
         }
 
