@@ -89,6 +89,7 @@ class SelfAttention(BertLayer):
             attention_bias, "float32"
         )  # [B, N, Q, S]
         probabilities = ops.cast(ops.softmax(biased), self.compute_dtype)
+        # A pass makes its own; a graph leaves out those that nobody takes.
         if passes := _passes_for(scores, training, seed):
             kept = passes.attention_probabilities(
                 scores, attention_bias, seed, self.dropout.rate

@@ -6,48 +6,20 @@ def test_it(benchmarks):
     assert benchmarks("wikitext").articles(path) == ...
 """
 
-import contextlib
-import importlib
+import functools
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
-from unittest import mock
 
+import module_folders
 import pytest
 from checkout import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 PEERS = BENCHMARKS / "peers"
 
-
-@contextlib.contextmanager
-def importable(
-    *folders: pathlib.Path, absent: Iterable[str] = ()
-) -> Iterator[Callable[[str], types.ModuleType]]:
-    """Lets them be imported; what was, goes when the block ends.
-
-    Args:
-      folders: Where they are found beside benchmarks/, such as PEERS.
-      absent: Packages that they import and that are not installed here.
-
-    Yields:
-      A function from a module's name to the module.
-    """
-    before = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        for folder in (BENCHMARKS, *folders):
-            patch.syspath_prepend(folder)
-        for name in absent:
-            patch.setitem(sys.modules, name, mock.MagicMock())
-        try:
-            yield importlib.import_module
-        finally:
-            for name in set(sys.modules) - before:
-                # Some modules import much when they are asked for a name.
-                file = vars(sys.modules[name]).get("__file__")
-                if file and BENCHMARKS in pathlib.Path(file).parents:
-                    del sys.modules[name]
+# Takes more folders, such as PEERS.
+importable = functools.partial(module_folders.importable, BENCHMARKS)
 
 
 def write_side(folder: pathlib.Path, program: str) -> pathlib.Path:

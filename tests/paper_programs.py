@@ -4,33 +4,21 @@ No test by itself.
 """
 
 import contextlib
-import importlib
+import functools
 import pathlib
 import subprocess
 import sys
 
 import conll_files
 import in_process
-import pytest
+import module_folders
 import sentence_files
 from checkout import ROOT
 
 PAPER = ROOT / "examples" / "paper"
 
 
-@contextlib.contextmanager
-def importable():
-    """Lets its modules be imported; what was, goes when the block ends."""
-    before = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PAPER)
-        try:
-            yield importlib.import_module
-        finally:
-            for name in set(sys.modules) - before:
-                file = vars(sys.modules[name]).get("__file__")
-                if file and PAPER in pathlib.Path(file).parents:
-                    del sys.modules[name]
+importable = functools.partial(module_folders.importable, PAPER)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
+from fine_tuning_runs import results
 from small_pretraining import (
     CONFIG,
     LENGTH,
@@ -74,12 +75,6 @@ def assert_same(prefix, other, atol=0.0):
         np.testing.assert_allclose(
             others[name], value, rtol=0, atol=atol, err_msg=name
         )
-
-
-def results(folder):
-    lines = (folder / "eval_results.txt").read_text().splitlines()
-    pairs = (line.split(" = ") for line in lines)
-    return {key: float(value) for key, value in pairs}
 
 
 # What it writes.
