@@ -31,7 +31,9 @@ _BLOCK = re.compile(
     r"(?:\n\n```text\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
-_SCRIPT = re.compile(r"^(?:\$ )?(?:\S*/)?python (\w+)\.py( .*)?$", re.DOTALL)
+_SCRIPT = re.compile(
+    r"^(?:\$ )?(?:\S*/)?python (examples/paper/)?(\w+)\.py( .*)?$", re.DOTALL
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,29 +117,37 @@ class Script(NamedTuple):
     """A command that runs a script of ours.
 
     Attributes:
-      name: The script, without `.py`.
+      path: The script, in the project.
       words: Its arguments, without "...".
       is_whole: Whether no "..." stands for arguments that the reader knows.
     """
 
-    name: str
+    path: pathlib.Path
     words: list[str]
     is_whole: bool
+
+    @property
+    def name(self) -> str:
+        """Its name, without `.py`."""
+        return self.path.stem
 
 
 def script_of(command: str) -> Script | None:
     """The script of ours that a command runs, if it does."""
     found = _SCRIPT.match(command)
-    if not found or not (ROOT / f"{found[1]}.py").exists():
+    if not found:
         return None
-    words = shlex.split((found[2] or "").replace("\\\n", " "))
+    path = ROOT / (found[1] or "") / f"{found[2]}.py"
+    if not path.exists():
+        return None
+    words = shlex.split((found[3] or "").replace("\\\n", " "))
     given = [word for word in words if word != "..."]
-    return Script(found[1], given, is_whole=len(given) == len(words))
+    return Script(path, given, is_whole=len(given) == len(words))
 
 
-def required_flags(script: str) -> list[str]:
+def required_flags(script: pathlib.Path) -> list[str]:
     """What the script passes as `required` to `bert_tf.flags.run`."""
-    tree = ast.parse((ROOT / f"{script}.py").read_text(encoding="utf-8"))
+    tree = ast.parse(script.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "required":
             return ast.literal_eval(node.value)

@@ -22,7 +22,7 @@ importable = functools.partial(module_folders.importable, PAPER)
 
 
 @contextlib.contextmanager
-def program(name, required):
+def program(name, required=()):
     """A program, to be launched in this process."""
     with importable(), in_process.script(name, required) as launch:
         yield launch

@@ -12,6 +12,7 @@ import unicodedata
 
 import doc_pages
 import in_process
+import paper_programs
 import pytest
 import squad_files
 from absl import flags
@@ -55,11 +56,14 @@ def test_commands_are_ones_that_the_scripts_take(page, monkeypatch, capsys):
         for command in doc_pages.commands(block)
         if (script := doc_pages.script_of(command))
     ]
-    for name in {script.name for _, script in found}:
-        with in_process.script(name) as launch:
+    for path in {script.path for _, script in found}:
+        name = path.stem
+        is_paper = path.parent == paper_programs.PAPER
+        started = paper_programs.program if is_paper else in_process.script
+        with started(name) as launch:
             monkeypatch.setattr(sys.modules[name], "main", lambda: None)
             for block, script in found:
-                if script.name == name:
+                if script.path == path:
                     status = launch(script.words)
                     assert status == 0, f"{block}: {capsys.readouterr().err}"
     for block, script in found:
@@ -67,7 +71,7 @@ def test_commands_are_ones_that_the_scripts_take(page, monkeypatch, capsys):
             given = {
                 word.lstrip("-").partition("=")[0] for word in script.words
             }
-            missing = {*doc_pages.required_flags(script.name)} - given
+            missing = {*doc_pages.required_flags(script.path)} - given
             assert not missing, f"{block}: {missing}"
 
 

@@ -89,4 +89,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, ["input_file", "output_dir"])
+    bert_flags.run(main, required=["input_file", "output_dir"])

@@ -106,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, ["input_file", "held_out_file", "output_dir"])
+    bert_flags.run(main, required=["input_file", "held_out_file", "output_dir"])

@@ -101,4 +101,4 @@ def changes_of(row: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, ["output_dir"])
+    bert_flags.run(main, required=["output_dir"])
