@@ -78,7 +78,7 @@ def test_the_whole_table(program, capsys):
 
 
 def test_each_row_has_the_flags_of_its_mode(program):
-    program.run(num_seeds=1, lstm_size=5, also="--max_seq_length=23")
+    program.run(num_seeds=1, lstm_size=5, also="--keep_checkpoint_max=2")
     [tuned] = program.of(None)
     assert "mode" not in tuned
     assert tuned["learning_rate"] == "0.0001"
@@ -89,7 +89,7 @@ def test_each_row_has_the_flags_of_its_mode(program):
         assert given["learning_rate"] == "0.001"
     for given in program.scripts.of("run_ner.py"):
         assert given["init_checkpoint"] == "bert"
-        assert given["max_seq_length"] == "23"
+        assert given["keep_checkpoint_max"] == "2"
         assert {"do_train", "do_eval"} <= {*given}
 
 

@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import math
+import shutil
 import subprocess
 
 import paper_programs
@@ -85,7 +86,7 @@ def test_tasks(scripts, inputs, tmp_path, capsys):
         *("92.7", "92.6", "92.1", "91.6"),
     ]
     single = json.loads((tmp_path / "out/ablation_tasks.json").read_text())
-    assert [one["seed"] for one in single] == [1, 2] * 8
+    assert [one["seed"] for one in single] == [1, 1, 2, 2] * 4
     assert single[0]["score"] == pytest.approx(80)
     assert {"row", "column", "seconds", "run", "command"} <= {*single[0]}
     output = capsys.readouterr().out
@@ -124,10 +125,12 @@ def test_sizes(scripts, inputs, tmp_path, capsys):
         return {"eval_accuracy": 0.5, "masked_lm_loss": loss}
 
     scripts.score = score
+    held_out = tmp_path / "held_out.txt"
+    shutil.copy(inputs["input_file"], held_out)
     given = {
         **inputs,
         "tasks": "MRPC",
-        "held_out_file": inputs["input_file"],
+        "held_out_file": held_out,
         "num_seeds": 1,
     }
     assert launch("ablation_size", given, tmp_path) == 0
@@ -200,12 +203,51 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys):
         ("ablation_tasks", {"tasks": "MRPC,X"}, "--tasks among MNLI, QNLI"),
         ("ablation_tasks", {"input_file": "absent.txt"}, "absent.txt"),
         ("feature_based", {"input_file": ""}, "expected --init_checkpoint"),
+        ("ablation_tasks", {"model_size": "bse"}, "'bse'"),
+        (
+            "ablation_masking",
+            {"model_size": "L-2_H-128"},
+            "four layers or more",
+        ),
+        ("ablation_size", {"hidden_divisor": 3}, "hidden_size=256"),
+        ("ablation_tasks", {"also": "--random_seed=7"}, "--num_seeds and"),
+        ("ablation_tasks", {"also": "--learning_rate=1"}, "by itself"),
     ],
 )
 def test_mistakes(scripts, inputs, tmp_path, capsys, name, given, expected):
-    assert launch(name, {**inputs, **given}, tmp_path) == 1
+    given = {**inputs, "held_out_file": __file__, **given}
+    assert launch(name, given, tmp_path) == 1
     assert expected in paper_programs.in_process.the_error(capsys, name)
     assert not scripts.commands
+
+
+def test_held_out_text_is_not_trained_on(scripts, inputs, tmp_path, capsys):
+    given = {**inputs, "held_out_file": inputs["input_file"]}
+    assert launch("ablation_size", given, tmp_path) == 1
+    line = paper_programs.in_process.the_error(capsys, "ablation_size")
+    assert line.endswith(f"Received: {inputs['input_file']} in both")
+    assert not scripts.commands
+
+
+def test_each_fine_tuning_may_have_its_own_model(scripts, inputs, tmp_path):
+    given = {**inputs, "tasks": "MRPC", "num_seeds": 3}
+    given["num_pretraining_seeds"] = 2
+    assert launch("ablation_tasks", given, tmp_path) == 0
+    models = {
+        flags["output_dir"]: flags.get("random_seed")
+        for flags in scripts.of("run_pretraining.py")
+    }
+    assert sorted(models.values(), key=str) == ["2"] * 3 + [None] * 3
+    taken = {
+        (
+            flags["random_seed"],
+            models[flags["init_checkpoint"][: -len("/release")]],
+        )
+        for flags in scripts.of("run_classifier.py")
+    }
+    assert taken == {("1", None), ("2", "2"), ("3", None)}
+    text = (tmp_path / "out" / "ablation_tasks.md").read_text()
+    assert "pre-trained once" not in text
 
 
 @pytest.mark.slow

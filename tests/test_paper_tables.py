@@ -16,8 +16,8 @@ def tables():
 @pytest.fixture
 def table(tables):
     columns = [
-        tables.column("MRPC", None, "ab", {"MRPC": (84.4, 83.9)}),
-        tables.column("STS-B", None, "ab", {"MRPC": (84.4, 83.9)}),
+        tables.beside_paper("MRPC", None, "ab", {"MRPC": (84.4, 83.9)}),
+        tables.beside_paper("STS-B", None, "ab", {"MRPC": (84.4, 83.9)}),
     ]
     rows = {"a": ["first", 3], "b": ["second", 5]}
     claims = [tables.Claim("a", "b")]
@@ -65,25 +65,26 @@ def test_commas_hold_the_same(tables, table, cells):
     [
         (
             ([70.0, 70.2], [60.0, 60.2]),
-            "here: 70.1 > 60.1 (same direction)",
+            "70.1 > 60.1 (same direction; p = 0.0002)",
         ),
         (
             ([60.0, 60.2], [70.0, 70.2]),
-            "here: 60.1 < 70.1 (not the same direction)",
+            "60.1 < 70.1 (the other direction; p = 0.0002)",
         ),
         (
             ([60.0, 70.0], [59.0, 69.0]),
-            "here: 65.0 > 64.0 (same direction; within two standard errors)",
+            "65.0 > 64.0 (same direction; p = 0.9: may be the seeds' chance)",
         ),
         (
-            ([60.0], [60.0]),
-            "here: 60.0 = 60.0 (not the same direction; one seed, whose chance "
-            "is not known)",
+            ([60.0, 60.0], [59.0, 59.0]),
+            "60.0 > 59.0 (same direction; each seed gave the same)",
         ),
         (
-            ([math.nan, 60.0], [60.0, 61.0]),
-            "here: nan ? 60.5 (not the same direction)",
+            ([61.0], [60.0]),
+            "61.0 > 60.0 (same direction; one seed, whose chance is not known)",
         ),
+        (([60.01, 60.02], [60.03, 60.04]), "60.0 = 60.0 (no difference here)"),
+        (([math.nan, 60.0], [60.0, 61.0]), "nan ? 60.5 (no number to compare)"),
     ],
 )
 def test_a_direction(tables, table, cells, ours, expected):
@@ -92,9 +93,32 @@ def test_a_direction(tables, table, cells, ours, expected):
     # What the paper does not have, or what is not known yet, says nothing.
     known |= cells(("a", "STS-B", 1.0), ("b", "STS-B", 2.0))
     assert tables.directions(table, known) == [
-        f"MRPC: a, b: paper: 84.4 > 83.9; {expected}"
+        f"MRPC: a, b: paper: 84.4 > 83.9; here: {expected}"
     ]
     assert not tables.directions(table, cells(("a", "MRPC", 1.0)))
+
+
+def test_chance_is_welchs(tables, cells):
+    """One row does not vary: t is 3, with one degree of freedom, not two."""
+    ours = cells(("a", "x", 0.0, 2.0), ("b", "x", 4.0, 4.0))
+    expected = 2 / math.pi * math.atan(1 / 3)
+    assert f"p = {expected:.2g}: may" in tables.verdict(
+        (1.0, 2.0), [*ours.values()]
+    )
+
+
+def test_what_the_paper_does_not_tell_apart(tables, cells):
+    ours = cells(("a", "x", 2.0, 2.1), ("b", "x", 1.0, 1.1))
+    known = tables.verdict((82.1, 82.1), [*ours.values()])
+    assert "2.05 > 1.05 (the paper has no difference; p = " in known
+
+
+def test_how_far_rows_lie_apart(tables, table, cells):
+    known = cells(("a", "MRPC", 70.0, 72.0), ("b", "MRPC", 60.0))
+    assert tables.ranges(table, known) == [
+        "MRPC, lowest to highest row: paper: 83.9 to 84.4; here: 60.0 to 71.0"
+    ]
+    assert not tables.ranges(table, cells(("a", "MRPC", 70.0)))
 
 
 def test_a_claim_may_be_of_some_columns(tables, table, cells):

@@ -19,17 +19,13 @@ from collections.abc import Mapping
 
 from absl import flags
 from runs import Made
-from stages import (
-    define_flags,
-    define_task_flags,
-    glue_tasks,
-    pretraining,
-    settings,
-)
-from tables import Claim, Goal, Table, column, fill
+from settings import current_settings, define_flags, define_task_flags
+from stages import chance, glue_tasks, pretraining
+from tables import Claim, Goal, Table, beside_paper, fill
 
 from bert_tf import files
 from bert_tf import flags as bert_flags
+from bert_tf.errors import InputError
 
 define_flags()
 define_task_flags("MNLI", "MRPC", "SST-2")
@@ -79,9 +75,9 @@ def perplexity(results: Mapping[str, float]) -> float:
 
 def main() -> None:
     """Fills the table."""
-    how = settings()
+    how = current_settings()
     if not FLAGS.full:
-        files.expand(FLAGS.held_out_file, "held_out_file")
+        require_apart()
     divisor = 1 if FLAGS.full else FLAGS.hidden_divisor
     tasks = glue_tasks()
     goals, rows = [], {}
@@ -89,20 +85,46 @@ def main() -> None:
         width = hidden_size // divisor
         rows[row] = [layers, hidden_size, heads, width]
         size = name_of(layers, width, heads)
-        run = pretraining(how, size, held_out=FLAGS.held_out_file)
-        goals.append(Goal(row, PERPLEXITY, run))
-        goals += [
-            Goal(row, task.title, task.run(how, Made(run, "release"), n), n)
-            for task in tasks
-            for n in range(1, how.num_seeds + 1)
-        ]
+        for seed in range(1, how.num_seeds + 1):
+            run = pretraining(how, size, seed, held_out=FLAGS.held_out_file)
+            if seed <= FLAGS.num_pretraining_seeds:
+                goals.append(Goal(row, PERPLEXITY, run, seed))
+            made = Made(run, "release")
+            goals += [
+                Goal(row, task.title, task.run(how, made, seed), seed)
+                for task in tasks
+            ]
     readers = {PERPLEXITY: perplexity, **{t.title: t.read for t in tasks}}
     columns = [
-        column(title, read, ROWS, PAPER) for title, read in readers.items()
+        beside_paper(title, read, ROWS, PAPER)
+        for title, read in readers.items()
     ]
-    heads = ["#L", "#H", "#A", "#H here"]
-    title = "Table 6: the size of the model; development sets, in percent"
-    fill(Table("ablation_size", title, heads, rows, columns, CLAIMS), goals)
+    table = Table(
+        "ablation_size",
+        "Table 6: the size of the model; perplexity of masked words in text "
+        "that is held out, and development sets, in percent",
+        ["#L", "#H", "#A", "#H here"],
+        rows,
+        columns,
+        CLAIMS,
+        chance(),
+    )
+    fill(table, goals)
+
+
+def require_apart() -> None:
+    """Makes sure that what is held out is not trained on.
+
+    Raises:
+      InputError: A file is in both, or there is none.
+    """
+    held_out = files.expand(FLAGS.held_out_file, "held_out_file")
+    both = {*held_out} & {*files.expand(FLAGS.input_file, "input_file")}
+    if both:
+        raise InputError(
+            "expected --held_out_file without what is in --input_file. "
+            f"Received: {min(both)} in both"
+        )
 
 
 if __name__ == "__main__":

@@ -1,185 +1,28 @@
-"""From text to a score: the runs that the paper's tables are made of.
+"""From text to a score: the runs that the paper's tables are made of."""
 
-What all four programs can be told stands here, and how one of the paper's own
-sizes is trained (--full).
-"""
-
-import dataclasses
 import glob
 import os
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from absl import flags
 from runs import Made, Run, Source
+from settings import GLUE, Settings, also
 
-from bert_tf import files
+from bert_tf import BertConfig, files
 from bert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
-# They are flags of the program that asks for them; --help lists them there.
-flags.disclaim_key_flags()
 
 
-def define_flags() -> None:
-    """Defines what the programs share."""
-    flags.DEFINE_string(
-        "input_file",
-        None,
-        "Text to pre-train on, as create_pretraining_data.py takes it: a "
-        "sentence a line, blank lines between documents; globs, with commas.",
+def chance() -> str:
+    """What is to be said below a table of models that are pre-trained."""
+    if FLAGS.num_pretraining_seeds > 1 or FLAGS.full:
+        return ""
+    return (
+        "Each model was pre-trained once; what that owes to chance is in no "
+        "deviation (--num_pretraining_seeds)."
     )
-    flags.DEFINE_string("output_dir", None, "Folder of tables and runs.")
-    flags.DEFINE_string(
-        "vocab_file",
-        None,
-        "WordPiece vocabulary; without it, one of --vocab_size is learned.",
-    )
-    flags.DEFINE_integer("vocab_size", 4000, "Words of a learned vocabulary.")
-    flags.DEFINE_bool("do_lower_case", True, "Whether it is an uncased one.")
-    flags.DEFINE_integer("dupe_factor", 5, "Passes over the text, as masked.")
-    flags.DEFINE_integer("max_seq_length", 64, "Tokens of a sequence.")
-    flags.DEFINE_integer("num_train_steps", 2000, "Steps of pre-training.")
-    flags.DEFINE_integer("train_batch_size", 32, "Examples of such a step.")
-    flags.DEFINE_float("learning_rate", 5e-4, "Rate of pre-training.")
-    flags.DEFINE_integer(
-        "num_seeds", 3, "Fine-tunings of each cell.", lower_bound=1
-    )
-    flags.DEFINE_float("num_train_epochs", 3.0, "Epochs of fine-tuning.")
-    flags.DEFINE_integer("fine_tuning_batch_size", 32, "Examples of its steps.")
-    flags.DEFINE_float("fine_tuning_learning_rate", 1e-4, "Rate of it.")
-    flags.DEFINE_integer(
-        "max_examples",
-        10_000,
-        "Examples that a fine-tuning sees at most, all epochs together; it has "
-        "fewer epochs where there are more.",
-        lower_bound=1,
-    )
-    flags.DEFINE_multi_string(
-        "also",
-        [],
-        "What else all that trains is given, as it stands there: "
-        "--also=--mixed_precision=bfloat16; more than once for more flags.",
-    )
-    flags.DEFINE_bool(
-        "full", False, "Print the commands of the paper's sizes, run nothing."
-    )
-
-
-def define_model_flag(default: str) -> None:
-    """Defines the size of a program that has one for all rows."""
-    flags.DEFINE_string(
-        "model_size", default, "Size of the models, as run_pretraining.py."
-    )
-
-
-def define_entity_flags() -> None:
-    """Defines what finds entities: fine-tuned, and by LSTMs on features."""
-    flags.DEFINE_string("conll_dir", None, "Folder of CoNLL-2003.")
-    flags.DEFINE_integer("lstm_size", 256, "Size of the LSTMs.", lower_bound=1)
-    flags.DEFINE_float("feature_learning_rate", 1e-3, "Rate of the LSTMs.")
-    flags.DEFINE_float("feature_num_train_epochs", 3.0, "Epochs of the LSTMs.")
-
-
-def define_task_flags(*names: str) -> None:
-    """Defines the tasks of sentences.
-
-    Args:
-      *names: Those that the paper's table has.
-    """
-    flags.DEFINE_string(
-        "data_dir", None, "Folder of GLUE's folders: MRPC, SST-2 ..."
-    )
-    flags.DEFINE_list(
-        "tasks",
-        list(names),
-        f"Some of {', '.join(GLUE)}. Those without a folder are left out.",
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How long, how much and how often.
-
-    Attributes:
-      phases: Length of sequences, and the step up to which they have it.
-      warmup_steps: Steps in which the rate of pre-training rises.
-      max_examples: As the flag; None for all epochs whatever they cost.
-      squad_length: Tokens of a question and its text.
-    """
-
-    phases: tuple[tuple[int, int], ...]
-    train_batch_size: int
-    learning_rate: float
-    warmup_steps: int
-    dupe_factor: int
-    vocab_size: int
-    num_seeds: int
-    num_train_epochs: float
-    fine_tuning_batch_size: int
-    fine_tuning_learning_rate: float
-    max_examples: int | None
-    squad_length: int
-
-    @property
-    def length(self) -> int:
-        """Tokens of what is fine-tuned, but for SQuAD."""
-        return self.phases[0][0]
-
-    @classmethod
-    def from_flags(cls) -> Self:
-        """Those of the command line."""
-        steps, length = FLAGS.num_train_steps, FLAGS.max_seq_length
-        return cls(
-            phases=((length, steps),),
-            train_batch_size=FLAGS.train_batch_size,
-            learning_rate=FLAGS.learning_rate,
-            warmup_steps=steps // 10,
-            dupe_factor=FLAGS.dupe_factor,
-            vocab_size=FLAGS.vocab_size,
-            num_seeds=FLAGS.num_seeds,
-            num_train_epochs=FLAGS.num_train_epochs,
-            fine_tuning_batch_size=FLAGS.fine_tuning_batch_size,
-            fine_tuning_learning_rate=FLAGS.fine_tuning_learning_rate,
-            max_examples=FLAGS.max_examples,
-            squad_length=3 * length,
-        )
-
-
-# Sections 4.1 and 5.2 and appendices A.2 and A.3. Of the four rates that the
-# paper chose from by the development set, 3e-5 is one in the middle.
-FULL = Settings(
-    phases=((128, 900_000), (512, 1_000_000)),
-    train_batch_size=256,
-    learning_rate=1e-4,
-    warmup_steps=10_000,
-    dupe_factor=10,
-    vocab_size=30_522,
-    num_seeds=5,
-    num_train_epochs=3.0,
-    fine_tuning_batch_size=32,
-    fine_tuning_learning_rate=3e-5,
-    max_examples=None,
-    squad_length=384,
-)
-
-
-def settings() -> Settings:
-    """Those of the command line, or the paper's with --full.
-
-    Raises:
-      InputError: There is no such text.
-    """
-    if FLAGS.full:
-        return FULL
-    if FLAGS.input_file:
-        files.expand(FLAGS.input_file, "input_file")
-    return Settings.from_flags()
-
-
-def model_size() -> str:
-    """The one of all rows: BERT-Base with --full."""
-    return "base" if FLAGS.full else FLAGS.model_size
 
 
 def vocabulary(how: Settings) -> Source | Made:
@@ -222,6 +65,7 @@ def records(text: str, how: Settings, length: int, **changes: object) -> Made:
 def pretraining(
     how: Settings,
     size: str,
+    seed: int,
     *,
     data: Mapping[str, object] | None = None,
     model: Mapping[str, object] | None = None,
@@ -232,10 +76,16 @@ def pretraining(
     Args:
       how: The settings.
       size: As --model_size.
+      seed: That of what is made with the model, from 1; there are
+        --num_pretraining_seeds models, the first with the script's own seed.
       data: Further flags of create_pretraining_data.py.
       model: Further flags of run_pretraining.py.
       held_out: Text to evaluate on, if any.
+
+    Raises:
+      InputError: There is no such size.
     """
+    BertConfig.from_name(size, how.vocab_size)
     run, last = None, how.phases[-1][1]
     for length, step in how.phases:
         made = records(FLAGS.input_file, how, length, **(data or {}))
@@ -251,8 +101,10 @@ def pretraining(
             "num_train_steps": last,
             "num_warmup_steps": how.warmup_steps,
             **(model or {}),
-            **_also(),
+            **also(),
         }
+        if turn := (seed - 1) % FLAGS.num_pretraining_seeds:
+            given["random_seed"] = turn + 1
         if step < last:
             given["stop_at_step"] = step
         elif held_out:
@@ -314,28 +166,17 @@ class Task(NamedTuple):
             "num_train_epochs": how.num_train_epochs,
             "random_seed": seed,
             **changes,
-            **_also(),
+            **also(),
         }
         if how.max_examples and self.rows:
             most = round(how.max_examples / self.rows, 4)
             given["num_train_epochs"] = min(most, given["num_train_epochs"])
+        if how.max_examples is None:
+            # Many runs of a large model: what is kept of each is little.
+            given["keep_checkpoint_max"] = 1
         if self.script == "run_squad.py":
             given |= {"do_predict": True, "max_seq_length": how.squad_length}
         return Run(f"{self.title.lower()}-seed-{seed}", self.script, given)
-
-
-# The folder of a task, the paper's heading, and the score of its table 5; for
-# those that it lacks, the one of GLUE.
-GLUE = {
-    "MNLI": ("MNLI-m", "eval_accuracy"),
-    "QNLI": ("QNLI", "eval_accuracy"),
-    "MRPC": ("MRPC", "eval_accuracy"),
-    "SST-2": ("SST-2", "eval_accuracy"),
-    "QQP": ("QQP", "eval_accuracy"),
-    "RTE": ("RTE", "eval_accuracy"),
-    "CoLA": ("CoLA", "eval_mcc"),
-    "STS-B": ("STS-B", "eval_spearman"),
-}
 
 
 def glue_tasks() -> list[Task]:
@@ -391,12 +232,21 @@ def ner_tasks(folder: str | None) -> list[Task]:
     return [Task("NER", "run_ner.py", data, "eval_f1", rows=rows)]
 
 
-def feature_flags(layers: str) -> dict[str, object]:
+def feature_flags(layers: str, size: str | None) -> dict[str, object]:
     """What run_ner.py is told to use a model's vectors as features.
 
     Args:
       layers: Those of --feature_layers.
+      size: The model's, as --model_size; None if it is another's model.
+
+    Raises:
+      InputError: The model has too few layers.
     """
+    if size and BertConfig.from_name(size, 1).num_hidden_layers < 4:
+        raise InputError(
+            f"expected --model_size of four layers or more, for {layers}. "
+            f"Received: {size}"
+        )
     return {
         "mode": "feature_based",
         "feature_layers": layers,
@@ -419,14 +269,8 @@ def _count(path: str, mark: str) -> int:
 
 
 def _predictions(length: int) -> int:
-    """Masked tokens of an example: one in seven, 20 of 128 as the paper's."""
+    """Masked tokens of an example: 15 %; of 128 the original's 20."""
     return 20 if length == 128 else max(1, round(0.15 * length))
-
-
-def _also() -> dict[str, object]:
-    """The flags of --also."""
-    pairs = (word.removeprefix("--").partition("=") for word in FLAGS.also)
-    return {name: value if equals else True for name, equals, value in pairs}
 
 
 def _word(value: bool) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from absl import flags
 from runs import Folder, Run, in_order
+from scipy import stats
 
 from bert_tf import files
 from bert_tf.errors import InputError
@@ -32,7 +33,7 @@ class Column(NamedTuple):
     paper: Mapping[str, float]
 
 
-def column(
+def beside_paper(
     title: str,
     read: Callable[[Mapping[str, float]], float],
     rows: Iterable[str],
@@ -65,18 +66,20 @@ class Table(NamedTuple):
     Attributes:
       name: What its files are called.
       title: What it is, with the paper's number.
-      heads: Headings of the columns that tell what a row is.
+      headings: Those of the columns that tell what a row is.
       rows: By the name of a row, what stands in those.
       columns: What is measured.
       claims: What the paper reads from it.
+      note: What one has to know to read it, if anything.
     """
 
     name: str
     title: str
-    heads: Sequence[str]
+    headings: Sequence[str]
     rows: Mapping[str, Sequence[object]]
     columns: Sequence[Column]
     claims: Sequence[Claim]
+    note: str = ""
 
 
 class Goal(NamedTuple):
@@ -182,7 +185,11 @@ def write(table: Table, folder: Folder, found: Sequence[Score]) -> None:
     """Writes what is known by now: .md, .csv, and .json with every run."""
     path = os.path.join(folder.path, table.name)
     known = cells(found)
-    files.write_text(f"{path}.md", markdown(table, known))
+    runs = in_order(goal.run for goal, _, _ in found)
+    seconds = sum(folder.record(run)["seconds"] for run in runs)
+    text = markdown(table, known)
+    took = f"{len(runs)} runs, {seconds / 60:.1f} minutes."
+    files.write_text(f"{path}.md", f"{text}\n{took}\n")
     files.write_text(f"{path}.csv", comma_separated(table, known))
     single = [
         {
@@ -201,7 +208,7 @@ def write(table: Table, folder: Folder, found: Sequence[Score]) -> None:
 
 def markdown(table: Table, known: Cells) -> str:
     """The table, and below it what the paper says and what it says here."""
-    titles = [*table.heads]
+    titles = [*table.headings]
     for column in table.columns:
         titles += [column.title, "paper"]
     lines = [titles, ["---"] * len(titles)]
@@ -212,16 +219,17 @@ def markdown(table: Table, known: Cells) -> str:
             line += [known.get((row, column.title), ""), paper or ""]
         lines.append(line)
     text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-    said = "".join(f"- {line}\n" for line in directions(table, known))
     counts = sorted({len(cell.values) for cell in known.values()})
     note = "Means and standard deviations where there are several seeds"
-    seeds = f"{note}: {' or '.join(map(str, counts))} a cell."
-    return f"{table.title}\n\n{text}\n{seeds}\n\n{said}"
+    seeds = f"{note}: {' or '.join(map(str, counts))} a cell. {table.note}"
+    told = [*directions(table, known), *ranges(table, known)]
+    said = "".join(f"- {line}\n" for line in told)
+    return f"{table.title}\n\n{text}\n{seeds.strip()}\n\n{said}"
 
 
 def comma_separated(table: Table, known: Cells) -> str:
     """The same numbers, four columns for one of the table."""
-    titles = [*table.heads]
+    titles = [*table.headings]
     for column in table.columns:
         kinds = ("", "_deviation", "_seeds", "_paper")
         titles += [column.title + kind for kind in kinds]
@@ -259,39 +267,71 @@ def directions(table: Table, known: Cells) -> list[str]:
     return lines
 
 
+def ranges(table: Table, known: Cells) -> list[str]:
+    """How far the rows of a column lie apart, in the paper and here."""
+    lines = []
+    for column in table.columns:
+        ours = [known.get((row, column.title)) for row in column.paper]
+        if len(ours) > 1 and None not in ours:
+            theirs = _range(column.paper.values())
+            here = _range(cell.mean for cell in ours)
+            lines.append(
+                f"{column.title}, lowest to highest row: paper: {theirs}; "
+                f"here: {here}"
+            )
+    return lines
+
+
+def _range(values: Iterable[float]) -> str:
+    shown = [*values]
+    return f"{number(min(shown))} to {number(max(shown))}"
+
+
 def verdict(papers: Sequence[float], ours: Sequence[Cell]) -> str:
     """Compares two rows, here and in the paper.
 
-    Two means are no further apart than chance would have them where their
-    difference is below two of its standard errors.
+    Whether chance alone would have two means as far apart is asked of Welch's
+    t-test, over the seeds.
     """
-    first, second = ours
-    there = _sign(*papers)
-    here = _sign(first.mean, second.mean)
-    same = "same direction" if there == here else "not the same direction"
-    shown = f"{number(first.mean)} {here} {number(second.mean)}"
+    first, second = (cell.mean for cell in ours)
+    there, here = _sign(*papers), _sign(first, second)
+    if math.isnan(first) or math.isnan(second):
+        found = "no number to compare"
+    elif there == "=":
+        found = "the paper has no difference"
+    elif here == "=":
+        found = "no difference here"
+    else:
+        found = "same direction" if there == here else "the other direction"
     return (
-        f"paper: {papers[0]} {there} {papers[1]}; here: {shown} "
-        f"({same}{_doubt(first, second)})"
+        f"paper: {papers[0]} {there} {papers[1]}; "
+        f"here: {number(first)} {here} {number(second)} "
+        f"({found}{_chance(*ours) if here in '<>' else ''})"
     )
 
 
-def _doubt(first: Cell, second: Cell) -> str:
-    """What is to be said of a difference that may be chance."""
+def _chance(first: Cell, second: Cell) -> str:
+    """What is to be said of two means that differ."""
     if first.deviation is None or second.deviation is None:
         return "; one seed, whose chance is not known"
-    error = math.hypot(
-        *(c.deviation / math.sqrt(len(c.values)) for c in (first, second))
+    if first.deviation == second.deviation == 0:
+        return "; each seed gave the same"
+    test = stats.ttest_ind_from_stats(
+        *(first.mean, first.deviation, len(first.values)),
+        *(second.mean, second.deviation, len(second.values)),
+        equal_var=False,
     )
-    if abs(first.mean - second.mean) < 2 * error:
-        return "; within two standard errors"
-    return ""
+    doubt = "" if test.pvalue < 0.05 else ": may be the seeds' chance"
+    return f"; p = {test.pvalue:.2g}{doubt}"
 
 
 def _sign(first: float, second: float) -> str:
-    if first == second:
+    """How two numbers stand, as far as they are shown."""
+    if math.isnan(first) or math.isnan(second):
+        return "?"
+    if number(first) == number(second):
         return "="
-    return ">" if first > second else "<" if first < second else "?"
+    return ">" if first > second else "<"
 
 
 def number(value: float) -> str:

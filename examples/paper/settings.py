@@ -1,0 +1,231 @@
+"""What all programs of the paper's tables can be told.
+
+Their flags, what these come to, and how one of the paper's own sizes is trained
+(--full).
+"""
+
+import dataclasses
+from typing import Self
+
+from absl import flags
+
+from bert_tf import files
+from bert_tf.errors import InputError
+
+FLAGS = flags.FLAGS
+# They are flags of the program that asks for them; --help lists them there.
+flags.disclaim_key_flags()
+
+# The folder of a task, the paper's heading, and the score of its table 5; for
+# those that it lacks, the one of GLUE.
+GLUE = {
+    "MNLI": ("MNLI-m", "eval_accuracy"),
+    "QNLI": ("QNLI", "eval_accuracy"),
+    "MRPC": ("MRPC", "eval_accuracy"),
+    "SST-2": ("SST-2", "eval_accuracy"),
+    "QQP": ("QQP", "eval_accuracy"),
+    "RTE": ("RTE", "eval_accuracy"),
+    "CoLA": ("CoLA", "eval_mcc"),
+    "STS-B": ("STS-B", "eval_spearman"),
+}
+
+
+def define_flags(*, do_lower_case: bool = True) -> None:
+    """Defines what the programs share.
+
+    Args:
+      do_lower_case: The default of the flag.
+    """
+    flags.DEFINE_string(
+        "input_file",
+        None,
+        "Text to pre-train on, as create_pretraining_data.py takes it: a "
+        "sentence a line, blank lines between documents; globs, with commas.",
+    )
+    flags.DEFINE_string("output_dir", None, "Folder of tables and runs.")
+    flags.DEFINE_string(
+        "vocab_file",
+        None,
+        "WordPiece vocabulary; without it, one of --vocab_size is learned.",
+    )
+    flags.DEFINE_integer("vocab_size", 4000, "Words of a learned vocabulary.")
+    flags.DEFINE_bool(
+        "do_lower_case", do_lower_case, "Whether it is an uncased one."
+    )
+    flags.DEFINE_integer("dupe_factor", 5, "Passes over the text, as masked.")
+    flags.DEFINE_integer("max_seq_length", 64, "Tokens of a sequence.")
+    flags.DEFINE_integer("num_train_steps", 2000, "Steps of pre-training.")
+    flags.DEFINE_integer("train_batch_size", 32, "Examples of such a step.")
+    flags.DEFINE_float("learning_rate", 5e-4, "Rate of pre-training.")
+    flags.DEFINE_integer(
+        "num_seeds", 3, "Fine-tunings of each cell.", lower_bound=1
+    )
+    flags.DEFINE_integer(
+        "num_pretraining_seeds",
+        1,
+        "Pre-trainings of each model, that the fine-tunings take turns with.",
+        lower_bound=1,
+    )
+    flags.DEFINE_float("num_train_epochs", 3.0, "Epochs of fine-tuning.")
+    flags.DEFINE_integer("fine_tuning_batch_size", 32, "Examples of its steps.")
+    flags.DEFINE_float("fine_tuning_learning_rate", 1e-4, "Rate of it.")
+    flags.DEFINE_integer(
+        "max_examples",
+        10_000,
+        "Examples that a fine-tuning sees at most, all epochs together; it has "
+        "fewer epochs where there are more.",
+        lower_bound=1,
+    )
+    flags.DEFINE_multi_string(
+        "also",
+        [],
+        "What else all that trains is given, as it stands there: "
+        "--also=--mixed_precision=bfloat16; more than once for more flags.",
+    )
+    flags.DEFINE_bool(
+        "full", False, "Print the commands of the paper's sizes, run nothing."
+    )
+
+
+def define_model_flag(default: str) -> None:
+    """Defines the size of a program that has one for all rows."""
+    flags.DEFINE_string(
+        "model_size", default, "Size of the models, as run_pretraining.py."
+    )
+
+
+def define_entity_flags() -> None:
+    """Defines what finds entities: fine-tuned, and by LSTMs on features."""
+    flags.DEFINE_string("conll_dir", None, "Folder of CoNLL-2003.")
+    flags.DEFINE_integer("lstm_size", 256, "Size of the LSTMs.", lower_bound=1)
+    flags.DEFINE_float("feature_learning_rate", 1e-3, "Rate of the LSTMs.")
+    flags.DEFINE_float("feature_num_train_epochs", 3.0, "Epochs of the LSTMs.")
+
+
+def define_task_flags(*names: str) -> None:
+    """Defines the tasks of sentences.
+
+    Args:
+      *names: Those that the paper's table has.
+    """
+    flags.DEFINE_string(
+        "data_dir", None, "Folder of GLUE's folders: MRPC, SST-2 ..."
+    )
+    flags.DEFINE_list(
+        "tasks",
+        list(names),
+        f"Some of {', '.join(GLUE)}. Those without a folder are left out.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How long, how much and how often.
+
+    Attributes:
+      phases: Length of sequences, and the step up to which they have it.
+      warmup_steps: Steps in which the rate of pre-training rises.
+      max_examples: As the flag; None for all epochs whatever they cost.
+      squad_length: Tokens of a question and its text.
+    """
+
+    phases: tuple[tuple[int, int], ...]
+    train_batch_size: int
+    learning_rate: float
+    warmup_steps: int
+    dupe_factor: int
+    vocab_size: int
+    num_seeds: int
+    num_train_epochs: float
+    fine_tuning_batch_size: int
+    fine_tuning_learning_rate: float
+    max_examples: int | None
+    squad_length: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of what is fine-tuned, but for SQuAD."""
+        return self.phases[0][0]
+
+    @classmethod
+    def from_flags(cls) -> Self:
+        """Those of the command line."""
+        steps, length = FLAGS.num_train_steps, FLAGS.max_seq_length
+        return cls(
+            phases=((length, steps),),
+            train_batch_size=FLAGS.train_batch_size,
+            learning_rate=FLAGS.learning_rate,
+            warmup_steps=steps // 10,
+            dupe_factor=FLAGS.dupe_factor,
+            vocab_size=FLAGS.vocab_size,
+            num_seeds=FLAGS.num_seeds,
+            num_train_epochs=FLAGS.num_train_epochs,
+            fine_tuning_batch_size=FLAGS.fine_tuning_batch_size,
+            fine_tuning_learning_rate=FLAGS.fine_tuning_learning_rate,
+            max_examples=FLAGS.max_examples,
+            # A model has 512 positions.
+            squad_length=min(3 * length, 512),
+        )
+
+
+# Of the published vocabularies.
+UNCASED_VOCAB_SIZE, CASED_VOCAB_SIZE = 30_522, 28_996
+
+# Sections 4.1 and 5.2 and appendices A.2 and A.3. Of the four rates that the
+# paper chose from by the development set, 3e-5 is one in the middle.
+FULL = Settings(
+    phases=((128, 900_000), (512, 1_000_000)),
+    train_batch_size=256,
+    learning_rate=1e-4,
+    warmup_steps=10_000,
+    dupe_factor=10,
+    vocab_size=UNCASED_VOCAB_SIZE,
+    num_seeds=5,
+    num_train_epochs=3.0,
+    fine_tuning_batch_size=32,
+    fine_tuning_learning_rate=3e-5,
+    max_examples=None,
+    squad_length=384,
+)
+
+
+def current_settings() -> Settings:
+    """Those of the command line, or the paper's with --full.
+
+    Raises:
+      InputError: There is no such text.
+    """
+    if FLAGS.full and not FLAGS.do_lower_case:
+        return dataclasses.replace(FULL, vocab_size=CASED_VOCAB_SIZE)
+    if FLAGS.full:
+        return FULL
+    if FLAGS.input_file:
+        files.expand(FLAGS.input_file, "input_file")
+    return Settings.from_flags()
+
+
+def model_size() -> str:
+    """The one of all rows: BERT-Base with --full."""
+    return "base" if FLAGS.full else FLAGS.model_size
+
+
+def also() -> dict[str, object]:
+    """The flags of --also.
+
+    Raises:
+      InputError: One of them is not to be given there.
+    """
+    pairs = (word.removeprefix("--").partition("=") for word in FLAGS.also)
+    given = {name: value if equals else True for name, equals, value in pairs}
+    for name in given:
+        if name in FLAGS:
+            raise InputError(
+                "expected --also with flags that this program lacks. Received: "
+                f"--{name}, which is to be given by itself"
+            )
+        if name == "random_seed":
+            raise InputError(
+                "expected --also without --random_seed. Received: one for all; "
+                "--num_seeds and --num_pretraining_seeds say how many there are"
+            )
+    return given
