@@ -4,15 +4,17 @@ No test by itself.
 """
 
 import contextlib
+import copy
 import functools
 import pathlib
-import subprocess
 import sys
+from unittest import mock
 
 import conll_files
 import in_process
 import module_folders
 import sentence_files
+from absl import app, flags
 from checkout import ROOT
 
 PAPER = ROOT / "examples" / "paper"
@@ -50,11 +52,35 @@ def write_inputs(folder):
     }
 
 
+@contextlib.contextmanager
+def no_scripts():
+    """Gives a `Scripts` and has the programs call that."""
+    scripts = Scripts()
+    with (
+        importable() as load,
+        mock.patch.object(load("runs"), "status_of", scripts),
+    ):
+        yield scripts
+
+
+@functools.cache
+def flags_of(script):
+    """All that a script can be told, whatever else is loaded by now."""
+    # absl defines them once only, and not to go with the others.
+    app.define_help_flags()
+    nothing = vars(flags.FlagValues())
+    with (
+        mock.patch.dict(vars(flags.FLAGS), nothing, clear=True),
+        in_process.script(script),
+    ):
+        return copy.deepcopy(flags.FLAGS)
+
+
 class Scripts:
-    """What is called instead of `subprocess.run`.
+    """What is called instead of `status_of`; flags have to be the script's.
 
     Attributes:
-      commands: Script and flags of each call.
+      commands: Script and flags of each call that went well.
       score: From script and flags to `eval_results.txt`, a dict.
       fails_at: How many calls go well before one fails; None for all.
     """
@@ -64,23 +90,25 @@ class Scripts:
         self.score = lambda script, given: {"eval_accuracy": 0.5}
         self.fails_at = None
 
-    def __call__(self, command, stdout, stderr, check):
-        assert command[0] == sys.executable
-        script = pathlib.Path(command[1])
+    def __call__(self, command, log):
+        python, path, *words = command
+        assert python == sys.executable
+        script = pathlib.Path(path)
         assert script.parent == ROOT
-        assert script.exists()
-        pairs = (word.removeprefix("--").partition("=") for word in command[2:])
+        assert flags_of(script.stem)([path, *words]) == [path]
+        pairs = (word.removeprefix("--").partition("=") for word in words)
         given = {name: value for name, _, value in pairs}
         if len(self.commands) == self.fails_at:
-            stdout.write("a line\nwhat was wrong\n")
-            return subprocess.CompletedProcess(command, 3)
+            self.fails_at = None
+            log.write("a line\nwhat was wrong\n")
+            return 3
         self.commands.append((script.name, given))
         if "output_dir" in given:
             found = self.score(script.name, given)
             lines = [f"{name} = {value}\n" for name, value in found.items()]
             folder = pathlib.Path(given["output_dir"])
             (folder / "eval_results.txt").write_text("".join(lines))
-        return subprocess.CompletedProcess(command, 0)
+        return 0
 
     def of(self, script):
         """The flags of all calls of a script."""

@@ -5,13 +5,14 @@ import importlib
 import json
 import math
 import shutil
-import subprocess
 
 import paper_programs
 import pytest
 
 NAMES = ("ablation_tasks", "ablation_size", "ablation_masking", "feature_based")
 SMALL = {"num_seeds": 2, "vocab_size": 31, "num_train_steps": 30}
+# What some programs have that are launched with the same flags.
+OF_SOME = {*SMALL, "data_dir", "conll_dir", "held_out_file"}
 
 
 @pytest.fixture(scope="module")
@@ -20,18 +21,19 @@ def inputs(tmp_path_factory):
 
 
 @pytest.fixture
-def scripts(monkeypatch):
-    scripts = paper_programs.Scripts()
-    monkeypatch.setattr(subprocess, "run", scripts)
-    return scripts
+def scripts():
+    with paper_programs.no_scripts() as scripts:
+        yield scripts
 
 
 def launch(name, given, tmp_path):
-    """Runs a program with the flags that it has; gives the exit status."""
+    """Runs a program, without what only others have; gives the exit status."""
     flags = {**SMALL, **given, "output_dir": tmp_path / "out"}
+    if "full" in given:
+        flags = {**given, "output_dir": tmp_path / "out"}
     with paper_programs.program(name, ["output_dir"]) as launched:
-        known = importlib.import_module(name).FLAGS
-        words = {flag: v for flag, v in flags.items() if flag in known}
+        lacks = OF_SOME - {*importlib.import_module(name).FLAGS}
+        words = {flag: v for flag, v in flags.items() if flag not in lacks}
         return launched(paper_programs.words(words))
 
 
@@ -194,6 +196,21 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys):
             assert "--model_size=base" in output
     assert not scripts.commands
     assert not (tmp_path / "out").exists()
+
+
+def test_full_takes_what_is_given(scripts, tmp_path, capsys):
+    given = {"input_file": "wiki/*.txt", "full": "true", "num_seeds": 2}
+    given |= {"model_size": "L-4_H-128", "conll_dir": "c", "lstm_size": 3}
+    assert launch("feature_based", given, tmp_path) == 0
+    output = capsys.readouterr().out
+    assert output.count("run_ner.py") == 2 * 7
+    assert "--model_size=L-4_H-128" in output
+    assert "--lstm_size=3" in output
+    assert "--vocab_size=28996 --do_lower_case=false" in output
+    given = {"input_file": "wiki/*.txt", "full": "true", "max_seq_length": 64}
+    assert launch("ablation_tasks", given, tmp_path) == 1
+    line = paper_programs.in_process.the_error(capsys, "ablation_tasks")
+    assert "--full without --max_seq_length" in line
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,16 @@ import json
 import os
 import pathlib
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Self
 
+from processes import only_one, status_of
+
 from bert_tf import files
 from bert_tf.errors import InputError
+from bert_tf.version import __version__
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # As one would type it: .venv/bin/python.
@@ -31,25 +33,41 @@ class Source(NamedTuple):
     Attributes:
       pattern: As the flag has it.
       identity: Names, sizes and times of the files: other text, other runs.
+        What has none here, as `hf://owner/name`, stands for itself.
     """
 
     pattern: str
-    identity: tuple[tuple[str, int, int], ...]
+    identity: tuple[tuple[str, int, int] | str, ...]
 
     @classmethod
     def of(cls, pattern: str) -> Self:
         """Looks at the files; there need not be any."""
-        patterns = pattern.split(",")
-        patterns += [os.path.join(folder, "*") for folder in patterns]
-        found = sorted({path for p in patterns for path in glob.glob(p)})
-        stats = [(p, os.stat(p)) for p in found if os.path.isfile(p)]
+        items = [item.strip() for item in pattern.split(",") if item.strip()]
+        found = {item: _local_files(item) for item in items}
+        stats = [(p, os.stat(p)) for p in sorted(set().union(*found.values()))]
         return cls(
             pattern,
-            tuple(
-                (os.path.basename(path), stat.st_size, stat.st_mtime_ns)
-                for path, stat in stats
+            (
+                *(
+                    (os.path.basename(path), stat.st_size, stat.st_mtime_ns)
+                    for path, stat in stats
+                ),
+                *(item for item, paths in found.items() if not paths),
             ),
         )
+
+
+def _local_files(item: str) -> set[str]:
+    """Files of a glob, or in its folders; or those of a checkpoint's prefix."""
+    name = glob.escape(item)
+    for patterns in (
+        [item, os.path.join(item, "*")],
+        [name, os.path.join(name, "*"), f"{name}.*"],
+    ):
+        found = {path for one in patterns for path in glob.glob(one)}
+        if paths := {path for path in found if os.path.isfile(path)}:
+            return paths
+    return set()
 
 
 class Made(NamedTuple):
@@ -85,7 +103,9 @@ class Run(NamedTuple):
     def digest(self) -> str:
         """Eight letters that are a function of all that goes into the run."""
         values = {
-            flag: getattr(value, "identity", str(value))
+            flag: value.identity
+            if isinstance(value, Source | Made)
+            else str(value)
             for flag, value in self.flags.items()
         }
         before = self.continues.digest if self.continues else None
@@ -116,7 +136,13 @@ class Folder(NamedTuple):
 
     def place(self, run: Run) -> str:
         """The folder that a run writes into."""
-        return os.path.join(self.path, "runs", (run.continues or run).label)
+        if run.continues:
+            return self.place(run.continues)
+        return os.path.join(self.path, "runs", run.label)
+
+    def log(self, run: Run) -> str:
+        """The file of what the scripts say that write into that folder."""
+        return f"{self.place(run)}.log"
 
     def command(self, run: Run) -> list[str]:
         """The script and its arguments."""
@@ -137,9 +163,16 @@ class Folder(NamedTuple):
         return f"{PYTHON} {shlex.join(self.command(run))}"
 
     def record(self, run: Run) -> dict | None:
-        """What is known of a run that is done: its command and its seconds."""
-        path = self._record_path(run)
-        return files.read_json(path) if files.exists(path) else None
+        """What is known of a run that is done.
+
+        Returns:
+          Its command, the version of bert_tf, and the seconds that it took,
+          those of attempts that were stopped among them; None if it is not
+          done.
+        """
+        found = self._attempts(run)
+        # Before it was noted, there were records of what is done alone.
+        return found if found.get("done", True) else None
 
     def results(self, run: Run) -> dict[str, float]:
         """What the run has written of how good its model is.
@@ -155,11 +188,14 @@ class Folder(NamedTuple):
     def do(self, runs: Iterable[Run]) -> Iterator[Run]:
         """Does what is not done, and tells of it.
 
+        Where a script fails, what does not need its run is done all the same.
+
         Yields:
           Each run that is done, also those done before.
 
         Raises:
-          InputError: A script has failed.
+          InputError: Scripts have failed, told at the end; or another program
+            is doing one of the runs.
         """
         ordered = in_order(runs)
         to_do = [run for run in ordered if self.record(run) is None]
@@ -168,38 +204,73 @@ class Folder(NamedTuple):
             f"{len(to_do)} to do. They are kept in {self.path}/runs.",
             flush=True,
         )
+        missing: set[str] = set()
+        faults = []
         for run in ordered:
+            if missing & {needed.label for needed in run.needs}:
+                missing.add(run.label)
+                continue
             if run in to_do:
                 number = to_do.index(run) + 1
                 print(f"\n[{number}/{len(to_do)}] $ {self.shown(run)}")
-                print(f"  took {self._do(run):.1f} s", flush=True)
+                if fault := self._do(run):
+                    faults.append(fault)
+                    missing.add(run.label)
+                    continue
             yield run
+        if faults:
+            rest = len(missing) - len(faults)
+            raise InputError(
+                f"expected every script to end well. Received: {len(faults)} "
+                f"that did not, and {rest} left out that need them: "
+                f"{'; '.join(faults)}"
+            )
 
-    def _do(self, run: Run) -> float:
-        """Runs the script; gives the seconds that it took."""
+    def _do(self, run: Run) -> str:
+        """Runs the script; gives what went wrong, or nothing."""
         files.makedirs(self.place(run))
         _, *words = self.command(run)
-        log = f"{self.place(run)}.log"
+        command = [sys.executable, str(ROOT / run.script), *words]
         sys.stdout.flush()
-        start = time.perf_counter()
-        with open(log, "a", encoding="utf-8") as file:
-            done = subprocess.run(
-                [sys.executable, str(ROOT / run.script), *words],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        seconds = time.perf_counter() - start
-        if done.returncode:
-            *_, last = ["nothing", *files.read_text(log).splitlines()]
-            raise InputError(
-                f"expected {run.script} to end well. Received: exit status "
-                f"{done.returncode}; {log} ends with: {last}"
-            )
-        record = {"command": self.command(run), "seconds": round(seconds, 1)}
+        with (
+            open(self.log(run), "a", encoding="utf-8") as log,
+            only_one(log, run.label),
+        ):
+            if self.record(run) is not None:
+                print("  was done by another program meanwhile", flush=True)
+                return ""
+            start = time.perf_counter()
+            status = None
+            try:
+                status = status_of(command, log)
+            finally:
+                seconds = time.perf_counter() - start
+                self._note(run, seconds, done=status == 0)
+        if status == 0:
+            print(f"  took {seconds:.1f} s", flush=True)
+            return ""
+        *_, last = ["nothing", *files.read_text(self.log(run)).splitlines()]
+        fault = f"{run.label}: exit status {status}"
+        fault += f", and {self.log(run)} ends with: {last}"
+        print(f"  failed after {seconds:.1f} s: {fault}", flush=True)
+        return fault
+
+    def _note(self, run: Run, seconds: float, done: bool) -> None:
+        """Writes the record, with the seconds of one attempt more."""
+        seconds += self._attempts(run).get("seconds", 0)
+        record = {
+            "command": self.command(run),
+            "bert_tf": __version__,
+            "seconds": round(seconds, 1),
+            "done": done,
+        }
         text = json.dumps(record, indent=2)
         files.write_text(self._record_path(run), f"{text}\n")
-        return seconds
+
+    def _attempts(self, run: Run) -> dict:
+        """The record, of a run that is done or not."""
+        path = self._record_path(run)
+        return files.read_json(path) if files.exists(path) else {"done": False}
 
     def _record_path(self, run: Run) -> str:
         return os.path.join(self.path, "runs", f"{run.label}.json")
