@@ -115,6 +115,6 @@ def test_without_a_checkpoint_a_model_is_made(program, data):
     text = data["input_file"]
     assert program.run(init_checkpoint="", input_file=text, num_seeds=1) == 0
     [made] = program.scripts.of("run_pretraining.py")
-    assert made["model_size"] == "L-4_H-128"
+    assert made["model_size"] == "L-6_H-128"
     for given in program.scripts.of("run_ner.py"):
         assert given["init_checkpoint"] == f"{made['output_dir']}/release"

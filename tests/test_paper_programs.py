@@ -94,7 +94,7 @@ def test_tasks(scripts, inputs, tmp_path, capsys):
     output = capsys.readouterr().out
     assert "QNLI is left out: there is no " in output
     assert "SQuAD is left out" in output
-    assert "MRPC: LTR & No NSP, + BiLSTM: paper: 77.5 > 75.7" in output
+    assert "MRPC: LTR & No NSP against + BiLSTM: paper: 77.5 > 75.7" in output
     assert (tmp_path / "out" / "ablation_tasks.md").read_text() in output
     # Again: nothing is done, and the table is the same.
     count = len(scripts.commands)
@@ -148,7 +148,7 @@ def test_sizes(scripts, inputs, tmp_path, capsys):
         assert flags["max_eval_steps"] == "0"
         assert flags["eval_input_file"] != flags["input_file"]
     output = capsys.readouterr().out
-    names = "LM (ppl): L-3_H-768_A-12, L-6_H-768_A-3"
+    names = "LM (ppl): L-3_H-768_A-12 against L-6_H-768_A-3"
     assert f"{names}: paper: 5.84 > 5.24; here: 7.39 > 4.48 (same" in output
 
 

@@ -93,7 +93,7 @@ def test_a_direction(tables, table, cells, ours, expected):
     # What the paper does not have, or what is not known yet, says nothing.
     known |= cells(("a", "STS-B", 1.0), ("b", "STS-B", 2.0))
     assert tables.directions(table, known) == [
-        f"MRPC: a, b: paper: 84.4 > 83.9; here: {expected}"
+        f"MRPC: a against b: paper: 84.4 > 83.9; here: {expected}"
     ]
     assert not tables.directions(table, cells(("a", "MRPC", 1.0)))
 

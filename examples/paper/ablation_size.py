@@ -19,7 +19,12 @@ from collections.abc import Mapping
 
 from absl import flags
 from runs import Made
-from settings import current_settings, define_flags, define_task_flags
+from settings import (
+    current_settings,
+    define_flags,
+    define_task_flags,
+    value_or,
+)
 from stages import chance, glue_tasks, pretraining
 from tables import Claim, Goal, Table, beside_paper, fill
 
@@ -78,7 +83,7 @@ def main() -> None:
     how = current_settings()
     if not FLAGS.full:
         require_apart()
-    divisor = 1 if FLAGS.full else FLAGS.hidden_divisor
+    divisor = value_or("hidden_divisor", 1)
     tasks = glue_tasks()
     goals, rows = [], {}
     for row, (layers, hidden_size, heads) in zip(ROWS, SIZES, strict=True):

@@ -33,7 +33,7 @@ from bert_tf.errors import InputError
 
 # Names are told by their capitals (section 5.3).
 define_flags(do_lower_case=False)
-define_model_flag("L-4_H-128")
+define_model_flag("L-6_H-128")
 define_entity_flags()
 flags.DEFINE_string(
     "init_checkpoint",
@@ -51,7 +51,7 @@ FEATURES = {
     "Last Hidden": "last",
     "Weighted Sum Last Four Hidden": "sum_last_four",
     "Concat Last Four Hidden": "concat_last_four",
-    "Weighted Sum All 12 Layers": "sum_all",
+    "Weighted Sum All Layers": "sum_all",
 }
 FINE_TUNING = "Fine-tuning"
 ROWS = [FINE_TUNING, *FEATURES]

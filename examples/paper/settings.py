@@ -190,23 +190,38 @@ FULL = Settings(
 
 
 def current_settings() -> Settings:
-    """Those of the command line, or the paper's with --full.
+    """Those of the command line; with --full the paper's, but for those given.
 
     Raises:
-      InputError: There is no such text.
+      InputError: There is no such text, or a flag does not go with --full.
     """
-    if FLAGS.full and not FLAGS.do_lower_case:
-        return dataclasses.replace(FULL, vocab_size=CASED_VOCAB_SIZE)
-    if FLAGS.full:
-        return FULL
-    if FLAGS.input_file:
-        files.expand(FLAGS.input_file, "input_file")
-    return Settings.from_flags()
+    if not FLAGS.full:
+        if FLAGS.input_file:
+            files.expand(FLAGS.input_file, "input_file")
+        return Settings.from_flags()
+    for name in ("max_seq_length", "num_train_steps"):
+        if FLAGS[name].present:
+            raise InputError(
+                f"expected --full without --{name}: it has two lengths, each "
+                f"with its steps. Received: {FLAGS[name].value}"
+            )
+    names = [field.name for field in dataclasses.fields(Settings)]
+    given = {name: FLAGS[name] for name in names if name in FLAGS}
+    given = {name: flag.value for name, flag in given.items() if flag.present}
+    if not FLAGS.do_lower_case:
+        given.setdefault("vocab_size", CASED_VOCAB_SIZE)
+    return dataclasses.replace(FULL, **given)
+
+
+def value_or(name: str, full: object) -> object:
+    """A flag's value; with --full the paper's where it is not given."""
+    flag = FLAGS[name]
+    return full if FLAGS.full and not flag.present else flag.value
 
 
 def model_size() -> str:
     """The one of all rows: BERT-Base with --full."""
-    return "base" if FLAGS.full else FLAGS.model_size
+    return value_or("model_size", "base")
 
 
 def also() -> dict[str, object]:

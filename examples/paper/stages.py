@@ -2,12 +2,12 @@
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from absl import flags
 from runs import Made, Run, Source
-from settings import GLUE, Settings, also
+from settings import GLUE, Settings, also, value_or
 
 from bert_tf import BertConfig, files
 from bert_tf.errors import InputError
@@ -193,29 +193,28 @@ def glue_tasks() -> list[Task]:
             )
         title, metric = GLUE[name]
         folder = os.path.join(FLAGS.data_dir or "glue_data", name)
-        train = os.path.join(folder, "train.tsv")
-        if not FLAGS.full and not files.exists(train):
-            print(f"{name} is left out: there is no {train}.")
-            continue
-        data = {"task_name": name.lower(), "data_dir": Source.of(folder)}
-        rows = None if FLAGS.full else _count(train, "\n") - 1
-        found.append(Task(title, "run_classifier.py", data, metric, rows=rows))
+        dev = "dev_matched.tsv" if name == "MNLI" else "dev.tsv"
+        inputs = _inputs(name, folder, {"train.tsv": (), dev: ()})
+        if inputs:
+            data = {"task_name": name.lower(), "data_dir": Source.of(folder)}
+            rows = _rows(inputs[0], "\n", headings=1)
+            task = Task(title, "run_classifier.py", data, metric, rows=rows)
+            found.append(task)
     return found
 
 
 def squad_tasks(folder: str | None) -> list[Task]:
     """SQuAD 1.1, if its files are in the folder; says so if they are not."""
-    folder = folder or "squad"
-    names = [
-        _one_file(folder, f"{split}-v1.1*.json", f"{split}-v1.1.json")
-        for split in ("train", "dev")
-    ]
-    if None in names:
-        print(f"SQuAD is left out: there is no train-v1.1.json in {folder}.")
+    wanted = {
+        "train-v1.1.json": ["train-v1.1*.json"],
+        "dev-v1.1.json": ["dev-v1.1*.json"],
+    }
+    inputs = _inputs("SQuAD", folder or "squad", wanted)
+    if not inputs:
         return []
-    train, dev = names
+    train, dev = inputs
     data = {"train_file": Source.of(train), "predict_file": Source.of(dev)}
-    rows = None if FLAGS.full else _count(train, '"question"')
+    rows = _rows(train, '"question"')
     # Its official scores are percentages.
     return [Task("SQuAD", "run_squad.py", data, "eval_f1", 1.0, rows)]
 
@@ -223,12 +222,15 @@ def squad_tasks(folder: str | None) -> list[Task]:
 def ner_tasks(folder: str | None) -> list[Task]:
     """CoNLL-2003, if its files are in the folder; says so if they are not."""
     folder = folder or "conll2003"
-    train = _one_file(folder, "*train*", "eng.train")
-    if train is None:
-        print(f"NER is left out: there is no eng.train in {folder}.")
+    wanted = {
+        "eng.train": ["*train*"],
+        "eng.testa": ["*dev*", "*valid*"],
+    }
+    inputs = _inputs("NER", folder, wanted)
+    if not inputs:
         return []
-    rows = None if FLAGS.full else _count(train, "\n\n")
     data = {"data_dir": Source.of(folder)}
+    rows = _rows(inputs[0], "\n\n")
     return [Task("NER", "run_ner.py", data, "eval_f1", rows=rows)]
 
 
@@ -250,22 +252,48 @@ def feature_flags(layers: str, size: str | None) -> dict[str, object]:
     return {
         "mode": "feature_based",
         "feature_layers": layers,
-        "lstm_size": 768 if FLAGS.full else FLAGS.lstm_size,
+        "lstm_size": value_or("lstm_size", 768),
         "learning_rate": FLAGS.feature_learning_rate,
         "num_train_epochs": FLAGS.feature_num_train_epochs,
     }
 
 
-def _one_file(folder: str, pattern: str, usual: str) -> str | None:
-    """The file of a folder; by its usual name where nothing is run."""
+def _inputs(
+    task: str, folder: str, wanted: Mapping[str, Iterable[str]]
+) -> list[str]:
+    """The files of a task in its folder.
+
+    Args:
+      task: Its name, to say that it is left out.
+      folder: Where they are.
+      wanted: By a file's usual name, patterns of others that it may have.
+
+    Returns:
+      A file for each that is wanted, or nothing if one is not there. Where
+      nothing is run they are not looked for.
+    """
     if FLAGS.full:
-        return os.path.join(folder, usual)
-    return next(iter(sorted(glob.glob(os.path.join(folder, pattern)))), None)
+        return [os.path.join(folder, usual) for usual in wanted]
+    found = []
+    for usual, patterns in wanted.items():
+        paths = [
+            path
+            for pattern in (usual, *patterns)
+            for path in sorted(glob.glob(os.path.join(folder, pattern)))
+        ]
+        if not paths:
+            place = os.path.join(folder, usual)
+            print(f"{task} is left out: there is no {place}.")
+            return []
+        found.append(paths[0])
+    return found
 
 
-def _count(path: str, mark: str) -> int:
-    """How often something stands in a file."""
-    return max(1, files.read_text(path).count(mark))
+def _rows(path: str, mark: str, headings: int = 0) -> int | None:
+    """How many examples a file has, each with a mark."""
+    if FLAGS.full:
+        return None
+    return max(1, files.read_text(path).count(mark) - headings)
 
 
 def _predictions(length: int) -> int:

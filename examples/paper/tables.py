@@ -5,16 +5,21 @@ import io
 import json
 import math
 import os
+import shlex
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
-from runs import Folder, Run, in_order
+from runs import PYTHON, Folder, Run, in_order
 from scipy import stats
 
 from bert_tf import files
 from bert_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FLAGS = flags.FLAGS
 
@@ -188,8 +193,9 @@ def write(table: Table, folder: Folder, found: Sequence[Score]) -> None:
     runs = in_order(goal.run for goal, _, _ in found)
     seconds = sum(folder.record(run)["seconds"] for run in runs)
     text = markdown(table, known)
-    took = f"{len(runs)} runs, {seconds / 60:.1f} minutes."
-    files.write_text(f"{path}.md", f"{text}\n{took}\n")
+    took = f"{len(runs)} runs, {seconds / 60:.1f} minutes, by"
+    command = shlex.join([PYTHON, *sys.argv])
+    files.write_text(f"{path}.md", f"{text}\n{took}\n\n    {command}\n")
     files.write_text(f"{path}.csv", comma_separated(table, known))
     single = [
         {
@@ -260,7 +266,7 @@ def directions(table: Table, known: Cells) -> list[str]:
             papers = [column.paper.get(row) for row in claim[:2]]
             ours = [known.get((row, column.title)) for row in claim[:2]]
             if None not in papers and None not in ours:
-                names = f"{claim.first}, {claim.second}"
+                names = f"{claim.first} against {claim.second}"
                 lines.append(
                     f"{column.title}: {names}: {verdict(papers, ours)}"
                 )
@@ -352,31 +358,54 @@ def draw(table: Table, known: Cells, path: str) -> bool:
     except ImportError:
         return False
     count = len(table.columns)
-    size = (2.2 + 2.4 * count, 1.2 + 0.35 * len(table.rows))
+    size = (2.2 + 2.4 * count, 1.8 + 0.35 * len(table.rows))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     names = [" ".join(map(str, head)) for head in table.rows.values()]
-    places = range(len(names))
-    for axes, column in zip(panels, table.columns, strict=True):
-        theirs = [column.paper.get(row, math.nan) for row in table.rows]
-        ours = [known.get((row, column.title)) for row in table.rows]
-        axes.errorbar(
-            [cell.mean if cell else math.nan for cell in ours],
-            places,
-            xerr=[(cell and cell.deviation) or 0 for cell in ours],
-            fmt="o",
-            capsize=3,
-            label="here, with deviation",
-        )
-        axes.plot(theirs, places, "o", mfc="none", color="gray", label="paper")
-        axes.set_title(column.title, fontsize=10)
-        axes.grid(alpha=0.3)
-    panels[0].set_yticks(places, names, fontsize=8)
+    panels[0].set_yticks(range(len(names)), names, fontsize=8)
     panels[0].invert_yaxis()
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=2, fontsize=8
-    )
+    panels[0].set_ylabel(" ".join(table.headings), fontsize=8)
+    for axes, column in zip(panels, table.columns, strict=True):
+        ours = [known.get((row, column.title)) for row in table.rows]
+        draw_column(axes, column, ours, [*table.rows])
     with files.atomic_writer(path) as file:
         figure.savefig(file, dpi=120, format="png")
     return True
+
+
+def draw_column(
+    axes: "Axes",
+    column: Column,
+    ours: Sequence[Cell | None],
+    rows: Sequence[str],
+) -> None:
+    """Draws our numbers, and the paper's with a scale of their own.
+
+    Both scales are as wide as what they show: to be compared is how the rows
+    stand to each other.
+
+    Args:
+      axes: The panel.
+      column: What is measured.
+      ours: The numbers, row by row; None for one that is not known.
+      rows: Names of the rows.
+    """
+    places = [*range(len(rows))]
+    axes.errorbar(
+        [cell.mean if cell else math.nan for cell in ours],
+        places,
+        xerr=[(cell and cell.deviation) or 0 for cell in ours],
+        fmt="o",
+        capsize=3,
+    )
+    axes.set_xlabel(f"{column.title}: here, with deviation", fontsize=8)
+    axes.tick_params(axis="x", colors="C0", labelsize=8)
+    axes.xaxis.label.set_color("C0")
+    axes.grid(alpha=0.3)
+    if column.paper:
+        above = axes.twiny()
+        theirs = [column.paper.get(row, math.nan) for row in rows]
+        above.plot(theirs, places, "s", mfc="none", color="C1")
+        above.set_xlabel(f"{column.title}: the paper", fontsize=8)
+        above.tick_params(axis="x", colors="C1", labelsize=8)
+        above.xaxis.label.set_color("C1")
