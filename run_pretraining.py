@@ -13,9 +13,10 @@
 
 Records come from create_pretraining_data.py, ours or the original's. The
 output directory then holds the training checkpoints `model.ckpt-STEP`, which
-the same command resumes from, TensorBoard's event files, `evaluations.jsonl`
-where --eval_steps asks for it, `eval_results.txt`, and `release/`: the weights
-alone as `bert_model.ckpt`, with `bert_config.json` and `vocab.txt`, ready for
+the same command resumes from, `pretraining.json`, by which another kind of
+model is refused there, TensorBoard's event files, `evaluations.jsonl` where
+--eval_steps asks for it, `eval_results.txt`, and `release/`: the weights alone
+as `bert_model.ckpt`, with `bert_config.json` and `vocab.txt`, ready for
 fine-tuning. --do_export writes a SavedModel for TensorFlow Serving, which fills
 in the blanks of a text, into `export/`.
 """
@@ -24,7 +25,6 @@ import dataclasses
 import functools
 import os
 import re
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -39,15 +39,11 @@ from bert_tf.data.pretraining_data import PretrainingData, look_through
 from bert_tf.data.salvage import way_out_told
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import places
+from bert_tf.fine_tuning import places, pretraining_folder
 from bert_tf.fine_tuning.exports import export_kept
 from bert_tf.fine_tuning.runs import RELEASE
 from bert_tf.fine_tuning.start import require_length
-from bert_tf.interop.companions import (
-    require_same_kind,
-    with_companions,
-    write_companions,
-)
+from bert_tf.interop.companions import with_companions, write_companions
 from bert_tf.interop.loading import find_config
 from bert_tf.interop.opening import (
     FORMATS,
@@ -65,6 +61,7 @@ from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_results
 from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.workers import by_chief
 
 FLAGS = flags.FLAGS
 
@@ -177,7 +174,7 @@ def main() -> None:
     _check_flags(config)
     settings = _settings()
     train_files, eval_files = _record_files()
-    _check_output_dir()
+    pretraining_folder.require_writable(FLAGS.output_dir)
     encoding = _encoding(train_files) if FLAGS.do_export else None
     strategy = bert_flags.connect()
     task = PretrainingTask(
@@ -201,9 +198,7 @@ def main() -> None:
             functools.partial(open_weights, config=config),
         )
         _require_weights(estimator)
-        files.makedirs(FLAGS.output_dir)
-        if encoding is not None:
-            check_place(bert_flags.export_dir())
+        _take_output_dir(strategy, config)
         if FLAGS.do_train:
             hooks = _hooks(
                 functools.partial(estimator.evaluate, data.evaluation),
@@ -301,28 +296,26 @@ def _check_flags(config: BertConfig) -> None:
             f"fills in masked words. Received: {FLAGS.objective}"
         )
     require_length(FLAGS.max_seq_length, config)
-    require_same_kind(
-        os.path.join(FLAGS.output_dir, RELEASE), config, FLAGS.objective
+    pretraining_folder.verify(
+        FLAGS.output_dir,
+        os.path.join(FLAGS.output_dir, RELEASE),
+        _kind(config),
     )
     if FLAGS.vocab_file:
         vocab = load_vocab(FLAGS.vocab_file)
         require_fit(vocab, config.vocab_size, FLAGS.vocab_file)
 
 
-def _check_output_dir() -> None:
-    """Sees whether files can be written there; makes nothing."""
-    if not files.exists(FLAGS.output_dir):
-        return
-    if not files.is_directory(FLAGS.output_dir):
-        raise InputError(
-            "expected --output_dir to be a directory, or new. Received: the "
-            f"file {FLAGS.output_dir}"
-        )
-    # A name of its own: other workers try the same, perhaps in this place.
-    probe = os.path.join(FLAGS.output_dir, f".writable-{secrets.token_hex(4)}")
-    with files.atomic_writer(probe):
-        pass
-    files.remove(probe)
+def _kind(config: BertConfig) -> dict[str, Any]:
+    """What no shape tells of the model, as far as it matters to this run."""
+    kind: dict[str, Any] = {
+        "attention_direction": config.attention_direction,
+        "objective": FLAGS.objective,
+    }
+    if FLAGS.do_train or (FLAGS.do_eval and FLAGS.next_sentence):
+        # A head that was trained need not be evaluated.
+        kind["next_sentence"] = FLAGS.next_sentence
+    return kind
 
 
 def _require_weights(estimator: Estimator) -> None:
@@ -345,6 +338,20 @@ def _require_weights(estimator: Estimator) -> None:
         raise InputError(
             f"expected a checkpoint with {heads}, {purpose}. Received: "
             f"{estimator.weights_from}, which lacks {lacking[0]}"
+        )
+
+
+def _take_output_dir(strategy: Any, config: BertConfig) -> None:
+    """Makes sure of the places that are written to, before the first step."""
+    files.makedirs(FLAGS.output_dir)
+    if FLAGS.do_export:
+        check_place(bert_flags.export_dir())
+    if FLAGS.do_train:
+        kind = _kind(config)
+        by_chief(
+            strategy,
+            lambda: pretraining_folder.claim(FLAGS.output_dir, kind),
+            "take --output_dir",
         )
 
 
@@ -403,12 +410,8 @@ def _release(
             "%s has no vocab.txt: give --vocab_file, or put it there", folder
         )
     casing = creation.casing_of(train_files)
-    facts: dict[str, Any] = {**casing, **places.trained_with()}
-    if not FLAGS.next_sentence:
-        # Its other head is there, and random.
-        facts["head"] = "masked_lm"
-    if FLAGS.objective != "masked_lm":
-        facts["objective"] = FLAGS.objective
+    facts = {**casing, **places.trained_with()}
+    facts |= pretraining_folder.released(_kind(config))
     write_companions(folder, Pretrained(prefix, {}, config, vocab, **facts))
 
 

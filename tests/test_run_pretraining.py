@@ -112,6 +112,7 @@ def test_the_files_of_a_run(done):
         "model.ckpt-3.index",
         "model.ckpt-6.data-00000-of-00001",
         "model.ckpt-6.index",
+        "pretraining.json",
         "release/bert_config.json",
         "release/bert_tf.json",
         "release/bert_model.ckpt.data-00000-of-00001",
@@ -198,6 +199,40 @@ def test_the_same_command_again_goes_on(done, run, tmp_path, inputs):
     assert_same(folder / "model.ckpt-6", done / "model.ckpt-6")
     prefix = "release/bert_model.ckpt"
     assert_same(folder / prefix, done / prefix)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {
+                "attention_direction": "left_to_right",
+                "objective": "causal_lm",
+                "next_sentence": False,
+            },
+            "expected --attention_direction=bidirectional, as the model in",
+        ),
+        ({"next_sentence": False}, "expected --next_sentence=true, as the mo"),
+    ],
+)
+def test_a_run_without_a_release_goes_on_as_it_began(
+    done, says, tmp_path, changes, words
+):
+    """No tensor's shape tells it from what is asked for."""
+    folder = tmp_path / "out"
+    shutil.copytree(done, folder)
+    shutil.rmtree(folder / "release")
+    before = contents(folder)
+    assert words in says(folder, num_train_steps=9, **changes)
+    assert contents(folder) == before
+
+
+@pytest.mark.slow
+def test_a_head_that_was_trained_need_not_be_evaluated(done, run, tmp_path):
+    folder = tmp_path / "out"
+    shutil.copytree(done, folder)
+    run(folder, do_train=None, do_eval=True, next_sentence=False)
+    assert "next_sentence_loss" not in results(folder)
 
 
 def test_a_run_that_is_done_is_only_evaluated(done, run, tmp_path, inputs):

@@ -1,6 +1,10 @@
 """The paper's other objectives and models: section 5.1, "No NSP" and "LTR"."""
 
 import json
+import os
+import shutil
+import signal
+import sys
 
 import in_process
 import numpy as np
@@ -11,6 +15,7 @@ from small_pretraining import (
     PREDICTIONS,
     VOCAB,
     arguments,
+    contents,
     examples,
     read,
     write_inputs,
@@ -28,6 +33,7 @@ LEFT_TO_RIGHT = {
     "next_sentence": False,
 }
 STEPS = {"num_train_steps": 2, "num_warmup_steps": 1}
+CAUSAL = {**LEFT_TO_RIGHT, **STEPS, "num_train_steps": 4}
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +81,23 @@ def causal(inputs, tmp_path_factory):
         folder,
         do_eval=True,
         vocab_file=inputs / "vocab.txt",
-        **LEFT_TO_RIGHT,
-        **STEPS,
+        **CAUSAL,
     )
     with in_process.script("run_pretraining") as launch:
         assert launch(words) == 0
+    return folder
+
+
+@pytest.fixture(scope="module", params=["done", "stopped"])
+def ended(request, causal, tmp_path_factory):
+    """The same folder; or as it was at a step, before there was a release."""
+    if request.param == "done":
+        return causal
+    folder = tmp_path_factory.mktemp("stopped") / "out"
+    shutil.copytree(causal, folder)
+    shutil.rmtree(folder / "release")
+    for path in folder.glob("model.ckpt-4.*"):
+        path.unlink()
     return folder
 
 
@@ -93,7 +111,7 @@ def test_a_causal_lm_from_records_of_masked_words(causal):
         "perplexity",
     ]
     assert found["perplexity"] == pytest.approx(np.exp(found["loss"]))
-    moments = read(causal / "model.ckpt-2")
+    moments = read(causal / "model.ckpt-4")
     assert moments["cls/predictions/output_bias/adam_v"].all()
     assert not moments["cls/seq_relationship/output_weights/adam_v"].any()
 
@@ -125,15 +143,34 @@ def test_an_evaluation_takes_the_direction_from_the_release(causal, run):
     ("changes", "words"),
     [
         (
-            {},
+            {"attention_direction": None},
             "expected --attention_direction=left_to_right, as the model in",
         ),
         (
-            {"attention_direction": "left_to_right"},
+            {"objective": None},
             "expected --objective=causal_lm, as the model in",
         ),
         (
-            {"objective": "causal_lm", "output_dir": "new"},
+            {"next_sentence": None},
+            "expected --next_sentence=false, as the model in",
+        ),
+        (
+            {"next_sentence": None, "do_train": None, "do_eval": True},
+            "expected --next_sentence=false, as the model in",
+        ),
+    ],
+)
+def test_another_model_or_objective_is_refused(ended, says, changes, words):
+    before = contents(ended)
+    assert words in says(ended, **{**CAUSAL, **changes})
+    assert contents(ended) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"objective": "causal_lm"},
             "or the model would see the tokens that it has to predict",
         ),
         (
@@ -142,14 +179,35 @@ def test_an_evaluation_takes_the_direction_from_the_release(causal, run):
         ),
     ],
 )
-def test_another_model_or_objective_is_refused(causal, says, changes, words):
-    before = {p: p.read_bytes() for p in causal.rglob("*") if p.is_file()}
-    folder = causal / changes["output_dir"] if "output_dir" in changes else None
-    given = {k: v for k, v in changes.items() if k != "output_dir"}
-    assert words in says(folder or causal, **given)
-    assert before == {
-        p: p.read_bytes() for p in causal.rglob("*") if p.is_file()
-    }
+def test_what_does_not_go_together(says, tmp_path, changes, words):
+    assert words in says(tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_causal_lm_that_is_stopped_goes_on(
+    causal, launch, inputs, tmp_path, monkeypatch
+):
+    """To the weights and moments of the undisturbed run, bit for bit."""
+    script = sys.modules["run_pretraining"]
+
+    class Stop(script.Progress):
+        def after_steps(self, step, records):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    words = arguments(inputs, tmp_path, **CAUSAL)
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "Progress", Stop)
+        assert launch(words) == 128 + signal.SIGTERM
+    assert (tmp_path / "model.ckpt-2.index").exists()
+    assert not (tmp_path / "release").exists()
+    assert launch(words) == 0
+    for prefix in ("model.ckpt-4", "release/bert_model.ckpt"):
+        found, expected = read(tmp_path / prefix), read(causal / prefix)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def test_it_fills_no_blanks(causal, capsys):

@@ -111,14 +111,24 @@ def _require_apart(folder: str, init_checkpoint: str) -> None:
 
 
 def claim(
-    folder: str, facts: Mapping[str, Any], settings: Mapping[str, Any]
+    folder: str,
+    facts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    name: str = FACTS,
 ) -> None:
     """Takes a folder that `verify` has nothing against, for a training.
 
     It is there. What is known of a training that has begun stays as it is.
+
+    Args:
+      folder: The output folder.
+      facts: As for `verify`.
+      settings: Likewise.
+      name: Of the file that notes them.
     """
-    if not is_trained(folder) or not _read(folder):
-        _write(folder, {"facts": dict(facts), "settings": dict(settings)})
+    if not is_trained(folder) or not _read(folder, name):
+        record = {"facts": dict(facts), "settings": dict(settings)}
+        _write(folder, record, name)
 
 
 def put_aside(folder: str, inputs: Iterable[str] = ()) -> None:
@@ -183,20 +193,25 @@ def is_trained(folder: str) -> bool:
     return any(map(_TRAINED.fullmatch, files.listdir(folder)))
 
 
-def known(folder: str) -> dict[str, Any]:
-    """The facts and settings of the model in a folder, if there is one."""
-    record = _read(folder) if is_trained(folder) else {}
+def known(folder: str, name: str = FACTS) -> dict[str, Any]:
+    """The facts and settings of the model in a folder, if there is one.
+
+    Args:
+      folder: The output folder.
+      name: Of the file that `claim` has noted them in.
+    """
+    record = _read(folder, name) if is_trained(folder) else {}
     return {**record.get("facts", {}), **record.get("settings", {})}
 
 
-def _read(folder: str) -> dict[str, Any]:
-    path = os.path.join(folder, FACTS)
+def _read(folder: str, name: str = FACTS) -> dict[str, Any]:
+    path = os.path.join(folder, name)
     return files.read_json(path) if files.exists(path) else {}
 
 
-def _write(folder: str, record: Mapping[str, Any]) -> None:
+def _write(folder: str, record: Mapping[str, Any], name: str = FACTS) -> None:
     text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
-    files.write_text(os.path.join(folder, FACTS), text + "\n")
+    files.write_text(os.path.join(folder, name), text + "\n")
 
 
 def _require_same(

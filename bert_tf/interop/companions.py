@@ -33,11 +33,15 @@ def with_companions(pretrained: Pretrained, folder: str) -> Pretrained:
     Raises:
       InputError: One of them is at fault.
     """
-    return dataclasses.replace(pretrained, **_found(folder))
+    return dataclasses.replace(pretrained, **read_companions(folder))
 
 
-def _found(folder: str) -> dict[str, Any]:
-    """What the files say, by the names of `Pretrained`."""
+def read_companions(folder: str) -> dict[str, Any]:
+    """What the files in a folder say, by the names of `Pretrained`.
+
+    Raises:
+      InputError: One of them is at fault.
+    """
     config_file, vocab_file, facts_file = (
         os.path.join(folder, name) for name in (CONFIG, VOCABULARY, FACTS)
     )
@@ -71,32 +75,6 @@ def write_companions(folder: str, pretrained: Pretrained) -> None:
     if facts:
         text = json.dumps(facts, indent=2, sort_keys=True, ensure_ascii=False)
         files.write_text(os.path.join(folder, FACTS), text + "\n")
-
-
-def require_same_kind(folder: str, config: BertConfig, objective: str) -> None:
-    """Compares what no shape tells with the model in a folder, if there is one.
-
-    Args:
-      folder: Of a release.
-      config: Of a model that shall be released there.
-      objective: What it predicts, see `Pretrained`.
-
-    Raises:
-      InputError: It looks another way, or predicts another token.
-    """
-    before = _found(folder)
-    if "config" not in before:
-        return
-    direction = before["config"].attention_direction
-    for flag, value, known in (
-        ("attention_direction", config.attention_direction, direction),
-        ("objective", objective, before.get("objective", "masked_lm")),
-    ):
-        if value != known:
-            raise InputError(
-                f"expected --{flag}={known}, as the model in {folder} has, or "
-                f"another --output_dir. Received: {value}"
-            )
 
 
 # The facts by name, and what each is in JSON.

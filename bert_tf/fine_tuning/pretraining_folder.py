@@ -1,0 +1,101 @@
+"""The output folder of a pre-training: which kind of model is trained there.
+
+No tensor's shape tells what a token may look at, or what is predicted, and
+there is no release to ask until a run is done. `pretraining.json` tells it from
+before the first step, as `output_folder` has it for fine-tuning.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from bert_tf import files
+from bert_tf.errors import InputError
+from bert_tf.fine_tuning import output_folder
+from bert_tf.interop.companions import read_companions
+
+FACTS = "pretraining.json"
+
+
+def verify(folder: str, release: str, kind: Mapping[str, Any]) -> None:
+    """Compares a model with the one that was trained in a folder, if any.
+
+    Args:
+      folder: The output folder.
+      release: The folder of its release. It is asked where nothing is noted, as
+        in earlier versions.
+      kind: Values by flags: attention_direction, objective, next_sentence. One
+        that does not matter to the run is left out.
+
+    Raises:
+      InputError: They differ.
+    """
+    before = output_folder.known(folder, FACTS) or _kind_of(release)
+    for flag, value in kind.items():
+        known = before.get(flag, value)
+        if known != value:
+            raise InputError(
+                f"expected --{flag}={_word(known)}, as the model in {folder} "
+                "was trained, or another --output_dir. Received: "
+                f"{_word(value)}"
+            )
+
+
+def claim(folder: str, kind: Mapping[str, Any]) -> None:
+    """Notes the kind of a training that `verify` has nothing against.
+
+    What is known of one that has begun stays as it is.
+    """
+    output_folder.claim(folder, kind, {}, FACTS)
+
+
+def released(kind: Mapping[str, Any]) -> dict[str, Any]:
+    """What a release says of the kind, in the terms of `Pretrained`."""
+    facts: dict[str, Any] = {}
+    if not kind["next_sentence"]:
+        # Its other head is there, and random.
+        facts["head"] = "masked_lm"
+    if kind["objective"] != "masked_lm":
+        facts["objective"] = kind["objective"]
+    return facts
+
+
+def require_writable(folder: str) -> None:
+    """Sees whether files can be written to a folder, or it is new.
+
+    Nothing is made that stays.
+
+    Raises:
+      InputError: It is a file, or cannot be written to.
+    """
+    if not files.exists(folder):
+        return
+    if not files.is_directory(folder):
+        raise InputError(
+            "expected --output_dir to be a directory, or new. Received: the "
+            f"file {folder}"
+        )
+    # A name of its own: other workers try the same, perhaps in this place.
+    probe = os.path.join(folder, f".writable-{secrets.token_hex(4)}")
+    with files.atomic_writer(probe):
+        pass
+    files.remove(probe)
+
+
+def _kind_of(release: str) -> dict[str, Any]:
+    """That of a release, by flags; empty where there is none."""
+    found = read_companions(release)
+    if "config" not in found:
+        return {}
+    return {
+        "attention_direction": found["config"].attention_direction,
+        "objective": found.get("objective", "masked_lm"),
+        "next_sentence": found.get("head") != "masked_lm",
+    }
+
+
+def _word(value: Any) -> str:
+    """A flag's value as on a command line."""
+    return value if isinstance(value, str) else json.dumps(value)

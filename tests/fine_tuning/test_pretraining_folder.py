@@ -1,0 +1,126 @@
+"""What a pre-training notes in its folder, and which one may go on there."""
+
+import json
+import os
+
+import pytest
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.fine_tuning import pretraining_folder
+from bert_tf.interop.companions import write_companions
+from bert_tf.interop.pretrained import Pretrained
+
+KIND = {
+    "attention_direction": "bidirectional",
+    "objective": "masked_lm",
+    "next_sentence": True,
+}
+OTHERS = [
+    ("attention_direction", "left_to_right"),
+    ("objective", "causal_lm"),
+    ("next_sentence", False),
+]
+
+
+def verify(folder, kind=KIND):
+    pretraining_folder.verify(str(folder), str(folder / "release"), kind)
+
+
+def train(folder, kind=KIND):
+    """What a run leaves that was stopped at its seventh step."""
+    pretraining_folder.claim(str(folder), kind)
+    (folder / "model.ckpt-7.index").touch()
+
+
+def release(folder, kind):
+    """What an earlier version leaves of a run, which noted nothing."""
+    (folder / "release").mkdir()
+    config = BertConfig(
+        vocab_size=3,
+        hidden_size=4,
+        num_attention_heads=2,
+        attention_direction=kind["attention_direction"],
+    )
+    facts = pretraining_folder.released(kind)
+    place = str(folder / "release")
+    write_companions(place, Pretrained(place, {}, config, **facts))
+
+
+def test_it_is_noted_before_the_first_step(tmp_path):
+    pretraining_folder.claim(str(tmp_path), KIND)
+    [name] = os.listdir(tmp_path)
+    record = json.loads((tmp_path / name).read_text(encoding="utf-8"))
+    assert name == "pretraining.json"
+    assert record["facts"] == KIND
+
+
+@pytest.mark.parametrize(("name", "value"), OTHERS)
+def test_another_one_is_refused(tmp_path, name, value):
+    train(tmp_path)
+    words = {True: "true", False: "false"}
+    known, now = (words.get(v, v) for v in (KIND[name], value))
+    with pytest.raises(InputError) as error:
+        verify(tmp_path, {**KIND, name: value})
+    assert str(error.value) == (
+        f"expected --{name}={known}, as the model in {tmp_path} was trained, "
+        f"or another --output_dir. Received: {now}"
+    )
+
+
+def test_the_same_one_goes_on(tmp_path):
+    train(tmp_path)
+    before = (tmp_path / "pretraining.json").read_bytes()
+    verify(tmp_path)
+    train(tmp_path, {**KIND, "objective": "causal_lm"})
+    assert (tmp_path / "pretraining.json").read_bytes() == before
+
+
+def test_what_is_not_asked_for_is_not_compared(tmp_path):
+    train(tmp_path)
+    verify(tmp_path, {"objective": "masked_lm"})
+
+
+def test_before_its_first_checkpoint_a_run_owns_nothing(tmp_path):
+    other = {**KIND, "next_sentence": False}
+    pretraining_folder.claim(str(tmp_path), KIND)
+    verify(tmp_path, other)
+    train(tmp_path, other)
+    with pytest.raises(InputError, match="--next_sentence=false, as the"):
+        verify(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), OTHERS)
+def test_a_release_tells_where_nothing_is_noted(tmp_path, name, value):
+    other = {**KIND, name: value}
+    release(tmp_path, other)
+    verify(tmp_path, other)
+    with pytest.raises(InputError, match=f"--{name}="):
+        verify(tmp_path)
+
+
+def test_what_is_noted_goes_before_a_release(tmp_path):
+    """A run has trained since."""
+    release(tmp_path, {**KIND, "objective": "causal_lm"})
+    train(tmp_path)
+    verify(tmp_path)
+
+
+def test_an_old_run_without_a_release_goes_on(tmp_path):
+    (tmp_path / "model.ckpt-7.index").touch()
+    verify(tmp_path)
+    verify(tmp_path / "new")
+
+
+def test_a_folder_that_can_be_written_to_stays_as_it_is(tmp_path):
+    for folder in (tmp_path, tmp_path / "new"):
+        pretraining_folder.require_writable(str(folder))
+    assert not os.listdir(tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    path = tmp_path / "out"
+    path.write_text("mine")
+    with pytest.raises(InputError, match="Received: the file"):
+        pretraining_folder.require_writable(str(path))
+    assert path.read_text() == "mine"
