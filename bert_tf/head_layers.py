@@ -21,6 +21,10 @@ def make_bilstm(
       name: Of the scope of their weights.
       dtype: Their policy.
     """
+    if dtype.variable_dtype == "bfloat16":
+        # Keras draws orthogonal matrices by a decomposition that TensorFlow
+        # has not got in bfloat16.
+        dtype = keras.DTypePolicy("mixed_bfloat16")
     lstm = keras.layers.LSTM(
         size,
         return_sequences=True,

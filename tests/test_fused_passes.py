@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_tf import fused_passes
 from bert_tf.layers import ACTIVATIONS
+from bert_tf.transformer import attention_bias
 
 SEED = (3, -5)
 # Largest difference as a share of the largest number; bfloat16 has 8 bits.
@@ -50,23 +51,45 @@ def test_gelu(dtype, approximate):
     )
 
 
+def attention_probabilities(scores, bias):
+    """What the fused pass gives, its gradient too, once it equals the other."""
+
+    def unfused(scores):
+        wide = tf.cast(scores, "float32") + bias
+        return tf.cast(tf.nn.softmax(wide), scores.dtype)
+
+    found = with_gradients(
+        lambda s: fused_passes.attention_probabilities(s, bias, SEED, 0.0),
+        scores,
+    )
+    assert_same(found, with_gradients(unfused, scores), scores.dtype.name)
+    return [tf.cast(x, "float32").numpy() for x in found]
+
+
 @both_precisions
 def test_attention_probabilities(dtype):
     scores = floats(3, 2, 5, 7, dtype=dtype)
     bias = tf.where(floats(3, 1, 1, 7) > 0.8, -10000.0, 0.0)
+    attention_probabilities(scores, bias)
 
-    def unfused(scores):
-        wide = tf.cast(scores, "float32") + bias
-        return tf.cast(tf.nn.softmax(wide), dtype)
 
-    assert_same(
-        with_gradients(
-            lambda s: fused_passes.attention_probabilities(s, bias, SEED, 0.0),
-            scores,
-        ),
-        with_gradients(unfused, scores),
-        dtype,
+@both_precisions
+def test_attention_probabilities_from_left_to_right(dtype):
+    """Of rows that are full, padded, and of one token: a bias [B, 1, S, S]."""
+    scores = floats(3, 2, 7, 7, dtype=dtype)
+    mask = tf.sequence_mask([7, 4, 1], 7, "int32")
+    bias = attention_bias(mask, left_to_right=True)
+    assert bias.shape == (3, 1, 7, 7)
+    found, gradient = attention_probabilities(scores, bias)
+    is_hidden = (
+        np.triu(np.ones([7, 7], bool), 1) | (mask.numpy() == 0)[:, None, None]
     )
+    is_hidden = np.broadcast_to(is_hidden, found.shape)
+    assert not found[is_hidden].any()
+    assert found[~is_hidden].all()
+    assert not gradient[is_hidden].any()
+    # One that sees itself alone does so whatever its score is.
+    np.testing.assert_array_equal(found[:, :, 0, 0], 1.0)
 
 
 @both_precisions

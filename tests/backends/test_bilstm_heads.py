@@ -64,6 +64,45 @@ def test_scores_by_hand(model):
         np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("model_class", "policy"),
+    [(BertClassifier, "bfloat16"), (BertSpanLabeler, "mixed_bfloat16")],
+)
+def test_scores_in_bfloat16_are_near_those_in_float32(model_class, policy):
+    """As near as those without a BiLSTM: see test_policies.py."""
+    inputs = small_bert.features(model_class)
+    half, model = (
+        small_bert.make(model_class, bilstm_head=True, dtype=dtype)
+        for dtype in (policy, "float32")
+    )
+    assert half.bilstm.compute_dtype == "bfloat16"
+    wanted = small_bert.named(model(inputs))
+    for name, value in small_bert.named(half(inputs)).items():
+        assert np.isfinite(value).all(), name
+        np.testing.assert_allclose(value, wanted[name], atol=0.15)
+        # Or it were no other computation.
+        assert not np.array_equal(value, wanted[name]), name
+
+
+def fresh(seed):
+    """The weights of a new model, by name."""
+    keras.utils.set_random_seed(seed)
+    model = BertClassifier(small_bert.CONFIG, num_labels=2, bilstm_head=True)
+    model.build()
+    return numbers(checkpoint_variables(model))
+
+
+def test_a_seed_decides_every_weight():
+    first, again, other = map(fresh, (5, 5, 6))
+    assert first.keys() == again.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    drawn = [name for name in first if name.endswith("kernel")]
+    assert sum("bilstm" in name for name in drawn) == 4
+    for name in drawn:
+        assert not np.array_equal(other[name], first[name]), name
+
+
 def test_all_but_the_pooler_is_trained(model):
     found = gradients(
         model,
