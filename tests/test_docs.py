@@ -102,11 +102,15 @@ NOT_OURS = {
 
 @pytest.fixture(scope="module")
 def every_flag():
-    """All flags of all scripts."""
+    """All flags of all scripts, those of the paper's programs included."""
     known = set()
     for path in ROOT.glob("*.py"):
         with in_process.script(path.stem):
             known |= set(flags.FLAGS)
+    for path in paper_programs.PAPER.glob("*.py"):
+        if "__main__" in path.read_text(encoding="utf-8"):
+            with paper_programs.program(path.stem):
+                known |= set(flags.FLAGS)
     return known
 
 
@@ -207,7 +211,11 @@ def run_commands(page, shorter):
 
 def message_texts():
     """The strings of our code; "\\0" is where a value is put in."""
-    for path in [*ROOT.glob("*.py"), *(ROOT / "bert_tf").rglob("*.py")]:
+    for path in [
+        *ROOT.glob("*.py"),
+        *(ROOT / "bert_tf").rglob("*.py"),
+        *paper_programs.PAPER.glob("*.py"),
+    ]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
