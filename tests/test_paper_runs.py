@@ -302,16 +302,6 @@ def test_seconds_are_those_of_all_attempts(runs, text, tmp_path, monkeypatch):
     assert folder.record(vocab)["seconds"] == 70
 
 
-def test_records_of_before_attempts_were_counted(runs, text, tmp_path):
-    vocab, _ = chain(runs, text)
-    folder = runs.Folder(str(tmp_path))
-    (tmp_path / "runs").mkdir()
-    path = tmp_path / "runs" / f"{vocab.label}.json"
-    path.write_text('{"command": [], "seconds": 5.5}')
-    assert folder.record(vocab)["seconds"] == 5.5
-    assert [*folder.do([vocab])] == [vocab]
-
-
 def test_what_another_program_does_is_left_to_it(runs, scripts, text, tmp_path):
     _, model = chain(runs, text)
     folder = runs.Folder(str(tmp_path / "out"))

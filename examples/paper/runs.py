@@ -122,7 +122,7 @@ class Run(NamedTuple):
     def needs(self) -> list["Run"]:
         """The runs that have to be done before."""
         made = [v.run for v in self.flags.values() if isinstance(v, Made)]
-        return made + ([self.continues] if self.continues else [])
+        return [self.continues, *made] if self.continues else made
 
 
 class Folder(NamedTuple):
@@ -159,8 +159,11 @@ class Folder(NamedTuple):
         return [*words, f"--output_dir={self.place(run)}"]
 
     def shown(self, run: Run) -> str:
-        """The command, as one would type it."""
-        return f"{PYTHON} {shlex.join(self.command(run))}"
+        """The command, as one would type it here."""
+        _, *words = self.command(run)
+        path = str(ROOT / run.script)
+        script = min(path, os.path.relpath(path), key=len)
+        return shlex.join([PYTHON, script, *words])
 
     def record(self, run: Run) -> dict | None:
         """What is known of a run that is done.
@@ -171,8 +174,7 @@ class Folder(NamedTuple):
           done.
         """
         found = self._attempts(run)
-        # Before it was noted, there were records of what is done alone.
-        return found if found.get("done", True) else None
+        return found if found["done"] else None
 
     def results(self, run: Run) -> dict[str, float]:
         """What the run has written of how good its model is.

@@ -148,7 +148,7 @@ def fill(table: Table, goals: Sequence[Goal]) -> None:
     folder = Folder(FLAGS.output_dir)
     goal_runs = [goal.run for goal in goals]
     if FLAGS.full:
-        print(f"# {table.title}. From the folder of the scripts:")
+        print(f"# {table.title}")
         for run in in_order(goal_runs):
             print(folder.shown(run))
         return
