@@ -243,7 +243,13 @@ def _record_files() -> tuple[list[str], list[str]]:
 def _data(
     task: PretrainingTask, train_files: list[str], eval_files: list[str]
 ) -> PretrainingData:
-    """The records, looked through for what is damaged."""
+    """The records, looked through for what is damaged.
+
+    Raises:
+      InputError: They do not suit the task.
+    """
+    if task.next_sentence:
+        creation.require_next_sentence([*train_files, *eval_files])
     return PretrainingData(
         train_files,
         eval_files,

@@ -283,6 +283,17 @@ def test_labels_that_are_needed_are_missed(says, without_labels, tmp_path):
     assert "next_sentence_labels" in line
 
 
+def test_records_that_were_made_without_next_sentences(says, inputs, tmp_path):
+    path = tmp_path / "records" / "a.tfrecord"
+    path.parent.mkdir()
+    shutil.copy(inputs / "a.tfrecord", path)
+    manifest = {"settings": {"next_sentence": False}}
+    (path.parent / "manifest.a.tfrecord.json").write_text(json.dumps(manifest))
+    line = says(tmp_path / "out", input_file=path)
+    assert f"expected --nonext_sentence, as {path} was made" in line
+    assert not (tmp_path / "out" / "pretraining.json").exists()
+
+
 @pytest.mark.slow
 def test_no_next_sentence_evaluates_what_has_no_head_for_it(run, tmp_path):
     run(tmp_path / "a", next_sentence=False, **STEPS)

@@ -102,14 +102,33 @@ def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
       `do_lower_case` and `strip_accents`, if there is a manifest and if all
       manifests say the same; else nothing.
     """
-    found = []
+    found = list(_settings_of(outputs, "do_lower_case", "strip_accents"))
+    agree = found and all(casing == found[0] for casing in found)
+    return found[0] if agree else {}
+
+
+def require_next_sentence(outputs: Iterable[str]) -> None:
+    """Makes sure that records have next sentences, by their manifests.
+
+    Without them every label is the same, which a model learns at once.
+
+    Raises:
+      InputError: A manifest says that they were made without.
+    """
+    for path in outputs:
+        if {"next_sentence": False} in _settings_of([path], "next_sentence"):
+            raise InputError(
+                f"expected --nonext_sentence, as {path} was made. Received: "
+                "--next_sentence"
+            )
+
+
+def _settings_of(outputs: Iterable[str], *names: str) -> Iterator[dict]:
+    """Some of the settings of each manifest that is there."""
     for path in map(files.manifest_path, outputs):
         if files.exists(path):
             settings = files.read_json(path).get("settings", {})
-            names = ("do_lower_case", "strip_accents")
-            found.append({name: settings.get(name) for name in names})
-    agree = found and all(casing == found[0] for casing in found)
-    return found[0] if agree else {}
+            yield {name: settings.get(name) for name in names}
 
 
 @contextlib.contextmanager

@@ -100,6 +100,17 @@ def test_the_casing_of_records_is_in_their_manifest(tmp_path):
     assert creation.casing_of(paths) == {}
 
 
+def test_records_without_next_sentences_are_known(tmp_path):
+    paths = [str(tmp_path / name) for name in ("old", "with", "without")]
+    for path, given in zip(paths, ({}, True, False), strict=True):
+        settings = {} if given == {} else {"next_sentence": given}
+        text = json.dumps({"settings": settings})
+        files.write_text(files.manifest_path(path), text)
+    creation.require_next_sentence([*paths[:2], str(tmp_path / "no manifest")])
+    with pytest.raises(InputError, match=f"as {paths[2]} was made"):
+        creation.require_next_sentence(paths)
+
+
 def test_records_are_what_the_manifest_says(tmp_path, vocab_file):
     text = write_text(tmp_path / "text.txt")
     paths = [tmp_path / "out" / f"{i}.tfrecord" for i in range(3)]
