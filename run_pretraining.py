@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags, logging
@@ -61,7 +61,6 @@ from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_results
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.workers import by_chief
 
 FLAGS = flags.FLAGS
 
@@ -198,9 +197,12 @@ def main() -> None:
             functools.partial(open_weights, config=config),
         )
         _require_weights(estimator)
-        _take_output_dir(strategy, config)
+        files.makedirs(FLAGS.output_dir)
+        if encoding is not None:
+            check_place(bert_flags.export_dir())
         if FLAGS.do_train:
             hooks = _hooks(
+                config,
                 functools.partial(estimator.evaluate, data.evaluation),
                 settings.last_step,
                 data.examples_per_row(FLAGS.train_batch_size),
@@ -347,21 +349,18 @@ def _require_weights(estimator: Estimator) -> None:
         )
 
 
-def _take_output_dir(strategy: Any, config: BertConfig) -> None:
-    """Makes sure of the places that are written to, before the first step."""
-    files.makedirs(FLAGS.output_dir)
-    if FLAGS.do_export:
-        check_place(bert_flags.export_dir())
-    if FLAGS.do_train:
-        kind = _kind(config)
-        by_chief(
-            strategy,
-            lambda: pretraining_folder.claim(FLAGS.output_dir, kind),
-            "take --output_dir",
-        )
+class _Claim(Hook):
+    """Notes the kind of model, if nothing was wrong up to the first step."""
+
+    def __init__(self, kind: Mapping[str, Any]):
+        self._kind = kind
+
+    def begin(self, step: int) -> None:
+        pretraining_folder.claim(FLAGS.output_dir, self._kind)
 
 
 def _hooks(
+    config: BertConfig,
     evaluate: Callable[[], dict],
     last_step: int,
     examples_per_row: float,
@@ -370,6 +369,7 @@ def _hooks(
     """What watches the run.
 
     Args:
+      config: The model's.
       evaluate: Gives the metrics; all processes have to call it.
       last_step: Where training ends.
       examples_per_row: How many examples one of the batch's rows has.
@@ -377,6 +377,7 @@ def _hooks(
     """
     hooks: list[Hook] = []
     if writes:
+        hooks.append(_Claim(_kind(config)))
         hooks.append(Progress(last_step, FLAGS.log_steps))
     if writes and FLAGS.log_steps > 0:
         hooks.append(
