@@ -251,7 +251,7 @@ def _data(
       InputError: They do not suit the task.
     """
     if task.next_sentence:
-        creation.require_next_sentence([*train_files, *eval_files])
+        creation.require_next_sentence({*train_files, *eval_files})
     return PretrainingData(
         train_files,
         eval_files,

@@ -13,8 +13,9 @@ The same command goes on where it was stopped; runs that are done are not done
 again. --full prints the commands for BERT-Base. Source: appendix C.2.
 """
 
+import functools
+
 from absl import flags
-from runs import Made
 from settings import (
     current_settings,
     define_entity_flags,
@@ -23,8 +24,16 @@ from settings import (
     define_task_flags,
     model_size,
 )
-from stages import chance, feature_flags, glue_tasks, ner_tasks, pretraining
-from tables import Claim, Goal, Table, beside_paper, fill
+from stages import (
+    Kind,
+    chance,
+    feature_flags,
+    fine_tunings,
+    glue_tasks,
+    ner_tasks,
+    release,
+)
+from tables import Claim, Table, beside_paper, fill
 
 from bert_tf import flags as bert_flags
 
@@ -63,22 +72,17 @@ def main() -> None:
     """Fills the table."""
     how = current_settings()
     as_features = feature_flags("concat_last_four", model_size())
-    kinds = [(task.title, task, {}) for task in glue_tasks()]
+    kinds = [Kind(task.title, task) for task in glue_tasks()]
     for task in ner_tasks(FLAGS.conll_dir):
-        kinds += [(FINE_TUNED, task, {}), (FEATURES, task, as_features)]
+        kinds += [Kind(FINE_TUNED, task), Kind(FEATURES, task, as_features)]
     goals = []
     for row, shares in zip(ROWS, SHARES, strict=True):
         names = ("mask_share", "keep_share", "random_share")
         data = {n: s / 100 for n, s in zip(names, shares, strict=True)}
-        for seed in range(1, how.num_seeds + 1):
-            run = pretraining(how, model_size(), seed, data=data)
-            made = Made(run, "release")
-            goals += [
-                Goal(row, title, task.run(how, made, seed, **changes), seed)
-                for title, task, changes in kinds
-            ]
+        start = functools.partial(release, how, model_size(), data=data)
+        goals += fine_tunings(row, how, start, kinds)
     columns = [
-        beside_paper(title, task.read, ROWS, PAPER) for title, task, _ in kinds
+        beside_paper(kind.title, kind.task.read, ROWS, PAPER) for kind in kinds
     ]
     rows = {
         row: [f"{share}%" for share in shares]

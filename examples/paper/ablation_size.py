@@ -13,19 +13,19 @@ The same command goes on where it was stopped; runs that are done are not done
 again. Source: section 5.2 of the paper.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
 
 from absl import flags
-from runs import Made
 from settings import (
     current_settings,
     define_flags,
     define_task_flags,
     value_or,
 )
-from stages import chance, glue_tasks, pretraining
+from stages import Kind, chance, fine_tunings, glue_tasks, release
 from tables import Claim, Goal, Table, beside_paper, fill
 
 from bert_tf import files
@@ -85,20 +85,21 @@ def main() -> None:
         require_apart()
     divisor = value_or("hidden_divisor", 1)
     tasks = glue_tasks()
+    num_models = min(how.num_seeds, FLAGS.num_pretraining_seeds)
     goals, rows = [], {}
     for row, (layers, hidden_size, heads) in zip(ROWS, SIZES, strict=True):
         width = hidden_size // divisor
         rows[row] = [layers, hidden_size, heads, width]
         size = name_of(layers, width, heads)
-        for seed in range(1, how.num_seeds + 1):
-            run = pretraining(how, size, seed, held_out=FLAGS.held_out_file)
-            if seed <= FLAGS.num_pretraining_seeds:
-                goals.append(Goal(row, PERPLEXITY, run, seed))
-            made = Made(run, "release")
-            goals += [
-                Goal(row, task.title, task.run(how, made, seed), seed)
-                for task in tasks
-            ]
+        start = functools.partial(
+            release, how, size, held_out=FLAGS.held_out_file
+        )
+        goals += [
+            Goal(row, PERPLEXITY, start(seed).run, seed)
+            for seed in range(1, num_models + 1)
+        ]
+        kinds = [Kind(task.title, task) for task in tasks]
+        goals += fine_tunings(row, how, start, kinds)
     readers = {PERPLEXITY: perplexity, **{t.title: t.read for t in tasks}}
     columns = [
         beside_paper(title, read, ROWS, PAPER)

@@ -19,8 +19,9 @@ The same command goes on where it was stopped; runs that are done are not done
 again. Source: section 5.1 of the paper.
 """
 
+import functools
+
 from absl import flags
-from runs import Made
 from settings import (
     current_settings,
     define_flags,
@@ -28,8 +29,15 @@ from settings import (
     define_task_flags,
     model_size,
 )
-from stages import chance, glue_tasks, pretraining, squad_tasks
-from tables import Claim, Goal, Table, beside_paper, fill
+from stages import (
+    Kind,
+    chance,
+    fine_tunings,
+    glue_tasks,
+    release,
+    squad_tasks,
+)
+from tables import Claim, Table, beside_paper, fill
 
 from bert_tf import flags as bert_flags
 
@@ -73,14 +81,9 @@ def main() -> None:
     tasks = [*glue_tasks(), *squad_tasks(FLAGS.squad_dir)]
     goals = []
     for row, (model, head) in ROWS.items():
-        for seed in range(1, how.num_seeds + 1):
-            made = Made(
-                pretraining(how, model_size(), seed, model=model), "release"
-            )
-            goals += [
-                Goal(row, task.title, task.run(how, made, seed, **head), seed)
-                for task in tasks
-            ]
+        start = functools.partial(release, how, model_size(), model=model)
+        kinds = [Kind(task.title, task, head) for task in tasks]
+        goals += fine_tunings(row, how, start, kinds)
     table = Table(
         "ablation_tasks",
         "Table 5: the pre-training tasks; development sets, in percent",

@@ -15,6 +15,8 @@ CPU cores they take most of the time; a step with --lstm_size=256 is several
 times faster than with the paper's 768. Source: section 5.3.
 """
 
+import functools
+
 from absl import flags
 from runs import Made, Source
 from settings import (
@@ -25,8 +27,15 @@ from settings import (
     define_model_flag,
     model_size,
 )
-from stages import chance, feature_flags, ner_tasks, pretraining
-from tables import Claim, Goal, Table, beside_paper, fill
+from stages import (
+    Kind,
+    chance,
+    feature_flags,
+    fine_tunings,
+    ner_tasks,
+    release,
+)
+from tables import Claim, Table, beside_paper, fill
 
 from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
@@ -77,14 +86,11 @@ def main() -> None:
             "Received: neither"
         )
     tasks = ner_tasks(FLAGS.conll_dir)
+    start = functools.partial(model, how)
     goals = []
     for row in ROWS:
-        for seed in range(1, how.num_seeds + 1):
-            start = model(how, seed)
-            goals += [
-                Goal(row, t.title, t.run(how, start, seed, **given(row)), seed)
-                for t in tasks
-            ]
+        kinds = [Kind(task.title, task, given(row)) for task in tasks]
+        goals += fine_tunings(row, how, start, kinds)
     table = Table(
         "feature_based",
         "Table 7: CoNLL-2003, F1 in the development set, in percent",
@@ -101,7 +107,7 @@ def model(how: Settings, seed: int) -> Source | Made:
     """What is fine-tuned, or has the features."""
     if FLAGS.init_checkpoint:
         return Source.of(FLAGS.init_checkpoint)
-    return Made(pretraining(how, model_size(), seed), "release")
+    return release(how, model_size(), seed)
 
 
 def given(row: str) -> dict[str, object]:

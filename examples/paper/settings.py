@@ -5,7 +5,6 @@ Their flags, what these come to, and how one of the paper's own sizes is trained
 """
 
 import dataclasses
-from typing import Self
 
 from absl import flags
 
@@ -147,26 +146,6 @@ class Settings:
         """Tokens of what is fine-tuned, but for SQuAD."""
         return self.phases[0][0]
 
-    @classmethod
-    def from_flags(cls) -> Self:
-        """Those of the command line."""
-        steps, length = FLAGS.num_train_steps, FLAGS.max_seq_length
-        return cls(
-            phases=((length, steps),),
-            train_batch_size=FLAGS.train_batch_size,
-            learning_rate=FLAGS.learning_rate,
-            warmup_steps=steps // 10,
-            dupe_factor=FLAGS.dupe_factor,
-            vocab_size=FLAGS.vocab_size,
-            num_seeds=FLAGS.num_seeds,
-            num_train_epochs=FLAGS.num_train_epochs,
-            fine_tuning_batch_size=FLAGS.fine_tuning_batch_size,
-            fine_tuning_learning_rate=FLAGS.fine_tuning_learning_rate,
-            max_examples=FLAGS.max_examples,
-            # A model has 512 positions.
-            squad_length=min(3 * length, 512),
-        )
-
 
 # Of the published vocabularies.
 UNCASED_VOCAB_SIZE, CASED_VOCAB_SIZE = 30_522, 28_996
@@ -195,22 +174,36 @@ def current_settings() -> Settings:
     Raises:
       InputError: There is no such text, or a flag does not go with --full.
     """
-    if not FLAGS.full:
+    steps, length = FLAGS.num_train_steps, FLAGS.max_seq_length
+    if FLAGS.full:
+        _require_no_length()
+        vocab_size = UNCASED_VOCAB_SIZE
+        if not FLAGS.do_lower_case:
+            vocab_size = CASED_VOCAB_SIZE
+        base = dataclasses.replace(FULL, vocab_size=vocab_size)
+    else:
         if FLAGS.input_file:
             files.expand(FLAGS.input_file, "input_file")
-        return Settings.from_flags()
+        base = dataclasses.replace(
+            FULL,
+            phases=((length, steps),),
+            warmup_steps=steps // 10,
+            # A model has 512 positions.
+            squad_length=min(3 * length, 512),
+        )
+    names = [field.name for field in dataclasses.fields(Settings)]
+    given = {n: value_or(n, getattr(base, n)) for n in names if n in FLAGS}
+    return dataclasses.replace(base, **given)
+
+
+def _require_no_length() -> None:
+    """Raises InputError if --full is told of one length."""
     for name in ("max_seq_length", "num_train_steps"):
         if FLAGS[name].present:
             raise InputError(
                 f"expected --full without --{name}: it has two lengths, each "
                 f"with its steps. Received: {FLAGS[name].value}"
             )
-    names = [field.name for field in dataclasses.fields(Settings)]
-    given = {name: FLAGS[name] for name in names if name in FLAGS}
-    given = {name: flag.value for name, flag in given.items() if flag.present}
-    if not FLAGS.do_lower_case:
-        given.setdefault("vocab_size", CASED_VOCAB_SIZE)
-    return dataclasses.replace(FULL, **given)
 
 
 def value_or(name: str, full: object) -> object:

@@ -2,12 +2,13 @@
 
 import glob
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from absl import flags
 from runs import Made, Run, Source
 from settings import GLUE, Settings, also, value_or
+from tables import Goal
 
 from bert_tf import BertConfig, files
 from bert_tf.errors import InputError
@@ -17,7 +18,7 @@ FLAGS = flags.FLAGS
 
 def chance() -> str:
     """What is to be said below a table of models that are pre-trained."""
-    if FLAGS.num_pretraining_seeds > 1 or FLAGS.full:
+    if FLAGS.num_pretraining_seeds > 1:
         return ""
     return (
         "Each model was pre-trained once; what that owes to chance is in no "
@@ -117,6 +118,11 @@ def pretraining(
     return run
 
 
+def release(how: Settings, size: str, seed: int, **more: object) -> Made:
+    """What a pre-training leaves; the arguments are `pretraining`'s."""
+    return Made(pretraining(how, size, seed, **more), "release")
+
+
 class Task(NamedTuple):
     """A task to fine-tune on.
 
@@ -177,6 +183,45 @@ class Task(NamedTuple):
         if self.script == "run_squad.py":
             given |= {"do_predict": True, "max_seq_length": how.squad_length}
         return Run(f"{self.title.lower()}-seed-{seed}", self.script, given)
+
+
+class Kind(NamedTuple):
+    """A column of a table: a task, and how it is fine-tuned on.
+
+    Attributes:
+      title: The column's heading.
+      task: The task.
+      changes: Further flags of its script.
+    """
+
+    title: str
+    task: Task
+    changes: Mapping[str, object] = {}
+
+
+def fine_tunings(
+    row: str,
+    how: Settings,
+    start: Callable[[int], Made | Source],
+    kinds: Iterable[Kind],
+) -> list[Goal]:
+    """The goals of a row, seed by seed.
+
+    Args:
+      row: Its name.
+      how: The settings.
+      start: From a seed to the model whose weights are taken.
+      kinds: The columns.
+    """
+    kinds = [*kinds]
+    goals = []
+    for seed in range(1, how.num_seeds + 1):
+        model = start(seed)
+        goals += [
+            Goal(row, title, task.run(how, model, seed, **changes), seed)
+            for title, task, changes in kinds
+        ]
+    return goals
 
 
 def glue_tasks() -> list[Task]:
