@@ -79,7 +79,7 @@ def test_each_row_has_the_flags_of_its_mode(program):
     program.run(num_seeds=1, lstm_size=5, also="--keep_checkpoint_max=2")
     [tuned] = program.of(None)
     assert "mode" not in tuned
-    assert tuned["learning_rate"] == "0.0001"
+    assert tuned["learning_rate"] == "0.0005"
     for layers in CHOICES:
         [given] = program.of(layers)
         assert given["mode"] == "feature_based"
@@ -112,8 +112,8 @@ def test_what_is_known_stands_in_the_table_when_a_run_fails(program, capsys):
 
 
 def test_without_a_checkpoint_a_model_is_made(program, data):
-    text = data["input_file"]
-    assert program.run(init_checkpoint="", input_file=text, num_seeds=1) == 0
+    given = {"input_file": data["input_file"], "first_seq_length": 64}
+    assert program.run(init_checkpoint="", num_seeds=1, **given) == 0
     [made] = program.scripts.of("run_pretraining.py")
     assert made["model_size"] == "L-6_H-128"
     for given in program.scripts.of("run_ner.py"):

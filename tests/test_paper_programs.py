@@ -10,7 +10,12 @@ import paper_programs
 import pytest
 
 NAMES = ("ablation_tasks", "ablation_size", "ablation_masking", "feature_based")
-SMALL = {"num_seeds": 2, "vocab_size": 31, "num_train_steps": 30}
+SMALL = {
+    "num_seeds": 2,
+    "vocab_size": 31,
+    "num_train_steps": 30,
+    "first_seq_length": 64,
+}
 # What some programs have that are launched with the same flags.
 OF_SOME = {*SMALL, "data_dir", "conll_dir", "held_out_file"}
 
@@ -102,6 +107,21 @@ def test_tasks(scripts, inputs, tmp_path, capsys):
     assert len(scripts.commands) == count
     assert "0 to do" in capsys.readouterr().out
     assert table_of("ablation_tasks", tmp_path) == rows
+
+
+def test_most_steps_have_short_sequences(scripts, inputs, tmp_path):
+    given = {**inputs, "tasks": "MRPC", "first_seq_length": 16}
+    assert launch("ablation_tasks", given, tmp_path) == 0
+    made = scripts.of("create_pretraining_data.py")
+    assert {flags["max_seq_length"] for flags in made} == {"16", "64"}
+    models = {}
+    for flags in scripts.of("run_pretraining.py"):
+        phases = models.setdefault(flags["output_dir"], [])
+        phases.append((flags["max_seq_length"], flags.get("stop_at_step")))
+        assert flags["num_train_steps"] == "30"
+    assert [*models.values()] == [[("16", "27"), ("64", None)]] * 3
+    tuned = scripts.of("run_classifier.py")
+    assert {flags["max_seq_length"] for flags in tuned} == {"64"}
 
 
 def test_squad_is_taken_where_it_is(scripts, inputs, tmp_path):
@@ -207,10 +227,11 @@ def test_full_takes_what_is_given(scripts, tmp_path, capsys):
     assert "--model_size=L-4_H-128" in output
     assert "--lstm_size=3" in output
     assert "--vocab_size=28996 --do_lower_case=false" in output
-    given = {"input_file": "wiki/*.txt", "full": "true", "max_seq_length": 64}
-    assert launch("ablation_tasks", given, tmp_path) == 1
-    line = paper_programs.in_process.the_error(capsys, "ablation_tasks")
-    assert "--full without --max_seq_length" in line
+    for name in ("first_seq_length", "max_seq_length"):
+        given = {"input_file": "wiki/*.txt", "full": "true", name: 64}
+        assert launch("ablation_tasks", given, tmp_path) == 1
+        line = paper_programs.in_process.the_error(capsys, "ablation_tasks")
+        assert f"--full without --{name}" in line
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,14 @@ GLUE = {
 }
 
 
-def define_flags(*, do_lower_case: bool = True) -> None:
+def define_flags(
+    *, do_lower_case: bool = True, learning_rate: float = 3e-3
+) -> None:
     """Defines what the programs share.
 
     Args:
       do_lower_case: The default of the flag.
+      learning_rate: The default of the flag.
     """
     flags.DEFINE_string(
         "input_file",
@@ -47,15 +50,22 @@ def define_flags(*, do_lower_case: bool = True) -> None:
         None,
         "WordPiece vocabulary; without it, one of --vocab_size is learned.",
     )
-    flags.DEFINE_integer("vocab_size", 4000, "Words of a learned vocabulary.")
+    flags.DEFINE_integer("vocab_size", 2000, "Words of a learned vocabulary.")
     flags.DEFINE_bool(
         "do_lower_case", do_lower_case, "Whether it is an uncased one."
     )
     flags.DEFINE_integer("dupe_factor", 5, "Passes over the text, as masked.")
     flags.DEFINE_integer("max_seq_length", 64, "Tokens of a sequence.")
-    flags.DEFINE_integer("num_train_steps", 2000, "Steps of pre-training.")
-    flags.DEFINE_integer("train_batch_size", 32, "Examples of such a step.")
-    flags.DEFINE_float("learning_rate", 5e-4, "Rate of pre-training.")
+    flags.DEFINE_integer(
+        "first_seq_length",
+        32,
+        "Those of the first nine tenths of the steps, as the paper has 128 "
+        "first and 512 last, if they are fewer.",
+        lower_bound=8,
+    )
+    flags.DEFINE_integer("num_train_steps", 8000, "Steps of pre-training.")
+    flags.DEFINE_integer("train_batch_size", 64, "Examples of such a step.")
+    flags.DEFINE_float("learning_rate", learning_rate, "Rate of pre-training.")
     flags.DEFINE_integer(
         "num_seeds", 3, "Fine-tunings of each cell.", lower_bound=1
     )
@@ -67,10 +77,10 @@ def define_flags(*, do_lower_case: bool = True) -> None:
     )
     flags.DEFINE_float("num_train_epochs", 3.0, "Epochs of fine-tuning.")
     flags.DEFINE_integer("fine_tuning_batch_size", 32, "Examples of its steps.")
-    flags.DEFINE_float("fine_tuning_learning_rate", 1e-4, "Rate of it.")
+    flags.DEFINE_float("fine_tuning_learning_rate", 5e-4, "Rate of it.")
     flags.DEFINE_integer(
         "max_examples",
-        10_000,
+        30_000,
         "Examples that a fine-tuning sees at most, all epochs together; it has "
         "fewer epochs where there are more.",
         lower_bound=1,
@@ -123,12 +133,14 @@ class Settings:
 
     Attributes:
       phases: Length of sequences, and the step up to which they have it.
+      length: Tokens of what is fine-tuned, but for SQuAD.
       warmup_steps: Steps in which the rate of pre-training rises.
       max_examples: As the flag; None for all epochs whatever they cost.
       squad_length: Tokens of a question and its text.
     """
 
     phases: tuple[tuple[int, int], ...]
+    length: int
     train_batch_size: int
     learning_rate: float
     warmup_steps: int
@@ -141,11 +153,6 @@ class Settings:
     max_examples: int | None
     squad_length: int
 
-    @property
-    def length(self) -> int:
-        """Tokens of what is fine-tuned, but for SQuAD."""
-        return self.phases[0][0]
-
 
 # Of the published vocabularies.
 UNCASED_VOCAB_SIZE, CASED_VOCAB_SIZE = 30_522, 28_996
@@ -154,6 +161,7 @@ UNCASED_VOCAB_SIZE, CASED_VOCAB_SIZE = 30_522, 28_996
 # paper chose from by the development set, 3e-5 is one in the middle.
 FULL = Settings(
     phases=((128, 900_000), (512, 1_000_000)),
+    length=128,
     train_batch_size=256,
     learning_rate=1e-4,
     warmup_steps=10_000,
@@ -174,7 +182,6 @@ def current_settings() -> Settings:
     Raises:
       InputError: There is no such text, or a flag does not go with --full.
     """
-    steps, length = FLAGS.num_train_steps, FLAGS.max_seq_length
     if FLAGS.full:
         _require_no_length()
         vocab_size = UNCASED_VOCAB_SIZE
@@ -184,10 +191,12 @@ def current_settings() -> Settings:
     else:
         if FLAGS.input_file:
             files.expand(FLAGS.input_file, "input_file")
+        length = FLAGS.max_seq_length
         base = dataclasses.replace(
             FULL,
-            phases=((length, steps),),
-            warmup_steps=steps // 10,
+            phases=_phases(),
+            length=length,
+            warmup_steps=FLAGS.num_train_steps // 10,
             # A model has 512 positions.
             squad_length=min(3 * length, 512),
         )
@@ -196,9 +205,18 @@ def current_settings() -> Settings:
     return dataclasses.replace(base, **given)
 
 
+def _phases() -> tuple[tuple[int, int], ...]:
+    """Those of the flags: one, or two as the paper's."""
+    first, steps = FLAGS.first_seq_length, FLAGS.num_train_steps
+    last = (FLAGS.max_seq_length, steps)
+    if first >= FLAGS.max_seq_length or steps < 10:
+        return (last,)
+    return (first, steps - steps // 10), last
+
+
 def _require_no_length() -> None:
-    """Raises InputError if --full is told of one length."""
-    for name in ("max_seq_length", "num_train_steps"):
+    """Raises InputError if --full is told of other lengths."""
+    for name in ("first_seq_length", "max_seq_length", "num_train_steps"):
         if FLAGS[name].present:
             raise InputError(
                 f"expected --full without --{name}: it has two lengths, each "
