@@ -317,7 +317,7 @@ def _check_flags(config: BertConfig) -> None:
 def _kind(config: BertConfig) -> dict[str, Any]:
     """What no shape tells of the model, as far as it matters to this run."""
     kind: dict[str, Any] = {
-        "attention_direction": config.attention_direction,
+        **pretraining_folder.of_config(config),
         "objective": FLAGS.objective,
     }
     if FLAGS.do_train or (FLAGS.do_eval and FLAGS.next_sentence):

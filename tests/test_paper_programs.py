@@ -111,6 +111,7 @@ def test_tasks(scripts, inputs, tmp_path, capsys):
 
 def test_most_steps_have_short_sequences(scripts, inputs, tmp_path):
     given = {**inputs, "tasks": "MRPC", "first_seq_length": 16}
+    given["warmup_proportion"] = 0.5
     assert launch("ablation_tasks", given, tmp_path) == 0
     made = scripts.of("create_pretraining_data.py")
     assert {flags["max_seq_length"] for flags in made} == {"16", "64"}
@@ -119,6 +120,7 @@ def test_most_steps_have_short_sequences(scripts, inputs, tmp_path):
         phases = models.setdefault(flags["output_dir"], [])
         phases.append((flags["max_seq_length"], flags.get("stop_at_step")))
         assert flags["num_train_steps"] == "30"
+        assert flags["num_warmup_steps"] == "15"
     assert [*models.values()] == [[("16", "27"), ("64", None)]] * 3
     tuned = scripts.of("run_classifier.py")
     assert {flags["max_seq_length"] for flags in tuned} == {"64"}
@@ -227,8 +229,9 @@ def test_full_takes_what_is_given(scripts, tmp_path, capsys):
     assert "--model_size=L-4_H-128" in output
     assert "--lstm_size=3" in output
     assert "--vocab_size=28996 --do_lower_case=false" in output
-    for name in ("first_seq_length", "max_seq_length"):
-        given = {"input_file": "wiki/*.txt", "full": "true", name: 64}
+    others = {"first_seq_length": 64, "max_seq_length": 64}
+    for name, value in {**others, "warmup_proportion": 0.1}.items():
+        given = {"input_file": "wiki/*.txt", "full": "true", name: value}
         assert launch("ablation_tasks", given, tmp_path) == 1
         line = paper_programs.in_process.the_error(capsys, "ablation_tasks")
         assert f"--full without --{name}" in line

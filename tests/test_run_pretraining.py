@@ -210,9 +210,9 @@ def test_the_same_command_again_goes_on(done, run, tmp_path, inputs):
                 "objective": "causal_lm",
                 "next_sentence": False,
             },
-            "expected --attention_direction=bidirectional, as the model in",
+            "expected attention_direction=bidirectional, as the model in",
         ),
-        ({"next_sentence": False}, "expected --next_sentence=true, as the mo"),
+        ({"next_sentence": False}, "expected next_sentence=true, as the mo"),
     ],
 )
 def test_a_run_without_a_release_goes_on_as_it_began(

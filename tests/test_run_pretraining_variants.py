@@ -144,19 +144,19 @@ def test_an_evaluation_takes_the_direction_from_the_release(causal, run):
     [
         (
             {"attention_direction": None},
-            "expected --attention_direction=left_to_right, as the model in",
+            "expected attention_direction=left_to_right, as the model in",
         ),
         (
             {"objective": None},
-            "expected --objective=causal_lm, as the model in",
+            "expected objective=causal_lm, as the model in",
         ),
         (
             {"next_sentence": None},
-            "expected --next_sentence=false, as the model in",
+            "expected next_sentence=false, as the model in",
         ),
         (
             {"next_sentence": None, "do_train": None, "do_eval": True},
-            "expected --next_sentence=false, as the model in",
+            "expected next_sentence=false, as the model in",
         ),
     ],
 )

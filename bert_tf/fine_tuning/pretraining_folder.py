@@ -1,7 +1,7 @@
 """The output folder of a pre-training: which kind of model is trained there.
 
-No tensor's shape tells what a token may look at, or what is predicted, and
-there is no release to ask until a run is done. `pretraining.json` tells it from
+No tensor's shape tells what a token may look at, by how many heads, or what is
+predicted, and there is no release to ask until a run is done. `pretraining.json` tells it from
 before the first step, as `output_folder` has it for fine-tuning.
 """
 
@@ -12,11 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_tf import files
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.fine_tuning import output_folder
 from bert_tf.interop.companions import read_companions
 
 FACTS = "pretraining.json"
+
+
+def of_config(config: BertConfig) -> dict[str, Any]:
+    """The part of a kind that a configuration tells."""
+    names = ("attention_direction", "num_attention_heads", "hidden_act")
+    return {name: getattr(config, name) for name in names}
 
 
 def verify(folder: str, release: str, kind: Mapping[str, Any]) -> None:
@@ -26,18 +33,19 @@ def verify(folder: str, release: str, kind: Mapping[str, Any]) -> None:
       folder: The output folder.
       release: The folder of its release. It is asked where nothing is noted, as
         in earlier versions.
-      kind: Values by flags: attention_direction, objective, next_sentence. One
-        that does not matter to the run is left out.
+      kind: Values by flags, objective and next_sentence, and by entries of the
+        configuration, as attention_direction. One that does not matter to the
+        run is left out.
 
     Raises:
       InputError: They differ.
     """
     before = output_folder.known(folder, FACTS) or _kind_of(release)
-    for flag, value in kind.items():
-        known = before.get(flag, value)
+    for name, value in kind.items():
+        known = before.get(name, value)
         if known != value:
             raise InputError(
-                f"expected --{flag}={_word(known)}, as the model in {folder} "
+                f"expected {name}={_word(known)}, as the model in {folder} "
                 "was trained, or another --output_dir. Received: "
                 f"{_word(value)}"
             )
@@ -85,17 +93,17 @@ def require_writable(folder: str) -> None:
 
 
 def _kind_of(release: str) -> dict[str, Any]:
-    """That of a release, by flags; empty where there is none."""
+    """That of a release, as `verify` takes it; empty where there is none."""
     found = read_companions(release)
     if "config" not in found:
         return {}
     return {
-        "attention_direction": found["config"].attention_direction,
+        **of_config(found["config"]),
         "objective": found.get("objective", "masked_lm"),
         "next_sentence": found.get("head") != "masked_lm",
     }
 
 
 def _word(value: Any) -> str:
-    """A flag's value as on a command line."""
+    """A value as on a command line."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -66,6 +66,14 @@ def define_flags(
     flags.DEFINE_integer("num_train_steps", 8000, "Steps of pre-training.")
     flags.DEFINE_integer("train_batch_size", 64, "Examples of such a step.")
     flags.DEFINE_float("learning_rate", learning_rate, "Rate of pre-training.")
+    flags.DEFINE_float(
+        "warmup_proportion",
+        0.25,
+        "Share of the steps of pre-training in which its rate rises. With a "
+        "tenth, models of four layers and more may never learn anything.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
     flags.DEFINE_integer(
         "num_seeds", 3, "Fine-tunings of each cell.", lower_bound=1
     )
@@ -183,7 +191,7 @@ def current_settings() -> Settings:
       InputError: There is no such text, or a flag does not go with --full.
     """
     if FLAGS.full:
-        _require_no_length()
+        _require_no_steps()
         vocab_size = UNCASED_VOCAB_SIZE
         if not FLAGS.do_lower_case:
             vocab_size = CASED_VOCAB_SIZE
@@ -196,7 +204,7 @@ def current_settings() -> Settings:
             FULL,
             phases=_phases(),
             length=length,
-            warmup_steps=FLAGS.num_train_steps // 10,
+            warmup_steps=round(FLAGS.warmup_proportion * FLAGS.num_train_steps),
             # A model has 512 positions.
             squad_length=min(3 * length, 512),
         )
@@ -214,13 +222,14 @@ def _phases() -> tuple[tuple[int, int], ...]:
     return (first, steps - steps // 10), last
 
 
-def _require_no_length() -> None:
-    """Raises InputError if --full is told of other lengths."""
-    for name in ("first_seq_length", "max_seq_length", "num_train_steps"):
+def _require_no_steps() -> None:
+    """Raises InputError if --full is told of other steps."""
+    names = ("first_seq_length", "max_seq_length", "num_train_steps")
+    for name in (*names, "warmup_proportion"):
         if FLAGS[name].present:
             raise InputError(
-                f"expected --full without --{name}: it has two lengths, each "
-                f"with its steps. Received: {FLAGS[name].value}"
+                f"expected --full without --{name}: it has the paper's "
+                f"lengths, steps and warm-up. Received: {FLAGS[name].value}"
             )
 
 

@@ -13,11 +13,15 @@ from bert_tf.interop.pretrained import Pretrained
 
 KIND = {
     "attention_direction": "bidirectional",
+    "num_attention_heads": 2,
+    "hidden_act": "gelu_tanh",
     "objective": "masked_lm",
     "next_sentence": True,
 }
 OTHERS = [
     ("attention_direction", "left_to_right"),
+    ("num_attention_heads", 4),
+    ("hidden_act", "relu"),
     ("objective", "causal_lm"),
     ("next_sentence", False),
 ]
@@ -39,8 +43,7 @@ def release(folder, kind):
     config = BertConfig(
         vocab_size=3,
         hidden_size=4,
-        num_attention_heads=2,
-        attention_direction=kind["attention_direction"],
+        **{name: kind[name] for name in [*KIND][:3]},
     )
     facts = pretraining_folder.released(kind)
     place = str(folder / "release")
@@ -58,12 +61,12 @@ def test_it_is_noted_before_the_first_step(tmp_path):
 @pytest.mark.parametrize(("name", "value"), OTHERS)
 def test_another_one_is_refused(tmp_path, name, value):
     train(tmp_path)
-    words = {True: "true", False: "false"}
-    known, now = (words.get(v, v) for v in (KIND[name], value))
+    words = {"True": "true", "False": "false"}
+    known, now = (words.get(str(v), v) for v in (KIND[name], value))
     with pytest.raises(InputError) as error:
         verify(tmp_path, {**KIND, name: value})
     assert str(error.value) == (
-        f"expected --{name}={known}, as the model in {tmp_path} was trained, "
+        f"expected {name}={known}, as the model in {tmp_path} was trained, "
         f"or another --output_dir. Received: {now}"
     )
 
@@ -86,7 +89,7 @@ def test_before_its_first_checkpoint_a_run_owns_nothing(tmp_path):
     pretraining_folder.claim(str(tmp_path), KIND)
     verify(tmp_path, other)
     train(tmp_path, other)
-    with pytest.raises(InputError, match="--next_sentence=false, as the"):
+    with pytest.raises(InputError, match="next_sentence=false, as the"):
         verify(tmp_path)
 
 
@@ -95,7 +98,7 @@ def test_a_release_tells_where_nothing_is_noted(tmp_path, name, value):
     other = {**KIND, name: value}
     release(tmp_path, other)
     verify(tmp_path, other)
-    with pytest.raises(InputError, match=f"--{name}="):
+    with pytest.raises(InputError, match=f"{name}="):
         verify(tmp_path)
 
 
