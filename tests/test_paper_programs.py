@@ -145,7 +145,7 @@ def test_squad_is_taken_where_it_is(scripts, inputs, tmp_path):
 def test_sizes(scripts, inputs, tmp_path, capsys):
     def score(script, given):
         size = given.get("model_size", "")
-        loss = {"L-3_H-96_A-12": 2.0, "L-24_H-128_A-16": 1.0}.get(size, 1.5)
+        loss = {"L-1_H-96_A-12": 2.0, "L-8_H-128_A-16": 1.0}.get(size, 1.5)
         return {"eval_accuracy": 0.5, "masked_lm_loss": loss}
 
     scripts.score = score
@@ -160,6 +160,7 @@ def test_sizes(scripts, inputs, tmp_path, capsys):
     assert launch("ablation_size", given, tmp_path) == 0
     rows = table_of("ablation_size", tmp_path)
     assert [row["#H here"] for row in rows] == [*["96"] * 4, *["128"] * 2]
+    assert [row["#L here"] for row in rows] == [*"122448"]
     assert float(rows[0]["LM (ppl)"]) == pytest.approx(math.exp(2))
     assert float(rows[-1]["LM (ppl)"]) == pytest.approx(math.e)
     assert rows[-1]["LM (ppl)_paper"] == "3.23"
