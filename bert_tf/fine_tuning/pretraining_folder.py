@@ -1,8 +1,9 @@
 """The output folder of a pre-training: which kind of model is trained there.
 
 No tensor's shape tells what a token may look at, by how many heads, or what is
-predicted, and there is no release to ask until a run is done. `pretraining.json` tells it from
-before the first step, as `output_folder` has it for fine-tuning.
+predicted, and there is no release to ask until a run is done.
+`pretraining.json` tells it from before the first step, as `output_folder` has
+it for fine-tuning.
 """
 
 import json
