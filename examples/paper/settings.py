@@ -38,13 +38,29 @@ def define_flags(
       do_lower_case: The default of the flag.
       learning_rate: The default of the flag.
     """
+    _define_text_flags(do_lower_case)
+    _define_pretraining_flags(learning_rate)
+    _define_fine_tuning_flags()
+    flags.DEFINE_string("output_dir", None, "Folder of tables and runs.")
+    flags.DEFINE_multi_string(
+        "also",
+        [],
+        "What else all that trains is given, as it stands there: "
+        "--also=--mixed_precision=bfloat16; more than once for more flags.",
+    )
+    flags.DEFINE_bool(
+        "full", False, "Print the commands of the paper's sizes, run nothing."
+    )
+
+
+def _define_text_flags(do_lower_case: bool) -> None:
+    """Defines what is read, and the words that it is cut into."""
     flags.DEFINE_string(
         "input_file",
         None,
         "Text to pre-train on, as create_pretraining_data.py takes it: a "
         "sentence a line, blank lines between documents; globs, with commas.",
     )
-    flags.DEFINE_string("output_dir", None, "Folder of tables and runs.")
     flags.DEFINE_string(
         "vocab_file",
         None,
@@ -55,6 +71,10 @@ def define_flags(
         "do_lower_case", do_lower_case, "Whether it is an uncased one."
     )
     flags.DEFINE_integer("dupe_factor", 5, "Passes over the text, as masked.")
+
+
+def _define_pretraining_flags(learning_rate: float) -> None:
+    """Defines how models are pre-trained."""
     flags.DEFINE_integer("max_seq_length", 64, "Tokens of a sequence.")
     flags.DEFINE_integer(
         "first_seq_length",
@@ -75,13 +95,17 @@ def define_flags(
         upper_bound=1.0,
     )
     flags.DEFINE_integer(
-        "num_seeds", 3, "Fine-tunings of each cell.", lower_bound=1
-    )
-    flags.DEFINE_integer(
         "num_pretraining_seeds",
         1,
         "Pre-trainings of each model, that the fine-tunings take turns with.",
         lower_bound=1,
+    )
+
+
+def _define_fine_tuning_flags() -> None:
+    """Defines how often and how long models are fine-tuned."""
+    flags.DEFINE_integer(
+        "num_seeds", 3, "Fine-tunings of each cell.", lower_bound=1
     )
     flags.DEFINE_float("num_train_epochs", 3.0, "Epochs of fine-tuning.")
     flags.DEFINE_integer("fine_tuning_batch_size", 32, "Examples of its steps.")
@@ -92,15 +116,6 @@ def define_flags(
         "Examples that a fine-tuning sees at most, all epochs together; it has "
         "fewer epochs where there are more.",
         lower_bound=1,
-    )
-    flags.DEFINE_multi_string(
-        "also",
-        [],
-        "What else all that trains is given, as it stands there: "
-        "--also=--mixed_precision=bfloat16; more than once for more flags.",
-    )
-    flags.DEFINE_bool(
-        "full", False, "Print the commands of the paper's sizes, run nothing."
     )
 
 
