@@ -37,7 +37,7 @@ from tables import Claim, Table, beside_paper, fill
 
 from bert_tf import flags as bert_flags
 
-define_flags(learning_rate=2e-3)
+define_flags()
 define_model_flag("L-4_H-128")
 define_task_flags("MNLI")
 define_entity_flags()

@@ -32,7 +32,7 @@ from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
 
-define_flags(learning_rate=1.5e-3)
+define_flags()
 define_task_flags("MNLI", "MRPC", "SST-2")
 flags.DEFINE_string("held_out_file", None, "Text that none is trained on.")
 flags.DEFINE_integer(

@@ -41,7 +41,7 @@ from tables import Claim, Table, beside_paper, fill
 
 from bert_tf import flags as bert_flags
 
-define_flags()
+define_flags(max_seq_length=64, learning_rate=3e-3)
 define_model_flag("L-2_H-128")
 define_task_flags("MNLI", "QNLI", "MRPC", "SST-2")
 flags.DEFINE_string("squad_dir", None, "Folder of SQuAD 1.1.")

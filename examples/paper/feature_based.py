@@ -41,7 +41,7 @@ from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
 
 # Names are told by their capitals (section 5.3).
-define_flags(do_lower_case=False, learning_rate=2e-3)
+define_flags(do_lower_case=False)
 define_model_flag("L-6_H-128")
 define_entity_flags()
 flags.DEFINE_string(

@@ -30,16 +30,20 @@ GLUE = {
 
 
 def define_flags(
-    *, do_lower_case: bool = True, learning_rate: float = 3e-3
+    *,
+    do_lower_case: bool = True,
+    max_seq_length: int = 32,
+    learning_rate: float = 1.5e-3,
 ) -> None:
     """Defines what the programs share.
 
     Args:
       do_lower_case: The default of the flag.
+      max_seq_length: The default of the flag.
       learning_rate: The default of the flag.
     """
     _define_text_flags(do_lower_case)
-    _define_pretraining_flags(learning_rate)
+    _define_pretraining_flags(max_seq_length, learning_rate)
     _define_fine_tuning_flags()
     flags.DEFINE_string("output_dir", None, "Folder of tables and runs.")
     flags.DEFINE_multi_string(
@@ -73,14 +77,19 @@ def _define_text_flags(do_lower_case: bool) -> None:
     flags.DEFINE_integer("dupe_factor", 5, "Passes over the text, as masked.")
 
 
-def _define_pretraining_flags(learning_rate: float) -> None:
+def _define_pretraining_flags(
+    max_seq_length: int, learning_rate: float
+) -> None:
     """Defines how models are pre-trained."""
-    flags.DEFINE_integer("max_seq_length", 64, "Tokens of a sequence.")
+    flags.DEFINE_integer(
+        "max_seq_length", max_seq_length, "Tokens of a sequence."
+    )
     flags.DEFINE_integer(
         "first_seq_length",
         32,
         "Those of the first nine tenths of the steps, as the paper has 128 "
-        "first and 512 last, if they are fewer.",
+        "first and 512 last, if they are fewer. The last tenth has to teach "
+        "the new positions: in some hundred steps a low rate does not.",
         lower_bound=8,
     )
     flags.DEFINE_integer("num_train_steps", 8000, "Steps of pre-training.")
