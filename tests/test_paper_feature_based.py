@@ -79,7 +79,7 @@ def test_each_row_has_the_flags_of_its_mode(program):
     program.run(num_seeds=1, lstm_size=5, also="--keep_checkpoint_max=2")
     [tuned] = program.of(None)
     assert "mode" not in tuned
-    assert tuned["learning_rate"] == "0.0005"
+    assert tuned["learning_rate"] == "0.00025"
     for layers in CHOICES:
         [given] = program.of(layers)
         assert given["mode"] == "feature_based"

@@ -118,7 +118,7 @@ def _define_fine_tuning_flags() -> None:
     )
     flags.DEFINE_float("num_train_epochs", 3.0, "Epochs of fine-tuning.")
     flags.DEFINE_integer("fine_tuning_batch_size", 32, "Examples of its steps.")
-    flags.DEFINE_float("fine_tuning_learning_rate", 5e-4, "Rate of it.")
+    flags.DEFINE_float("fine_tuning_learning_rate", 2.5e-4, "Rate of it.")
     flags.DEFINE_integer(
         "max_examples",
         30_000,
