@@ -170,6 +170,7 @@ def anchor_of(title):
     [
         "korean",
         "migration",
+        "paper",
         pytest.param("composing", marks=pytest.mark.slow),
         pytest.param("serving", marks=pytest.mark.slow),
     ],
