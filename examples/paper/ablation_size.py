@@ -92,16 +92,15 @@ def main() -> None:
     how = current_settings()
     if not FLAGS.full:
         require_apart()
-    shorter, narrower = (
-        value_or(name, 1) for name in ("layers_divisor", "hidden_divisor")
-    )
+    layers_divisor = value_or("layers_divisor", 1)
+    hidden_divisor = value_or("hidden_divisor", 1)
     tasks = glue_tasks()
     num_models = min(how.num_seeds, FLAGS.num_pretraining_seeds)
     goals, rows = [], {}
     for row, (layers, hidden_size, heads) in zip(ROWS, SIZES, strict=True):
-        height, width = layers // shorter, hidden_size // narrower
-        rows[row] = [layers, hidden_size, heads, height, width]
-        size = name_of(height, width, heads)
+        depth, width = layers // layers_divisor, hidden_size // hidden_divisor
+        rows[row] = [layers, hidden_size, heads, depth, width]
+        size = name_of(depth, width, heads)
         start = functools.partial(
             release, how, size, held_out=FLAGS.held_out_file
         )
