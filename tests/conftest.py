@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 
 # Before TensorFlow is imported anywhere: its C++ log fills a test report.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -13,6 +14,21 @@ from absl import logging
 from checkout import ROOT
 
 pytest_plugins = ["tests.fidelity", "tests.fault_rows"]
+
+
+def pytest_configure():
+    """Undoes signals that were ignored by whoever started the tests.
+
+    `nohup` ignores SIGHUP, and `make test &` in a script ignores SIGINT. A
+    program that a test starts would inherit that and not be stopped by the
+    signal. A handler, unlike SIG_IGN, is reset to the default in new programs.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # The tests themselves keep ignoring it.
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items):

@@ -202,6 +202,21 @@ def test_what_was_to_be_ignored_is(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
+def test_signal_tests_pass_under_nohup():
+    """`nohup` ignores SIGHUP, and the programs that tests start inherit it."""
+    done = subprocess.run(
+        [
+            *("nohup", sys.executable, "-m", "pytest"),
+            f"{__file__}::test_to_be_stopped_is_one_line",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_fault_in_a_finalizer_is_told_as_ever(tmp_path):
     done = stop_while(tmp_path, "broken")
     assert (done.returncode, done.stdout) == (0, "went on\n")
