@@ -115,7 +115,8 @@ flags.DEFINE_enum(
 flags.DEFINE_bool(
     "skip_malformed_rows",
     False,
-    "Whether rows with a wrong number of columns are left out and counted.",
+    "Whether to leave out, and count, rows with a wrong number of columns and "
+    "JSON lines that lack a key.",
 )
 flags.DEFINE_list(
     "class_weights",

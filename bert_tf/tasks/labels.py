@@ -1,9 +1,12 @@
 """From what stands in a file to a label."""
 
+import collections
 import dataclasses
+import decimal
 import functools
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +14,9 @@ from bert_tf.errors import InputError
 
 # A message lists no more names than that.
 _MAX_LISTED = 20
+
+# An integer as pandas writes it in a column with gaps.
+_WHOLE_FLOAT = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +40,10 @@ class Target:
     separator: str = ","
 
     @functools.cached_property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self.labels)
+    def _known(self) -> dict[str, str]:
+        """The label of every spelling; a label's own spelling goes first."""
+        integers = {without_decimals(name): name for name in self.labels}
+        return integers | {name: name for name in self.labels}
 
     def label_of(
         self, value: Any, where: str
@@ -76,12 +84,15 @@ class Target:
     def _name(self, value: Any, where: str) -> str:
         name = name_of(value, where)
         name = self.aliases.get(name, name)
-        if self.labels and name not in self._known:
+        if not self.labels:
+            return name
+        label = self._known.get(name) or self._known.get(without_decimals(name))
+        if label is None:
             raise InputError(
                 f"Expected a label out of {listed(self.labels)}. Received: "
                 f"{_shortened(name)} at {where}"
             )
-        return name
+        return label
 
     def is_undecided(self, value: Any) -> bool:
         """True for the label of a row that is to be left out."""
@@ -132,12 +143,65 @@ def is_set(value: Any, column: str, where: str) -> bool:
       InputError: It is neither 0 nor 1.
     """
     name = "" if value is None else name_of(value, where).lower()
-    if name not in _TRUTHS:
+    truth = _TRUTHS.get(without_decimals(name))
+    if truth is None:
+        found = f"holds {_shortened(name)}" if name else "is empty"
         raise InputError(
-            f"Expected 0 or 1 in the label column {column!r}. Received: "
-            f"{_shortened(name)} at {where}"
+            f"{where}: the label column {column!r} {found}; write 0 or 1"
         )
-    return _TRUTHS[name]
+    return truth
+
+
+def without_decimals(name: str) -> str:
+    """Returns "1" for "1.0" and every other name as it is.
+
+    "01", "1e0" and "1.10" may be codes or versions: they stay different names.
+    """
+    match = _WHOLE_FLOAT.fullmatch(name)
+    return match[1] if match else name
+
+
+def unified(
+    counts: Mapping[str, int], places: Mapping[str, str]
+) -> collections.Counter[str]:
+    """Counts labels that are equal as numbers as one.
+
+    Where a label is written both as 1 and as 1.0, all labels are written as
+    integers: {"0": 2, "0.0": 1, "1.0": 4} -> {"0": 3, "1": 4}.
+
+    Args:
+      counts: The number of times that each name occurs.
+      places: Where each name occurs first, `path:line`.
+
+    Raises:
+      InputError: Two names are equal as numbers in another way: "01" and "1".
+    """
+    are_mixed = any(name != without_decimals(name) in counts for name in counts)
+    merged: collections.Counter[str] = collections.Counter()
+    first: dict[decimal.Decimal, tuple[str, str]] = {}
+    for name, count in counts.items():
+        label = without_decimals(name) if are_mixed else name
+        merged[label] += count
+        number = _exact(label)
+        if number is None:
+            continue
+        other, place = first.setdefault(number, (label, places[name]))
+        if other != label:
+            raise InputError(
+                f"{places[name]}: the label {name!r} is the same number as "
+                f"{other!r} at {place}; write both alike, or list them with "
+                "--labels if they are different labels"
+            )
+    return merged
+
+
+def _exact(name: str) -> decimal.Decimal | None:
+    """The number that a name is, with all its digits."""
+    try:
+        number = decimal.Decimal(name)
+    except decimal.InvalidOperation:
+        return None
+    return number if number.is_finite() else None
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

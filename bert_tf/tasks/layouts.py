@@ -3,7 +3,8 @@
 import collections
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from bert_tf.data.delimited import read_csv, read_jsonl, read_tsv
@@ -145,20 +146,21 @@ def open_records(
       path: The file.
       layout: Which column holds what.
       is_labelled: Whether the columns of the label must be there.
-      skip: Called with the place of each row that is left out for its number
-        of columns; None: such a row is an error.
+      skip: Called with the place of each row that is left out because it has
+        the wrong number of columns or lacks a key of JSON; None: such a row is
+        an error.
 
     Returns:
       The layout with numbers for all names, and the rows behind the header.
       A row of a table may be too short for a label that it need not have; one
-      of JSON has None for what its object lacks.
+      of JSON has None for such a label, as for null.
 
     Raises:
       InputError: A column is missing, now; a row is malformed, when it is
         reached.
     """
     if format_of(path) == "jsonl":
-        return _open_objects(path, layout, is_labelled)
+        return _open_objects(path, layout, is_labelled, skip)
     rows = _TABLES[format_of(path)](path)
     header = next(rows, None) if layout.has_header else None
     records: Iterator[Record] = ((row.fields, row.where) for row in rows)
@@ -177,25 +179,46 @@ def open_records(
 
 
 def _open_objects(
-    path: str, layout: Layout[Column], is_labelled: bool
+    path: str,
+    layout: Layout[Column],
+    is_labelled: bool,
+    skip: Callable[[str], None] | None,
 ) -> tuple[Layout[int], Iterator[Record]]:
     """The same of JSONL: names become places in a row that is picked."""
-    _require_names(path, layout if is_labelled else layout.without_label())
+    needed = layout if is_labelled else layout.without_label()
+    required = list(map(str, needed.columns()))
+    # A misspelt name shows in the first object, before any row is read.
+    for value, where in itertools.islice(read_jsonl(path), 1):
+        if lacking := _lacking(value, required):
+            raise _no_column(lacking, list(value), where)
     names = list(dict.fromkeys(map(str, layout.columns())))
-    records = (
-        ([value.get(name) for name in names], where)
-        for value, where in read_jsonl(path)
-    )
+    records = _picked(path, names, required, skip)
     return layout.by_number(lambda column: names.index(str(column))), records
 
 
-def _require_names(path: str, layout: Layout[Column]) -> None:
-    """Looks into the first object, where a misspelt name can be seen."""
+def _picked(
+    path: str,
+    names: Sequence[str],
+    required: Sequence[str],
+    skip: Callable[[str], None] | None,
+) -> Iterator[Record]:
+    """Yields the values of `names`, from objects with the required keys."""
     for value, where in read_jsonl(path):
-        for column in layout.columns():
-            if column not in value:
-                raise _no_column(str(column), list(value), where)
-        return
+        lacking = _lacking(value, required)
+        if lacking is None:
+            yield [value.get(name) for name in names], where
+        elif skip is None:
+            raise InputError(
+                f"{_no_column(lacking, list(value), where)}; "
+                "--skip_malformed_rows leaves such rows out"
+            )
+        else:
+            skip(where)
+
+
+def _lacking(value: Mapping[str, Any], required: Sequence[str]) -> str | None:
+    """The first of the required keys that an object does not have."""
+    return next((name for name in required if name not in value), None)
 
 
 def _looked_up(

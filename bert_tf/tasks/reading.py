@@ -15,8 +15,21 @@ from absl import logging
 
 from bert_tf.data.examples import Example
 from bert_tf.errors import InputError
-from bert_tf.tasks.labels import Target, is_missing, is_set, listed, name_of
-from bert_tf.tasks.layouts import Column, Layout, Record, open_records
+from bert_tf.tasks.labels import (
+    Target,
+    is_missing,
+    is_set,
+    listed,
+    name_of,
+    unified,
+)
+from bert_tf.tasks.layouts import (
+    Column,
+    Layout,
+    Record,
+    format_of,
+    open_records,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +40,8 @@ class Reading:
       layout: Which column holds what.
       target: What the labels are.
       is_labelled: Whether each row must have a label.
-      skip_malformed: Leave rows out that have the wrong number of columns,
-        instead of stopping at them.
+      skip_malformed: Whether to leave out rows that have the wrong number of
+        columns or lack a key of JSON, instead of stopping at the first.
       language: Only rows in that language, where the layout has languages.
     """
 
@@ -107,18 +120,23 @@ def count_labels(path: str, reading: Reading) -> collections.Counter[str]:
     """Counts the labels of a file, of at least one row, by their names.
 
     Raises:
-      InputError: The file or one of its rows is not as expected.
+      InputError: The file or one of its rows is not as expected, or two labels
+        are equal as numbers; see `labels.unified`.
     """
     layout, records = _open(path, reading, _Tally())
     counts: collections.Counter[str] = collections.Counter()
+    places: dict[str, str] = {}
     has_row = False
     for values, where in records:
         has_row = True
         label = _label(values, where, layout, reading)
-        counts.update(label if isinstance(label, tuple) else [str(label)])
+        names = label if isinstance(label, tuple) else (str(label),)
+        counts.update(names)
+        for name in names:
+            places.setdefault(name, where)
     if not has_row:
         raise _no_row(path)
-    return counts
+    return unified(counts, places)
 
 
 def _no_row(path: str) -> InputError:
@@ -128,8 +146,15 @@ def _no_row(path: str) -> InputError:
 def _open(
     path: str, reading: Reading, tally: _Tally
 ) -> tuple[Layout[int], Iterator[Record]]:
+    is_json = format_of(path) == "jsonl"
+    fault = (
+        "without one of the keys"
+        if is_json
+        else "with the wrong number of columns"
+    )
+
     def skip(where: str) -> None:
-        tally.add("with the wrong number of columns were left out", where)
+        tally.add(f"{fault} were left out", where)
 
     return open_records(
         path,

@@ -124,6 +124,20 @@ def test_labels_are_found_in_order(write):
     assert custom.data_set(folder).labels == ("1", "2", "10")
 
 
+def test_labels_in_two_spellings_are_one(write):
+    """As pandas writes the integers of one file and not of another."""
+    header = ("text", "label")
+    folder = write(
+        train_tsv=tsv(header, ("a", "0"), ("b", "1.0"), ("c", "0.0")),
+        dev_tsv=tsv(header, ("d", "1")),
+    )
+    found = custom.data_set(folder)
+    assert found.labels == ("0", "1")
+    examples = [("a", "0"), ("b", "1"), ("c", "0")]
+    assert read(found, "train", folder) == examples
+    assert read(found, "dev", folder) == [("d", "1")]
+
+
 def test_labels_that_are_given_keep_their_order(write):
     folder = write(train_tsv=tsv(("text", "label"), *ROWS))
     found = custom.data_set(folder, labels=["pos", "neg"])

@@ -20,6 +20,8 @@ def read(target, value):
         (" 0 ", "0"),
         ("zero", "0"),
         (1, "1"),
+        ("1.0", "1"),
+        (0.0, "0"),
         ("", None),
         (None, None),
     ],
@@ -32,10 +34,22 @@ def test_truths_of_json_are_names():
     assert read(Target("single_label", ("false", "true")), True) == "true"
 
 
-@pytest.mark.parametrize("value", ["2", "1.0", 1.0, True, "zer"])
+@pytest.mark.parametrize("value", ["2", "01", "1e0", 1.5, True, "zer"])
 def test_unknown_names_are_told_with_the_names_that_there_are(value):
     with pytest.raises(InputError, match=r"'0', '1'\. Received: .*x\.tsv:7"):
         read(CLASSES, value)
+
+
+def test_a_label_is_found_by_its_number_in_either_spelling():
+    """pandas writes the integers of a column with gaps as floats."""
+    floats = Target("single_label", ("0.0", "1.0", "2.5"))
+    assert read(floats, "1") == "1.0"
+    both = Target("single_label", ("0", "0.0"))
+    assert [read(both, name) for name in both.labels] == ["0", "0.0"]
+    tags = Target("multi_label", ("1", "2"))
+    assert read(tags, "2.0,1") == ("2", "1")
+    codes = Target("single_label", ("1", "01", "1e0"))
+    assert [read(codes, name) for name in codes.labels] == [*codes.labels]
 
 
 def test_any_name_will_do_before_the_labels_are_known():
@@ -87,14 +101,20 @@ def test_undecided_labels():
     assert not CLASSES.is_undecided(None)
 
 
-@pytest.mark.parametrize("value", ["1", "true", "True", 1, True, " 1"])
+@pytest.mark.parametrize(
+    "value", ["1", "true", "True", 1, True, " 1", "1.0", 1.0]
+)
 def test_columns_that_say_yes(value):
     assert labels.is_set(value, "a", "x.tsv:7") is True
 
 
-@pytest.mark.parametrize("value", ["", None, "2", "yes", 0.5])
-def test_columns_that_say_neither(value):
-    with pytest.raises(InputError, match=r"0 or 1 .*'a'.*x\.tsv:7"):
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("", "is empty"), (None, "is empty"), ("2", "holds '2'"), (0.5, "'0.5'")],
+)
+def test_columns_that_say_neither(value, found):
+    message = rf"^x\.tsv:7: the label column 'a' .*{found}.* 0 or 1"
+    with pytest.raises(InputError, match=message):
         labels.is_set(value, "a", "x.tsv:7")
 
 

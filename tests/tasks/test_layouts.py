@@ -74,7 +74,10 @@ def test_a_name_that_is_a_number(write):
 
 
 def test_keys_of_json(write):
-    rows = [{"text": "a", "label": [1, "b"]}, {"x": 0, "text": None}]
+    rows = [
+        {"text": "a", "label": [1, "b"]},
+        {"x": 0, "text": None, "label": None},
+    ]
     path = write("\n".join(map(json.dumps, rows)), "a.jsonl")
     layout, records = read(path, NAMED)
     assert [r[layout.text_a] for r in records] == ["a", None]

@@ -185,7 +185,7 @@ def test_several_labels_in_columns(write):
     expected = [("b",), ("b", "a"), ()]
     assert labels(read(path, layout, TAGS)) == expected
     assert labels(read(path, layout, TAGS, is_labelled=False)) == expected
-    with pytest.raises(InputError, match=r"0 or 1.*'a'.*:1$"):
+    with pytest.raises(InputError, match=r":1: .*'a' holds 'yes'.* 0 or 1"):
         read(write("x\tyes\t1\n"), layout, TAGS)
 
 
@@ -210,12 +210,60 @@ def test_what_is_no_text_in_json_is_told(write):
     assert [e.text_a for e in read(path, layout)] == ["12.5", ""]
 
 
+def test_json_objects_without_a_key_are_malformed(write, warnings):
+    """A text that is null is an empty one; a label may be missing in tests."""
+    layout = Layout(None, True, "t", label="l", id="i")
+    rows = [
+        '{"i": 7, "t": "x", "l": 1}',
+        '{"i": 8, "l": 1}',
+        '{"i": 9, "t": "y"}',
+        '{"i": 10, "t": null, "l": 0}',
+    ]
+    path = write("\n".join(rows), "a.jsonl")
+    message = r"a column 't'\. Received: 'i', 'l' at .*:2; --skip_malformed"
+    for is_labelled in (True, False):
+        with pytest.raises(InputError, match=message):
+            read(path, layout, is_labelled=is_labelled)
+    with pytest.raises(InputError, match=r"a column 'l'.* at .*:2"):
+        read(write("\n".join([rows[0], rows[2]]), "b.jsonl"), layout)
+
+    def ids(**arguments):
+        examples = read(path, layout, skip_malformed=True, **arguments)
+        return [(e.id, e.text_a) for e in examples]
+
+    assert ids() == [("7", "x"), ("10", "")]
+    assert (
+        f"2 rows without one of the keys were left out; the first: {path}:2"
+        in (warnings)
+    )
+    assert ids(is_labelled=False) == [("7", "x"), ("9", "y"), ("10", "")]
+
+
 def test_labels_are_counted(write):
     reading = Reading(LABELLED, Target("single_label"))
     counts = count_labels(write("a\tx\nb\ty\nc\tx\n"), reading)
     assert counts == {"x": 2, "y": 1}
     reading = Reading(LABELLED, Target("multi_label"))
     assert count_labels(write("a\tx,y\nb\t\n"), reading) == {"x": 1, "y": 1}
+
+
+def test_labels_equal_as_numbers_are_one_or_refused(write):
+    """1.0 is 1; other spellings may be codes, of which the user decides."""
+    reading = Reading(LABELLED, Target("single_label"))
+    mixed = write("a\t1\nb\t0.0\nc\t1.0\nd\t-2.0\ne\t2.50\n")
+    counts = count_labels(mixed, reading)
+    assert counts == {"1": 2, "0": 1, "-2": 1, "2.50": 1}
+    # A file with one spelling keeps it.
+    assert count_labels(write("a\t1.0\nb\t2\n"), reading) == {"1.0": 1, "2": 1}
+    many = Reading(LABELLED, Target("multi_label"))
+    assert count_labels(write("a\t1,2\nb\t2.0\n"), many) == {"1": 1, "2": 2}
+    for one, other in (("1", "01"), ("1", "1e0"), ("2.5", "2.50")):
+        path = write(f"a\t{one}\nb\tx\nc\t{one}\nd\t{other}\n")
+        message = rf"^{path}:4: .*'{other}'.*'{one}'.* at {path}:1.*--labels"
+        with pytest.raises(InputError, match=message):
+            count_labels(path, reading)
+    large = write("a\t10000000000000001\nb\t10000000000000000\n")
+    assert len(count_labels(large, reading)) == 2
 
 
 def test_a_reading_tells_all_that_matters_in_json():
