@@ -79,6 +79,12 @@ flags.DEFINE_string(
     "Classifiers: the layout and the metrics of --eval_file, one of "
     f"{', '.join((*datasets.NAMES, custom.NAME))}.",
 )
+flags.DEFINE_bool(
+    "allow_label_mapping",
+    False,
+    "Whether to score an export whose labels have other names than the task's: "
+    "its classes are taken for the task's labels, in their order.",
+)
 flags.DEFINE_string(
     "xnli_language", "zh", "XNLI: language of the rows that are read."
 )
@@ -238,7 +244,7 @@ def _data_set(exported: Exported, problem: str) -> DataSet:
             f"export has. Received: {data_set.name}, {data_set.problem} with "
             f"{len(data_set.labels)}"
         )
-    return data_set.with_labels(labels)
+    return data_set.with_labels(labels, allow_mapping=FLAGS.allow_label_mapping)
 
 
 def _score_answers(exported: Exported) -> held_out.Score:

@@ -118,6 +118,12 @@ flags.DEFINE_bool(
     "Whether to leave out, and count, rows with a wrong number of columns and "
     "JSON lines that lack a key.",
 )
+flags.DEFINE_bool(
+    "allow_label_mapping",
+    False,
+    "Whether to use a model whose labels have other names than the task's: "
+    "its classes are taken for the task's labels, in their order.",
+)
 flags.DEFINE_list(
     "class_weights",
     None,
@@ -248,7 +254,11 @@ def _data_set(start: Start) -> DataSet:
             train_language=FLAGS.xnli_train_language,
             skip_malformed=FLAGS.skip_malformed_rows,
         )
-    return found.with_labels(start.labels or ())
+    return found.with_labels(
+        start.labels or (),
+        is_trained=FLAGS.do_train,
+        allow_mapping=FLAGS.allow_label_mapping,
+    )
 
 
 def _custom_data_set(start: Start) -> DataSet:

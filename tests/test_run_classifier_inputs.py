@@ -284,6 +284,24 @@ def test_a_model_of_other_labels(says, done, tmp_path):
     assert "or give --do_train" in line
 
 
+def test_a_model_whose_labels_mean_something_else(
+    says, launch, inputs, done, tmp_path, caplog
+):
+    """Two classes as well, but those of RTE: no score of MRPC."""
+    words = {
+        **ANSWERS,
+        "task_name": "mrpc",
+        "data_dir": sentence_files.write(tmp_path / "data", "mrpc"),
+        "init_checkpoint": done / "release",
+    }
+    line = says(tmp_path / "out", **words)
+    assert "labels are entailment, not_entailment; mrpc has 0, 1." in line
+    assert not (tmp_path / "out").exists()
+    words = {**inputs, **words, "output_dir": tmp_path / "out"}
+    assert launch(arguments(**words, allow_label_mapping=True)) == 0
+    assert "not_entailment are taken for 0, 1, in this order" in caplog.text
+
+
 @pytest.mark.slow
 def test_training_starts_from_a_model_of_other_labels(
     launch, inputs, done, tmp_path, caplog

@@ -1,6 +1,8 @@
 """`Example`: one text, or several, with a label, before any tokenization."""
 
 import dataclasses
+import re
+from collections.abc import Iterable
 
 # What a label is: one name of several, any number of names, a number, or the
 # number of the right ending.
@@ -28,3 +30,11 @@ class Example:
     choices: tuple[str, ...] = ()
     label: str | float | tuple[str, ...] | None = None
     where: str = ""
+
+
+def have_names(labels: Iterable[str]) -> bool:
+    """Whether a model names its labels: LABEL_0, LABEL_1 ... are numbers.
+
+    Hugging Face writes those for classes without names.
+    """
+    return not all(re.fullmatch(r"LABEL_\d+", label) for label in labels)

@@ -86,10 +86,14 @@ def find_start(*heads: str) -> "Start":
             f"head is {found.head}, not {' or '.join(heads)}; name another, "
             "or give --do_train"
         )
-    if not FLAGS.do_train and given("bilstm_head") is None:
+    if not FLAGS.do_train:
+        # The model in the folder goes before the one that it came from.
         known = output_folder.known(folder)
-        has_one = known.get("bilstm_head", found.bilstm_head)
-        FLAGS.set_default("bilstm_head", bool(has_one))
+        labels = tuple(known.get("labels", found.labels or ()))
+        found = dataclasses.replace(found, labels=labels or None)
+        if given("bilstm_head") is None:
+            has_one = known.get("bilstm_head", found.bilstm_head)
+            FLAGS.set_default("bilstm_head", bool(has_one))
     if FLAGS.do_export and not FLAGS.do_train:
         take_recorded(
             (folder, output_folder.known(folder)),

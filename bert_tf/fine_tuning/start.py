@@ -8,12 +8,13 @@ and is seen nowhere else.
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 
 from bert_tf.config import BertConfig
+from bert_tf.data.examples import have_names
 from bert_tf.errors import InputError
 from bert_tf.interop.opening import (
     compare_configs,
@@ -146,9 +147,10 @@ def _is_below_head(name: str) -> bool:
 def _difference(
     pretrained: Pretrained, task: Any, is_trained: bool
 ) -> str | None:
-    """In what the head of a checkpoint is another than the task's, if it is.
+    """Returns how the head of a checkpoint differs from the task's, or None.
 
-    Labels of other names do not keep a model from being evaluated.
+    Labels of other names matter to training only: without training the task
+    has the model's labels, or the user has allowed others in their place.
     """
     shapes = pretrained.weights.shapes
     shape = shapes.get("output_weights")
@@ -166,14 +168,9 @@ def _difference(
     if shape[0] != rows:
         return f"which has a head of {shape[0]} outputs, not {rows}"
     labels = pretrained.labels or ()
-    if is_trained and not _are_numbers(labels) and {*labels} != {*task.labels}:
+    if is_trained and have_names(labels) and {*labels} != {*task.labels}:
         return f"whose labels are {', '.join(labels)}"
     return None
-
-
-def _are_numbers(labels: Sequence[str]) -> bool:
-    """Whether labels have no names of their own (LABEL_0), or are not there."""
-    return all(re.fullmatch(r"LABEL_\d+", label) for label in labels)
 
 
 def require_length(max_seq_length: int, config: BertConfig) -> None:

@@ -108,6 +108,7 @@ TABLE = (
         "_ label _ text_a",
         "id text_a",
         "CoLA.tsv",
+        published_labels=("unacceptable", "acceptable"),
         train=_without_header("train.tsv"),
         dev=_without_header("dev.tsv"),
     ),
@@ -118,6 +119,7 @@ TABLE = (
         "text_a label",
         "id text_a",
         "SST-2.tsv",
+        published_labels=("negative", "positive"),
     ),
     _glue(
         "mrpc",
@@ -126,6 +128,7 @@ TABLE = (
         "label _ _ text_a text_b",
         "id _ _ text_a text_b",
         "MRPC.tsv",
+        published_labels=("not_equivalent", "equivalent"),
         train=_mrpc("train.tsv", is_dev=False),
         dev=_mrpc("dev.tsv", is_dev=True),
         test=only(
@@ -149,6 +152,7 @@ TABLE = (
         "id _ _ text_a text_b label",
         "id text_a text_b",
         "QQP.tsv",
+        published_labels=("not_duplicate", "duplicate"),
         # Line breaks inside some questions tore their rows in the release.
         train=only(
             _file(
@@ -191,6 +195,7 @@ TABLE = (
         "id text_a text_b label",
         "id text_a text_b",
         "WNLI.tsv",
+        published_labels=("not_entailment", "entailment"),
     ),
     DataSet(
         "ax",
@@ -232,6 +237,7 @@ TABLE = (
         "nsmc",
         _BINARY,
         ("accuracy",),
+        published_labels=("negative", "positive"),
         train=only(_file("ratings_train.txt", _NSMC)),
         dev=only(
             _file("ratings_valid.txt", _NSMC),

@@ -13,9 +13,9 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.data.delimited import read_tsv
-from bert_tf.data.examples import Example
+from bert_tf.data.examples import Example, have_names
 from bert_tf.errors import InputError
-from bert_tf.tasks.labels import Target
+from bert_tf.tasks.labels import Target, without_decimals
 from bert_tf.tasks.layouts import Column, Layout
 from bert_tf.tasks.reading import Reading, read_examples
 
@@ -105,6 +105,8 @@ class DataSet:
       language: The one that is read, where files hold several.
       train_language: What stands for `{train_language}` in a file's name.
       skip_malformed: Leave rows out that have the wrong number of columns.
+      published_labels: What models from elsewhere call the labels, in the
+        same order; () if no other names are known.
       positive_label: The class that F1 is of: the last in the data set's own
         order, and the same one in a model's order. None for regression.
     """
@@ -119,6 +121,7 @@ class DataSet:
     language: str = ""
     train_language: str = ""
     skip_malformed: bool = False
+    published_labels: tuple[str, ...] = ()
     positive_label: str | None = None
 
     def __post_init__(self) -> None:
@@ -146,22 +149,59 @@ class DataSet:
             for source in plan.sources
         )
 
-    def with_labels(self, known: tuple[str, ...]) -> "DataSet":
-        """The same, with the labels in the order of a model that knows them.
+    def with_labels(
+        self,
+        known: tuple[str, ...],
+        *,
+        is_trained: bool = False,
+        allow_mapping: bool = False,
+    ) -> "DataSet":
+        """Returns the data set with its labels in the order of a model.
 
-        Others have published models whose classes are in another order. Names
-        that are not ours (LABEL_0) are taken for ours by their number.
+        Published models have their classes in other orders. Classes without
+        names (LABEL_0) are taken for the labels by their number.
+
+        Args:
+          known: The labels of the model; () if they are unknown.
+          is_trained: Whether a head with other labels will be replaced.
+          allow_mapping: Whether labels of other names are taken for these, in
+            their order.
+
+        Raises:
+          InputError: The model has as many labels, but of other names.
         """
-        if sorted(known) == sorted(self.labels):
-            target = dataclasses.replace(self.target, labels=known)
+        if len(known) != len(self.labels):
+            return self  # There are no names, or the head does not fit.
+        labels = known if sorted(known) == sorted(self.labels) else None
+        if labels is None and is_trained and have_names(known):
+            return self
+        labels = labels or self._in_order_of(known)
+        if labels is not None:
+            target = dataclasses.replace(self.target, labels=labels)
             return dataclasses.replace(self, target=target)
-        if len(known) == len(self.labels):
-            logging.warning(
-                "The model's labels %s are taken for %s, in this order",
-                ", ".join(known),
-                ", ".join(self.labels),
+        theirs, ours = ", ".join(known), ", ".join(self.labels)
+        if have_names(known) and not allow_mapping:
+            raise InputError(
+                f"The model's labels are {theirs}; {self.name} has {ours}. "
+                "Name a model of this task, or pass --allow_label_mapping if "
+                "the labels mean the same in this order."
             )
+        logging.warning(
+            "The model's labels %s are taken for %s, in this order",
+            theirs,
+            ours,
+        )
         return self
+
+    def _in_order_of(self, known: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The labels in a model's order, whatever its spelling of them."""
+        for names in filter(None, (self.labels, self.published_labels)):
+            spelled = map(_plain, names)
+            ours = dict(zip(spelled, self.labels, strict=True))
+            found = [ours[key] for key in map(_plain, known) if key in ours]
+            if sorted(found) == sorted(self.labels):
+                return tuple(found)
+        return None
 
     def split(self, split: str, data_dir: str) -> list[Part]:
         """Finds the files of a split.
@@ -245,6 +285,11 @@ class DataSet:
             f"{SPLITS[split]} set of {self.name}. Received: "
             f"{_contents(folder)}"
         )
+
+
+def _plain(label: str) -> str:
+    """One spelling of a label: "NEUTRAL" is "neutral", and "1.0" is "1"."""
+    return without_decimals(label.casefold())
 
 
 def _read_part(

@@ -86,6 +86,29 @@ def test_a_model_of_another_task(given, tmp_path):
     assert places.find_start(*heads).head == "token"
 
 
+def test_a_run_in_the_folder_goes_before_the_checkpoint_it_came_from(
+    given, tmp_path
+):
+    """Its labels are its own, though it was stopped before its release."""
+    start = write_release(tmp_path / "start", labels=("0", "1"))
+    out = tmp_path / "out"
+    out.mkdir()
+    facts = {"labels": ["entailment", "not_entailment"], "bilstm_head": False}
+    record = {"facts": facts, "settings": {}}
+    (out / "fine_tuning.json").write_text(json.dumps(record))
+    (out / "model.ckpt-1.index").touch()
+    given(
+        f"--output_dir={out}",
+        f"--init_checkpoint={start}",
+        "--max_seq_length=29",
+        "--do_eval",
+    )
+    labels = places.find_start("classifier").labels
+    assert labels == ("entailment", "not_entailment")
+    given("--do_train")
+    assert places.find_start("classifier").labels == ("0", "1")
+
+
 def test_longer_than_the_model(given, release):
     given(f"--init_checkpoint={release}", "--output_dir=x", "--do_train")
     with pytest.raises(InputError, match=r"at most 29.*Received: 128"):

@@ -542,3 +542,13 @@ def test_real_swag(shared_data, tmp_path):
     assert len(examples) == 500
     assert {example.label for example in examples} == set("0123")
     assert all(len(example.choices) == 4 for example in examples)
+
+
+@pytest.mark.parametrize(
+    "name", ["cola", "sst-2", "mrpc", "qqp", "wnli", "nsmc"]
+)
+def test_published_models_name_the_classes_that_files_number(name):
+    """transformers' own runs: acceptable, positive, equivalent, duplicate."""
+    data_set = datasets.find(name)
+    turned = data_set.with_labels(data_set.published_labels[::-1])
+    assert turned.labels == ("1", "0")

@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import json
 
@@ -69,6 +70,37 @@ def test_labels_by_other_names_are_taken_by_their_number(warnings):
     assert warnings == [
         "The model's labels LABEL_0, LABEL_1 are taken for 0, 1, in this order"
     ]
+
+
+def test_labels_of_another_task_need_consent(warnings):
+    """A model of MRPC is none of RTE, though it has two classes as well."""
+    rte = dataclasses.replace(
+        data_set(), target=Target("single_label", ("entailment", "not_ent"))
+    )
+    message = (
+        r"labels are 0, 1; toy has entailment, not_ent\. .*--allow_label_m"
+    )
+    with pytest.raises(InputError, match=message):
+        rte.with_labels(("0", "1"))
+    # Training replaces the head.
+    assert rte.with_labels(("0", "1"), is_trained=True) == rte
+    assert not warnings
+    assert rte.with_labels(("0", "1"), allow_mapping=True) == rte
+    assert "0, 1 are taken for entailment, not_ent, in this" in warnings[0]
+
+
+def test_labels_are_known_in_other_spellings():
+    target = Target("single_label", ("contra", "entail", "neutral"))
+    mnli = dataclasses.replace(data_set(), target=target)
+    found = mnli.with_labels(("NEUTRAL", "Entail", "contra"))
+    assert found.labels == ("neutral", "entail", "contra")
+    assert data_set().with_labels(("1.0", "0.0")).labels == ("1", "0")
+    named = dataclasses.replace(data_set(), published_labels=("bad", "good"))
+    assert named.with_labels(("GOOD", "BAD")).labels == ("1", "0")
+    cased = dataclasses.replace(data_set(), target=Target("x", ("a", "A")))
+    assert cased.with_labels(("A", "a")).labels == ("A", "a")
+    with pytest.raises(InputError, match="labels are a, a1; toy has a, A"):
+        cased.with_labels(("a", "a1"))
 
 
 @pytest.mark.parametrize("known", [(), ("a", "b", "c"), ("0", "1", "1")])
