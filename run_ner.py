@@ -41,7 +41,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from absl import flags
+from absl import flags, logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import flags as bert_flags
@@ -244,6 +244,12 @@ def _encoding(start: Start, train: ConllFile | None) -> TaggingEncoding:
     labels = ner.choose_labels(
         FLAGS.labels, start.labels, train.sentences if train else None
     )
+    if start.labels and not FLAGS.do_train and {*labels} != {*start.labels}:
+        logging.warning(
+            "The model's labels %s are taken for %s, in this order",
+            ", ".join(start.labels),
+            ", ".join(labels),
+        )
     return TaggingEncoding(
         vocab=start.vocab,
         do_lower_case=start.do_lower_case,

@@ -165,6 +165,20 @@ def test_the_release_answers_as_the_run_did(done, run, inputs, tmp_path):
     assert not (folder / "release").exists()
 
 
+def test_labels_in_the_place_of_the_models_are_logged(
+    done, run, tmp_path, caplog
+):
+    given = ["O", "B-X", *conll_files.LABELS[2:]]
+    words = {**ANSWERS, "do_eval": None, "init_checkpoint": done / "release"}
+    run(tmp_path / "out", **words, labels=",".join(given))
+    theirs = ", ".join(conll_files.LABELS)
+    message = f"labels {theirs} are taken for {', '.join(given)}, in this order"
+    assert message in caplog.text
+    caplog.clear()
+    run(tmp_path / "out2", **words, labels=",".join(conll_files.LABELS[::-1]))
+    assert "in this order" not in caplog.text
+
+
 @pytest.mark.slow
 def test_words_are_learned(run, tmp_path):
     """From sentences enough to see every word some ten times."""
