@@ -25,6 +25,7 @@ was stopped. Source: `run_classifier.py` of google-research/bert; sections 4.1,
 """
 
 import functools
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -316,7 +317,10 @@ def _claim_output_dir(
     sources = [
         f for found in parts.values() for part in found for f in part.files
     ]
-    places.claim_output_dir(strategy, facts, sources)
+    dev = itertools.chain.from_iterable(examples.get("dev", []))
+    places.claim_output_dir(
+        strategy, facts, sources, cache.checksum(map(content, dev))
+    )
 
 
 def _encoding(data_set: DataSet, start: Start) -> Encoding:

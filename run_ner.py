@@ -293,7 +293,10 @@ def _claim_output_dir(
         contents = map(content, read["train"].sentences)
         facts["training_set"] = cache.checksum(contents)
     sources = [file.path for file in read.values()]
-    places.claim_output_dir(strategy, facts, sources)
+    dev = read["dev"].sentences if "dev" in read else ()
+    places.claim_output_dir(
+        strategy, facts, sources, cache.checksum(map(content, dev))
+    )
 
 
 def _load(

@@ -308,6 +308,7 @@ def _check_flags(config: BertConfig) -> None:
         FLAGS.output_dir,
         os.path.join(FLAGS.output_dir, RELEASE),
         _kind(config),
+        FLAGS.random_seed if FLAGS.do_train else None,
     )
     if FLAGS.vocab_file:
         vocab = load_vocab(FLAGS.vocab_file)
@@ -356,7 +357,9 @@ class _Claim(Hook):
         self._kind = kind
 
     def begin(self, step: int) -> None:
-        pretraining_folder.claim(FLAGS.output_dir, self._kind)
+        pretraining_folder.claim(
+            FLAGS.output_dir, self._kind, FLAGS.random_seed
+        )
 
 
 def _hooks(

@@ -137,7 +137,7 @@ def main() -> None:
     plan = {}
     if FLAGS.do_train:
         plan = schedule.plan(config, _num_windows(train, encoding), strategy)
-    _claim_output_dir(strategy, start, train)
+    _claim_output_dir(strategy, start, train, asked)
     answers_of = functools.partial(_answers, asked, encoding, rules, padding)
     if FLAGS.do_train:
         features = chief_first(
@@ -261,7 +261,10 @@ def _task(config: BertConfig, encoding: SpanEncoding) -> SpanTask:
 
 
 def _claim_output_dir(
-    strategy: Any, start: Start, train: Sequence[Question]
+    strategy: Any,
+    start: Start,
+    train: Sequence[Question],
+    asked: Sequence[Question],
 ) -> None:
     facts = output_folder.facts("squad", "span", (), start)
     if train:
@@ -270,7 +273,9 @@ def _claim_output_dir(
         # To answer here, any model may be asked in either way.
         facts["version_2_with_negative"] = FLAGS.version_2_with_negative
     inputs = filter(None, (FLAGS.train_file, FLAGS.predict_file))
-    places.claim_output_dir(strategy, facts, inputs)
+    places.claim_output_dir(
+        strategy, facts, inputs, cache.checksum(map(content, asked))
+    )
 
 
 def _training_features(

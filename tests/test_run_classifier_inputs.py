@@ -68,7 +68,7 @@ def says(launch, inputs, capsys):
         ({"train_batch_size": 25}, "of at most 12 examples times"),
         ({"train_batch_size": 0}, "--train_batch_size"),
         ({"learning_rate": -1}, "--learning_rate above 0"),
-        ({"num_train_epochs": 0}, "times 0.0 epochs"),
+        ({"num_train_epochs": 0}, "--num_train_epochs must be more than 0"),
         (
             {"save_best": "nonsense"},
             "eval_accuracy, eval_loss, loss. Received:",

@@ -250,7 +250,9 @@ def _tell_changes(
     is_several: bool,
 ) -> None:
     changed = ", ".join(
-        f"--{name} was {before[name]}, is {value}"
+        "the development set was another"
+        if name == "development_set"
+        else f"--{name} was {before[name]}, is {value}"
         for name, value in now.items()
         if name in before and before[name] != value
     )

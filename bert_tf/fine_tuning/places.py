@@ -15,7 +15,7 @@ from absl import flags, logging
 from bert_tf import files
 from bert_tf import flags as bert_flags
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning.command_line import given
+from bert_tf.fine_tuning.command_line import given, selects
 from bert_tf.interop.pretrained import TRAINED_WITH
 
 if TYPE_CHECKING:
@@ -40,6 +40,13 @@ _SETTINGS = (
 
 # What the trainings of a search differ in.
 _SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
+
+# What scores depend on besides the development set: with other values, another
+# checkpoint or training may be the best.
+_SCORED_WITH = (
+    *("scorer", "n_best_size", "max_answer_length"),
+    "null_score_diff_threshold",
+)
 
 
 def find_start(*heads: str) -> "Start":
@@ -177,14 +184,32 @@ def export(
         )
 
 
-def _settings() -> dict[str, Any]:
-    """How the model is trained, as far as it is told by flags."""
+def _settings(development_set: str | None) -> dict[str, Any]:
+    """How the model is trained and chosen.
+
+    Seeds of several trainings are left out: each has a folder named by its
+    seed, so that other seeds are other trainings.
+    """
     names = [*_SETTINGS, *(() if FLAGS.search else _SEARCHED)]
-    return {name: FLAGS[name].value for name in names if name in FLAGS}
+    if not _are_several():
+        names.append("random_seed")
+    chosen = {}
+    if selects():
+        names.extend(_SCORED_WITH)
+        chosen["development_set"] = development_set
+    return chosen | {n: FLAGS[n].value for n in names if n in FLAGS}
+
+
+def _are_several() -> bool:
+    """Whether there are several trainings."""
+    return FLAGS.num_seeds > 1 or FLAGS.search is not None
 
 
 def claim_output_dir(
-    strategy: Any, facts: Mapping[str, Any], inputs: Iterable[str]
+    strategy: Any,
+    facts: Mapping[str, Any],
+    inputs: Iterable[str],
+    development_set: str | None = None,
 ) -> None:
     """Takes --output_dir for this run, or refuses; see `output_folder`.
 
@@ -194,16 +219,27 @@ def claim_output_dir(
       strategy: The devices.
       facts: What is learned, and from what.
       inputs: Files of data that the run reads.
+      development_set: The checksum of the examples that choose the model, if
+        any do.
 
     Raises:
-      InputError: See there; or the model that is to be used would be replaced.
+      InputError: See there; or the model that is to be used would be replaced;
+        or the training is done, with another seed.
     """
     from bert_tf.training.workers import by_chief
 
-    by_chief(strategy, lambda: _claim(facts, inputs), "take --output_dir")
+    by_chief(
+        strategy,
+        lambda: _claim(facts, inputs, development_set),
+        "take --output_dir",
+    )
 
 
-def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
+def _claim(
+    facts: Mapping[str, Any],
+    inputs: Iterable[str],
+    development_set: str | None,
+) -> None:
     from bert_tf.fine_tuning import output_folder
     from bert_tf.serving.export import check_place
 
@@ -223,17 +259,37 @@ def _claim(facts: Mapping[str, Any], inputs: Iterable[str]) -> None:
             # Or the run that lies there would be moved for nothing.
             check_place(bert_flags.export_dir())
         output_folder.put_aside(folder, [*inputs, *filter(None, [checkpoint])])
-    settings = _settings() if FLAGS.do_train else {}
+    settings = _settings(development_set) if FLAGS.do_train else {}
+    _require_seed(folder, settings)
     output_folder.verify(
         folder,
         facts,
         settings,
         inputs,
         checkpoint if FLAGS.do_train else None,
-        is_several=FLAGS.num_seeds > 1 or FLAGS.search is not None,
+        is_several=_are_several(),
     )
     files.makedirs(folder)
     if FLAGS.do_export:
         check_place(bert_flags.export_dir())
     if FLAGS.do_train:
         output_folder.claim(folder, facts, settings)
+
+
+def _require_seed(folder: str, settings: Mapping[str, Any]) -> None:
+    """Raises InputError if a finished training had another seed.
+
+    Nothing would be trained, and its results would pass for the new seed's.
+    """
+    from bert_tf.fine_tuning import output_folder, runs
+
+    seed = settings.get("random_seed")
+    known = output_folder.known(folder).get("random_seed", seed)
+    release = os.path.join(folder, runs.RELEASE, f"{runs.WEIGHTS}.index")
+    if seed != known and seed is not None and files.exists(release):
+        raise InputError(
+            f"--random_seed={seed} has no effect: {folder} holds a finished "
+            f"training with --random_seed={known}. Name another folder, give "
+            "--overwrite_output_dir to replace that training, or --num_seeds "
+            "to train with several seeds."
+        )

@@ -12,6 +12,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -27,8 +29,15 @@ def of_config(config: BertConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-def verify(folder: str, release: str, kind: Mapping[str, Any]) -> None:
+def verify(
+    folder: str,
+    release: str,
+    kind: Mapping[str, Any],
+    random_seed: int | None = None,
+) -> None:
     """Compares a model with the one that was trained in a folder, if any.
+
+    Another seed is logged: the steps that are done had the old one.
 
     Args:
       folder: The output folder.
@@ -37,6 +46,7 @@ def verify(folder: str, release: str, kind: Mapping[str, Any]) -> None:
       kind: Values by flags, objective and next_sentence, and by entries of the
         configuration, as attention_direction. One that does not matter to the
         run is left out.
+      random_seed: The seed of the training; None without training.
 
     Raises:
       InputError: They differ.
@@ -50,14 +60,23 @@ def verify(folder: str, release: str, kind: Mapping[str, Any]) -> None:
                 "was trained, or another --output_dir. Received: "
                 f"{_word(value)}"
             )
+    seed = before.get("random_seed", random_seed)
+    if random_seed not in (None, seed):
+        logging.warning(
+            "%s was trained with --random_seed=%d, not %d: steps that are done "
+            "stay as they are, and the order of the examples changes",
+            folder,
+            seed,
+            random_seed,
+        )
 
 
-def claim(folder: str, kind: Mapping[str, Any]) -> None:
-    """Notes the kind of a training that `verify` has nothing against.
+def claim(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
+    """Notes the kind and seed of a training that `verify` accepts.
 
     What is known of one that has begun stays as it is.
     """
-    output_folder.claim(folder, kind, {}, FACTS)
+    output_folder.claim(folder, kind, {"random_seed": random_seed}, FACTS)
 
 
 def released(kind: Mapping[str, Any]) -> dict[str, Any]:

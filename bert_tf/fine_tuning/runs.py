@@ -116,6 +116,11 @@ class Schedule:
         self, config: TrainingConfig, trial: Trial, num_examples: int
     ) -> TrainingConfig:
         epochs, batch_size = trial.num_train_epochs, trial.train_batch_size
+        if not epochs:
+            raise InputError(
+                "--num_train_epochs must be more than 0 to train; got "
+                f"{epochs:g}. Leave out --do_train to use a model as it is."
+            )
         steps = int(num_examples / batch_size * epochs)
         if steps < 1:
             raise InputError(

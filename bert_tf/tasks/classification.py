@@ -280,6 +280,8 @@ class ClassificationTask(FineTuningTask):
         decided = answers.decide(self.problem, values)
         if self._objective is _ONE_OF_SEVERAL:
             self._warn_of_one_class(label_ids, decided)
+        if self.problem == "regression":
+            self._explain_nan(label_ids, decided)
         measured = scores.compute(
             self.metrics, label_ids, decided, self._positive_class
         )
@@ -320,6 +322,19 @@ class ClassificationTask(FineTuningTask):
                 [example.id for example in examples],
                 answers.answers(self.problem, self.labels, values),
             )
+
+    def _explain_nan(self, label_ids: np.ndarray, decided: np.ndarray) -> None:
+        for what, values in (("labels", label_ids), ("predictions", decided)):
+            if len(np.unique(values)) == 1:
+                logging.warning(
+                    "%s are NaN: all %d %s are %g, and there is no correlation "
+                    "with a constant. eval_results.json holds null for them",
+                    ", ".join(f"eval_{name}" for name in self.metrics),
+                    len(values),
+                    what,
+                    values[0],
+                )
+                return
 
     def _warn_of_one_class(
         self, label_ids: np.ndarray, decided: np.ndarray

@@ -28,7 +28,7 @@ def require_finite_steps(step: int, records: Mapping[str, np.ndarray]) -> None:
             f"step {step - len(bad) + index + 1}: loss "
             f"{records['loss'][index]}, gradient norm "
             f"{records['gradient_norm'][index]}; no checkpoint has seen "
-            "it. Lower --learning_rate, or raise --num_warmup_steps"
+            "it. Lower --learning_rate, or use more warm-up steps"
         )
 
 

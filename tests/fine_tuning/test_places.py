@@ -290,6 +290,55 @@ def test_a_folder_is_claimed_with_its_settings(given, tmp_path):
         places.claim_output_dir(STRATEGY, {"task": "rte"}, [])
 
 
+def test_another_seed_is_another_training(given, tmp_path, caplog):
+    """Its folder goes on while there is something to train, and says so."""
+    out = tmp_path / "out"
+
+    def claim(*words):
+        caplog.clear()
+        given(f"--output_dir={out}", "--do_train", *words)
+        places.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+        return caplog.text
+
+    claim("--random_seed=1")
+    (out / "model.ckpt-1.index").touch()
+    assert not claim("--random_seed=1")
+    assert "--random_seed was 1, is 2" in claim("--random_seed=2")
+    (out / "release").mkdir()
+    (out / "release" / "bert_model.ckpt.index").touch()
+    message = r"--random_seed=2 has no effect: .*out .* --random_seed=1\. "
+    with pytest.raises(InputError, match=message):
+        claim("--random_seed=2")
+    assert not claim("--random_seed=1")
+    # Each of several trainings has a folder that is named by its seed.
+    assert not claim("--random_seed=2", "--num_seeds=3")
+    claim("--num_seeds=1", "--overwrite_output_dir")
+    record = json.loads((out / "fine_tuning.json").read_text())
+    assert record["settings"]["random_seed"] == 2
+
+
+def test_what_chose_the_model_is_a_setting(given, tmp_path, caplog):
+    """Scores of an old development set do not choose for a new one."""
+    out = tmp_path / "out"
+
+    def claim(development_set, *words):
+        caplog.clear()
+        given(f"--output_dir={out}", "--do_train", *words)
+        places.claim_output_dir(
+            STRATEGY, {"task": "rte"}, [], development_set=development_set
+        )
+        return caplog.text
+
+    claim("old", "--save_best=loss")
+    (out / "model.ckpt-1.index").touch()
+    assert not claim("old")
+    assert "the development set was another" in claim("new")
+    with pytest.raises(InputError, match="the development set was another"):
+        claim("new", "--num_seeds=2")
+    # The last weights are kept whatever their score is.
+    assert "development" not in claim("new", "--num_seeds=1", "--save_best=")
+
+
 def test_what_a_run_reads_is_not_overwritten(given, release, tmp_path):
     given(
         f"--output_dir={tmp_path}/out",

@@ -27,13 +27,14 @@ OTHERS = [
 ]
 
 
-def verify(folder, kind=KIND):
-    pretraining_folder.verify(str(folder), str(folder / "release"), kind)
+def verify(folder, kind=KIND, seed=None):
+    release = str(folder / "release")
+    pretraining_folder.verify(str(folder), release, kind, seed)
 
 
-def train(folder, kind=KIND):
+def train(folder, kind=KIND, seed=1):
     """What a run leaves that was stopped at its seventh step."""
-    pretraining_folder.claim(str(folder), kind)
+    pretraining_folder.claim(str(folder), kind, seed)
     (folder / "model.ckpt-7.index").touch()
 
 
@@ -50,8 +51,19 @@ def release(folder, kind):
     write_companions(place, Pretrained(place, {}, config, **facts))
 
 
+def test_another_seed_is_logged(tmp_path, caplog):
+    """It may be the way out of a training that diverged."""
+    verify(tmp_path, seed=1)
+    train(tmp_path, seed=1)
+    verify(tmp_path)
+    verify(tmp_path, seed=1)
+    assert not caplog.messages
+    verify(tmp_path, seed=2)
+    assert f"{tmp_path} was trained with --random_seed=1" in caplog.text
+
+
 def test_it_is_noted_before_the_first_step(tmp_path):
-    pretraining_folder.claim(str(tmp_path), KIND)
+    pretraining_folder.claim(str(tmp_path), KIND, 1)
     [name] = os.listdir(tmp_path)
     record = json.loads((tmp_path / name).read_text(encoding="utf-8"))
     assert name == "pretraining.json"
@@ -86,7 +98,7 @@ def test_what_is_not_asked_for_is_not_compared(tmp_path):
 
 def test_before_its_first_checkpoint_a_run_owns_nothing(tmp_path):
     other = {**KIND, "next_sentence": False}
-    pretraining_folder.claim(str(tmp_path), KIND)
+    pretraining_folder.claim(str(tmp_path), KIND, 1)
     verify(tmp_path, other)
     train(tmp_path, other)
     with pytest.raises(InputError, match="next_sentence=false, as the"):

@@ -189,6 +189,22 @@ def test_scores_of_numbers_by_hand():
     ]
 
 
+@pytest.mark.parametrize("what", ["labels", "predictions"])
+def test_a_correlation_with_a_constant_is_explained(caplog, what):
+    task = make("regression")
+    label_ids, logits = LABEL_IDS["regression"], LOGITS[:, :1]
+    if what == "labels":
+        label_ids = np.full_like(label_ids, 2.5)
+    else:
+        logits = np.full_like(logits, 2.5)
+    scores = task.score(kept(task, label_ids, logits))
+    assert np.isnan([scores["eval_pearson"], scores["eval_spearman"]]).all()
+    [line] = caplog.messages
+    assert line.startswith(
+        f"eval_pearson, eval_spearman are NaN: all {B} {what}"
+    )
+
+
 @pytest.mark.parametrize(
     ("batch_size", "expected"), [(1, 4.0), (2, 5.0), (3, 4.0), (100, 4.0)]
 )
