@@ -209,8 +209,9 @@ def _picked(
             yield [value.get(name) for name in names], where
         elif skip is None:
             raise InputError(
-                f"{_no_column(lacking, list(value), where)}; "
-                "--skip_malformed_rows leaves such rows out"
+                f"{where}: no key {lacking!r} in the object, only "
+                f"{listed(value)}. Add it (null is an empty text), or pass "
+                "--skip_malformed_rows to leave such rows out"
             )
         else:
             skip(where)
