@@ -278,6 +278,10 @@ LATER_MISTAKES = [
         "a --task_name of single_label with 3 labels, as the export has. "
         "Received: mrpc, single_label with 2",
     ),
+    (
+        ["--eval_file=full/mine.tsv", "--task_name=mnli"],
+        "; mnli has contradiction, entailment, neutral. Name a model of this",
+    ),
     (["--eval_file=full/mine.tsv", "--task_name=mrcp"], "did you mean 'mrpc'"),
 ]
 
