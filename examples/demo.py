@@ -227,8 +227,8 @@ def main() -> None:
             word=word,
             word_share=word_share,
             random=random_share,
-            folder=folder,
-            python=PYTHON,
+            folder=shlex.quote(str(folder)),
+            python=shlex.quote(PYTHON),
             words=metrics["masked_lm_accuracy"],
             sentences=metrics["next_sentence_accuracy"],
         )

@@ -1,6 +1,7 @@
 """Files of weights that are never opened: why, and what to do instead."""
 
 import os
+import shlex
 from collections.abc import Iterable
 
 from bert_tf import files
@@ -15,16 +16,17 @@ _FLAX = ".msgpack"
 # The usual names first: beside them lie optimizers and settings.
 _ORDER = ("pytorch_model", "tf_model", "flax_model", "")
 
+# Paths are arguments: in the code, a path could end its string and run.
 # torch.load with weights_only reads tensors and runs nothing.
 _FROM_PICKLE = (
-    "import torch, safetensors.torch as s; w = torch.load('{source}', "
-    "weights_only=True); s.save_file({{k: v.clone() for k, v in w.items()}}, "
-    "'{target}', {{'format': 'pt'}})"
+    "import sys, torch, safetensors.torch as s; w = torch.load(sys.argv[1], "
+    "weights_only=True); s.save_file({k: v.clone() for k, v in w.items()}, "
+    "sys.argv[2], {'format': 'pt'})"
 )
 _FROM_OTHER = (
-    "import transformers as t; c = t.AutoConfig.from_pretrained('{folder}'); "
-    "getattr(t, c.architectures[0]).from_pretrained('{folder}', {which}=True)"
-    ".save_pretrained('{folder}')"
+    "import sys, transformers as t; f = sys.argv[1]; "
+    "c = t.AutoConfig.from_pretrained(f); getattr(t, c.architectures[0])"
+    ".from_pretrained(f, %s=True).save_pretrained(f)"
 )
 
 
@@ -44,28 +46,28 @@ def refusal(path: str, repository: str | None = None) -> InputError:
     """
     if _is_something_else(path):
         return _unknown(path)
+    folder = os.path.dirname(path) or "."
+    arguments = [folder]
     if path.endswith(PICKLES):
         reason = "a pickle, and to open one is to run what its author wrote"
-        needs, command = "torch and safetensors", _FROM_PICKLE
+        needs, code = "torch and safetensors", _FROM_PICKLE
+        arguments = [path, os.path.join(folder, "model.safetensors")]
     elif path.endswith(_TENSORFLOW):
         reason = "the format of transformers before 5 for TensorFlow"
-        needs, command = "'transformers<5', torch and tf-keras", _FROM_OTHER
+        needs = "'transformers<5', torch and tf-keras"
+        code = _FROM_OTHER % "from_tf"
     else:
         reason = "the format of transformers before 5 for Flax"
-        needs, command = "'transformers<5', torch and flax", _FROM_OTHER
-    folder = os.path.dirname(path) or "."
-    code = command.format(
-        source=path,
-        target=os.path.join(folder, "model.safetensors"),
-        folder=folder,
-        which="from_tf" if path.endswith(_TENSORFLOW) else "from_flax",
-    )
-    download = f"hf download {repository} --local-dir {folder} && "
+        needs = "'transformers<5', torch and flax"
+        code = _FROM_OTHER % "from_flax"
+    command = f'python -c "{code}" {shlex.join(arguments)}'
+    if repository:
+        download = ["hf", "download", repository, "--local-dir", folder]
+        command = f"{shlex.join(download)} && {command}"
     return InputError(
         f"expected model.safetensors in {repository or folder}. Received: "
         f"{os.path.basename(path)}, which is {reason}; to convert it, in an "
-        f"environment with {needs}: {download if repository else ''}"
-        f'python -c "{code}"'
+        f"environment with {needs}: {command}"
     )
 
 

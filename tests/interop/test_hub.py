@@ -206,7 +206,7 @@ def test_says_that_there_is_no_such_repository(there):
         ("pytorch_model.bin", "to open one is to run what its author wrote"),
         (
             "pytorch_model.bin",
-            "hf download owner/name --local-dir name && python -c .*d..name/",
+            'hf download owner/name --local-dir name && python -c .*" name/',
         ),
         ("tf_model.h5", "of transformers before 5"),
         ("README.md", "none of them weights"),

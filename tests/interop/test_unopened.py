@@ -1,5 +1,6 @@
 import re
 import shlex
+import subprocess
 
 import pytest
 
@@ -41,9 +42,36 @@ def test_refuses_with_reason_and_remedy(name, reason):
     assert f"Received: {name}, which is " in message
     assert reason in message
     [command] = re.findall("python -c .*$", message)
-    _, _, code = shlex.split(command)
+    _, _, code, *arguments = shlex.split(command)
     compile(code, "remedy", "exec")
-    assert "some folder" in code
+    assert arguments[0].startswith("some folder")
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack"]
+)
+def test_the_command_does_not_run_what_a_path_says(tmp_path, name):
+    """The shell and Python pass it on as it is, whatever is in it."""
+    folder = f"{tmp_path}/$(touch a)`touch b`\"';touch c;'\\"
+    path = f"{folder}/{name.replace('.', '$(touch d).')}"
+    message = str(unopened.refusal(path, "owner/name"))
+    [_, command] = message.split(" environment with ", 1)[1].split(": ", 1)
+    # Stand-ins for the programs print their arguments.
+    shell = 'hf() { printf "%s\\n" "$@"; }; python() { hf "$@"; }; ' + command
+    done = subprocess.run(
+        ["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir())
+    hub, _, (code, *arguments) = _split(done.stdout.splitlines(), "-c")
+    assert hub == ["download", "owner/name", "--local-dir", folder]
+    assert str(tmp_path) not in code
+    assert arguments[0] == (path if name.endswith(".bin") else folder)
+
+
+def _split(words, word):
+    place = words.index(word)
+    return words[:place], word, words[place + 1 :]
 
 
 @pytest.mark.parametrize("begins", [b"\x80\x02}q\x00.", b"PK\x03\x04", None])
