@@ -16,6 +16,7 @@ import posixpath
 import re
 import secrets
 import shutil
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -284,19 +285,54 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     directories are created.
 
     Args:
-      path: The final name; a file of that name is replaced.
+      path: The final name; a file of that name is replaced. Of a symbolic link
+        the file that it leads to is replaced. Devices and pipes are written to
+        directly.
 
     Raises:
       InputError: The place cannot be written to, or it is full.
     """
-    temporary = temporary_prefix(path) + secrets.token_hex(4)
-    remove_leftovers(path)
+    if is_special(path):
+        with _or_undone(path), _open_special(path) as file:
+            yield file
+        return
+    target = follow_links(path)
+    temporary = temporary_prefix(target) + secrets.token_hex(4)
+    remove_leftovers(target)
     with _or_undone(path, functools.partial(remove, temporary)):
-        with _open_write(temporary, path) as file:
+        with _open_write(temporary, target, path) as file:
             file.write(b"")  # A GFile is made by its first write only.
             yield file
             _flush_to_disk(file)
-        rename(temporary, path)
+        with blaming("write", path):
+            rename(temporary, target)
+
+
+def is_special(path: str) -> bool:
+    """True for a device, a FIFO or a socket: what a rename would destroy."""
+    try:
+        mode = os.stat(path.removeprefix("file://")).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def follow_links(path: str) -> str:
+    """Returns the file that a local path leads to through symbolic links.
+
+    The file itself may be missing. Remote paths are returned unchanged.
+
+    Raises:
+      InputError: The links lead in a circle.
+    """
+    local = path.removeprefix("file://")
+    if is_remote(local) or local.endswith("/"):
+        return path
+    target = os.path.realpath(local)
+    with blaming("write", path):
+        if os.path.islink(target):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return path[: len(path) - len(local)] + target
 
 
 @contextlib.contextmanager
@@ -330,7 +366,9 @@ def atomic_directory(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _or_undone(path: str, undo: Callable[[], None]) -> Iterator[None]:
+def _or_undone(
+    path: str, undo: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Undoes what was begun for `path` when anything is raised.
 
     A full disk is an InputError that names `path`; all else goes on its way.
@@ -397,11 +435,19 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _open_write(temporary: str, path: str) -> io.BufferedIOBase:
-    """Opens the temporary of `path`, in a directory made where missing."""
-    folder = posixpath.dirname(path)
+def _open_special(path: str) -> io.BufferedIOBase:
     with blaming("write", path):
-        if is_directory(path):
+        return open(path.removeprefix("file://"), "wb")
+
+
+def _open_write(temporary: str, target: str, path: str) -> io.BufferedIOBase:
+    """Opens the temporary of `target`, in a directory made where missing.
+
+    `path` is what the user calls it.
+    """
+    folder = posixpath.dirname(target)
+    with blaming("write", path):
+        if target.endswith("/") or is_directory(target):
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if folder:
             makedirs(folder)

@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import signal
+import stat
 import subprocess
 import sys
 
@@ -197,6 +198,79 @@ def test_atomic_writer_on_a_full_disk(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
+
+
+def _links(folder):
+    """Links to `folder / "real" / "f"`, in other folders."""
+    (folder / "real").mkdir()
+    (folder / "links").mkdir()
+    (folder / "folder").symlink_to("real")
+    (folder / "links" / "absolute").symlink_to(folder / "real" / "f")
+    (folder / "links" / "relative").symlink_to("../real/f")
+    (folder / "links" / "twice").symlink_to("relative")
+    names = ["links/absolute", "links/relative", "links/twice", "folder/f"]
+    return [folder / name for name in names]
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_atomic_writer_writes_what_a_link_leads_to(tmp_path, scheme, dangling):
+    for number, link in enumerate(_links(tmp_path)):
+        target = tmp_path / "real" / "f"
+        if dangling:
+            target.unlink(missing_ok=True)
+        data = f"{number}".encode()
+        with files.atomic_writer(f"{scheme}{link}") as file:
+            file.write(data)
+            assert not target.exists() or target.read_bytes() != data
+        assert target.read_bytes() == data
+        assert not target.is_symlink()
+    assert [path.name for path in target.parent.iterdir()] == ["f"]
+    links = (tmp_path / "links").iterdir()
+    assert sorted(path.name for path in links if path.is_symlink()) == [
+        *("absolute", "relative", "twice")
+    ]
+    assert (tmp_path / "folder").is_symlink()
+
+
+def test_atomic_writer_does_not_replace_a_link_to_no_file(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "folder").symlink_to("real")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, reason in ("folder", "it is a directory"), ("loop", "symbolic"):
+        pattern = f"^Cannot write {tmp_path}/{name}: .*{reason}"
+        with pytest.raises(InputError, match=pattern):
+            _write(tmp_path / name)
+        assert (tmp_path / name).is_symlink()
+    assert not list((tmp_path / "real").iterdir())
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_atomic_writer_writes_into_a_pipe(tmp_path, scheme):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        with files.atomic_writer(f"{scheme}{tmp_path}/{name}") as file:
+            file.write(b"data")
+        assert os.read(reader, 10) == b"data"
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_atomic_writer_does_not_replace_a_device(tmp_path):
+    path = tmp_path / "null"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        path.write_bytes(b"")
+    except OSError as error:
+        pytest.skip(f"no device can be made: {error}")
+    _write(path)
+    with pytest.raises(KeyError):
+        _fail_to_write(str(path), KeyError)
+    assert path.is_char_device()
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_atomic_writer_removes_what_the_killed_left(tmp_path):

@@ -174,6 +174,7 @@ def _shared_folder(output: str) -> Iterator[str]:
 @contextlib.contextmanager
 def _aside(path: str) -> Iterator[str]:
     """Where somebody else writes a file that replaces `path` if all is well."""
+    path = files.follow_links(path)
     files.remove_leftovers(path)
     temporary = files.temporary_prefix(path) + secrets.token_hex(4)
     with files.blaming("write", path):

@@ -174,8 +174,8 @@ class CreationConfig:
         """The files to write.
 
         Raises:
-          InputError: None, one twice, or one that would replace what is read
-            or be replaced by the manifest.
+          InputError: No path, a duplicate path, a device, or a path that would
+            overwrite an input or the manifest.
         """
         named = [item.strip() for item in self.output_file.split(",")]
         paths = [item for item in named if item]
@@ -183,6 +183,12 @@ class CreationConfig:
             raise InputError(
                 "Expected a comma-separated list of files to write. Received: "
                 f"--output_file={self.output_file}"
+            )
+        special = next(filter(files.is_special, paths), None)
+        if special:
+            raise InputError(
+                f"--output_file must name files; {special} is a device or a "
+                "pipe, which has no place for a manifest. Name a file."
             )
         files.check_outputs(
             {"output": paths, "manifest": [files.manifest_path(paths[0])]},

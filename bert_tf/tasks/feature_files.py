@@ -117,7 +117,8 @@ def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
       InputError: The place cannot be written to, or is full.
     """
     del vocab
-    folder = None if files.is_remote(path) else os.path.dirname(path) or "."
+    has_room = not files.is_remote(path) and not files.is_special(path)
+    folder = os.path.dirname(files.follow_links(path)) if has_room else None
     with files.atomic_writer(path) as file, contextlib.ExitStack() as stack:
         columns = _Columns(
             lambda: stack.enter_context(tempfile.TemporaryFile(dir=folder))

@@ -1,3 +1,4 @@
+import os
 import re
 
 import pytest
@@ -101,3 +102,9 @@ def test_output_paths():
     with pytest.raises(InputError, match="files to write"):
         make_config(output_file=" , ").output_paths([])
     assert make_config(output_file="x, y,").output_paths([]) == ["x", "y"]
+
+
+def test_output_paths_are_not_pipes(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=f"{tmp_path}/pipe is a device or a"):
+        make_config(output_file=f"x,{tmp_path}/pipe").output_paths([])

@@ -3,6 +3,7 @@
 import collections
 import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -207,3 +208,24 @@ def test_a_place_that_cannot_be_written_to(tmp_path, kind):
     writer = WRITERS[kind](str(tmp_path / "file" / "a"), VOCAB)
     with pytest.raises(InputError, match="Cannot write"), writer:
         pass
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_vectors_go_into_a_pipe(tmp_path, kind):
+    expected = written(tmp_path / "file", features(), kind)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with WRITERS[kind](str(tmp_path / "pipe"), VOCAB) as write:
+        for text in features():
+            write(text)
+    received = os.read(reader, 2**16)
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    if kind == "npz":  # Sizes follow the data where nothing can be rewritten.
+        expected, found = (
+            dict(np.load(io.BytesIO(content)))
+            for content in (expected, received)
+        )
+        np.testing.assert_equal(found, expected)
+    else:
+        assert received == expected
