@@ -31,9 +31,16 @@ NAMED_SIZES = {
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
 }
-_GRID_NAME = re.compile(r"L-([1-9]\d*)_H-([1-9]\d*)(?:_A-([1-9]\d*))?")
+_NUMBER = r"([1-9]\d{0,18})"
+_GRID_NAME = re.compile(f"L-{_NUMBER}_H-{_NUMBER}(?:_A-{_NUMBER})?")
 # The width of a head in all of them, and in the 24 small models.
 _HEAD_WIDTH = 64
+
+# Far beyond any BERT: larger sizes are mistakes, and would be noticed only
+# when the memory is full.
+_MOST = {"num_hidden_layers": 1_000}
+_MOST_OF_OTHERS = 10_000_000
+_MOST_WEIGHTS = 100_000_000_000
 
 # How Google's files spell an activation. "" is theirs for none at all.
 _FROM_GOOGLE = {"gelu": "gelu_tanh", "": "linear"}
@@ -96,9 +103,10 @@ class BertConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             if field.type is int:
-                self._check_positive(field.name)
+                self._check_size(field.name)
             elif field.name.endswith("_prob"):
                 self._check_probability(field.name)
+        self._check_num_parameters()
         self._check_initializer_range()
         self._check_activation()
         self._check_heads()
@@ -214,11 +222,22 @@ class BertConfig:
         masked_lm = dense + layer_norm + self.vocab_size
         return encoder + masked_lm + 2 * width + 2
 
-    def _check_positive(self, name: str) -> None:
+    def _check_size(self, name: str) -> None:
         value = getattr(self, name)
         if type(value) is not int or value < 1:
             raise InputError(
                 f"expected a positive integer as {name}. Received: {value!r}"
+            )
+        most = _MOST.get(name, _MOST_OF_OTHERS)
+        if value > most:
+            raise InputError(f"{name} must be at most {most:,}; got {value:,}")
+
+    def _check_num_parameters(self) -> None:
+        total = self.num_parameters()
+        if total > _MOST_WEIGHTS:
+            raise InputError(
+                f"a model must have at most {_MOST_WEIGHTS:,} weights; "
+                f"vocab_size, hidden_size and the other sizes make {total:,}"
             )
 
     def _check_probability(self, name: str) -> None:

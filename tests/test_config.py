@@ -185,6 +185,32 @@ def test_the_bounds_themselves_are_allowed():
     assert BertConfig(1, hidden_size=1, num_attention_heads=1).vocab_size == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("num_hidden_layers", 1_000),
+        ("vocab_size", 10_000_000),
+        ("hidden_size", 10_000_000),
+        ("max_position_embeddings", 10_000_000),
+    ],
+)
+def test_refuses_sizes_that_no_machine_has_room_for(tmp_path, name, most):
+    path = write(tmp_path, json.dumps({"vocab_size": 11, name: most + 1}))
+    place = rf"{name} must be at most {most:,}; got {most + 1:,} \(in {path}\)"
+    with pytest.raises(InputError, match=f"^{place}"):
+        BertConfig.from_json_file(path)
+
+
+def test_refuses_sizes_that_are_too_large_together(tmp_path):
+    sizes = {"vocab_size": 10_000_000, "hidden_size": 120_000}
+    path = write(tmp_path, json.dumps(sizes))
+    message = rf"at most 100,000,000,000 weights.*make [\d,]+ \(in {path}\)"
+    with pytest.raises(InputError, match=message):
+        BertConfig.from_json_file(path)
+    # As deep as a network was ever trained, and as large a vocabulary.
+    BertConfig(1_000_000, 1024, num_hidden_layers=1_000, num_attention_heads=16)
+
+
 def test_an_unknown_activation_is_told_the_list():
     with pytest.raises(InputError, match=", ".join(ACTIVATIONS)):
         BertConfig.from_dict({"vocab_size": 11, "hidden_act": "swish"})
