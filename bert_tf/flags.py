@@ -11,6 +11,7 @@ that the library takes.
 """
 
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -28,6 +29,26 @@ if TYPE_CHECKING:
     from bert_tf.training.estimator import TrainingConfig
 
 FLAGS = flags.FLAGS
+
+# Larger sizes are mistakes, and would be noticed only when memory is full.
+_MOST = {
+    "batch_size": 2**20,
+    "dupe_factor": 10**6,
+    "eval_batch_size": 2**20,
+    "lstm_size": 10**6,
+    "max_eval_steps": 2**31 - 1,
+    "max_predictions_per_seq": 10**6,
+    "max_seq_length": 10**6,
+    "n_best_size": 10**4,
+    "num_seeds": 10**4,
+    "num_unused_tokens": 10**7,
+    "num_workers": 10**4,
+    "predict_batch_size": 2**20,
+    "train_batch_size": 2**20,
+    "vocab_size": 10**7,
+}
+# TensorFlow and NumPy count in 64 bits.
+_MOST_OF_OTHERS = 2**63 - 1
 
 # What ends a program at once unless it is told otherwise.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -63,6 +84,9 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
         _fail(f"{error} (--help lists the flags)", status=2)
     except SystemExit:
         sys.exit(0)  # --help was asked for, and absl ends it as a failure.
+    for name in FLAGS:
+        if fault := _range_fault(name, FLAGS[name].value):
+            _fail(f"--{name} {fault} (--help lists the flags)", status=2)
     # A shell makes --name= of a variable that is not set.
     missing = [f"--{n}" for n in required if FLAGS[n].value in (None, "")]
     if missing:
@@ -79,6 +103,20 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
             status=2,
         )
     return words
+
+
+def _range_fault(name: str, value: object) -> str | None:
+    """Says what is wrong with a number that no script can use."""
+    if type(value) is float and not math.isfinite(value):
+        return f"must be a finite number; got {value}"
+    if type(value) is not int:
+        return None
+    most = _MOST.get(name, _MOST_OF_OTHERS)
+    if value > most:
+        return f"must be at most {most:,}; got {value:,}"
+    if value < -_MOST_OF_OTHERS:
+        return f"must be at least {-_MOST_OF_OTHERS:,}; got {value:,}"
+    return None
 
 
 class Stopped(SystemExit):

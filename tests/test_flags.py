@@ -19,6 +19,9 @@ SCRIPT = """
 
     flags.DEFINE_string("input_file", None, "What to read.")
     flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case.")
+    flags.DEFINE_integer("num_steps", 7, "Steps.")
+    flags.DEFINE_integer("batch_size", 3, "Examples.")
+    flags.DEFINE_float("dropout", 0.1, "A share.", 0.0, 1.0)
 
     def main():
         name = flags.FLAGS.input_file
@@ -71,6 +74,27 @@ def test_flags_reach_the_script(script, argument, expected):
         (["--input_file=x", "--do_lower_case", "False"], 2, "'False'"),
         (["--input_file=x", "--do_lower_case=maybe"], 2, "maybe"),
         (["--input_file=x", "--nodo_lower_case=no"], 2, "nodo_lower_case"),
+        (
+            ["--input_file=x", f"--num_steps={2**63}"],
+            2,
+            f"--num_steps must be at most {2**63 - 1:,}; got {2**63:,} (",
+        ),
+        (
+            ["--input_file=x", f"--num_steps=-{10**30}"],
+            2,
+            f"--num_steps must be at least -{2**63 - 1:,}; got -",
+        ),
+        (
+            ["--input_file=x", f"--batch_size={2**20 + 1}"],
+            2,
+            "--batch_size must be at most 1,048,576; got 1,048,577 (",
+        ),
+        (
+            ["--input_file=x", "--dropout=nan"],
+            2,
+            "--dropout must be a finite number; got nan (",
+        ),
+        (["--input_file=x", "--dropout=inf"], 2, "--dropout=inf"),
         (["--input_file=bad"], 1, "expected a good file. Received: 'bad'"),
         (["--input_file=missing"], 1, "No such file"),
     ],
