@@ -1,10 +1,12 @@
 """TensorFlow is there, and has said nothing."""
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
+from checkout import ROOT
 
 CODE = """
 import sys
@@ -36,3 +38,30 @@ def test_only_our_own_words_are_left():
 @pytest.mark.slow
 def test_the_users_log_level_counts():
     assert "oneDNN" in run(TF_CPP_MIN_LOG_LEVEL="0")
+
+
+SLOW_TENSORFLOW = """
+import time
+print("importing", flush=True)
+time.sleep(60)
+"""
+
+
+def test_an_interrupt_while_tensorflow_is_imported_is_one_line(tmp_path):
+    (tmp_path / "tensorflow.py").write_text(SLOW_TENSORFLOW)
+    outer = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    script = str(ROOT / "run_pretraining.py")
+    with subprocess.Popen(
+        [sys.executable, script],
+        env=outer | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests may ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    assert said == f"{script}: error: interrupted\n"
+    assert process.returncode == 130
