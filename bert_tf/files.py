@@ -35,6 +35,15 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def is_utf8(path: str) -> bool:
+    """False for a name with other bytes, which TensorFlow does not take."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _gfile() -> Any:
     import tensorflow as tf
 

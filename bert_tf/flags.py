@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags, logging
 
+from bert_tf import files
 from bert_tf.errors import InputError
 
 # TensorFlow takes seconds to import: scripts that do without it, and --help,
@@ -41,6 +42,7 @@ _MOST = {
     "max_seq_length": 10**6,
     "n_best_size": 10**4,
     "num_seeds": 10**4,
+    "num_train_epochs": 10**9,
     "num_unused_tokens": 10**7,
     "num_workers": 10**4,
     "predict_batch_size": 2**20,
@@ -85,7 +87,7 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     except SystemExit:
         sys.exit(0)  # --help was asked for, and absl ends it as a failure.
     for name in FLAGS:
-        if fault := _range_fault(name, FLAGS[name].value):
+        if fault := _fault(name, FLAGS[name].value):
             _fail(f"--{name} {fault} (--help lists the flags)", status=2)
     # A shell makes --name= of a variable that is not set.
     missing = [f"--{n}" for n in required if FLAGS[n].value in (None, "")]
@@ -105,17 +107,20 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     return words
 
 
-def _range_fault(name: str, value: object) -> str | None:
-    """Says what is wrong with a number that no script can use."""
+def _fault(name: str, value: Any) -> str | None:
+    """Says what is wrong with a value that no script can use."""
+    if isinstance(value, str) and "tensorflow" in sys.modules:
+        # Its functions take names of files that are UTF-8.
+        return None if files.is_utf8(value) else f"must be UTF-8; got {value!r}"
     if type(value) is float and not math.isfinite(value):
         return f"must be a finite number; got {value}"
-    if type(value) is not int:
+    if type(value) not in (int, float):
         return None
     most = _MOST.get(name, _MOST_OF_OTHERS)
     if value > most:
-        return f"must be at most {most:,}; got {value:,}"
-    if value < -_MOST_OF_OTHERS:
-        return f"must be at least {-_MOST_OF_OTHERS:,}; got {value:,}"
+        return f"must be at most {most:,}; got {value}"
+    if value < -most:
+        return f"must be at least {-most:,}; got {value}"
     return None
 
 

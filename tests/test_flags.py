@@ -1,5 +1,6 @@
 """One way in: what is wrong with a command line is said in one line."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -22,6 +23,7 @@ SCRIPT = """
     flags.DEFINE_integer("num_steps", 7, "Steps.")
     flags.DEFINE_integer("batch_size", 3, "Examples.")
     flags.DEFINE_float("dropout", 0.1, "A share.", 0.0, 1.0)
+    flags.DEFINE_float("num_train_epochs", 1.0, "Epochs.")
 
     def main():
         name = flags.FLAGS.input_file
@@ -65,6 +67,21 @@ def test_flags_reach_the_script(script, argument, expected):
     assert (done.returncode, done.stdout.strip()) == (0, expected)
 
 
+def test_names_that_tensorflow_cannot_take_are_refused(script):
+    name = "--input_file=" + os.fsdecode(b"a\xffb")
+    assert call(script, name).returncode == 0
+    program = f"""
+        import sys, runpy
+        sys.modules["tensorflow"] = None
+        sys.argv[0] = {str(script)!r}
+        runpy.run_path({str(script)!r}, run_name="__main__")
+    """
+    done = call("-c", textwrap.dedent(program), name)
+    assert done.returncode == 2
+    assert r"--input_file must be UTF-8; got 'a\udcffb'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -77,17 +94,17 @@ def test_flags_reach_the_script(script, argument, expected):
         (
             ["--input_file=x", f"--num_steps={2**63}"],
             2,
-            f"--num_steps must be at most {2**63 - 1:,}; got {2**63:,} (",
+            f"--num_steps must be at most {2**63 - 1:,}; got {2**63} (",
         ),
         (
-            ["--input_file=x", f"--num_steps=-{10**30}"],
+            ["--input_file=x", f"--num_steps=-{10**400}"],
             2,
             f"--num_steps must be at least -{2**63 - 1:,}; got -",
         ),
         (
             ["--input_file=x", f"--batch_size={2**20 + 1}"],
             2,
-            "--batch_size must be at most 1,048,576; got 1,048,577 (",
+            "--batch_size must be at most 1,048,576; got 1048577 (",
         ),
         (
             ["--input_file=x", "--dropout=nan"],
@@ -95,6 +112,7 @@ def test_flags_reach_the_script(script, argument, expected):
             "--dropout must be a finite number; got nan (",
         ),
         (["--input_file=x", "--dropout=inf"], 2, "--dropout=inf"),
+        (["--input_file=x", "--num_train_epochs=1e308"], 2, "got 1e+308 ("),
         (["--input_file=bad"], 1, "expected a good file. Received: 'bad'"),
         (["--input_file=missing"], 1, "No such file"),
     ],

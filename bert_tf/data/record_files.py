@@ -6,6 +6,7 @@ from concurrent import futures
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import files
 from bert_tf.data import records, salvage
 from bert_tf.data.salvage import Stretch
 from bert_tf.data.schema import Schema
@@ -41,6 +42,12 @@ class RecordFiles:
         stretches: Stretches | None = None,
     ):
         self._stretches = stretches
+        for path in paths:
+            if not files.is_utf8(path):
+                raise InputError(
+                    "The names of record files must be UTF-8; got "
+                    f"{path!r}. Rename it."
+                )
         with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             found = pool.map(lambda path: self._holds(path, schema), paths)
             holds_records = dict(zip(paths, found, strict=True))

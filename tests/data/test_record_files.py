@@ -1,5 +1,7 @@
 """The files behind a stream: which hold records, how many, in what order."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -89,3 +91,11 @@ def test_the_first_record_of_each_has_to_fit(paths):
     for some in (None, stretches):
         with pytest.raises(InputError, match="a feature name"):
             RecordFiles(paths, other, some)
+
+
+def test_names_have_to_be_utf_8(tmp_path):
+    path = str(tmp_path / os.fsdecode(b"a\xff"))
+    with records.RecordWriter(path) as writer:
+        writer.write_all(examples(3))
+    with pytest.raises(InputError, match=r"must be UTF-8; got '.*/a.udcff'"):
+        RecordFiles([path], SCHEMA)
