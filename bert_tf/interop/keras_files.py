@@ -6,7 +6,9 @@ in a release of ours, see `companions.py`.
 
 import os
 import re
+import textwrap
 import zipfile
+import zlib
 
 import keras
 import numpy as np
@@ -24,6 +26,13 @@ from bert_tf.interop.copies import local_file
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.modeling import checkpoint_variables, encoder_config
 from bert_tf.training.weights import NEW_HEADS, scope_of
+
+# What Keras, zipfile, json and h5py raise where a file is damaged.
+# RecursionError is a RuntimeError, and so is what h5py raises.
+_DAMAGES = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(ValueError, TypeError, LookupError, AttributeError, RuntimeError),
+)
 
 
 class ModelWeights:
@@ -105,11 +114,9 @@ def _load(path: str) -> keras.Model:
             )
         try:
             return keras.saving.load_model(local, compile=False, safe_mode=True)
-        except (
-            *(OSError, ValueError, TypeError, KeyError),
-            zipfile.BadZipFile,
-        ) as error:
+        except _DAMAGES as error:
             reason = str(error).split("\n")[0].replace(local, path)
+            reason = textwrap.shorten(reason, 200, placeholder=" ...")
             raise InputError(
                 f"cannot read {path}: {reason}; the file is damaged or not a "
                 "model that Keras saved"

@@ -1,6 +1,7 @@
 """`.keras` files: written, read, and damaged."""
 
 import dataclasses
+import zipfile
 
 import keras
 import pytest
@@ -58,6 +59,46 @@ def test_a_file_that_is_none(tmp_path, content):
     with pytest.raises(InputError, match=r"model\.keras") as raised:
         keras_files.read(str(path))
     assert "\n" not in str(raised.value)
+
+
+def _with_nested_json(path):
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["config.json"] = b"[" * 99_999 + b"]" * 99_999
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def _with_header(path, offset, value):
+    """Changes what the directory of a zip file says of config.json."""
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"config.json") - 46
+    assert content[entry:].startswith(b"PK\x01\x02")
+    content[entry + offset] = value
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _with_nested_json,
+        # Encrypted; compressed by an unknown method; a name of 200 characters,
+        # which are in the message of zipfile; at another place.
+        lambda path: _with_header(path, 8, 1),
+        lambda path: _with_header(path, 10, 77),
+        lambda path: _with_header(path, 28, 200),
+        lambda path: _with_header(path, 42, 3),
+    ],
+)
+def test_a_damaged_file(tmp_path, damage):
+    keras_files.write(str(tmp_path), pretrained("encoder"))
+    path = tmp_path / "model.keras"
+    damage(path)
+    with pytest.raises(InputError, match=r"model\.keras") as raised:
+        keras_files.read(str(path))
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 500
 
 
 def test_nothing_in_it_is_run(tmp_path):
