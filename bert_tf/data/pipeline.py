@@ -219,8 +219,9 @@ def input_errors(files: Sequence[str]) -> Iterator[None]:
       files: The files the batches come from.
 
     Raises:
-      InputError: A file has been damaged: it is named, with the record. Or
-        token ids do not fit the vocabulary, or a record not the schema.
+      InputError: A file was damaged, or removed since it was found; it is
+        named. Or token ids do not fit the vocabulary, or a record not the
+        schema.
     """
     try:
         yield
@@ -228,10 +229,24 @@ def input_errors(files: Sequence[str]) -> Iterator[None]:
         for file in files:
             records.verify(file)
         raise InputError(f"Cannot read a record: {error.message}") from error
+    except (tf.errors.NotFoundError, tf.errors.PermissionDeniedError):
+        for file in files:
+            _require_readable(file)
+        raise
     except tf.errors.InvalidArgumentError as error:
         if explanation := _explain(error.message):
             raise InputError(explanation) from error
         raise
+
+
+def _require_readable(file: str) -> None:
+    try:
+        records.count_records(file, at_most=1)
+    except InputError as error:
+        raise InputError(
+            f"{error} It was there when this run began; restore it, then "
+            "rerun the same command."
+        ) from error
 
 
 def _explain(message: str) -> str | None:

@@ -1,4 +1,5 @@
 import logging
+import os
 import re
 import shutil
 
@@ -324,7 +325,32 @@ def test_a_record_that_differs_from_the_first_is_reported(tmp_path, other):
         _evaluate([path], batch_size=4)
 
 
-def test_input_errors_keeps_what_is_not_the_datas_fault():
+def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path):
+    names = [str(tmp_path / name) for name in ("kept", "removed")]
+    for path in names:
+        with records.RecordWriter(path) as writer:
+            writer.write_all(records.encode_batch(_SCHEMA, _examples([1, 2])))
+    batches = iter(
+        pipeline.training_dataset(names, _SCHEMA, batch_size=2, seed=0)
+    )
+    os.remove(names[1])
+    message = f"^Cannot read {names[1]}: No such file.*; restore it, then rerun"
+    with (
+        pytest.raises(InputError, match=message),
+        pipeline.input_errors(names),
+    ):
+        for _ in range(9):
+            next(batches)
+
+
+def test_input_errors_keeps_what_is_not_the_datas_fault(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with (
+        pytest.raises(tf.errors.NotFoundError),
+        pipeline.input_errors([str(tmp_path / "file")]),
+    ):
+        tf.io.read_file(str(tmp_path / "absent"))
+
     with (
         pytest.raises(tf.errors.InvalidArgumentError),
         pipeline.input_errors([]),
