@@ -1,3 +1,5 @@
+import collections
+import itertools
 import logging
 import os
 import re
@@ -339,8 +341,7 @@ def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path):
         pytest.raises(InputError, match=message),
         pipeline.input_errors(names),
     ):
-        for _ in range(9):
-            next(batches)
+        collections.deque(itertools.islice(batches, 9))
 
 
 def test_input_errors_keeps_what_is_not_the_datas_fault(tmp_path):
