@@ -91,7 +91,8 @@ flags.DEFINE_float(
     "null_score_diff_threshold",
     0.0,
     "2.0: there is no answer if its score is higher than that of the best "
-    "span by more than this; eval_best_f1_thresh is the one to take.",
+    "span by more than this. Take eval_best_f1_thresh; or -1e6, which answers "
+    "no question, if a warning says that this is best.",
 )
 flags.DEFINE_enum(
     "scorer",

@@ -25,6 +25,11 @@ from bert_tf.errors import InputError
 Gold = Mapping[str, Sequence[str]]
 Predictions = Mapping[str, str]
 
+# Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are integers
+# where they are in the official scripts: the `sum` of Python 3.12 rounds a sum
+# of floats more exactly than one in which there are integers.
+_Points = tuple[float, float]
+
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 # Of ASCII alone: the scripts leave “quotes” and dashes where they are.
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -89,6 +94,9 @@ def squad_v2(
     has no prediction counts as wrong; the official script leaves it out of its
     total and fails at `HasAns`.
 
+    A `best_f1_thresh` of 0.0 can mean "answer no question", as it does in the
+    official script; a warning says so where it would give another F1.
+
     `best_exact` and `best_f1` are what the best threshold would give: where the
     odds are above it the answer becomes "". It chooses among `predictions`, so
     let these be the best spans, with "" nowhere, to have all thresholds tried.
@@ -113,11 +121,15 @@ def squad_v2(
     """
     _check_questions(gold, predictions)
     points = _points(gold, predictions, _points_with_negative)
-    has_answer = np.array([len(texts) > 0 for texts in gold.values()])
     scores = _means(points)
-    for name, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
-        if chosen.any():
-            means = _means(points[chosen])
+    for name, has_answer in (("HasAns", True), ("NoAns", False)):
+        chosen = [
+            pair
+            for pair, texts in zip(points, gold.values(), strict=True)
+            if bool(texts) == has_answer
+        ]
+        if chosen:
+            means = _means(chosen)
             scores |= {f"{name}_{key}": means[key] for key in means}
     if null_odds is not None:
         scores |= _best_thresholds(points, gold, predictions, null_odds)
@@ -149,8 +161,13 @@ def _answerable_scores(
     points_of = functools.partial(
         _answerable_points, normalize=normalize, units=units
     )
-    exact, f1 = 100.0 * _points(gold, predictions, points_of).mean(axis=0)
-    return {"exact_match": float(exact), "f1": float(f1)}
+    points = _points(gold, predictions, points_of)
+    # Running sums, as in the official scripts: `np.sum` may round otherwise.
+    exact, f1 = np.cumsum(points, axis=0)[-1].tolist()
+    return {
+        "exact_match": 100.0 * exact / len(gold),
+        "f1": 100.0 * f1 / len(gold),
+    }
 
 
 def _check_answers(gold: Gold) -> None:
@@ -167,44 +184,38 @@ def _answerable_points(
     predicted: str,
     normalize: Callable[[str], str],
     units: Callable[[str], list[str]],
-) -> tuple[float, float]:
+) -> _Points:
     answers = [normalize(text) for text in texts]
     return _best_points(answers, normalize(predicted), units)
 
 
-def _points_with_negative(
-    texts: Sequence[str], predicted: str
-) -> tuple[float, float]:
+def _points_with_negative(texts: Sequence[str], predicted: str) -> _Points:
     """Answers of nothing but articles and punctuation are none."""
     predicted = normalize_squad(predicted)
     answers = [answer for answer in map(normalize_squad, texts) if answer]
     if answers:
         return _best_points(answers, predicted, str.split)
-    return float(not predicted), float(not predicted)
+    return int(not predicted), int(not predicted)
 
 
 def _points(
     gold: Gold,
     predictions: Predictions,
-    points_of: Callable[[Sequence[str], str], tuple[float, float]],
-) -> np.ndarray:
-    """Exact match and F1 of every question, from 0 to 1: float64 [n, 2]."""
-    return np.array(
-        [
-            points_of(texts, predictions[key])
-            if key in predictions
-            else (0.0, 0.0)
-            for key, texts in gold.items()
-        ]
-    )
+    points_of: Callable[[Sequence[str], str], _Points],
+) -> list[_Points]:
+    """Exact match and F1 of every question, in the order of `gold`."""
+    return [
+        points_of(texts, predictions[key]) if key in predictions else (0, 0)
+        for key, texts in gold.items()
+    ]
 
 
 def _best_points(
     answers: Sequence[str], predicted: str, units: Callable[[str], list[str]]
-) -> tuple[float, float]:
+) -> _Points:
     """Compares one prediction with all gold answers, all of them normalised."""
     f1 = max(_f1(units(answer), units(predicted)) for answer in answers)
-    return float(predicted in answers), f1
+    return int(predicted in answers), f1
 
 
 def _f1(gold: list[str], predicted: list[str]) -> float:
@@ -221,13 +232,19 @@ def _characters(normalized: str) -> list[str]:
     return list(normalized.replace(" ", ""))
 
 
-def _means(points: np.ndarray) -> dict[str, float]:
-    exact, f1 = (100.0 * points.mean(axis=0)).tolist()
-    return {"exact": exact, "f1": f1, "total": len(points)}
+def _means(points: Sequence[_Points]) -> dict[str, float]:
+    """Means in percent, added by `sum` like those of evaluate-v2.0.py."""
+    exact, f1 = map(sum, zip(*points, strict=True))
+    total = len(points)
+    return {
+        "exact": 100.0 * exact / total,
+        "f1": 100.0 * f1 / total,
+        "total": total,
+    }
 
 
 def _best_thresholds(
-    points: np.ndarray,
+    points: Sequence[_Points],
     gold: Gold,
     predictions: Predictions,
     null_odds: Mapping[str, float],
@@ -250,12 +267,33 @@ def _best_thresholds(
     totals = np.cumsum([[unanswerable] * 2, *gains], axis=0)  # [n + 1, 2]
     thresholds = [0.0, *(float(null_odds[key]) for key in keys)]
     exact, f1 = totals.argmax(axis=0)
+    percent = 100.0 * totals / len(gold)
+    if f1 == 0:
+        num_answered = sum(odds <= 0.0 for odds in thresholds[1:])
+        _warn_of_zero(percent[0, 1], percent[num_answered, 1])
     return {
-        "best_exact": float(100.0 * totals[exact, 0] / len(gold)),
+        "best_exact": float(percent[exact, 0]),
         "best_exact_thresh": thresholds[exact],
-        "best_f1": float(100.0 * totals[f1, 1] / len(gold)),
+        "best_f1": float(percent[f1, 1]),
         "best_f1_thresh": thresholds[f1],
     }
+
+
+def _warn_of_zero(best: float, at_zero: float) -> None:
+    """Warns if 0.0 for "answer no question" gives other answers.
+
+    evaluate-v2.0.py starts its sweep with the score of answering nothing, but
+    gives it the threshold 0.0, and keeps that if nothing is better.
+    """
+    if at_zero < best:
+        logging.warning(
+            "The best F1, %.1f, is that of answering no question, for which "
+            "evaluate-v2.0.py gives a best_f1_thresh of 0.0. With a threshold "
+            "of 0.0 F1 would be %.1f; to answer no question, pass "
+            "--null_score_diff_threshold=-1e6.",
+            best,
+            at_zero,
+        )
 
 
 def _loss(predicted: str) -> list[float]:
