@@ -27,6 +27,15 @@ _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
 _MANIFEST = re.compile(r"manifest\..*\.json")
 # What TensorFlow puts around the words of a kernel: where it ran, its name.
 _MARKS = re.compile(r"\{\{\w+ [^}]*\}\}|\[Op:\w+\]")
+_JSON_TYPES = {
+    bool: "a boolean",
+    dict: "an object",
+    float: "a number",
+    int: "a number",
+    list: "a list",
+    str: "a string",
+    type(None): "null",
+}
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -235,8 +244,12 @@ def read_text(path: str) -> str:
         ) from error
 
 
-def read_json(path: str) -> dict[str, Any]:
+def read_json(path: str, expected: str = "a JSON object") -> dict[str, Any]:
     """Reads a file that holds one JSON object.
+
+    Args:
+      path: The file.
+      expected: What the file should hold, for the error message.
 
     Raises:
       InputError: The file cannot be read or holds something else.
@@ -256,10 +269,14 @@ def read_json(path: str) -> dict[str, Any]:
         ) from error
     if not isinstance(values, dict):
         raise InputError(
-            f"Expected a JSON object. Received: a {type(values).__name__} in "
-            f"{path}"
+            f"Expected {expected}. Received: {json_type(values)} in {path}"
         )
     return values
+
+
+def json_type(value: Any) -> str:
+    """Returns JSON's name, with an article, of the type of a parsed value."""
+    return _JSON_TYPES[type(value)]
 
 
 def write_text(path: str, text: str) -> None:

@@ -371,6 +371,8 @@ def test_text_that_is_not_utf_8_is_refused_with_the_place(tmp_path):
     ("content", "message"),
     [
         ("[1]", "a JSON object. Received: a list"),
+        ("null", "a JSON object. Received: null"),
+        ('"a"', "a JSON object. Received: a string"),
         ('{"a": 1,\n oops}', r"a\.json:2 \(column 2\)"),
         ("", r"a\.json:1 \(column 1\)"),
         ("[" * 99_999, r"a\.json, which goes too far"),

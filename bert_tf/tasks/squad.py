@@ -21,6 +21,9 @@ _TYPE_NAMES = {
     list: "a list",
     str: "a string",
 }
+_EXPECTED_FILE = (
+    "a file of SQuAD's kind, an object with a list of articles as 'data'"
+)
 # A message shows no more of a text than that.
 _MAX_SHOWN = 60
 
@@ -74,6 +77,7 @@ def read_questions(
     """
     faults = Faults()
     questions = []
+    num_left_out = 0
     for question in _all_questions(
         path, with_negative, needs_answers, reads_answers, faults
     ):
@@ -85,6 +89,7 @@ def read_questions(
                 "without --strict to leave such questions out"
             )
         if fault:
+            num_left_out += 1
             faults.add(fault.kind, f"{question.name}: {fault.received}")
         else:
             _note_oddities(question, needs_answers, faults)
@@ -94,7 +99,7 @@ def read_questions(
         use = " to train on" if needs_answers else ""
         raise InputError(
             f"Expected questions{use} in {path}. Received: "
-            f"{'none but those left out' if faults.counts else 'none'}"
+            f"{'none but those left out' if num_left_out else 'none'}"
         )
     return Reading(questions, faults)
 
@@ -149,13 +154,18 @@ def _paragraphs(
     path: str, faults: Faults
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields the paragraphs and where they stand."""
-    content = files.read_json(path)
-    if not isinstance(content.get("data"), list):
+    content = files.read_json(path, _EXPECTED_FILE)
+    if "data" not in content:
         raise InputError(
-            "Expected a file of SQuAD's kind, an object with a list of "
-            f"articles as 'data'. Received: {_keys(content)} in {path}"
+            f"Expected {_EXPECTED_FILE}. Received: {_keys(content)} in {path}"
         )
-    for number, article in enumerate(content["data"], start=1):
+    articles = content["data"]
+    if not isinstance(articles, list):
+        raise InputError(
+            f"Expected {_EXPECTED_FILE}. Received: {files.json_type(articles)} "
+            f"as 'data' in {path}"
+        )
+    for number, article in enumerate(articles, start=1):
         place = f"{path}: article {number}"
         paragraphs = _value(article, "paragraphs", list, "article", place)
         if not paragraphs:

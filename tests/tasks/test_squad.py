@@ -391,7 +391,7 @@ BROKEN = {
     ),
     "data": (
         lambda c, a, p: c.update(data={}),
-        "SQuAD.*'data'.*the keys 'version', 'data' in ",
+        "SQuAD.*'data'. Received: an object as 'data' in ",
     ),
     "other JSON": (
         lambda c, a, p: [c.clear(), c.update(model="bert", layers=12)],
@@ -417,7 +417,10 @@ def test_one_line_says_what_is_wrong(write, case):
     ("content", "message"),
     [
         ('{"data": [', r"JSON.*squad\.json:1"),
-        ("[]", "object.*list"),
+        ("[]", "'data'. Received: a list"),
+        ("null", "'data'. Received: null"),
+        ('"squad"', "'data'. Received: a string"),
+        ('{"data": "squad"}', "'data'. Received: a string as 'data'"),
         ('{"data": []}\n{"data": []}', r"JSON.*squad\.json:2"),
     ],
 )
@@ -431,6 +434,13 @@ def test_no_question_is_left(write, warnings):
     with pytest.raises(InputError, match="none but those left out"):
         read(path)
     assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("paragraphs", [[], [{"context": CONTEXT, "qas": []}]])
+def test_a_file_without_questions_leaves_none_out(write, paragraphs):
+    path = write({"data": [{"paragraphs": paragraphs}]})
+    with pytest.raises(InputError, match=r"squad\.json\. Received: none$"):
+        read(path)
 
 
 def test_is_impossible_is_not_looked_at_without_negatives(write):
