@@ -17,10 +17,11 @@ the official ones are), IOB2, IOBES or BILOU.
 
 The output directory then holds `eval_results.txt` and `.json`, precision,
 recall and F1 of the entities, from 0 to 1, as conlleval counts them;
-`dev_predictions.txt` and `test_predictions.txt`, the files with the predicted
-tags (IOB2) as one more column; and `release/`: the fine-tuned model with its
-vocabulary and labels, which --init_checkpoint takes. The tags of the test file
-are not looked at, nor need there be any; to score it, name it as --dev_file.
+`dev_predictions.txt` and `test_predictions.txt`, which conlleval reads: the
+columns of the files, separated by spaces, then the tags of the file and the
+predicted ones, both in IOB2; and `release/`: the fine-tuned model with its
+vocabulary and labels, which --init_checkpoint takes. The test file need not
+have tags, and they are not used; to score it, name it as --dev_file.
 --do_export writes a SavedModel for TensorFlow Serving into `export/`. The same
 command given again goes on where it was stopped. Source: section 5.3 of the
 paper.
@@ -231,12 +232,13 @@ def _require_flags_of_mode() -> None:
 
 
 def _read(split: str) -> ConllFile:
-    """Reads the file of a split; the tags of a test file may be missing."""
+    """Reads the file of a split; a test file need not have tags."""
     path = ner.find_file(split, FLAGS.data_dir, FLAGS[f"{split}_file"].value)
     return read_conll(
         path,
         word_column=FLAGS.word_column,
-        tag_column=None if split == "test" else FLAGS.tag_column,
+        tag_column=FLAGS.tag_column,
+        needs_tags=split != "test",
     )
 
 

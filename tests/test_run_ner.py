@@ -62,13 +62,19 @@ def score_of(path):
 
 
 def assert_has_all_lines(path, source):
-    """Only a column more, of tags that there are."""
+    """The gold tag in IOB2, and one column more, of tags that there are."""
     written = path.read_text(encoding="utf-8").split("\n")
     lines = source.read_text(encoding="utf-8").split("\n")
-    pairs = [line.rpartition(" ") for line in written]
-    assert [before for before, _, _ in pairs] == lines
-    tags = {tag for before, _, tag in pairs if before}
-    assert tags <= {*conll_files.LABELS}
+    rows = [line.split(" ") for line in written]
+    others = [line.rpartition(" ")[0] for line in lines]
+    assert [" ".join(row[:-2]) for row in rows] == others
+    gold, predicted = zip(*(row[-2:] for row in rows if row[1:]), strict=True)
+    assert {*predicted} <= {*conll_files.LABELS}
+    read = read_conll(str(source)).sentences
+    marks = [tag[0] for tag in gold]
+    assert marks.count("B") == sum(
+        tag[0] == "B" for sentence in read for tag in sentence.tags
+    )
 
 
 def test_the_files_of_a_run(done):
@@ -229,7 +235,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         ({"tag_column": 3}, "Expected tag_column from -3 to 2"),
         ({"tag_column": 0}, "Expected words and tags in columns of their own"),
         ({"tag_column": 1}, "Received: 'X' at"),
-        ({"labels": "O,B-PER"}, "Expected a tag among O, B-PER. Received: 'B-"),
+        ({"labels": "O,B-PER"}, "Expected a tag among O, B-PER. Received: 'I-"),
         ({"labels": "O,PER"}, "Expected O, B-TYPE or I-TYPE. Received: 'PER'"),
         ({"save_best": "mcc"}, "expected --save_best among eval_f1"),
         ({"max_seq_length": 31}, "max_seq_length"),

@@ -32,6 +32,10 @@ _TAG = re.compile("O|[BIMELSU](-.+)?")
 _BEGIN, _END = frozenset("BSU"), frozenset("OELSU")
 
 
+# A line with a word: its number, from 1, and its columns.
+_Row = tuple[int, list[str]]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sentence:
     """Words between two blank lines.
@@ -41,12 +45,14 @@ class Sentence:
       tags: The tag of each word in IOB2; None where none were read.
       lines: The line of each word, from 1.
       path: The file.
+      original_tags: The tags as the file has them, for messages.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     lines: tuple[int, ...]
     path: str
+    original_tags: tuple[str, ...] | None = None
 
     def where(self, word: int) -> str:
         """The place of a word, `path:line`, for messages."""
@@ -55,18 +61,22 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class ConllFile:
-    """A file, with all that it takes to write it again.
+    """A file, with all that `write_conll` needs.
 
     Attributes:
       path: Where it was read.
-      lines: All of them, each with its end.
-      separator: What stands between two columns, a tab or a space.
+      lines: All lines, without their ends.
+      separator: What separates two columns, a tab or a space.
+      num_columns: The number of columns of each word.
+      tag_column: The column of the tags, from 0; None if there are no tags.
       sentences: In their order; at least one.
     """
 
     path: str
     lines: tuple[str, ...]
     separator: str
+    num_columns: int
+    tag_column: int | None
     sentences: tuple[Sentence, ...]
 
 
@@ -125,7 +135,11 @@ class _Layout:
 
 
 def read_conll(
-    path: str, *, word_column: int = 0, tag_column: int | None = -1
+    path: str,
+    *,
+    word_column: int = 0,
+    tag_column: int | None = -1,
+    needs_tags: bool = True,
 ) -> ConllFile:
     """Reads the words of a file, and their tags.
 
@@ -135,28 +149,39 @@ def read_conll(
         count from the last one, -1.
       tag_column: Number of the column of the tags, in any scheme that
         `to_iob2` knows; None: the tags are not read, nor need there be any.
+      needs_tags: If False, the sentences get no tags and the file need not
+        have any; if all its words have one, `write_conll` writes it.
 
     Raises:
       InputError: The file cannot be read, is not UTF-8 or has no word; it lacks
         a column; a line has another number of columns; a tag is none.
     """
-    lines = [line for line, _ in read_lines(path)]
-    contents = list(map(_content, lines))
+    contents = [_content(line) for line, _ in read_lines(path)]
     layout = _layout(path, contents)
     word = layout.column("word_column", word_column)
     tag = None
-    if tag_column is not None:
+    if tag_column is not None and needs_tags:
         tag = layout.column("tag_column", tag_column)
     if tag == word:
         raise InputError(
             "Expected words and tags in columns of their own. Received: number "
             f"{word} for both, of {layout.num_columns} at {path}:{layout.line}"
         )
-    sentences = tuple(
-        _sentence(layout, block, word, tag)
+    blocks = [
+        [(number, layout.columns(number, content)) for number, content in block]
         for block in _blocks(layout, contents)
+    ]
+    sentences = tuple(_sentence(path, block, word, tag) for block in blocks)
+    if tag_column is not None and not needs_tags:
+        tag = _find_tags(blocks, word, tag_column)
+    return ConllFile(
+        path,
+        tuple(contents),
+        layout.separator,
+        layout.num_columns,
+        tag,
+        sentences,
     )
-    return ConllFile(path, tuple(lines), layout.separator, sentences)
 
 
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
@@ -184,37 +209,56 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
 def write_conll(
     path: str, file: ConllFile, predicted: Iterable[Sequence[str]]
 ) -> None:
-    """Writes a file again with a column more, as conlleval reads it.
+    """Writes the words with their predicted tags, as conlleval reads them.
 
-    Every line comes back as it was, a word's with its tag behind, a
-    document's with "O"; a byte order mark does not. conlleval finds the same
-    entities in IOB1 and IOB2, but its accuracy compares letters: it is that of
-    `entity_metrics.score` where the file is in IOB2.
+    One space separates columns and an empty line sentences, whatever the file
+    has. The last column is the predicted tag, the one before it the tag of the
+    file, if it has tags, in IOB2. A line of a document has the tag "O" in both.
+    Comments are left out. White space in a column becomes "_", and so does an
+    empty column.
 
     Args:
       path: Where to; it appears as a whole.
       file: What `read_conll` gave.
       predicted: The tags of each sentence, one a word.
     """
-    tags = {
-        number: tag
-        for sentence, given in zip(file.sentences, predicted, strict=True)
-        for number, tag in zip(sentence.lines, given, strict=True)
-    }
-    lines = (
-        _with_column(line, file.separator, tags.get(number))
-        for number, line in enumerate(file.lines, start=1)
-    )
-    files.write_text(path, "".join(lines))
+    rows: dict[int, list[str]] = {}
+    for sentence, tags in zip(file.sentences, predicted, strict=True):
+        tagged = zip(
+            sentence.lines, _rows_with_gold(file, sentence), tags, strict=True
+        )
+        rows |= {number: [*row, tag] for number, row, tag in tagged}
+    for number, content in enumerate(file.lines, start=1):
+        if content.startswith(DOCUMENT):
+            rows[number] = _document_row(file, content)
+        elif _is_border(content):
+            rows[number] = []
+    lines = (" ".join(map(_field, row)) for _, row in sorted(rows.items()))
+    files.write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def _with_column(line: str, separator: str, tag: str | None) -> str:
-    if tag is None and _content(line).startswith(DOCUMENT):
-        tag = "O"
-    if tag is None:
-        return line
-    kept = _content(line)
-    return f"{kept}{separator}{tag}{line[len(kept) :]}"
+def _rows_with_gold(file: ConllFile, sentence: Sentence) -> list[list[str]]:
+    """The columns of each word; the last one is its tag in IOB2."""
+    rows = [
+        _columns(file.lines[number - 1], file.separator)
+        for number in sentence.lines
+    ]
+    if file.tag_column is None:
+        return rows
+    gold = to_iob2([row.pop(file.tag_column) for row in rows])
+    return [[*row, tag] for row, tag in zip(rows, gold, strict=True)]
+
+
+def _document_row(file: ConllFile, content: str) -> list[str]:
+    """A line of -DOCSTART- with as many columns as a word has."""
+    num_others = file.num_columns - (file.tag_column is not None)
+    others = content.split()[:num_others]
+    return others + ["O"] * (file.num_columns + 1 - len(others))
+
+
+def _field(column: str) -> str:
+    """A column without white space, at which conlleval would split it."""
+    return "_".join(column.split()) or "_"
 
 
 def _content(line: str) -> str:
@@ -269,20 +313,31 @@ def _blocks(
 
 
 def _sentence(
-    layout: _Layout, rows: Sequence[tuple[int, str]], word: int, tag: int | None
+    path: str, rows: Sequence[_Row], word: int, tag: int | None
 ) -> Sentence:
-    columns = [layout.columns(*row) for row in rows]
     sentence = Sentence(
-        words=tuple(row[word] for row in columns),
+        words=tuple(columns[word] for _, columns in rows),
         tags=None,
         lines=tuple(number for number, _ in rows),
-        path=layout.path,
+        path=path,
     )
     if tag is None:
         return sentence
-    tags = [row[tag] for row in columns]
+    tags = tuple(columns[tag] for _, columns in rows)
     _require_tags(tags, sentence)
-    return dataclasses.replace(sentence, tags=to_iob2(tags))
+    return dataclasses.replace(sentence, tags=to_iob2(tags), original_tags=tags)
+
+
+def _find_tags(
+    blocks: Sequence[Sequence[_Row]], word: int, tag_column: int
+) -> int | None:
+    """The column of the tags, from 0, or None if a word has no tag there."""
+    rows = [columns for block in blocks for _, columns in block]
+    num_columns = len(rows[0])
+    tag = tag_column % num_columns
+    if tag == word or not -num_columns <= tag_column < num_columns:
+        return None
+    return tag if all(_TAG.fullmatch(row[tag]) for row in rows) else None
 
 
 def _require_tags(tags: Iterable[str], sentence: Sentence) -> None:

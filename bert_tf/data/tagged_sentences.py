@@ -99,10 +99,19 @@ def label_numbers(
             if tag not in numbers:
                 raise InputError(
                     f"Expected a tag among {', '.join(labels)}. Received: "
-                    f"{tag!r} at {sentence.where(word)}"
+                    f"{_original(sentence, word)} at {sentence.where(word)}; "
+                    "correct it, or train with --labels that include it"
                 )
             found.append(numbers[tag])
     return found
+
+
+def _original(sentence: Sentence, word: int) -> str:
+    """The tag of a word as its file has it, for messages."""
+    tags = sentence.tags or ()
+    original = (sentence.original_tags or tags)[word]
+    suffix = f" ({tags[word]} in IOB2)" if original != tags[word] else ""
+    return f"{original!r}{suffix}"
 
 
 def write_tagging_features(

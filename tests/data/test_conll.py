@@ -45,11 +45,25 @@ def lines(file):
 
 
 def written(file, predicted):
-    """The bytes of a file with a column more."""
+    """The text that `write_conll` makes of a file."""
     path = f"{file.path}.out"
     write_conll(path, file, predicted)
     with open(path, "rb") as stream:
-        return stream.read()
+        return stream.read().decode()
+
+
+def conlleval_rows(text):
+    """The features of each line, read as conlleval.pl reads them.
+
+    It removes the line feed, splits at each space, and ends with an error if
+    two lines with features have different numbers of them.
+    """
+    assert text.endswith("\n")
+    lines = text.removesuffix("\n").split("\n")
+    rows = [line.split(" ") if line else [] for line in lines]
+    assert len({len(row) for row in rows if row}) == 1
+    assert all(feature.split() == [feature] for row in rows for feature in row)
+    return rows
 
 
 # Reading.
@@ -306,31 +320,72 @@ def test_iob1_keeps_its_entities():
 # Writing.
 
 
-def test_every_line_comes_back_with_its_tag(write):
+def test_predicted_tags_stand_beside_gold_tags_in_iob2(write):
     file = read_conll(write(EXAMPLE))
     predicted = [("B-ORG", "O", "B-X"), ("B-PER", "I-PER")]
-    assert written(file, predicted).decode() == (
+    assert written(file, predicted) == (
         "-DOCSTART- -X- O O O\n\n"
-        "EU NNP I-NP I-ORG B-ORG\n"
+        "EU NNP I-NP B-ORG B-ORG\n"
         "rejects VBZ I-VP O O\n"
-        "German JJ I-NP I-MISC B-X\n\n"
-        "Ann NNP I-NP I-PER B-PER\n"
+        "German JJ I-NP B-MISC B-X\n\n"
+        "Ann NNP I-NP B-PER B-PER\n"
         "Bo NNP I-NP B-PER I-PER\n"
     )
 
 
-def test_what_is_around_the_words_comes_back(write):
-    text = "\ufeff# x\r\n-DOCSTART-\r\n\r\n \t\r\na\tO \r\n#b\tO\n\n\nc\tO"
-    file = read_conll(write(text))
-    assert written(file, [("B-1", "I-1"), ("O",)]).decode() == (
-        "# x\r\n-DOCSTART-\tO\r\n\r\n \t\r\na\tO\tB-1 \r\n#b\tO\tI-1\n"
-        "\n\nc\tO\tO"
-    )
+BILOU = """\
+# newdoc
+
+New York\tNNP\tB-LOC
+City\tNNP\tL-LOC
+\t.\tO
+-DOCSTART-\tdoc
+# a comment
+#1\tCD\tU-X y
+"""
+PREDICTED = [("B-LOC", "I-LOC", "O"), ("B-X y",)]
 
 
-def test_a_file_without_tags_gets_them(write):
-    file = read_conll(write("a \nb\n\n\nc\r\n"), tag_column=None)
-    assert written(file, [("O", "B-X"), ("O",)]) == b"a O \nb B-X\n\n\nc O\r\n"
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("needs_tags", [True, False])
+def test_conlleval_reads_what_any_file_becomes(write, end, needs_tags):
+    """Comments, tabs, spaces in columns, empty columns, carriage returns."""
+    path = write(BILOU.replace("\n", end))
+    file = read_conll(path, needs_tags=needs_tags)
+    text = written(file, PREDICTED)
+    assert conlleval_rows(text) == [
+        [],
+        ["New_York", "NNP", "B-LOC", "B-LOC"],
+        ["City", "NNP", "I-LOC", "I-LOC"],
+        ["_", ".", "O", "O"],
+        ["-DOCSTART-", "doc", "O", "O"],
+        ["#1", "CD", "B-X_y", "B-X_y"],
+    ]
+
+
+def test_gold_tags_of_any_column_become_the_one_before_the_last(write):
+    path = write("-DOCSTART-\nI-A x a\nI-A y b\n")
+    for needs_tags in (True, False):
+        columns = {"word_column": 2, "tag_column": 0, "needs_tags": needs_tags}
+        text = written(read_conll(path, **columns), [("O", "B-A")])
+        assert text == "-DOCSTART- O O O\nx a B-A O\ny b I-A B-A\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a \nb\n\n\nc\r\n", "a O\nb B-X\n\n\nc O\n"),
+        ("a O\nb NN\n \nc O", "a O O\nb NN B-X\n\nc O O\n"),
+    ],
+)
+def test_a_file_without_gold_tags_gets_predicted_ones(write, content, expected):
+    path = write(content)
+    for columns in ({"tag_column": None}, {"needs_tags": False}):
+        file = read_conll(path, **columns)
+        assert {sentence.tags for sentence in file.sentences} == {None}
+        assert written(file, [("O", "B-X"), ("O",)]) == expected
+    file = read_conll(path, tag_column=7, needs_tags=False)
+    assert written(file, [("O", "B-X"), ("O",)]) == expected
 
 
 def random_file(draw, separator):
@@ -342,17 +397,22 @@ def random_file(draw, separator):
 
 
 @pytest.mark.parametrize("separator", [" ", "\t"])
-def test_without_the_new_column_any_file_is_what_it_was(write, separator):
+def test_what_is_written_has_the_same_sentences(write, separator):
     draw = random.Random(7)
     for _ in range(99):
-        text = random_file(draw, separator)
-        file = read_conll(write(text))
-        marked = [["NEW"] * len(s.words) for s in file.sentences]
-        content = written(file, marked).decode()
-        num_words = sum(len(s.words) for s in file.sentences)
-        assert content.count("NEW") == num_words
-        stripped = content.replace(f"{separator}NEW", "")
-        assert stripped.replace(f"START-{separator}O", "START-") == text
+        file = read_conll(write(random_file(draw, separator)))
+        text = written(file, [["NEW"] * len(s.words) for s in file.sentences])
+        rows = conlleval_rows(text)
+        again = read_conll(write(text, "again.txt"), tag_column=-2)
+        assert words(again) == words(file)
+        assert tags(again) == tags(file)
+        assert (
+            sum("NEW" in row for row in rows)
+            == " ".join(words(file)).count(" ") + 1
+        )
+        assert sum("-DOCSTART-" in row for row in rows) == sum(
+            line.startswith("-DOC") for line in file.lines
+        )
 
 
 def test_predictions_of_another_number_are_refused(write):
@@ -378,9 +438,10 @@ def test_official_files(
     assert sum(len(s.words) for s in file.sentences) == num_words
     out = tmp_path / "out.txt"
     write_conll(str(out), file, [s.tags for s in file.sentences])
-    theirs = path.read_bytes().split(b"\n")
-    ours = out.read_bytes().split(b"\n")
-    assert [line.rpartition(b" ")[0] for line in ours] == theirs
-    assert sum(line.startswith(b"-DOC") for line in ours) == num_documents
+    theirs = [line.split(" ")[:-1] for line in path.read_text().splitlines()]
+    ours = conlleval_rows(out.read_text())
+    assert [row[:-2] for row in ours] == theirs
+    assert all(row[-2:-1] == row[-1:] for row in ours)
+    assert sum("-DOCSTART-" in row for row in ours) == num_documents
     again = read_conll(str(out))
     assert [s.tags for s in again.sentences] == [s.tags for s in file.sentences]

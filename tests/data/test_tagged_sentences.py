@@ -204,8 +204,17 @@ def test_an_unknown_tag_is_told_with_its_place():
     with pytest.raises(InputError) as caught:
         make_tagging_features(sentences, ENCODING)
     assert str(caught.value) == (
-        "Expected a tag among O, B-X, I-X. Received: 'B-Y' at x.txt:6"
+        "Expected a tag among O, B-X, I-X. Received: 'B-Y' at x.txt:6; "
+        "correct it, or train with --labels that include it"
     )
+
+
+def test_an_unknown_tag_is_spelled_as_in_its_file(tmp_path):
+    path = tmp_path / "iob1.txt"
+    path.write_text("a I-X\nb I-DATE\n")
+    message = r"Received: 'I-DATE' \(B-DATE in IOB2\) at .*iob1\.txt:2;"
+    with pytest.raises(InputError, match=message):
+        make_tagging_features(read_conll(str(path)).sentences, ENCODING)
 
 
 # Predictions.
