@@ -192,6 +192,7 @@ class ServedMultipleChoice(Served):
 
     def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """`FEATURES`, int32 [B, n, S]: each row the context and a choice."""
+        texts = self.checked(texts)
         context, choices = self.ids(
             [texts["context"], tf.reshape(texts["choices"], [-1])]
         )

@@ -147,6 +147,7 @@ class ServedMaskedLM(Served):
 
     def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """`FEATURES`, int32 [B, S], with the id of `[MASK]` for a blank."""
+        texts = self.checked(texts)
         ids = self.tokenizer.tokenize(texts["text"], keep=MASK)
         return self.tokenizer.pack([ids])
 

@@ -147,8 +147,38 @@ class Served(tf.Module, abc.ABC):
         Those of a text alone or of a pair, in the order of `inputs`, as
         `data.features` makes them: a second text without any piece is none.
         """
+        texts = self.checked(texts)
         parts = [texts[name] for name in self.inputs]
         return self.tokenizer.pack(self.ids(parts), empty_second=False)
+
+    def checked(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the same tensors after a check of their shapes.
+
+        Clients send any shape and servers pass it on. Without the check the
+        first op that fails would describe its own inputs, or none would fail.
+
+        Raises:
+          tf.errors.InvalidArgumentError: An input has not the shape of
+            `inputs`, or not as many rows as the first one.
+        """
+        checks = []
+        first, *_ = self.inputs
+        for name, spec in self.inputs.items():
+            # As text: shapes of different ranks cannot be compared otherwise.
+            expected = _as_text([tf.size(texts[first]), *spec.shape[1:]])
+            received = _as_text(tf.shape(texts[name]))
+            rows = "" if name == first else f", a row for each {first}"
+            message = [
+                *(f"Expected {name} of shape [", expected, "]", rows),
+                *(". Received: [", received, "]"),
+            ]
+            checks.append(
+                tf.debugging.Assert(
+                    expected == received, [tf.strings.join(message)]
+                )
+            )
+        with tf.control_dependencies(checks):
+            return {name: tf.identity(texts[name]) for name in self.inputs}
 
     def ids(self, texts: Sequence[tf.Tensor]) -> list[tf.RaggedTensor]:
         """Tokenizes one or two tensors of strings at once, for time.
@@ -169,3 +199,8 @@ class Served(tf.Module, abc.ABC):
         """What the model sees: `features`, and the tokens by their names."""
         features = self.features(texts)
         return {"tokens": self.token_names(features["input_ids"]), **features}
+
+
+def _as_text(shape: tf.Tensor) -> tf.Tensor:
+    """Sizes, int32 [N], as one string: "2,3"."""
+    return tf.strings.reduce_join(tf.strings.as_string(shape), separator=",")

@@ -169,6 +169,7 @@ class ServedSpanLabeler(Served):
         encoding = self.encoding
         # There are no kernels for strings elsewhere.
         with tf.device("CPU:0"):
+            texts = self.checked(texts)
             characters = tf.strings.unicode_decode(
                 texts["context"], "UTF-8", errors="ignore"
             )

@@ -191,7 +191,7 @@ class ServedTagger(Served):
     def _words(self, texts: Mapping[str, tf.Tensor]) -> Words:
         # There are no kernels for strings elsewhere.
         with tf.device("CPU:0"):
-            return split_words(texts["text"])
+            return split_words(self.checked(texts)["text"])
 
     def _logits(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """The logits of all rows, float32 [R, S, C]."""

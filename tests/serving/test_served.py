@@ -2,9 +2,11 @@
 
 import pytest
 import tensorflow as tf
+import tensorflow_text  # noqa: F401 (for the op of the tokenizer)
 
 from bert_tf.errors import InputError
 from bert_tf.serving.served import FEATURES, Names, Served
+from tests.serving import small_exports
 from tests.serving.small_served import ENCODING, NASTY, text_of, tokenize
 
 # Tables take no blank line; Google's Chinese vocabulary has one.
@@ -80,6 +82,59 @@ def test_texts_and_pairs():
         [cls_id, sat, sep_id],
         [cls_id, on, sep_id],
     ]
+
+
+class Choosing(Counted):
+    """Takes a matrix beside a vector."""
+
+    @property
+    def inputs(self):
+        choices = tf.TensorSpec([None, 3], tf.string, "choices")
+        return {**super().inputs, "choices": choices}
+
+
+@pytest.mark.parametrize(
+    ("context", "choices", "message"),
+    [
+        ([], [["a"] * 3], "choices of shape [0,3], a row for each context. "),
+        (["a"], [["a"] * 3] * 2, "each context. Received: [2,3]"),
+        (["a"], ["a"] * 3, "each context. Received: [3]"),
+        (["a"], [["a"] * 2], "each context. Received: [1,2]"),
+        ([["a"]], [["a"] * 3], "context of shape [1]. Received: [1,1]"),
+        ("a", [["a"] * 3], "context of shape [1]. Received: []"),
+    ],
+)
+def test_inputs_of_other_shapes_are_refused(context, choices, message):
+    """A server gives the graph whatever shapes it gets, as is done here."""
+    served = Choosing("context")
+
+    @tf.function
+    def checked(**texts):
+        return served.checked(texts)
+
+    graph = checked.get_concrete_function(**served.inputs)
+    given = {
+        "context": tf.constant(context, tf.string),
+        "choices": tf.constant(choices, tf.string),
+    }
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        graph(**given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["answers", "pairs", "choices", "tags"])
+def test_exports_refuse_inputs_of_other_shapes(kind):
+    loaded = tf.saved_model.load(str(small_exports.path_of(kind)))
+    example = small_exports.served(kind).example
+    for signature in ("serving_default", "tokenize"):
+        for name, rows in example.items():
+            texts = {**example, name: [rows]}
+            inputs = {key: tf.constant(value) for key, value in texts.items()}
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=r"Expected \w+ of shape"
+            ):
+                loaded.signatures[signature](**inputs)
 
 
 def test_two_tensors_are_tokenized_at_once():

@@ -402,6 +402,14 @@ def test_no_questions(options):
     assert {len(v) for v in tokenize(served, asked([], [])).values()} == {0}
 
 
+@pytest.mark.parametrize("counts", [(0, 1), (1, 0), (2, 1), (1, 2)])
+def test_questions_and_contexts_of_other_numbers_are_refused(counts):
+    questions, contexts = ([b"a"] * count for count in counts)
+    message = r"Expected context of shape \[\d\], a row for each question"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        answer(labeler(), asked(questions, contexts))
+
+
 def test_a_model_without_numbers_is_an_error():
     with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
         by_hand("a", {"a": np.nan}, {})
