@@ -1,9 +1,13 @@
 """Which devices a run uses."""
 
 import dataclasses
+import functools
 import json
 import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +30,9 @@ _TF_CONFIG = (
     '{"cluster": {"worker": ["HOST:PORT", "HOST:PORT"]}, '
     '"task": {"type": "worker", "index": 0}}'
 )
+
+# Characters of a wrong TF_CONFIG that an error message quotes.
+_MOST_SHOWN = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +65,26 @@ def make_strategy(config: DistributionConfig) -> tf.distribute.Strategy:
     """
     name = _resolve(config)
     strategy = _MAKERS[name](config)
+    _reinstall_sigterm_handler()
     logging.info(
         "Devices: %s, %d replica(s) in step",
         name,
         strategy.num_replicas_in_sync,
     )
     return strategy
+
+
+def _reinstall_sigterm_handler() -> None:
+    """Installs Python's handler of SIGTERM again.
+
+    TensorFlow's coordination service, which starts with several workers,
+    replaces it by a handler that only notes the signal. Python does not notice:
+    `getsignal` still returns Python's own handler, or that SIGTERM is ignored.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    is_main = threading.current_thread() is threading.main_thread()
+    if handler is not None and is_main:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _resolve(config: DistributionConfig) -> str:
@@ -114,15 +135,19 @@ def _read_tf_config() -> tuple[dict[str, str], str]:
     try:
         tf_config = json.loads(text)
         cluster, task = (tf_config.get(key, {}) for key in ("cluster", "task"))
+        jobs = {job: cluster.get(job, []) for job in _JOBS}
+        if not all(isinstance(addresses, list) for addresses in jobs.values()):
+            raise TypeError("the addresses of a job are a list")
         workers = {
             f"{job} {index}": str(address)
-            for job in _JOBS
-            for index, address in enumerate(cluster.get(job, ()))
+            for job, addresses in jobs.items()
+            for index, address in enumerate(addresses)
         }
         return workers, f"{task.get('type')} {task.get('index')}"
-    except (json.JSONDecodeError, AttributeError, TypeError) as error:
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(
-            f"expected TF_CONFIG such as {_TF_CONFIG}. Received: {text!r}"
+            f"expected TF_CONFIG such as {_TF_CONFIG}. Received: "
+            f"{text[:_MOST_SHOWN]!r}"
         ) from error
 
 
@@ -248,21 +273,34 @@ def exchange(
     count = num_processes(strategy)
     if count == 1:
         return lambda values: values[np.newaxis]
+    gather = _gather_from_replicas(strategy)
 
-    def gather(values: tf.Tensor) -> tf.Tensor:
+    def share(values: np.ndarray) -> np.ndarray:
+        # Flat arrays of any length share a trace.
+        found = gather(tf.constant(values.ravel())).numpy()  # [replicas, n]
+        return found[:: len(found) // count].reshape(count, *values.shape)
+
+    return share
+
+
+@functools.lru_cache(maxsize=1)
+def _gather_from_replicas(strategy: tf.distribute.Strategy) -> Any:
+    """Returns a function from an array [n] to those of all replicas.
+
+    The function is made once: TensorFlow would trace each new one, which takes
+    time, and warn of it.
+    """
+
+    def in_replica(values: tf.Tensor) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
         return replica.all_gather(tf.identity(values)[tf.newaxis], axis=0)
 
     @tf.function(reduce_retracing=True)
-    def rows(values: tf.Tensor) -> tf.Tensor:
-        gathered = strategy.run(gather, (values,))
+    def gather(values: tf.Tensor) -> tf.Tensor:  # [n]
+        gathered = strategy.run(in_replica, (values,))
         return strategy.experimental_local_results(gathered)[0]
 
-    def share(values: np.ndarray) -> np.ndarray:
-        found = rows(tf.constant(values)).numpy()  # [replicas, ...]
-        return found.reshape(count, -1, *values.shape)[:, 0]
-
-    return share
+    return gather
 
 
 def all_rows(value: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,10 @@
 """Which devices a run uses, and what is said of those that are not there."""
 
+import ctypes
 import json
+import pathlib
+import re
+import signal
 import socket
 
 import numpy as np
@@ -165,14 +169,18 @@ def test_workers_are_counted(monkeypatch, cluster, count):
         '"text"',
         '{"cluster": ["a:1"]}',
         '{"cluster": {"worker": 2}}',
+        '{"cluster": {"worker": "abc"}}',
+        "[" * 100_000,
         '{"cluster": {"worker": ["a:1", "b:1"]}, "task": ["worker", 0]}',
     ],
 )
 def test_a_tf_config_that_cannot_be_understood(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     for strategy in ("auto", "multi_worker_mirrored"):
-        with pytest.raises(InputError, match=r"expected TF_CONFIG such as \{"):
+        with pytest.raises(InputError) as error:
             make_strategy(DistributionConfig(strategy))
+        assert "expected TF_CONFIG such as {" in str(error.value)
+        assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize(
@@ -223,6 +231,48 @@ def test_several_workers_without_a_tf_config():
         make_strategy(DistributionConfig("multi_worker_mirrored"))
 
 
+# Signals
+
+
+def ignored_signals():
+    [line] = re.findall(
+        r"SigIgn:\s+(\w+)", pathlib.Path("/proc/self/status").read_text()
+    )
+    mask = int(line, 16)
+    return {number for number in range(1, 32) if mask >> (number - 1) & 1}
+
+
+@pytest.fixture
+def replacing_sigterm(monkeypatch):
+    """A strategy whose creation replaces the handler, as TensorFlow does."""
+    before = signal.getsignal(signal.SIGTERM)
+    libc = ctypes.CDLL(None)
+    noted = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+
+    def make(config):
+        libc.signal(int(signal.SIGTERM), noted)
+        return tf.distribute.get_strategy()
+
+    monkeypatch.setitem(distribution._MAKERS, "one_device", make)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_is_handled_once_there_is_a_strategy(replacing_sigterm):
+    received = []
+    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    make_strategy(DistributionConfig("one_device"))
+    signal.raise_signal(signal.SIGTERM)
+    assert received == [signal.SIGTERM]
+
+
+def test_an_ignored_sigterm_stays_ignored(replacing_sigterm):
+    """As under nohup."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    make_strategy(DistributionConfig("one_device"))
+    assert signal.SIGTERM in ignored_signals()
+
+
 # The chief
 
 
@@ -260,6 +310,18 @@ def test_one_process_agrees_with_itself():
     assert agreement(strategy)([3, -1]) == [3, -1]
     values = np.arange(6).reshape(2, 3)
     np.testing.assert_array_equal(exchange(strategy)(values), [values])
+
+
+def test_agreements_of_several_processes_share_a_trace(monkeypatch, caplog):
+    """TensorFlow warns of functions that it traces again and again."""
+    strategy = toy_task.two_devices()
+    monkeypatch.setattr(distribution, "num_processes", lambda strategy: 2)
+    for number in range(9):
+        assert agreement(strategy)([number]) == [number]
+        assert agreement(strategy)([-number, 3]) == [-number, 3]
+    rows = np.arange(6, dtype="float32").reshape(2, 3)
+    np.testing.assert_array_equal(exchange(strategy)(rows), [rows, rows])
+    assert "retracing" not in caplog.text
 
 
 def test_what_is_compiled():
