@@ -239,6 +239,25 @@ def test_one_of_two_workers_is_told_to_stop(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_worker_is_told_to_stop_before_the_first_step(
+    inputs, undisturbed, tmp_path, evaluates
+):
+    changes = {**SLOWLY}
+    if evaluates:
+        changes |= {"do_train": False, "do_eval": True, "max_eval_steps": 0}
+        changes["init_checkpoint"] = undisturbed / LAST
+    words = arguments(inputs, tmp_path / "out", **changes)
+    chief, other = start_two(words, tmp_path / "logs")
+    other.wait_for("Devices: multi_worker_mirrored, 2 ")
+    other.send(signal.SIGTERM)
+    assert other.end() == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM" in other.said[-1]
+    assert chief.end() == 1
+    assert LOST in chief.said[-1]
+
+
+@pytest.mark.slow
 def test_one_replica_of_two_has_a_nan(inputs, two_undisturbed, tmp_path, fault):
     """In a record: of the replicas one reads it, and both have to stop."""
     folder, data = tmp_path / "out", tmp_path / "data"
