@@ -48,7 +48,12 @@ from bert_tf.tasks import feature_extraction
 from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
 from bert_tf.tasks.feature_files import WRITERS
 from bert_tf.training.distribution import exchange, is_chief, is_plain
-from bert_tf.training.workers import by_chief, lost_workers_told
+from bert_tf.training.workers import (
+    by_chief,
+    lost_workers_told,
+    require_same_settings,
+    require_same_weights,
+)
 
 FLAGS = flags.FLAGS
 
@@ -116,6 +121,7 @@ def main() -> None:
     if FLAGS.input_file or _are_chosen():
         choices = feature_extraction.choose_layers(FLAGS.layers, start.config)
     strategy = bert_flags.connect()
+    _compare_workers(strategy, start)
     if FLAGS.do_export:
         place = functools.partial(check_place, FLAGS.export_dir)
         by_chief(strategy, place, "take --export_dir")
@@ -124,6 +130,17 @@ def main() -> None:
     if FLAGS.do_export:
         write = functools.partial(_export, start, choices)
         by_chief(strategy, write, "export the model")
+
+
+def _compare_workers(strategy: Any, start: Start) -> None:
+    settings = {
+        "config": start.config.to_dict(),
+        "vocabulary": start.vocab,
+        "do_lower_case": start.do_lower_case,
+        "strip_accents": start.strip_accents,
+    }
+    inputs = {"--input_file": [FLAGS.input_file]} if FLAGS.input_file else {}
+    require_same_settings(strategy, settings, inputs)
 
 
 def _check_flags() -> None:
@@ -192,6 +209,7 @@ def _write_features(
     with strategy.scope():
         model = BertModel(start.config, output_hidden_states=True)
         load_checkpoint(model, start.init_checkpoint)
+    require_same_weights(strategy, {v.path: v for v in model.variables})
     texts = _extract(model, strategy, choices, _encoding(start))
     with _writer(start, is_chief(strategy)) as write:
         for text in progress.track(

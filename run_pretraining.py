@@ -61,6 +61,7 @@ from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_results
 from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.workers import require_same_settings
 
 FLAGS = flags.FLAGS
 
@@ -176,6 +177,11 @@ def main() -> None:
     pretraining_folder.require_writable(FLAGS.output_dir)
     encoding = _encoding(train_files) if FLAGS.do_export else None
     strategy = bert_flags.connect()
+    require_same_settings(
+        strategy,
+        {"config": config.to_dict()},
+        {"--input_file": train_files, "--eval_input_file": eval_files},
+    )
     task = PretrainingTask(
         config,
         FLAGS.max_seq_length,

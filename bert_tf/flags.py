@@ -22,6 +22,7 @@ from absl import app, flags, logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
+from bert_tf.version import __version__
 
 # TensorFlow takes seconds to import: scripts that do without it, and --help,
 # shall not wait for it.
@@ -54,6 +55,21 @@ _MOST_OF_OTHERS = 2**63 - 1
 
 # What ends a program at once unless it is told otherwise.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+# Flags that may differ between the workers of a run: paths, for a folder may be
+# a worker's own (what input files hold is compared where they are read), names
+# of devices, and what has no effect on the results.
+_FLAGS_OF_A_WORKER = frozenset(
+    {
+        *("input_file", "eval_input_file", "data_dir", "train_file"),
+        *("dev_file", "test_file", "predict_file", "vocab_file"),
+        *("bert_config_file", "init_checkpoint", "output_dir", "output_file"),
+        *("export_dir", "glue_submission_dir"),
+        *("distribution_strategy", "use_tpu", "tpu_name", "tpu_zone"),
+        *("gcp_project", "master", "num_tpu_cores"),
+        *("num_workers", "log_steps", "iterations_per_loop"),
+    }
+)
 
 # Until a signal whose exception was lost is sent again.
 SECONDS_TO_NEXT_TRY = 0.01
@@ -269,14 +285,33 @@ def export_dir() -> str:
 
 
 def connect() -> Any:
-    """Sets the precision and returns the strategy that the flags ask for."""
+    """Sets the precision and returns the strategy that the flags ask for.
+
+    Raises:
+      InputError: The devices are not there, or another worker of the run has
+        other flags or another version of bert_tf.
+    """
     import keras
 
     from bert_tf.training.distribution import make_strategy
+    from bert_tf.training.workers import require_same_settings
 
     policies = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
     keras.config.set_dtype_policy(policies[FLAGS.mixed_precision])
-    return make_strategy(distribution_config())
+    strategy = make_strategy(distribution_config())
+    require_same_settings(strategy, {"bert_tf": __version__, **_shared()})
+    return strategy
+
+
+def _shared() -> dict[str, Any]:
+    """Returns the flags that all workers of a run have to share."""
+    return {
+        f"--{flag.name}": flag.value
+        for module, defined in FLAGS.flags_by_module_dict().items()
+        for flag in defined
+        if module.partition(".")[0] not in ("absl", "tensorflow")
+        and flag.name not in _FLAGS_OF_A_WORKER
+    }
 
 
 def distribution_config() -> "DistributionConfig":

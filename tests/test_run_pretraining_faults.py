@@ -258,6 +258,46 @@ def test_a_worker_is_told_to_stop_before_the_first_step(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "differs"),
+    [
+        ("learning_rate", "--learning_rate is 0.01 on worker 0 and 0.02 on"),
+        ("input_file", "file 1 of --input_file is a.tfrecord, "),
+        ("init_checkpoint", "the SHA-256 of the initial weights is "),
+    ],
+)
+def test_workers_that_were_started_differently(
+    inputs, undisturbed, tmp_path, name, differs
+):
+    """In data of the same size, one label differs."""
+    data, folder = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(inputs, data)
+    batch = examples(17)
+    batch["next_sentence_labels"][5] ^= 1
+    write(data / "a.tfrecord", batch)
+    other = {
+        "learning_rate": 0.02,
+        "input_file": f"{data}/[ab].tfrecord*",
+        "init_checkpoint": undisturbed / LAST,
+    }
+    logs = [tmp_path / "0", tmp_path / "1"]
+    workers = [
+        programs.start(arguments(inputs, folder, **changes), log, place)
+        for log, place, changes in zip(
+            logs,
+            programs.places_of_workers(),
+            ({}, {name: other[name]}),
+            strict=True,
+        )
+    ]
+    assert [one.end() for one in workers] == [1, 1]
+    lines = {one.said[-1] for one in workers}
+    assert len(lines) == 1
+    assert f"the same settings and data: {differs}" in lines.pop()
+    assert not checkpoint_files(folder)
+
+
+@pytest.mark.slow
 def test_one_replica_of_two_has_a_nan(inputs, two_undisturbed, tmp_path, fault):
     """In a record: of the replicas one reads it, and both have to stop."""
     folder, data = tmp_path / "out", tmp_path / "data"

@@ -224,10 +224,13 @@ def claim_output_dir(
 
     Raises:
       InputError: See there; or the model that is to be used would be replaced;
-        or the training is done, with another seed.
+        or the training is done, with another seed; or another worker has
+        other facts or other files.
     """
-    from bert_tf.training.workers import by_chief
+    from bert_tf.training.workers import by_chief, require_same_settings
 
+    inputs = [*inputs]
+    require_same_settings(strategy, facts, {"the data": inputs})
     by_chief(
         strategy,
         lambda: _claim(facts, inputs, development_set),

@@ -39,7 +39,11 @@ from bert_tf.training.hooks import Hook, NanWatch, StopSignal, watching
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep, cut
 from bert_tf.training.weights import Weights, checksum, restore
-from bert_tf.training.workers import lost_workers_told, require_same_step
+from bert_tf.training.workers import (
+    lost_workers_told,
+    require_same_step,
+    require_same_weights,
+)
 
 # Called with batch_size, num_shards, shard and start_example: batches for one
 # replica, as data/pipeline.py makes them.
@@ -74,7 +78,7 @@ class Estimator:
 
     Raises:
       InputError: A checkpoint cannot be read or does not fit the model, or
-        workers find different ones.
+        workers find different ones, or start from different weights.
     """
 
     @lost_workers_told()
@@ -115,6 +119,7 @@ class Estimator:
         self.weights_from = self._own_checkpoint
         self._initialize(init_checkpoint, open_checkpoint)
         require_same_step(strategy, self.step, output_dir)
+        require_same_weights(strategy, self._weights)
 
     # ------------------------------------------------------------ variables
 

@@ -1,5 +1,10 @@
 """Workers that are gone or elsewhere: one line, whatever TensorFlow says."""
 
+import threading
+import types
+from concurrent import futures
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -96,6 +101,151 @@ def test_all_stand_at_the_same_step(monkeypatch, here, there):
 
 def test_alone_there_is_nobody_to_compare_with():
     require_same_step(tf.distribute.get_strategy(), 4, "out")
+
+
+# What they were started with
+
+
+class Meeting:
+    """Stands for two workers' strategies, and for what they exchange."""
+
+    def __init__(self):
+        self.barrier = threading.Barrier(2, timeout=60)
+        self.arrays = {}
+
+    def exchange(self, strategy):
+        def share(values):
+            self.arrays[strategy.cluster_resolver.task_id] = values
+            self.barrier.wait()
+            rows = np.stack([self.arrays[index] for index in range(2)])
+            self.barrier.wait()
+            return rows
+
+        return share
+
+    def agreement(self, strategy):
+        share = self.exchange(strategy)
+        return lambda numbers: share(np.array(numbers)).min(axis=0).tolist()
+
+
+@pytest.fixture
+def compare(monkeypatch):
+    """Compares two workers: what each says, None if nothing."""
+    meeting = Meeting()
+    monkeypatch.setattr(workers, "exchange", meeting.exchange)
+    monkeypatch.setattr(workers, "agreement", meeting.agreement)
+    monkeypatch.setattr(workers, "num_processes", lambda strategy: 2)
+
+    def one(index, settings, inputs):
+        resolver = types.SimpleNamespace(task_type="worker", task_id=index)
+        strategy = types.SimpleNamespace(cluster_resolver=resolver)
+        try:
+            workers.require_same_settings(strategy, settings, inputs)
+        except InputError as error:
+            return str(error)
+
+    def both(*given):
+        with futures.ThreadPoolExecutor(2) as pool:
+            found = [
+                pool.submit(one, index, settings, inputs)
+                for index, (settings, inputs) in enumerate(given)
+            ]
+            return [future.result() for future in found]
+
+    return both
+
+
+SETTINGS = {
+    "bert_tf": "2.0.0",
+    "--learning_rate": 1e-3,
+    "--save_best": None,
+    "config": {"hidden_size": 13, "num_hidden_layers": 2},
+    "labels": [f"label {number}" for number in range(20)],
+}
+
+
+def test_workers_with_equal_settings_go_on(compare, tmp_path):
+    """Their files may be in folders of their own."""
+    paths = [tmp_path / name / "a.txt" for name in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("equal")
+    given = [(SETTINGS, {"--input_file": [str(path)]}) for path in paths]
+    assert compare(*given) == [None, None]
+    assert compare((SETTINGS, None), (SETTINGS, None)) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("change", "clause"),
+    [
+        (
+            {"--learning_rate": 2e-3},
+            "--learning_rate is 0.001 on worker 0 and 0.002 on worker 1. Re",
+        ),
+        ({"bert_tf": "2.0.1"}, "bert_tf is 2.0.0 on worker 0 and 2.0.1 on w"),
+        ({"--save_best": "f1"}, "--save_best is null on worker 0 and f1 on"),
+        (
+            {"config": {"hidden_size": 13, "num_hidden_layers": 3}},
+            "config.num_hidden_layers is 2 on worker 0 and 3 on worker 1. Re",
+        ),
+        ({"labels": [*SETTINGS["labels"][:-1], "other"]}, "labels is "),
+        ({"new": 1}, "new is absent on worker 0 and 1 on worker 1. Restart"),
+    ],
+)
+def test_workers_with_other_settings_all_end(compare, change, clause):
+    first, second = compare((SETTINGS, None), (SETTINGS | change, None))
+    assert first == second
+    assert f"the same settings and data: {clause}" in first
+    assert "\n" not in first
+
+
+def test_all_differences_of_workers_are_counted(compare):
+    other = dict.fromkeys(SETTINGS, 7)
+    first, _ = compare((SETTINGS, None), (other, None))
+    assert first.count(" on worker 0") == 3
+    # The configuration has two entries, and the other worker none of them.
+    assert "; and 4 more. " in first
+
+
+@pytest.mark.parametrize("most", [2**28, 10])
+@pytest.mark.parametrize(
+    ("others", "clause"),
+    [
+        (["a.txt", "b.txt"], None),
+        (["a.txt"], "file 2 of it is b.txt, 30 bytes, SHA-256 "),
+        (["b.txt", "a.txt"], "file 1 of it is a.txt, 30 bytes, SHA-256 "),
+        (["a.txt", "end/b.txt"], "file 2 of it is b.txt, 30 bytes, SHA-256 "),
+        (["a.txt", "long/b.txt"], "b.txt, 30 bytes, SHA-256 "),
+    ],
+)
+def test_workers_with_other_data_all_end(
+    compare, tmp_path, monkeypatch, most, others, clause
+):
+    """Of large files, here of more than 20 bytes, both ends are compared."""
+    monkeypatch.setattr(workers, "_BYTES_OF_ALL_FILES", most)
+    monkeypatch.setattr(workers, "_LEAST_BYTES_OF_FILE", 10)
+    contents = {
+        "a.txt": "a" * 30,
+        "b.txt": "b" * 30,
+        "end/b.txt": "b" * 29 + "c",
+        "long/b.txt": "b" * 31,
+    }
+    for name, text in contents.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    given = [
+        ({}, {"it": [str(tmp_path / name) for name in names]})
+        for names in (["a.txt", "b.txt"], others)
+    ]
+    first, second = compare(*given)
+    assert first == second
+    assert clause is None if first is None else clause in first
+
+
+def test_alone_a_worker_need_not_be_like_others(tmp_path):
+    absent = {"--input_file": [str(tmp_path / "absent")]}
+    workers.require_same_settings(tf.distribute.get_strategy(), {}, absent)
 
 
 # What they do together
