@@ -176,12 +176,7 @@ def main() -> None:
     train_files, eval_files = _record_files()
     pretraining_folder.require_writable(FLAGS.output_dir)
     encoding = _encoding(train_files) if FLAGS.do_export else None
-    strategy = bert_flags.connect()
-    require_same_settings(
-        strategy,
-        {"config": config.to_dict()},
-        {"--input_file": train_files, "--eval_input_file": eval_files},
-    )
+    strategy = _connect(config, train_files, eval_files)
     task = PretrainingTask(
         config,
         FLAGS.max_seq_length,
@@ -230,6 +225,19 @@ def main() -> None:
             metrics=metrics,
             source=FLAGS.init_checkpoint,
         )
+
+
+def _connect(
+    config: BertConfig, train_files: list[str], eval_files: list[str]
+) -> Any:
+    """Returns the devices, all of whose workers train the same model."""
+    strategy = bert_flags.connect()
+    require_same_settings(
+        strategy,
+        {"config": config.to_dict()},
+        {"--input_file": train_files, "--eval_input_file": eval_files},
+    )
+    return strategy
 
 
 def _settings() -> TrainingConfig:

@@ -105,9 +105,9 @@ def require_same_settings(
 ) -> None:
     """Compares the settings and the input files of all workers.
 
-    The paths of input files may differ, as a folder may be a worker's own. Their
-    order, names, sizes and contents have to be the same. Of large files the
-    first and the last bytes are compared.
+    The paths of input files may differ, as a folder may be a worker's own.
+    Their order, names, sizes and contents have to be the same. Of large files
+    the first and the last bytes are compared.
 
     Args:
       strategy: The devices.
@@ -132,12 +132,13 @@ def require_same_settings(
         )
     )
     if differences := _differences(found):
-        shown = differences[:_MOST_DIFFERENCES]
-        more = len(differences) - len(shown)
+        shown = "; ".join(differences[:_MOST_DIFFERENCES])
+        if (more := len(differences) - _MOST_DIFFERENCES) > 0:
+            shown += f"; and {more} more"
         raise InputError(
             "All workers of a run must have the same settings and data: "
-            f"{'; '.join(shown)}{f'; and {more} more' if more else ''}. Restart "
-            "all workers with the same command, data and version of bert_tf."
+            f"{shown}. Restart all workers with the same command, data and "
+            "version of bert_tf."
         )
 
 
