@@ -39,7 +39,7 @@ from bert_tf.data.pretraining_data import PretrainingData, look_through
 from bert_tf.data.salvage import way_out_told
 from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import places, pretraining_folder
+from bert_tf.fine_tuning import output_folder, places, pretraining_folder
 from bert_tf.fine_tuning.exports import export_kept
 from bert_tf.fine_tuning.runs import RELEASE
 from bert_tf.fine_tuning.start import require_length
@@ -61,7 +61,7 @@ from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_results
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.workers import require_same_settings
+from bert_tf.training.workers import by_chief, require_same_settings
 
 FLAGS = flags.FLAGS
 
@@ -230,14 +230,20 @@ def main() -> None:
 def _connect(
     config: BertConfig, train_files: list[str], eval_files: list[str]
 ) -> Any:
-    """Returns the devices, all of whose workers train the same model."""
+    """Returns the devices, whose workers agree; locks --output_dir to train."""
     strategy = bert_flags.connect()
     require_same_settings(
         strategy,
         {"config": config.to_dict()},
         {"--input_file": train_files, "--eval_input_file": eval_files},
     )
+    if FLAGS.do_train:
+        by_chief(strategy, _lock_output_dir, "lock --output_dir")
     return strategy
+
+
+def _lock_output_dir() -> None:
+    bert_flags.hold(output_folder.locked(FLAGS.output_dir))
 
 
 def _settings() -> TrainingConfig:

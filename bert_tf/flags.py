@@ -75,6 +75,10 @@ _FLAGS_OF_A_WORKER = frozenset(
 SECONDS_TO_NEXT_TRY = 0.01
 
 
+# What the script holds until it ends.
+_held = contextlib.ExitStack()
+
+
 def run(main: Callable[[], None], required: Sequence[str] = ()) -> None:
     """Parses the command line, then runs `main`; never returns.
 
@@ -140,6 +144,11 @@ def _fault(name: str, value: Any) -> str | None:
     return None
 
 
+def hold(resource: contextlib.AbstractContextManager) -> None:
+    """Enters a context, such as a lock, that `run` exits after `main`."""
+    _held.enter_context(resource)
+
+
 class Stopped(SystemExit):
     """A signal ends the program; as an exception, so that it can clean up."""
 
@@ -150,7 +159,7 @@ class Stopped(SystemExit):
 
 def _guarded(main: Callable[[], None]) -> None:
     try:
-        with _stoppable():
+        with _stoppable(), _held:
             main()
     except (InputError, OSError) as error:
         _fail(str(error), status=1)

@@ -26,6 +26,7 @@ from small_pretraining import (
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import pretraining_schema
+from bert_tf.fine_tuning import output_folder
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion
 from bert_tf.interop.opening import open_pretrained
@@ -75,6 +76,25 @@ def assert_same(prefix, other, atol=0.0):
         np.testing.assert_allclose(
             others[name], value, rtol=0, atol=atol, err_msg=name
         )
+
+
+# One at a time.
+
+
+def test_a_second_training_in_a_folder_is_refused(
+    launch, inputs, tmp_path, capsys
+):
+    """An evaluation is not."""
+    folder = tmp_path / "out"
+    assert launch(arguments(inputs, folder)) == 0
+    before = contents(folder)
+    with output_folder.locked(str(folder)):
+        assert launch(arguments(inputs, folder, num_train_steps=9)) == 1
+        line = in_process.the_error(capsys, "run_pretraining")
+        assert f"Process {os.getpid()} is writing to {folder}. Wait" in line
+        assert contents(folder) == before
+        words = arguments(inputs, folder, do_train=False, do_eval=True)
+        assert launch(words) == 0
 
 
 # What it writes.

@@ -5,11 +5,13 @@ with another task, model or training set would otherwise go on training the old
 one, or be told that there is nothing left to train.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from absl import logging
@@ -39,6 +41,69 @@ _INNER_FILES = re.compile(
     r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
 )
 _TRAINED = re.compile(r"model\.ckpt-\d+\.index|trials|release")
+
+
+@contextlib.contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Keeps other trainings on this machine out of an output folder.
+
+    A missing folder is created, and removed if nothing was written to it.
+
+    Args:
+      folder: The output folder. A remote one is not locked.
+
+    Raises:
+      InputError: Another process trains there, or the folder cannot be created.
+    """
+    if files.is_remote(folder):
+        yield
+        return
+    is_new = not files.exists(folder)
+    if is_new:
+        files.makedirs(folder)
+    try:
+        with only_one(folder):
+            yield
+    finally:
+        if is_new and not files.listdir(folder):
+            files.remove_tree(folder)
+
+
+@contextlib.contextmanager
+def only_one(path: str) -> Iterator[None]:
+    """Locks a local file or folder, which has to exist, for one process.
+
+    The kernel releases the lock when the process ends, even by SIGKILL, so that
+    no lock is ever left over. File systems without locks are not locked.
+
+    Raises:
+      InputError: Another process has locked `path`.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{_lock_holder(descriptor)} is writing to {path}. Wait until "
+                "it ends, or give another --output_dir."
+            ) from error
+        except OSError:
+            pass  # There are no locks here.
+        yield
+
+
+def _lock_holder(descriptor: int) -> str:
+    """Names the process that has locked a file, as far as Linux lists it."""
+    stat = os.fstat(descriptor)
+    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}"
+    with contextlib.suppress(InputError):
+        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:393217 0 EOF
+        pattern = rf"FLOCK .* ([1-9]\d*) {device}:{stat.st_ino} "
+        if found := re.search(pattern, files.read_text("/proc/locks")):
+            return f"Process {found[1]}"
+    return "Another process"
 
 
 def facts(

@@ -252,6 +252,9 @@ def _claim(
         *filter(None, (FLAGS.bert_config_file, FLAGS.vocab_file)),
     ]
     facts = {**facts, "bilstm_head": FLAGS.bilstm_head}
+    if FLAGS.do_train:
+        # To evaluate or predict while another process trains is all right.
+        bert_flags.hold(output_folder.locked(folder))
     if FLAGS.overwrite_output_dir and not FLAGS.do_train:
         raise InputError(
             "expected --do_train with --overwrite_output_dir, which replaces "

@@ -1,9 +1,14 @@
 """Whose a folder is, and what goes when it is taken over."""
 
+import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
+from checkout import ROOT
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -292,3 +297,66 @@ def test_knows_it_of_a_remote_folder_too():
 
 def test_a_folder_that_nobody_claimed_is_its_own(tmp_path):
     assert output_folder.kept(str(tmp_path)) == str(tmp_path)
+
+
+# One training at a time
+
+TRAINS = """
+import sys
+from bert_tf.fine_tuning import output_folder
+
+with output_folder.locked(sys.argv[1]):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_training(folder):
+    """A process that has the folder until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINS, str(folder)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "locked\n"
+    return process
+
+
+def test_a_second_training_is_refused_and_a_killed_one_forgotten(tmp_path):
+    with start_training(tmp_path) as process:
+        with (
+            pytest.raises(InputError) as error,
+            output_folder.locked(str(tmp_path)),
+        ):
+            pass
+        assert str(error.value) == (
+            f"Process {process.pid} is writing to {tmp_path}. Wait until it "
+            "ends, or give another --output_dir."
+        )
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with output_folder.locked(str(tmp_path)):
+            assert not list(tmp_path.iterdir())
+
+
+def test_a_locked_folder_without_files_does_not_stay(tmp_path):
+    folder = tmp_path / "a" / "new"
+    with output_folder.locked(str(folder)):
+        assert folder.is_dir()
+    assert not folder.exists()
+    with output_folder.locked(str(folder)):
+        (folder / "model.ckpt-1.index").touch()
+    assert os.listdir(folder) == ["model.ckpt-1.index"]
+
+
+def test_where_there_are_no_locks_a_training_goes_on(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(output_folder.fcntl, "flock", refuse)
+    with output_folder.locked(str(tmp_path)):
+        pass
+    with output_folder.locked("gs://bucket/folder"):
+        pass

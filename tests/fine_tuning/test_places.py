@@ -11,13 +11,21 @@ from absl import flags
 from bert_tf import flags as bert_flags
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import exports, places
+from bert_tf.fine_tuning import exports, output_folder, places
 from bert_tf.interop.companions import write_companions
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.training import checkpoints
 
 STRATEGY = tf.distribute.get_strategy()
 CONFIG = BertConfig.from_dict(fine_tuning_runs.CONFIG)
+
+
+@pytest.fixture(autouse=True)
+def held(monkeypatch):
+    """What a script would hold until it ends."""
+    held = []
+    monkeypatch.setattr(bert_flags, "hold", held.append)
+    return held
 
 
 def write_release(folder, **facts):
@@ -337,6 +345,20 @@ def test_what_chose_the_model_is_a_setting(given, tmp_path, caplog):
         claim("new", "--num_seeds=2")
     # The last weights are kept whatever their score is.
     assert "development" not in claim("new", "--num_seeds=1", "--save_best=")
+
+
+def test_a_folder_is_locked_for_a_training_alone(given, held, tmp_path):
+    given(f"--output_dir={tmp_path}/out", "--do_eval")
+    places.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+    assert not held
+    given(f"--output_dir={tmp_path}/out", "--do_train")
+    places.claim_output_dir(STRATEGY, {"task": "rte"}, [])
+    [lock] = held
+    with (
+        output_folder.locked(str(tmp_path / "out")),
+        pytest.raises(InputError, match=r"is writing to .*/out. Wait until"),
+    ):
+        lock.__enter__()
 
 
 def test_what_a_run_reads_is_not_overwritten(given, release, tmp_path):
