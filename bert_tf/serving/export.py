@@ -37,6 +37,7 @@ from bert_tf.errors import InputError
 from bert_tf.serving import quiet, server_files
 from bert_tf.serving.model_card import MODEL_CARD, model_card, to_json
 from bert_tf.serving.readme import README, Signature, readme
+from bert_tf.serving.reproducible import make_reproducible
 from bert_tf.serving.served import Served
 from bert_tf.serving.stored_weights import StoredWeights
 
@@ -150,6 +151,7 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     silence = quiet.at_least(logging.WARNING, tf.get_logger().name)
     with _writing(place), silence:
         tf.saved_model.save(root, folder, signatures=functions)
+        make_reproducible(folder)
     inputs = (served.inputs, served.token_inputs, served.inputs)
     return {
         name: Signature(specs, function.structured_outputs)

@@ -1,7 +1,6 @@
 """The model card: what an export is, where it comes from, how good it was."""
 
 import dataclasses
-import datetime
 import hashlib
 import importlib.metadata
 import json
@@ -13,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf import files
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving.served import Served
 from bert_tf.version import __version__
@@ -37,7 +37,8 @@ def model_card(
       name: The model's name on the server.
       metrics: How good it was; what is not finite is None in the card, and
         may be so already.
-      source: The checkpoint that it was made from.
+      source: The checkpoint that it was made from. Of a local path the card
+        has the last part only, so that it is the same on every machine.
 
     Returns:
       The card. Its `encoding` is how texts become ids: the length at which
@@ -48,10 +49,7 @@ def model_card(
     return {
         "name": name,
         "kind": served.kind,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(
-            timespec="seconds"
-        ),
-        "source": source,
+        "source": source and _without_folder(source),
         "metrics": {
             key: _number(value) for key, value in (metrics or {}).items()
         },
@@ -81,6 +79,12 @@ def to_json(card: Mapping[str, Any]) -> str:
     """The text of the file."""
     text = json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False)
     return f"{text}\n"
+
+
+def _without_folder(source: str) -> str:
+    """A checkpoint's name: of a local path the last part, else all of it."""
+    is_elsewhere = files.is_remote(source) and not source.startswith("file://")
+    return source if is_elsewhere else os.path.basename(source.rstrip("/"))
 
 
 def _number(value: float | None) -> float | None:

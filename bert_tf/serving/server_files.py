@@ -67,7 +67,7 @@ def write_warm_up(path: str, served: Served, name: str) -> None:
                 )
             log = prediction_log_pb2.PredictionLog()
             log.predict_log.request.CopyFrom(request)
-            writer.write(log.SerializeToString())
+            writer.write(log.SerializeToString(deterministic=True))
 
 
 def _batches(served: Served) -> Iterator[Mapping[str, Sequence]]:

@@ -19,6 +19,7 @@ import absl.logging
 import numpy as np
 import pytest
 import tensorflow as tf
+from checkout import ROOT
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf import files
@@ -167,6 +168,61 @@ def test_files_of_a_version(path):
     assets = path / "assets"
     assert (assets / "vocab.txt").read_text("utf-8").splitlines() == list(VOCAB)
     assert (assets / "labels.txt").read_text("utf-8").split("\n")[1] == "é"
+
+
+def test_equal_models_give_equal_files(path, tmp_path, monkeypatch):
+    """Elsewhere, later, and from a copy of the checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    tf.function(lambda x: x + 1).get_concrete_function(tf.constant(1.0))
+    again = export(
+        chooser(),
+        "models",
+        name="mine",
+        metrics={"accuracy": 0.5},
+        source=f"{tmp_path}/copy/model.ckpt-7",
+    )
+    assert contents(again) == contents(path)
+
+
+def test_no_file_names_a_folder_of_this_machine(path):
+    local = {tempfile.gettempdir(), os.getcwd(), str(path.parent)}
+    for name, content in contents(path).items():
+        assert not [
+            folder for folder in local if folder.encode() in (content or b"")
+        ], name
+
+
+WRITE_EXPORTS = """
+import sys
+from tests.serving import small_exports
+from bert_tf.serving.export import export
+for number, kind in enumerate(sys.argv[2:], start=1):
+    export(small_exports.served(kind), sys.argv[1], version=number)
+"""
+
+
+@pytest.mark.slow
+def test_processes_write_equal_files(tmp_path):
+    """Hash seeds, and what was traced before, differ between the two."""
+    kinds = ["choices", "lstms", "answers"]
+    written = []
+    for seed, order in (("1", kinds), ("2", kinds[::-1])):
+        folder = tmp_path / seed
+        folder.mkdir()
+        subprocess.run(
+            [sys.executable, "-c", WRITE_EXPORTS, "out", *order],
+            check=True,
+            cwd=folder,
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "-1",
+                "PYTHONHASHSEED": seed,
+                "PYTHONPATH": str(ROOT),
+            },
+        )
+        numbers = (order.index(kind) + 1 for kind in kinds)
+        written.append([contents(folder / f"out/{n}") for n in numbers])
+    assert written[0] == written[1]
 
 
 def test_one_line_is_logged(exported):
@@ -349,7 +405,7 @@ def test_the_card(path):
     assert card["name"] == "mine"
     assert card["kind"] == "chooser"
     assert card["metrics"] == {"accuracy": 0.5}
-    assert card["source"] == "a/model.ckpt-7"
+    assert card["source"] == "model.ckpt-7"
     assert (path / card["weights"]["file"]).is_file()
 
 

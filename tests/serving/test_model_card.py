@@ -51,7 +51,6 @@ def test_what_it_says(card_of, model):
     card = card_of(source="a/model.ckpt-7", metrics={"f1": 0.25})
     assert card["name"] == "mine"
     assert card["kind"] == "classifier"
-    assert card["source"] == "a/model.ckpt-7"
     assert card["metrics"] == {"f1": 0.25}
     assert card["labels"] == ["é", "b", "c"]
     assert card["vocab_size"] == len(VOCAB)
@@ -60,7 +59,21 @@ def test_what_it_says(card_of, model):
     digest = hashlib.sha256(b"weights").hexdigest()
     assert card["weights"] == {"file": WEIGHTS, "sha256": digest}
     assert {"bert_tf", "tensorflow", "keras"} < card["versions"].keys()
-    assert card["created"].endswith("+00:00")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("/home/me/uncased/bert_model.ckpt", "bert_model.ckpt"),
+        ("out/model.ckpt-7", "model.ckpt-7"),
+        ("releases/uncased_L-2/", "uncased_L-2"),
+        ("hf://google/bert-base@main", "hf://google/bert-base@main"),
+        ("gs://bucket/bert_model.ckpt", "gs://bucket/bert_model.ckpt"),
+        ("file:///home/me/bert_model.ckpt", "bert_model.ckpt"),
+    ],
+)
+def test_the_source_names_no_local_folder(card_of, source, expected):
+    assert card_of(source=source)["source"] == expected
 
 
 def test_how_texts_become_ids(card_of):
