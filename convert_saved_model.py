@@ -16,15 +16,16 @@ have no strings; the tokenizer stays behind.
 All are asked the same: random ids, and, with --eval_file, labelled data of the
 task: of the layout of --task_name or with columns of the names of the export's
 inputs for a classifier, CoNLL's for a tagger, SQuAD's for questions. A table of
-sizes, differences and scores is printed, and stands in the README. A float32
-model that differs by more than rounding is an error, and then nothing is
-written. It takes a minute for a model of 6 layers of 384. Of masked language
-models, and of exports in bfloat16, there is no conversion.
+sizes, differences and scores is printed and written into the README. Embeddings
+have no scores: the table has the mean and the lowest cosine similarity to the
+export's embeddings. A float32 model that differs by more than rounding is an
+error, and then nothing is written. The conversion of a model of 6 layers of
+384 takes a minute. Masked language models and exports in bfloat16 are refused.
 """
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from absl import flags, logging
 
@@ -135,14 +136,15 @@ def _convert(
     example = exported.features(exported.example())
     logging.info("Asking %s", exported.path)
     expected = measure(exported.answer_tokens)
-    rows = [Row(SAVED_MODEL, exported.size, None, expected.scores)]
+    scores = functools.partial(_scores, exported, expected)
+    rows = [Row(SAVED_MODEL, exported.size, None, scores(expected))]
     answers = []
     for name, content in _models(exported):
         logging.info("Asking %s, %.1f MB", name, len(content) / 1e6)
         run = load(content)
         found = measure(run)
         off = _checked(name, expected, found)
-        rows.append(Row(name, len(content), off, found.scores))
+        rows.append(Row(name, len(content), off, scores(found)))
         answers.append(run(example))
         _write(folder, name, content)
     for name, path in exported.assets.items():
@@ -167,6 +169,15 @@ def _models(exported: Exported) -> Iterator[tuple[str, bytes]]:
             f"model.int8{runtime.extension}",
             runtime.quantize(exported, content),
         )
+
+
+def _scores(
+    exported: Exported, expected: Measured, found: Measured
+) -> Mapping[str, float]:
+    """Returns a model's scores; of embeddings, how they fit the export's."""
+    if exported.card["kind"] == "encoder":
+        return comparison.cosines(expected, found)
+    return found.scores
 
 
 def _checked(name: str, expected: Measured, found: Measured) -> Difference:

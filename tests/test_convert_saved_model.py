@@ -157,6 +157,25 @@ def test_litert_as_it_is_run(pairs, tmp_path, monkeypatch):
         assert re.match(ours, line) or "XNNPACK delegate" in line, line
 
 
+@pytest.mark.slow
+def test_embeddings_are_compared_by_cosine(launch, tmp_path, capsys):
+    folder = tmp_path / "out"
+    words = [f"--export_dir={small_exports.path_of('vectors')}", "--int8"]
+    assert launch([*words, f"--output_dir={folder}", "--format=onnx"]) == 0
+    rows = table_in(capsys.readouterr().out)
+    assert table_in((folder / "README.md").read_text("utf-8")) == rows
+    int8 = rows.pop("model.int8.onnx")
+    for row in rows.values():
+        assert row["mean cosine"].startswith("1.0000")
+        assert row["lowest cosine"].startswith("1.0000")
+    lowest, mean = (
+        float(int8[f"{which} cosine"].split()[0])
+        for which in ("lowest", "mean")
+    )
+    assert 0.9 < lowest <= mean <= 1.0
+    assert lowest < 1.0
+
+
 def score_of(kind, encoding, vocab_file, eval_file, outputs=()):
     """What the script scores a kind of export by; there is no model in it."""
     import convert_saved_model

@@ -175,6 +175,38 @@ def _share_changed(pairs: _Pairs) -> float:
     return num_changed / max(1, sum(one.size for one, _ in pairs))
 
 
+def cosines(expected: Measured, found: Measured) -> dict[str, float]:
+    """Returns the mean and the lowest cosine similarity of two models' vectors.
+
+    Vectors are the last axes of outputs of floats. Vectors of zeros, which
+    stand for padding in the expected answers, are ignored.
+    """
+    similarities = np.concatenate(
+        [
+            _cosines(one[name], other[name])
+            for one, other in zip(expected.answers, found.answers, strict=True)
+            for name in one
+            if one[name].dtype.kind == "f" and one[name].ndim > 1
+        ]
+    )
+    return {
+        "mean cosine": float(similarities.mean()),
+        "lowest cosine": float(similarities.min()),
+    }
+
+
+def _cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Cosine similarities of vectors [..., W], those of zeros left out: [n]."""
+    one, other = (
+        values.astype(np.float64).reshape(-1, values.shape[-1])
+        for values in (one, other)
+    )  # [N, W]
+    lengths, others = (np.linalg.norm(v, axis=1) for v in (one, other))
+    products = lengths * np.maximum(others, np.finfo(np.float32).tiny)
+    is_vector = lengths > 0
+    return (one * other).sum(axis=1)[is_vector] / products[is_vector]
+
+
 class Row(NamedTuple):
     """A line of the table.
 

@@ -18,10 +18,12 @@ from bert_tf.heads import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
+from bert_tf.modeling import BertModel
 from bert_tf.serving.classifiers import ServedClassifier, ServedMultipleChoice
 from bert_tf.serving.export import EXTRA, save
 from bert_tf.serving.exported import Exported, open_export
 from bert_tf.serving.model_card import MODEL_CARD, model_card, to_json
+from bert_tf.serving.pretrained_models import ServedEncoder
 from bert_tf.serving.served import Served
 from bert_tf.serving.server_files import WARM_UP, write_warm_up
 from bert_tf.serving.spans import ServedSpanLabeler
@@ -66,6 +68,9 @@ KINDS = {
     ),
     "answers": lambda: ServedSpanLabeler(
         random_weights(BertSpanLabeler(SMALL)), SPANS
+    ),
+    "vectors": lambda: ServedEncoder(
+        random_weights(BertModel(SMALL)), ENCODING
     ),
     "lstms": lambda: ServedTagger(
         random_weights(

@@ -190,3 +190,18 @@ def test_the_table():
 def test_a_table_without_scores():
     rows = [Row("SavedModel", 10, None, {})]
     assert comparison.table(rows).splitlines()[-1].count("|") == 4
+
+
+def test_cosines_of_vectors():
+    """Of all outputs and rows; neither length nor padding counts."""
+    vectors = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]], np.float32)
+    turned = np.array([[6.0, 8.0], [1.0, 1.0], [5.0, 0.0]], np.float32)
+    numbers = np.arange(3)
+    expected = [{"a": vectors, "n": numbers}, {"a": vectors[:1], "n": numbers}]
+    found = [{"a": turned, "n": -numbers}, {"a": turned[:1], "n": numbers}]
+    same = {"mean cosine": 1.0, "lowest cosine": 1.0}
+    expected, found = (Measured(answers, {}) for answers in (expected, found))
+    assert comparison.cosines(expected, expected) == pytest.approx(same)
+    assert comparison.cosines(expected, found) == pytest.approx(
+        {"mean cosine": (2 + math.sqrt(0.5)) / 3, "lowest cosine": 0.5**0.5}
+    )
