@@ -77,6 +77,8 @@ class BertTokenizer(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        # XLA cannot compile string ops, and Keras would ask it to on a GPU.
+        self.supports_jit = False
         if max_seq_length is not None and max_seq_length < 3:
             raise InputError(
                 "Expected max_seq_length of at least 3, for [CLS] and two "

@@ -24,6 +24,7 @@ VOCABS = [
     "bert-base-chinese",
     "kr-bert-char16424",
 ]
+GPU = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
 VARIANTS = pytest.mark.parametrize(
     ("do_lower_case", "strip_accents"), oracle.VARIANTS
 )
@@ -328,6 +329,26 @@ def test_functional_model_in_a_keras_file(tmp_path, is_pair):
         assert name == "input_mask" or values.any() == (
             is_pair or name == "input_ids"
         )
+
+
+def test_keras_does_not_compile_strings_with_xla(monkeypatch):
+    devices = [*tf.config.list_physical_devices(), GPU]
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda *unused: devices
+    )
+    text = keras.Input((), dtype="string")
+    tokens = BertTokenizer(vocabulary(), max_seq_length=11)(text)
+    vectors = keras.layers.Embedding(99, 2)(tokens["input_ids"])
+    pooled = keras.layers.GlobalAveragePooling1D()(vectors)
+    model = keras.Model(text, pooled)
+    model.compile("sgd", "mse")
+    assert not model.jit_compile
+    outer = keras.Model(text, keras.layers.Dense(1)(model(text)))
+    outer.compile("sgd", "mse")
+    assert not outer.jit_compile
+    texts = tf.constant(["ab, É", "AΣ"])
+    outer.fit(texts, np.ones((2, 1)), verbose=0)
+    assert outer.predict(texts, verbose=0).shape == (2, 1)
 
 
 def exported(folder, layer):
