@@ -12,6 +12,7 @@ reads text or records never waits for TensorFlow.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bert_tf import saving
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ __all__ = [
     "load_model",
     "resize_vocabulary",
 ]
+
+# Keras's `load_model` then finds the classes without their being imported.
+saving.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,29 +1,98 @@
-"""Loading a `.keras` file: the classes in it must be known to Keras first.
+"""Loading `.keras` files: Keras finds the classes of this package by itself.
 
-Importing this module makes them known, all of them; a program that does no
-more than load a model may never have used one by name.
+Keras looks up classes in its own registry and imports no module for them. A
+program that only loads a model may never use one of its classes by name, and
+importing all of them, TensorFlow included, with `import bert_tf` would take
+seconds. So the registry gets an entry for each class that imports its module
+when Keras needs it: at `import bert_tf` or, if that comes first, at
+`import keras`.
 """
 
 import importlib
-import importlib.util
+import importlib.machinery
 import os
+import sys
+from types import ModuleType
+from typing import Any
 
-import keras
+# The registered classes by module. Importing a module replaces its entries.
+REGISTERED = {
+    "bert_tf.feature_tagger": ("BertFeatureTagger", "FeatureHead"),
+    "bert_tf.head_layers": (
+        *("MaskedLanguageModel", "NextSentence", "PretrainingHeads"),
+        *("Span", "SpanHead", "Transform"),
+    ),
+    "bert_tf.heads": (
+        *("BertClassifier", "BertMultipleChoice", "BertPretrainer"),
+        *("BertSpanLabeler", "BertTokenClassifier"),
+    ),
+    "bert_tf.layers": ("Dense", "Dropout"),
+    "bert_tf.modeling": ("BertModel", "Embeddings", "Pooler"),
+    "bert_tf.text.graph": ("BertTokenizer",),
+    "bert_tf.training.optimization": (
+        *("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
+    ),
+    "bert_tf.transformer": (
+        *("Attention", "Encoder", "Intermediate", "ResidualOutput"),
+        *("SelfAttention", "TransformerBlock"),
+    ),
+}
 
-_REGISTERING = [
-    "bert_tf.feature_tagger",
-    "bert_tf.heads",
-    "bert_tf.training.optimization",
-]
-# The tokenizer in a graph needs TensorFlow, which other backends do without.
-if importlib.util.find_spec("tensorflow_text"):
-    _REGISTERING.append("bert_tf.text.graph")
 
-for _name in _REGISTERING:
-    importlib.import_module(_name)
+class _LazyClass:
+    """An entry of Keras's registry: a class whose module is not imported yet.
+
+    Args:
+      module: The name of its module.
+      name: Its name in the module.
+    """
+
+    def __init__(self, module: str, name: str):
+        self._module, self._name = module, name
+
+    def from_config(self, config: dict[str, Any]) -> Any:
+        """Returns the object that the class makes of a saved config."""
+        module = importlib.import_module(self._module)
+        return getattr(module, self._name).from_config(config)
 
 
-def load_model(path: str | os.PathLike[str], **options) -> keras.Model:
+class _KerasLoader(importlib.machinery.SourceFileLoader):
+    """Imports Keras, then adds the entries to its registry."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        _register(module)
+
+
+class _KerasFinder:
+    """Lets Python import Keras, and nothing else, by `_KerasLoader`."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "keras":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec and type(spec.loader) is importlib.machinery.SourceFileLoader:
+            spec.loader = _KerasLoader(name, spec.loader.path)
+        return spec
+
+
+def register() -> None:
+    """Adds the classes to Keras's registry, once Keras is imported."""
+    if "keras" in sys.modules:
+        _register(importlib.import_module("keras"))
+    else:
+        sys.meta_path.insert(0, _KerasFinder)
+
+
+def _register(keras: ModuleType) -> None:
+    registry = keras.saving.get_custom_objects()
+    for module, names in REGISTERED.items():
+        for name in names:
+            registry.setdefault(f"bert_tf>{name}", _LazyClass(module, name))
+
+
+def load_model(path: str | os.PathLike[str], **options: Any) -> Any:
     """Loads a whole model, as `keras.models.load_model` does.
 
     For the weights alone, of this and other formats, see `load_checkpoint`.
@@ -31,5 +100,10 @@ def load_model(path: str | os.PathLike[str], **options) -> keras.Model:
     Args:
       path: A `.keras` file of a model with classes of bert_tf in it.
       **options: What Keras's function takes: `compile`, `custom_objects` ...
+
+    Returns:
+      The `keras.Model`.
     """
+    import keras
+
     return keras.models.load_model(path, **options)

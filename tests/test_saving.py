@@ -1,5 +1,6 @@
 """A `.keras` file is loaded where nothing of it was used before."""
 
+import importlib
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import bert_tf
+from bert_tf import saving
 
 CONFIG = bert_tf.BertConfig(
     vocab_size=5,
@@ -53,3 +55,37 @@ def test_options_reach_keras(tmp_path):
     loaded = bert_tf.load_model(tmp_path / "model.keras", compile=False)
     assert type(loaded) is bert_tf.BertModel
     assert not loaded.compiled
+
+
+def test_every_registered_class_is_in_the_table():
+    for name in saving.REGISTERED:
+        importlib.import_module(name)
+    found = {
+        (value.__module__, value.__name__)
+        for key, value in keras.saving.get_custom_objects().items()
+        if key.startswith("bert_tf>")
+    }
+    assert found == {
+        (module, name)
+        for module, names in saving.REGISTERED.items()
+        for name in names
+    }
+
+
+def test_keras_is_found_as_without_the_package():
+    """The loader that registers the classes changes nothing else."""
+    code = (
+        "{}import keras, importlib.resources as r; spec = keras.__spec__; "
+        "print(spec.origin, spec.cached, spec.submodule_search_locations, "
+        "keras.__file__, (r.files(keras) / '__init__.py').is_file())"
+    )
+    with_package, without = (
+        subprocess.run(
+            [sys.executable, "-c", code.format(first)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for first in ("import bert_tf; ", "")
+    )
+    assert with_package == without

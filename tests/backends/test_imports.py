@@ -38,3 +38,30 @@ def test_every_public_name_can_be_had_without_tensorflow():
         check=True,
     )
     assert done.stdout.splitlines()[-1] == repr([BACKEND])
+
+
+LOAD = """
+{imports}
+model = keras.saving.load_model("tests/golden/tensorflow.keras")
+print(type(model).__name__, type(model.optimizer).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import bert_tf, keras",
+        "import keras, bert_tf",
+        "import keras; from bert_tf import BertModel",
+        "from bert_tf import BertModel; import keras",
+    ],
+)
+def test_keras_finds_the_classes_once_the_package_is_imported(imports):
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD.format(imports=imports)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "BertClassifier AdamWeightDecay"
