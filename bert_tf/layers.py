@@ -224,6 +224,11 @@ _NAMES_OF_OTHERS = {
 # Features of each token, of the shape of `input_ids`.
 TOKEN_FEATURES = ("input_mask", "segment_ids", "position_ids", "example_ids")
 
+# What an exported model takes.
+EXPORTED_FEATURES = ("input_ids", "input_mask", "segment_ids")
+# The converters of these write models that cannot be loaded for bfloat16.
+_FLOAT32_FORMATS = ("onnx", "litert")
+
 
 class TakesFeatures:
     """A model that takes a dict of features; goes before its Keras class.
@@ -263,6 +268,57 @@ class TakesFeatures:
         }
         self._check_shapes(features)
         return features
+
+    def export(
+        self,
+        filepath,
+        format="tf_saved_model",
+        verbose=None,
+        input_signature=None,
+        **kwargs,
+    ):
+        """Exports the model for inference, as `keras.Model.export` does.
+
+        Example:
+
+            model.export("exported")  # Takes EXPORTED_FEATURES.
+            spec = keras.InputSpec(
+                shape=(None, 128), dtype="int32", name="input_ids"
+            )
+            model.export("fixed", input_signature=[{"input_ids": spec}])
+
+        Args:
+          filepath: The file or folder to write.
+          format: A format of Keras's: "tf_saved_model", "onnx", "litert" ...
+          verbose: Whether Keras prints what it wrote.
+          input_signature: A list of one dict of `keras.InputSpec`. By default
+            the features `EXPORTED_FEATURES`, int32, of any batch and length.
+          **kwargs: Keras's options of the format.
+
+        Raises:
+          InputError: The format needs float32 and the model computes in less.
+        """
+        if format in _FLOAT32_FORMATS and self.compute_dtype != "float32":
+            raise InputError(
+                f"format={format!r} needs a model with dtype='float32'; "
+                f"{self.name} has {self.dtype_policy.name!r}. Load its weights "
+                "into a model made with dtype='float32' and export that one."
+            )
+        self.build()
+        # Keras would guess the dtype of the ids: the compute dtype, a float.
+        features = {
+            name: keras.InputSpec(
+                shape=(None,) * self.input_rank, dtype="int32", name=name
+            )
+            for name in EXPORTED_FEATURES
+        }
+        super().export(
+            filepath,
+            format=format,
+            verbose=verbose,
+            input_signature=input_signature or [features],
+            **kwargs,
+        )
 
     def _check_shapes(self, features) -> None:
         """Compares what is known of the shapes."""

@@ -1,4 +1,4 @@
-"""Dropout by seed, and parts that follow their owner."""
+"""Dropout by seed, parts that follow their owner, and exported models."""
 
 import keras
 import numpy as np
@@ -8,6 +8,13 @@ import tensorflow as tf
 from bert_tf import fusion
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.feature_tagger import BertFeatureTagger
+from bert_tf.heads import (
+    BertClassifier,
+    BertMultipleChoice,
+    BertPretrainer,
+)
+from bert_tf.interop.loading import load_checkpoint
 from bert_tf.layers import ACTIVATIONS, BertLayer, Dense, Dropout, fold_in
 from bert_tf.modeling import BertModel
 
@@ -177,3 +184,144 @@ def test_a_built_model_may_be_built_again(encoder):
     weights = [v.numpy() for v in encoder.weights]
     encoder.build()
     assert len(weights) == len(encoder.weights)
+
+
+# bfloat16 would round the ids of the last words: 29999 to 29952.
+MANY_WORDS = BertConfig(
+    vocab_size=30000,
+    hidden_size=12,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=17,
+    max_position_embeddings=13,
+    type_vocab_size=2,
+)
+ARGUMENTS = {
+    BertModel: {},
+    BertPretrainer: {},
+    BertClassifier: {"num_labels": 3},
+    BertMultipleChoice: {},
+    BertFeatureTagger: {"num_labels": 3, "layers": "last", "lstm_size": 5},
+}
+
+
+def make(model_class, **arguments) -> keras.Model:
+    """A built model, never called, whose weights are all different."""
+    model = model_class(MANY_WORDS, **ARGUMENTS[model_class], **arguments)
+    model.build()
+    random = np.random.default_rng(3)
+    for weight in model.weights:
+        weight.assign(random.normal(0, 0.3, weight.shape))
+    return model
+
+
+def last_words(model_class, batch: int, length: int) -> dict[str, np.ndarray]:
+    """Each text repeats one of the last words; it ends in padding."""
+    choices = [4] if model_class is BertMultipleChoice else []
+    ids = np.arange(30000 - batch, 30000, dtype="int32")
+    ids = np.broadcast_to(
+        ids.reshape(batch, *[1] * len(choices), 1), (batch, *choices, length)
+    )
+    mask = (np.arange(length) <= length // 2).astype("int32")
+    return {
+        "input_ids": ids,
+        "input_mask": np.broadcast_to(mask, ids.shape),
+        "segment_ids": np.ones_like(ids),
+    }
+
+
+def numbers(outputs) -> dict[str, np.ndarray]:
+    return {k: np.array(v).astype("float32") for k, v in outputs.items()}
+
+
+def assert_exported(folder, model) -> None:
+    """The SavedModel has named integer inputs and computes as the model."""
+    serve = tf.saved_model.load(folder).signatures["serving_default"]
+    axes = [None] * model.input_rank
+    assert serve.structured_input_signature[1] == {
+        name: tf.TensorSpec(axes, tf.int32, name)
+        for name in ("input_ids", "input_mask", "segment_ids")
+    }
+    for batch, length in ((1, 2), (7, 13)):
+        words = last_words(type(model), batch, length)
+        expected = numbers(model(words))
+        got = numbers(serve(**{k: tf.constant(v) for k, v in words.items()}))
+        assert got.keys() == expected.keys()
+        for name, value in expected.items():
+            scale = np.abs(value).max()
+            np.testing.assert_allclose(got[name], value, atol=0.05 * scale)
+            # As bfloat16 all of their ids would be one.
+            assert len(np.unique(got[name], axis=0)) > 1 or batch == 1
+
+
+# Of each kind; the others share the code of `BertClassifier`.
+@pytest.mark.parametrize("model_class", [BertMultipleChoice, BertFeatureTagger])
+def test_an_exported_model_takes_ids(model_class, tmp_path):
+    model = make(model_class, dtype="mixed_bfloat16")
+    model.export(tmp_path / "export", verbose=False)
+    assert_exported(tmp_path / "export", model)
+
+
+def test_a_model_can_be_exported_wherever_its_weights_come_from(tmp_path):
+    saved = make(BertClassifier)
+    saved.save(tmp_path / "model.keras")
+    filled = BertClassifier(MANY_WORDS, 3)
+    load_checkpoint(filled, tmp_path / "model.keras")
+    trained = make(BertClassifier)
+    trained.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
+    trained.fit(last_words(BertClassifier, 5, 7), np.arange(5) % 3, verbose=0)
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for number, model in enumerate((filled, trained, loaded)):
+        model.export(tmp_path / str(number), verbose=False)
+        assert_exported(tmp_path / str(number), model)
+
+
+def test_a_signature_of_ones_own(tmp_path):
+    model = make(BertModel)
+    features = {
+        name: keras.InputSpec(shape=(None, 5), dtype="int32", name=name)
+        for name in ("input_ids", "position_ids")
+    }
+    model.export(tmp_path, verbose=False, input_signature=[features])
+    serve = tf.saved_model.load(tmp_path).signatures["serving_default"]
+    assert serve.structured_input_signature[1] == {
+        name: tf.TensorSpec([None, 5], tf.int32, name) for name in features
+    }
+
+
+def run_onnx(path, words):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(path)
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, words), strict=True))
+
+
+def run_litert(path, words):
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    return litert.Interpreter(str(path)).get_signature_runner()(**words)
+
+
+@pytest.mark.parametrize(
+    ("name", "format", "run"),
+    [
+        ("model.onnx", "onnx", run_onnx),
+        ("model.tflite", "litert", run_litert),
+    ],
+)
+def test_other_formats(tmp_path, name, format, run):
+    if format == "onnx":
+        pytest.importorskip("tf2onnx")
+    model = make(BertClassifier)
+    model.export(tmp_path / name, format=format, verbose=False)
+    for batch, length in ((1, 2), (7, 13)):
+        words = last_words(BertClassifier, batch, length)
+        np.testing.assert_allclose(
+            run(tmp_path / name, words)["logits"],
+            numbers(model(words))["logits"],
+            rtol=1e-4,
+            atol=1e-5,
+        )
+    half = make(BertClassifier, dtype="mixed_bfloat16")
+    with pytest.raises(InputError, match="made with dtype='float32'"):
+        half.export(tmp_path / "half", format=format)
+    assert not (tmp_path / "half").exists()
