@@ -40,7 +40,7 @@ class Tokens(NamedTuple):
 class BertTokenizer(keras.layers.Layer):
     """Raw strings in, what `BertModel` takes out.
 
-    A single text becomes `[CLS] text [SEP]`; a pair, given as a tuple, becomes
+    A single text becomes `[CLS] text [SEP]`; a pair becomes
     `[CLS] a [SEP] b [SEP]`. With `max_seq_length` what is too long is cut (see
     `packing.truncated_lengths`) and the rest is padded to that length, or only
     to the longest of the batch if `padding` says so; without it, nothing is
@@ -55,7 +55,12 @@ class BertTokenizer(keras.layers.Layer):
         S is at most.
 
     Call arguments:
-      inputs: Strings, scalar or [B]; or a tuple of two such.
+      inputs: Texts or pairs of texts:
+        - a string, a list of strings, or a string tensor or array [] or [B].
+        - a tuple `(first, second)` of two of these: one pair, or the first
+          and the second texts of B pairs. A list of two tensors is read as
+          such a tuple, because Keras turns one into the other.
+        - a list of tuples of two strings: B pairs.
 
     Returns (when called):
       A dict of input_ids, input_mask and segment_ids: int32, [B, S], or [S]
@@ -63,8 +68,8 @@ class BertTokenizer(keras.layers.Layer):
 
     Raises:
       InputError: If the vocabulary is unusable or lacks one of [PAD], [UNK],
-        [CLS] and [SEP], if `max_seq_length` is below 3, or if `padding` is
-        neither of the two.
+        [CLS] and [SEP], if `max_seq_length` is below 3, if `padding` is
+        neither of the two, or if the inputs have another form.
     """
 
     def __init__(
@@ -128,11 +133,17 @@ class BertTokenizer(keras.layers.Layer):
         # than TensorFlow, where this layer serves tf.data, no strings at all.
         # What it would drop (`training`) is dropped here.
         if _is_symbolic(inputs):
+            # Keras adds many lines to an error that `call` raises.
+            texts = _parts(inputs)
+            for text in texts:
+                _check_rank(text.shape)
+            _check_same_shape(texts)
             return super().__call__(inputs)
         return self.call(inputs)
 
     def call(self, inputs):
         texts = [_strings(text) for text in _parts(inputs)]
+        _check_same_shape(texts)
         with _on_cpu():
             if texts[0].shape.rank == 0:
                 batch = self._encode([text[tf.newaxis] for text in texts])
@@ -344,17 +355,20 @@ def _cut(ids: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
 
 
 def _parts(inputs) -> Sequence[Any]:
-    """Returns the one text or the two of a pair.
-
-    A pair is a tuple. Keras makes a list of it when it loads a model, so a
-    list is a batch only if it holds strings of Python.
-    """
-    is_batch = not isinstance(inputs, tuple | list) or (
-        isinstance(inputs, list)
-        and all(isinstance(text, str | bytes) for text in inputs)
-    )
-    if is_batch:
+    """Returns the texts, or the first and the second texts of pairs."""
+    if not isinstance(inputs, tuple | list):
         return [inputs]
+    if isinstance(inputs, list):
+        if all(isinstance(text, str | bytes) for text in inputs):
+            return [inputs]
+        if all(isinstance(pair, tuple) for pair in inputs):
+            return _columns(inputs)
+        if any(isinstance(x, str | bytes | tuple | list) for x in inputs):
+            kinds = sorted({type(x).__name__ for x in inputs})
+            raise InputError(
+                "Expected a list of strings or of tuples of two strings. "
+                f"Received: a list of {', '.join(kinds)}"
+            )
     if len(inputs) != 2:
         raise InputError(
             "Expected a text or a tuple of two texts. Received: a tuple of "
@@ -363,14 +377,39 @@ def _parts(inputs) -> Sequence[Any]:
     return inputs
 
 
+def _columns(pairs: list[tuple]) -> list[list]:
+    """Splits a batch of pairs of strings into first and second texts."""
+    for index, pair in enumerate(pairs):
+        is_text = [isinstance(text, str | bytes) for text in pair]
+        if is_text != [True, True]:
+            raise InputError(
+                "Expected a tuple of two strings for every pair of a list. "
+                f"Received: {pair!r} at {index}"
+            )
+    return [list(column) for column in zip(*pairs, strict=True)]
+
+
 def _strings(text) -> tf.Tensor:
     text = tf.convert_to_tensor(text, tf.string)
-    if text.shape.rank not in (0, 1):
+    _check_rank(text.shape)
+    return text
+
+
+def _check_rank(shape) -> None:
+    if tf.TensorShape(shape).rank not in (0, 1):
         raise InputError(
             "Expected one string, a batch of strings, or a tuple of two of "
-            f"these. Received: shape {text.shape}"
+            f"these. Received: shape {shape}"
         )
-    return text
+
+
+def _check_same_shape(texts: Sequence[Any]) -> None:
+    first, second = texts[0].shape, texts[-1].shape
+    if not tf.TensorShape(first).is_compatible_with(second):
+        raise InputError(
+            "Expected as many first texts as second texts in a tuple. "
+            f"Received: shapes {first} and {second}"
+        )
 
 
 def _is_symbolic(inputs) -> bool:

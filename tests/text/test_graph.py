@@ -311,6 +311,47 @@ def test_config_round_trip(arguments):
     assert copy.tokenize(text).to_list() == layer.tokenize(text).to_list()
 
 
+PAIRS = [("ab", "中"), ("a b", ""), (b"b", "a")]
+
+
+def test_a_list_of_tuples_is_a_batch_of_pairs(tmp_path):
+    layer = BertTokenizer(write(tmp_path, vocabulary()), max_seq_length=7)
+    columns = tuple(map(list, zip(*PAIRS, strict=True)))
+    expected = layer(columns)
+    mapped = tf.data.Dataset.range(1).map(lambda _: layer(list(PAIRS)))
+    for found in (layer(PAIRS), next(iter(mapped))):
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values)
+    one = layer(PAIRS[0])
+    np.testing.assert_array_equal(one["input_ids"], expected["input_ids"][0])
+    # Keras passes the tensors of a tuple as a list.
+    tensors = [tf.constant(texts) for texts in columns]
+    np.testing.assert_array_equal(
+        layer(tensors)["input_ids"], expected["input_ids"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([["a", "b"], ["b", "a"]], "tuples of two .*: a list of list$"),
+        ([("a", "b"), "a"], "tuples of two .*: a list of str, tuple$"),
+        (["a", np.array("b")], "tuples of two .*: a list of ndarray, str$"),
+        ([("a", "b"), ("a",)], r"tuple of two strings.*\('a',\) at 1"),
+        ([(["a"], ["b"])], r"tuple of two strings.*\(\['a'\], \['b'\]\) at 0"),
+        ((["a", "b"], ["a"]), r"as many.*Received: shapes \(2,\) and \(1,\)"),
+        (("a", ["b"]), r"as many.*Received: shapes \(\) and \(1,\)"),
+        (np.array(PAIRS, str), r"Received: shape \(3, 2\)"),
+        (keras.Input((2,), dtype="string"), r"Received: shape \(None, 2\)"),
+    ],
+)
+def test_ambiguous_pairs_are_an_error(inputs, message):
+    layer = BertTokenizer(vocabulary())
+    with pytest.raises(InputError, match=message) as raised:
+        layer(inputs)
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize("is_pair", [False, True])
 def test_functional_model_in_a_keras_file(tmp_path, is_pair):
     inputs = keras.Input((), dtype="string"), keras.Input((), dtype="string")
