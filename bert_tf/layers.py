@@ -155,6 +155,18 @@ class Dense(keras.layers.Dense):
         rows = super().call(rows, training=training)
         return ops.reshape(rows, (*outer, self.units))  # [..., units]
 
+    def enable_lora(self, *args, **kwargs):
+        """As in Keras; the adapters of a frozen layer are trained too."""
+        super().enable_lora(*args, **kwargs)
+        self.train_adapters()
+
+    def train_adapters(self) -> None:
+        """Trains the LoRA adapters, if there are any, and not the kernel."""
+        if self.lora_enabled:
+            self.lora_kernel_a.trainable = True
+            self.lora_kernel_b.trainable = True
+            self._kernel.trainable = False
+
 
 class FromConfig:
     """What layers and models that are made from a `BertConfig` share.

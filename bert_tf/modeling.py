@@ -24,6 +24,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import (
     BertLayer,
+    Dense,
     FromConfig,
     TakesFeatures,
     fold_in,
@@ -332,7 +333,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         frozen stays so when the model is saved and loaded; Keras's own
         `trainable = True`, set on the whole model, undoes it. The blocks above
         are trained again: `freeze(0, embeddings=False)` undoes it all. The
-        pooler stays as it is.
+        pooler stays as it is. LoRA adapters are trained in frozen layers too,
+        whether `enable_lora` is called before or after.
 
         Args:
           num_layers: How many blocks, counted from the embeddings.
@@ -350,6 +352,9 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         self.embeddings.trainable = not embeddings
         for index, block in enumerate(blocks):
             block.trainable = index >= num_layers
+            for layer in block._flatten_layers():
+                if isinstance(layer, Dense):
+                    layer.train_adapters()
 
     @property
     def frozen_layers(self) -> list[str]:

@@ -73,6 +73,24 @@ def test_the_last_word_counts():
     assert len(model.trainable_variables) == len(model.weights)
 
 
+@pytest.mark.parametrize("lora_first", [False, True])
+def test_lora_adapters_of_frozen_layers_are_trained(lora_first):
+    model = small_bert.make(BertModel)
+    if not lora_first:
+        model.freeze(1)
+    for block in model.encoder.blocks:
+        block.attention.self_attention.query.enable_lora(2)
+    if lora_first:
+        model.freeze(1)
+    assert model.frozen_layers == ["embeddings", "layer_0"]
+    names = set(checkpoint_variables(model))
+    adapters = {n for n in names if "query/lora_kernel_" in n}
+    assert len(adapters) == 4
+    frozen = {n for n in names - adapters if FROZEN.match(n)}
+    frozen.add("bert/encoder/layer_1/attention/self/query/kernel")
+    assert trainable(model) == names - frozen
+
+
 @pytest.mark.parametrize("count", [-1, 3])
 def test_freezing_more_layers_than_there_are_is_an_error(count):
     with pytest.raises(InputError, match=rf"0 to 2 layers.* {count}$"):
