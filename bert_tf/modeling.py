@@ -178,6 +178,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
       gradient_checkpointing: Trade time for memory, see `Encoder`.
       frozen_layers: Names of what is not to be trained: `embeddings`,
         `layer_0` and so on, `pooler`. See `freeze`.
+      add_pooling_layer: Whether the model has a pooler. Without one it returns
+        no `pooled_output`, and `load_checkpoint` ignores a pooler's weights.
     """
 
     def __init__(
@@ -187,6 +189,7 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         output_attentions: bool = False,
         gradient_checkpointing: bool = False,
         frozen_layers: Sequence[str] = (),
+        add_pooling_layer: bool = True,
         name: str = "bert",
         **kwargs,
     ):
@@ -202,15 +205,19 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             output_attentions=output_attentions,
             gradient_checkpointing=gradient_checkpointing,
         )
-        self.pooler = self.make_part(Pooler, "pooler")
+        self.pooler = None
+        if add_pooling_layer:
+            self.pooler = self.make_part(Pooler, "pooler")
         for layer_name in frozen_layers:
             self._part(layer_name).trainable = False
 
     def build(self, input_shape=None):
         if self.built:
             return
-        for part in (self.embeddings, self.encoder, self.pooler):
-            part.build()
+        self.embeddings.build()
+        self.encoder.build()
+        if self.pooler is not None:
+            self.pooler.build()
 
     def compute_output_shape(self, input_shape):
         ids = tuple(input_shape["input_ids"])
@@ -218,9 +225,11 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             self._check_length(ids[1])
         embedded = self.embeddings.compute_output_shape(ids)
         outputs, attentions = self.encoder.compute_output_shape(embedded)
-        pooled = self.pooler.compute_output_shape(
-            embedded, input_shape.get("cls_positions")
-        )
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler.compute_output_shape(
+                embedded, input_shape.get("cls_positions")
+            )
         return self._result(embedded, outputs, attentions, pooled)
 
     def call(self, inputs, training=False, seed=None):
@@ -244,7 +253,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
 
         Returns:
           Dict of `sequence_output` [B, S, H], `pooled_output` [B, H], or
-          [B, K, H] with `cls_positions`, and what the constructor asked for.
+          [B, K, H] with `cls_positions`, unless there is no pooler, and what
+          the constructor asked for.
 
         Raises:
           InputError: The sequence is longer than `max_position_embeddings`,
@@ -259,6 +269,11 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
         others are pooled. The arguments are those of `call`; `training` is
         that of the calling layer if not given.
         """
+        if self.pooler is None:
+            raise InputError(
+                f"expected {self.name} to have a pooler. Received: a model "
+                "made without one; make it with add_pooling_layer=True"
+            )
         self.build()
         # None would count as given: inner layers would not look around them.
         given = {} if training is None else {"training": training}
@@ -290,18 +305,25 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             num_queries=num_queries,
             **given,
         )
-        places = integers(inputs, "cls_positions")
-        if self.config.is_left_to_right:
-            last = last_positions(input_mask, example_ids, places)
-            pooled = self.pooler(outputs[-1], last)  # [B, K or 1, H]
-            pooled = pooled[:, 0] if places is None else pooled
-        else:
-            pooled = self.pooler(outputs[-1], places)
+        pooled = self._pool(outputs[-1], inputs, input_mask, example_ids)
         return embedded, outputs, attentions, pooled
+
+    def _pool(self, vectors, inputs, input_mask, example_ids):
+        """Pools each example of floats [B, S, H]; None without a pooler."""
+        if self.pooler is None:
+            return None
+        places = integers(inputs, "cls_positions")
+        if not self.config.is_left_to_right:
+            return self.pooler(vectors, places)
+        last = last_positions(input_mask, example_ids, places)
+        pooled = self.pooler(vectors, last)  # [B, K or 1, H]
+        return pooled[:, 0] if places is None else pooled
 
     def _result(self, embedded, outputs, attentions, pooled) -> dict:
         """Names what is returned: tensors, or their shapes."""
-        result = {"sequence_output": outputs[-1], "pooled_output": pooled}
+        result = {"sequence_output": outputs[-1]}
+        if pooled is not None:
+            result["pooled_output"] = pooled
         if self.output_hidden_states:
             result["hidden_states"] = [embedded, *outputs]
         if self.output_attentions:
@@ -372,7 +394,7 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
 
     def _parts(self) -> dict[str, BertLayer]:
         parts = (self.embeddings, *self.encoder.blocks, self.pooler)
-        return {part.name: part for part in parts}
+        return {part.name: part for part in parts if part is not None}
 
     def get_config(self):
         return {
@@ -381,6 +403,7 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
             "output_attentions": self.output_attentions,
             "gradient_checkpointing": self.gradient_checkpointing,
             "frozen_layers": self.frozen_layers,
+            "add_pooling_layer": self.pooler is not None,
         }
 
 

@@ -14,6 +14,9 @@ from bert_tf import fusion
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
+from bert_tf.interop import conversion
+from bert_tf.interop.loading import load_checkpoint
+from bert_tf.interop.opening import open_pretrained
 from bert_tf.modeling import (
     BertModel,
     Embeddings,
@@ -166,6 +169,7 @@ def test_too_long_a_sequence_is_an_error(model):
                 "output_attentions": True,
                 "gradient_checkpointing": True,
                 "frozen_layers": ["embeddings", "layer_0"],
+                "add_pooling_layer": False,
             },
         ),
     ],
@@ -180,7 +184,7 @@ def test_config_round_trip(layer, arguments):
     again = keras.saving.deserialize_keras_object(json.loads(text))
     assert type(again) is layer
     assert again.get_config() == made.get_config()
-    for name in names - {"dtype"}:
+    for name in names - {"dtype", "add_pooling_layer"}:
         assert getattr(again, name) == arguments[name], name
     assert again.dtype_policy.name == "mixed_bfloat16"
 
@@ -194,6 +198,37 @@ def test_saved_model_gives_the_same_numbers(model, tmp_path):
         keras.tree.map_structure(
             np.testing.assert_array_equal, value, expected[name]
         )
+
+
+@pytest.mark.filterwarnings("error:Gradients do not exist")
+def test_without_a_pooler(model, tmp_path, caplog):
+    """Loads, trains, saves and converts as a model with one does."""
+    model.save(tmp_path / "whole.keras")
+    bare = BertModel(CONFIG, add_pooling_layer=False)
+    with caplog.at_level("WARNING"):
+        report = load_checkpoint(bare, tmp_path / "whole.keras")
+    assert report.left_over == tuple(
+        f"bert/pooler/dense/{name}" for name in ("bias", "kernel")
+    )
+    assert not caplog.records
+    expected = model(features())["sequence_output"]
+    assert bare.compute_output_shape({"input_ids": (B, S)}) == {
+        "sequence_output": (B, S, H)
+    }
+    bare.save(tmp_path / "bare.keras")
+    plan = conversion.plan(open_pretrained(tmp_path / "bare.keras"), "google")
+    (tmp_path / "google").mkdir()
+    conversion.write(plan, str(tmp_path / "google"))
+    again = BertModel(CONFIG, add_pooling_layer=False)
+    assert not load_checkpoint(again, tmp_path / "google").missing
+    for same in (bare, again, keras.models.load_model(tmp_path / "bare.keras")):
+        outputs = same(features())
+        assert set(outputs) == {"sequence_output"}
+        np.testing.assert_array_equal(outputs["sequence_output"], expected)
+    bare.compile("sgd", "mse", jit_compile=False)
+    bare.fit(features(), expected, verbose=0)
+    with pytest.raises(InputError, match="add_pooling_layer=True"):
+        bare.pooled_output(features())
 
 
 def test_query_key_and_value_start_apart(model):
