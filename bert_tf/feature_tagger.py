@@ -110,7 +110,7 @@ class FeatureHead(Logits, BertLayer):
         super().__init__(config, **kwargs)
         self.num_labels = positive_integer("num_labels", num_labels)
         self.lstm_size = positive_integer("lstm_size", lstm_size)
-        self.layers = layers
+        self.layer_choice = layers
         self.choice = choose(layers, self.config)
         self.lstms = [
             make_bilstm(self.lstm_size, f"bilstm_{n}", self.dtype_policy)
@@ -118,7 +118,7 @@ class FeatureHead(Logits, BertLayer):
         ]
         self.dropout = self.make_dropout(dropout)
 
-    def build(self, input_shape=None):
+    def build(self, hidden_states_shape=None, input_mask_shape=None):
         states = range(self.config.num_hidden_layers + 1)[self.choice.states]
         width = self.config.hidden_size
         if self.choice.is_weighted:
@@ -130,6 +130,7 @@ class FeatureHead(Logits, BertLayer):
         for lstm in self.lstms:
             lstm.build((None, None, width))
             width = 2 * self.lstm_size
+        self.dropout.build((None, None, width))
         self.add_output(self.num_labels, width=width)
 
     def call(self, hidden_states, input_mask, training=False, seed=None):
@@ -170,7 +171,7 @@ class FeatureHead(Logits, BertLayer):
         """What the constructor took beside the configuration."""
         return {
             "num_labels": self.num_labels,
-            "layers": self.layers,
+            "layers": self.layer_choice,
             "lstm_size": self.lstm_size,
             "dropout": self.dropout.rate,
         }
@@ -233,8 +234,10 @@ class BertFeatureTagger(TakesFeatures, Logits, FromConfig, keras.Model):
     def build(self, input_shape=None):
         if self.built:
             return
-        self.bert.build()
-        self.head.build()
+        shapes = self.feature_shapes(input_shape)
+        self.bert.build(shapes)
+        states = self.bert.compute_output_shape(shapes)["hidden_states"]
+        self.head.build(states, shapes["input_ids"])
 
     def call(self, inputs, training=False, seed=None):
         """Scores every token.

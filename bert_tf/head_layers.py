@@ -117,7 +117,12 @@ class MaskedLanguageModel(Logits, BertLayer):
         super().__init__(config, **kwargs)
         self.transform = self.make_part(Transform, "transform")
 
-    def build(self, input_shape=None):
+    def build(
+        self,
+        sequence_output_shape=None,
+        masked_lm_positions_shape=None,
+        word_embeddings_shape=None,
+    ):
         self.transform.build()
         self.output_bias = self.add_weight(
             name="output_bias",
@@ -154,7 +159,10 @@ class MaskedLanguageModel(Logits, BertLayer):
         )
 
     def compute_output_shape(
-        self, sequence_output_shape, masked_lm_positions_shape=None
+        self,
+        sequence_output_shape,
+        masked_lm_positions_shape=None,
+        word_embeddings_shape=None,
     ):
         scored = masked_lm_positions_shape or sequence_output_shape
         return (*scored[:2], self.config.vocab_size)
@@ -187,9 +195,27 @@ class PretrainingHeads(BertLayer):
         self.masked_lm = self.make_part(MaskedLanguageModel, "predictions")
         self.next_sentence = self.make_part(NextSentence, "seq_relationship")
 
-    def build(self, input_shape=None):
+    def build(
+        self,
+        sequence_output_shape=None,
+        pooled_output_shape=None,
+        masked_lm_positions_shape=None,
+    ):
         self.masked_lm.build()
         self.next_sentence.build()
+
+    def compute_output_shape(
+        self,
+        sequence_output_shape,
+        pooled_output_shape,
+        masked_lm_positions_shape=None,
+    ):
+        return (
+            self.masked_lm.compute_output_shape(
+                sequence_output_shape, masked_lm_positions_shape
+            ),
+            self.next_sentence.compute_output_shape(pooled_output_shape),
+        )
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -221,3 +247,6 @@ class SpanHead(BertLayer):
 
     def build(self, input_shape=None):
         self.squad.build(input_shape)
+
+    def compute_output_shape(self, input_shape):
+        return self.squad.compute_output_shape(input_shape)

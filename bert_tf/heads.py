@@ -65,10 +65,15 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
     def build(self, input_shape=None):
         if self.built:
             return
-        self.bert.build()
-        self.build_head()
+        shapes = self.feature_shapes(input_shape)
+        self.bert.build(self.encoder_shapes(shapes))
+        self.build_head(shapes)
 
-    def build_head(self) -> None:
+    def encoder_shapes(self, shapes: dict) -> dict:
+        """Returns the shapes that the encoder gets, by feature."""
+        return shapes
+
+    def build_head(self, shapes: dict) -> None:
         """Makes the weights on top of the encoder."""
         raise NotImplementedError
 
@@ -104,8 +109,13 @@ class BertPretrainer(HeadModel):
         super().__init__(config, name=name, **kwargs)
         self.cls = self.make_part(PretrainingHeads, "cls")
 
-    def build_head(self):
-        self.cls.build()
+    def build_head(self, shapes):
+        encoded = self.bert.compute_output_shape(shapes)
+        self.cls.build(
+            encoded["sequence_output"],
+            encoded["pooled_output"],
+            shapes.get("masked_lm_positions"),
+        )
 
     def call(self, inputs, training=False, seed=None):
         """Encodes a batch and scores it with both heads.
@@ -137,14 +147,14 @@ class BertPretrainer(HeadModel):
 
     def compute_output_shape(self, input_shape):
         encoded = self.bert.compute_output_shape(input_shape)
+        masked_lm, next_sentence = self.cls.compute_output_shape(
+            encoded["sequence_output"],
+            encoded["pooled_output"],
+            input_shape.get("masked_lm_positions"),
+        )
         return {
-            "masked_lm_logits": self.cls.masked_lm.compute_output_shape(
-                encoded["sequence_output"],
-                input_shape.get("masked_lm_positions"),
-            ),
-            "next_sentence_logits": self.cls.next_sentence.compute_output_shape(
-                encoded["pooled_output"]
-            ),
+            "masked_lm_logits": masked_lm,
+            "next_sentence_logits": next_sentence,
         }
 
 
@@ -174,12 +184,12 @@ class TaskModel(HeadModel):
             self.width *= 2
             self.freeze_pooler()
 
-    def build_head(self):
+    def build_head(self, shapes):
         if self.bilstm is not None:
             self.bilstm.build((None, None, self.config.hidden_size))
-        self.build_output()
+        self.build_output(shapes)
 
-    def build_output(self) -> None:
+    def build_output(self, shapes: dict) -> None:
         """Makes the weights of the scores, of vectors of `width` numbers."""
         raise NotImplementedError
 
@@ -263,8 +273,10 @@ class BertClassifier(TaskModel):
         self.num_labels = positive_integer("num_labels", num_labels)
         self.dropout = self.make_dropout(dropout)
 
-    def build_output(self):
+    def build_output(self, shapes):
         self.add_output(self.num_labels, width=self.width)
+        logits = self.compute_output_shape(shapes)["logits"]
+        self.dropout.build((*logits[:-1], self.width))
 
     def call(self, inputs, training=False, seed=None):
         """Classifies each text.
@@ -350,8 +362,12 @@ class BertMultipleChoice(TaskModel):
         super().__init__(config, name=name, **kwargs)
         self.dropout = self.make_dropout(dropout)
 
-    def build_output(self):
+    def encoder_shapes(self, shapes):
+        return {name: (None, shape[-1]) for name, shape in shapes.items()}
+
+    def build_output(self, shapes):
         self.add_output(1, width=self.width)
+        self.dropout.build((None, self.width))
 
     def checked(self, inputs):
         features = super().checked(inputs)
@@ -389,9 +405,7 @@ class BertMultipleChoice(TaskModel):
     def compute_output_shape(self, input_shape):
         batch, choices, _ = input_shape["input_ids"]
         # For its error where the length is too much.
-        self.bert.compute_output_shape(
-            {name: shape[1:] for name, shape in input_shape.items()}
-        )
+        self.bert.compute_output_shape(self.encoder_shapes(input_shape))
         return {"logits": (batch, choices)}
 
     def get_config(self):
@@ -418,8 +432,9 @@ class BertSpanLabeler(TaskModel):
         self.cls = self.make_part(SpanHead, "cls")
         self.freeze_pooler()
 
-    def build_output(self):
-        self.cls.build((None, None, self.width))
+    def build_output(self, shapes):
+        batch_and_length = self.compute_output_shape(shapes)["start_logits"]
+        self.cls.build((*batch_and_length, self.width))
 
     def call(self, inputs, training=False, seed=None):
         """Scores every position, the question's and the padding's too.

@@ -255,6 +255,19 @@ class TakesFeatures:
     def __call__(self, inputs, *args, **kwargs):
         return super().__call__(self.checked(inputs), *args, **kwargs)
 
+    def feature_shapes(self, input_shape) -> dict[str, tuple]:
+        """Returns shapes by feature, from what Keras passes to `build`.
+
+        Args:
+          input_shape: Dict of shapes, the shape of `input_ids` alone, or None
+            for unknown sizes.
+        """
+        if input_shape is None:
+            input_shape = (None,) * self.input_rank
+        if not isinstance(input_shape, Mapping):
+            input_shape = {"input_ids": input_shape}
+        return {name: tuple(shape) for name, shape in input_shape.items()}
+
     def checked(self, inputs) -> dict:
         """The features that are there, as tensors.
 

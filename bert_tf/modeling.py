@@ -45,7 +45,12 @@ class Embeddings(BertLayer):
         self.layer_norm = self.make_layer_norm()
         self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
 
-    def build(self, input_shape=None):
+    def build(
+        self,
+        input_ids_shape=None,
+        segment_ids_shape=None,
+        position_ids_shape=None,
+    ):
         self.word_embeddings = self._table("word", self.config.vocab_size)
         self.token_type_embeddings = self._table(
             "token_type", self.config.type_vocab_size
@@ -55,8 +60,10 @@ class Embeddings(BertLayer):
         )
         self.layer_norm.build((None, None, self.config.hidden_size))
 
-    def compute_output_shape(self, input_shape):
-        return (*input_shape, self.config.hidden_size)
+    def compute_output_shape(
+        self, input_ids_shape, segment_ids_shape=None, position_ids_shape=None
+    ):
+        return (*input_ids_shape, self.config.hidden_size)
 
     def _table(self, name: str, rows: int):
         return self.add_weight(
@@ -117,7 +124,7 @@ class Pooler(BertLayer):
         super().__init__(config, **kwargs)
         self.dense = self.make_dense(self.config.hidden_size)
 
-    def build(self, input_shape=None):
+    def build(self, sequence_output_shape=None, positions_shape=None):
         self.dense.build((None, self.config.hidden_size))
 
     def compute_output_shape(self, sequence_output_shape, positions_shape=None):
@@ -214,21 +221,25 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
     def build(self, input_shape=None):
         if self.built:
             return
-        self.embeddings.build()
-        self.encoder.build()
+        shapes = self.feature_shapes(input_shape)
+        # `summary` shows the shapes that parts are built with.
+        self.embeddings.build(shapes["input_ids"])
+        embedded = self.embeddings.compute_output_shape(shapes["input_ids"])
+        self.encoder.build(embedded)
         if self.pooler is not None:
-            self.pooler.build()
+            self.pooler.build(embedded, shapes.get("cls_positions"))
 
     def compute_output_shape(self, input_shape):
-        ids = tuple(input_shape["input_ids"])
-        if "position_ids" not in input_shape:
+        shapes = self.feature_shapes(input_shape)
+        ids = shapes["input_ids"]
+        if "position_ids" not in shapes:
             self._check_length(ids[1])
         embedded = self.embeddings.compute_output_shape(ids)
         outputs, attentions = self.encoder.compute_output_shape(embedded)
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler.compute_output_shape(
-                embedded, input_shape.get("cls_positions")
+                embedded, shapes.get("cls_positions")
             )
         return self._result(embedded, outputs, attentions, pooled)
 
@@ -274,7 +285,8 @@ class BertModel(TakesFeatures, FromConfig, keras.Model):
                 f"expected {self.name} to have a pooler. Received: a model "
                 "made without one; make it with add_pooling_layer=True"
             )
-        self.build()
+        if not self.built:
+            self.build()
         # None would count as given: inner layers would not look around them.
         given = {} if training is None else {"training": training}
         features = self.checked(inputs)

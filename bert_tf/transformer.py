@@ -42,12 +42,12 @@ class SelfAttention(BertLayer):
             self.config.attention_probs_dropout_prob
         )
 
-    def build(self, input_shape=None):
+    def build(self, x_shape=None, attention_bias_shape=None):
         for projection in (self.query, self.key, self.value):
             projection.build((None, None, self.config.hidden_size))
 
-    def compute_output_shape(self, input_shape):
-        return input_shape, attention_shape(self.config, input_shape)
+    def compute_output_shape(self, x_shape, attention_bias_shape=None):
+        return x_shape, attention_shape(self.config, x_shape)
 
     def _heads(self, x):
         """Splits the last axis into heads: [B, S, H] -> [B, N, S, D]."""
@@ -114,12 +114,12 @@ class ResidualOutput(BertLayer):
         self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
         self.layer_norm = self.make_layer_norm()
 
-    def build(self, input_shape):
-        self.dense.build(input_shape)
+    def build(self, x_shape, residual_shape=None):
+        self.dense.build(x_shape)
         self.layer_norm.build((None, None, self.config.hidden_size))
 
-    def compute_output_shape(self, input_shape):
-        return (*input_shape[:-1], self.config.hidden_size)
+    def compute_output_shape(self, x_shape, residual_shape=None):
+        return (*x_shape[:-1], self.config.hidden_size)
 
     def call(self, x, residual, training=False, seed=None):
         """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H]."""
@@ -144,13 +144,13 @@ class Attention(BertLayer):
         self.self_attention = self.make_part(SelfAttention, "self")
         self.residual = self.make_part(ResidualOutput, "output")
 
-    def build(self, input_shape=None):
+    def build(self, x_shape=None, attention_bias_shape=None):
         shape = (None, None, self.config.hidden_size)
         self.self_attention.build(shape)
         self.residual.build(shape)
 
-    def compute_output_shape(self, input_shape):
-        return self.self_attention.compute_output_shape(input_shape)
+    def compute_output_shape(self, x_shape, attention_bias_shape=None):
+        return self.self_attention.compute_output_shape(x_shape)
 
     def call(
         self,
@@ -213,13 +213,13 @@ class TransformerBlock(BertLayer):
         self.intermediate = self.make_part(Intermediate, "intermediate")
         self.residual = self.make_part(ResidualOutput, "output")
 
-    def build(self, input_shape=None):
+    def build(self, x_shape=None, attention_bias_shape=None):
         self.attention.build()
         self.intermediate.build()
         self.residual.build((None, None, self.config.intermediate_size))
 
-    def compute_output_shape(self, input_shape):
-        return self.attention.compute_output_shape(input_shape)
+    def compute_output_shape(self, x_shape, attention_bias_shape=None):
+        return self.attention.compute_output_shape(x_shape)
 
     def call(
         self,
@@ -284,12 +284,12 @@ class Encoder(BertLayer):
             for index in range(self.config.num_hidden_layers)
         ]
 
-    def build(self, input_shape=None):
+    def build(self, x_shape=None, attention_bias_shape=None):
         for block in self.blocks:
             block.build()
 
-    def compute_output_shape(self, input_shape):
-        shapes = [b.compute_output_shape(input_shape) for b in self.blocks]
+    def compute_output_shape(self, x_shape, attention_bias_shape=None):
+        shapes = [b.compute_output_shape(x_shape) for b in self.blocks]
         outputs, attentions = map(list, zip(*shapes, strict=True))
         return outputs, attentions if self.output_attentions else []
 

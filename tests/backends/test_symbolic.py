@@ -1,12 +1,17 @@
 """Models and layers called with `keras.Input`: shapes, dtypes, composition."""
 
 import dataclasses
+import inspect
 
 import keras
 import numpy as np
 import pytest
 
+from bert_tf import feature_tagger, head_layers, modeling, transformer
 from bert_tf.errors import InputError
+from bert_tf.feature_tagger import BertFeatureTagger
+from bert_tf.heads import TaskModel
+from bert_tf.layers import BertLayer
 from bert_tf.modeling import BertModel, Embeddings, Pooler
 from bert_tf.transformer import Encoder, TransformerBlock
 from tests.backends import small_bert
@@ -83,6 +88,63 @@ def test_an_encoder_that_shows_attentions_knows_their_shape():
     encoder = Encoder(CONFIG, output_attentions=True)
     _, attentions = encoder(keras.Input((S, H)), keras.Input((1, 1, S)))
     assert [x.shape for x in attentions] == [(None, N, S, S)] * 2
+
+
+LAYERS = [
+    value
+    for module in (modeling, transformer, head_layers, feature_tagger)
+    for value in vars(module).values()
+    if isinstance(value, type)
+    and issubclass(value, BertLayer)
+    and value.__module__ == module.__name__
+    and value.call is not keras.layers.Layer.call
+]
+
+
+@pytest.mark.parametrize("layer_class", LAYERS, ids=lambda x: x.__name__)
+def test_build_takes_the_shapes_of_all_tensors_by_name(layer_class):
+    """As Keras passes them where `call` has more than one."""
+    arguments = list(inspect.signature(layer_class.call).parameters)[1:]
+    if "training" in arguments:
+        arguments = arguments[: arguments.index("training")]
+    methods = (layer_class.build, layer_class.compute_output_shape)
+    for method in methods[len(arguments) == 1 :]:
+        parameters = list(inspect.signature(method).parameters)[1:]
+        if len(arguments) > 1:
+            assert parameters == [f"{name}_shape" for name in arguments]
+
+
+def test_a_layer_is_built_by_the_names_of_its_arguments():
+    shapes = {"x_shape": (None, 7, H), "attention_bias_shape": (None, 1, 1, 7)}
+    block = TransformerBlock(CONFIG)
+    block.build(**shapes)
+    assert len(block.weights) == 16
+    output, probabilities = block.compute_output_shape(**shapes)
+    assert output == (None, 7, H)
+    assert probabilities == (None, N, 7, 7)
+
+
+@pytest.mark.parametrize("is_bilstm", [False, True])
+@pytest.mark.parametrize("model_class", [*small_bert.MODELS, BertFeatureTagger])
+def test_the_summary_shows_every_shape(model_class, is_bilstm):
+    lines = []
+    tagger = {"num_labels": 2, "layers": "sum_all"}
+    options = dict(small_bert.ARGUMENTS.get(model_class, tagger))
+    if is_bilstm and issubclass(model_class, TaskModel):
+        options["bilstm_head"] = True
+    for build in (
+        lambda model: model.build(),
+        lambda model: model(small_bert.features(model_class)),
+        lambda model: model(small_bert.symbols(model_class)),
+    ):
+        model = model_class(CONFIG, **options)
+        build(model)
+        model.summary(expand_nested=True, print_fn=lines.append)
+    table = "\n".join(lines)
+    assert table.count("embeddings (Embeddings)") == 3
+    assert table.count(f"None, {H})") >= 3
+    assert "?" not in table
+    assert "unbuilt" not in table
 
 
 @pytest.mark.parametrize("model_class", small_bert.MODELS)
