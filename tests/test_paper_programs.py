@@ -98,7 +98,7 @@ def test_tasks(scripts, inputs, tmp_path, capsys):
     assert {"row", "column", "seconds", "run", "command"} <= {*single[0]}
     output = capsys.readouterr().out
     assert "QNLI is left out: there is no " in output
-    assert "SQuAD is left out" in output
+    assert "SQuAD is left out: --squad_dir is not given." in output
     assert "MRPC: LTR & No NSP against + BiLSTM: paper: 77.5 > 75.7" in output
     assert (tmp_path / "out" / "ablation_tasks.md").read_text() in output
     # Again: nothing is done, and the table is the same.
@@ -140,6 +140,26 @@ def test_squad_is_taken_where_it_is(scripts, inputs, tmp_path):
     first = scripts.of("run_squad.py")[0]
     assert first["predict_file"] == str(squad / "dev-v1.1.json")
     assert {"do_train", "do_predict", "do_eval"} <= {*first}
+
+
+def test_folders_that_are_not_named_are_not_used(
+    scripts, inputs, tmp_path, capsys, monkeypatch
+):
+    """Not even those of the usual names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "squad").mkdir()
+    for split in ("train", "dev"):
+        path = tmp_path / "squad" / f"{split}-v1.1.json"
+        path.write_text('{"question": 1}')
+    given = {**inputs, "tasks": "MRPC", "num_seeds": 1}
+    assert launch("ablation_tasks", given, tmp_path) == 0
+    assert not scripts.of("run_squad.py")
+    expected = "SQuAD is left out: --squad_dir is not given."
+    assert expected in capsys.readouterr().out
+    shutil.copytree(inputs["data_dir"], tmp_path / "glue_data")
+    del given["data_dir"]
+    assert launch("ablation_tasks", given, tmp_path) == 1
+    assert "MRPC is left out: --data_dir is not" in capsys.readouterr().out
 
 
 def test_sizes(scripts, inputs, tmp_path, capsys):

@@ -311,8 +311,7 @@ def test_what_another_program_does_is_left_to_it(runs, scripts, text, tmp_path):
         with pytest.raises(InputError) as caught:
             [*folder.do([model])]
     message = str(caught.value)
-    assert f"one program at a time to do {model.label}. Received: " in message
-    assert f"{folder.log(model)}, which another one writes" in message
+    assert f"Process {os.getpid()} is writing to {folder.log(model)}" in message
     assert [name for name, _ in scripts.commands] == ["create_vocab.py"]
     assert folder.record(model) is None
 
@@ -337,6 +336,8 @@ SAVES = """
 import os, pathlib, signal, sys, time
 
 folder = pathlib.Path(sys.argv[-1].partition("=")[2])
+if (folder / "started").exists():
+    sys.exit()
 
 def hear(number, frame):
     if (folder / "heard").exists():
@@ -346,7 +347,8 @@ def hear(number, frame):
 
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, hear)
-(folder / "started").touch()
+(folder / "new").write_text(str(os.getpid()))
+(folder / "new").rename(folder / "started")
 for _ in range(6000):
     if (folder / "heard").exists():
         break
@@ -374,7 +376,7 @@ class Program:
     """One that runs the script; it leads a group of processes."""
 
     def __init__(self, folder):
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "saves.py").write_text(SAVES)
         (folder / "program.py").write_text(PROGRAM)
         self.folder = folder
@@ -428,6 +430,28 @@ def test_a_script_is_told_once_to_stop_and_can_save(tmp_path):
         record = json.loads(path.read_text())
         assert not record["done"]
         assert record["seconds"] >= once
+
+
+def is_running(process):
+    """Whether there is such a process, or more of it than its exit status."""
+    path = pathlib.Path(f"/proc/{process}/stat")
+    return (
+        path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends the script")
+def test_a_killed_program_leaves_no_script_behind(tmp_path):
+    """The same command goes on at once."""
+    program = Program(tmp_path / "killed")
+    program.stop(os.kill, signal.SIGKILL, after="started")
+    program.process.communicate(timeout=60)
+    again = Program(tmp_path / "killed")
+    _, said = again.process.communicate(timeout=60)
+    assert again.process.returncode == 0, said
+    [path] = again.found("started")
+    assert not is_running(int(path.read_text()))
+    assert not again.found("heard")
 
 
 def test_results(runs, text, tmp_path):

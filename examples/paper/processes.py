@@ -1,41 +1,16 @@
-"""A script as a process: one at a time in a folder, and stopped with care."""
+"""A script as a process that ends with this one, and is stopped with care."""
 
-import contextlib
-import fcntl
+import ctypes
+import functools
+import os
+import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from bert_tf.errors import InputError
-
-
-@contextlib.contextmanager
-def only_one(log: TextIO, name: str) -> Iterator[None]:
-    """Keeps other programs from a run.
-
-    A script inherits the lock with its log: it holds also where this program
-    was killed and the script goes on.
-
-    Args:
-      log: The run's log, opened.
-      name: What the run is called.
-
-    Raises:
-      InputError: Another program has it.
-    """
-    try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InputError(
-            f"expected one program at a time to do {name}. Received: "
-            f"{log.name}, which another one writes; wait for its end, or give "
-            "another --output_dir"
-        ) from error
-    try:
-        yield
-    finally:
-        # What a script has started may live a little longer than itself.
-        fcntl.flock(log, fcntl.LOCK_UN)
+# A constant of Linux, from sys/prctl.h.
+_PR_SET_PDEATHSIG = 1
 
 
 def status_of(command: Sequence[str], log: TextIO) -> int:
@@ -43,12 +18,30 @@ def status_of(command: Sequence[str], log: TextIO) -> int:
 
     A script saves a checkpoint when it is told to stop, and ends at once when
     it is told twice. In a session of its own it hears nothing from a terminal,
-    and of each signal that this program gets once, from here.
+    and of each signal that this program gets once, from here. If this program
+    is killed, Linux kills the script, whose folder the next program needs.
     """
     child = subprocess.Popen(
-        command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        command,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=_end_with_parent() if sys.platform == "linux" else None,
     )
     return _end_of(child)
+
+
+def _end_with_parent() -> Callable[[], None]:
+    """Returns what a new process calls to be killed when this one is gone."""
+    # A process that was just forked should load nothing.
+    prctl = ctypes.CDLL(None).prctl
+    return functools.partial(_set_death_signal, prctl, os.getpid())
+
+
+def _set_death_signal(prctl: Callable[..., int], parent: int) -> None:
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # The parent ended before.
 
 
 def _end_of(child: subprocess.Popen) -> int:

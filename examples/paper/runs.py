@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Self
 
-from processes import only_one, status_of
+from processes import status_of
 
 from bert_tf import files
 from bert_tf.errors import InputError
+from bert_tf.fine_tuning.output_folder import only_one
 from bert_tf.version import __version__
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -236,7 +237,7 @@ class Folder(NamedTuple):
         sys.stdout.flush()
         with (
             open(self.log(run), "a", encoding="utf-8") as log,
-            only_one(log, run.label),
+            only_one(self.log(run)),
         ):
             if self.record(run) is not None:
                 print("  was done by another program meanwhile", flush=True)

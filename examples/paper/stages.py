@@ -237,7 +237,8 @@ def glue_tasks() -> list[Task]:
                 f"expected --tasks among {', '.join(GLUE)}. Received: {name}"
             )
         title, metric = GLUE[name]
-        folder = os.path.join(FLAGS.data_dir or "glue_data", name)
+        folder = _folder(name, "data_dir", FLAGS.data_dir, "glue_data")
+        folder = folder and os.path.join(folder, name)
         dev = "dev_matched.tsv" if name == "MNLI" else "dev.tsv"
         inputs = _inputs(name, folder, {"train.tsv": (), dev: ()})
         if inputs:
@@ -254,7 +255,8 @@ def squad_tasks(folder: str | None) -> list[Task]:
         "train-v1.1.json": ["train-v1.1*.json"],
         "dev-v1.1.json": ["dev-v1.1*.json"],
     }
-    inputs = _inputs("SQuAD", folder or "squad", wanted)
+    folder = _folder("SQuAD", "squad_dir", folder, "squad")
+    inputs = _inputs("SQuAD", folder, wanted)
     if not inputs:
         return []
     train, dev = inputs
@@ -266,7 +268,7 @@ def squad_tasks(folder: str | None) -> list[Task]:
 
 def ner_tasks(folder: str | None) -> list[Task]:
     """CoNLL-2003, if its files are in the folder; says so if they are not."""
-    folder = folder or "conll2003"
+    folder = _folder("NER", "conll_dir", folder, "conll2003")
     wanted = {
         "eng.train": ["*train*"],
         "eng.testa": ["*dev*", "*valid*"],
@@ -303,20 +305,38 @@ def feature_flags(layers: str, size: str | None) -> dict[str, object]:
     }
 
 
+def _folder(task: str, flag: str, folder: str | None, usual: str) -> str | None:
+    """Returns the folder of a task, or None and says that it is left out.
+
+    Args:
+      task: The name of the task.
+      flag: The name of the flag.
+      folder: The value of the flag.
+      usual: The folder of the commands that --full prints.
+    """
+    if folder is None and FLAGS.full:
+        return usual
+    if folder is None:
+        print(f"{task} is left out: --{flag} is not given.")
+    return folder
+
+
 def _inputs(
-    task: str, folder: str, wanted: Mapping[str, Iterable[str]]
+    task: str, folder: str | None, wanted: Mapping[str, Iterable[str]]
 ) -> list[str]:
     """The files of a task in its folder.
 
     Args:
       task: Its name, to say that it is left out.
-      folder: Where they are.
+      folder: Where they are; None for a task that is left out.
       wanted: By a file's usual name, patterns of others that it may have.
 
     Returns:
       A file for each that is wanted, or nothing if one is not there. Where
       nothing is run they are not looked for.
     """
+    if folder is None:
+        return []
     if FLAGS.full:
         return [os.path.join(folder, usual) for usual in wanted]
     found = []
