@@ -91,18 +91,46 @@ def encoding_of(vocab=ALL_VOCAB, lower=True, **options):
 
 @functools.cache
 def random_model():
-    """Sure of its answers, here of one and there of none."""
+    """A real model, whose logits depend on the processor and the batch."""
     model = random_weights(BertSpanLabeler(ALL_CONFIG))
     for variable in model.cls.weights:
         variable.assign(5.0 * variable)
     return model
 
 
+class Drawn:
+    """Random logits of a token, its place and its row.
+
+    They come from a table, and so are the same numbers on any processor and in
+    any batch: what is chosen can be compared even where it is a close call.
+    """
+
+    NUM_VALUES = 9973
+
+    def __init__(self):
+        draw = np.random.default_rng(1).normal
+        self.tables = {
+            f"{name}_logits": draw(0, 5, self.NUM_VALUES).astype("float32")
+            for name in ("start", "end")
+        }
+
+    def __call__(self, features):
+        ids = tf.cast(features["input_ids"], tf.int32)
+        row = tf.reduce_sum(ids, axis=1, keepdims=True)  # [PAD] is 0.
+        places = tf.range(tf.shape(ids)[1])
+        number = (31 * ids + 17 * places + 7 * row) % self.NUM_VALUES
+        return {
+            name: tf.gather(table, number)
+            for name, table in self.tables.items()
+        }
+
+
+DRAWN = Drawn()
+
+
 @functools.cache
-def labeler(model=None, encoding=None, **options):
-    return ServedSpanLabeler(
-        model or random_model(), encoding or encoding_of(), **options
-    )
+def labeler(model=DRAWN, encoding=None, **options):
+    return ServedSpanLabeler(model, encoding or encoding_of(), **options)
 
 
 class Rule:
@@ -209,7 +237,7 @@ def assert_same(row, found, context):
     if found.text in chance_of:
         assert row["score"] == pytest.approx(chance_of[found.text], abs=1e-5)
     if found.null_odds is not None:
-        assert row["null_odds"] == pytest.approx(found.null_odds, abs=1e-4)
+        assert row["null_odds"] == pytest.approx(found.null_odds, rel=1e-6)
     starts = [row["start"], *row["nbest_starts"][:count]]
     ends = [row["end"], *row["nbest_ends"][:count]]
     for text, start, end in zip(
@@ -285,13 +313,35 @@ def test_equal_scores_are_in_the_order_of_the_script(num_values, with_negative):
     assert_all_same(served, [b"a"] * len(contexts), contexts)
 
 
+def assert_same_chances(row, chances):
+    """Probabilities of a real model's best answers, whatever their order.
+
+    Its logits differ between processors and batches, and two answers that are
+    almost as good may change places.
+    """
+    given = row["nbest_probabilities"]
+    np.testing.assert_allclose(given, chances, atol=1e-3)
+    assert given[: row["num_nbest"]].min() > 0
+
+
+def test_a_model_is_as_sure_as_in_the_script():
+    served = labeler(random_model(), **SOME_ARE_IMPOSSIBLE)
+    questions, contexts = QUESTIONS[:29], CONTEXTS[:29]
+    answers = answer(served, asked(questions, contexts))
+    found = found_by_script(served, questions, contexts)
+    for row, expected in zip(rows(answers), found, strict=True):
+        chances = [entry["probability"] for entry in expected.nbest]
+        chances += [0.0] * served.num_answers
+        assert_same_chances(row, chances[: served.num_answers])
+
+
 def test_it_does_not_show_what_else_is_asked():
-    served = labeler()
-    together = answer(served, asked(QUESTIONS[:9], CONTEXTS[:9]))
+    served = labeler(random_model(), **SOME_ARE_IMPOSSIBLE)
+    together = rows(answer(served, asked(QUESTIONS[:9], CONTEXTS[:9])))
     for number in range(9):
         alone = answer(served, asked([QUESTIONS[number]], [CONTEXTS[number]]))
-        assert alone["answer"][0] == together["answer"][number]
-        assert alone["start"][0] == together["start"][number]
+        chances = alone["nbest_probabilities"][0]
+        assert_same_chances(together[number], chances)
 
 
 # -------------------------------------------------------------------- by hand
@@ -451,7 +501,7 @@ def test_tokens_are_those_of_the_windows():
 
 
 def test_logits_from_tokens():
-    served = labeler()
+    served = labeler(random_model())
     features = {
         name: seen[0]
         for name, seen in tokenize(served, asked([b"Cat?"], [NASTY[4]])).items()
@@ -462,7 +512,9 @@ def test_logits_from_tokens():
     assert logits.keys() == {"start_logits", "end_logits"}
     for name, values in logits.items():
         assert values.shape == features["input_ids"].shape
-        np.testing.assert_allclose(values, expected[name], rtol=1e-5)
+        np.testing.assert_allclose(
+            values, expected[name], atol=1e-5 * np.ptp(expected[name])
+        )
 
 
 def test_examples():
