@@ -382,13 +382,26 @@ def atomic_directory(path: str) -> Iterator[str]:
         temporary = temporary_prefix(place) + secrets.token_hex(4)
         makedirs(temporary)
     with _or_undone(path, functools.partial(remove_tree, temporary)):
-        yield temporary
+        with _final_name_in_errors(temporary, path):
+            yield temporary
         with blaming("write", path):
             if not is_remote(place):
                 # Where directories are but prefixes of names, it would find
                 # its own temporary.
                 _require_vacant(place, path)
             _move_directory(temporary, place)
+
+
+@contextlib.contextmanager
+def _final_name_in_errors(temporary: str, path: str) -> Iterator[None]:
+    """Makes error messages name `path` instead of its temporary."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        message = str(error)
+        if temporary not in message or _is_fault_of_place(error, path):
+            raise
+        raise InputError(message.replace(temporary, path)) from error
 
 
 @contextlib.contextmanager

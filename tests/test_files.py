@@ -451,6 +451,29 @@ def test_a_full_disk_is_told_with_the_place(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def _fail_in_directory(path, error_of):
+    with files.atomic_directory(path) as aside:
+        raise error_of(f"{aside}/a.txt")
+
+
+@pytest.mark.parametrize(
+    "error_of",
+    [
+        lambda path: InputError(f"Cannot write {path}: it is full."),
+        lambda path: OSError(f"Cannot write {path}: it is full."),
+        lambda path: OSError(errno.ENOSPC, "it is full", path),
+    ],
+)
+def test_errors_in_a_directory_name_the_place_that_the_user_knows(
+    tmp_path, monkeypatch, error_of
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        _fail_in_directory("some/new", error_of)
+    message = str(caught.value).replace("/a.txt", "")
+    assert message == "Cannot write some/new: it is full."
+
+
 @pytest.mark.parametrize("path", ["https://a.b/c", "nonsense://a"])
 def test_a_scheme_that_nobody_knows(path):
     with pytest.raises(InputError, match=f"Cannot reach {path}: .*not impl"):
