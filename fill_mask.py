@@ -35,12 +35,7 @@ from bert_tf.serving.export import check_place, export
 from bert_tf.serving.pretrained_models import ServedMaskedLM
 from bert_tf.tasks.feature_extraction import SEPARATOR, split_pair
 from bert_tf.tasks.fill_mask import MASK, fill_mask, next_sentence
-from bert_tf.text.wordpiece import (
-    FullTokenizer,
-    load_vocab,
-    require_fit,
-    source_of,
-)
+from bert_tf.text.wordpiece import FullTokenizer, load_vocab, require_fit
 from bert_tf.training.weights import restore
 
 FLAGS = flags.FLAGS
@@ -103,8 +98,9 @@ def main() -> None:
     vocab = FLAGS.vocab_file or pretrained.vocab
     _require(config, "bert_config_file", "bert_config.json")
     _require(vocab, "vocab_file", "vocab.txt")
-    words = load_vocab(vocab)
-    require_fit(words, config.vocab_size, source_of(vocab))
+    where = FLAGS.vocab_file or f"the vocabulary of {pretrained.path}"
+    words = load_vocab(vocab, where)
+    require_fit(words, config.vocab_size, where)
     encoding = TextEncoding(
         tuple(words),
         _first_known(FLAGS.do_lower_case, pretrained.do_lower_case, True),
@@ -185,8 +181,6 @@ def _texts() -> Iterator[tuple[str, str, str | None]]:
       InputError: Something is not UTF-8.
     """
     if FLAGS.text is not None:
-        for name in ("text", "text_b"):
-            _require_text(f"--{name}", FLAGS[name].value or "")
         yield "", FLAGS.text, FLAGS.text_b
         return
     for number, line in enumerate(sys.stdin.buffer, start=1):

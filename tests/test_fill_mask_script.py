@@ -175,8 +175,6 @@ def test_a_checkpoint_tells_its_casing(release, tmp_path, said):
         (["--text=[MASK]", "--init_checkpoint=BARE"], "--bert_config_file"),
         (["--text=[MASK]", "--init_checkpoint=ENCODER"], "a masked-LM head"),
         (["--text=[MASK]", "--bert_config_file=HEADS"], "3 attention heads"),
-        (["--text=caf\udce9 [MASK]"], "expected --text to be UTF-8. Received"),
-        (["--text=the", "--text_b=\udcff"], "--text_b to be UTF-8. Received"),
         (["--text_b=the"], "expected --text, which --text_b='the'"),
         (["--text=the", f"--text_b={'cat ' * 10}"], "at most 10 pieces"),
         (
@@ -203,6 +201,13 @@ def test_a_mistake_is_one_line(
     for name in ("LONG", "NO_MASK", "BARE", "HEADS", *heads):
         arguments = [x.replace(name, f"{tmp_path}/{name}") for x in arguments]
     assert launch([f"--init_checkpoint={release}", *arguments]) == 1
+    assert message in in_process.the_error(capsys, "fill_mask")
+
+
+def test_a_text_that_is_not_utf_8(launch, release, capsys):
+    words = [f"--init_checkpoint={release}", "--text=caf\udce9 [MASK]"]
+    assert launch(words) == 2
+    message = r"--text must be UTF-8; got 'caf\udce9 [MASK]'"
     assert message in in_process.the_error(capsys, "fill_mask")
 
 

@@ -198,7 +198,7 @@ def _vocab(
         vocab, where = load_vocab(path), path
     elif pretrained is not None and pretrained.vocab is not None:
         where = f"the vocabulary of {pretrained.path}"
-        vocab = load_vocab(pretrained.vocab)
+        vocab = load_vocab(pretrained.vocab, where)
     else:
         raise _missing("vocab_file", "vocabulary", pretrained)
     require_fit(vocab, config.vocab_size, where)

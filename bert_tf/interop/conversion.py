@@ -11,7 +11,7 @@ from bert_tf.errors import InputError
 from bert_tf.interop import huggingface
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row, rows
 from bert_tf.interop.pretrained import HEADS, Pretrained
-from bert_tf.text.wordpiece import load_vocab
+from bert_tf.text.wordpiece import load_vocab, warn_if_short
 from bert_tf.training.weights import BOOKKEEPING, Selection, Weights
 
 FORMATS = ("google", "huggingface", "keras")
@@ -22,6 +22,10 @@ _KERAS_PARTS = {
     "next_sentence": PARTS_OF_HEAD["pretraining"],
 }
 _SLOT = re.compile(r"/adam_[mv]$")
+
+# Tables are padded to a multiple of this at most; whoever lacks more tokens
+# has another vocabulary, or a part of it.
+_MOST_PADDING = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,16 +224,24 @@ def _check_shapes(
 
 
 def _check_vocabulary(source: Pretrained, config: BertConfig) -> None:
-    """Sees that the vocabulary can be the model's; a part of it may lack."""
+    """Raises InputError if the vocabulary is not the model's."""
     if source.vocab is None:
         return
-    vocab = load_vocab(source.vocab)
+    where = f"the vocabulary of {source.path}"
+    vocab = load_vocab(source.vocab, where)
     if len(vocab) > config.vocab_size:
         raise InputError(
-            f"expected at most {config.vocab_size} words in the vocabulary of "
-            f"{source.path}, the model's vocab_size. Received: {len(vocab)}; "
-            "give the right --vocab_file"
+            f"expected at most {config.vocab_size} words in {where}, the "
+            f"model's vocab_size. Received: {len(vocab)}; give the right "
+            "--vocab_file"
         )
+    if len(vocab) <= config.vocab_size - _MOST_PADDING:
+        raise InputError(
+            f"expected about {config.vocab_size} words in {where}, the model's "
+            f"vocab_size. Received: {len(vocab)}; if the file was cut short, "
+            "copy it again, or give the right --vocab_file"
+        )
+    warn_if_short(vocab, config.vocab_size, where)
 
 
 def _kept_state(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
@@ -171,6 +172,7 @@ class FullTokenizer:
 
 def load_vocab(
     vocabulary: str | os.PathLike[str] | Sequence[str],
+    where: str | None = None,
 ) -> dict[str, int]:
     """Reads a vocabulary: one token a line, whose id is the line's number.
 
@@ -179,6 +181,7 @@ def load_vocab(
     Args:
       vocabulary: A path, local or one that TensorFlow reads ("gs://..."); or
         the tokens themselves, in the order of their ids.
+      where: What messages call the origin of the tokens; a path by default.
 
     Returns:
       The tokens, in the order of their ids.
@@ -187,9 +190,9 @@ def load_vocab(
       InputError: If the file is missing, is not UTF-8, holds no token or one
         token twice.
     """
-    where = source_of(vocabulary)
     if isinstance(vocabulary, (str, os.PathLike)):
-        vocabulary = read_tokens(where)
+        vocabulary, where = read_tokens(str(vocabulary)), str(vocabulary)
+    where = where or source_of(vocabulary)
     vocab: dict[str, int] = {}
     for index, token in enumerate(vocabulary):
         if token in vocab:
@@ -263,6 +266,21 @@ def require_fit(
         raise InputError(
             f"Expected at most {vocab_size} tokens in {path}, the model's "
             f"vocab_size. Received: {len(vocab)}"
+        )
+    warn_if_short(vocab, vocab_size, path)
+
+
+def warn_if_short(
+    vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
+) -> None:
+    """Logs that a model knows more words than its vocabulary has."""
+    if len(vocab) < vocab_size:
+        logging.warning(
+            "%s has %d tokens, and the model's vocab_size is %d; if the file "
+            "was cut short, copy it again",
+            path,
+            len(vocab),
+            vocab_size,
         )
 
 

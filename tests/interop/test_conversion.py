@@ -7,6 +7,7 @@ import pytest
 import safetensors.numpy
 from interop.small_models import (
     CONFIG,
+    VOCAB,
     Arrays,
     arrays,
     assert_same_weights,
@@ -264,13 +265,30 @@ def test_what_keras_has_besides_is_zero_and_not_read(tmp_path, head):
 @pytest.mark.parametrize(
     ("vocab", "message"),
     [
-        (("[PAD]", "a", "a"), "'a' on lines 2 and 3"),
+        (
+            ("[PAD]", "a", "a"),
+            "'a' on lines 2 and 3 of the vocabulary of memory;",
+        ),
         (tuple(map(str, range(24))), "at most 23 words .* Received: 24"),
     ],
 )
 def test_a_vocabulary_that_cannot_be_the_models(vocab, message):
     with pytest.raises(InputError, match=message):
         conversion.plan(pretrained("encoder", vocab=vocab), "keras")
+
+
+def test_a_vocabulary_that_was_cut_short(caplog):
+    """Models are padded by up to a thousand words; more are a wrong file."""
+    config = dataclasses.replace(CONFIG, vocab_size=1023 + len(VOCAB))
+    whole = pretrained("encoder", config, vocab=VOCAB)
+    conversion.plan(whole, "keras")
+    assert "memory has 23 tokens, and the model's vocab_size is 1046" in (
+        caplog.text
+    )
+    short = dataclasses.replace(whole, vocab=VOCAB[:-1])
+    message = "expected about 1046 words .* of memory,.* Received: 22; .*cut"
+    with pytest.raises(InputError, match=message):
+        conversion.plan(short, "keras")
 
 
 def test_half_a_pooler():
