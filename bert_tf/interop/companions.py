@@ -10,9 +10,12 @@ look at it, and what it did not write is read without.
 """
 
 import dataclasses
+import difflib
 import json
 import os
 from typing import Any
+
+from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
@@ -94,9 +97,13 @@ _FACTS = {
 
 
 def _read_facts(path: str) -> dict[str, Any]:
-    """The known facts; others, of later versions, are left alone."""
-    known = files.read_json(path)
-    facts = {name: known[name] for name in _FACTS if name in known}
+    """Returns the known facts; logs others, of later versions or misspelt."""
+    values = files.read_json(path)
+    for name in sorted(values.keys() - _FACTS.keys()):
+        nearest = difflib.get_close_matches(name, _FACTS, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        logging.warning("%s: ignoring the unknown key %r%s", path, name, hint)
+    facts = {name: values[name] for name in _FACTS if name in values}
     for name, value in facts.items():
         # `isinstance` takes true for an integer.
         if type(value) is not _FACTS[name]:

@@ -83,7 +83,16 @@ def test_facts_that_cannot_be(tmp_path, facts, message):
     assert "\n" not in str(raised.value)
 
 
-def test_facts_of_a_later_version_are_left_alone(tmp_path):
-    (tmp_path / "bert_tf.json").write_text('{"mood": 3, "head": "span"}')
+def test_unknown_facts_are_logged_with_the_name_that_was_meant(
+    tmp_path, caplog
+):
+    facts = {"do_lowercase": False, "mood": 3, "head": "span"}
+    (tmp_path / "bert_tf.json").write_text(json.dumps(facts))
     read = with_companions(NOTHING, str(tmp_path))
     assert read == dataclasses.replace(NOTHING, head="span")
+    path = tmp_path / "bert_tf.json"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: ignoring the unknown key 'do_lowercase'; did you mean "
+        "'do_lower_case'?",
+        f"{path}: ignoring the unknown key 'mood'",
+    ]
