@@ -23,10 +23,6 @@ _KERAS_PARTS = {
 }
 _SLOT = re.compile(r"/adam_[mv]$")
 
-# Tables are padded to a multiple of this at most; whoever lacks more tokens
-# has another vocabulary, or a part of it.
-_MOST_PADDING = 1024
-
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
@@ -224,7 +220,10 @@ def _check_shapes(
 
 
 def _check_vocabulary(source: Pretrained, config: BertConfig) -> None:
-    """Raises InputError if the vocabulary is not the model's."""
+    """Raises InputError if the vocabulary is not the model's.
+
+    A shorter one is logged: models are made with room for more words.
+    """
     if source.vocab is None:
         return
     where = f"the vocabulary of {source.path}"
@@ -234,12 +233,6 @@ def _check_vocabulary(source: Pretrained, config: BertConfig) -> None:
             f"expected at most {config.vocab_size} words in {where}, the "
             f"model's vocab_size. Received: {len(vocab)}; give the right "
             "--vocab_file"
-        )
-    if len(vocab) <= config.vocab_size - _MOST_PADDING:
-        raise InputError(
-            f"expected about {config.vocab_size} words in {where}, the model's "
-            f"vocab_size. Received: {len(vocab)}; if the file was cut short, "
-            "copy it again, or give the right --vocab_file"
         )
     warn_if_short(vocab, config.vocab_size, where)
 
