@@ -1,6 +1,7 @@
 """What every layer of BERT is made of: a config, a seed, the same parts."""
 
 import functools
+import inspect
 import math
 from collections.abc import Mapping
 
@@ -245,6 +246,8 @@ _FLOAT32_FORMATS = ("onnx", "litert")
 class TakesFeatures:
     """A model that takes a dict of features; goes before its Keras class.
 
+    Features may also be passed as keywords: `model(input_ids=ids)`.
+
     What is wrong with them is said here and not in `call`: Keras writes many
     lines around the errors from there.
     """
@@ -252,7 +255,12 @@ class TakesFeatures:
     # Axes of `input_ids`: batch and sequence.
     input_rank = 2
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs=None, *args, **kwargs):
+        if inputs is None:
+            # Keywords that `call` does not have are features.
+            others = inspect.signature(type(self).call).parameters
+            names = [name for name in kwargs if name not in others]
+            inputs = {name: kwargs.pop(name) for name in names}
         return super().__call__(self.checked(inputs), *args, **kwargs)
 
     def feature_shapes(self, input_shape) -> dict[str, tuple]:

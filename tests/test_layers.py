@@ -179,6 +179,23 @@ def test_features_may_be_lists_and_none(encoder):
     np.testing.assert_array_equal(encoder(given)["sequence_output"], expected)
 
 
+def test_features_may_be_keywords(encoder):
+    features = {"input_ids": IDS, "input_mask": np.array([[1, 1, 0]] * 2)}
+    expected = encoder(features, training=True, seed=SEED)
+    found = encoder(**features, training=True, seed=SEED)
+    np.testing.assert_array_equal(
+        found["sequence_output"], expected["sequence_output"]
+    )
+    inputs = {k: keras.Input((None,), dtype="int32") for k in features}
+    model = keras.Model(inputs, encoder(**inputs)["pooled_output"])
+    model = model.from_config(model.get_config())
+    assert model(features).shape == (2, 4)
+    with pytest.raises(InputError, match=r"'input_ids'.*: \['input_mask'\]"):
+        encoder(input_mask=IDS)
+    with pytest.raises(TypeError, match="unexpected keyword.*'input_mask'"):
+        encoder({"input_ids": IDS}, input_mask=IDS)
+
+
 def test_a_built_model_may_be_built_again(encoder):
     encoder.build()
     weights = [v.numpy() for v in encoder.weights]
