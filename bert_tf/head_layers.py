@@ -40,11 +40,14 @@ class Logits:
     """A layer or model that ends in scores; goes before its Keras class."""
 
     def compute_output_spec(self, *args, **kwargs):
-        # Keras takes it that what leaves a layer is in the compute dtype.
-        return keras.tree.map_structure(
-            lambda spec: keras.KerasTensor(spec.shape, "float32"),
-            super().compute_output_spec(*args, **kwargs),
+        # Keras assumes the compute dtype, which only attentions have.
+        outputs = super().compute_output_spec(*args, **kwargs)
+        result = keras.tree.map_structure(
+            lambda spec: keras.KerasTensor(spec.shape, "float32"), outputs
         )
+        if isinstance(outputs, dict) and "attentions" in outputs:
+            result["attentions"] = outputs["attentions"]
+        return result
 
     def add_output(
         self,

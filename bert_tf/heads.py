@@ -42,6 +42,7 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
       config: A `BertConfig`, or the dict that its `to_dict` gave.
       gradient_checkpointing: See `BertModel`.
       frozen_layers: See `BertModel`.
+      output_attentions: Also return `attentions`, as `BertModel` does.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
         *,
         gradient_checkpointing: bool = False,
         frozen_layers: Sequence[str] = (),
+        output_attentions: bool = False,
         **kwargs,
     ):
         super().__init__(config, **kwargs)
@@ -60,6 +62,7 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
             "bert",
             gradient_checkpointing=gradient_checkpointing,
             frozen_layers=frozen_layers,
+            output_attentions=output_attentions,
         )
 
     def build(self, input_shape=None):
@@ -77,6 +80,17 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
         """Makes the weights on top of the encoder."""
         raise NotImplementedError
 
+    def with_attentions(self, scores: dict, encoded: dict) -> dict:
+        """Adds the encoder's attentions to the scores, if the model has them.
+
+        Args:
+          scores: What the head returns: tensors, or their shapes.
+          encoded: What the encoder returns, likewise.
+        """
+        if self.bert.output_attentions:
+            return {**scores, "attentions": encoded["attentions"]}
+        return scores
+
     def freeze_pooler(self) -> None:
         """For heads that do not look at it: it has no gradient.
 
@@ -89,6 +103,7 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
             **super().get_config(),
             "gradient_checkpointing": self.bert.gradient_checkpointing,
             "frozen_layers": self.bert.frozen_layers,
+            "output_attentions": self.bert.output_attentions,
         }
 
 
@@ -134,7 +149,7 @@ class BertPretrainer(HeadModel):
           `cls_positions` [B, K].
         """
         encoded = self.bert(inputs, training=training, seed=seed)
-        return {
+        scores = {
             "masked_lm_logits": self.cls.masked_lm(
                 encoded["sequence_output"],
                 integers(inputs, "masked_lm_positions"),
@@ -144,6 +159,7 @@ class BertPretrainer(HeadModel):
                 encoded["pooled_output"]
             ),
         }
+        return self.with_attentions(scores, encoded)
 
     def compute_output_shape(self, input_shape):
         encoded = self.bert.compute_output_shape(input_shape)
@@ -152,10 +168,11 @@ class BertPretrainer(HeadModel):
             encoded["pooled_output"],
             input_shape.get("masked_lm_positions"),
         )
-        return {
+        scores = {
             "masked_lm_logits": masked_lm,
             "next_sentence_logits": next_sentence,
         }
+        return self.with_attentions(scores, encoded)
 
 
 class TaskModel(HeadModel):
@@ -205,25 +222,38 @@ class TaskModel(HeadModel):
         return features
 
     def vectors(self, inputs, training, seed):
-        """What is scored of every token: floats [B, S, width]."""
-        outputs = self.bert(inputs, training=training, seed=seed)
-        x = outputs["sequence_output"]
+        """Returns what is scored of every token, and the encoder's outputs.
+
+        Returns:
+          Floats [B, S, width], and the dict that `BertModel` returns.
+        """
+        encoded = self.bert(inputs, training=training, seed=seed)
+        x = encoded["sequence_output"]
         if self.bilstm is None:
-            return x
+            return x, encoded
         is_token = ops.cast(_mask(inputs), "bool")
         x = self.bilstm(x, mask=is_token)
         # Zeros as they are, but without the mask that Keras ties to them.
-        return ops.where(is_token[..., None], x, 0)
+        return ops.where(is_token[..., None], x, 0), encoded
 
     def pooled(self, inputs, training, seed):
-        """What is scored of a text: floats [B, width]; see `BertModel`."""
+        """Returns what is scored of a text, and the encoder's outputs.
+
+        Returns:
+          Floats [B, width], see `BertModel`, and the dict that `BertModel`
+          returns; an empty dict if only the pooled vectors are computed.
+        """
+        arguments = {"training": training, "seed": seed}
+        if self.bilstm is None and not self.bert.output_attentions:
+            return self.bert.pooled_output(inputs, **arguments), {}
         if self.bilstm is None:
-            return self.bert.pooled_output(inputs, training=training, seed=seed)
-        x = self.vectors(inputs, training, seed)
+            encoded = self.bert(inputs, **arguments)
+            return encoded["pooled_output"], encoded
+        x, encoded = self.vectors(inputs, training, seed)
         last = last_positions(_mask(inputs))[..., None]  # [B, 1, 1]
         there = ops.take_along_axis(x, last, axis=1)[:, 0, : self.width // 2]
         back = x[:, 0, self.width // 2 :]
-        return ops.concatenate([there, back], axis=-1)
+        return ops.concatenate([there, back], axis=-1), encoded
 
     def get_config(self):
         return {
@@ -290,14 +320,15 @@ class BertClassifier(TaskModel):
           Dict of `logits`, float32 [B, C], or [B, K, C] where there are
           `cls_positions` [B, K].
         """
-        x = self.pooled(inputs, training, seed)
+        x, encoded = self.pooled(inputs, training, seed)
         seed = fold_in(seed, HEAD_SITE)
         x = self.dropout(x, training=training, seed=seed)
-        return {"logits": self.score(x)}
+        return self.with_attentions({"logits": self.score(x)}, encoded)
 
     def compute_output_shape(self, input_shape):
-        shape = self.bert.compute_output_shape(input_shape)["pooled_output"]
-        return {"logits": (*shape[:-1], self.num_labels)}
+        encoded = self.bert.compute_output_shape(input_shape)
+        shape = (*encoded["pooled_output"][:-1], self.num_labels)
+        return self.with_attentions({"logits": shape}, encoded)
 
     def get_config(self):
         return {
@@ -328,14 +359,15 @@ class BertTokenClassifier(BertClassifier):
 
     def call(self, inputs, training=False, seed=None):
         """As `BertClassifier`, with `logits`, float32 [B, S, C]."""
-        x = self.vectors(inputs, training, seed)
+        x, encoded = self.vectors(inputs, training, seed)
         seed = fold_in(seed, HEAD_SITE)
         x = self.dropout(x, training=training, seed=seed)
-        return {"logits": self.score(x)}
+        return self.with_attentions({"logits": self.score(x)}, encoded)
 
     def compute_output_shape(self, input_shape):
-        shape = self.bert.compute_output_shape(input_shape)["sequence_output"]
-        return {"logits": (*shape[:2], self.num_labels)}
+        encoded = self.bert.compute_output_shape(input_shape)
+        shape = (*encoded["sequence_output"][:2], self.num_labels)
+        return self.with_attentions({"logits": shape}, encoded)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -397,16 +429,34 @@ class BertMultipleChoice(TaskModel):
             for name in ("input_ids", *TOKEN_FEATURES)
             if name in inputs
         }  # [B * C, S]
-        x = self.pooled(flat, training, seed)
+        x, encoded = self.pooled(flat, training, seed)
         seed = fold_in(seed, HEAD_SITE)
         x = self.dropout(x, training=training, seed=seed)  # [B * C, width]
-        return {"logits": ops.reshape(self.score(x), (-1, choices))}
+        scores = {"logits": ops.reshape(self.score(x), (-1, choices))}
+        return self.with_attentions(scores, self._by_choice(encoded, choices))
+
+    def _by_choice(self, encoded: dict, choices) -> dict:
+        """Splits the rows of the attentions: [B, C, N, S, S] each."""
+        return {
+            "attentions": [
+                ops.reshape(x, (-1, choices, *ops.shape(x)[1:]))
+                for x in encoded.get("attentions", ())
+            ]
+        }
 
     def compute_output_shape(self, input_shape):
         batch, choices, _ = input_shape["input_ids"]
-        # For its error where the length is too much.
-        self.bert.compute_output_shape(self.encoder_shapes(input_shape))
-        return {"logits": (batch, choices)}
+        # This also checks the length.
+        encoded = self.bert.compute_output_shape(
+            self.encoder_shapes(input_shape)
+        )
+        attentions = [
+            (batch, choices, *shape[1:])
+            for shape in encoded.get("attentions", ())
+        ]
+        return self.with_attentions(
+            {"logits": (batch, choices)}, {"attentions": attentions}
+        )
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout.rate}
@@ -447,10 +497,13 @@ class BertSpanLabeler(TaskModel):
         Returns:
           Dict of `start_logits` and `end_logits`, float32 [B, S].
         """
-        vectors = self.vectors(inputs, training, seed)
+        vectors, encoded = self.vectors(inputs, training, seed)
         logits = self.cls.squad(vectors)  # [B, S, 2]
-        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+        scores = {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+        return self.with_attentions(scores, encoded)
 
     def compute_output_shape(self, input_shape):
-        shape = self.bert.compute_output_shape(input_shape)["sequence_output"]
-        return {"start_logits": shape[:2], "end_logits": shape[:2]}
+        encoded = self.bert.compute_output_shape(input_shape)
+        shape = encoded["sequence_output"][:2]
+        scores = {"start_logits": shape, "end_logits": shape}
+        return self.with_attentions(scores, encoded)

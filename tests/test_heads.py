@@ -293,6 +293,34 @@ def test_compute_output_shape(model_class):
     assert model.compute_output_shape(shapes) == OUTPUTS[model_class]
 
 
+@pytest.mark.parametrize("model_class", MODELS)
+def test_attentions_beside_the_logits(model_class):
+    """They sum to 1, have the announced shapes, and change no logit."""
+    inputs = features(model_class)
+    model = make(model_class, output_attentions=True, dtype="mixed_bfloat16")
+    outputs = dict(model(inputs))
+    shapes = model.compute_output_shape({k: v.shape for k, v in inputs.items()})
+    symbols = model({k: keras.KerasTensor(v.shape) for k, v in inputs.items()})
+    attentions = outputs.pop("attentions")
+    assert len(attentions) == CONFIG.num_hidden_layers
+    for value, shape, symbol in zip(
+        attentions, shapes["attentions"], symbols["attentions"], strict=True
+    ):
+        assert value.shape == shape == symbol.shape
+        assert value.dtype == symbol.dtype == "bfloat16"
+        sums = ops.sum(ops.cast(value, "float32"), axis=-1)
+        np.testing.assert_allclose(sums, 1.0, atol=0.02)
+    expected = make(model_class, dtype="mixed_bfloat16")(inputs)
+    for name, value in arrays(expected).items():
+        np.testing.assert_allclose(outputs[name], value, atol=0.1)
+    again = model_class.from_config(model.get_config())
+    assert again.bert.output_attentions
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", dict.fromkeys(expected, loss), run_eagerly=True)
+    model.fit(inputs, labels(model_class), verbose=0)
+    assert set(model.predict(inputs, verbose=0)) == {*expected, "attentions"}
+
+
 def test_compute_output_shape_without_positions():
     shape = BertPretrainer(CONFIG).compute_output_shape({"input_ids": (B, S)})
     assert shape["masked_lm_logits"] == (B, S, V)

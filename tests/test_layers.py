@@ -192,7 +192,7 @@ def test_features_may_be_keywords(encoder):
     assert model(features).shape == (2, 4)
     with pytest.raises(InputError, match=r"'input_ids'.*: \['input_mask'\]"):
         encoder(input_mask=IDS)
-    with pytest.raises(TypeError, match="unexpected keyword.*'input_mask'"):
+    with pytest.raises(TypeError, match=r"unexpected keyword.*'input_mask'"):
         encoder({"input_ids": IDS}, input_mask=IDS)
 
 
