@@ -66,11 +66,14 @@ class BertConfig:
 
     Attributes:
       vocab_size: Number of pieces in the vocabulary.
-      hidden_size: Width of the encoder; a multiple of the heads.
+      hidden_size: Width of the encoder; a multiple of the heads, which is
+        checked when a model is made, as in the original.
       num_hidden_layers: Number of transformer blocks.
       num_attention_heads: Attention heads of each block.
       intermediate_size: Width of the feed-forward layer.
-      hidden_act: Its activation, one of `ACTIVATIONS`.
+      hidden_act: Its activation, one of `ACTIVATIONS`, or Google's name of
+        one: "gelu" is stored as "gelu_tanh". Hugging Face's "gelu" is
+        "gelu_erf".
       hidden_dropout_prob: Dropout of embeddings and of each block's outputs.
       attention_probs_dropout_prob: Dropout of the attention probabilities.
       max_position_embeddings: Longest sequence, in pieces.
@@ -108,8 +111,9 @@ class BertConfig:
                 self._check_probability(field.name)
         self._check_num_parameters()
         self._check_initializer_range()
+        activation = _read_activation(self.hidden_act)
+        object.__setattr__(self, "hidden_act", activation)
         self._check_activation()
-        self._check_heads()
         self._check_attention_direction()
 
     @property
@@ -133,7 +137,7 @@ class BertConfig:
           InputError: The name is unknown, or the heads do not divide the width.
         """
         layers, hidden_size, heads = _size(name)
-        return cls(
+        config = cls(
             vocab_size,
             hidden_size=hidden_size,
             num_hidden_layers=layers,
@@ -141,13 +145,14 @@ class BertConfig:
             intermediate_size=4 * hidden_size,
             type_vocab_size=2,
         )
+        config.check_heads()
+        return config
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Makes a config from what a `bert_config.json` holds.
 
-        Absent keys take the defaults of Google's code. `hidden_act` may be
-        Google's word ("gelu", in any case) or one of `ACTIVATIONS`.
+        Absent keys take the defaults of Google's code.
 
         Raises:
           InputError: A key is unknown, `vocab_size` is missing, or a value is
@@ -165,10 +170,9 @@ class BertConfig:
                 "expected the key 'vocab_size' in a BERT config. Received: "
                 f"{sorted(values)}"
             )
-        kept = {name: values[name] for name in known if name in values}
-        if "hidden_act" in kept:
-            kept["hidden_act"] = _read_activation(kept["hidden_act"])
-        return cls(**kept)
+        config = cls(**{n: values[n] for n in known if n in values})
+        config.check_heads()
+        return config
 
     @classmethod
     def from_json_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -179,6 +183,11 @@ class BertConfig:
             config of a BERT model; the message names the file.
         """
         values = files.read_json(os.fspath(path))
+        if "model_type" in values:
+            raise InputError(
+                f"expected Google's bert_config.json. Received: {path}, a "
+                "config.json of Hugging Face; read its folder with load_config"
+            )
         try:
             return cls.from_dict(values)
         except InputError as error:
@@ -258,15 +267,13 @@ class BertConfig:
     def _check_activation(self) -> None:
         if self.hidden_act in ACTIVATIONS:
             return
-        hint = ""
-        if self.hidden_act == "gelu":
-            hint = "; Google's is 'gelu_tanh', Hugging Face's 'gelu_erf'"
         raise InputError(
             f"expected one of {', '.join(ACTIVATIONS)} as hidden_act. "
-            f"Received: {self.hidden_act!r}{hint}"
+            f"Received: {self.hidden_act!r}"
         )
 
-    def _check_heads(self) -> None:
+    def check_heads(self) -> None:
+        """Raises InputError if the heads do not divide the width."""
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 "expected a hidden_size that num_attention_heads divides. "

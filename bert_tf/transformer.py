@@ -34,6 +34,7 @@ class SelfAttention(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
+        self.config.check_heads()
         hidden_size = self.config.hidden_size
         self.query = self.make_dense(hidden_size, "query")
         self.key = self.make_dense(hidden_size, "key")

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.transformer import (
     Attention,
+    Encoder,
     Intermediate,
     ResidualOutput,
     SelfAttention,
@@ -28,6 +30,13 @@ CONFIG = BertConfig(
     intermediate_size=I,
 )
 MASK = np.array([[1] * 7, [1] * 4 + [0] * 3, [1] + [0] * 6])
+
+
+def test_heads_must_divide_the_width():
+    config = BertConfig(vocab_size=99, hidden_size=37)
+    for layer_class in (SelfAttention, Encoder):
+        with pytest.raises(InputError, match=r"hidden_size=37, num_att.*=12"):
+            layer_class(config)
 
 
 def test_a_row_of_padding_alone_attends_evenly():
