@@ -67,7 +67,8 @@ def make_strategy(config: DistributionConfig) -> tf.distribute.Strategy:
     strategy = _MAKERS[name](config)
     _reinstall_sigterm_handler()
     logging.info(
-        "Devices: %s, %d replica(s) in step",
+        "Devices: %s, %s, %d replica(s) in step",
+        _device_kind(name),
         name,
         strategy.num_replicas_in_sync,
     )
@@ -85,6 +86,20 @@ def _reinstall_sigterm_handler() -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if handler is not None and is_main:
         signal.signal(signal.SIGTERM, handler)
+
+
+def _device_kind(strategy_name: str) -> str:
+    """Returns "CPU", "TPU" or "GPU" with the models of the GPUs in use."""
+    if strategy_name == "tpu":
+        return "TPU"
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return "CPU"
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+    names = [detail.get("device_name", "unknown") for detail in details]
+    if strategy_name == "one_device":
+        del names[1:]
+    return f"GPU ({', '.join(dict.fromkeys(names))})"
 
 
 def _resolve(config: DistributionConfig) -> str:

@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import socket
+import types
 
 import numpy as np
 import pytest
@@ -88,6 +89,38 @@ def test_one_device_is_one_replica_and_the_chief():
     assert strategy.num_replicas_in_sync == 1
     assert num_processes(strategy) == 1
     assert is_chief(strategy)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names", "message"),
+    [
+        ("one_device", [], "Devices: CPU, one_device, 1 replica(s)"),
+        ("one_device", ["H200", "T4"], "Devices: GPU (H200), one_device, 1"),
+        ("mirrored", ["T4", "T4"], "Devices: GPU (T4), mirrored, 2 replica(s)"),
+        ("mirrored", ["H200", None], "Devices: GPU (H200, unknown), mirrored"),
+        ("tpu", [], "Devices: TPU, tpu, 1 replica(s)"),
+    ],
+)
+def test_the_log_names_the_devices(
+    monkeypatch, caplog, strategy, names, message
+):
+    monkeypatch.setattr(
+        tf.config,
+        "get_visible_devices",
+        lambda kind: list(range(len(names))) if kind == "GPU" else ["cpu"],
+    )
+    monkeypatch.setattr(
+        tf.config.experimental,
+        "get_device_details",
+        lambda number: {"device_name": names[number]} if names[number] else {},
+    )
+    made = types.SimpleNamespace(num_replicas_in_sync=max(1, len(names)))
+    if strategy == "one_device":
+        made = tf.distribute.get_strategy()
+    monkeypatch.setitem(distribution._MAKERS, strategy, lambda config: made)
+    with caplog.at_level("INFO"):
+        make_strategy(DistributionConfig(strategy))
+    assert message in caplog.text
 
 
 def test_mirrored_takes_every_cpu_where_there_is_no_gpu():
