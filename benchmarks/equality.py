@@ -274,7 +274,9 @@ def circumstances() -> str:
     )
     return f"""\
 A BERT of {CONFIG["num_hidden_layers"]} layers of {CONFIG["hidden_size"]}, no
-dropout, {STEPS} steps of {_OPTIMIZER["train_batch_size"]} examples, a rate of
+dropout (the two rates of `bert_config.json` are 0, and `--head_dropout=0` for
+the classifier), {STEPS} steps of {_OPTIMIZER["train_batch_size"]} examples, a
+rate of
 {_OPTIMIZER["learning_rate"]:g}, gradients clipped to a norm of
 {_OPTIMIZER["max_grad_norm"]} (those of the classifier, a tenth as long, to
 {WORKLOADS["classification"].training["max_grad_norm"]}), one seed. The
