@@ -3,7 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import keras
 import numpy as np
@@ -168,6 +168,38 @@ class Dense(keras.layers.Dense):
             self.lora_kernel_b.trainable = True
             self._kernel.trainable = False
 
+    def quantize(self, mode=None, type_check=True, **options):
+        """Makes the kernel int8; Keras does so for its own class only.
+
+        Raises:
+          InputError: The mode is another one.
+        """
+        if mode != "int8":
+            raise InputError(
+                f"The mode to quantize a BERT to must be 'int8'; got {mode!r}."
+            )
+        super().quantize(mode, type_check=False, **options)
+
+    def build_quantized(self, config: dict | None) -> None:
+        """Lets `build` make an int8 kernel.
+
+        Args:
+          config: A Keras `QuantizationConfig`, serialized; None for default.
+        """
+        self.quantization_config = keras.saving.deserialize_keras_object(config)
+        self.dtype_policy = f"int8_from_{self.dtype_policy.name}"
+
+
+def _dense_layers(
+    layer: keras.layers.Layer, path: str = ""
+) -> Iterator[tuple[str, Dense]]:
+    """Yields the dense layers in a layer and the names that lead to them."""
+    for inner in layer._flatten_layers(include_self=False, recursive=False):
+        inner_path = f"{path}{inner.name}"
+        if isinstance(inner, Dense):
+            yield inner_path, inner
+        yield from _dense_layers(inner, f"{inner_path}/")
+
 
 class FromConfig:
     """What layers and models that are made from a `BertConfig` share.
@@ -275,6 +307,27 @@ class TakesFeatures:
         if not isinstance(input_shape, Mapping):
             input_shape = {"input_ids": input_shape}
         return {name: tuple(shape) for name, shape in input_shape.items()}
+
+    def get_config(self):
+        quantized = {
+            path: keras.saving.serialize_keras_object(
+                getattr(layer, "quantization_config", None)
+            )
+            for path, layer in _dense_layers(self)
+            if layer.quantization_mode
+        }
+        config = super().get_config()
+        return {**config, "quantized": quantized} if quantized else config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        quantized = config.pop("quantized", {})
+        model = super().from_config(config, custom_objects=custom_objects)
+        layers = dict(_dense_layers(model))
+        for path, quantization_config in quantized.items():
+            layers[path].build_quantized(quantization_config)
+        return model
 
     def checked(self, inputs) -> dict:
         """The features that are there, as tensors.

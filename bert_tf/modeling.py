@@ -433,8 +433,13 @@ def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
       Dict from name to variable, in the order of creation.
 
     Raises:
-      InputError: There are several encoders.
+      InputError: There are several encoders, or the model is quantized.
     """
+    if any(v.dtype == "int8" for v in model.weights):
+        raise InputError(
+            f"{model.name} is quantized to int8, which no checkpoint holds. "
+            "Load or convert its weights before you call quantize."
+        )
     paths = [v.path for v in model.weights]
     found = [p for p in paths if f"/{p}".endswith(_TABLE)]
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""Dropout by seed, parts that follow their owner, and exported models."""
+"""Dropout by seed, parts that follow their owner, exported and int8 models."""
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import (
     BertClassifier,
     BertMultipleChoice,
-    BertPretrainer,
 )
 from bert_tf.interop.loading import load_checkpoint
 from bert_tf.layers import ACTIVATIONS, BertLayer, Dense, Dropout, fold_in
@@ -215,7 +214,6 @@ MANY_WORDS = BertConfig(
 )
 ARGUMENTS = {
     BertModel: {},
-    BertPretrainer: {},
     BertClassifier: {"num_labels": 3},
     BertMultipleChoice: {},
     BertFeatureTagger: {"num_labels": 3, "layers": "last", "lstm_size": 5},
@@ -342,3 +340,50 @@ def test_other_formats(tmp_path, name, format, run):
     with pytest.raises(InputError, match="made with dtype='float32'"):
         half.export(tmp_path / "half", format=format)
     assert not (tmp_path / "half").exists()
+
+
+# Keras lists the layers that stay as they are, such as layer norms.
+UNQUANTIZED = pytest.mark.filterwarnings("ignore:Layer .* `quantize`")
+
+
+def int8_names(model) -> list[str]:
+    return [v.path for v in model.weights if v.dtype == "int8"]
+
+
+@UNQUANTIZED
+def test_an_int8_model_inside_of_another_one(tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    outputs = make(BertModel)({"input_ids": ids})
+    model = keras.Model(ids, keras.layers.Dense(3)(outputs["pooled_output"]))
+    model.quantize("int8")
+    assert len(int8_names(model)) == 8
+    words = last_words(BertModel, 5, 11)["input_ids"]
+    expected = model(words)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(words), expected)
+    model.export(tmp_path / "export", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "export")
+    np.testing.assert_allclose(exported.serve(words), expected, atol=1e-5)
+
+
+@UNQUANTIZED
+def test_an_int8_model_is_not_a_checkpoint(tmp_path):
+    model = make(BertClassifier)
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(InputError, match="before you call quantize"):
+        load_checkpoint(make(BertClassifier), tmp_path / "model.keras")
+    make(BertClassifier).save(tmp_path / "float.keras")
+    with pytest.raises(InputError, match="before you call quantize"):
+        load_checkpoint(model, tmp_path / "float.keras")
+
+
+@UNQUANTIZED
+@pytest.mark.parametrize("mode", ["int4", "float8"])
+def test_quantized_to_anything_else(mode):
+    model = make(BertClassifier)
+    with pytest.raises(InputError, match=f"'int8'.* got '{mode}'"):
+        model.quantize(mode)
+    assert not int8_names(model)
+    assert len(model.weights) == len(make(BertClassifier).weights)

@@ -4,7 +4,9 @@ import keras
 import numpy as np
 import pytest
 
+from bert_tf.heads import BertClassifier, BertPretrainer
 from bert_tf.modeling import BertModel
+from bert_tf.resizing import resize_vocabulary
 from tests.backends import small_bert
 
 
@@ -47,3 +49,48 @@ def test_a_functional_model_comes_back_bit_equal(tmp_path):
     assert_equal(
         small_bert.named(loaded(inputs)), small_bert.named(model(inputs))
     )
+
+
+def int8_names(model) -> set[str]:
+    return {v.path for v in model.weights if v.dtype == "int8"}
+
+
+def cosine(a, b) -> float:
+    return np.sum(a * b) / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+# Keras lists the layers that stay as they are, such as layer norms.
+@pytest.mark.filterwarnings("ignore:Layer .* `quantize`")
+@pytest.mark.parametrize(
+    ("model_class", "activations", "filters", "count"),
+    [
+        # 6 dense layers in each block, the pooler, and the masked-LM head's.
+        (BertPretrainer, "default", None, 14),
+        (BertPretrainer, None, None, 14),
+        (BertClassifier, "default", "query|key", 4),
+    ],
+)
+def test_an_int8_model_comes_back_bit_equal(
+    model_class, activations, filters, count, tmp_path
+):
+    model = small_bert.make(model_class)
+    inputs = small_bert.features(model_class)
+    exact = small_bert.named(model(inputs))
+    config = keras.quantizers.Int8QuantizationConfig(
+        activation_quantizer=activations
+    )
+    model.quantize(config=config, filters=filters)
+    expected = small_bert.named(model(inputs))
+    assert len(int8_names(model)) == count
+    for name, value in expected.items():
+        assert 0.99 < cosine(value, exact[name]) < 0.9999999
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert int8_names(loaded) == int8_names(model)
+    assert_equal(small_bert.named(loaded(inputs)), expected)
+    larger = small_bert.named(
+        resize_vocabulary(model, small_bert.V + 1)(inputs)
+    )
+    for name, value in expected.items():
+        same = larger[name][..., : value.shape[-1]]
+        np.testing.assert_allclose(same, value, rtol=1e-5, atol=1e-6)
