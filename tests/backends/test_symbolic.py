@@ -127,7 +127,7 @@ def test_a_layer_is_built_by_the_names_of_its_arguments():
 @pytest.mark.parametrize("model_class", [*small_bert.MODELS, BertFeatureTagger])
 def test_the_summary_shows_every_shape(model_class):
     lines = []
-    tagger = {"num_labels": 2, "layers": "sum_all"}
+    tagger = {"num_labels": 2, "layers": "sum_all", "lstm_size": 3}
     options = dict(small_bert.ARGUMENTS.get(model_class, tagger))
     if issubclass(model_class, TaskModel):
         options["bilstm_head"] = True
