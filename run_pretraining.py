@@ -235,7 +235,10 @@ def _connect(
     require_same_settings(
         strategy,
         {"config": config.to_dict()},
-        {"--input_file": train_files, "--eval_input_file": eval_files},
+        {
+            "--input_file": train_files,
+            "--eval_input_file": eval_files if FLAGS.eval_input_file else [],
+        },
     )
     if FLAGS.do_train:
         by_chief(strategy, _lock_output_dir, "lock --output_dir")

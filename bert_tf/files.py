@@ -474,9 +474,21 @@ def _is_alive(process: int) -> bool:
     return True
 
 
+class _Unseekable(io.FileIO):
+    """A device or a pipe, which has no position that a zip file could use."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        raise io.UnsupportedOperation("a device or a pipe has no position")
+
+
 def _open_special(path: str) -> io.BufferedIOBase:
     with blaming("write", path):
-        return open(path.removeprefix("file://"), "wb")
+        return io.BufferedWriter(
+            _Unseekable(path.removeprefix("file://"), "wb")
+        )
 
 
 def _open_write(temporary: str, target: str, path: str) -> io.BufferedIOBase:

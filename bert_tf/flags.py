@@ -134,7 +134,8 @@ def _fault(name: str, value: Any) -> str | None:
         return None if files.is_utf8(value) else f"must be UTF-8; got {value!r}"
     if type(value) is float and not math.isfinite(value):
         return f"must be a finite number; got {value}"
-    if type(value) not in (int, float):
+    is_bounded = type(value) is int or name in _MOST
+    if type(value) not in (int, float) or not is_bounded:
         return None
     most = _MOST.get(name, _MOST_OF_OTHERS)
     if value > most:

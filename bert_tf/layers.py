@@ -1,7 +1,6 @@
 """What every layer of BERT is made of: a config, a seed, the same parts."""
 
 import functools
-import inspect
 import math
 from collections.abc import Iterator, Mapping
 
@@ -269,6 +268,15 @@ _NAMES_OF_OTHERS = {
 # Features of each token, of the shape of `input_ids`.
 TOKEN_FEATURES = ("input_mask", "segment_ids", "position_ids", "example_ids")
 
+# Features that may be keywords; those of others get an error of their own.
+_KEYWORDS = frozenset(
+    {
+        *("input_ids", *TOKEN_FEATURES),
+        *("masked_lm_positions", "cls_positions"),
+        *_NAMES_OF_OTHERS,
+    }
+)
+
 # What an exported model takes.
 EXPORTED_FEATURES = ("input_ids", "input_mask", "segment_ids")
 # The converters of these write models that cannot be loaded for bfloat16.
@@ -289,9 +297,7 @@ class TakesFeatures:
 
     def __call__(self, inputs=None, *args, **kwargs):
         if inputs is None:
-            # Keywords that `call` does not have are features.
-            others = inspect.signature(type(self).call).parameters
-            names = [name for name in kwargs if name not in others]
+            names = [name for name in kwargs if name in _KEYWORDS]
             inputs = {name: kwargs.pop(name) for name in names}
         return super().__call__(self.checked(inputs), *args, **kwargs)
 
@@ -382,13 +388,22 @@ class TakesFeatures:
           **kwargs: Keras's options of the format.
 
         Raises:
-          InputError: The format needs float32 and the model computes in less.
+          InputError: The format needs float32 and the model computes in less,
+            or the model returns lists of tensors.
         """
         if format in _FLOAT32_FORMATS and self.compute_dtype != "float32":
             raise InputError(
                 f"format={format!r} needs a model with dtype='float32'; "
                 f"{self.name} has {self.dtype_policy.name!r}. Load its weights "
                 "into a model made with dtype='float32' and export that one."
+            )
+        options = ("output_attentions", "output_hidden_states")
+        config = self.get_config()
+        if lists := [name for name in options if config.get(name)]:
+            raise InputError(
+                f"An exported model returns tensors; {self.name} returns lists "
+                f"of them ({', '.join(lists)}). Load its weights into a model "
+                "made without that and export that one."
             )
         self.build()
         # Keras would guess the dtype of the ids: the compute dtype, a float.

@@ -291,7 +291,7 @@ def test_broken_json_is_reported_with_its_line(tmp_path):
         BertConfig.from_json_file(path)
 
 
-@pytest.mark.parametrize(("text", "kind"), [("[1]", "list"), ("3", "int")])
+@pytest.mark.parametrize(("text", "kind"), [("[1]", "list"), ("3", "number")])
 def test_json_that_is_no_object_is_refused(tmp_path, text, kind):
     path = write(tmp_path, text)
     place = re.escape(f"{kind} in {path}")

@@ -277,6 +277,12 @@ def test_an_exported_model_takes_ids(model_class, tmp_path):
     assert_exported(tmp_path / "export", model)
 
 
+def test_lists_of_tensors_cannot_be_exported(tmp_path):
+    model = BertClassifier(MANY_WORDS, 3, output_attentions=True)
+    with pytest.raises(InputError, match=r"lists of them .output_attentions"):
+        model.export(tmp_path)
+
+
 def test_a_model_can_be_exported_wherever_its_weights_come_from(tmp_path):
     saved = make(BertClassifier)
     saved.save(tmp_path / "model.keras")

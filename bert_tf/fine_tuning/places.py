@@ -7,6 +7,7 @@ shall not wait for it.
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,8 @@ def find_start(*heads: str) -> "Start":
     if not FLAGS.do_train:
         # The model in the folder goes before the one that it came from.
         known = output_folder.known(folder)
-        labels = tuple(known.get("labels", found.labels or ()))
+        recorded = known or _recorded_beside(checkpoint)
+        labels = tuple(recorded.get("labels", found.labels or ()))
         found = dataclasses.replace(found, labels=labels or None)
         if given("bilstm_head") is None:
             has_one = known.get("bilstm_head", found.bilstm_head)
@@ -108,6 +110,16 @@ def find_start(*heads: str) -> "Start":
         )
     start.require_length(FLAGS.max_seq_length, found.config)
     return dataclasses.replace(found, init_checkpoint=FLAGS.init_checkpoint)
+
+
+def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
+    """Returns what the folder of a training checkpoint records of its model."""
+    from bert_tf.fine_tuning import output_folder
+
+    folder, name = os.path.split(checkpoint or "")
+    if not re.fullmatch(r"model\.ckpt-\d+", name):
+        return {}
+    return output_folder.known(folder or os.curdir)
 
 
 def take_recorded(*records: tuple[str | None, Mapping[str, Any]]) -> None:

@@ -139,7 +139,8 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
             stored.used_by(served.answer), served.inputs
         ),
         "tokens": _concrete(
-            stored.used_by(served.answer_tokens), served.token_inputs
+            _of_one_shape(stored.used_by(served.answer_tokens)),
+            served.token_inputs,
         ),
         "tokenize": _concrete(served.tokenize, served.inputs),
     }
@@ -172,6 +173,22 @@ def _concrete(
             for name, spec in specs.items()
         }
     )
+
+
+def _of_one_shape(
+    answer: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]],
+) -> Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]:
+    """Gives all features of `answer` the shape of `input_ids`, or fails.
+
+    TensorFlow's CPU kernels do not check the shape of a mask that is added to
+    the attention scores: a request with another one could crash the server.
+    """
+
+    def reshaped(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        shape = tf.shape(features["input_ids"])
+        return answer({k: tf.reshape(v, shape) for k, v in features.items()})
+
+    return reshaped
 
 
 def _ask(

@@ -196,7 +196,9 @@ def unified(
 
 
 def _exact(name: str) -> decimal.Decimal | None:
-    """The number that a name is, with all its digits."""
+    """The number that a name is, with all its digits; None for "1_0"."""
+    if "_" in name:
+        return None
     try:
         number = decimal.Decimal(name)
     except decimal.InvalidOperation:

@@ -1,6 +1,8 @@
 """Where a run starts and where it goes, by its flags."""
 
 import json
+import pathlib
+import shutil
 import types
 
 import fine_tuning_runs
@@ -113,7 +115,18 @@ def test_a_run_in_the_folder_goes_before_the_checkpoint_it_came_from(
     )
     labels = places.find_start("classifier").labels
     assert labels == ("entailment", "not_entailment")
-    given("--do_train")
+    # The same where its checkpoint is named, for a folder of another run.
+    for path in pathlib.Path(start).glob("bert_model.ckpt.*"):
+        suffix = path.name.removeprefix("bert_model.ckpt")
+        shutil.copy(path, out / f"model.ckpt-1{suffix}")
+    given(
+        f"--output_dir={tmp_path / 'other'}",
+        f"--init_checkpoint={out / 'model.ckpt-1'}",
+        f"--bert_config_file={start}/bert_config.json",
+        f"--vocab_file={start}/vocab.txt",
+    )
+    assert places.find_start("classifier").labels == labels
+    given(f"--init_checkpoint={start}", f"--output_dir={out}", "--do_train")
     assert places.find_start("classifier").labels == ("0", "1")
 
 

@@ -137,6 +137,17 @@ def test_exports_refuse_inputs_of_other_shapes(kind):
                 loaded.signatures[signature](**inputs)
 
 
+@pytest.mark.slow
+def test_a_mask_of_another_shape_is_refused():
+    """TensorFlow's kernels crashed the process for the empty mask."""
+    loaded = tf.saved_model.load(str(small_exports.path_of("pairs")))
+    for shape in ((0, 0), (2, 4), (3, 5)):
+        features = dict.fromkeys(FEATURES, tf.ones([2, 5], tf.int32))
+        features["input_mask"] = tf.ones(shape, tf.int32)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="reshape"):
+            loaded.signatures["tokens"](**features)
+
+
 def test_two_tensors_are_tokenized_at_once():
     served = Counted("text")
     first, second = served.ids([tf.constant(NASTY), tf.constant(NASTY[4:6])])
