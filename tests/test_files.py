@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -269,6 +270,11 @@ def test_atomic_writer_does_not_replace_a_device(tmp_path):
     _write(path)
     with pytest.raises(KeyError):
         _fail_to_write(str(path), KeyError)
+    with (
+        files.atomic_writer(str(path)) as file,
+        zipfile.ZipFile(file, "w") as z,
+    ):
+        z.writestr("name", "A device has no position to return to.")
     assert path.is_char_device()
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -193,6 +193,8 @@ def test_features_may_be_keywords(encoder):
         encoder(input_mask=IDS)
     with pytest.raises(TypeError, match=r"unexpected keyword.*'input_mask'"):
         encoder({"input_ids": IDS}, input_mask=IDS)
+    with pytest.raises(TypeError, match=r"unexpected keyword.*'input_masks'"):
+        encoder(input_ids=IDS, input_masks=IDS)
 
 
 def test_a_built_model_may_be_built_again(encoder):

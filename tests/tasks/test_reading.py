@@ -264,8 +264,9 @@ def test_labels_equal_as_numbers_are_one_or_refused(write):
         message = rf"^{path}:4: .*'{other}'.*'{one}'.* at {path}:1.*--labels"
         with pytest.raises(InputError, match=message):
             count_labels(path, reading)
-    large = write("a\t10000000000000001\nb\t10000000000000000\n")
-    assert len(count_labels(large, reading)) == 2
+    for names in (("10000000000000001", "10000000000000000"), ("1_0", "10")):
+        path = write(f"a\t{names[0]}\nb\t{names[1]}\n")
+        assert len(count_labels(path, reading)) == 2
 
 
 def test_a_reading_tells_all_that_matters_in_json():
