@@ -102,7 +102,7 @@ def test_a_damaged_file(tmp_path, damage):
 
 
 def test_nothing_in_it_is_run(tmp_path):
-    layer = keras.layers.Lambda(lambda x: x)
+    layer = keras.layers.Lambda(lambda x: x, output_shape=(2,))
     keras.Sequential([keras.Input((2,)), layer]).save(tmp_path / "x.keras")
     with pytest.raises(InputError, match="cannot read"):
         keras_files.read(str(tmp_path / "x.keras"))
