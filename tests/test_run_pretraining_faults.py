@@ -249,7 +249,7 @@ def test_a_worker_is_told_to_stop_before_the_first_step(
         changes["init_checkpoint"] = undisturbed / LAST
     words = arguments(inputs, tmp_path / "out", **changes)
     chief, other = start_two(words, tmp_path / "logs")
-    other.wait_for("Devices: multi_worker_mirrored, 2 ")
+    other.wait_for("Devices: CPU, multi_worker_mirrored, 2 ")
     other.send(signal.SIGTERM)
     assert other.end() == 128 + signal.SIGTERM
     assert "stopped by SIGTERM" in other.said[-1]
