@@ -49,8 +49,7 @@ from small_tasks import (
 from two_hosts import Unavailable
 from worker_shares import Shares, shares
 
-from bert_tf import files
-from bert_tf import flags as bert_flags
+from bert_tf import cli, files
 from bert_tf.data.schema import pretraining_schema
 
 FLAGS = flags.FLAGS
@@ -310,4 +309,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main)
+    cli.run_program(main)

@@ -16,33 +16,40 @@ own may: this is how to give one to `Estimator`. What comes out, checkpoints in
 import bert_tf.quiet_tensorflow  # noqa: F401
 
 # isort: split
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
-from absl import flags
 from small_tasks import CONFIG, LENGTH, PREDICTIONS, pretraining_examples
 
-from bert_tf import flags as bert_flags
+from bert_tf import cli
 from bert_tf.config import BertConfig
+from bert_tf.jobs import settings
+from bert_tf.jobs.settings import DeviceOptions, TrainingOptions
+from bert_tf.options import option
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.training.estimator import Estimator, TrainingData
 
-FLAGS = flags.FLAGS
 NUM_EXAMPLES = 29
 
-flags.DEFINE_string("output_dir", None, "Folder of the checkpoints.")
-flags.DEFINE_integer("num_train_steps", 30, "Step to train up to.")
-flags.DEFINE_integer("num_warmup_steps", 3, "Steps of linear warm-up.")
-bert_flags.define_training_flags()
-bert_flags.define_device_flags()
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RaggedConfig(TrainingOptions, DeviceOptions):
+    """Options of this program."""
+
+    output_dir: str = option("Folder of the checkpoints.", per_worker=True)
+    num_train_steps: int = option("Number of steps.", default=30)
+    num_warmup_steps: int = option("Steps of linear warm-up.", default=3)
 
 
-def main() -> None:
-    strategy = bert_flags.connect()
-    config = bert_flags.training_config(
-        FLAGS.num_train_steps, FLAGS.num_warmup_steps
+def run(config: RaggedConfig) -> None:
+    """Trains on epochs whose last batch is smaller."""
+    strategy = settings.connect(config)
+    training = settings.training_config(
+        config, config.num_train_steps, config.num_warmup_steps
     )
     task = PretrainingTask(BertConfig.from_dict(CONFIG), LENGTH, PREDICTIONS)
-    estimator = Estimator(task, strategy, config, FLAGS.output_dir)
+    estimator = Estimator(task, strategy, training, config.output_dir)
     examples = pretraining_examples(NUM_EXAMPLES)
     estimator.train(training_data(examples, config.train_batch_size))
 
@@ -81,4 +88,4 @@ def training_data(
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, required=["output_dir"])
+    cli.main(run)

@@ -35,11 +35,13 @@ from pages import table, write_section
 from places import ROOT
 from timed import Spread
 
-from bert_tf import flags as bert_flags
+from bert_tf import cli
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking
+from bert_tf.jobs import settings
+from bert_tf.jobs.settings import DeviceOptions
 
 FLAGS = flags.FLAGS
 
@@ -53,7 +55,7 @@ flags.DEFINE_integer("vocab_size", 30522, "Pieces in the vocabulary.")
 flags.DEFINE_integer("batch_size", 8, "Rows of a step.")
 flags.DEFINE_integer("max_seq_length", 512, "Positions of a row.")
 flags.DEFINE_integer("rounds", 5, "Measurements; their median is printed.")
-bert_flags.define_device_flags()
+cli.define_flags(DeviceOptions)
 
 # Length of the records -> their masked words: 15 %.
 LENGTHS = {128: 20, 512: 77}
@@ -76,7 +78,7 @@ class Times(NamedTuple):
 
 def main(argv) -> None:
     del argv
-    bert_flags.connect()
+    settings.connect(cli.read_config(DeviceOptions))
     with tempfile.TemporaryDirectory() as folder:
         files = {
             (name, length): make_records(pathlib.Path(folder), name, length)
@@ -176,7 +178,7 @@ def step_times(file: str) -> Times:
         intermediate_size=4 * FLAGS.hidden_size,
         type_vocab_size=2,
     )
-    compiled = bert_flags.jit_compile()
+    compiled = settings.jit_compile(cli.read_config(DeviceOptions))
     batches = batches_of_the_same(file)
     runs = [pretraining_step.make(config, b, compiled) for b in batches]
     for run_step in runs:

@@ -26,7 +26,7 @@ import numpy as np
 from absl import flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import flags as bert_flags
+from bert_tf import cli
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
@@ -236,4 +236,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main)
+    cli.run_program(main)

@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import bert_tf
-from bert_tf import flags as bert_flags
+from bert_tf import cli
 from bert_tf.interop.opening import open_pretrained
 from bert_tf.text import learning
 from bert_tf.text.normalization import Normalizer
@@ -92,4 +92,4 @@ def main():
 
 
 if __name__ == "__main__":
-    bert_flags.run(main)
+    cli.run_program(main)

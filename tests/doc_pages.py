@@ -21,7 +21,10 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import in_process
 from checkout import ROOT
+
+from bert_tf import options
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -146,7 +149,10 @@ def script_of(command: str) -> Script | None:
 
 
 def required_flags(script: pathlib.Path) -> list[str]:
-    """What the script passes as `required` to `bert_tf.flags.run`."""
+    """Returns the names of the flags that a script requires."""
+    if script.parent == ROOT:
+        job = in_process.job_of(script.stem)
+        return options.required(in_process.config_type_of(job))
     tree = ast.parse(script.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "required":

@@ -13,6 +13,7 @@ def test_it(launch, capsys):
 import contextlib
 import importlib
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator
 
 import keras
@@ -20,39 +21,69 @@ import pytest
 from absl import app, flags
 from absl.testing import flagsaver
 
-from bert_tf import flags as bert_flags
+from bert_tf import cli
+from bert_tf.options import Options
+
+
+def job_of(script: str) -> types.ModuleType | None:
+    """Returns the job that a script of the project's root runs, or None."""
+    for name, value in vars(importlib.import_module(script)).items():
+        is_module = isinstance(value, types.ModuleType)
+        if is_module and value.__name__ == f"bert_tf.jobs.{name}":
+            return value
+    return None
+
+
+def config_type_of(job: types.ModuleType) -> type[Options]:
+    """Returns the class of a job's options."""
+    return job.run.__annotations__["config"]
+
+
+def flags_of(job: types.ModuleType) -> flags.FlagValues:
+    """Returns the flags of a job, which are not parsed."""
+    values = flags.FlagValues()
+    cli.define_flags(config_type_of(job), values)
+    return values
+
+
+def parse(job: types.ModuleType, words: Iterable[object]) -> Options:
+    """Returns the options that a command line gives to a job."""
+    values = flags_of(job)
+    values(["program", *map(str, words)])
+    return cli.read_config(config_type_of(job), values)
 
 
 @contextlib.contextmanager
 def script(
     name: str, required: Iterable[str] = ()
 ) -> Iterator[Callable[[list[str]], int]]:
-    """Loads a script; its flags go when the block ends.
+    """Loads a script or another program; its flags go when the block ends.
 
     Args:
       name: Its module, without `.py`.
-      required: Flags that have to be given.
+      required: The flags that a program requires; a job declares them itself.
 
     Yields:
-      A function that runs it with a command line and gives the exit status.
+      A function that runs it with a command line and returns the exit status.
     """
     app.define_help_flags()
-    # Other tests may have defined the flags that scripts share.
-    _remove_flags(
-        flag.name
-        for module, defined in flags.FLAGS.flags_by_module_dict().items()
-        for flag in defined
-        if module.startswith("bert_tf.")
-    )
     before = set(flags.FLAGS)
-    module = importlib.import_module(name)
+    job, module = job_of(name), importlib.import_module(name)
+
+    def start() -> None:
+        if job is None:
+            cli.run_program(module.main, list(required))
+        _remove_flags(set(flags.FLAGS) - before)
+        cli.main(job.run)
 
     def launch(words: list[str]) -> int:
+        main = sys.modules["__main__"]
         with pytest.MonkeyPatch.context() as patch, flagsaver.flagsaver():
             patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+            patch.setattr(main, "__doc__", main.__doc__)
             flags.FLAGS.unparse_flags()
             with pytest.raises(SystemExit) as left:
-                bert_flags.run(module.main, list(required))
+                start()
         keras.config.set_dtype_policy("float32")
         return left.value.code or 0
 
@@ -63,6 +94,11 @@ def script(
         del sys.modules[name]
 
 
+def _remove_flags(names: Iterable[str]) -> None:
+    for name in list(names):
+        delattr(flags.FLAGS, name)
+
+
 def the_error(capsys: pytest.CaptureFixture, name: str) -> str:
     """The one line that a script said of a mistake, and nothing after it."""
     lines = capsys.readouterr().err.splitlines()
@@ -71,8 +107,3 @@ def the_error(capsys: pytest.CaptureFixture, name: str) -> str:
     assert line.startswith(f"{name}.py: error: ")
     assert "Traceback" not in "".join(lines)
     return line
-
-
-def _remove_flags(names: Iterable[str]) -> None:
-    for name in list(names):
-        delattr(flags.FLAGS, name)

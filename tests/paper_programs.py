@@ -4,7 +4,6 @@ No test by itself.
 """
 
 import contextlib
-import copy
 import functools
 import pathlib
 import sys
@@ -14,7 +13,6 @@ import conll_files
 import in_process
 import module_folders
 import sentence_files
-from absl import app, flags
 from checkout import ROOT
 
 PAPER = ROOT / "examples" / "paper"
@@ -63,19 +61,6 @@ def no_scripts():
         yield scripts
 
 
-@functools.cache
-def flags_of(script):
-    """All that a script can be told, whatever else is loaded by now."""
-    # absl defines them once only, and not to go with the others.
-    app.define_help_flags()
-    nothing = vars(flags.FlagValues())
-    with (
-        mock.patch.dict(vars(flags.FLAGS), nothing, clear=True),
-        in_process.script(script),
-    ):
-        return copy.deepcopy(flags.FLAGS)
-
-
 class Scripts:
     """What is called instead of `status_of`; flags have to be the script's.
 
@@ -95,7 +80,7 @@ class Scripts:
         assert python == sys.executable
         script = pathlib.Path(path)
         assert script.parent == ROOT
-        assert flags_of(script.stem)([path, *words]) == [path]
+        in_process.parse(in_process.job_of(script.stem), words)
         pairs = (word.removeprefix("--").partition("=") for word in words)
         given = {name: value for name, _, value in pairs}
         if len(self.commands) == self.fails_at:

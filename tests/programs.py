@@ -8,7 +8,6 @@ They are forked from a process that has imported it:
     assert program.end() == -signal.SIGKILL
 """
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -26,7 +25,7 @@ from checkout import ROOT
 SCRIPT = "run_pretraining"
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([SCRIPT])
+_CONTEXT.set_forkserver_preload(["bert_tf.jobs.pretraining"])
 _SECONDS = 100
 
 
@@ -176,7 +175,8 @@ def _run(
     before: Callable[[], None] | None,
 ) -> None:
     """What the new process does."""
-    from bert_tf import flags as bert_flags
+    from bert_tf import cli
+    from bert_tf.jobs import pretraining
 
     os.environ.update(environment)
     file = os.open(log, os.O_WRONLY | os.O_APPEND)
@@ -185,4 +185,4 @@ def _run(
     sys.argv = [f"{SCRIPT}.py", *words]
     if before is not None:
         before()
-    bert_flags.run(importlib.import_module(SCRIPT).main)
+    cli.main(pretraining.run)

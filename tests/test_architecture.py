@@ -55,14 +55,17 @@ MAY_IMPORT = {
         *("config", "metrics", "span_metrics", "entity_metrics"),
         *("text", "data", "fusion", "modeling", "heads", "feature_tagger"),
     },
-    "fine_tuning": {
-        *("config", "data", "flags", "interop", "serving", "text", "training"),
+    "jobs": {
+        *("cli", "config", "data", "feature_tagger", "heads", "interop"),
+        *("modeling", "serving", "tasks", "text", "training"),
+        *("quiet_tensorflow", "visualization"),
     },
     "serving": {"data", "modeling", "text"},
     "visualization": {"text"},
-    "flags": {"config", "training"},
+    "options": set(),
+    "cli": set(),
 }
-FOR_ALL = {"errors", "files", "version"}
+FOR_ALL = {"errors", "files", "options", "version"}
 
 # Everything else can be imported without TensorFlow, and is.
 WITH_TENSORFLOW = (
@@ -73,12 +76,6 @@ WITH_TENSORFLOW = (
     "bert_tf.data.record_files",
     "bert_tf.data.salvage",
     "bert_tf.feature_tagger",
-    "bert_tf.fine_tuning.command_line",
-    "bert_tf.fine_tuning.exports",
-    "bert_tf.fine_tuning.inputs",
-    "bert_tf.fine_tuning.places",
-    "bert_tf.fine_tuning.runs",
-    "bert_tf.flags",
     "bert_tf.fused_passes",
     "bert_tf.head_layers",
     "bert_tf.heads",
@@ -87,6 +84,7 @@ WITH_TENSORFLOW = (
     "bert_tf.interop.keras_files",
     "bert_tf.interop.loading",
     "bert_tf.interop.verification",
+    "bert_tf.jobs",
     "bert_tf.layers",
     "bert_tf.modeling",
     "bert_tf.quiet_tensorflow",
@@ -279,19 +277,14 @@ def test_the_library_imports_no_script_and_no_test():
     assert not found, places(found)
 
 
-def test_flags_are_the_business_of_flags_and_scripts():
+def test_only_the_command_line_knows_flags():
     flags = ("absl.flags", "absl.app")
-    modules = (
-        "bert_tf.flags",
-        "bert_tf.fine_tuning.command_line",
-        "bert_tf.fine_tuning.places",
-    )
     found = [
         (path, line, f"imports {name}")
         for path in LIBRARY
-        if name_of(path) not in modules
+        if name_of(path) != "bert_tf.cli"
         for name, line in imports_in(tree_of(path))
-        if belongs_to(name, flags) or name in ("absl", *modules)
+        if belongs_to(name, flags) or name == "absl"
     ]
     assert not found, places(found)
 
@@ -422,16 +415,13 @@ def test_no_module_is_a_drawer_for_odds_and_ends():
     assert not found, places(found)
 
 
-def test_every_module_has_its_tests():
-    found = []
-    for path in LIBRARY:
-        if path.name == "__init__.py":
-            continue
-        inside = path.relative_to(ROOT / "bert_tf")
-        expected = ROOT / "tests" / inside.parent / f"test_{inside.name}"
-        if not expected.exists():
-            found.append((path, 1, f"no {expected.relative_to(ROOT)}"))
-    assert not found, places(found)
+def test_every_folder_has_its_tests():
+    folders = {path.parent for path in LIBRARY} - {ROOT / "bert_tf"}
+    assert not {
+        folder.name
+        for folder in folders
+        if not list((ROOT / "tests" / folder.name).glob("test_*.py"))
+    }
 
 
 # The rules themselves: each of them can fail.

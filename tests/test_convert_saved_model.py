@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import squad_files
 import tensorflow as tf
-from absl import flags
-from absl.testing import flagsaver
 from checkout import ROOT
 
 from bert_tf import files, metrics
+from bert_tf.jobs import convert_saved_model
+from bert_tf.jobs.convert_saved_model import ConvertSavedModelConfig
 from bert_tf.serving import runtimes
 from tests.serving import small_exports
 from tests.serving.small_served import NASTY, VOCAB, text_of
@@ -178,8 +178,6 @@ def test_embeddings_are_compared_by_cosine(launch, tmp_path, capsys):
 
 def score_of(kind, encoding, vocab_file, eval_file, outputs=()):
     """What the script scores a kind of export by; there is no model in it."""
-    import convert_saved_model
-
     card = dataclasses.asdict(encoding)
     exported = types.SimpleNamespace(
         assets={"vocab.txt": vocab_file},
@@ -196,9 +194,10 @@ def score_of(kind, encoding, vocab_file, eval_file, outputs=()):
             }
         ),
     )
-    with flagsaver.flagsaver(eval_file=str(eval_file)):
-        flags.FLAGS.mark_as_parsed()
-        return convert_saved_model._score(exported)
+    config = ConvertSavedModelConfig(
+        export_dir="", output_dir="", format="onnx", eval_file=eval_file
+    )
+    return convert_saved_model._score(config, exported)
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_flags_reach_the_job(work):
         (["--max_seq_length=4"], "Received: --max_seq_length=4"),
         (["--mask_share=0.7"], "--mask_share=0.7 --random_share=0.1"),
         (["--output_file=/proc/none/x"], "/proc/none/x"),
-        (["--num_workers=0"], "--num_workers=0"),
+        (["--num_workers=0"], "--num_workers must be at least 1; got 0"),
         (["--dup_factor=3"], "dupe_factor"),
         (["--runner=spark"], "<local|beam>"),
         (["--runner=beam", "--num_workers=2"], "--runner=local only"),

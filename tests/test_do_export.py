@@ -20,7 +20,6 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import pretraining_schema
-from bert_tf.fine_tuning import exports
 from bert_tf.heads import (
     BertClassifier,
     BertMultipleChoice,
@@ -30,8 +29,8 @@ from bert_tf.heads import (
 )
 from bert_tf.interop.companions import write_companions
 from bert_tf.interop.pretrained import Pretrained
+from bert_tf.jobs import exports, features, fill_mask, pretraining
 from bert_tf.modeling import checkpoint_variables
-from bert_tf.serving import export as exporting
 from bert_tf.tasks import datasets
 from bert_tf.training import checkpoints
 from tests.serving.small_served import assert_likeliest, random_weights
@@ -587,8 +586,10 @@ def told(monkeypatch):
     def export(*given, **more):
         told.append((*given, more))
 
-    monkeypatch.setattr(exports, "export_kept", export)
-    monkeypatch.setattr(exporting, "export", export)
+    for module in (exports, pretraining):
+        monkeypatch.setattr(module, "export_kept", export)
+    for module in (features, fill_mask):
+        monkeypatch.setattr(module, "export", export)
     return told
 
 

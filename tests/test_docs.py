@@ -19,6 +19,7 @@ from absl import flags
 from checkout import ROOT
 
 import bert_tf
+from bert_tf import options
 
 PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
 
@@ -57,6 +58,11 @@ def test_commands_are_ones_that_the_scripts_take(page, monkeypatch, capsys):
         if (script := doc_pages.script_of(command))
     ]
     for path in {script.path for _, script in found}:
+        words = [script.words for _, script in found if script.path == path]
+        if path.parent == ROOT:
+            for given in words:
+                in_process.parse(in_process.job_of(path.stem), given)
+            continue
         name = path.stem
         is_paper = path.parent == paper_programs.PAPER
         started = paper_programs.program if is_paper else in_process.script
@@ -105,8 +111,8 @@ def every_flag():
     """All flags of all scripts, those of the paper's programs included."""
     known = set()
     for path in ROOT.glob("*.py"):
-        with in_process.script(path.stem):
-            known |= set(flags.FLAGS)
+        job = in_process.job_of(path.stem)
+        known |= options.declared(in_process.config_type_of(job)).keys()
     for path in paper_programs.PAPER.glob("*.py"):
         if "__main__" in path.read_text(encoding="utf-8"):
             with paper_programs.program(path.stem):

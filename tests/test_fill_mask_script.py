@@ -151,16 +151,17 @@ def test_checkpoints_of_others(release, tmp_path, said, write, head):
     assert said(f"--init_checkpoint={tmp_path}") == expected
 
 
-def test_a_checkpoint_tells_its_casing(release, tmp_path, said):
+def test_a_checkpoint_tells_its_casing(launch, release, tmp_path, said, capsys):
     cased = dataclasses.replace(open_pretrained(release), do_lower_case=False)
     google.write(str(tmp_path), cased)
     known = f"--init_checkpoint={tmp_path}"
     uncased = said(f"--init_checkpoint={release}")
-    assert said(known) != uncased  # "The" is no word of it.
-    assert said(known, "--do_lower_case") == uncased
-    assert said(f"--init_checkpoint={release}", "--nodo_lower_case") == said(
-        known
-    )
+    answer = said(known)
+    assert answer != uncased  # "The" is not in the vocabulary.
+    assert said(f"--init_checkpoint={release}", "--nodo_lower_case") == answer
+    assert launch(["--text=The [MASK]", known, "--do_lower_case"]) == 1
+    message = "expected --do_lower_case=false, for"
+    assert message in in_process.the_error(capsys, "fill_mask")
 
 
 @pytest.mark.parametrize(

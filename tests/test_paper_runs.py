@@ -360,7 +360,7 @@ sys.exit(143)
 PROGRAM = """
 import pathlib, signal
 import runs
-from bert_tf import flags
+from bert_tf import cli
 
 def main():
     [*runs.Folder("out").do([runs.Run("model", "saves.py", {})])]
@@ -368,7 +368,7 @@ def main():
 runs.ROOT = pathlib.Path(__file__).parent
 # A shell has it ignored by what it runs in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-flags.run(main)
+cli.run_program(main)
 """
 
 

@@ -17,9 +17,9 @@ from fine_tuning_runs import (
 )
 
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import runs
 from bert_tf.interop import conversion
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.jobs import runs
 
 KERNEL = "bilstm/forward_lstm/lstm_cell/kernel"
 SCRIPTS = {

@@ -13,11 +13,11 @@ import subprocess
 import sys
 
 import fine_tuning_runs
+import in_process
 import numpy as np
 import pytest
 import sentence_files
 import tensorflow as tf
-from absl import flags
 from fine_tuning_runs import (
     ANSWERS,
     LENGTH,
@@ -37,6 +37,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data.schema import classification_schema
 from bert_tf.heads import BertClassifier
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.jobs import classifier
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints, distribution
 from bert_tf.training.weights import restore
@@ -133,9 +134,9 @@ def run(launch, inputs):
 # What it writes.
 
 
-def test_the_flags_are_the_originals(launch):
-    defaults = {name: flags.FLAGS[name].default for name in ORIGINAL}
-    assert defaults == ORIGINAL
+def test_the_flags_are_the_originals():
+    known = in_process.flags_of(classifier)
+    assert {name: known[name].default for name in ORIGINAL} == ORIGINAL
 
 
 def test_the_files_of_a_run(done):
@@ -371,7 +372,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     done, run, inputs, tmp_path, monkeypatch
 ):
     """After the second step, between two checkpoints."""
-    from bert_tf.fine_tuning import runs
+    from bert_tf.jobs import runs
 
     class Stop(runs.Progress):
         def after_steps(self, step, records):

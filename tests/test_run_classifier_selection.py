@@ -156,7 +156,7 @@ def test_a_search_that_is_killed_goes_on(run, tmp_path, monkeypatch):
     grid = {"paper": ((4, 6), (0.01, 0.03), (1.0,))}
     monkeypatch.setattr(trials, "SEARCHES", grid)
     changes = {"search": "paper", **EVALUATED}
-    from bert_tf.fine_tuning import runs
+    from bert_tf.jobs import runs
 
     started = []
 

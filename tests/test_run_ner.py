@@ -20,8 +20,8 @@ from fine_tuning_runs import (
 
 from bert_tf import entity_metrics
 from bert_tf.data.conll import read_conll
-from bert_tf.fine_tuning import runs
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.jobs import runs
 
 NAMES = ("f1", "precision", "recall")
 

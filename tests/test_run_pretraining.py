@@ -26,10 +26,10 @@ from small_pretraining import (
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import pretraining_schema
-from bert_tf.fine_tuning import output_folder
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.jobs import output_folder
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import restore
@@ -430,7 +430,7 @@ def says(launch, inputs, capsys):
         ({"bert_config_file": "/none/config.json"}, "/none/config.json: No"),
         ({"max_seq_lenght": 9}, "Did you mean: max_seq_length"),
         ({"max_seq_length": 14}, "max_position_embeddings"),
-        ({"max_seq_length": 0}, "--max_seq_length=0"),
+        ({"max_seq_length": 0}, "--max_seq_length must be at least 1; got 0"),
         ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
         ({"do_train": None}, "--do_train, --do_eval or --do_export. Received:"),
@@ -442,7 +442,7 @@ def says(launch, inputs, capsys):
         ({"gradient_accumulation_steps": 4}, "--train_batch_size"),
         ({"learning_rate": -1}, "--learning_rate above 0. Received: -1.0"),
         ({"random_seed": 2**31}, "--random_seed up to 2147483647"),
-        ({"max_eval_steps": -1}, "--max_eval_steps=-1"),
+        ({"max_eval_steps": -1}, "--max_eval_steps must be at least 0; got -1"),
         ({"vocab_file": "/none/vocab.txt"}, "/none/vocab.txt"),
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
     ],

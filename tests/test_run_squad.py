@@ -10,12 +10,11 @@ import in_process
 import numpy as np
 import pytest
 import squad_files
-from absl import flags
 from fine_tuning_runs import assert_same, contents, names_in, read, results
 
 from bert_tf.data.windows import SpanEncoding, make_windows
-from bert_tf.fine_tuning import runs
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.jobs import runs, squad
 from bert_tf.training import checkpoints
 
 LENGTH = 29
@@ -111,9 +110,9 @@ def answers(folder, name="predictions"):
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def test_the_flags_are_the_originals(launch):
-    defaults = {name: flags.FLAGS[name].default for name in ORIGINAL}
-    assert defaults == ORIGINAL
+def test_the_flags_are_the_originals():
+    known = in_process.flags_of(squad)
+    assert {name: known[name].default for name in ORIGINAL} == ORIGINAL
 
 
 def test_the_files_of_a_run(done):

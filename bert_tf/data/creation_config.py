@@ -11,6 +11,7 @@ from bert_tf.data.masking import MaskingRule
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.text_files import FORMATS, TextFormat
 from bert_tf.errors import InputError
+from bert_tf.options import Options, option
 
 # [CLS], A, [SEP], B, [SEP] of one token each.
 MIN_SEQ_LENGTH = 5
@@ -38,56 +39,90 @@ DEFAULT_SIZES = PieceSizes()
 
 
 @dataclasses.dataclass(frozen=True)
-class CreationConfig:
-    """The settings of a job; each has the name of its flag.
+class CreationConfig(Options):
+    """What decides the contents of the record files."""
 
-    Attributes:
-      input_file: Comma list of text files or globs: UTF-8.
-      output_file: Comma list of TFRecord files, which get equal shares of the
-        instances. Those that end in `.gz` are compressed.
-      vocab_file: WordPiece vocabulary, one token a line.
-      do_lower_case: Lower-cases, for uncased vocabularies.
-      strip_accents: Drops accents; None does as `do_lower_case`.
-      do_whole_word_mask: Masks all pieces of a word or none.
-      max_seq_length: Length of an instance in tokens, specials counted.
-      max_predictions_per_seq: Masked tokens of an instance at most.
-      random_seed: 0 or more; the same seed gives the same bytes.
-      dupe_factor: How often the text is cut into instances.
-      masked_lm_prob: Share of the tokens that are masked.
-      short_seq_prob: Share of instances that aim at a random shorter length.
-      next_sentence: Pairs for next-sentence prediction, else one segment.
-      mask_share: Share of the masked tokens that become [MASK].
-      random_share: Share that become a random word.
-      keep_share: Share that stay as they are; the three make 1.
-      errors: What to do about bytes that are not UTF-8: strict, replace or
-        ignore.
-      input_format: "text", one sentence a line and blank lines between
-        documents; or "jsonl", a JSON object a line for each document.
-      jsonl_field: The field of such an object that holds the document, one
-        sentence a line.
-    """
-
-    input_file: str
-    output_file: str
-    vocab_file: str
-    do_lower_case: bool = True
-    strip_accents: bool | None = None
-    do_whole_word_mask: bool = False
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    random_seed: int = 12345
-    dupe_factor: int = 10
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
-    next_sentence: bool = True
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    keep_share: float = 0.1
-    errors: str = "strict"
-    input_format: str = "text"
-    jsonl_field: str = "text"
+    input_file: str = option(
+        "UTF-8 text files or globs, separated by commas (.gz and gs:// too).",
+        per_worker=True,
+    )
+    output_file: str = option(
+        "TFRecord files to write, separated by commas; they get equal shares. "
+        "A file whose name ends in .gz is compressed.",
+    )
+    vocab_file: str = option("WordPiece vocabulary, one token per line.")
+    input_format: str = option(
+        "text: one sentence per line, blank lines between documents. jsonl: "
+        "one JSON object per line, each of which holds a document.",
+        default="text",
+        choices=FORMATS,
+    )
+    jsonl_field: str = option(
+        "Field of the JSON objects that holds the text, one sentence per line.",
+        default="text",
+    )
+    do_lower_case: bool = option(
+        "Whether to lower-case the text, for uncased vocabularies.",
+        default=True,
+    )
+    strip_accents: bool | None = option(
+        "Whether to strip accents. Default: the same as --do_lower_case.",
+        default=None,
+    )
+    do_whole_word_mask: bool = option(
+        "Whether to mask all pieces of a word or none. Pieces are joined to "
+        "words by their ##, so this has no effect on Chinese.",
+        default=False,
+    )
+    max_seq_length: int = option(
+        "Length of an example in tokens, with padding.",
+        default=128,
+        at_most=10**5,
+    )
+    max_predictions_per_seq: int = option(
+        "Largest number of masked tokens in an example, about max_seq_length "
+        "times masked_lm_prob.",
+        default=20,
+        at_most=10**5,
+    )
+    random_seed: int = option(
+        "The same seed gives the same files, byte for byte.", default=12345
+    )
+    dupe_factor: int = option(
+        "Number of passes over the text, each divided and masked differently.",
+        default=10,
+        at_most=10**6,
+    )
+    masked_lm_prob: float = option(
+        "Fraction of the tokens to mask.", default=0.15
+    )
+    short_seq_prob: float = option(
+        "Fraction of the examples that are made shorter than possible.",
+        default=0.1,
+    )
+    next_sentence: bool = option(
+        "Whether to write pairs of segments for next-sentence prediction; "
+        "--nonext_sentence writes one segment of consecutive text.",
+        default=True,
+    )
+    mask_share: float = option(
+        "Fraction of the masked tokens that become [MASK].", default=0.8
+    )
+    random_share: float = option(
+        "Fraction of the masked tokens that become a random word.", default=0.1
+    )
+    keep_share: float = option(
+        "Fraction of the masked tokens that stay as they are.", default=0.1
+    )
+    errors: str = option(
+        "What to do about bytes that are not UTF-8: stop, replace or ignore "
+        "them.",
+        default="strict",
+        choices=DECODING_ERRORS,
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, holds, expected in self._rules():
             if not holds:
                 raise InputError(
@@ -119,16 +154,6 @@ class CreationConfig:
             "above 0 and at most 1",
         )
         yield "short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1"
-        yield (
-            "errors",
-            self.errors in DECODING_ERRORS,
-            f"one of {', '.join(DECODING_ERRORS)}",
-        )
-        yield (
-            "input_format",
-            self.input_format in FORMATS,
-            f"one of {', '.join(FORMATS)}",
-        )
 
     @property
     def schema(self) -> Schema:

@@ -35,7 +35,7 @@ from stages import (
 )
 from tables import Claim, Table, beside_paper, fill
 
-from bert_tf import flags as bert_flags
+from bert_tf import cli
 
 define_flags()
 define_model_flag("L-4_H-128")
@@ -101,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, required=["input_file", "output_dir"])
+    cli.run_program(main, required=["input_file", "output_dir"])

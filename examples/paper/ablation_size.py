@@ -28,8 +28,7 @@ from settings import (
 from stages import Kind, chance, fine_tunings, glue_tasks, release
 from tables import Claim, Goal, Table, beside_paper, fill
 
-from bert_tf import files
-from bert_tf import flags as bert_flags
+from bert_tf import cli, files
 from bert_tf.errors import InputError
 
 define_flags()
@@ -144,4 +143,6 @@ def require_apart() -> None:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, required=["input_file", "held_out_file", "output_dir"])
+    cli.run_program(
+        main, required=["input_file", "held_out_file", "output_dir"]
+    )

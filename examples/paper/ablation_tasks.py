@@ -39,7 +39,7 @@ from stages import (
 )
 from tables import Claim, Table, beside_paper, fill
 
-from bert_tf import flags as bert_flags
+from bert_tf import cli
 
 define_flags(max_seq_length=64, learning_rate=3e-3)
 define_model_flag("L-2_H-128")
@@ -97,4 +97,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, required=["input_file", "output_dir"])
+    cli.run_program(main, required=["input_file", "output_dir"])

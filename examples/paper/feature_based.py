@@ -37,7 +37,7 @@ from stages import (
 )
 from tables import Claim, Table, beside_paper, fill
 
-from bert_tf import flags as bert_flags
+from bert_tf import cli
 from bert_tf.errors import InputError
 
 # Names are told by their capitals (section 5.3).
@@ -117,4 +117,4 @@ def given(row: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    bert_flags.run(main, required=["output_dir"])
+    cli.run_program(main, required=["output_dir"])

@@ -20,7 +20,7 @@ from processes import status_of
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning.output_folder import only_one
+from bert_tf.jobs.output_folder import only_one
 from bert_tf.version import __version__
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent

@@ -23,8 +23,14 @@ def make_config(**settings):
         ({"masked_lm_prob": 0.0}, "above 0.*--masked_lm_prob=0.0"),
         ({"masked_lm_prob": 1.01}, "at most 1.*--masked_lm_prob=1.01"),
         ({"short_seq_prob": -0.1}, "--short_seq_prob=-0.1"),
-        ({"errors": "drop"}, "strict, replace, ignore.*--errors=drop"),
-        ({"input_format": "json"}, "text, jsonl.*--input_format=json"),
+        (
+            {"errors": "drop"},
+            "--errors must be one of strict, replace, ignore; got 'drop'",
+        ),
+        (
+            {"input_format": "json"},
+            "--input_format must be one of text, jsonl; got 'json'",
+        ),
         ({"mask_share": 0.9}, "make 1 together.*--mask_share=0.9"),
         ({"mask_share": 1.2, "keep_share": -0.3}, "--keep_share=-0.3"),
     ],

@@ -1,4 +1,4 @@
-"""From a part of a data set to records, and from them to batches."""
+"""Records of the splits of a data set, and batches of them."""
 
 import dataclasses
 import types
@@ -9,7 +9,7 @@ import pytest
 from bert_tf.data.bucketing import Padding
 from bert_tf.data.examples import Example
 from bert_tf.data.features import Encoding
-from bert_tf.fine_tuning.inputs import Inputs, Split
+from bert_tf.jobs.inputs import Inputs, Split
 from bert_tf.training.settings import TrainingConfig
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "A")
@@ -23,7 +23,7 @@ EXAMPLES = [
 
 @pytest.fixture
 def part(tmp_path):
-    """What `DataSet.split` finds: as much of it as is needed here."""
+    """Returns as much of a `Part` as is needed here."""
     path = tmp_path / "dev.tsv"
     path.write_text("any")
     return types.SimpleNamespace(
@@ -54,7 +54,9 @@ def rows(batches):
         ("test", "predict_mismatched.tf_record"),
     ],
 )
-def test_records_have_the_originals_names(inputs, part, tmp_path, split, name):
+def test_records_have_the_file_names_of_the_original(
+    inputs, part, tmp_path, split, name
+):
     loaded = inputs.load(split, part, EXAMPLES)
     assert (tmp_path / "out" / name).exists()
     assert loaded.examples is EXAMPLES
@@ -65,8 +67,8 @@ def test_records_have_the_originals_names(inputs, part, tmp_path, split, name):
 
 
 @pytest.fixture
-def is_made_anew(inputs, part, tmp_path):
-    """Tells whether records are, by other inputs than those they were of."""
+def load_again(inputs, part, tmp_path):
+    """Loads features with other inputs; returns whether records are rebuilt."""
     inputs.load("dev", part, EXAMPLES)
     path = tmp_path / "out" / "manifest.eval_mismatched.tf_record.json"
     before = path.read_bytes()
@@ -78,10 +80,10 @@ def is_made_anew(inputs, part, tmp_path):
     return load
 
 
-def test_records_are_used_again(inputs, is_made_anew, caplog):
+def test_records_are_reused(inputs, load_again, caplog):
     caplog.set_level("INFO", "absl")
-    _, anew = is_made_anew(dataclasses.replace(inputs, padding=Padding(3)))
-    assert not anew
+    _, rebuilt = load_again(dataclasses.replace(inputs, padding=Padding(3)))
+    assert not rebuilt
     assert "eval_mismatched.tf_record again" in caplog.text
 
 
@@ -95,12 +97,10 @@ def test_records_are_used_again(inputs, is_made_anew, caplog):
         {"labels": ("yes", "no")},
     ],
 )
-def test_records_are_made_anew_for_another_encoding(
-    inputs, is_made_anew, changes
-):
+def test_records_are_rebuilt_for_another_encoding(inputs, load_again, changes):
     other = dataclasses.replace(ENCODING, **changes)
-    features, anew = is_made_anew(dataclasses.replace(inputs, encoding=other))
-    assert anew
+    features, rebuilt = load_again(dataclasses.replace(inputs, encoding=other))
+    assert rebuilt
     assert features.max_seq_length == other.max_seq_length
     word = VOCAB.index("a" if other.do_lower_case else "A")
     assert features.arrays["input_ids"][1].tolist()[:3] == [2, word, 3]
@@ -108,16 +108,14 @@ def test_records_are_made_anew_for_another_encoding(
     assert features.arrays["label_ids"].tolist() == [yes, 1 - yes, yes]
 
 
-def test_records_are_made_anew_for_another_file(inputs, is_made_anew, tmp_path):
+def test_records_are_rebuilt_for_another_file(inputs, load_again, tmp_path):
     (tmp_path / "dev.tsv").write_text("other")
-    assert is_made_anew(inputs)[1]
+    assert load_again(inputs)[1]
 
 
-def test_records_are_made_anew_for_another_way_to_read(
-    inputs, is_made_anew, part
-):
+def test_records_are_rebuilt_for_another_file_format(inputs, load_again, part):
     part.reading = {"has_header": False}
-    assert is_made_anew(inputs)[1]
+    assert load_again(inputs)[1]
 
 
 def test_training_batches_follow_the_config(inputs, part):
@@ -134,7 +132,7 @@ def test_training_batches_follow_the_config(inputs, part):
     assert again == batches[2:]
 
 
-def test_padding_is_as_it_was_asked_for(inputs, part):
+def test_batches_have_the_requested_padding(inputs, part):
     for static in (False, True):
         padding = Padding(multiple=1, static=static)
         padded = dataclasses.replace(inputs, padding=padding)
@@ -147,7 +145,7 @@ def test_padding_is_as_it_was_asked_for(inputs, part):
 
 
 class Estimator:
-    """Its metrics are the examples that it is given."""
+    """Has the number of examples as its accuracy."""
 
     def evaluate(self, make_data):
         batches = rows(make_data(batch_size=1))
@@ -155,7 +153,7 @@ class Estimator:
         return {"eval_accuracy": real, "loss": 0.5, "global_step": 11}
 
 
-def test_metrics_of_several_parts_have_its_suffix(inputs, part):
+def test_metrics_have_the_suffix_of_their_part(inputs, part):
     second = inputs.load("dev", part, EXAMPLES)
     part.suffix = ""
     first = inputs.load("dev", part, EXAMPLES[:2])
@@ -168,11 +166,11 @@ def test_metrics_of_several_parts_have_its_suffix(inputs, part):
     }
 
 
-def test_nothing_to_evaluate_has_no_metrics(inputs):
+def test_no_splits_have_no_metrics(inputs):
     assert inputs.evaluate([], Estimator()) == {}
 
 
-def test_a_split_may_have_no_name(inputs, part):
+def test_a_split_has_no_suffix_by_default(inputs, part):
     features = inputs.load("dev", part, EXAMPLES).features
     split = Split(EXAMPLES, features)
     assert (split.suffix, split.submission) == ("", None)

@@ -1,7 +1,8 @@
-"""From the model that a run has kept to a version for the server."""
+"""Exports of the model that a run keeps."""
 
 import functools
 import json
+import types
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.data.features import Encoding
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import exports, runs
+from bert_tf.jobs import exports, runs
 from bert_tf.serving.classifiers import ServedClassifier
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.training import workers
@@ -30,7 +31,7 @@ SERVE = functools.partial(
 
 
 def make_estimator(strategy, folder):
-    """One with a classifier whose weights are random and large."""
+    """Returns an estimator of a classifier with large random weights."""
     task = ClassificationTask(
         CONFIG, ENCODING.schema, "single_label", LABELS, ("accuracy",)
     )
@@ -58,7 +59,7 @@ def assert_equal(weights, others):
 
 
 @pytest.mark.slow
-def test_what_two_devices_trained_is_exported_for_one(tmp_path):
+def test_a_model_of_two_devices_is_exported_for_one(tmp_path):
     estimator = make_estimator(toy_task.two_devices(), tmp_path / "run")
     before = weights_of(estimator.task, estimator.model)
     exports.export_kept(
@@ -73,7 +74,7 @@ def test_what_two_devices_trained_is_exported_for_one(tmp_path):
     exported = tf.saved_model.load(str(version))
     weights = {name: v.numpy() for name, v in exported.weights.items()}
     assert_equal(weights, before)
-    # Nor has the other changed.
+    # The estimator's model is unchanged.
     assert_equal(weights_of(estimator.task, estimator.model), before)
     card = version / "assets.extra" / "model_card.json"
     card = json.loads(card.read_text(encoding="utf-8"))
@@ -82,8 +83,8 @@ def test_what_two_devices_trained_is_exported_for_one(tmp_path):
     assert card["labels"] == [*LABELS]
 
 
-def test_a_place_that_is_none(estimator, tmp_path):
-    """A file is there; it stays, and nothing comes beside it."""
+def test_an_export_folder_that_is_a_file(estimator, tmp_path):
+    """The file is left alone, and nothing else is written."""
     (tmp_path / "export").write_text("mine")
     for place in (tmp_path / "export", tmp_path / "export" / "inside"):
         with pytest.raises(InputError, match=f"export to {place}: "):
@@ -92,12 +93,12 @@ def test_a_place_that_is_none(estimator, tmp_path):
     assert (tmp_path / "export").read_text() == "mine"
 
 
-# Several processes: what one of them does and says to the others.
+# Exports with several processes.
 
 
 @pytest.fixture
 def process(monkeypatch):
-    """Makes this one of several processes, of which another may fail."""
+    """Simulates several processes; `others` is 0 if another one fails."""
 
     def process(is_chief, others=1):
         said = []
@@ -115,7 +116,7 @@ def process(monkeypatch):
 
 @pytest.fixture
 def written(monkeypatch):
-    """What would be written, by the name of its folder; nothing is."""
+    """The exported models by folder; nothing is written."""
     models = {}
 
     def export(served, export_dir, **unused):
@@ -136,31 +137,31 @@ def test_the_chief_writes(process, written, estimator):
     assert_equal(weights_of(task, written["here"]), weights_of(task, model))
 
 
-def test_the_others_wait(process, written, estimator):
+def test_other_workers_write_nothing(process, written, estimator):
     said = process(is_chief=False)
     exports.export_kept(estimator, SERVE, "here", name="mood")
     assert (written, said) == ({}, [1])
 
 
-def test_the_chief_tells_that_it_failed(process, written, estimator):
+def test_the_chief_reports_its_failure(process, written, estimator):
     said = process(is_chief=True)
     with pytest.raises(InputError, match="a larger disk"):
         exports.export_kept(estimator, SERVE, "full", name="mood")
     assert said == [0]
 
 
-def test_the_others_end_with_the_chief(process, written, estimator):
+def test_other_workers_fail_with_the_chief(process, written, estimator):
     process(is_chief=False, others=0)
     with pytest.raises(InputError, match="expected every worker to export"):
         exports.export_kept(estimator, SERVE, "full", name="mood")
     assert written == {}
 
 
-# The scores of the card.
+# Scores in the model card.
 
 
-def test_scores_are_those_of_the_weights(estimator, tmp_path):
-    """A later training of as many steps, with other seeds, has none."""
+def test_scores_belong_to_the_weights(estimator, tmp_path):
+    """The step is not compared: another seed has other weights there."""
     scores = {"eval_f1": 0.5, "loss": None, "global_step": 0}
     runs.write_metrics(estimator, str(tmp_path), scores | {"loss": np.nan})
     assert exports.scores_of(str(tmp_path), estimator) == scores
@@ -172,14 +173,66 @@ def test_scores_are_those_of_the_weights(estimator, tmp_path):
     assert exports.scores_of(str(tmp_path), estimator) == scores
 
 
-def test_scores_of_who_knows_what(estimator, tmp_path):
+def test_scores_of_unknown_weights_are_ignored(estimator, tmp_path):
     assert exports.scores_of(str(tmp_path), estimator) is None
     text = '{"eval_f1": 0.5, "global_step": 0}'
     (tmp_path / "eval_results.json").write_text(text, encoding="utf-8")
     assert exports.scores_of(str(tmp_path), estimator) is None
 
 
-def test_scores_that_cannot_be_read(estimator, tmp_path):
+def test_unreadable_scores_are_reported(estimator, tmp_path):
     (tmp_path / "eval_results.json").write_text("{")
     with pytest.raises(InputError, match=r"Expected JSON.*eval_results\.json"):
         exports.scores_of(str(tmp_path), estimator)
+
+
+# Exports at the end of a run.
+
+
+@pytest.fixture
+def requested(monkeypatch):
+    """The arguments of each requested export; nothing is written."""
+    requests = []
+
+    def export_kept(*args, **kwargs):
+        requests.append((args, kwargs))
+        return "new version"
+
+    monkeypatch.setattr(exports, "export_kept", export_kept)
+    return requests
+
+
+def with_checksum(checksum):
+    """Returns as much of an estimator as is needed here."""
+    return types.SimpleNamespace(weights_checksum=lambda: checksum)
+
+
+def test_nothing_is_exported_by_default(given, requested):
+    config = given("--output_dir=out", "--do_train")
+    kept = with_checksum("0123")
+    assert exports.export_fine_tuned(config, kept, "mood", print) is None
+    assert not requested
+
+
+def test_an_export_has_the_scores_and_the_source(given, requested, tmp_path):
+    """The scores only if they belong to the weights."""
+    record = {"facts": {}, "settings": {"init_checkpoint": "hf://google/bert"}}
+    (tmp_path / "fine_tuning.json").write_text(json.dumps(record))
+    scores = {"eval_f1": 0.5, "global_step": 3}
+    facts = {"train_seconds": 1.5, "weights_sha256": "0123"}
+    (tmp_path / "eval_results.json").write_text(json.dumps(scores | facts))
+    config = given(
+        f"--output_dir={tmp_path}", "--do_export", "--init_checkpoint=mine"
+    )
+    kept = with_checksum("0123")
+    written = exports.export_fine_tuned(config, kept, "mood", print)
+    assert written == "new version"
+    assert requested[0] == (
+        (kept, print, str(tmp_path / "export")),
+        {"name": "mood", "metrics": scores, "source": "mine"},
+    )
+    # With a model in the folder, the record takes precedence.
+    (tmp_path / "model.ckpt-3.index").touch()
+    exports.export_fine_tuned(config, with_checksum("4567"), "mood", print)
+    _, named = requested[1]
+    assert (named["metrics"], named["source"]) == (None, "hf://google/bert")

@@ -17,8 +17,8 @@ from absl import logging
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import output_folder
 from bert_tf.interop.companions import read_companions
+from bert_tf.jobs import output_folder
 
 FACTS = "pretraining.json"
 

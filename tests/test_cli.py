@@ -1,41 +1,58 @@
-"""One way in: what is wrong with a command line is said in one line."""
+"""The command line of a job, and how its mistakes are reported."""
 
 import os
 import subprocess
 import sys
+import sysconfig
 import textwrap
 
 import pytest
 from absl import flags
-from absl.testing import flagsaver
 from checkout import ROOT
 
-from bert_tf import flags as bert_flags
-from bert_tf.errors import InputError
+from bert_tf import cli
+from bert_tf.jobs import (
+    attention,
+    classifier,
+    convert_checkpoint,
+    convert_saved_model,
+    features,
+    fill_mask,
+    ner,
+    pretraining,
+    pretraining_data,
+    squad,
+    vocabulary,
+)
+from bert_tf.options import declared
 
 SCRIPT = """
-    from absl import flags
-    from bert_tf import flags as bert_flags
+    import dataclasses
+    from bert_tf import cli
     from bert_tf.errors import InputError
+    from bert_tf.options import Options, option
 
-    flags.DEFINE_string("input_file", None, "What to read.")
-    flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case.")
-    flags.DEFINE_integer("num_steps", 7, "Steps.")
-    flags.DEFINE_integer("batch_size", 3, "Examples.")
-    flags.DEFINE_float("dropout", 0.1, "A share.", 0.0, 1.0)
-    flags.DEFINE_float("num_train_epochs", 1.0, "Epochs.")
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Config(Options):
+        input_file: str = option("What to read.")
+        do_lower_case: bool = option("Whether to lower-case.", default=True)
+        num_steps: int = option("Steps.", default=7)
+        batch_size: int = option("Examples.", default=3, at_most=2**20)
+        dropout: float = option("A rate.", default=0.1, at_least=0, at_most=1)
+        rate: float = option("A rate.", default=1.0)
 
-    def main():
-        name = flags.FLAGS.input_file
+    def run(config: Config) -> None:
+        name = config.input_file
         if name == "bad":
             raise InputError("expected a good file.\\nReceived: 'bad'")
         if name == "missing":
             open("/nowhere/at/all")
         if name == "bug":
             raise KeyError("ours")
-        print("lower" if flags.FLAGS.do_lower_case else "cased")
+        print("lower" if config.do_lower_case else "cased")
 
-    bert_flags.run(main, required=["input_file"])
+    if __name__ == "__main__":
+        cli.main(run)
 """
 
 
@@ -111,8 +128,8 @@ def test_names_that_tensorflow_cannot_take_are_refused(script):
             2,
             "--dropout must be a finite number; got nan (",
         ),
-        (["--input_file=x", "--dropout=inf"], 2, "--dropout=inf"),
-        (["--input_file=x", "--num_train_epochs=1e308"], 2, "got 1e+308 ("),
+        (["--input_file=x", "--dropout=2"], 2, "must be at most 1; got 2.0 ("),
+        (["--input_file=x", "--rate=inf"], 2, "must be a finite number"),
         (["--input_file=bad"], 1, "expected a good file. Received: 'bad'"),
         (["--input_file=missing"], 1, "No such file"),
     ],
@@ -125,16 +142,10 @@ def test_a_users_mistake_is_one_line(script, arguments, status, message):
     assert done.stdout == ""
 
 
-def test_help_lists_shared_flags_too_and_is_no_failure(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(
-        "from bert_tf import flags\n"
-        "flags.define_training_flags()\n"
-        "flags.run(lambda: None)\n"
-    )
-    done = call(path, "--help")
+def test_help_lists_every_option_and_succeeds(script):
+    done = call(script, "--help")
     assert done.returncode == 0
-    assert "--learning_rate" in done.stdout
+    assert "--num_steps: Steps." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -150,11 +161,11 @@ def test_to_be_stopped_is_one_line(tmp_path, name, status, line):
     path = tmp_path / "script.py"
     path.write_text(
         "import os, signal\n"
-        "from bert_tf import files, flags\n"
+        "from bert_tf import cli, files\n"
         "def main():\n"
         f"    with files.atomic_writer({str(tmp_path / 'half')!r}):\n"
         f"        os.kill(os.getpid(), signal.{name})\n"
-        "flags.run(main)\n"
+        "cli.run_program(main)\n"
     )
     done = call(path)
     assert done.returncode == status
@@ -165,7 +176,7 @@ def test_to_be_stopped_is_one_line(tmp_path, name, status, line):
 
 STOPPED_WHILE = """
     import os, signal, sys, time
-    from bert_tf import flags
+    from bert_tf import cli
 
     class Object:
         def __del__(self):
@@ -193,7 +204,7 @@ STOPPED_WHILE = """
 
     def ignored():
         signal.signal(signal.{name}, signal.SIG_IGN)
-        flags.run(caught)
+        cli.run_program(caught)
 
     def broken():
         Broken()
@@ -205,7 +216,7 @@ STOPPED_WHILE = """
 
     if {case}.__name__ == "ignored":
         ignored()
-    flags.run(lambda: long({case}))
+    cli.run_program(lambda: long({case}))
 """
 
 
@@ -273,86 +284,125 @@ def test_a_fault_of_ours_keeps_its_traceback(script):
 
 def test_a_script_without_tensorflow_stays_without(script):
     code = (
-        "import sys; from bert_tf import flags; "
+        "import sys; from bert_tf import cli; "
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.fixture(scope="module")
-def shared_flags():
-    """The shared groups; scripts that other tests load define them too."""
-    before = set(flags.FLAGS)
-    bert_flags.define_training_flags()
-    bert_flags.define_device_flags()
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS(["test"])
-    yield flags.FLAGS
-    for name in set(flags.FLAGS) - before:
-        delattr(flags.FLAGS, name)
-
-
-def test_training_flags_become_a_config(shared_flags):
-    with flagsaver.flagsaver(
-        train_batch_size=6, optimizer="lamb", jit_compile="false"
-    ):
-        config = bert_flags.training_config(
-            num_train_steps=9, num_warmup_steps=2
-        )
-    assert config.train_batch_size == 6
-    assert config.optimizer == "lamb"
-    assert config.jit_compile is False
-    assert (config.num_train_steps, config.num_warmup_steps) == (9, 2)
-
-
-def test_impossible_values_are_refused(shared_flags):
-    with (
-        flagsaver.flagsaver(train_batch_size=0),
-        pytest.raises(InputError, match=r"--train_batch_size .* Received: 0"),
-    ):
-        bert_flags.training_config(1, 0)
-
-
 @pytest.mark.parametrize(
-    ("values", "strategy", "name"),
+    "job",
     [
-        ({"tpu_name": "mine"}, "auto", None),
-        ({"tpu_name": "mine", "use_tpu": True}, "tpu", "mine"),
-        ({"master": "grpc://x", "use_tpu": True}, "tpu", "grpc://x"),
-        ({"tpu_name": "mine", "distribution_strategy": "tpu"}, "tpu", "mine"),
-        ({"distribution_strategy": "mirrored"}, "mirrored", None),
+        attention,
+        classifier,
+        convert_checkpoint,
+        convert_saved_model,
+        features,
+        fill_mask,
+        ner,
+        pretraining,
+        pretraining_data,
+        squad,
+        vocabulary,
     ],
 )
-def test_a_tpus_name_alone_asks_for_none(shared_flags, values, strategy, name):
-    with flagsaver.flagsaver(**values):
-        config = bert_flags.distribution_config()
-    assert (config.strategy, config.tpu_name) == (strategy, name)
-
-
-def test_a_tpu_and_something_else_are_not_both_to_be_had(shared_flags):
-    with (
-        flagsaver.flagsaver(use_tpu=True, distribution_strategy="mirrored"),
-        pytest.raises(InputError, match=r"auto or tpu. Received: mirrored"),
-    ):
-        bert_flags.distribution_config()
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "run_pretraining.py",
-        "run_classifier.py",
-        "run_squad.py",
-        "run_ner.py",
-        "extract_features.py",
-    ],
-)
-def test_whoever_trains_or_predicts_takes_these_flags(shared_flags, script):
-    names = {
-        *("distribution_strategy", "use_tpu", "tpu_name", "tpu_zone"),
-        *("gcp_project", "master", "num_tpu_cores", "iterations_per_loop"),
+def test_flags_and_options_agree(job):
+    """Each flag gives the option of its name, or None to fall back."""
+    config_type = job.run.__annotations__["config"]
+    values = flags.FlagValues()
+    cli.define_flags(config_type, values)
+    words = {
+        int: "7",
+        float: "0.5",
+        str: "x",
+        tuple: "x,y",
+        bool: "true",
     }
-    assert names <= set(shared_flags)
-    text = (ROOT / script).read_text(encoding="utf-8")
-    assert "\nbert_flags.define_device_flags()\n" in text
-    assert " = bert_flags.connect()\n" in text
+    known = declared(config_type)
+    given = {
+        name: option.choices[0] if option.choices else words[kind]
+        for name, (kind, option) in known.items()
+    }
+    given |= {"mask_share": "0.8", "random_share": "0.1", "keep_share": "0.1"}
+    values(["x.py", *(f"--{n}={given[n]}" for n in known)])
+    config = cli.read_config(config_type, values)
+    for name in known:
+        assert getattr(config, name) == values[name].value or (
+            getattr(config, name) == tuple(values[name].value)
+        )
+    values = flags.FlagValues()
+    cli.define_flags(config_type, values)
+    required = [n for n in known if n in cli.options.required(config_type)]
+    values(["x.py", *(f"--{n}={given[n]}" for n in required)])
+    config = cli.read_config(config_type, values)
+    for name, (_, option) in known.items():
+        if option.fallback is not None:
+            assert getattr(config, name) is None
+            assert values[name].value == option.fallback
+
+
+def test_the_commands_are_the_jobs():
+    known = {
+        path.stem
+        for path in (ROOT / "bert_tf" / "jobs").glob("*.py")
+        if "cli.main(run)" in path.read_text(encoding="utf-8")
+    }
+    assert {*cli.JOBS} == known
+
+
+@pytest.mark.parametrize("words", [[], ["classify"]])
+def test_an_unknown_job_is_one_line(words):
+    program = "from bert_tf import cli; cli.command()"
+    done = call("-c", program, *words)
+    assert done.returncode == 2
+    assert "name a job: vocabulary, pretraining_data" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_jobs_outside_of_the_checkout(tmp_path):
+    """A new environment with the wheel; its dependencies are borrowed."""
+
+    def run(*words: object) -> str:
+        done = subprocess.run(
+            [*map(str, words)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # setuptools writes build/ and *.egg-info into the folder that it builds.
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("bert_tf", "pyproject.toml", "README.md", "LICENSE"):
+        (source / name).symlink_to(ROOT / name)
+    pip = (sys.executable, "-m", "pip", "--quiet")
+    run(
+        *(*pip, "wheel", "--no-deps", "--no-build-isolation"),
+        *(f"--wheel-dir={tmp_path}", source),
+    )
+    [wheel] = tmp_path.glob("*.whl")
+    run(sys.executable, "-m", "venv", "--without-pip", "new")
+    python = tmp_path / "new" / "bin" / "python"
+    run(*pip, f"--python={python}", "install", "--no-deps", wheel)
+    [site] = (tmp_path / "new").glob("lib/python*/site-packages")
+    borrowed = sysconfig.get_path("purelib")
+    (site / "borrowed.pth").write_text(f"{borrowed}\n")
+    (tmp_path / "text.txt").write_text("a sentence of words here\n\n" * 9)
+    run(
+        tmp_path / "new" / "bin" / "bert-tf",
+        *("vocabulary", "--input_file=text.txt", "--output_file=vocab.txt"),
+        "--vocab_size=30",
+    )
+    assert len((tmp_path / "vocab.txt").read_text().splitlines()) == 30
+    run(
+        *(python, "-m", "bert_tf.jobs.pretraining_data"),
+        *("--input_file=text.txt", "--vocab_file=vocab.txt"),
+        *("--output_file=records.tfrecord", "--nonext_sentence"),
+    )
+    assert (tmp_path / "records.tfrecord").exists()
+    where = run(python, "-c", "import bert_tf; print(bert_tf.__file__)")
+    assert where.startswith(str(site))

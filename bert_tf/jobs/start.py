@@ -1,18 +1,21 @@
-"""What fine-tuning starts from: weights, their shape, words and casing.
+"""What a job starts from: a checkpoint, its configuration, vocabulary, casing.
 
-Old command lines name each file; where a checkpoint brings them along, its own
-are taken. What contradicts it is an error: a wrong casing costs several points
-and is seen nowhere else.
+Old command lines name each file. What they leave out is taken from the
+checkpoint, and an option that contradicts the checkpoint is an error: a wrong
+casing costs several points of accuracy and shows nowhere else.
 """
 
 import dataclasses
+import hashlib
+import json
 import os
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from absl import logging
 
+from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.data.examples import have_names
 from bert_tf.errors import InputError
@@ -21,7 +24,10 @@ from bert_tf.interop.opening import (
     open_pretrained,
     read_config,
 )
-from bert_tf.interop.pretrained import Pretrained
+from bert_tf.interop.pretrained import TRAINED_WITH, Pretrained
+from bert_tf.jobs import output_folder
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.options import OptionError, Options, declared
 from bert_tf.text.wordpiece import load_vocab, require_fit
 from bert_tf.training.weights import Selection, Weights, scope_of
 
@@ -35,18 +41,19 @@ _CASING_IN_NAME = (
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What fine-tuning starts from.
+    """What a job starts from.
 
     Attributes:
-      config: The shape of the model.
+      config: The model's configuration.
       vocab: The tokens in the order of their ids.
-      do_lower_case: Whether the vocabulary is an uncased one.
-      strip_accents: Whether accents are dropped; None does as the casing.
-      init_checkpoint: Where the weights are; None for random ones.
-      labels: The classes of a model that was fine-tuned before.
-      head: What is on top of it, of `interop.pretrained.HEADS`, if it says so.
-      bilstm_head: Whether a BiLSTM is below that.
-      trained_with: What is known of `interop.pretrained.TRAINED_WITH`.
+      do_lower_case: Whether the vocabulary is uncased.
+      strip_accents: Whether accents are stripped; None for the same as
+        `do_lower_case`.
+      init_checkpoint: The checkpoint with the weights; None for random ones.
+      labels: The labels of a model that was fine-tuned before.
+      head: The model's head, one of `interop.pretrained.HEADS`, if known.
+      bilstm_head: Whether the head is on top of a BiLSTM.
+      trained_with: The recorded options, of `interop.pretrained.TRAINED_WITH`.
     """
 
     config: BertConfig
@@ -59,6 +66,168 @@ class Start:
     bilstm_head: bool = False
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def facts(
+        self, task: str, problem: str, labels: Iterable[str]
+    ) -> dict[str, Any]:
+        """Returns what two runs must share to train the same model."""
+        words = "\n".join(self.vocab).encode()
+        return {
+            "task": task,
+            "problem": problem,
+            "labels": list(labels),
+            "config": self.config.to_dict(),
+            "vocabulary": hashlib.sha256(words).hexdigest(),
+            "do_lower_case": self.do_lower_case,
+            "strip_accents": self.strip_accents,
+        }
+
+
+_Config = TypeVar("_Config", bound=Options)
+_FineTuningConfig = TypeVar("_FineTuningConfig", bound=FineTuningOptions)
+
+
+def resolve(
+    config: _FineTuningConfig, *heads: str
+) -> tuple[_FineTuningConfig, Start]:
+    """Returns what a fine-tuning job starts from, and its complete options.
+
+    To evaluate or predict, the release of an earlier run in --output_dir is
+    enough. An export without training also takes the options that the model
+    was trained with from there.
+
+    Args:
+      config: The options of the job.
+      *heads: The heads that models of the job can have, of
+        `interop.pretrained.HEADS`.
+
+    Returns:
+      `config` without options that wait for a fallback, and the start.
+
+    Raises:
+      InputError: No model was found, or it belongs to another task.
+    """
+    checkpoint, folder = config.init_checkpoint, config.output_dir
+    if not config.do_train:
+        release = os.path.join(folder, output_folder.RELEASE)
+        weights = os.path.join(release, output_folder.WEIGHTS)
+        if files.exists(f"{weights}.index"):
+            # The model in the folder takes precedence over the checkpoint that
+            # it was trained from.
+            checkpoint = release
+        elif not (
+            checkpoint
+            or config.bert_config_file
+            or output_folder.is_trained(folder)
+        ):
+            # The message about a missing configuration would mislead here.
+            raise output_folder.no_model(folder)
+    found = find_start(
+        checkpoint,
+        config.bert_config_file,
+        config.vocab_file,
+        config.do_lower_case,
+        config.strip_accents,
+    )
+    # What an encoder lacks is reported later, with the name of the variable.
+    if not config.do_train and found.head not in (None, "encoder", *heads):
+        raise InputError(
+            f"expected a model for this task. Received: {checkpoint}, whose "
+            f"head is {found.head}, not {' or '.join(heads)}; name another, "
+            "or give --do_train"
+        )
+    if not config.do_train:
+        known = output_folder.known(folder)
+        recorded = known or _recorded_beside(checkpoint)
+        labels = tuple(recorded.get("labels", found.labels or ()))
+        found = dataclasses.replace(found, labels=labels or None)
+        if config.bilstm_head is None:
+            has_one = known.get("bilstm_head", found.bilstm_head)
+            config = dataclasses.replace(config, bilstm_head=bool(has_one))
+    if config.do_export and not config.do_train:
+        config = with_recorded(
+            config,
+            (folder, output_folder.known(folder)),
+            (checkpoint, found.trained_with),
+        )
+    config = config.with_fallbacks()
+    require_length(config.max_seq_length, found.config)
+    return config, dataclasses.replace(
+        found, init_checkpoint=config.init_checkpoint
+    )
+
+
+def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
+    """Returns what the folder of a training checkpoint records of its model."""
+    folder, name = os.path.split(checkpoint or "")
+    if not re.fullmatch(r"model\.ckpt-\d+", name):
+        return {}
+    return output_folder.known(folder or os.curdir)
+
+
+def with_recorded(
+    config: _Config, *records: tuple[str | None, Mapping[str, Any]]
+) -> _Config:
+    """Restores the options that were recorded when a model was trained.
+
+    Options that the caller has set stay as they are.
+
+    Args:
+      config: The options of a job.
+      *records: The path of a model, and what is recorded of it. Earlier records
+        take precedence.
+
+    Returns:
+      The configuration with the options of `TRAINED_WITH` filled in.
+
+    Raises:
+      InputError: A recorded value is impossible.
+    """
+    missing = [
+        name
+        for name in TRAINED_WITH
+        if name in declared(type(config)) and getattr(config, name) is None
+    ]
+    for path, known in records:
+        taken = {n: known[n] for n in missing if known.get(n) is not None}
+        for name, value in taken.items():
+            config = _with_record(config, name, value, path)
+        if taken:
+            logging.info("As %s was trained: %s", path, _words(taken))
+        missing = [name for name in missing if name not in taken]
+    config = config.with_fallbacks()
+    if missing:
+        logging.warning(
+            "Using defaults for options that the model does not record: %s",
+            _words({name: getattr(config, name) for name in missing}),
+        )
+    return config
+
+
+def _with_record(
+    config: _Config, name: str, value: Any, path: str | None
+) -> _Config:
+    try:
+        return dataclasses.replace(config, **{name: value})  # type: ignore[arg-type]
+    except OptionError as error:
+        raise InputError(
+            f"{path} records --{name}={value!r}, which is not a valid value. "
+            f"Give --{name}."
+        ) from error
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    """Returns options as on a command line."""
+    return " ".join(f"--{n}={json.dumps(v)}" for n, v in values.items())
+
+
+def trained_with(config: Options) -> dict[str, Any]:
+    """Returns the options that a release records of its training."""
+    return {
+        name: getattr(config, name)
+        for name in TRAINED_WITH
+        if name in declared(type(config))
+    }
+
 
 def find_start(
     init_checkpoint: str | None,
@@ -67,7 +236,7 @@ def find_start(
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
 ) -> Start:
-    """Puts together what the flags name and what the checkpoint brings.
+    """Combines what the options name with what the checkpoint contains.
 
     Args:
       init_checkpoint: What `open_pretrained` opens, or None.

@@ -1,4 +1,4 @@
-"""One training or several, and the model that is kept: with a toy task."""
+"""One or several trainings of a toy task, and the model that is kept."""
 
 import dataclasses
 import functools
@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import output_folder, runs
-from bert_tf.fine_tuning.start import Start
+from bert_tf.jobs import output_folder, runs
+from bert_tf.jobs.start import Start
 from bert_tf.training import best, checkpoints, trials
 from bert_tf.training.divergence import NonFiniteError
 from bert_tf.training.settings import TrainingConfig
@@ -35,7 +35,7 @@ CONFIG = TrainingConfig(
 
 
 class Killed(BaseException):
-    """What SIGKILL does to a program."""
+    """Stands for SIGKILL."""
 
 
 def evaluate(estimator):
@@ -92,7 +92,9 @@ def names(folder):
         (7, 2, 0.5, 1),
     ],
 )
-def test_steps_are_the_originals(examples, batch, epochs, steps):
+def test_the_number_of_steps_is_the_original_one(
+    examples, batch, epochs, steps
+):
     schedule = runs.Schedule(num_train_epochs=epochs)
     config = dataclasses.replace(CONFIG, train_batch_size=batch)
     [planned] = schedule.plan(config, examples, STRATEGY).values()
@@ -106,8 +108,8 @@ def test_too_few_examples_for_a_step():
         runs.Schedule(num_train_epochs=3).plan(config, 10, STRATEGY)
 
 
-def test_every_training_of_a_plan_is_looked_at_first():
-    """The paper's grid has batches of 32, and 2 epochs."""
+def test_every_training_of_a_plan_is_checked():
+    """The paper's grid has batches of 32 examples and trainings of 2 epochs."""
     with pytest.raises(InputError, match=r"15 examples times 2.0.*: 32 "):
         runs.Schedule(search="paper").plan(CONFIG, 15, STRATEGY)
     config = dataclasses.replace(CONFIG, random_seed=2**31 - 1)
@@ -118,7 +120,7 @@ def test_every_training_of_a_plan_is_looked_at_first():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("name", ["num_train_epochs", "warmup_proportion"])
-def test_numbers_are_numbers(name, value):
+def test_impossible_numbers_are_rejected(name, value):
     with pytest.raises(InputError, match=f"expected --{name} of 0.*Received"):
         runs.Schedule(**{name: value})
 
@@ -126,7 +128,7 @@ def test_numbers_are_numbers(name, value):
 # One training.
 
 
-def test_one_training_lies_in_the_folder_itself(tmp_path):
+def test_one_training_writes_to_the_output_folder(tmp_path):
     estimator = make(tmp_path, {"log_steps": 2}).train()
     assert estimator.step == 6
     found = [n for n in names(tmp_path) if "tfevents" not in n]
@@ -143,8 +145,8 @@ def test_one_training_lies_in_the_folder_itself(tmp_path):
     assert_equal(open_model(tmp_path), estimator)
 
 
-def test_warm_up_is_a_share_of_the_steps(tmp_path):
-    """And where no evaluation is asked for, none is made."""
+def test_warmup_is_a_fraction_of_the_steps(tmp_path):
+    """There is no evaluation by default."""
     seen = []
 
     def training_data(config):
@@ -161,7 +163,7 @@ def test_warm_up_is_a_share_of_the_steps(tmp_path):
 
 
 def scripted(values):
-    """An evaluation whose metrics are those of a list, by the step."""
+    """Returns an evaluation whose loss at each step is given."""
 
     def evaluate(estimator):
         return {"loss": values[estimator.step], "global_step": estimator.step}
@@ -169,7 +171,7 @@ def scripted(values):
     return evaluate
 
 
-def test_the_best_evaluation_gives_the_weights(tmp_path):
+def test_the_weights_of_the_best_evaluation_are_kept(tmp_path):
     values = {1: 0.5, 2: 0.3, 3: 0.4, 4: 0.6, 5: 0.5, 6: 0.7}
     schedule = {"save_best": "loss", "eval_steps": 1}
     estimator = make(tmp_path, schedule, evaluate=scripted(values)).train()
@@ -183,12 +185,12 @@ def test_the_best_evaluation_gives_the_weights(tmp_path):
     opened = open_model(tmp_path)
     assert_equal(opened, estimator)
     assert opened.step == 2
-    # Without --save_best the last weights count.
+    # Without --save_best the last weights are kept.
     assert make(tmp_path, {}).train().step == 6
     assert "best" not in names(tmp_path) or not names(tmp_path / "best")
 
 
-def test_the_best_is_looked_for_once_an_epoch(tmp_path):
+def test_save_best_evaluates_once_per_epoch_by_default(tmp_path):
     steps = []
 
     def evaluate(estimator):
@@ -199,7 +201,7 @@ def test_the_best_is_looked_for_once_an_epoch(tmp_path):
     assert steps == [4, 6]
 
 
-def test_training_stops_early_and_stays_so(tmp_path):
+def test_a_training_that_stopped_early_does_not_continue(tmp_path):
     schedule = {
         "save_best": "loss",
         "eval_steps": 1,
@@ -218,7 +220,7 @@ def test_training_stops_early_and_stays_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_trainings_and_the_best(tmp_path):
+def test_the_best_of_several_trainings_is_kept(tmp_path):
     tuning = make(tmp_path, {"num_seeds": 2})
     estimator = tuning.train()
     found = {
@@ -241,7 +243,7 @@ def test_several_trainings_and_the_best(tmp_path):
 
 
 def counting(killed_at=None):
-    """An evaluation that counts its calls, and ends the program at one."""
+    """Returns an evaluation that is killed in one call, and its calls."""
     calls = []
 
     def evaluate_or_die(estimator):
@@ -254,7 +256,7 @@ def counting(killed_at=None):
 
 
 def summary(folder):
-    """`trials.json` but for the time that it took."""
+    """Returns `trials.json` without the training times."""
     found = json.loads((folder / "trials.json").read_text())
     for setting in found["settings"]:
         for metrics in (setting, *setting["trials"]):
@@ -263,8 +265,8 @@ def summary(folder):
 
 
 @pytest.mark.slow
-def test_a_search_goes_on_where_it_was_killed(tmp_path, monkeypatch):
-    """Four trainings; the third is done, but for its metrics."""
+def test_a_killed_search_continues(tmp_path, monkeypatch):
+    """It is killed before the third of four trainings is evaluated."""
     grid = {"paper": ((6, 8), (0.05, 0.01), (1.0,))}
     monkeypatch.setattr(trials, "SEARCHES", grid)
     search = {"search": "paper"}
@@ -283,8 +285,8 @@ def test_a_search_goes_on_where_it_was_killed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_diverges_is_passed_over(tmp_path):
-    """The first of two seeds."""
+def test_a_training_that_diverges_is_skipped(tmp_path):
+    """It is the first of two seeds."""
     calls = []
 
     def diverging(estimator):
@@ -298,8 +300,8 @@ def test_what_diverges_is_passed_over(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_metric_that_decides_may_be_named(tmp_path):
-    """More examples are better, whatever the loss; the first on ties."""
+def test_save_best_selects_among_trainings(tmp_path):
+    """More examples are better; of equal trainings, the first is kept."""
     schedule = {"num_seeds": 2, "save_best": "examples", "eval_steps": 6}
     make(tmp_path, schedule).train()
     found = summary(tmp_path)
@@ -308,24 +310,24 @@ def test_the_metric_that_decides_may_be_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_single_training_may_come_after_several(tmp_path):
+def test_a_single_training_after_several(tmp_path):
     make(tmp_path, {"num_seeds": 2}).train()
     estimator = make(tmp_path, {}).train()
     assert output_folder.kept(str(tmp_path)) == str(tmp_path)
     assert_equal(open_model(tmp_path), estimator)
 
 
-# The model that is used.
+# Models without training.
 
 
-def test_there_is_nothing_to_use(tmp_path):
+def test_a_missing_model_is_reported(tmp_path):
     with pytest.raises(InputError, match="a fine-tuned model in --output_dir"):
         open_model(tmp_path)
 
 
 @pytest.fixture
 def exported(tmp_path):
-    """The weights of a training, and what is left of them without a head."""
+    """A trained model, and checkpoints of it with and without its head."""
     estimator = make(tmp_path / "run", {}).train()
     whole, headless = (str(tmp_path / n / "x.ckpt") for n in ("a", "b"))
     estimator.export_weights(whole)
@@ -335,7 +337,7 @@ def exported(tmp_path):
     return estimator, whole, headless
 
 
-def test_a_checkpoint_may_be_used_from_elsewhere(exported, tmp_path):
+def test_a_checkpoint_outside_the_output_folder(exported, tmp_path):
     estimator, whole, headless = exported
     start = functools.partial(dataclasses.replace, START)
     used = open_model(tmp_path / "new", start(init_checkpoint=whole))
@@ -371,7 +373,7 @@ def test_a_release_is_complete(exported, tmp_path):
     assert ours.shapes == theirs.shapes
 
 
-def test_a_release_that_is_left_alone_is_used(exported, tmp_path):
+def test_a_release_is_enough(exported, tmp_path):
     estimator, _, _ = exported
     runs.release(estimator, str(tmp_path), START)
     assert_equal(open_model(tmp_path), estimator)

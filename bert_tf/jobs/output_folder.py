@@ -7,7 +7,6 @@ one, or be told that there is nothing left to train.
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -18,9 +17,13 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning.start import Start
+from bert_tf.jobs import settings
+from bert_tf.jobs.settings import FineTuningOptions
 
 FACTS = "fine_tuning.json"
+# The folder of the model that is kept, and its checkpoint.
+RELEASE = "release"
+WEIGHTS = "bert_model.ckpt"
 OVERWRITTEN = "overwritten"
 
 # The folders and the files of a run, by their names, and what is in the former.
@@ -41,6 +44,166 @@ _INNER_FILES = re.compile(
     r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
 )
 _TRAINED = re.compile(r"model\.ckpt-\d+\.index|trials|release")
+
+# Options that shape a model, besides its task and its data. A job need not have
+# all of them.
+_SETTINGS = (
+    *("init_checkpoint", "max_seq_length", "mixed_precision"),
+    *("warmup_proportion", "optimizer", "adam_bias_correction"),
+    *("weight_decay_rate", "max_grad_norm"),
+    *("num_frozen_layers", "layer_rate_decay"),
+    *("class_weights", "label_smoothing", "head_dropout"),
+    *("doc_stride", "max_query_length"),
+    *("eval_steps", "save_best", "early_stopping_patience"),
+)
+# Options that differ between the trainings of a search.
+_SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
+# Options that scores depend on, besides the development set: with other values,
+# another checkpoint or training may be the best.
+_SCORED_WITH = (
+    *("scorer", "n_best_size", "max_answer_length"),
+    "null_score_diff_threshold",
+)
+
+
+@contextlib.contextmanager
+def claimed(
+    config: FineTuningOptions,
+    strategy: Any,
+    facts: Mapping[str, Any],
+    inputs: Iterable[str],
+    development_set: str | None = None,
+) -> Iterator[None]:
+    """Reserves --output_dir for a run, until the `with` block ends.
+
+    The chief does it, while the other workers wait.
+
+    Args:
+      config: The options of the run.
+      strategy: The devices.
+      facts: What is learned, and from what: `Start.facts` and more.
+      inputs: The data files that the run reads.
+      development_set: The checksum of the examples that select the model, if
+        any do.
+
+    Raises:
+      InputError: The folder cannot be used, the run would overwrite a model
+        that it reads, a training with another seed is finished there, or
+        another worker has other facts or files.
+    """
+    from bert_tf.training.workers import by_chief, require_same_settings
+
+    inputs = [*inputs]
+    require_same_settings(strategy, facts, {"the data": inputs})
+    with contextlib.ExitStack() as stack:
+        by_chief(
+            strategy,
+            lambda: _claim(config, facts, inputs, development_set, stack),
+            "take --output_dir",
+        )
+        yield
+
+
+def _claim(
+    config: FineTuningOptions,
+    facts: Mapping[str, Any],
+    inputs: Iterable[str],
+    development_set: str | None,
+    stack: contextlib.ExitStack,
+) -> None:
+    from bert_tf.serving.export import check_place
+
+    folder, checkpoint = config.output_dir, config.init_checkpoint
+    inputs = [
+        *inputs,
+        *filter(None, (config.bert_config_file, config.vocab_file)),
+    ]
+    facts = {**facts, "bilstm_head": config.bilstm_head}
+    if config.do_train:
+        # Evaluating or predicting while another process trains is fine.
+        stack.enter_context(locked(folder))
+    if config.overwrite_output_dir and not config.do_train:
+        raise InputError(
+            "expected --do_train with --overwrite_output_dir, which replaces "
+            f"the model in {folder}. Received: --nodo_train"
+        )
+    if config.overwrite_output_dir:
+        if config.do_export:
+            # If it is unusable, the old run should stay in its place.
+            check_place(settings.export_dir(config))
+        put_aside(folder, [*inputs, *filter(None, [checkpoint])])
+    chosen = _settings(config, development_set) if config.do_train else {}
+    _require_seed(folder, chosen)
+    verify(
+        folder,
+        facts,
+        chosen,
+        inputs,
+        checkpoint if config.do_train else None,
+        is_several=_are_several(config),
+    )
+    files.makedirs(folder)
+    if config.do_export:
+        check_place(settings.export_dir(config))
+    if config.do_train:
+        claim(folder, facts, chosen)
+
+
+def _settings(
+    config: FineTuningOptions, development_set: str | None
+) -> dict[str, Any]:
+    """Returns how the model is trained and selected.
+
+    With several trainings the seeds are left out: each has a folder named after
+    its seed, so that other seeds are other trainings.
+    """
+    names = [*_SETTINGS, *(() if config.search else _SEARCHED)]
+    if not _are_several(config):
+        names.append("random_seed")
+    chosen = {}
+    if settings.selects(config):
+        names.extend(_SCORED_WITH)
+        chosen["development_set"] = development_set
+    return chosen | {
+        name: _as_json(getattr(config, name))
+        for name in names
+        if hasattr(config, name)
+    }
+
+
+def _as_json(value: Any) -> Any:
+    """Returns an option as a JSON file gives it back."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _are_several(config: FineTuningOptions) -> bool:
+    """Returns whether there are several trainings."""
+    return config.num_seeds > 1 or config.search is not None
+
+
+def _require_seed(folder: str, chosen: Mapping[str, Any]) -> None:
+    """Raises InputError if a finished training had another seed.
+
+    Nothing would be trained, and its results would pass for the new seed's.
+    """
+    seed = chosen.get("random_seed")
+    before = known(folder).get("random_seed", seed)
+    release = os.path.join(folder, RELEASE, f"{WEIGHTS}.index")
+    if seed != before and seed is not None and files.exists(release):
+        raise InputError(
+            f"--random_seed={seed} has no effect: {folder} holds a finished "
+            f"training with --random_seed={before}. Name another folder, give "
+            "--overwrite_output_dir to replace that training, or --num_seeds "
+            "to train with several seeds."
+        )
+
+
+def no_model(folder: str) -> InputError:
+    """Returns the error for a run without a model to use."""
+    return InputError(
+        f"expected a fine-tuned model in --output_dir={folder}, or "
+        "--init_checkpoint, or --do_train. Received: none of them"
+    )
 
 
 @contextlib.contextmanager
@@ -104,22 +267,6 @@ def _lock_holder(descriptor: int) -> str:
         if found := re.search(pattern, files.read_text("/proc/locks")):
             return f"Process {found[1]}"
     return "Another process"
-
-
-def facts(
-    task: str, problem: str, labels: Iterable[str], start: Start
-) -> dict[str, Any]:
-    """What makes two runs runs of the same model on the same task."""
-    words = "\n".join(start.vocab).encode()
-    return {
-        "task": task,
-        "problem": problem,
-        "labels": list(labels),
-        "config": start.config.to_dict(),
-        "vocabulary": hashlib.sha256(words).hexdigest(),
-        "do_lower_case": start.do_lower_case,
-        "strip_accents": start.strip_accents,
-    }
 
 
 def verify(

@@ -7,10 +7,42 @@ import keras
 import tensorflow as tf
 
 from bert_tf import files
+from bert_tf.jobs import output_folder, settings
+from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.workers import by_chief
+
+
+def export_fine_tuned(
+    config: FineTuningOptions,
+    estimator: Estimator,
+    name: str,
+    serve: Callable[[keras.Model], Served],
+) -> str | None:
+    """Writes a SavedModel of the model that is kept, with --do_export.
+
+    Args:
+      config: The options of the run.
+      estimator: The model that is kept.
+      name: The model's name on the server.
+      serve: Makes a `Served` of a model.
+
+    Returns:
+      The folder of the new version, or None.
+    """
+    if not config.do_export:
+        return None
+    known = output_folder.known(config.output_dir)
+    return export_kept(
+        estimator,
+        serve,
+        settings.export_dir(config),
+        name=name,
+        metrics=scores_of(config.output_dir, estimator),
+        source=known.get("init_checkpoint") or config.init_checkpoint,
+    )
 
 
 def export_kept(
@@ -21,8 +53,8 @@ def export_kept(
     name: str,
     metrics: Mapping[str, float | None] | None = None,
     source: str | None = None,
-) -> None:
-    """Writes a new version for TensorFlow Serving; the chief does it.
+) -> str | None:
+    """Writes a new version for TensorFlow Serving on the chief.
 
     Args:
       estimator: The model that is kept.
@@ -32,15 +64,24 @@ def export_kept(
       metrics: How good it is, for the model card.
       source: The checkpoint that it was trained from, for the model card.
 
+    Returns:
+      The folder of the new version; None on other workers than the chief.
+
     Raises:
       InputError: The folder cannot be written to.
     """
+    written = []
 
     def write() -> None:
         served = serve(_on_one_device(estimator))
-        export(served, export_dir, name=name, metrics=metrics, source=source)
+        written.append(
+            export(
+                served, export_dir, name=name, metrics=metrics, source=source
+            )
+        )
 
     by_chief(estimator.strategy, write, "export the model")
+    return written[0] if written else None
 
 
 def _on_one_device(estimator: Estimator) -> keras.Model:

@@ -1,4 +1,4 @@
-"""Whose a folder is, and what goes when it is taken over."""
+"""Which run owns an output folder, and what is removed with an old run."""
 
 import errno
 import json
@@ -8,24 +8,26 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 from checkout import ROOT
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import output_folder
-from bert_tf.fine_tuning.start import Start
+from bert_tf.jobs import output_folder
+from bert_tf.jobs.start import Start
 
 CONFIG = BertConfig(vocab_size=3, hidden_size=4, num_attention_heads=2)
 START = Start(CONFIG, ("a", "b", "c"), True, None, None)
 FACTS = {
-    **output_folder.facts("mrpc", "single_label", ["0", "1"], START),
+    **START.facts("mrpc", "single_label", ["0", "1"]),
     "training_set": "89abcdef",
 }
 SETTINGS = {"learning_rate": 5e-5}
+STRATEGY = tf.distribute.get_strategy()
 
 
 def claim(folder, facts=FACTS, settings=SETTINGS, overwrite=None, **kwargs):
-    """What a training does before it begins."""
+    """Claims a folder as a training does."""
     folder = str(folder)
     if overwrite is not None:
         output_folder.put_aside(folder, overwrite)
@@ -35,11 +37,11 @@ def claim(folder, facts=FACTS, settings=SETTINGS, overwrite=None, **kwargs):
 
 
 def train(folder):
-    """Leaves what a training leaves."""
+    """Leaves a checkpoint, as a training does."""
     fill(folder, ["model.ckpt-7.index"])
 
 
-def test_a_new_folder_is_made_and_marked(tmp_path):
+def test_a_new_folder_is_created_and_marked(tmp_path):
     claim(tmp_path / "a" / "b")
     path = tmp_path / "a" / "b" / "fine_tuning.json"
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -47,7 +49,7 @@ def test_a_new_folder_is_made_and_marked(tmp_path):
     assert record["settings"] == SETTINGS
 
 
-def test_the_same_run_may_come_again(tmp_path):
+def test_the_same_run_can_be_repeated(tmp_path):
     claim(tmp_path)
     train(tmp_path)
     claim(tmp_path)
@@ -74,7 +76,7 @@ def test_the_same_run_may_come_again(tmp_path):
         ),
     ],
 )
-def test_another_run_is_refused(tmp_path, name, other, words):
+def test_another_run_is_rejected(tmp_path, name, other, words):
     claim(tmp_path)
     train(tmp_path)
     before = (tmp_path / "fine_tuning.json").read_bytes()
@@ -84,8 +86,7 @@ def test_another_run_is_refused(tmp_path, name, other, words):
     assert (tmp_path / "fine_tuning.json").read_bytes() == before
 
 
-def test_what_is_known_is_of_a_model(tmp_path):
-    """Facts and settings; where there is no model yet, nothing."""
+def test_facts_and_settings_are_known_once_there_is_a_model(tmp_path):
     folder = str(tmp_path / "out")
     assert output_folder.known(folder) == {}
     claim(tmp_path / "out")
@@ -93,14 +94,14 @@ def test_what_is_known_is_of_a_model(tmp_path):
     train(tmp_path / "out")
     output_folder.note_kept(folder, folder)
     assert output_folder.known(folder) == {**FACTS, **SETTINGS}
-    # Steps that are done stay as they are.
+    # Finished steps keep their settings.
     claim(tmp_path / "out", settings={"learning_rate": 1.0})
     assert output_folder.known(folder) == {**FACTS, **SETTINGS}
     (tmp_path / "out" / "fine_tuning.json").write_text('{"facts": {}}')
     assert output_folder.known(folder) == {}
 
 
-def test_a_run_that_failed_before_it_began_owns_nothing(tmp_path):
+def test_a_run_without_a_checkpoint_does_not_own_the_folder(tmp_path):
     claim(tmp_path)
     claim(tmp_path, {**FACTS, "task": "cola"})
     train(tmp_path)
@@ -108,7 +109,7 @@ def test_a_run_that_failed_before_it_began_owns_nothing(tmp_path):
         claim(tmp_path)
 
 
-def test_what_only_one_run_tells_is_no_difference(tmp_path):
+def test_a_fact_of_only_one_run_is_ignored(tmp_path):
     """Without training there is no training set."""
     claim(tmp_path)
     train(tmp_path)
@@ -116,7 +117,7 @@ def test_what_only_one_run_tells_is_no_difference(tmp_path):
     output_folder.verify(str(tmp_path), known, {})
 
 
-def test_other_settings_are_told_each_time(tmp_path, caplog):
+def test_other_settings_are_logged_each_time(tmp_path, caplog):
     claim(tmp_path)
     train(tmp_path)
     caplog.set_level("WARNING", "absl")
@@ -126,14 +127,14 @@ def test_other_settings_are_told_each_time(tmp_path, caplog):
         assert "--learning_rate was 5e-05, is 3e-05" in caplog.text
 
 
-def test_several_trainings_are_to_be_alike(tmp_path):
+def test_several_trainings_need_the_same_settings(tmp_path):
     claim(tmp_path)
     fill(tmp_path, ["trials/a/trial.json"])
     with pytest.raises(InputError, match="--learning_rate was 5e-05, is 3e"):
         claim(tmp_path, settings={"learning_rate": 3e-5}, is_several=True)
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_an_output_folder_that_is_a_file(tmp_path):
     (tmp_path / "x").write_text("mine", encoding="utf-8")
     with pytest.raises(InputError, match=r"Received: the file .*x$"):
         claim(tmp_path / "x")
@@ -159,11 +160,11 @@ RUN = [
     "trials/batch16/model.ckpt-1.index",
     "best/best.json",
 ]
-NOT_OURS = [
+OTHER_FILES = [
     "notes.txt",
     "train.tsv",
     "my_release/x",
-    # A checkpoint that somebody starts from may lie there.
+    # The checkpoint of another training.
     "bert_model.ckpt.index",
     "bert_config.json",
     "vocab.txt",
@@ -191,17 +192,17 @@ def names_in(folder):
 
 def test_the_old_run_stays_until_the_new_one_is_done(tmp_path):
     claim(tmp_path)
-    fill(tmp_path, RUN + NOT_OURS)
+    fill(tmp_path, RUN + OTHER_FILES)
     claim(tmp_path, {**FACTS, "task": "cola"}, overwrite=[])
     aside = {f"overwritten/{name}" for name in [*RUN, "fine_tuning.json"]}
-    assert names_in(tmp_path) == {*NOT_OURS, "fine_tuning.json", *aside}
+    assert names_in(tmp_path) == {*OTHER_FILES, "fine_tuning.json", *aside}
     output_folder.settle(str(tmp_path))
-    assert names_in(tmp_path) == {*NOT_OURS, "fine_tuning.json"}
+    assert names_in(tmp_path) == {*OTHER_FILES, "fine_tuning.json"}
     assert not (tmp_path / "overwritten").exists()
     output_folder.settle(str(tmp_path))
 
 
-def test_what_was_never_finished_does_not_replace_what_was(tmp_path):
+def test_an_unfinished_run_does_not_replace_the_one_set_aside(tmp_path):
     claim(tmp_path)
     fill(tmp_path, RUN)
     claim(tmp_path, overwrite=[])
@@ -223,7 +224,7 @@ def test_files_of_the_user_inside_a_run_are_never_removed(tmp_path):
     }
 
 
-def test_what_is_no_run_is_not_overwritten(tmp_path):
+def test_a_folder_without_a_run_is_not_overwritten(tmp_path):
     fill(tmp_path, ["release/mine.txt", "predictions.tsv"])
     with pytest.raises(InputError, match=r"where fine_tuning.json lies"):
         claim(tmp_path, overwrite=[])
@@ -239,7 +240,7 @@ def test_a_new_folder_needs_no_overwriting(tmp_path):
     "needed",
     ["release/bert_model.ckpt", "model.ckpt-7", "train.tf_record", ".", "link"],
 )
-def test_what_the_run_needs_is_not_removed(tmp_path, needed):
+def test_inputs_of_the_run_are_not_removed(tmp_path, needed):
     folder = tmp_path / "out"
     claim(folder)
     fill(folder, RUN)
@@ -251,13 +252,13 @@ def test_what_the_run_needs_is_not_removed(tmp_path, needed):
 
 
 @pytest.mark.parametrize("needed", ["../x", "data.tsv", "model.ckpt-71"])
-def test_other_inputs_may_lie_beside(tmp_path, needed):
+def test_inputs_beside_the_old_run_are_fine(tmp_path, needed):
     claim(tmp_path / "out")
     fill(tmp_path / "out", RUN)
     claim(tmp_path / "out", overwrite=[str(tmp_path / "out" / needed)])
 
 
-def test_an_input_is_not_written_over(tmp_path):
+def test_an_input_is_not_overwritten(tmp_path):
     path = tmp_path / "predictions.tsv"
     fill(tmp_path, ["predictions.tsv", "vocab.txt"])
     with pytest.raises(InputError, match=r"write over.*predictions.tsv"):
@@ -270,12 +271,13 @@ def test_the_folder_of_a_checkpoint_is_not_trained_in(tmp_path, name):
     start = str(tmp_path / name)
     with pytest.raises(InputError, match="apart from --init_checkpoint"):
         claim(tmp_path, init_checkpoint=start)
-    claim(tmp_path)  # Without training, and in a run's own folder.
+    # It is fine without training, and in the run's own folder.
+    claim(tmp_path)
     train(tmp_path)
     claim(tmp_path, init_checkpoint=start)
 
 
-def test_knows_which_training_is_kept(tmp_path):
+def test_the_folder_of_the_kept_training(tmp_path):
     folder = str(tmp_path)
     claim(tmp_path)
     train(tmp_path)
@@ -287,7 +289,7 @@ def test_knows_which_training_is_kept(tmp_path):
     assert output_folder.kept(folder) == folder
 
 
-def test_knows_it_of_a_remote_folder_too():
+def test_the_kept_training_of_a_remote_folder():
     folder = "ram://output_folder/kept"
     assert output_folder.kept(folder) == folder
     for training in (f"{folder}/trials/a", folder):
@@ -295,15 +297,15 @@ def test_knows_it_of_a_remote_folder_too():
         assert output_folder.kept(folder) == training
 
 
-def test_a_folder_that_nobody_claimed_is_its_own(tmp_path):
+def test_an_unclaimed_folder_holds_the_kept_training(tmp_path):
     assert output_folder.kept(str(tmp_path)) == str(tmp_path)
 
 
-# One training at a time
+# One training at a time.
 
 TRAINS = """
 import sys
-from bert_tf.fine_tuning import output_folder
+from bert_tf.jobs import output_folder
 
 with output_folder.locked(sys.argv[1]):
     print("locked", flush=True)
@@ -312,7 +314,7 @@ with output_folder.locked(sys.argv[1]):
 
 
 def start_training(folder):
-    """A process that has the folder until its input ends."""
+    """Starts a process that locks the folder until its input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", TRAINS, str(folder)],
         cwd=ROOT,
@@ -324,7 +326,7 @@ def start_training(folder):
     return process
 
 
-def test_a_second_training_is_refused_and_a_killed_one_forgotten(tmp_path):
+def test_a_killed_training_releases_its_lock(tmp_path):
     with start_training(tmp_path) as process:
         with (
             pytest.raises(InputError) as error,
@@ -341,7 +343,7 @@ def test_a_second_training_is_refused_and_a_killed_one_forgotten(tmp_path):
             assert not list(tmp_path.iterdir())
 
 
-def test_a_locked_folder_without_files_does_not_stay(tmp_path):
+def test_a_new_folder_without_files_is_removed(tmp_path):
     folder = tmp_path / "a" / "new"
     with output_folder.locked(str(folder)):
         assert folder.is_dir()
@@ -351,7 +353,7 @@ def test_a_locked_folder_without_files_does_not_stay(tmp_path):
     assert os.listdir(folder) == ["model.ckpt-1.index"]
 
 
-def test_where_there_are_no_locks_a_training_goes_on(tmp_path, monkeypatch):
+def test_file_systems_without_locks_are_not_locked(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -360,3 +362,176 @@ def test_where_there_are_no_locks_a_training_goes_on(tmp_path, monkeypatch):
         pass
     with output_folder.locked("gs://bucket/folder"):
         pass
+
+
+# The options of a run.
+
+
+def claimed(config, task="rte", **kwargs):
+    """Claims --output_dir for the `with` block."""
+    return output_folder.claimed(
+        config.with_fallbacks(), STRATEGY, {"task": task}, [], **kwargs
+    )
+
+
+def begin(config, **kwargs):
+    """Claims --output_dir for a run that ends at once."""
+    with claimed(config, **kwargs):
+        pass
+
+
+def test_the_settings_of_a_training_are_recorded(given, tmp_path):
+    out = tmp_path / "out"
+    config = given(f"--output_dir={out}", "--do_train", "--learning_rate=0.25")
+    begin(config)
+    (out / "model.ckpt-1.index").touch()
+    path = out / "fine_tuning.json"
+    record = path.read_bytes()
+    settings = json.loads(record)["settings"]
+    assert settings["learning_rate"] == 0.25
+    assert {"class_weights", "label_smoothing", "save_best"} <= set(settings)
+    for words in (["--nodo_train", "--learning_rate=0.5"], ["--do_train"]):
+        begin(given(*words))
+        assert path.read_bytes() == record
+
+
+def test_only_a_training_can_overwrite_a_run(given, tmp_path):
+    config = given(f"--output_dir={tmp_path}/out", "--overwrite_output_dir")
+    with pytest.raises(InputError, match="expected --do_train with"):
+        begin(config)
+
+
+def test_a_rerun_with_a_list_has_the_same_settings(given, tmp_path, caplog):
+    """JSON has lists, and options have tuples."""
+    out = tmp_path / "out"
+    config = given(f"--output_dir={out}", "--do_train", "--class_weights=1,2")
+    begin(config)
+    (out / "model.ckpt-1.index").touch()
+    begin(config)
+    assert not caplog.text
+    # With several trainings, other settings are an error.
+    begin(given("--num_seeds=2"))
+
+
+def test_another_seed_is_another_training(given, tmp_path, caplog):
+    """An unfinished training continues with a warning."""
+    out = tmp_path / "out"
+    given(f"--output_dir={out}", "--do_train")
+
+    def warnings(*words):
+        caplog.clear()
+        begin(given(*words))
+        return caplog.text
+
+    warnings("--random_seed=1")
+    (out / "model.ckpt-1.index").touch()
+    assert not warnings("--random_seed=1")
+    assert "--random_seed was 1, is 2" in warnings("--random_seed=2")
+    fill(out, ["release/bert_model.ckpt.index"])
+    message = r"--random_seed=2 has no effect: .*out .* --random_seed=1\. "
+    with pytest.raises(InputError, match=message):
+        warnings("--random_seed=2")
+    assert not warnings("--random_seed=1")
+    # The folder of each of several trainings is named after its seed.
+    assert not warnings("--random_seed=2", "--num_seeds=3")
+    warnings("--num_seeds=1", "--overwrite_output_dir")
+    record = json.loads((out / "fine_tuning.json").read_text())
+    assert record["settings"]["random_seed"] == 2
+
+
+def test_the_development_set_that_selects_is_a_setting(given, tmp_path, caplog):
+    """Scores on different development sets cannot be compared."""
+    out = tmp_path / "out"
+    given(f"--output_dir={out}", "--do_train")
+
+    def warnings(development_set, *words):
+        caplog.clear()
+        begin(given(*words), development_set=development_set)
+        return caplog.text
+
+    warnings("old", "--save_best=loss")
+    (out / "model.ckpt-1.index").touch()
+    assert not warnings("old")
+    assert "the development set was another" in warnings("new")
+    with pytest.raises(InputError, match="the development set was another"):
+        warnings("new", "--num_seeds=2")
+    # The last weights are kept, whatever their score.
+    last = warnings("new", "--num_seeds=1", "--save_best=")
+    assert "--save_best was loss" in last
+    assert "the development set" not in last
+
+
+def test_only_a_training_locks_the_folder(given, tmp_path):
+    folder = str(tmp_path / "out")
+    evaluation = given(f"--output_dir={folder}", "--do_eval")
+    training = given("--do_train")
+    message = r"is writing to .*/out. Wait until"
+    with claimed(evaluation), output_folder.locked(folder):
+        pass
+    with output_folder.locked(folder):
+        begin(evaluation)
+        with pytest.raises(InputError, match=message):
+            begin(training)
+    with (
+        claimed(training),
+        pytest.raises(InputError, match=message),
+        output_folder.locked(folder),
+    ):
+        pass
+    with output_folder.locked(folder):
+        pass
+
+
+def test_the_initial_checkpoint_is_not_overwritten(given, tmp_path):
+    """The lock is released, too."""
+    out = tmp_path / "out"
+    config = given(
+        f"--output_dir={out}",
+        f"--init_checkpoint={out}/release/bert_model.ckpt",
+        "--do_train",
+        "--overwrite_output_dir",
+    )
+    fill(out, ["release/bert_model.ckpt.index", "release/vocab.txt"])
+    (out / "fine_tuning.json").write_text('{"facts": {}}')
+    before = names_in(out)
+    with pytest.raises(InputError, match="which it would remove"):
+        begin(config)
+    assert names_in(out) == before
+    with output_folder.locked(str(out)):
+        pass
+
+
+@pytest.mark.parametrize("export_dir", ["out/export", "elsewhere/models"])
+def test_an_unusable_export_folder_is_found_first(given, tmp_path, export_dir):
+    """Nothing is claimed, and a run that would be replaced stays in place."""
+    out, place = tmp_path / "out", tmp_path / export_dir
+    fill(tmp_path, [export_dir])
+    config = given(
+        f"--output_dir={out}",
+        "--do_train",
+        "--do_export",
+        f"--export_dir={place}",
+    )
+    message = f"the export to .*{export_dir}: "
+    with pytest.raises(InputError, match=message):
+        begin(config)
+    assert not (out / "fine_tuning.json").exists()
+    fill(out, ["model.ckpt-1.index"])
+    (out / "fine_tuning.json").write_text('{"facts": {}, "settings": {}}')
+    before = names_in(out)
+    with pytest.raises(InputError, match=message):
+        begin(given("--overwrite_output_dir"))
+    assert names_in(out) == before
+    assert place.read_text() == "x"
+
+
+def test_a_folder_of_another_task_gets_no_exports(given, tmp_path):
+    out = tmp_path / "out"
+    begin(given(f"--output_dir={out}", "--do_train"))
+    (out / "model.ckpt-1.index").touch()
+    config = given("--nodo_train", "--do_export")
+    with pytest.raises(InputError, match=r"of task mrpc.*a run of task rte"):
+        begin(config, task="mrpc")
+    assert not (out / "export").exists()
+    begin(config)
+    assert (out / "export").is_dir()

@@ -1,26 +1,18 @@
-"""What the flags of fine-tuning turn into."""
+"""The library objects that are made from the options of a job."""
 
 import fine_tuning_runs
 import pytest
 import tensorflow as tf
-from absl import flags
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import command_line
+from bert_tf.jobs import settings
 from tests.training import toy_task
 
 METRICS = ["eval_f1", "eval_loss", "loss"]
 CONFIG = BertConfig.from_dict(
     {**fine_tuning_runs.CONFIG, "num_hidden_layers": 3}
 )
-
-
-def test_a_flag_is_given_or_not(given):
-    given("--do_lower_case=true")
-    assert command_line.given("do_lower_case") is True
-    given_nothing = command_line.given("max_seq_length")
-    assert given_nothing is None
 
 
 @pytest.mark.parametrize(
@@ -34,9 +26,8 @@ def test_a_flag_is_given_or_not(given):
         ("--search=paper", True),
     ],
 )
-def test_who_needs_a_development_set(given, word, selects):
-    given(word)
-    assert command_line.selects() is selects
+def test_options_that_need_a_development_set(given, word, selects):
+    assert settings.selects(given(word)) is selects
 
 
 @pytest.mark.parametrize(
@@ -53,20 +44,18 @@ def test_who_needs_a_development_set(given, word, selects):
         (["--do_export", "--do_predict"], ["test"]),
     ],
 )
-def test_the_splits_are_those_that_are_needed(given, words, splits):
-    given(*words)
-    assert command_line.splits() == splits
+def test_only_the_needed_splits_are_read(given, words, splits):
+    assert settings.splits(given(*words)) == splits
 
 
-def test_a_run_has_something_to_do(given):
-    given("--nodo_train")
-    flags_of_runs = "--do_train, --do_eval, --do_predict, --do_export"
-    with pytest.raises(InputError, match=flags_of_runs):
-        command_line.splits()
+def test_a_run_with_nothing_to_do_is_rejected(given):
+    names = "--do_train, --do_eval, --do_predict, --do_export"
+    with pytest.raises(InputError, match=names):
+        settings.splits(given("--nodo_train"))
 
 
-def test_a_schedule_is_what_the_flags_say(given):
-    given(
+def test_the_options_make_the_schedule(given):
+    config = given(
         "--num_train_epochs=2.5",
         "--warmup_proportion=0.2",
         "--eval_steps=7",
@@ -76,7 +65,7 @@ def test_a_schedule_is_what_the_flags_say(given):
         "--search=paper",
         "--log_steps=11",
     )
-    schedule = command_line.schedule(METRICS)
+    schedule = settings.schedule(config, METRICS)
     assert schedule.num_train_epochs == 2.5
     assert schedule.warmup_proportion == 0.2
     assert schedule.eval_steps == 7
@@ -90,30 +79,30 @@ def test_a_schedule_is_what_the_flags_say(given):
     ("name", "metric"),
     [("f1", "eval_f1"), ("eval_f1", "eval_f1"), ("loss", "loss")],
 )
-def test_the_name_of_a_metric_may_be_short(given, name, metric):
-    given(f"--save_best={name}")
-    assert command_line.schedule(METRICS).save_best == metric
+def test_the_eval_prefix_of_a_metric_is_optional(given, name, metric):
+    config = given(f"--save_best={name}")
+    assert settings.schedule(config, METRICS).save_best == metric
 
 
-def test_metrics_that_are_none(given):
-    given("--save_best=mcc")
+def test_unknown_metrics_are_rejected(given):
     with pytest.raises(InputError, match=r"among eval_f1, .*Received: mcc$"):
-        command_line.schedule(METRICS)
-    given("--early_stopping_patience=2")
-    flags.FLAGS.save_best = None
+        settings.schedule(given("--save_best=mcc"), METRICS)
+
+
+def test_early_stopping_needs_a_metric(given):
+    config = given("--early_stopping_patience=2")
     with pytest.raises(InputError, match="by which metric"):
-        command_line.schedule(METRICS)
+        settings.schedule(config, METRICS)
 
 
-def test_rates_shrink_layer_by_layer_on_request(given):
-    given("--learning_rate=3e-5", "--train_batch_size=16")
-    config = command_line.training_config(CONFIG)
-    assert (config.learning_rate, config.train_batch_size) == (3e-5, 16)
-    assert config.rate_multipliers == ()
-    given("--layer_rate_decay=0.5")
-    factors = [
-        f for _, f in command_line.training_config(CONFIG).rate_multipliers
-    ]
+def test_learning_rates_decay_from_layer_to_layer(given):
+    config = given("--learning_rate=3e-5", "--train_batch_size=16")
+    training = settings.fine_tuning_config(config, CONFIG)
+    assert (training.learning_rate, training.train_batch_size) == (3e-5, 16)
+    assert training.rate_multipliers == ()
+    config = given("--layer_rate_decay=0.5")
+    training = settings.fine_tuning_config(config, CONFIG)
+    factors = [factor for _, factor in training.rate_multipliers]
     assert factors == [0.0625, 0.125, 0.25, 0.5]
 
 
@@ -126,23 +115,21 @@ def test_rates_shrink_layer_by_layer_on_request(given):
     ],
 )
 def test_padding_on_a_cpu(given, word, static):
-    given(word)
+    config = given(word)
     for strategy in (tf.distribute.get_strategy(), toy_task.two_devices()):
-        assert command_line.padding(strategy).static is static
+        assert settings.padding(config, strategy).static is static
 
 
 def test_padding_on_a_tpu(given, monkeypatch):
-    """Nothing of it is needed but its class."""
+    """The class of the strategy is enough."""
 
     class Tpu:
         pass
 
     monkeypatch.setattr(tf.distribute, "TPUStrategy", Tpu)
-    given()
-    assert command_line.padding(Tpu()).static
-    given("--padding=longest")
+    assert settings.padding(given(), Tpu()).static
     with pytest.raises(InputError, match="have fixed shapes"):
-        command_line.padding(Tpu())
+        settings.padding(given("--padding=longest"), Tpu())
 
 
 @pytest.mark.parametrize(
@@ -154,11 +141,17 @@ def test_padding_on_a_tpu(given, monkeypatch):
     ],
 )
 def test_names_of_frozen_layers(given, words, names):
-    given(*words)
-    assert command_line.frozen_layers(CONFIG) == names
+    assert settings.frozen_layers(given(*words), CONFIG) == names
 
 
-def test_more_frozen_layers_than_there_are(given):
-    given("--num_frozen_layers=4")
+def test_more_frozen_layers_than_the_model_has(given):
     with pytest.raises(InputError, match=r"up to 3, .* Received: 4"):
-        command_line.frozen_layers(CONFIG)
+        settings.frozen_layers(given("--num_frozen_layers=4"), CONFIG)
+
+
+def test_exports_go_to_the_output_folder_by_default(given):
+    config = given("--output_dir=out")
+    assert settings.export_dir(config) == "out/export"
+    assert settings.export_dir(given("--export_dir=")) == "out/export"
+    config = given("--export_dir=gs://mine/models/mood")
+    assert settings.export_dir(config) == "gs://mine/models/mood"

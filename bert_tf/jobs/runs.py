@@ -23,10 +23,13 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import output_folder
-from bert_tf.fine_tuning.start import Start, open_start
 from bert_tf.interop.companions import write_companions
 from bert_tf.interop.pretrained import Pretrained
+from bert_tf.jobs import exports, output_folder
+from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.start import Start, open_start
+from bert_tf.serving.served import Served
 from bert_tf.training import best, trials
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
@@ -40,11 +43,50 @@ from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.trials import Trial
 from bert_tf.training.workers import require_shared
 
-RELEASE = "release"
-WEIGHTS = "bert_model.ckpt"
-
 # What is large in the folder of a training.
 _LARGE = re.compile(r"model\.ckpt-.*|checkpoint|best")
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuningResult:
+    """What a fine-tuning job has made.
+
+    Attributes:
+      metrics: The metrics by name, as in `eval_results.json`; empty without
+        evaluation.
+      release: The folder of the fine-tuned model, which `init_checkpoint` and
+        `load_model` accept; None without training.
+      export: The folder of the SavedModel; None without export.
+    """
+
+    metrics: dict[str, float]
+    release: str | None = None
+    export: str | None = None
+
+
+def finish(
+    config: FineTuningOptions,
+    estimator: Estimator,
+    metrics: dict[str, float],
+    name: str,
+    serve: Callable[[keras.Model], Served],
+) -> FineTuningResult:
+    """Exports the model, if the options ask for it; returns what was made.
+
+    Args:
+      config: The options of the job.
+      estimator: The model that is kept.
+      metrics: The metrics of its evaluation.
+      name: The model's name on the server.
+      serve: Makes a `Served` of a model.
+    """
+    return FineTuningResult(
+        metrics,
+        release=os.path.join(config.output_dir, RELEASE)
+        if config.do_train
+        else None,
+        export=exports.export_fine_tuned(config, estimator, name, serve),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,7 +346,7 @@ def open_model(
     if estimator.weights_from is None and files.exists(f"{release}.index"):
         estimator.load_weights(release)
     if estimator.weights_from is None:
-        raise no_model(output_dir)
+        raise output_folder.no_model(output_dir)
     lacking = [
         name
         for name in estimator.random_variables
@@ -316,14 +358,6 @@ def open_model(
             f"{estimator.weights_from}, which lacks {lacking[0]}"
         )
     return estimator
-
-
-def no_model(output_dir: str) -> InputError:
-    """What is said where there is nothing to evaluate, predict or export."""
-    return InputError(
-        f"expected a fine-tuned model in --output_dir={output_dir}, or "
-        "--init_checkpoint, or --do_train. Received: none of them"
-    )
 
 
 def _estimator(

@@ -1,4 +1,4 @@
-"""What a pre-training notes in its folder, and which one may go on there."""
+"""Which pre-training can continue in an output folder."""
 
 import json
 import os
@@ -7,9 +7,9 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fine_tuning import pretraining_folder
 from bert_tf.interop.companions import write_companions
 from bert_tf.interop.pretrained import Pretrained
+from bert_tf.jobs import pretraining_folder
 
 KIND = {
     "attention_direction": "bidirectional",
@@ -33,13 +33,13 @@ def verify(folder, kind=KIND, seed=None):
 
 
 def train(folder, kind=KIND, seed=1):
-    """What a run leaves that was stopped at its seventh step."""
+    """Leaves the files of a run that was stopped at its seventh step."""
     pretraining_folder.claim(str(folder), kind, seed)
     (folder / "model.ckpt-7.index").touch()
 
 
 def release(folder, kind):
-    """What an earlier version leaves of a run, which noted nothing."""
+    """Writes the release of an earlier version, which kept no record."""
     (folder / "release").mkdir()
     config = BertConfig(
         vocab_size=3,
@@ -52,7 +52,7 @@ def release(folder, kind):
 
 
 def test_another_seed_is_logged(tmp_path, caplog):
-    """It may be the way out of a training that diverged."""
+    """Another seed can help if training diverged."""
     verify(tmp_path, seed=1)
     train(tmp_path, seed=1)
     verify(tmp_path)
@@ -62,7 +62,7 @@ def test_another_seed_is_logged(tmp_path, caplog):
     assert f"{tmp_path} was trained with --random_seed=1" in caplog.text
 
 
-def test_it_is_noted_before_the_first_step(tmp_path):
+def test_the_record_is_written_before_the_first_step(tmp_path):
     pretraining_folder.claim(str(tmp_path), KIND, 1)
     [name] = os.listdir(tmp_path)
     record = json.loads((tmp_path / name).read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def test_it_is_noted_before_the_first_step(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "value"), OTHERS)
-def test_another_one_is_refused(tmp_path, name, value):
+def test_another_objective_or_architecture_is_rejected(tmp_path, name, value):
     train(tmp_path)
     words = {"True": "true", "False": "false"}
     known, now = (words.get(str(v), v) for v in (KIND[name], value))
@@ -83,7 +83,7 @@ def test_another_one_is_refused(tmp_path, name, value):
     )
 
 
-def test_the_same_one_goes_on(tmp_path):
+def test_the_same_pretraining_continues(tmp_path):
     train(tmp_path)
     before = (tmp_path / "pretraining.json").read_bytes()
     verify(tmp_path)
@@ -91,12 +91,12 @@ def test_the_same_one_goes_on(tmp_path):
     assert (tmp_path / "pretraining.json").read_bytes() == before
 
 
-def test_what_is_not_asked_for_is_not_compared(tmp_path):
+def test_only_given_facts_are_compared(tmp_path):
     train(tmp_path)
     verify(tmp_path, {"objective": "masked_lm"})
 
 
-def test_before_its_first_checkpoint_a_run_owns_nothing(tmp_path):
+def test_a_run_without_a_checkpoint_does_not_own_the_folder(tmp_path):
     other = {**KIND, "next_sentence": False}
     pretraining_folder.claim(str(tmp_path), KIND, 1)
     verify(tmp_path, other)
@@ -106,7 +106,7 @@ def test_before_its_first_checkpoint_a_run_owns_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "value"), OTHERS)
-def test_a_release_tells_where_nothing_is_noted(tmp_path, name, value):
+def test_a_release_counts_without_a_record(tmp_path, name, value):
     other = {**KIND, name: value}
     release(tmp_path, other)
     verify(tmp_path, other)
@@ -114,26 +114,26 @@ def test_a_release_tells_where_nothing_is_noted(tmp_path, name, value):
         verify(tmp_path)
 
 
-def test_what_is_noted_goes_before_a_release(tmp_path):
-    """A run has trained since."""
+def test_a_record_takes_precedence_over_a_release(tmp_path):
+    """The record is more recent."""
     release(tmp_path, {**KIND, "objective": "causal_lm"})
     train(tmp_path)
     verify(tmp_path)
 
 
-def test_an_old_run_without_a_release_goes_on(tmp_path):
+def test_an_old_run_without_a_release_continues(tmp_path):
     (tmp_path / "model.ckpt-7.index").touch()
     verify(tmp_path)
     verify(tmp_path / "new")
 
 
-def test_a_folder_that_can_be_written_to_stays_as_it_is(tmp_path):
+def test_a_writable_folder_is_not_changed(tmp_path):
     for folder in (tmp_path, tmp_path / "new"):
         pretraining_folder.require_writable(str(folder))
     assert not os.listdir(tmp_path)
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_an_output_folder_that_is_a_file(tmp_path):
     path = tmp_path / "out"
     path.write_text("mine")
     with pytest.raises(InputError, match="Received: the file"):

@@ -1,0 +1,266 @@
+"""The command line of every job.
+
+`main` makes absl flags of a job's options (`bert_tf.options`), parses the
+command line and runs the job. What the user did wrong is reported in one line,
+with exit status 1 or 2 and without a traceback. Among the mistakes are an
+unknown flag, which is reported with the nearest name, and a stray word:
+`--do_lower_case False` sets the flag to *true* and leaves "False" over, which
+the original ignored.
+
+No other module of the package reads `absl.flags.FLAGS`.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from absl import app, flags, logging
+
+from bert_tf import options
+from bert_tf.errors import InputError
+from bert_tf.options import Option, OptionError, Options
+
+FLAGS = flags.FLAGS
+
+_DEFINE: dict[type, Callable[..., Any]] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
+
+# The modules of `bert_tf.jobs` with a function `run`.
+JOBS = (
+    "vocabulary",
+    "pretraining_data",
+    "pretraining",
+    "classifier",
+    "squad",
+    "ner",
+    "features",
+    "fill_mask",
+    "convert_checkpoint",
+    "convert_saved_model",
+    "attention",
+)
+
+# What ends a program at once unless it is told otherwise.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+# Until a signal whose exception was lost is sent again.
+SECONDS_TO_NEXT_TRY = 0.01
+
+
+def main(run: Callable[[Any], Any]) -> None:
+    """Runs a job with the options of the command line; does not return.
+
+    Args:
+      run: The job. Its parameter `config` is annotated with an `Options` class,
+        whose options become flags.
+    """
+    config_type = typing.get_type_hints(run)["config"]
+    define_flags(config_type)
+    # --help prints the docstring of the main module.
+    sys.modules["__main__"].__doc__ = sys.modules[run.__module__].__doc__
+    run_program(
+        lambda: run(read_config(config_type)), options.required(config_type)
+    )
+
+
+def command() -> None:
+    """Runs `bert-tf JOB --flag=value ...`, the installed package's command."""
+    program, *words = sys.argv
+    if not words or words[0] not in JOBS:
+        received = f"; got {words[0]!r}" if words else ""
+        sys.argv[0] = os.path.basename(program)
+        _fail(
+            f"name a job: {', '.join(JOBS)}{received}. `bert-tf JOB --help` "
+            "lists its flags.",
+            status=2,
+        )
+    job = importlib.import_module(f"bert_tf.jobs.{words[0]}")
+    sys.argv = [f"{os.path.basename(program)} {words[0]}", *words[1:]]
+    main(job.run)
+
+
+def define_flags(
+    config_type: type[Options], values: flags.FlagValues = FLAGS
+) -> None:
+    """Defines a flag in `values` for each option."""
+    for name, (kind, known) in options.declared(config_type).items():
+        default = known.fallback
+        if default is None and name not in options.required(config_type):
+            default = config_type.__dataclass_fields__[name].default
+        _define_flag(name, kind, default, known, values)
+
+
+def _define_flag(
+    name: str, kind: type, default: Any, known: Option, values: flags.FlagValues
+) -> None:
+    # `Options` checks ranges, for callers in Python too.
+    text = f"{known.help} {known.range}".rstrip()
+    if known.choices:
+        flags.DEFINE_enum(
+            name, default, known.choices, text, flag_values=values
+        )
+    elif kind is tuple:
+        words = None if default is None else [*default]
+        flags.DEFINE_list(name, words, text, flag_values=values)
+    else:
+        _DEFINE[kind](name, default, text, flag_values=values)
+
+
+def read_config(
+    config_type: type[Options], values: flags.FlagValues = FLAGS
+) -> Any:
+    """Returns the configuration that parsed flags make.
+
+    An option with a fallback stays None unless the command line gives it.
+
+    Raises:
+      OptionError: The value of a flag is impossible.
+    """
+    return config_type(
+        **{
+            name: values[name].value
+            for name, (_, known) in options.declared(config_type).items()
+            if known.fallback is None or values[name].present
+        }
+    )
+
+
+def run_program(main: Callable[[], Any], required: Sequence[str] = ()) -> None:
+    """Parses the command line, then calls `main`; does not return.
+
+    Args:
+      main: It takes nothing; the flags are defined and parsed by then.
+      required: Names of the flags that must be given.
+    """
+    # --help shows the flags of the main module only, and these are defined
+    # here.
+    for module, defined in FLAGS.flags_by_module_dict().items():
+        if module.startswith("bert_tf."):
+            for flag in defined:
+                FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    app.run(
+        lambda argv: _guarded(main),
+        flags_parser=lambda argv: _parse(argv, required),
+    )
+
+
+def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
+    logging.set_verbosity(logging.INFO)
+    try:
+        words = FLAGS(argv)
+    except (flags.Error, ValueError) as error:
+        # absl raises ValueError for --noNAME=VALUE.
+        _fail(f"{error} (--help lists the flags)", status=2)
+    except SystemExit:
+        sys.exit(0)  # absl gives --help the status of a failure.
+    # A shell turns --name=$VARIABLE into --name= if the variable is not set.
+    missing = [f"--{n}" for n in required if FLAGS[n].value in (None, "")]
+    if missing:
+        _fail(
+            f"expected {', '.join(missing)}. Received: nothing (--help lists "
+            "the flags)",
+            status=2,
+        )
+    if len(words) > 1:
+        _fail(
+            "expected flags of the form --name=value only. Received: "
+            f"{words[1]!r} (a boolean is switched off by --noNAME or "
+            "--NAME=false)",
+            status=2,
+        )
+    return words
+
+
+class Stopped(SystemExit):
+    """A signal ends the program; as an exception, so that it can clean up."""
+
+    def __init__(self, number: int):
+        super().__init__(128 + number)
+        self.number = number
+
+
+def _guarded(main: Callable[[], Any]) -> None:
+    try:
+        with _stoppable():
+            main()
+    except OptionError as error:
+        _fail(f"{error} (--help lists the flags)", status=2)
+    except (InputError, OSError) as error:
+        _fail(str(error), status=1)
+    except KeyboardInterrupt:
+        _fail("interrupted", status=128 + signal.SIGINT)
+    except Stopped as stopped:
+        name = signal.Signals(stopped.number).name
+        _fail(f"stopped by {name}", status=128 + stopped.number)
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turns STOP_SIGNALS into `Stopped`, and loses none of them.
+
+    The exception is raised in whatever is running. Python drops it where that
+    is a finalizer or a callback: then the signal is sent again a moment later,
+    Ctrl-C as well, to who handles it by then. Where other code has caught it,
+    it is raised at the end. A signal that is ignored, by `nohup`, stays so.
+    """
+    received: list[int] = []
+    lost: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        received.append(number)
+        raise Stopped(number)
+
+    def note_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+        number = _signal_behind(unraisable.exc_value)
+        if number is None:
+            return hook_before(unraisable)
+        lost.append(number)
+        # Sent from here, it would be dropped like the first one.
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_NEXT_TRY)
+
+    def send_again(*_: object) -> None:
+        while lost:
+            signal.raise_signal(lost.pop())
+
+    before = {
+        number: signal.signal(number, stop)
+        for number in STOP_SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, send_again)
+    hook_before, sys.unraisablehook = sys.unraisablehook, note_lost
+    try:
+        yield
+        send_again()
+        if received:
+            raise Stopped(received[0])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = hook_before
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signal_behind(error: BaseException | None) -> int | None:
+    """The signal that raised an exception, here or in `data/jobs.py`."""
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT
+    code = error.code if isinstance(error, SystemExit) else None
+    numbers = (signal.SIGINT, *STOP_SIGNALS)
+    return next((n for n in numbers if code == 128 + n), None)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    """Prints one line and leaves with `status`."""
+    line = " ".join(message.split())
+    print(f"{sys.argv[0]}: error: {line}", file=sys.stderr)
+    sys.exit(status)

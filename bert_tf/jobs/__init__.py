@@ -1,0 +1,1 @@
+"""What each script does, as a function: `run(config)`."""

@@ -1,0 +1,157 @@
+"""Shows what the heads of a model attend to in a text.
+
+    python visualize_attention.py \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --text="The cat sat on the mat." --text_b="It was soft." \\
+        --output=attention.html
+
+writes one page that needs nothing else, to be opened in any browser: choose a
+layer and a head, point at a word to see what it attends to. Without --text_b
+it is one text. --output=NAME.png draws a picture instead: of all heads, or of
+those that --layer and --head choose. The text is taken as it is; what is too
+long for the model is an error.
+"""
+
+import dataclasses
+
+# Before anything that imports TensorFlow.
+import bert_tf.quiet_tensorflow  # noqa: F401
+
+# isort: split
+import os
+
+import numpy as np
+from absl import logging
+from keras import ops
+
+from bert_tf import cli, files
+from bert_tf.errors import InputError
+from bert_tf.interop.loading import load_checkpoint
+from bert_tf.jobs.settings import StartOptions
+from bert_tf.jobs.start import Start, find_start
+from bert_tf.modeling import BertModel
+from bert_tf.options import option
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.visualization import page, picture
+from bert_tf.visualization.attention import Attention, Passage, read_passage
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionConfig(StartOptions):
+    """Options of `visualize_attention.py`."""
+
+    init_checkpoint: str = option(
+        "Checkpoint to take the weights from: a TF1 checkpoint, a Hugging Face "
+        "folder, hf://OWNER/NAME, or a .keras file.",
+    )
+    text: str = option("The text, or the first text of a pair.")
+    text_b: str | None = option("The second text of a pair.", default=None)
+    output: str = option(
+        "File to write: a page (.html), or a picture (.png), which needs "
+        "matplotlib.",
+        default="attention.html",
+    )
+    layer: int | None = option(
+        "Layer that the page shows first, or that the picture shows: 0 is the "
+        "first layer, -1 the last. Default: all layers.",
+        default=None,
+    )
+    head: int | None = option(
+        "Head, counted in the same way. Default: all heads.", default=None
+    )
+    join_pieces: bool = option(
+        "Whether to show words instead of their pieces. The page can switch.",
+        default=True,
+    )
+    special_tokens: bool = option(
+        "Whether to show [CLS] and [SEP]. The page can switch.", default=True
+    )
+
+
+EXTENSIONS = (".html", ".htm", ".png")
+
+
+def run(config: AttentionConfig) -> str:
+    """Runs the model on a text and writes a page or picture of its attention.
+
+    Returns:
+      The path of the file.
+    """
+    is_picture = _is_picture(config.output)
+    start = find_start(
+        config.init_checkpoint,
+        config.bert_config_file,
+        config.vocab_file,
+        config.do_lower_case,
+        config.strip_accents,
+    )
+    layer = _index(config, "layer", start.config.num_hidden_layers)
+    head = _index(config, "head", start.config.num_attention_heads)
+    passage = read_passage(
+        FullTokenizer(start.vocab, start.do_lower_case, start.strip_accents),
+        config.text,
+        config.text_b,
+        start.config.max_position_embeddings,
+    )
+    attention = _attend(config, start, passage)
+    shown = (config.join_pieces, config.special_tokens)
+    if is_picture:
+        content = picture.draw_picture(attention, layer, head, *shown)
+    else:
+        html = page.write_page(attention, layer or 0, head or 0, *shown)
+        content = html.encode()
+    with files.atomic_writer(config.output) as file:
+        file.write(content)
+    logging.info("Wrote %s, %.1f MB", config.output, len(content) / 1e6)
+    return config.output
+
+
+def _is_picture(path: str) -> bool:
+    """Whether a picture is to be written; what it takes has to be there."""
+    extension = os.path.splitext(path)[1].lower()
+    if extension not in EXTENSIONS:
+        raise InputError(
+            f"expected an --output that ends in {', '.join(EXTENSIONS)}. "
+            f"Received: {path!r}"
+        )
+    if extension != ".png":
+        return False
+    picture.require_matplotlib()
+    return True
+
+
+def _index(config: AttentionConfig, flag: str, count: int) -> int | None:
+    """The layer or head that a flag names, from 0."""
+    value = getattr(config, flag)
+    if value is None:
+        return None
+    if not -count <= value < count:
+        raise InputError(
+            f"expected --{flag} from 0 to {count - 1}, or -1 to {-count} from "
+            f"the end. Received: {value}"
+        )
+    return value % count
+
+
+def _attend(
+    config: AttentionConfig, start: Start, passage: Passage
+) -> Attention:
+    """Runs the model, without dropout."""
+    model = BertModel(start.config, output_attentions=True)
+    load_checkpoint(model, start.init_checkpoint)
+    inputs = {
+        "input_ids": np.array([passage.input_ids], np.int32),
+        "segment_ids": np.array([passage.segment_ids], np.int32),
+    }
+    layers = model(inputs, training=False)["attentions"]
+    weights = [ops.convert_to_numpy(layer)[0] for layer in layers]
+    return Attention(passage, np.stack(weights), _name(config.init_checkpoint))
+
+
+def _name(path: str) -> str:
+    """The end of a path: OWNER/NAME, or a release's folder and prefix."""
+    return "/".join(os.path.normpath(path).split("/")[-2:])
+
+
+if __name__ == "__main__":
+    cli.main(run)

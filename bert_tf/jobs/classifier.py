@@ -1,0 +1,463 @@
+"""Fine-tunes BERT on a sentence-level task: GLUE, XNLI, SWAG, your own file.
+
+    python run_classifier.py \\
+        --task_name=mrpc --data_dir=glue_data/MRPC \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --output_dir=/tmp/mrpc_output \\
+        --do_train --do_eval --do_predict \\
+        --max_seq_length=128 --train_batch_size=32 \\
+        --learning_rate=2e-5 --num_train_epochs=3
+
+The configuration, the vocabulary and the casing are the checkpoint's own, or
+those that --bert_config_file, --vocab_file and --do_lower_case name. A file of
+your own, TSV, CSV or JSON lines:
+
+    python run_classifier.py --task_name=custom --data_dir=my_data \\
+        --text_a_column=review --label_column=stars ...
+
+The output directory then holds `eval_results.txt` and `.json`,
+`test_results.tsv` (the original's: probabilities), `predictions.tsv` (with the
+texts and labels), and `release/`: the fine-tuned model with its vocabulary and
+labels, which --init_checkpoint takes; --do_export writes a SavedModel for
+TensorFlow Serving into `export/`. The same command given again goes on where it
+was stopped. Source: `run_classifier.py` of google-research/bert; sections 4.1,
+4.4 and appendix A.3 of the paper.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import cli
+from bert_tf.data import cache, jobs
+from bert_tf.data.examples import Example
+from bert_tf.data.features import Encoding, content
+from bert_tf.errors import InputError
+from bert_tf.jobs import output_folder, runs, settings
+from bert_tf.jobs.inputs import Inputs, Split
+from bert_tf.jobs.runs import FineTuningResult
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.start import Start, resolve, trained_with
+from bert_tf.options import option
+from bert_tf.serving.classifiers import (
+    ServedClassifier,
+    ServedMultipleChoice,
+)
+from bert_tf.serving.served import Served, require_lines
+from bert_tf.tasks import custom, datasets
+from bert_tf.tasks.classification import (
+    ClassificationTask,
+    balanced_class_weights,
+)
+from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.parts import DataSet, Part
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.trial_results import Trial
+from bert_tf.training.workers import chief_first
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(FineTuningOptions):
+    """Options of `run_classifier.py`."""
+
+    data_dir: str | None = option(
+        "Folder with the files of the task.", default=None, per_worker=True
+    )
+    task_name: str = option(
+        f"One of {', '.join((*datasets.NAMES, custom.NAME))}."
+    )
+    xnli_language: str = option(
+        "XNLI: language of the development and test sets.", default="zh"
+    )
+    xnli_train_language: str | None = option(
+        "XNLI: language of the training set. Default: --xnli_language.",
+        default=None,
+    )
+    train_file: str | None = option(
+        "custom: the training file. Default: train.tsv (.csv, .jsonl).",
+        default=None,
+        per_worker=True,
+    )
+    dev_file: str | None = option(
+        "custom: the development file. Default: dev.tsv, valid.tsv ...",
+        default=None,
+        per_worker=True,
+    )
+    test_file: str | None = option(
+        "custom: the test file. Default: test.tsv ...",
+        default=None,
+        per_worker=True,
+    )
+    text_a_column: str = option(
+        "custom: column of the text, by name or by number from 0.",
+        default="text",
+    )
+    text_b_column: str | None = option(
+        "custom: column of the second text of a pair.", default=None
+    )
+    label_column: str = option(
+        "custom: column of the label. For multi_label problems, several "
+        "columns of 0 and 1, separated by commas.",
+        default="label",
+    )
+    id_column: str | None = option(
+        "custom: column that identifies the rows in predictions.", default=None
+    )
+    header: bool = option(
+        "custom: whether the first line names the columns.", default=True
+    )
+    labels: tuple[str, ...] | None = option(
+        "custom: the labels. Default: the labels of the training file.",
+        default=None,
+    )
+    label_separator: str = option(
+        "custom: separator between several labels.", default=","
+    )
+    problem: str = option(
+        "custom: one label of several, any number of labels, or a number.",
+        default="single_label",
+        choices=custom.PROBLEMS,
+    )
+    skip_malformed_rows: bool = option(
+        "Whether to skip, and count, rows with a wrong number of columns and "
+        "JSON lines that lack a key.",
+        default=False,
+    )
+    allow_label_mapping: bool = option(
+        "Whether to use a model whose labels have other names than the task's "
+        "labels: its classes are assigned to them in order.",
+        default=False,
+    )
+    class_weights: tuple[str, ...] | None = option(
+        "Weight of each class in training: 'balanced', or one number per "
+        "label, in their order.",
+        default=None,
+    )
+    label_smoothing: float = option(
+        "Fraction of an example's weight that training spreads over all "
+        "labels.",
+        default=0.0,
+    )
+    head_dropout: float = option(
+        "Dropout rate before the new head.",
+        default=0.1,
+        at_least=0.0,
+        at_most=1.0,
+    )
+    glue_submission: bool = option(
+        "Whether to write predictions in the format of the GLUE leaderboard, "
+        "too.",
+        default=False,
+    )
+    glue_submission_dir: str | None = option(
+        "Folder of these files, which all tasks may share. Default: "
+        "glue_submission in --output_dir.",
+        default=None,
+        per_worker=True,
+    )
+    num_workers: int | None = option(
+        "Number of processes that tokenize. Default: one per CPU.",
+        default=None,
+        at_least=1,
+        at_most=1024,
+        per_worker=True,
+    )
+
+
+@settings.precision_restored()
+def run(config: ClassifierConfig) -> FineTuningResult:
+    """Fine-tunes, evaluates, predicts and exports a sentence classifier."""
+    splits = settings.splits(config)
+    if splits and not config.data_dir:
+        raise InputError("expected --data_dir. Received: none")
+    config, start = resolve(config, "classifier", "choice")
+    data_set = _data_set(config, start)
+    _check_options(config, data_set)
+    # All input is checked before anything is written.
+    parts = {split: data_set.split(split, config.data_dir) for split in splits}
+    examples = {
+        split: [part.read() for part in found] for split, found in parts.items()
+    }
+    encoding = _encoding(config, data_set, start)
+    task = _task(config, data_set, start, encoding, examples.get("train"))
+    strategy = settings.connect(config)
+    training = settings.fine_tuning_config(config, start.config)
+    schedule = settings.schedule(config, _metric_names(task, data_set, parts))
+    plan = {}
+    if config.do_train:
+        plan = schedule.plan(training, len(*examples["train"]), strategy)
+    with _claimed_output_dir(
+        config, strategy, data_set, start, parts, examples
+    ):
+        inputs = Inputs(
+            config.output_dir,
+            encoding,
+            settings.padding(config, strategy),
+            config.num_workers or jobs.available_cpus(),
+        )
+        data = chief_first(
+            strategy,
+            functools.partial(_load, inputs, parts, examples),
+            "make the records",
+        )
+        if config.do_train:
+            estimator = _train(
+                config, task, strategy, start, plan, schedule, inputs, data
+            )
+        else:
+            estimator = runs.open_model(
+                task, strategy, start, config.output_dir, training
+            )
+        metrics = {}
+        if config.do_eval:
+            metrics = inputs.evaluate(data["dev"], estimator)
+            runs.write_metrics(estimator, config.output_dir, metrics)
+        for split in data.get("test", []):
+            _predict(config, estimator, inputs, split)
+        serve = functools.partial(_served, data_set=data_set, encoding=encoding)
+        return runs.finish(config, estimator, metrics, data_set.model_of, serve)
+
+
+def _load(
+    inputs: Inputs,
+    parts: Mapping[str, Sequence[Part]],
+    examples: Mapping[str, Sequence[list[Example]]],
+) -> dict[str, list[Split]]:
+    """The parts of every split, ready to be used."""
+    return {
+        split: [
+            inputs.load(split, part, read)
+            for part, read in zip(found, examples[split], strict=True)
+        ]
+        for split, found in parts.items()
+    }
+
+
+def _predict(
+    config: ClassifierConfig, estimator: Estimator, inputs: Inputs, split: Split
+) -> None:
+    """Writes what the model says of a test set, or of a part of it."""
+    kept = estimator.predict(
+        inputs.evaluation_data(split), config.predict_batch_size
+    )
+    if is_chief(estimator.strategy):
+        estimator.task.write_predictions(
+            config.output_dir,
+            split.examples,
+            kept,
+            split.suffix,
+            _submission(config, split) if config.glue_submission else None,
+        )
+
+
+def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
+    """Returns the data set of --task_name, or of custom files."""
+    if config.task_name.lower() == custom.NAME:
+        found = _custom_data_set(config, start)
+    else:
+        found = datasets.find(
+            config.task_name,
+            language=config.xnli_language,
+            train_language=config.xnli_train_language,
+            skip_malformed=config.skip_malformed_rows,
+        )
+    return found.with_labels(
+        start.labels or (),
+        is_trained=config.do_train,
+        allow_mapping=config.allow_label_mapping,
+    )
+
+
+def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
+    labels = config.labels
+    if labels is None and not config.do_train:
+        labels = start.labels
+    return custom.data_set(
+        config.data_dir or "",
+        train_file=config.train_file,
+        dev_file=config.dev_file,
+        test_file=config.test_file,
+        text_a_column=config.text_a_column,
+        text_b_column=config.text_b_column,
+        id_column=config.id_column,
+        label_column=config.label_column,
+        has_header=config.header,
+        problem=config.problem,
+        labels=labels,
+        label_separator=config.label_separator,
+        skip_malformed=config.skip_malformed_rows,
+    )
+
+
+def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
+    """Compares options with each other and with the task."""
+    if config.do_export:
+        require_lines(data_set.labels, "labels.txt")
+    names = [plan.submission for plan in data_set.test]
+    if config.glue_submission and not any(names):
+        raise InputError(
+            "expected --glue_submission with a task of GLUE. Received: "
+            f"--task_name={data_set.name}"
+        )
+    if config.glue_submission and not config.do_predict:
+        raise InputError(
+            "expected --do_predict with --glue_submission. Received: "
+            "--nodo_predict"
+        )
+
+
+def _claimed_output_dir(
+    config: ClassifierConfig,
+    strategy: Any,
+    data_set: DataSet,
+    start: Start,
+    parts: Mapping[str, Sequence[Part]],
+    examples: Mapping[str, Sequence[list[Example]]],
+) -> contextlib.AbstractContextManager[None]:
+    facts = start.facts(data_set.model_of, data_set.problem, data_set.labels)
+    # With a custom file, --text_b_column may be left out by mistake.
+    facts["is_pair"] = data_set.is_pair
+    for train in examples.get("train", []):
+        facts["training_set"] = cache.checksum(map(content, train))
+    sources = [
+        f for found in parts.values() for part in found for f in part.files
+    ]
+    dev = itertools.chain.from_iterable(examples.get("dev", []))
+    return output_folder.claimed(
+        config, strategy, facts, sources, cache.checksum(map(content, dev))
+    )
+
+
+def _encoding(
+    config: ClassifierConfig, data_set: DataSet, start: Start
+) -> Encoding:
+    is_choice = data_set.problem == "multiple_choice"
+    return Encoding(
+        vocab=start.vocab,
+        do_lower_case=start.do_lower_case,
+        strip_accents=start.strip_accents,
+        max_seq_length=config.max_seq_length,
+        problem=data_set.problem,
+        labels=data_set.labels,
+        num_choices=len(data_set.labels) if is_choice else 0,
+    )
+
+
+def _task(
+    config: ClassifierConfig,
+    data_set: DataSet,
+    start: Start,
+    encoding: Encoding,
+    train: Sequence[list[Example]] | None,
+) -> ClassificationTask:
+    is_choice = data_set.problem == "multiple_choice"
+    kind = MultipleChoiceTask if is_choice else ClassificationTask
+    return kind(
+        start.config,
+        encoding.schema,
+        data_set.problem,
+        data_set.labels,
+        data_set.metrics,
+        positive_label=data_set.positive_label,
+        class_weights=_class_weights(config, data_set, *train)
+        if train
+        else None,
+        label_smoothing=config.label_smoothing,
+        dropout=config.head_dropout,
+        frozen_layers=settings.frozen_layers(config, start.config),
+        gradient_checkpointing=config.gradient_checkpointing,
+        bilstm_head=config.bilstm_head,
+        eval_batch_size=config.eval_batch_size,
+    )
+
+
+def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
+    """How the model answers strings."""
+    if data_set.problem == "multiple_choice":
+        return ServedMultipleChoice(model, encoding, encoding.num_choices)
+    return ServedClassifier(
+        model, encoding, data_set.labels, data_set.problem, data_set.is_pair
+    )
+
+
+def _class_weights(
+    config: ClassifierConfig, data_set: DataSet, train: list[Example]
+) -> Sequence[float] | None:
+    """What --class_weights says, in numbers."""
+    weights, labels = config.class_weights, data_set.labels
+    if weights == ("balanced",) and data_set.problem == "single_label":
+        label_ids = [labels.index(example.label) for example in train]
+        return balanced_class_weights(label_ids, len(labels))
+    try:
+        return weights and [float(weight) for weight in weights]
+    except ValueError:
+        raise InputError(
+            "expected --class_weights=balanced, for a problem of one label, "
+            f"or a number for each label. Received: {','.join(weights)} for "
+            f"{data_set.problem}"
+        ) from None
+
+
+def _metric_names(
+    task: ClassificationTask,
+    data_set: DataSet,
+    parts: Mapping[str, Sequence[Part]],
+) -> list[str]:
+    """The names that evaluation gives, or would give, of all its parts."""
+    names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
+    found = [part.suffix for part in parts.get("dev", data_set.dev)]
+    return [name + suffix for suffix in found or [""] for name in names]
+
+
+def _train(
+    config: ClassifierConfig,
+    task: ClassificationTask,
+    strategy: Any,
+    start: Start,
+    plan: Mapping[Trial, TrainingConfig],
+    schedule: runs.Schedule,
+    inputs: Inputs,
+    data: Mapping[str, Sequence[Split]],
+) -> Estimator:
+    """Trains, and releases the model that is kept."""
+    [train] = data["train"]
+    estimator = runs.FineTuning(
+        task,
+        strategy,
+        start,
+        config.output_dir,
+        plan,
+        schedule,
+        training_data=functools.partial(inputs.training_data, train),
+        evaluate=functools.partial(inputs.evaluate, data.get("dev", [])),
+        metric=f"eval_{task.metrics[0]}",
+        tokens_per_example=float(train.features.lengths.mean()),
+    ).train()
+    runs.release(
+        estimator,
+        config.output_dir,
+        start,
+        labels=task.labels or None,
+        head=task.head,
+        problem_type=task.problem_type,
+        **trained_with(config),
+    )
+    return estimator
+
+
+def _submission(config: ClassifierConfig, split: Split) -> str | None:
+    """The file in which the leaderboard wants this part."""
+    folder = config.glue_submission_dir
+    folder = folder or os.path.join(config.output_dir, "glue_submission")
+    return split.submission and os.path.join(folder, split.submission)
+
+
+if __name__ == "__main__":
+    cli.main(run)

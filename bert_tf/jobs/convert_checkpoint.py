@@ -1,0 +1,175 @@
+"""Converts a checkpoint: Google's TF1, Hugging Face's, Keras's, each to each.
+
+    python convert_checkpoint.py \\
+        --input=uncased_L-12_H-768_A-12 --output_dir=bert-base \\
+        --to=huggingface --verify
+
+reads a TF1 checkpoint (a prefix or a directory; this project's own are of that
+format), a Hugging Face folder, `hf://owner/name[@revision]` or a `.keras`
+file, and writes a directory with the weights, the configuration and the
+vocabulary. It prints what became of every variable; one that nobody can
+explain is an error, and then nothing is written. `--verify` runs both ends on
+a few probes, in a second for a small model, in a minute for BERT-Large.
+"""
+
+import dataclasses
+
+from absl import logging
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import cli, files
+from bert_tf.errors import InputError
+from bert_tf.interop import conversion
+from bert_tf.interop.opening import FORMATS, open_pretrained, read_config
+from bert_tf.interop.pretrained import HEADS, Pretrained
+from bert_tf.options import Options, option
+from bert_tf.text.wordpiece import load_vocab
+from bert_tf.training.checkpoints import require_plain
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertCheckpointConfig(Options):
+    """Options of `convert_checkpoint.py`."""
+
+    input: str = option(f"Checkpoint to convert: {FORMATS}.")
+    output_dir: str = option("Directory to create; new or empty.")
+    to: str = option(
+        "Format to write: google (TF1, from which this project trains), "
+        "huggingface (safetensors) or keras (a .keras file).",
+        choices=conversion.FORMATS,
+    )
+    head: str | None = option(
+        "Kind of model to write; encoder leaves out every head. Default: the "
+        "kind that the checkpoint records, which a TF1 checkpoint of a "
+        "classifier, tagger or multiple-choice model does not.",
+        default=None,
+        choices=HEADS,
+    )
+    keep_optimizer: bool = option(
+        "Whether to keep Adam's slots and the step, with --to=google, so that "
+        "training can continue.",
+        default=False,
+    )
+    drop: tuple[str, ...] = option(
+        "Variables that do not belong to BERT and may be left out: names or "
+        "patterns, as in --drop='*/Adam,*/Adam_1,beta?_power'.",
+        default=(),
+    )
+    verify: bool = option(
+        "Whether to run both models and compare their outputs.", default=False
+    )
+    bert_config_file: str | None = option(
+        "JSON file with the model's configuration. Default: the file beside "
+        "the checkpoint.",
+        default=None,
+    )
+    vocab_file: str | None = option(
+        "Vocabulary file. Default: the file beside the checkpoint.",
+        default=None,
+    )
+    do_lower_case: bool | None = option(
+        "Whether the vocabulary is uncased, if the checkpoint does not say.",
+        default=None,
+    )
+
+
+def run(config: ConvertCheckpointConfig) -> str:
+    """Converts a checkpoint, verifies it and prints a report.
+
+    Returns:
+      The new folder.
+    """
+    planned = conversion.plan(
+        _source(config),
+        config.to,
+        config.head,
+        config.keep_optimizer,
+        config.drop,
+    )
+    if config.to == "google":
+        require_plain(config.output_dir)
+    with files.atomic_directory(config.output_dir) as folder:
+        conversion.write(planned, folder)
+        checks = _verify(config, planned, folder) if config.verify else []
+    print(planned)
+    _report_companions(config, planned.target)
+    for check in checks:
+        print(check)
+    print(f"made        {config.output_dir}")
+    return config.output_dir
+
+
+def _source(config: ConvertCheckpointConfig) -> Pretrained:
+    """What to convert, with what the flags add to it."""
+    source = open_pretrained(config.input)
+    more: dict[str, object] = {}
+    if config.bert_config_file:
+        more["config"] = read_config(config.bert_config_file)
+    if config.vocab_file:
+        more["vocab"] = tuple(load_vocab(config.vocab_file))
+    if config.do_lower_case is not None:
+        more["do_lower_case"] = config.do_lower_case
+    return dataclasses.replace(source, **more)
+
+
+def _report_companions(
+    config: ConvertCheckpointConfig, target: Pretrained
+) -> None:
+    """Says what went along with the weights."""
+    bert_config = target.config
+    assert bert_config is not None
+    print(
+        f"config      {bert_config.num_hidden_layers} layers of "
+        f"{bert_config.hidden_size}, {bert_config.num_attention_heads} heads, "
+        f"{bert_config.vocab_size} words, {bert_config.hidden_act}"
+    )
+    if config.to == "google" and bert_config.hidden_act == "gelu_erf":
+        logging.warning(
+            "Google's own code knows the tanh form of GELU alone and will "
+            "refuse gelu_erf; this project computes it"
+        )
+    if config.to == "google" and bert_config.is_left_to_right:
+        logging.warning(
+            "Google's own code looks both ways whatever bert_config.json says; "
+            "this project looks from left to right"
+        )
+    if target.vocab is None:
+        logging.warning("There is no vocabulary: give --vocab_file")
+    else:
+        casing = {True: "uncased", False: "cased", None: "casing not known"}
+        print(
+            f"vocabulary  {len(target.vocab)} tokens, "
+            f"{casing[target.do_lower_case]}"
+        )
+    if target.labels:
+        print(f"labels      {', '.join(map(repr, target.labels))}")
+
+
+def _verify(
+    config: ConvertCheckpointConfig, planned: conversion.Conversion, folder: str
+) -> list:
+    """What was compared.
+
+    Raises:
+      InputError: Something differs.
+    """
+    # Imported here: without --verify nothing waits for a model.
+    from bert_tf.interop import verification
+
+    checks = verification.verify(planned, folder, config.output_dir)
+    if not verification.has_transformers():
+        logging.info(
+            "transformers is not installed: Hugging Face's files were run by "
+            "this project alone"
+        )
+    wrong = [str(check) for check in checks if not check.holds]
+    if wrong:
+        raise InputError(
+            f"expected what was written to compute what {config.input} does. "
+            f"Received: {'; '.join(wrong)}; {config.output_dir} is not made"
+        )
+    return checks
+
+
+if __name__ == "__main__":
+    cli.main(run)

@@ -1,0 +1,301 @@
+"""Turns an export into a file for ONNX Runtime or LiteRT, and compares them.
+
+    python run_classifier.py --task_name=mrpc --data_dir=glue_data/MRPC \\
+        --output_dir=/tmp/mrpc_output --do_export
+
+    python convert_saved_model.py --export_dir=/tmp/mrpc_output/export \\
+        --output_dir=/tmp/mrpc_onnx --format=onnx --int8 \\
+        --eval_file=glue_data/MRPC/dev.tsv --task_name=mrpc
+
+reads what --do_export has written, the newest version, and makes a folder with
+`model.onnx`, with --int8 `model.int8.onnx` as well, the vocabulary, the labels
+and a README that says how to run it. --format=litert makes `model.tflite`.
+They are the export's signature `tokens`: ids in, numbers out. Other runtimes
+have no strings; the tokenizer stays behind.
+
+All are asked the same: random ids, and, with --eval_file, labelled data of the
+task: of the layout of --task_name or with columns of the names of the export's
+inputs for a classifier, CoNLL's for a tagger, SQuAD's for questions. A table of
+sizes, differences and scores is printed and written into the README. Embeddings
+have no scores: the table has the mean and the lowest cosine similarity to the
+export's embeddings. A float32 model that differs by more than rounding is an
+error, and then nothing is written. The conversion of a model of 6 layers of
+384 takes a minute. Masked language models and exports in bfloat16 are refused.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator, Mapping
+
+from absl import logging
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import cli, files
+from bert_tf.data.conll import read_conll
+from bert_tf.data.tagged_sentences import TaggingEncoding
+from bert_tf.data.windows import SpanEncoding
+from bert_tf.errors import InputError
+from bert_tf.options import Options, option
+from bert_tf.serving import comparison, runtimes
+from bert_tf.serving.comparison import Difference, Measured, Row
+from bert_tf.serving.exported import Exported, open_export
+from bert_tf.serving.readme import README
+from bert_tf.serving.runtime_readme import runtime_readme
+from bert_tf.tasks import answering, custom, datasets, held_out
+from bert_tf.tasks.parts import DataSet
+from bert_tf.tasks.squad import read_questions
+from bert_tf.text.wordpiece import load_vocab
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertSavedModelConfig(Options):
+    """Options of `convert_saved_model.py`."""
+
+    export_dir: str = option(
+        "Folder that --do_export has written: a folder of versions, of which "
+        "the newest is used, or one version.",
+    )
+    output_dir: str = option("Directory to create; new or empty.")
+    format: str = option(
+        "Format to write: onnx for ONNX Runtime, litert for LiteRT (formerly "
+        "TensorFlow Lite). Each needs packages: pip install 'bert_tf[onnx]' or "
+        "'bert_tf[litert]'.",
+        choices=tuple(runtimes.RUNTIMES),
+    )
+    int8: bool = option(
+        "Whether to write a second file with 8-bit weights: a quarter of the "
+        "size, and slightly different answers.",
+        default=False,
+    )
+    eval_file: str | None = option(
+        "Labelled data on which all models are scored. Default: no scores.",
+        default=None,
+    )
+    task_name: str = option(
+        "Classifiers: the format and the metrics of --eval_file, one of "
+        f"{', '.join((*datasets.NAMES, custom.NAME))}.",
+        default=custom.NAME,
+    )
+    allow_label_mapping: bool = option(
+        "Whether to score an export whose labels have other names than the "
+        "task's labels, which are then assigned in order.",
+        default=False,
+    )
+    xnli_language: str = option(
+        "XNLI: language of the rows to read.", default="zh"
+    )
+    text_a_column: str | None = option(
+        "custom: column of the text, by name or by number from 0. Default: the "
+        "name of the export's first input.",
+        default=None,
+    )
+    text_b_column: str = option(
+        "custom: column of the second text of a pair.", default="text_b"
+    )
+    label_column: str = option(
+        "custom: column of the label or labels.", default="label"
+    )
+
+
+# What the model card calls a classifier -> its problem.
+PROBLEMS = {
+    "classifier": "single_label",
+    "multi-label classifier": "multi_label",
+    "regression": "regression",
+    "multiple choice": "multiple_choice",
+}
+SAVED_MODEL = "SavedModel"
+
+
+def run(config: ConvertSavedModelConfig) -> str:
+    """Converts an export, compares the models and writes a folder.
+
+    Returns:
+      The table of sizes, differences and scores, in Markdown.
+    """
+    runtimes.require_packages(config.format)
+    exported = open_export(config.export_dir)
+    runtimes.require_convertible(exported)
+    score = _score(config, exported) if config.eval_file else None
+    with files.atomic_directory(config.output_dir) as folder:
+        table = _convert(config, exported, score, folder)
+    print(table)
+    logging.info("Converted %s to %s", exported.path, config.output_dir)
+    return table
+
+
+def _convert(
+    config: ConvertSavedModelConfig,
+    exported: Exported,
+    score: held_out.Score | None,
+    folder: str,
+) -> str:
+    """Writes all files; gives the table of the models."""
+    batches = comparison.random_features(exported)
+    measure = functools.partial(
+        comparison.measure, batches=batches, score=score
+    )
+    load = runtimes.RUNTIMES[config.format].load
+    example = exported.features(exported.example())
+    logging.info("Asking %s", exported.path)
+    expected = measure(exported.answer_tokens)
+    scores = functools.partial(_scores, exported, expected)
+    rows = [Row(SAVED_MODEL, exported.size, None, scores(expected))]
+    answers = []
+    for name, content in _models(config, exported):
+        logging.info("Asking %s, %.1f MB", name, len(content) / 1e6)
+        run = load(content)
+        found = measure(run)
+        off = _checked(config, name, expected, found)
+        rows.append(Row(name, len(content), off, scores(found)))
+        answers.append(run(config, example))
+        _write(folder, name, content)
+    for name, path in exported.assets.items():
+        with files.open_read(path) as file:
+            _write(folder, name, file.read())
+    table = comparison.table(rows)
+    names = [row.name for row in rows[1:]]
+    text = runtime_readme(
+        exported, config.format, names, table, example, answers[0]
+    )
+    _write(folder, README, text.encode())
+    return table
+
+
+def _models(
+    config: ConvertSavedModelConfig, exported: Exported
+) -> Iterator[tuple[str, bytes]]:
+    """The names and the contents of the models, the float32 one first."""
+    runtime = runtimes.RUNTIMES[config.format]
+    content = runtime.convert(exported)
+    yield f"model{runtime.extension}", content
+    if config.int8:
+        yield (
+            f"model.int8{runtime.extension}",
+            runtime.quantize(exported, content),
+        )
+
+
+def _scores(
+    exported: Exported, expected: Measured, found: Measured
+) -> Mapping[str, float]:
+    """Returns a model's scores; of embeddings, how they fit the export's."""
+    if exported.card["kind"] == "encoder":
+        return comparison.cosines(expected, found)
+    return found.scores
+
+
+def _checked(
+    config: ConvertSavedModelConfig,
+    name: str,
+    expected: Measured,
+    found: Measured,
+) -> Difference:
+    """By how much a model is off.
+
+    Raises:
+      InputError: A float32 model does not compute what the export does, or
+        any gives what are no numbers.
+    """
+    off = comparison.difference(expected, found)
+    is_quantized = ".int8." in name
+    if off.is_rounding or (is_quantized and off.largest < float("inf")):
+        return off
+    raise InputError(
+        f"expected {name} to compute what {config.export_dir} does, to "
+        f"{comparison.TOLERANCE:g}. Received: a difference of "
+        f"{off.largest:.1e} in {off.output}, {off.changed:.1%} other answers; "
+        f"{config.output_dir} is not made"
+    )
+
+
+def _write(folder: str, name: str, content: bytes) -> None:
+    with files.atomic_writer(os.path.join(folder, name)) as file:
+        file.write(content)
+
+
+def _score(
+    config: ConvertSavedModelConfig, exported: Exported
+) -> held_out.Score:
+    """Reads --eval_file; gives what scores models by it."""
+    kind = exported.card["kind"]
+    if kind in PROBLEMS:
+        return _score_classes(config, exported, PROBLEMS[kind])
+    if kind == "tagger":
+        encoding = TaggingEncoding(
+            **_encoding(exported), labels=tuple(exported.card["labels"])
+        )
+        return held_out.score_tags(
+            read_conll(config.eval_file).sentences, encoding
+        )
+    if kind == "question answering":
+        return _score_answers(config, exported)
+    raise InputError(
+        "expected --eval_file with an export that has a task. Received: "
+        f"{exported.path}, an {kind}"
+    )
+
+
+def _score_classes(
+    config: ConvertSavedModelConfig, exported: Exported, problem: str
+) -> held_out.Score:
+    data_set = _data_set(config, exported, problem)
+    examples = held_out.read_as(data_set, config.eval_file)
+    texts = held_out.texts_of(examples, list(exported.inputs))
+    return held_out.score_classes(data_set, examples, exported.features(texts))
+
+
+def _data_set(
+    config: ConvertSavedModelConfig, exported: Exported, problem: str
+) -> DataSet:
+    """What --task_name says of the file, with the labels of the export."""
+    labels = tuple(exported.card["labels"])
+    if config.task_name.lower() == custom.NAME:
+        first, *more = exported.inputs
+        return custom.data_set(
+            "",
+            dev_file=config.eval_file,
+            text_a_column=config.text_a_column or first,
+            text_b_column=config.text_b_column if more else None,
+            label_column=config.label_column,
+            problem=problem,
+            labels=labels or None,
+        )
+    data_set = datasets.find(config.task_name, language=config.xnli_language)
+    count = len(labels)
+    if problem == "multiple_choice":
+        count = exported.inputs["choices"].shape[1]
+    if (data_set.problem, len(data_set.labels)) != (problem, count):
+        raise InputError(
+            f"expected a --task_name of {problem} with {count} labels, as the "
+            f"export has. Received: {data_set.name}, {data_set.problem} with "
+            f"{len(data_set.labels)}"
+        )
+    return data_set.with_labels(
+        labels, allow_mapping=config.allow_label_mapping
+    )
+
+
+def _score_answers(
+    config: ConvertSavedModelConfig, exported: Exported
+) -> held_out.Score:
+    # Only those that may find no answer give the odds of it.
+    answer = exported.model.signatures["serving_default"].structured_outputs
+    with_negative = "null_odds" in answer
+    questions = read_questions(
+        config.eval_file, with_negative=with_negative, needs_answers=False
+    ).questions
+    answering.require_answers(questions, with_negative)
+    encoding = SpanEncoding(**_encoding(exported))
+    return held_out.score_answers(questions, encoding, with_negative)
+
+
+def _encoding(exported: Exported) -> dict:
+    """How it tokenizes, for `TextEncoding` and its kinds."""
+    vocab = tuple(load_vocab(exported.assets["vocab.txt"]))
+    return {"vocab": vocab, **exported.card["encoding"]}
+
+
+if __name__ == "__main__":
+    cli.main(run)

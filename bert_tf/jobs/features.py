@@ -1,0 +1,384 @@
+"""Writes BERT's vectors of texts into a file, for other models to learn from.
+
+    python extract_features.py \\
+        --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --layers=-1,-2,-3,-4 --max_seq_length=128
+
+--input_file has a text a line, or a pair as `first ||| second`. The output is
+in the same order: the original's JSON lines, with every token's vectors, or,
+many times smaller, --output_format=npz or tfrecord. --pooling=mean gives one
+vector a text; --layers also takes names, such as concat_last_four. The
+configuration, the vocabulary and the casing are the checkpoint's own, or those
+that --bert_config_file, --vocab_file and --do_lower_case name.
+
+--do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving, which
+takes texts and gives the vectors that --layers and --pooling name or, without
+them, two of each text; --input_file is not needed for that.
+Source: `extract_features.py` of google-research/bert; section 5.3 of the paper.
+"""
+
+import dataclasses
+
+# Before anything that imports TensorFlow.
+import bert_tf.quiet_tensorflow  # noqa: F401
+
+# isort: split
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf import cli, files
+from bert_tf.config import BertConfig
+from bert_tf.data import progress
+from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.errors import InputError
+from bert_tf.feature_tagger import CHOICES, Choice
+from bert_tf.interop.loading import load_checkpoint
+from bert_tf.jobs import settings
+from bert_tf.jobs.settings import (
+    MOST_EXAMPLES,
+    MOST_TOKENS,
+    DeviceOptions,
+    ExportOptions,
+    StartOptions,
+)
+from bert_tf.jobs.start import (
+    Start,
+    find_start,
+    require_length,
+    with_recorded,
+)
+from bert_tf.modeling import BertModel
+from bert_tf.options import option
+from bert_tf.serving.export import check_place, export
+from bert_tf.serving.pretrained_models import ServedEncoder
+from bert_tf.tasks import feature_extraction
+from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
+from bert_tf.tasks.feature_files import WRITERS
+from bert_tf.training.distribution import exchange, is_chief, is_plain
+from bert_tf.training.workers import (
+    by_chief,
+    lost_workers_told,
+    require_same_settings,
+    require_same_weights,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeaturesConfig(StartOptions, ExportOptions, DeviceOptions):
+    """Options of `extract_features.py`."""
+
+    init_checkpoint: str = option(
+        "Checkpoint to take the weights from: a TF1 checkpoint, a Hugging Face "
+        "folder, hf://OWNER/NAME, or a .keras file.",
+        per_worker=True,
+    )
+    input_file: str | None = option(
+        "UTF-8 text file with a text, or a pair `first ||| second`, per line.",
+        default=None,
+        per_worker=True,
+    )
+    output_file: str | None = option(
+        "File to write.", default=None, per_worker=True
+    )
+    output_format: str = option(
+        "jsonl: the original's format, 32 kB per token of BERT-Base; npz: for "
+        "numpy.load; tfrecord.",
+        default="jsonl",
+        choices=tuple(sorted(WRITERS)),
+    )
+    layers: str = option(
+        "Layers: numbers (0 is the first, -1 the last), layer_0 and so on, "
+        f"{', '.join(CHOICES)}, or all.",
+        fallback="-1,-2,-3,-4",
+    )
+    pooling: str = option(
+        "none: a vector per token. cls, mean, max: one vector per text, the "
+        "vector of [CLS], or the mean or maximum over the tokens, [CLS] and "
+        "[SEP] included.",
+        fallback="none",
+        choices=tuple(POOLINGS),
+    )
+    max_seq_length: int = option(
+        "Largest number of tokens of a text, [CLS] and [SEP] included; longer "
+        "texts are truncated.",
+        fallback=128,
+        at_least=3,
+        at_most=MOST_TOKENS,
+    )
+    batch_size: int = option(
+        "Number of texts of --max_seq_length in a batch. A batch of shorter "
+        "texts holds more.",
+        default=32,
+        at_least=1,
+        at_most=MOST_EXAMPLES,
+    )
+    use_one_hot_embeddings: bool = option(
+        "Ignored, for old command lines: the vectors are the same.",
+        default=False,
+    )
+
+
+@settings.precision_restored()
+def run(config: FeaturesConfig) -> None:
+    """Writes the vectors of all texts, and exports the model."""
+    _check_flags(config)
+    start = find_start(
+        config.init_checkpoint,
+        config.bert_config_file,
+        config.vocab_file,
+        config.do_lower_case,
+        config.strip_accents,
+    )
+    are_chosen = config.layers is not None or config.pooling is not None
+    if not config.input_file:
+        config = with_recorded(
+            config, (config.init_checkpoint, start.trained_with)
+        )
+    config = config.with_fallbacks()
+    require_length(config.max_seq_length, start.config)
+    _require_pooling(config, start.config)
+    choices = {}
+    if config.input_file or are_chosen:
+        choices = feature_extraction.choose_layers(config.layers, start.config)
+    strategy = settings.connect(config)
+    _compare_workers(config, strategy, start)
+    if config.do_export:
+        place = functools.partial(check_place, config.export_dir)
+        by_chief(strategy, place, "take --export_dir")
+    if config.input_file:
+        _write_features(config, start, strategy, choices)
+    if config.do_export:
+        write = functools.partial(
+            _export, config, start, choices if are_chosen else None
+        )
+        by_chief(strategy, write, "export the model")
+
+
+def _compare_workers(
+    config: FeaturesConfig, strategy: Any, start: Start
+) -> None:
+    facts = {
+        "config": start.config.to_dict(),
+        "vocabulary": start.vocab,
+        "do_lower_case": start.do_lower_case,
+        "strip_accents": start.strip_accents,
+    }
+    inputs = {"--input_file": [config.input_file]} if config.input_file else {}
+    require_same_settings(strategy, facts, inputs)
+
+
+def _check_flags(config: FeaturesConfig) -> None:
+    """Sees that there is something to do, and a place for what it gives."""
+    needed = {"input_file", "output_file"}
+    given = {name for name in needed if getattr(config, name)}
+    if given != needed and (given or not config.do_export):
+        missing = ", ".join(f"--{name}" for name in sorted(needed - given))
+        raise InputError(
+            "expected --input_file and --output_file, or --do_export alone. "
+            f"Received: no {missing}"
+        )
+    if config.do_export and not config.export_dir:
+        raise InputError(
+            "expected --export_dir with --do_export. Received: none"
+        )
+    if given:
+        files.check_outputs(
+            {"output file": [config.output_file]},
+            {"input file": [config.input_file]},
+        )
+
+
+def _require_pooling(config: FeaturesConfig, bert_config: BertConfig) -> None:
+    if config.pooling == "cls" and bert_config.is_left_to_right:
+        raise InputError(
+            "expected --pooling=mean or max for a model that looks to the left "
+            "alone, whose [CLS] sees nothing but itself. Received: cls"
+        )
+
+
+def _export(
+    config: FeaturesConfig, start: Start, choices: Mapping[str, Choice] | None
+) -> None:
+    served = _served(config, start, choices)
+    export(served, config.export_dir, source=start.init_checkpoint)
+
+
+def _served(
+    config: FeaturesConfig, start: Start, choices: Mapping[str, Choice] | None
+) -> ServedEncoder:
+    """Returns a model that gives the chosen vectors, or two of each text."""
+    model = BertModel(start.config, output_hidden_states=True)
+    load_checkpoint(model, start.init_checkpoint)
+    if choices is None:
+        return ServedEncoder(model, _encoding(config, start))
+    choose = functools.partial(
+        feature_extraction.vectors, choices=choices, pooling=config.pooling
+    )
+    return ServedEncoder(model, _encoding(config, start), choose)
+
+
+@lost_workers_told()
+def _write_features(
+    config: FeaturesConfig,
+    start: Start,
+    strategy: Any,
+    choices: Mapping[str, Choice],
+) -> None:
+    """Computes the vectors of all texts; of several workers, one writes."""
+    # What is at fault shows before anything is computed.
+    count = sum(1 for _ in feature_extraction.read_texts(config.input_file))
+    if not count:
+        raise InputError(
+            "expected a text or more in --input_file. Received: "
+            f"{config.input_file}, which is empty"
+        )
+    with strategy.scope():
+        model = BertModel(start.config, output_hidden_states=True)
+        load_checkpoint(model, start.init_checkpoint)
+    require_same_weights(strategy, {v.path: v for v in model.variables})
+    texts = _extract(config, model, strategy, choices, _encoding(config, start))
+    with _writer(config, start, is_chief(strategy)) as write:
+        for text in progress.track(
+            texts, lambda _: 1, "Computing", "texts", count
+        ):
+            write(text)
+
+
+def _writer(config: FeaturesConfig, start: Start, writes: bool) -> Any:
+    """Gives what takes the features of a text."""
+    if not writes:
+        return contextlib.nullcontext(lambda text: None)
+    return WRITERS[config.output_format](config.output_file, start.vocab)
+
+
+def _encoding(config: FeaturesConfig, start: Start) -> TextEncoding:
+    return TextEncoding(
+        start.vocab,
+        start.do_lower_case,
+        start.strip_accents,
+        config.max_seq_length,
+    )
+
+
+def _extract(
+    config: FeaturesConfig,
+    model: BertModel,
+    strategy: Any,
+    choices: Mapping[str, Choice],
+    encoding: TextEncoding,
+) -> Iterator[TextFeatures]:
+    """The features of every text, in order."""
+    replicas = strategy.num_replicas_in_sync
+    batch_size = -(-config.batch_size // replicas) * replicas
+    is_pooled = config.pooling != "none"
+    is_tpu = _is_tpu(strategy)
+    return feature_extraction.extract(
+        feature_extraction.read_texts(config.input_file),
+        encoding,
+        _on_devices(
+            config,
+            _program(config, model, strategy, choices),
+            strategy,
+            batch_size if is_tpu else replicas,
+        ),
+        batch_size=batch_size,
+        texts_at_a_time=feature_extraction.how_many_at_a_time(
+            choices,
+            model.config,
+            places=1 if is_pooled else config.max_seq_length,
+            batch_size=batch_size,
+        ),
+        multiple=config.max_seq_length if is_tpu else 8,
+    )
+
+
+def _program(
+    config: FeaturesConfig,
+    model: BertModel,
+    strategy: Any,
+    choices: Mapping[str, Choice],
+) -> Any:
+    """The model as a function of a batch, compiled once for all shapes."""
+
+    def compute(features):
+        return feature_extraction.vectors(
+            model(features, training=False),
+            features["input_mask"],
+            choices,
+            config.pooling,
+        )
+
+    any_shape = tf.TensorSpec([None, None], tf.int32)
+    names = ("input_ids", "input_mask", "segment_ids")
+    return tf.function(
+        compute,
+        None if _is_tpu(strategy) else [dict.fromkeys(names, any_shape)],
+        # Layers are no code for AutoGraph.
+        autograph=False,
+        # See `Estimator`: replicas would have it all on one device.
+        jit_compile=is_plain(strategy) and bool(settings.jit_compile(config)),
+    )
+
+
+def _on_devices(
+    config: FeaturesConfig, program: Any, strategy: Any, multiple: int
+) -> Compute:
+    """Shares batches out to the replicas, and joins what they give.
+
+    Args:
+      program: See `_program`.
+      strategy: The devices.
+      multiple: Batches are filled up to a multiple of so many texts.
+    """
+    if is_plain(strategy):
+        return lambda batch: {k: v.numpy() for k, v in program(batch).items()}
+    # A TPU asks for the program itself. Elsewhere that would be called with
+    # all shares at once, which have no shape.
+    run = program if _is_tpu(strategy) else lambda share: program(share)
+    tell_all = exchange(strategy)
+
+    def compute(batch):
+        count = len(batch["input_ids"])
+        missing = [(0, -count % multiple), (0, 0)]
+        batch = {name: np.pad(rows, missing) for name, rows in batch.items()}
+        kept = strategy.run(run, (_shares(batch, strategy),))
+        local = strategy.experimental_local_results
+        own = {
+            name: np.concatenate([x.numpy() for x in local(value)])
+            for name, value in kept.items()
+        }
+        return {
+            name: np.concatenate(tell_all(rows))[:count]
+            for name, rows in own.items()
+        }
+
+    return compute
+
+
+def _shares(batch: Mapping[str, np.ndarray], strategy: Any) -> Any:
+    """Equal parts of a batch, one for each replica."""
+    parts = {
+        name: np.split(rows, strategy.num_replicas_in_sync)
+        for name, rows in batch.items()
+    }
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: {
+            name: tf.constant(part[context.replica_id_in_sync_group])
+            for name, part in parts.items()
+        }
+    )
+
+
+def _is_tpu(strategy: Any) -> bool:
+    """Whether programs are compiled for one shape, which all batches have."""
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+if __name__ == "__main__":
+    cli.main(run)

@@ -1,0 +1,194 @@
+"""Asks a pre-trained model for the missing words.
+
+    python fill_mask.py \\
+        --init_checkpoint=/tmp/pretraining_output/release \\
+        --text="The capital of France is [MASK]."
+
+prints the most probable words for every [MASK], with their probabilities.
+With --text_b it also prints how probable it is that this text follows the
+first; blanks may then be in either or in none. Without --text it reads a text,
+or a pair as `first ||| second`, a line from the standard input.
+
+--do_export --export_dir=DIR writes the model as a SavedModel for TensorFlow
+Serving, which fills the blanks of the texts that it is sent; no text is read.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import cli
+from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.errors import InputError
+from bert_tf.heads import BertPretrainer
+from bert_tf.interop.opening import (
+    FORMATS,
+    compare_configs,
+    open_pretrained,
+)
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.jobs.settings import ExportOptions, StartOptions
+from bert_tf.jobs.start import find_start
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.options import option
+from bert_tf.serving.export import check_place, export
+from bert_tf.serving.pretrained_models import ServedMaskedLM
+from bert_tf.tasks.feature_extraction import SEPARATOR, split_pair
+from bert_tf.tasks.fill_mask import MASK, fill_mask, next_sentence
+from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.training.weights import restore
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FillMaskConfig(StartOptions, ExportOptions):
+    """Options of `fill_mask.py`."""
+
+    init_checkpoint: str = option(f"Pre-trained model: {FORMATS}.")
+    text: str | None = option(
+        "Text with one or more [MASK]; with --text_b, any text.", default=None
+    )
+    text_b: str | None = option(
+        "Text that may follow --text; the model says how likely that is.",
+        default=None,
+    )
+    top_k: int = option("Number of words to show per [MASK].", default=5)
+
+
+# Parts of a pre-trained model that fill no blanks.
+UNUSED = r"bert/pooler/|cls/seq_relationship/"
+# What a model without a next-sentence head lacks one of.
+NEXT_SENTENCE = ("bert/pooler/dense/bias", "cls/seq_relationship/output_bias")
+
+
+def run(config: FillMaskConfig) -> None:
+    """Prints the most probable words for each [MASK], or exports the model."""
+    if config.text_b is not None and config.text is None:
+        raise InputError(
+            f"expected --text, which --text_b={config.text_b!r} may follow. "
+            "Received: none"
+        )
+    _check_export(config)
+    start = find_start(
+        config.init_checkpoint,
+        config.bert_config_file,
+        config.vocab_file,
+        config.do_lower_case,
+        config.strip_accents,
+    )
+    encoding = TextEncoding(
+        start.vocab,
+        start.do_lower_case,
+        start.strip_accents,
+        # Position embeddings above the length of the training are random.
+        start.trained_with.get("max_seq_length")
+        or start.config.max_position_embeddings,
+    )
+    pretrained = open_pretrained(config.init_checkpoint)
+    compare_configs(start.config, pretrained)
+    if "cls/predictions/output_bias" not in pretrained.weights:
+        raise InputError(
+            "expected a model with a masked-LM head, which fills blanks. "
+            f"Received: {pretrained.path}, of kind {pretrained.head}"
+        )
+    if pretrained.objective == "causal_lm":
+        raise InputError(
+            "expected a model that was trained to fill in masked words. "
+            f"Received: {pretrained.path}, whose objective is causal_lm: it "
+            "says what comes behind a word"
+        )
+    if config.do_export:
+        check_place(config.export_dir)
+    model = BertPretrainer(start.config)
+    model.build()
+    restore(checkpoint_variables(model), pretrained.weights, UNUSED)
+    if config.do_export:
+        export(
+            ServedMaskedLM(model, encoding, config.top_k),
+            config.export_dir,
+            source=config.init_checkpoint,
+        )
+        return
+    for place, text, text_b in _texts(config):
+        try:
+            if text_b is not None:
+                _require_next_sentence(pretrained)
+            _show(config, model, encoding.tokenizer, text, text_b)
+        except InputError as error:
+            raise InputError(f"{error}{place}") from error
+
+
+def _check_export(config: FillMaskConfig) -> None:
+    """Sees that an export has a place, and that nothing else is asked."""
+    if config.do_export and config.text is not None:
+        raise InputError("expected --do_export without --text. Received: both")
+    if config.do_export and not config.export_dir:
+        raise InputError(
+            "expected --export_dir with --do_export. Received: none"
+        )
+
+
+def _require_next_sentence(pretrained: Pretrained) -> None:
+    # Where it says that it was trained without, there is a random one.
+    is_random = pretrained.head == "masked_lm"
+    lacks = any(name not in pretrained.weights for name in NEXT_SENTENCE)
+    if is_random or lacks:
+        raise InputError(
+            "expected a model with a next-sentence head for a pair of texts. "
+            f"Received: {pretrained.path}, of kind {pretrained.head}"
+        )
+
+
+def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
+    """What is asked: each text or pair, behind the words that say its place.
+
+    Raises:
+      InputError: Something is not UTF-8.
+    """
+    if config.text is not None:
+        yield "", config.text, config.text_b
+        return
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        place = f"line {number} of the standard input"
+        # What is not UTF-8 comes as the shell passes it, as halves of pairs.
+        text = line.decode("utf-8", errors="surrogateescape")
+        _require_text(place, text)
+        if text.strip():
+            yield f", {place}", *split_pair(text)
+
+
+def _require_text(place: str, text: str) -> None:
+    """Raises InputError for bytes that are no text, which cannot be printed."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        before = text[: error.start][-20:]
+        raise InputError(
+            f"expected {place} to be UTF-8. Received: byte 0x{byte:02x} behind "
+            f"{before!r}"
+        ) from error
+
+
+def _show(
+    config: FillMaskConfig,
+    model: BertPretrainer,
+    tokenizer: FullTokenizer,
+    text: str,
+    text_b: str | None,
+) -> None:
+    """Prints a text or a pair, and what the model says of it."""
+    blanks = []
+    if text_b is None or MASK in text or MASK in text_b:
+        blanks = fill_mask(model, tokenizer, text, config.top_k, text_b)
+    print(text if text_b is None else f"{text}{SEPARATOR}{text_b}")
+    for number, blank in enumerate(blanks, start=1):
+        words = ", ".join(f"{word} ({p:.1%})" for word, p in blank)
+        print(f"  {MASK} {number}: {words}")
+    if text_b is not None:
+        follows = next_sentence(model, tokenizer, text, text_b)
+        print(f"  next sentence: {follows:.1%}")
+
+
+if __name__ == "__main__":
+    cli.main(run)

@@ -1,0 +1,388 @@
+"""Fine-tunes BERT to find named entities: CoNLL-2003, your own CoNLL file.
+
+    python run_ner.py \\
+        --data_dir=conll2003 \\
+        --init_checkpoint=cased_L-12_H-768_A-12/bert_model.ckpt \\
+        --output_dir=/tmp/ner_output \\
+        --do_train --do_eval --do_predict \\
+        --max_seq_length=128 --train_batch_size=32 \\
+        --learning_rate=5e-5 --num_train_epochs=3
+
+The configuration, the vocabulary and the casing are the checkpoint's own, or
+those that --bert_config_file, --vocab_file and --do_lower_case name. The files
+are train.txt, dev.txt and test.txt in --data_dir, or eng.train, eng.testa and
+eng.testb, or those that --train_file, --dev_file and --test_file name: a word
+a line with its columns, a blank line between sentences. Tags may be in IOB1 (as
+the official ones are), IOB2, IOBES or BILOU.
+
+The output directory then holds `eval_results.txt` and `.json`, precision,
+recall and F1 of the entities, from 0 to 1, as conlleval counts them;
+`dev_predictions.txt` and `test_predictions.txt`, which conlleval reads: the
+columns of the files, separated by spaces, then the tags of the file and the
+predicted ones, both in IOB2; and `release/`: the fine-tuned model with its
+vocabulary and labels, which --init_checkpoint takes. The test file need not
+have tags, and they are not used; to score it, name it as --dev_file.
+--do_export writes a SavedModel for TensorFlow Serving into `export/`. The same
+command given again goes on where it was stopped. Source: section 5.3 of the
+paper.
+
+    python run_ner.py --mode=feature_based --feature_layers=concat_last_four \\
+        --learning_rate=1e-3 ...
+
+leaves BERT as it is and trains two bidirectional LSTMs on its vectors, as in
+table 7 of the paper; their rate is a higher one. To use what it has trained,
+give --mode, --feature_layers and --lstm_size again.
+`examples/paper/feature_based.py` runs the whole table.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import cli
+from bert_tf.data import bucketing, cache
+from bert_tf.data.bucketing import Features, Padding
+from bert_tf.data.conll import ConllFile, read_conll, write_conll
+from bert_tf.data.tagged_sentences import (
+    TaggingEncoding,
+    content,
+    count_rows,
+    label_numbers,
+    write_tagging_features,
+)
+from bert_tf.errors import InputError
+from bert_tf.feature_tagger import CHOICES
+from bert_tf.jobs import output_folder, runs, settings
+from bert_tf.jobs.inputs import (
+    RECORDS,
+    evaluation_data,
+    training_data,
+)
+from bert_tf.jobs.runs import FineTuningResult
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.start import Start, resolve, trained_with
+from bert_tf.options import option
+from bert_tf.serving.tags import ServedTagger
+from bert_tf.tasks import ner
+from bert_tf.tasks.feature_tagging import FeatureTaggingTask
+from bert_tf.tasks.tagging import TaggingTask
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.trial_results import Trial
+from bert_tf.training.workers import chief_first
+
+# Options that only one of the modes uses.
+_OPTIONS_OF_MODE = {
+    "fine_tuning": (
+        "num_frozen_layers",
+        "layer_rate_decay",
+        "gradient_checkpointing",
+        "bilstm_head",
+    ),
+    "feature_based": ("feature_layers", "lstm_size"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NerConfig(FineTuningOptions):
+    """Options of `run_ner.py`."""
+
+    data_dir: str | None = option(
+        "Folder of the files.", default=None, per_worker=True
+    )
+    train_file: str | None = option(
+        "The training file. Default: train.txt, eng.train.",
+        default=None,
+        per_worker=True,
+    )
+    dev_file: str | None = option(
+        "The development file. Default: dev.txt, valid.txt, eng.testa.",
+        default=None,
+        per_worker=True,
+    )
+    test_file: str | None = option(
+        "The test file. Default: test.txt, eng.testb.",
+        default=None,
+        per_worker=True,
+    )
+    word_column: int = option(
+        "Number of the column with the words, from 0; -1 is the last.",
+        default=0,
+    )
+    tag_column: int = option(
+        "Number of the column with the tags, from 0; -1 is the last.",
+        default=-1,
+    )
+    labels: tuple[str, ...] | None = option(
+        "The tags, in IOB2. Default: the tags of the training file, or of the "
+        "model.",
+        default=None,
+    )
+    mode: str = option(
+        "fine_tuning trains all of BERT; feature_based trains two "
+        "bidirectional LSTMs on BERT's vectors and leaves BERT unchanged.",
+        default="fine_tuning",
+        choices=tuple(_OPTIONS_OF_MODE),
+    )
+    feature_layers: str = option(
+        "Layers whose vectors feature_based uses. sum_ adds them with learned "
+        "weights; sum_all uses all layers but the embeddings.",
+        default="concat_last_four",
+        choices=tuple(CHOICES),
+    )
+    lstm_size: int = option(
+        "Size of the LSTMs of feature_based, in each direction.",
+        default=768,
+        at_least=1,
+        at_most=10**6,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A file, ready to be used.
+
+    Attributes:
+      file: As it was read.
+      features: The rows of its sentences, as the model takes them.
+      padding: To what length batches of them are padded.
+    """
+
+    file: ConllFile
+    features: Features
+    padding: Padding
+
+    def predict(
+        self, estimator: Estimator, batch_size: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """What the task keeps of every row, in order."""
+        data = evaluation_data(self.features, self.padding)
+        return estimator.predict(data, batch_size)
+
+    def score(
+        self, estimator: Estimator, predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """The metrics of what `predict` gave."""
+        metrics = ner.score(estimator.task, predictions, self.file.sentences)
+        return {**metrics, "global_step": estimator.step}
+
+    def write(
+        self, path: str, estimator: Estimator, predictions: Mapping[str, Any]
+    ) -> None:
+        """Writes the file with the tags that `predict` gave."""
+        if is_chief(estimator.strategy):
+            tags = ner.predicted_tags(
+                estimator.task, predictions, self.file.sentences
+            )
+            write_conll(path, self.file, tags)
+
+
+@settings.precision_restored()
+def run(config: NerConfig) -> FineTuningResult:
+    """Fine-tunes, evaluates, predicts and exports a tagger."""
+    splits = settings.splits(config)
+    _require_options_of_mode(config)
+    config, start = resolve(config, "token")
+    # All input is checked before anything is written.
+    read = {split: _read(config, split) for split in splits}
+    encoding = _encoding(config, start, read.get("train"))
+    for file in read.values():
+        label_numbers(file.sentences, encoding.labels)
+    task = _task(config, start, encoding)
+    strategy = settings.connect(config)
+    training = settings.fine_tuning_config(config, start.config)
+    schedule = settings.schedule(config, ner.METRICS)
+    padding = settings.padding(config, strategy)
+    plan = {}
+    if config.do_train:
+        num_rows = count_rows(read["train"].sentences, encoding)
+        plan = schedule.plan(training, num_rows, strategy)
+    with _claimed_output_dir(config, strategy, start, encoding, read):
+        found = chief_first(
+            strategy,
+            functools.partial(_load, config, read, encoding, padding),
+            "make the records",
+        )
+        if config.do_train:
+            estimator = _train(
+                config, task, strategy, start, plan, schedule, found
+            )
+        else:
+            estimator = runs.open_model(
+                task, strategy, start, config.output_dir, training
+            )
+        metrics = {}
+        if config.do_eval:
+            predictions = found["dev"].predict(estimator)
+            metrics = found["dev"].score(estimator, predictions)
+            runs.write_metrics(estimator, config.output_dir, metrics)
+            path = os.path.join(config.output_dir, "dev_predictions.txt")
+            found["dev"].write(path, estimator, predictions)
+        if config.do_predict:
+            predictions = found["test"].predict(
+                estimator, config.predict_batch_size
+            )
+            path = os.path.join(config.output_dir, "test_predictions.txt")
+            found["test"].write(path, estimator, predictions)
+        serve = functools.partial(ServedTagger, encoding=encoding)
+        return runs.finish(config, estimator, metrics, "ner", serve)
+
+
+def _require_options_of_mode(config: NerConfig) -> None:
+    """Raises InputError for an option that has no effect in --mode."""
+    defaults = {f.name: f.default for f in dataclasses.fields(config)}
+    for mode, names in _OPTIONS_OF_MODE.items():
+        for name in names if mode != config.mode else ():
+            if getattr(config, name) != defaults[name]:
+                raise InputError(
+                    f"expected --mode={mode} with --{name}. Received: "
+                    f"--mode={config.mode}, which has no use for it"
+                )
+
+
+def _read(config: NerConfig, split: str) -> ConllFile:
+    """Reads the file of a split; a test file need not have tags."""
+    path = ner.find_file(
+        split, config.data_dir, getattr(config, f"{split}_file")
+    )
+    return read_conll(
+        path,
+        word_column=config.word_column,
+        tag_column=config.tag_column,
+        needs_tags=split != "test",
+    )
+
+
+def _encoding(
+    config: NerConfig, start: Start, train: ConllFile | None
+) -> TaggingEncoding:
+    labels = ner.choose_labels(
+        config.labels, start.labels, train.sentences if train else None
+    )
+    if start.labels and not config.do_train and {*labels} != {*start.labels}:
+        logging.warning(
+            "The model's labels %s are taken for %s, in this order",
+            ", ".join(start.labels),
+            ", ".join(labels),
+        )
+    return TaggingEncoding(
+        vocab=start.vocab,
+        do_lower_case=start.do_lower_case,
+        strip_accents=start.strip_accents,
+        max_seq_length=config.max_seq_length,
+        labels=labels,
+    )
+
+
+def _task(
+    config: NerConfig, start: Start, encoding: TaggingEncoding
+) -> TaggingTask:
+    if config.mode == "feature_based":
+        return FeatureTaggingTask(
+            start.config,
+            encoding.schema,
+            encoding.labels,
+            layers=config.feature_layers,
+            lstm_size=config.lstm_size,
+        )
+    return TaggingTask(
+        start.config,
+        encoding.schema,
+        encoding.labels,
+        frozen_layers=settings.frozen_layers(config, start.config),
+        gradient_checkpointing=config.gradient_checkpointing,
+        bilstm_head=config.bilstm_head,
+    )
+
+
+def _claimed_output_dir(
+    config: NerConfig,
+    strategy: Any,
+    start: Start,
+    encoding: TaggingEncoding,
+    read: Mapping[str, ConllFile],
+) -> contextlib.AbstractContextManager[None]:
+    facts = start.facts("ner", "token", encoding.labels)
+    facts["mode"] = config.mode
+    if config.mode == "feature_based":
+        names = _OPTIONS_OF_MODE["feature_based"]
+        facts |= {name: getattr(config, name) for name in names}
+    if "train" in read:
+        contents = map(content, read["train"].sentences)
+        facts["training_set"] = cache.checksum(contents)
+    sources = [file.path for file in read.values()]
+    dev = read["dev"].sentences if "dev" in read else ()
+    return output_folder.claimed(
+        config, strategy, facts, sources, cache.checksum(map(content, dev))
+    )
+
+
+def _load(
+    config: NerConfig,
+    read: Mapping[str, ConllFile],
+    encoding: TaggingEncoding,
+    padding: Padding,
+) -> dict[str, Split]:
+    """Makes the records of files, unless they are there, and reads them."""
+    found = {}
+    for split, file in read.items():
+        path = os.path.join(config.output_dir, f"{RECORDS[split]}.tf_record")
+        write_tagging_features(
+            path, file.sentences, encoding, sources=[file.path]
+        )
+        features = bucketing.load(path, encoding.schema, len(encoding.vocab))
+        found[split] = Split(file, features, padding)
+    return found
+
+
+def _train(
+    config: NerConfig,
+    task: TaggingTask,
+    strategy: Any,
+    start: Start,
+    plan: Mapping[Trial, TrainingConfig],
+    schedule: runs.Schedule,
+    found: Mapping[str, Split],
+) -> Estimator:
+    """Trains, and releases the model that is kept."""
+    train = found["train"]
+
+    def evaluate(estimator: Estimator) -> dict[str, float]:
+        predictions = found["dev"].predict(estimator)
+        return found["dev"].score(estimator, predictions)
+
+    estimator = runs.FineTuning(
+        task,
+        strategy,
+        start,
+        config.output_dir,
+        plan,
+        schedule,
+        training_data=functools.partial(
+            training_data, train.features, train.padding
+        ),
+        evaluate=evaluate,
+        metric=ner.METRICS[0],
+        tokens_per_example=float(train.features.lengths.mean()),
+    ).train()
+    runs.release(
+        estimator,
+        config.output_dir,
+        start,
+        labels=task.labels,
+        head=task.head,
+        **trained_with(config),
+    )
+    return estimator
+
+
+if __name__ == "__main__":
+    cli.main(run)

@@ -1,0 +1,551 @@
+"""Pre-trains BERT: masked words and the next sentence.
+
+    python run_pretraining.py \\
+        --input_file=/tmp/tf_examples.tfrecord \\
+        --eval_input_file=/tmp/held_out.tfrecord \\
+        --bert_config_file=bert_config.json \\
+        --vocab_file=vocab.txt \\
+        --output_dir=/tmp/pretraining_output \\
+        --do_train --do_eval \\
+        --max_seq_length=128 --max_predictions_per_seq=20 \\
+        --train_batch_size=32 --learning_rate=1e-4 \\
+        --num_train_steps=20 --num_warmup_steps=10
+
+Records come from create_pretraining_data.py, ours or the original's. The
+output directory then holds the training checkpoints `model.ckpt-STEP`, which
+the same command resumes from, `pretraining.json`, by which another kind of
+model is refused there, TensorBoard's event files, `evaluations.jsonl` where
+--eval_steps asks for it, `eval_results.txt`, and `release/`: the weights alone
+as `bert_model.ckpt`, with `bert_config.json` and `vocab.txt`, ready for
+fine-tuning. --do_export writes a SavedModel for TensorFlow Serving, which fills
+in the blanks of a text, into `export/`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import cli, files
+from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
+from bert_tf.data import creation, pipeline
+from bert_tf.data.pretraining_data import PretrainingData, look_through
+from bert_tf.data.salvage import way_out_told
+from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.errors import InputError
+from bert_tf.interop.companions import with_companions, write_companions
+from bert_tf.interop.loading import find_config
+from bert_tf.interop.opening import (
+    FORMATS,
+    open_pretrained,
+    open_weights,
+)
+from bert_tf.interop.pretrained import Pretrained
+from bert_tf.jobs import output_folder, pretraining_folder, settings
+from bert_tf.jobs.exports import export_kept
+from bert_tf.jobs.output_folder import RELEASE
+from bert_tf.jobs.settings import DeviceOptions, ExportOptions, TrainingOptions
+from bert_tf.jobs.start import require_length, trained_with, with_recorded
+from bert_tf.options import option
+from bert_tf.serving.export import check_place
+from bert_tf.serving.pretrained_models import ServedMaskedLM
+from bert_tf.tasks.pretraining import OBJECTIVES, PretrainingTask
+from bert_tf.text.wordpiece import load_vocab, require_fit
+from bert_tf.training.checkpoints import CheckpointManager
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
+from bert_tf.training.results import write_results
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.workers import by_chief, require_same_settings
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingResult:
+    """What a pre-training job has made.
+
+    Attributes:
+      metrics: The metrics by name, as in `eval_results.txt`; empty without
+        evaluation.
+      release: The folder of the weights to fine-tune; None without training.
+      export: The folder of the SavedModel; None without export.
+    """
+
+    metrics: dict[str, float]
+    release: str | None = None
+    export: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingConfig(ExportOptions, TrainingOptions, DeviceOptions):
+    """Options of `run_pretraining.py`."""
+
+    bert_config_file: str | None = option(
+        "JSON file with the model's configuration, Google's or Hugging Face's. "
+        "Default: the configuration of --init_checkpoint.",
+        default=None,
+        per_worker=True,
+    )
+    model_size: str | None = option(
+        "Instead of --bert_config_file: a published size, such as base or "
+        "L-4_H-256 or L-3_H-768_A-12, with the vocabulary of --vocab_file.",
+        default=None,
+    )
+    attention_direction: str | None = option(
+        "Which tokens a token attends to: all, or only those before it. The "
+        "release records it. Default: as the configuration says, else "
+        "bidirectional.",
+        default=None,
+        choices=ATTENTION_DIRECTIONS,
+    )
+    input_file: str = option(
+        "TFRecord files to train on: globs, separated by commas.",
+        per_worker=True,
+    )
+    eval_input_file: str | None = option(
+        "TFRecord files to evaluate on. Default: --input_file, as in the "
+        "original.",
+        default=None,
+        per_worker=True,
+    )
+    output_dir: str = option(
+        "Directory of checkpoints and results.", per_worker=True
+    )
+    init_checkpoint: str | None = option(
+        f"Checkpoint to take the initial weights from: {FORMATS}.",
+        default=None,
+        per_worker=True,
+    )
+    vocab_file: str | None = option(
+        "Vocabulary file, to copy beside the released weights.",
+        default=None,
+        per_worker=True,
+    )
+    max_seq_length: int = option(
+        "Sequence length of the records.",
+        fallback=128,
+        at_least=1,
+        at_most=settings.MOST_TOKENS,
+    )
+    max_predictions_per_seq: int = option(
+        "Number of masked positions in each record.",
+        default=20,
+        at_least=1,
+        at_most=settings.MOST_TOKENS,
+    )
+    do_train: bool = option("Whether to train.", default=False)
+    do_eval: bool = option("Whether to evaluate.", default=False)
+    num_train_steps: int = option("Number of steps.", default=100_000)
+    num_warmup_steps: int = option(
+        "Number of steps in which the learning rate rises to its peak.",
+        default=10_000,
+    )
+    stop_at_step: int = option(
+        "Step at which the first phase of a run stops, while the learning rate "
+        "still decays towards --num_train_steps. A second command continues "
+        "from there. 0: no phases.",
+        default=0,
+    )
+    pack_sequences: bool = option(
+        "Whether short examples share a row of --max_seq_length: the same "
+        "losses with less padding. --train_batch_size and --eval_batch_size "
+        "then count rows; the log reports the number of examples.",
+        default=False,
+    )
+    max_eval_steps: int = option(
+        "Largest number of evaluation batches; 0 for all.",
+        default=100,
+        at_least=0,
+        at_most=2**31 - 1,
+    )
+    eval_steps: int = option(
+        "Number of steps between evaluations during training; 0 for none.",
+        default=0,
+        at_least=0,
+    )
+    skip_corrupt_records: bool = option(
+        "Whether to skip the damaged parts of record files, which are read "
+        "through first. The log and the results report how much was skipped.",
+        default=False,
+    )
+    next_sentence: bool = option(
+        "Whether to train next-sentence prediction. Without it, records need "
+        "no next-sentence labels.",
+        default=True,
+    )
+    objective: str = option(
+        "masked_lm: predict masked words. causal_lm: predict each word from "
+        "the words before it, from the same records with their masks undone.",
+        default="masked_lm",
+        choices=tuple(OBJECTIVES),
+    )
+
+
+@settings.precision_restored()
+@way_out_told()
+def run(config: PretrainingConfig) -> PretrainingResult:
+    """Pre-trains, evaluates, releases and exports a model."""
+    bert_config = _read_config(config)
+    if config.do_export and not config.do_train:
+        config = _with_recorded(config)
+    config = config.with_fallbacks()
+    _check_options(config, bert_config)
+    training = dataclasses.replace(
+        settings.training_config(
+            config, config.num_train_steps, config.num_warmup_steps
+        ),
+        stop_at_step=config.stop_at_step,
+    )
+    train_files, eval_files = _record_files(config)
+    pretraining_folder.require_writable(config.output_dir)
+    encoding = _encoding(config, train_files) if config.do_export else None
+    with _connected(config, bert_config, train_files, eval_files) as strategy:
+        task = PretrainingTask(
+            bert_config,
+            config.max_seq_length,
+            config.max_predictions_per_seq,
+            config.next_sentence,
+            config.objective,
+        )
+        data = _data(config, task, train_files, eval_files)
+        with pipeline.input_errors([*train_files, *eval_files]):
+            estimator, metrics = _train_and_evaluate(
+                config, training, task, strategy, data, encoding
+            )
+        return _finish(config, estimator, train_files, metrics, data, encoding)
+
+
+def _train_and_evaluate(
+    config: PretrainingConfig,
+    training: TrainingConfig,
+    task: PretrainingTask,
+    strategy: Any,
+    data: PretrainingData,
+    encoding: TextEncoding | None,
+) -> tuple[Estimator, dict[str, float] | None]:
+    """Returns the trained model, and its metrics with --do_eval."""
+    if config.do_eval or config.eval_steps > 0:
+        # Reads all evaluation records, so that their faults show before
+        # training.
+        data.evaluation(batch_size=config.eval_batch_size)
+    estimator = Estimator(
+        task,
+        strategy,
+        training,
+        config.output_dir,
+        config.init_checkpoint,
+        functools.partial(open_weights, config=task.config),
+    )
+    _require_weights(config, estimator)
+    files.makedirs(config.output_dir)
+    if encoding is not None:
+        check_place(settings.export_dir(config))
+    if config.do_train:
+        hooks = _hooks(
+            config,
+            _kind(config, task.config),
+            functools.partial(estimator.evaluate, data.evaluation),
+            training.last_step,
+            data.examples_per_row(config.train_batch_size),
+            writes=is_chief(strategy),
+        )
+        estimator.train(data.training, hooks)
+    if not config.do_eval:
+        return estimator, None
+    return estimator, estimator.evaluate(data.evaluation)
+
+
+def _finish(
+    config: PretrainingConfig,
+    estimator: Estimator,
+    train_files: list[str],
+    metrics: dict[str, float] | None,
+    data: PretrainingData,
+    encoding: TextEncoding | None,
+) -> PretrainingResult:
+    """Writes the release, the metrics and the export; returns their places."""
+    is_writer = is_chief(estimator.strategy)
+    if config.do_train and is_writer:
+        _release(config, estimator, train_files)
+    if metrics is not None and is_writer:
+        path = os.path.join(config.output_dir, "eval_results.txt")
+        write_results(path, {**metrics, **data.salvaged.results})
+    export = None
+    if encoding is not None:
+        export = export_kept(
+            estimator,
+            functools.partial(ServedMaskedLM, encoding=encoding),
+            settings.export_dir(config),
+            name="bert",
+            metrics=metrics,
+            source=config.init_checkpoint,
+        )
+    return PretrainingResult(
+        metrics or {},
+        release=os.path.join(config.output_dir, RELEASE)
+        if config.do_train
+        else None,
+        export=export,
+    )
+
+
+@contextlib.contextmanager
+def _connected(
+    config: PretrainingConfig,
+    bert_config: BertConfig,
+    train_files: list[str],
+    eval_files: list[str],
+) -> Iterator[Any]:
+    """Gives the devices, whose workers agree; locks --output_dir to train."""
+    strategy = settings.connect(config)
+    require_same_settings(
+        strategy,
+        {"config": bert_config.to_dict()},
+        {
+            "--input_file": train_files,
+            "--eval_input_file": eval_files if config.eval_input_file else [],
+        },
+    )
+    with contextlib.ExitStack() as stack:
+        if config.do_train:
+            lock = output_folder.locked(config.output_dir)
+            by_chief(
+                strategy,
+                lambda: stack.enter_context(lock),
+                "lock --output_dir",
+            )
+        yield strategy
+
+
+def _record_files(config: PretrainingConfig) -> tuple[list[str], list[str]]:
+    """Returns the files to train on, and the files to evaluate on."""
+    train_files = files.expand(config.input_file, "input_file")
+    if not config.eval_input_file:
+        return train_files, train_files
+    return train_files, files.expand(config.eval_input_file, "eval_input_file")
+
+
+def _data(
+    config: PretrainingConfig,
+    task: PretrainingTask,
+    train_files: list[str],
+    eval_files: list[str],
+) -> PretrainingData:
+    """Returns the records, searched for damage if they may have some.
+
+    Raises:
+      InputError: The records do not fit the task.
+    """
+    if task.next_sentence:
+        creation.require_next_sentence({*train_files, *eval_files})
+    return PretrainingData(
+        train_files,
+        eval_files,
+        task.schema,
+        task.config.vocab_size,
+        config.random_seed,
+        config.max_eval_steps * config.eval_batch_size or None,
+        is_packed=config.pack_sequences,
+        is_causal=task.objective == "causal_lm",
+        salvaged=look_through(
+            train_files, eval_files, config.skip_corrupt_records
+        ),
+    )
+
+
+def _read_config(config: PretrainingConfig) -> BertConfig:
+    """Returns the configuration of the options, or of the checkpoint."""
+    found = find_config(
+        config.bert_config_file,
+        config.model_size,
+        config.init_checkpoint,
+        config.vocab_file,
+    )
+    direction = config.attention_direction or found.attention_direction
+    return dataclasses.replace(found, attention_direction=direction)
+
+
+def _with_recorded(config: PretrainingConfig) -> PretrainingConfig:
+    """Restores the sequence length that the model was trained with."""
+    path, known = config.init_checkpoint, {}
+    if CheckpointManager(config.output_dir).steps():
+        # The trained model takes precedence over the initial one.
+        path = os.path.join(config.output_dir, RELEASE)
+        known = with_companions(Pretrained(path, {}), path).trained_with
+    elif path:
+        known = open_pretrained(path).trained_with
+    return with_recorded(config, (path, known))
+
+
+def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
+    """Compares options with each other and with the files they name."""
+    if not (config.do_train or config.do_eval or config.do_export):
+        raise InputError(
+            "expected --do_train, --do_eval or --do_export. Received: none of "
+            "them"
+        )
+    if config.do_export and config.objective != "masked_lm":
+        raise InputError(
+            "expected --objective=masked_lm with --do_export, whose model "
+            f"fills in masked words. Received: {config.objective}"
+        )
+    require_length(config.max_seq_length, bert_config)
+    pretraining_folder.verify(
+        config.output_dir,
+        os.path.join(config.output_dir, RELEASE),
+        _kind(config, bert_config),
+        config.random_seed if config.do_train else None,
+    )
+    if config.vocab_file:
+        vocab = load_vocab(config.vocab_file)
+        require_fit(vocab, bert_config.vocab_size, config.vocab_file)
+
+
+def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
+    """Returns properties that the shapes of the variables do not show."""
+    kind: dict[str, Any] = {
+        **pretraining_folder.of_config(bert_config),
+        "objective": config.objective,
+    }
+    if config.do_train or (config.do_eval and config.next_sentence):
+        # A model with a next-sentence head can be evaluated without it.
+        kind["next_sentence"] = config.next_sentence
+    return kind
+
+
+def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
+    """Raises InputError if random weights would be evaluated or exported."""
+    if config.do_train:
+        return
+    wish = {"evaluate": config.do_eval, "export": config.do_export}
+    purpose = "to " + " and ".join(name for name in wish if wish[name])
+    if estimator.weights_from is None:
+        raise InputError(
+            f"expected a checkpoint in --output_dir={config.output_dir}, or "
+            f"--init_checkpoint, {purpose}. Received: neither"
+        )
+    unused = estimator.task.unused_variables
+    lacking = [n for n in estimator.random_variables if not re.match(unused, n)]
+    if lacking:
+        heads = "both pre-training heads"
+        if not config.next_sentence:
+            heads = "the masked-LM head"
+        raise InputError(
+            f"expected a checkpoint with {heads}, {purpose}. Received: "
+            f"{estimator.weights_from}, which lacks {lacking[0]}"
+        )
+
+
+class _Claim(Hook):
+    """Records the kind of model before the first step."""
+
+    def __init__(self, config: PretrainingConfig, kind: Mapping[str, Any]):
+        self._config = config
+        self._kind = kind
+
+    def begin(self, step: int) -> None:
+        pretraining_folder.claim(
+            self._config.output_dir, self._kind, self._config.random_seed
+        )
+
+
+def _hooks(
+    config: PretrainingConfig,
+    kind: Mapping[str, Any],
+    evaluate: Callable[[], dict],
+    last_step: int,
+    examples_per_row: float,
+    writes: bool,
+) -> list[Hook]:
+    """Returns the hooks of the training.
+
+    Args:
+      config: The options.
+      kind: The kind of model, from `_kind`.
+      evaluate: Returns the metrics; all processes must call it.
+      last_step: The step at which training ends.
+      examples_per_row: The mean number of examples in a row of the batch.
+      writes: Whether this process writes logs and files.
+    """
+    hooks: list[Hook] = []
+    if writes:
+        hooks.append(_Claim(config, kind))
+        hooks.append(Progress(last_step, config.log_steps))
+    if writes and config.log_steps > 0:
+        hooks.append(
+            Summaries(
+                config.output_dir,
+                config.log_steps,
+                examples_per_step=config.train_batch_size * examples_per_row,
+                tokens_per_example=config.max_seq_length / examples_per_row,
+            )
+        )
+    if config.eval_steps > 0:
+        hooks.append(
+            Evaluation(
+                evaluate,
+                config.output_dir,
+                every=config.eval_steps,
+                last_step=last_step,
+                writes=writes,
+            )
+        )
+    return hooks
+
+
+def _release(
+    config: PretrainingConfig, estimator: Estimator, train_files: list[str]
+) -> None:
+    """Writes a folder to fine-tune from, in the layout of Google's releases."""
+    folder = os.path.join(config.output_dir, RELEASE)
+    files.makedirs(folder)
+    prefix = os.path.join(folder, "bert_model.ckpt")
+    estimator.export_weights(prefix)
+    vocab = None
+    if config.vocab_file:
+        vocab = tuple(load_vocab(config.vocab_file))
+    else:
+        logging.warning(
+            "%s has no vocab.txt: give --vocab_file, or put it there", folder
+        )
+    casing = creation.casing_of(train_files)
+    facts = {**casing, **trained_with(config)}
+    bert_config = estimator.task.config
+    facts |= pretraining_folder.released(_kind(config, bert_config))
+    write_companions(
+        folder, Pretrained(prefix, {}, bert_config, vocab, **facts)
+    )
+
+
+def _encoding(
+    config: PretrainingConfig, train_files: list[str]
+) -> TextEncoding:
+    """Returns how the texts of the records became token ids.
+
+    Raises:
+      InputError: The vocabulary or casing is unknown.
+    """
+    casing = creation.casing_of(train_files)
+    if not config.vocab_file or not casing:
+        missing = "casing" if config.vocab_file else "vocabulary"
+        raise InputError(
+            "expected --vocab_file, and records with the manifest that "
+            "create_pretraining_data.py writes, with --do_export, whose model "
+            f"takes texts. Received: no {missing}; export the release by "
+            "fill_mask.py --do_export"
+        )
+    return TextEncoding(
+        tuple(load_vocab(config.vocab_file)),
+        max_seq_length=config.max_seq_length,
+        **casing,
+    )
+
+
+if __name__ == "__main__":
+    cli.main(run)

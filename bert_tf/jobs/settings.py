@@ -1,0 +1,507 @@
+"""Options that several jobs share, and the library objects made from them.
+
+TensorFlow is imported inside functions, so that --help does not wait for it.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.errors import InputError
+from bert_tf.options import Options, option
+from bert_tf.version import __version__
+
+if TYPE_CHECKING:
+    from bert_tf.config import BertConfig
+    from bert_tf.data.bucketing import Padding
+    from bert_tf.jobs.runs import Schedule
+    from bert_tf.training.distribution import DistributionConfig
+    from bert_tf.training.settings import TrainingConfig
+
+# Values above these limits are typing mistakes that would fill the memory.
+MOST_EXAMPLES = 2**20
+MOST_TOKENS = 10**5
+
+# How many batch lengths there are if a program is compiled for each.
+_LENGTHS = 4
+
+# What a fine-tuning run can do, and the split of the data set that it needs.
+_SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """The devices, with the names of the original's flags."""
+
+    distribution_strategy: str = option(
+        "Devices to use. auto: the TPU with --use_tpu, the workers of "
+        "TF_CONFIG, all GPUs, or one device.",
+        default="auto",
+        choices=(
+            "auto",
+            "one_device",
+            "mirrored",
+            "multi_worker_mirrored",
+            "tpu",
+        ),
+        per_worker=True,
+    )
+    use_tpu: bool = option(
+        "Whether to use a Cloud TPU.", default=False, per_worker=True
+    )
+    tpu_name: str | None = option(
+        'Name or grpc:// address of the TPU; "local" on a TPU VM.',
+        default=None,
+        per_worker=True,
+    )
+    tpu_zone: str | None = option(
+        "GCE zone of the TPU.", default=None, per_worker=True
+    )
+    gcp_project: str | None = option(
+        "Google Cloud project of the TPU.", default=None, per_worker=True
+    )
+    master: str | None = option(
+        "Address of the TPU's master.", default=None, per_worker=True
+    )
+    num_tpu_cores: int = option(
+        "Ignored, for old command lines: the TPU reports its number of cores.",
+        default=8,
+        per_worker=True,
+    )
+    iterations_per_loop: int = option(
+        "Largest number of steps per call into TensorFlow; on a TPU, the exact "
+        "number.",
+        default=1000,
+        per_worker=True,
+    )
+    mixed_precision: str = option(
+        "Dtype of the activations. Weights are always float32.",
+        default="float32",
+        choices=("float32", "bfloat16"),
+    )
+    jit_compile: str = option(
+        "Whether XLA compiles the step. auto: whichever is faster.",
+        default="auto",
+        choices=("auto", "true", "false"),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions(Options):
+    """Whether and where to write a SavedModel."""
+
+    do_export: bool = option(
+        "Whether to write a SavedModel for TensorFlow Serving, which takes "
+        "strings. It computes in the dtype of --mixed_precision, if the script "
+        "has that flag.",
+        default=False,
+    )
+    export_dir: str | None = option(
+        "Folder of the SavedModels, one subfolder per version. Default: export "
+        "in --output_dir, if the script has that flag.",
+        default=None,
+        per_worker=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Options):
+    """How to train, apart from the number of steps."""
+
+    train_batch_size: int = option(
+        "Number of examples per update, over all devices.",
+        default=32,
+        at_most=MOST_EXAMPLES,
+    )
+    eval_batch_size: int = option(
+        "Number of examples per evaluation batch.",
+        default=8,
+        at_most=MOST_EXAMPLES,
+    )
+    learning_rate: float = option("Peak learning rate.", default=5e-5)
+    optimizer: str = option(
+        "AdamW as in BERT, or LAMB.",
+        default="adamw",
+        choices=("adamw", "lamb"),
+    )
+    adam_bias_correction: bool = option(
+        "Whether AdamW corrects the bias of its moments, which makes short "
+        "trainings more stable. The original does not.",
+        default=False,
+    )
+    weight_decay_rate: float = option("Decoupled weight decay.", default=0.01)
+    max_grad_norm: float = option(
+        "Global norm that gradients are clipped to; 0 for no clipping.",
+        default=1.0,
+    )
+    gradient_accumulation_steps: int = option(
+        "Number of parts that each batch is split into. More parts need less "
+        "memory and give the same result.",
+        default=1,
+    )
+    save_checkpoints_steps: int = option(
+        "Number of steps between checkpoints.", default=1000
+    )
+    keep_checkpoint_max: int = option(
+        "Number of most recent checkpoints to keep; 0 keeps all.", default=5
+    )
+    log_steps: int = option(
+        "Number of steps between log lines and summaries.",
+        default=100,
+        per_worker=True,
+    )
+    random_seed: int = option(
+        "Seed of the new weights, of dropout and of the order of examples.",
+        default=12345,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartOptions(Options):
+    """The checkpoint, and what is known of it."""
+
+    init_checkpoint: str | None = option(
+        "Checkpoint to take the weights from: a TF1 checkpoint, a Hugging Face "
+        "folder, hf://OWNER/NAME, or a .keras file.",
+        default=None,
+        per_worker=True,
+    )
+    bert_config_file: str | None = option(
+        "JSON file with the model's configuration, Google's or Hugging Face's. "
+        "Default: the configuration of --init_checkpoint.",
+        default=None,
+        per_worker=True,
+    )
+    vocab_file: str | None = option(
+        "Vocabulary file. Default: the vocabulary of --init_checkpoint.",
+        default=None,
+        per_worker=True,
+    )
+    do_lower_case: bool = option(
+        "Whether the vocabulary is uncased. Default: as --init_checkpoint "
+        "says, else true.",
+        fallback=True,
+    )
+    strip_accents: bool | None = option(
+        "Whether to strip accents. Default: as --init_checkpoint says, else "
+        "the same as --do_lower_case.",
+        default=None,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FineTuningOptions(
+    StartOptions, ExportOptions, TrainingOptions, DeviceOptions
+):
+    """What all fine-tuning jobs share."""
+
+    output_dir: str = option("Folder of all output files.", per_worker=True)
+    overwrite_output_dir: bool = option(
+        "Whether to replace an earlier run in --output_dir.", default=False
+    )
+    max_seq_length: int = option(
+        "Largest number of tokens of a sequence, [CLS] and [SEP] included.",
+        fallback=128,
+        at_least=3,
+        at_most=MOST_TOKENS,
+    )
+    do_train: bool = option("Whether to train.", default=False)
+    do_eval: bool = option("Whether to evaluate.", default=False)
+    do_predict: bool = option("Whether to predict.", default=False)
+    predict_batch_size: int = option(
+        "Number of examples per prediction batch.",
+        default=8,
+        at_least=1,
+        at_most=MOST_EXAMPLES,
+    )
+    num_train_epochs: float = option(
+        "Number of epochs, which may be a fraction.",
+        default=3.0,
+        at_most=1e9,
+    )
+    warmup_proportion: float = option(
+        "Fraction of the steps in which the learning rate rises to its peak.",
+        default=0.1,
+        at_least=0.0,
+        at_most=1.0,
+    )
+    padding: str = option(
+        "Length of a batch. longest: the length of its longest example, with "
+        "examples batched by length. max_length: --max_seq_length. auto: "
+        "max_length on a TPU and longest elsewhere. Results are the same.",
+        default="auto",
+        choices=("auto", "longest", "max_length"),
+    )
+    eval_steps: int = option(
+        "Number of steps between evaluations during training. 0: none, or once "
+        "per epoch with --save_best.",
+        default=0,
+        at_least=0,
+    )
+    save_best: str | None = option(
+        "Metric of eval_results.txt that selects the weights to keep among the "
+        "evaluations, and the best of several trainings. Default: the last "
+        "weights are kept, and the first metric of the task selects among "
+        "several trainings.",
+        default=None,
+    )
+    early_stopping_patience: int = option(
+        "Number of evaluations without a better --save_best after which "
+        "training stops; 0 for never.",
+        default=0,
+        at_least=0,
+    )
+    num_seeds: int = option(
+        "Number of trainings, each with its own seed. The best one is kept.",
+        default=1,
+        at_least=1,
+        at_most=10**4,
+    )
+    search: str | None = option(
+        "paper: trains with batch sizes 16 and 32, learning rates 5e-5, 3e-5 "
+        "and 2e-5, for 2, 3 and 4 epochs, and keeps the best model.",
+        default=None,
+        choices=("paper",),
+    )
+    num_frozen_layers: int | None = option(
+        "Number of layers to freeze, counted from the embeddings, which are "
+        "frozen as well: 0 freezes the embeddings only. Default: none.",
+        default=None,
+        at_least=0,
+    )
+    layer_rate_decay: float = option(
+        "Learning rate of each layer as a fraction of the learning rate of the "
+        "layer above it.",
+        default=1.0,
+        at_least=0.0,
+        at_most=1.0,
+    )
+    gradient_checkpointing: bool = option(
+        "Whether to recompute activations in the backward pass instead of "
+        "keeping them.",
+        default=False,
+    )
+    bilstm_head: bool = option(
+        "Whether to insert a new bidirectional LSTM between the encoder and "
+        "the head. Default without training: as the model has it.",
+        fallback=False,
+    )
+
+
+@contextlib.contextmanager
+def precision_restored() -> Iterator[None]:
+    """Restores Keras's dtype policy, which `connect` sets, after a job."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def connect(config: DeviceOptions) -> Any:
+    """Sets the precision and returns the requested distribution strategy.
+
+    Raises:
+      InputError: The devices do not exist, or another worker of the run has
+        other options or another version of bert_tf.
+    """
+    import keras
+
+    from bert_tf.training.distribution import make_strategy
+    from bert_tf.training.workers import require_same_settings
+
+    policies = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+    keras.config.set_dtype_policy(policies[config.mixed_precision])
+    strategy = make_strategy(distribution_config(config))
+    require_same_settings(strategy, {"bert_tf": __version__, **config.shared()})
+    return strategy
+
+
+def distribution_config(config: DeviceOptions) -> "DistributionConfig":
+    """Returns the devices that the options name."""
+    from bert_tf.training.distribution import DistributionConfig
+
+    # Scripts often pass --tpu_name and --use_tpu from variables. As in the
+    # original, a name without --use_tpu selects no TPU.
+    strategy = config.distribution_strategy
+    if config.use_tpu and strategy not in ("auto", "tpu"):
+        raise InputError(
+            "expected --use_tpu with --distribution_strategy=auto or tpu. "
+            f"Received: {strategy}"
+        )
+    wants_tpu = config.use_tpu or strategy == "tpu"
+    return DistributionConfig(
+        strategy="tpu" if wants_tpu else strategy,
+        tpu_name=(config.tpu_name or config.master) if wants_tpu else None,
+        tpu_zone=config.tpu_zone,
+        gcp_project=config.gcp_project,
+    )
+
+
+def jit_compile(config: DeviceOptions) -> bool | None:
+    """Returns whether XLA compiles the step; None for auto."""
+    return {"auto": None, "true": True, "false": False}[config.jit_compile]
+
+
+def export_dir(config: ExportOptions) -> str:
+    """Returns the folder of the SavedModels of a job with --output_dir."""
+    return config.export_dir or os.path.join(config.output_dir, "export")
+
+
+def training_config(
+    config: Any, num_train_steps: int, num_warmup_steps: int
+) -> "TrainingConfig":
+    """Returns the settings of a training.
+
+    Args:
+      config: A `TrainingOptions` that is a `DeviceOptions` too.
+      num_train_steps: The number of steps.
+      num_warmup_steps: The number of steps in which the learning rate rises.
+    """
+    from bert_tf.training.settings import TrainingConfig
+
+    return TrainingConfig(
+        train_batch_size=config.train_batch_size,
+        eval_batch_size=config.eval_batch_size,
+        learning_rate=config.learning_rate,
+        num_train_steps=num_train_steps,
+        num_warmup_steps=num_warmup_steps,
+        optimizer=config.optimizer,
+        adam_bias_correction=config.adam_bias_correction,
+        weight_decay_rate=config.weight_decay_rate,
+        max_grad_norm=config.max_grad_norm,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        save_checkpoints_steps=config.save_checkpoints_steps,
+        keep_checkpoint_max=config.keep_checkpoint_max,
+        iterations_per_loop=config.iterations_per_loop,
+        random_seed=config.random_seed,
+        jit_compile=jit_compile(config),
+    )
+
+
+def fine_tuning_config(
+    config: FineTuningOptions, bert_config: "BertConfig"
+) -> "TrainingConfig":
+    """Returns the settings of a fine-tuning, whose steps depend on the data."""
+    from bert_tf.training.rate_multipliers import layerwise_rates
+
+    rates = layerwise_rates(
+        bert_config.num_hidden_layers, config.layer_rate_decay
+    )
+    return dataclasses.replace(
+        training_config(config, num_train_steps=1, num_warmup_steps=0),
+        rate_multipliers=rates if config.layer_rate_decay != 1 else (),
+    )
+
+
+def splits(config: FineTuningOptions) -> list[str]:
+    """Returns the splits that the run needs, of "train", "dev" and "test".
+
+    An export alone needs none.
+
+    Raises:
+      InputError: There is nothing to do.
+    """
+    wanted = {split for name, split in _SPLITS.items() if getattr(config, name)}
+    if not wanted and not config.do_export:
+        raise InputError(
+            f"expected --{', --'.join([*_SPLITS, 'do_export'])}, or several "
+            "of them. Received: none of them"
+        )
+    if config.do_train and selects(config):
+        wanted.add("dev")  # It is evaluated on during training.
+    return [split for split in _SPLITS.values() if split in wanted]
+
+
+def selects(config: FineTuningOptions) -> bool:
+    """Returns whether the development set selects the model that is kept."""
+    return bool(
+        config.eval_steps
+        or config.save_best
+        or config.search
+        or config.num_seeds > 1
+    )
+
+
+def schedule(config: FineTuningOptions, metrics: Sequence[str]) -> "Schedule":
+    """Returns how long to train, how often, and which model to keep.
+
+    Args:
+      config: The options.
+      metrics: The metrics that --save_best may name, with or without "eval_".
+
+    Raises:
+      InputError: --save_best names another metric, or is missing although
+        training is to stop early.
+    """
+    from bert_tf.jobs.runs import Schedule
+
+    metric = config.save_best
+    if metric is not None and metric not in metrics:
+        metric = f"eval_{metric}"
+    if metric is not None and metric not in metrics:
+        raise InputError(
+            f"expected --save_best among {', '.join(metrics)}. Received: "
+            f"{config.save_best}"
+        )
+    if config.early_stopping_patience and metric is None:
+        raise InputError(
+            "expected --save_best with --early_stopping_patience: by which "
+            "metric? Received: none"
+        )
+    return Schedule(
+        num_train_epochs=config.num_train_epochs,
+        warmup_proportion=config.warmup_proportion,
+        eval_steps=config.eval_steps,
+        save_best=metric,
+        early_stopping_patience=config.early_stopping_patience,
+        num_seeds=config.num_seeds,
+        search=config.search,
+        log_steps=config.log_steps,
+    )
+
+
+def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
+    """Returns how batches are padded on the devices of a strategy."""
+    import tensorflow as tf
+
+    from bert_tf.data.bucketing import Padding
+    from bert_tf.training.distribution import should_compile
+
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    if config.padding == "longest" and is_tpu:
+        raise InputError(
+            "expected --padding=auto or max_length on a TPU, whose programs "
+            "have fixed shapes. Received: longest"
+        )
+    if config.padding == "max_length" or (config.padding == "auto" and is_tpu):
+        return Padding(static=True)
+    if should_compile(strategy, jit_compile(config)):
+        # XLA compiles a program for each length, so there are only a few.
+        return Padding(multiple=math.ceil(config.max_seq_length / _LENGTHS))
+    return Padding(multiple=1)
+
+
+def frozen_layers(
+    config: FineTuningOptions, bert_config: "BertConfig"
+) -> list[str]:
+    """Returns the names of the layers that --num_frozen_layers freezes.
+
+    Raises:
+      InputError: The model has fewer layers.
+    """
+    number = config.num_frozen_layers
+    if number is None:
+        return []
+    if number > bert_config.num_hidden_layers:
+        raise InputError(
+            "expected --num_frozen_layers up to "
+            f"{bert_config.num_hidden_layers}, the layers of the model. "
+            f"Received: {number}"
+        )
+    return ["embeddings", *(f"layer_{layer}" for layer in range(number))]

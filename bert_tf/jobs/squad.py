@@ -1,0 +1,390 @@
+"""Fine-tunes BERT to answer questions from a text: SQuAD 1.1, 2.0, KorQuAD.
+
+    python run_squad.py \\
+        --train_file=squad/train-v1.1.json \\
+        --predict_file=squad/dev-v1.1.json \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --output_dir=/tmp/squad_output \\
+        --do_train --do_predict --do_eval \\
+        --train_batch_size=12 --learning_rate=3e-5 --num_train_epochs=2 \\
+        --max_seq_length=384 --doc_stride=128
+
+The configuration, the vocabulary and the casing are the checkpoint's own, or
+those that --bert_config_file, --vocab_file and --do_lower_case name. For SQuAD
+2.0, whose questions may have no answer, add --version_2_with_negative; for
+KorQuAD, --scorer=korquad.
+
+--do_predict writes `predictions.json`, `nbest_predictions.json` and, for 2.0,
+`null_odds.json`; --do_eval scores --predict_file by the official definition and
+writes `eval_results.txt` and `.json`. `release/` holds the fine-tuned model,
+which --init_checkpoint takes; --do_export writes a SavedModel for TensorFlow
+Serving into `export/`. The same command given again goes on where it was
+stopped. Source: `run_squad.py` of google-research/bert; sections 4.2 and 4.3 of
+the paper.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import cli
+from bert_tf.data import bucketing, cache
+from bert_tf.data.bucketing import Features, Padding
+from bert_tf.data.questions import Question
+from bert_tf.data.window_records import (
+    content,
+    count_windows,
+    write_windows,
+)
+from bert_tf.data.windows import SpanEncoding
+from bert_tf.errors import InputError
+from bert_tf.jobs import output_folder, runs, settings
+from bert_tf.jobs.inputs import evaluation_data, training_data
+from bert_tf.jobs.runs import FineTuningResult
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.start import Start, resolve, trained_with
+from bert_tf.options import option
+from bert_tf.serving.spans import ServedSpanLabeler
+from bert_tf.tasks import answering
+from bert_tf.tasks.answering import Answered, AnswerRules
+from bert_tf.tasks.question_answering import SpanTask
+from bert_tf.tasks.squad import read_questions
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.trial_results import Trial
+from bert_tf.training.workers import chief_first
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadConfig(FineTuningOptions):
+    """Options of `run_squad.py`."""
+
+    train_file: str | None = option(
+        "JSON file in SQuAD's format to train on.",
+        default=None,
+        per_worker=True,
+    )
+    predict_file: str | None = option(
+        "JSON file in SQuAD's format with the questions to answer.",
+        default=None,
+        per_worker=True,
+    )
+    max_seq_length: int = option(
+        "Largest number of tokens of a window, [CLS] and [SEP] included.",
+        fallback=384,
+        at_least=3,
+        at_most=settings.MOST_TOKENS,
+    )
+    doc_stride: int = option(
+        "Number of tokens from the start of a window to the start of the next.",
+        fallback=128,
+        at_least=1,
+    )
+    max_query_length: int = option(
+        "Largest number of tokens of a question; longer ones are truncated.",
+        fallback=64,
+        at_least=1,
+    )
+    n_best_size: int = option(
+        "Number of start and end positions to consider in each window, and of "
+        "answers in nbest_predictions.json.",
+        default=20,
+        at_least=1,
+        at_most=10**4,
+    )
+    max_answer_length: int = option(
+        "Largest number of tokens of an answer.", default=30, at_least=1
+    )
+    version_2_with_negative: bool = option(
+        "Whether questions may have no answer, as in SQuAD 2.0.",
+        fallback=False,
+    )
+    null_score_diff_threshold: float = option(
+        "2.0: a question has no answer if the score of no answer exceeds the "
+        "score of the best span by more than this. Use eval_best_f1_thresh; or "
+        "-1e6, which answers no question, if a warning recommends it.",
+        default=0.0,
+    )
+    scorer: str = option(
+        "Official scores that --do_eval computes: SQuAD's, on words, or "
+        "KorQuAD's, on characters.",
+        default="squad",
+        choices=("squad", "korquad"),
+    )
+    strict: bool = option(
+        "Whether a question that cannot be trained on is an error. Default: "
+        "such questions are skipped and counted.",
+        default=False,
+    )
+    verbose_logging: bool = option(
+        "Ignored, for old command lines: the original warned of answers that "
+        "it did not find in their text, which are not searched for here.",
+        default=False,
+    )
+
+
+@settings.precision_restored()
+def run(config: SquadConfig) -> FineTuningResult:
+    """Fine-tunes, answers questions, scores the answers and exports."""
+    splits = settings.splits(config)
+    config, start = resolve(config, "span")
+    _check_options(config, splits)
+    encoding = _encoding(config, start)
+    rules = _rules(config)
+    # All input is checked before anything is written.
+    train = _read_to_train(config) if "train" in splits else []
+    asked = (
+        _read_to_ask(config, "dev" in splits) if {*splits} - {"train"} else []
+    )
+    task = _task(config, start, encoding)
+    strategy = settings.connect(config)
+    training = settings.fine_tuning_config(config, start.config)
+    schedule = settings.schedule(
+        config, answering.metric_names(rules.with_negative)
+    )
+    padding = settings.padding(config, strategy)
+    plan = {}
+    if config.do_train:
+        num_windows = _num_windows(config, train, encoding)
+        plan = schedule.plan(training, num_windows, strategy)
+    answers_of = functools.partial(_answers, asked, encoding, rules, padding)
+    with _claimed_output_dir(config, strategy, start, train, asked):
+        if config.do_train:
+            estimator = _train(
+                config,
+                task,
+                strategy,
+                start,
+                plan,
+                schedule,
+                chief_first(
+                    strategy,
+                    functools.partial(
+                        _training_features, config, train, encoding
+                    ),
+                    "make the records",
+                ),
+                padding,
+                answers_of,
+            )
+        else:
+            estimator = runs.open_model(
+                task, strategy, start, config.output_dir, training
+            )
+        metrics = _answer(config, answers_of, estimator)
+        serve = functools.partial(
+            ServedSpanLabeler, encoding=encoding, **dataclasses.asdict(rules)
+        )
+        return runs.finish(config, estimator, metrics, "squad", serve)
+
+
+def _train(
+    config: SquadConfig,
+    task: SpanTask,
+    strategy: Any,
+    start: Start,
+    plan: Mapping[Trial, TrainingConfig],
+    schedule: runs.Schedule,
+    features: Features,
+    padding: Padding,
+    answers_of: Callable[..., Iterable[Answered]],
+) -> Estimator:
+    """Trains, and releases the model that is kept."""
+    estimator = runs.FineTuning(
+        task,
+        strategy,
+        start,
+        config.output_dir,
+        plan,
+        schedule,
+        training_data=functools.partial(training_data, features, padding),
+        evaluate=lambda estimator: _score(
+            config, answers_of(estimator), estimator
+        ),
+        metric="eval_f1",
+        tokens_per_example=float(features.lengths.mean()),
+    ).train()
+    runs.release(
+        estimator,
+        config.output_dir,
+        start,
+        head=task.head,
+        **trained_with(config),
+    )
+    return estimator
+
+
+def _answer(
+    config: SquadConfig,
+    answers_of: Callable[..., Iterable[Answered]],
+    estimator: Estimator,
+) -> dict[str, float]:
+    """Writes the answers and their scores; returns the scores, if wanted."""
+    if config.do_predict:
+        answers = answers_of(estimator, config.predict_batch_size)
+        if is_chief(estimator.strategy):
+            answers = answering.written(
+                answers, config.output_dir, config.version_2_with_negative
+            )
+    elif config.do_eval:
+        answers = answers_of(estimator)
+    else:
+        return {}
+    if not config.do_eval:
+        for _ in answers:
+            pass  # Each answer is written as it comes.
+        return {}
+    metrics = _score(config, answers, estimator)
+    runs.write_metrics(estimator, config.output_dir, metrics)
+    return metrics
+
+
+def _check_options(config: SquadConfig, splits: Sequence[str]) -> None:
+    for split, names in {
+        "train_file": {"train"},
+        "predict_file": {"dev", "test"},
+    }.items():
+        if names & set(splits) and not getattr(config, split):
+            raise InputError(
+                f"expected --{split}, a file of SQuAD's JSON. Received: none"
+            )
+    if config.scorer == "korquad" and config.version_2_with_negative:
+        raise InputError(
+            "expected --scorer=korquad without --version_2_with_negative: all "
+            "questions of KorQuAD 1.0 have an answer. Received: both"
+        )
+
+
+def _encoding(config: SquadConfig, start: Start) -> SpanEncoding:
+    return SpanEncoding(
+        vocab=start.vocab,
+        do_lower_case=start.do_lower_case,
+        strip_accents=start.strip_accents,
+        max_seq_length=config.max_seq_length,
+        doc_stride=config.doc_stride,
+        max_query_length=config.max_query_length,
+    )
+
+
+def _rules(config: SquadConfig) -> AnswerRules:
+    return AnswerRules(
+        n_best_size=config.n_best_size,
+        max_answer_length=config.max_answer_length,
+        with_negative=config.version_2_with_negative,
+        null_score_diff_threshold=config.null_score_diff_threshold,
+    )
+
+
+def _read_to_train(config: SquadConfig) -> list[Question]:
+    return read_questions(
+        config.train_file,
+        with_negative=config.version_2_with_negative,
+        needs_answers=True,
+        strict=config.strict,
+    ).questions
+
+
+def _read_to_ask(config: SquadConfig, with_scores: bool) -> list[Question]:
+    """Returns the questions to answer; with right answers if scored."""
+    with_negative = config.version_2_with_negative
+    questions = read_questions(
+        config.predict_file,
+        with_negative=with_negative,
+        needs_answers=False,
+        reads_answers=with_scores,
+    ).questions
+    if with_scores:
+        answering.require_answers(questions, with_negative)
+    return questions
+
+
+def _num_windows(
+    config: SquadConfig, train: Sequence[Question], encoding: SpanEncoding
+) -> int:
+    """Returns the number of training examples, which are windows."""
+    count = count_windows(train, encoding)
+    if not count:
+        raise InputError(
+            "expected questions to train on in "
+            f"--train_file={config.train_file}. Received: none whose "
+            "context and answer have a token"
+        )
+    return count
+
+
+def _task(
+    config: SquadConfig, start: Start, encoding: SpanEncoding
+) -> SpanTask:
+    return SpanTask(
+        start.config,
+        encoding.schema,
+        n_best_size=config.n_best_size,
+        frozen_layers=settings.frozen_layers(config, start.config),
+        gradient_checkpointing=config.gradient_checkpointing,
+        bilstm_head=config.bilstm_head,
+    )
+
+
+def _claimed_output_dir(
+    config: SquadConfig,
+    strategy: Any,
+    start: Start,
+    train: Sequence[Question],
+    asked: Sequence[Question],
+) -> contextlib.AbstractContextManager[None]:
+    facts = start.facts("squad", "span", ())
+    if train:
+        facts["training_set"] = cache.checksum(map(content, train))
+    if train or config.do_export:
+        # Any model can answer questions in either way.
+        facts["version_2_with_negative"] = config.version_2_with_negative
+    inputs = filter(None, (config.train_file, config.predict_file))
+    return output_folder.claimed(
+        config, strategy, facts, inputs, cache.checksum(map(content, asked))
+    )
+
+
+def _training_features(
+    config: SquadConfig, train: Sequence[Question], encoding: SpanEncoding
+) -> Features:
+    """Writes the windows of the training set as records, and loads them."""
+    path = os.path.join(config.output_dir, "train.tf_record")
+    write_windows(path, train, encoding, sources=[config.train_file])
+    return bucketing.load(path, encoding.schema, len(encoding.vocab))
+
+
+def _answers(
+    asked: Sequence[Question],
+    encoding: SpanEncoding,
+    rules: AnswerRules,
+    padding: Padding,
+    estimator: Estimator,
+    batch_size: int | None = None,
+) -> Iterable[Answered]:
+    """Yields the answers of a model, one by one as they are found."""
+    return answering.answer(
+        asked,
+        encoding,
+        lambda windows: estimator.predict(
+            evaluation_data(windows, padding), batch_size
+        ),
+        rules,
+    )
+
+
+def _score(
+    config: SquadConfig, answers: Iterable[Answered], estimator: Estimator
+) -> dict[str, float]:
+    scores = answering.score(
+        answers, config.version_2_with_negative, config.scorer == "korquad"
+    )
+    return {**scores, "global_step": estimator.step}
+
+
+if __name__ == "__main__":
+    cli.main(run)

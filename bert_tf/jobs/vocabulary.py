@@ -1,0 +1,159 @@
+"""Learns a WordPiece vocabulary from text.
+
+    python create_vocab.py \\
+        --input_file='corpus/*.txt' \\
+        --output_file=vocab.txt \\
+        --vocab_size=30522
+
+A gigabyte takes some four minutes on two cores; the distinct words have to fit
+into memory. The file has exactly the size that was asked for and is the same
+in every run. Give --do_lower_case and --strip_accents the same values wherever
+the vocabulary is used.
+"""
+
+import dataclasses
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+
+from absl import logging
+
+from bert_tf import cli, files
+from bert_tf.data import jobs, progress, text_files
+from bert_tf.errors import InputError
+from bert_tf.options import Options, option
+from bert_tf.text import learning
+from bert_tf.text.normalization import Normalizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularyConfig(Options):
+    """Options of `create_vocab.py`."""
+
+    input_file: str = option(
+        "UTF-8 text files or globs, separated by commas (.gz and gs:// too). "
+        "Lines may be sentences, paragraphs or whole documents.",
+    )
+    output_file: str = option("Vocabulary file to write, one token per line.")
+    vocab_size: int = option(
+        "Number of tokens, special tokens included.",
+        default=30522,
+        at_most=10**7,
+    )
+    do_lower_case: bool = option(
+        "Whether to learn an uncased vocabulary.", default=True
+    )
+    strip_accents: bool | None = option(
+        "Whether to strip accents and decompose letters (Hangul syllables into "
+        "jamo). Default: the same as --do_lower_case.",
+        default=None,
+    )
+    num_unused_tokens: int = option(
+        "Number of tokens [unused0], [unused1] ... for custom words.",
+        default=0,
+        at_least=0,
+        at_most=10**7,
+    )
+    min_frequency: int = option(
+        "Lowest frequency at which a character or a pair of pieces is added.",
+        default=2,
+        at_least=1,
+    )
+    limit_alphabet: int | None = option(
+        "Largest number of characters to add, the most frequent first. "
+        "Default: as many as fit. About 1000 keeps stray characters out of the "
+        "vocabulary of an alphabetic language.",
+        default=None,
+        at_least=1,
+    )
+    errors: str = option(
+        "What to do about bytes that are not UTF-8: stop, or drop them.",
+        default="strict",
+        choices=("strict", "replace"),
+    )
+
+
+# Of many files without a word, so many are named.
+NAMED_FILES = 3
+
+
+def texts(paths: list[str], errors: str) -> Iterator[str]:
+    """Yields the files' text in blocks of whole lines."""
+    blocks = progress.track(
+        text_files.blocks_of_files(paths),
+        size=lambda block: len(block.text),
+        title="Counting words",
+        unit="bytes",
+    )
+    for block in blocks:
+        yield text_files.decode(block, errors)
+
+
+def counted_words(config: VocabularyConfig, paths: list[str]) -> Counter[str]:
+    """Counts the files' words; an InputError names files without any."""
+    normalizer = Normalizer(config.do_lower_case, config.strip_accents)
+    words = learning.count_words(texts(paths, config.errors), normalizer)
+    if not words:
+        named = ", ".join(paths[:NAMED_FILES])
+        more = len(paths) - NAMED_FILES
+        raise InputError(
+            "Expected text to learn from. Received: no words in "
+            f"{named}{f' and {more} more files' if more > 0 else ''}; give "
+            "other files to --input_file"
+        )
+    if not normalizer.strip_accents:
+        warn_of_decomposed(words)
+    return words
+
+
+def warn_of_decomposed(words: Counter[str]) -> None:
+    """Warns of words in another form than Unicode's NFC.
+
+    Where accents are dropped all words are decomposed, and forms are no
+    matter. Where they are kept, a text in NFD, as macOS writes the names of
+    files, has other words than the same text in NFC.
+    """
+    decomposed = [w for w in words if not unicodedata.is_normalized("NFC", w)]
+    if decomposed:
+        first = decomposed[0]
+        logging.warning(
+            "%d of %d distinct words are not composed, such as %a, which would "
+            "be %s in Unicode's form NFC: where accents are kept these are two "
+            "words; bring all texts to NFC before they come here",
+            len(decomposed),
+            len(words),
+            first,
+            unicodedata.normalize("NFC", first),
+        )
+
+
+def run(config: VocabularyConfig) -> list[str]:
+    """Learns a vocabulary and writes it.
+
+    Returns:
+      The tokens in the order of their ids.
+    """
+    with jobs.clean_stop():
+        return _learn(config)
+
+
+def _learn(config: VocabularyConfig) -> list[str]:
+    paths = files.expand(config.input_file, flag="input_file")
+    files.check_outputs({"output": [config.output_file]}, {"text": paths})
+    words = counted_words(config, paths)
+    logging.info("Learning from %d distinct words", len(words))
+    vocab = learning.learn_vocabulary(
+        words,
+        config.vocab_size,
+        num_unused_tokens=config.num_unused_tokens,
+        min_frequency=config.min_frequency,
+        limit_alphabet=config.limit_alphabet,
+    )
+    with files.atomic_writer(config.output_file) as file:
+        file.write("".join(f"{token}\n" for token in vocab).encode())
+    logging.info("Wrote %d tokens to %s", len(vocab), config.output_file)
+    return vocab
+
+
+if __name__ == "__main__":
+    cli.main(run)

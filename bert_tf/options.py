@@ -1,0 +1,202 @@
+"""Declares the options of a job: a frozen dataclass whose fields are flags.
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class VocabularyConfig(Options):
+        input_file: str = option("Text files to learn from.")
+        vocab_size: int = option("Number of tokens.", default=30522, at_least=1)
+
+Name, type, default, range, choices and help text of an option are written once,
+here. `bert_tf.cli` makes command-line flags of them; Python code passes the
+same names as keyword arguments.
+"""
+
+import dataclasses
+import math
+import numbers
+import os
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from bert_tf import files
+from bert_tf.errors import InputError
+
+# TensorFlow and NumPy count in 64 bits.
+LARGEST_INTEGER = 2**63 - 1
+
+_NAMES = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    tuple: "a list of strings",
+}
+
+
+class OptionError(InputError):
+    """The value of an option is impossible, whatever the other options are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What is known of an option besides its name, type and default.
+
+    Attributes:
+      help: The help text, in whole sentences.
+      choices: The possible values; empty for any.
+      at_least: The lowest possible number.
+      at_most: The highest possible number.
+      fallback: The value of an option that is None by default and then
+        taken from the checkpoint, if the checkpoint does not record it.
+      per_worker: Whether the workers of a run may have different values: paths
+        and device names, and options without effect on the results.
+    """
+
+    help: str
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+    fallback: Any = None
+    per_worker: bool = False
+
+    @property
+    def range(self) -> str:
+        """A sentence such as "From 0 to 1."; empty without limits."""
+        if self.at_least is None:
+            return f"At most {self.at_most:,}." if self.at_most else ""
+        if self.at_most is None:
+            return f"At least {self.at_least:,}."
+        return f"From {self.at_least:,} to {self.at_most:,}."
+
+
+def option(
+    help: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    choices: Sequence[str] = (),
+    at_least: float | None = None,
+    at_most: float | None = None,
+    fallback: Any = None,
+    per_worker: bool = False,
+) -> Any:
+    """Declares a field of an `Options` dataclass; see `Option`.
+
+    Without a `default` the option is required. With a `fallback` its default is
+    None, which means: as the checkpoint records it, or else the fallback.
+    """
+    if fallback is not None:
+        default = None
+    known = Option(
+        help, tuple(choices), at_least, at_most, fallback, per_worker
+    )
+    return dataclasses.field(default=default, metadata={"option": known})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of all configurations: checks every value on its own.
+
+    Raises:
+      OptionError: A value has the wrong type, is out of range or is not one of
+        the choices.
+    """
+
+    def __post_init__(self) -> None:
+        for name, (kind, known) in declared(type(self)).items():
+            value = _converted(getattr(self, name), kind)
+            object.__setattr__(self, name, value)
+            if value is not None and (fault := _fault(value, kind, known)):
+                raise OptionError(f"--{name} {fault}")
+
+    def shared(self) -> dict[str, Any]:
+        """The options that all workers of a run must share, as `--name`."""
+        return {
+            f"--{name}": getattr(self, name)
+            for name, (_, known) in declared(type(self)).items()
+            if not known.per_worker
+        }
+
+    def with_fallbacks(self) -> "typing.Self":
+        """Returns a copy in which no option waits for its fallback."""
+        return dataclasses.replace(
+            self,
+            **{
+                name: known.fallback
+                for name, (_, known) in declared(type(self)).items()
+                if known.fallback is not None and getattr(self, name) is None
+            },
+        )
+
+
+def declared(config: type[Options]) -> dict[str, tuple[type, Option]]:
+    """Returns the type (without None) and the declaration of each option."""
+    hints = typing.get_type_hints(config)
+    return {
+        field.name: (_plain_type(hints[field.name]), field.metadata["option"])
+        for field in dataclasses.fields(config)
+        if "option" in field.metadata
+    }
+
+
+def required(config: type[Options]) -> list[str]:
+    """Returns the names of the options that have no default."""
+    return [
+        field.name
+        for field in dataclasses.fields(config)
+        if field.default is dataclasses.MISSING
+    ]
+
+
+def _plain_type(hint: Any) -> type:
+    """`str | None` -> str, `tuple[str, ...]` -> tuple."""
+    if isinstance(hint, types.UnionType):
+        [hint] = [
+            kind for kind in typing.get_args(hint) if kind is not type(None)
+        ]
+    return typing.get_origin(hint) or hint
+
+
+def _converted(value: Any, kind: type) -> Any:
+    """Takes what callers in Python may naturally pass: paths, lists, ints."""
+    if kind is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if (
+        kind is tuple
+        and isinstance(value, Sequence)
+        and not isinstance(value, str)
+    ):
+        return tuple(map(str, value))
+    is_number = isinstance(value, numbers.Number) and not isinstance(
+        value, bool
+    )
+    if kind is float and is_number:
+        return float(value)
+    if kind is int and isinstance(value, numbers.Integral) and is_number:
+        return int(value)
+    return value
+
+
+def _fault(value: Any, kind: Any, known: Option) -> str | None:
+    """Says what is wrong with a value, or None."""
+    if type(value) is not kind:
+        return f"must be {_NAMES[kind]}; got {value!r}"
+    if known.choices and value not in known.choices:
+        return f"must be one of {', '.join(known.choices)}; got {value!r}"
+    if kind is str and "tensorflow" in sys.modules and not files.is_utf8(value):
+        # TensorFlow's functions take file names in UTF-8 only.
+        return f"must be UTF-8; got {value!r}"
+    if kind not in (int, float):
+        return None
+    if kind is float and not math.isfinite(value):
+        return f"must be a finite number; got {value}"
+    least, most = known.at_least, known.at_most
+    if kind is int:
+        least = -LARGEST_INTEGER if least is None else least
+        most = LARGEST_INTEGER if most is None else most
+    if least is not None and value < least:
+        return f"must be at least {least:,}; got {value}"
+    if most is not None and value > most:
+        return f"must be at most {most:,}; got {value}"
+    return None

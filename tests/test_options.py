@@ -1,0 +1,76 @@
+"""Options are checked, converted and completed."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_tf.options import OptionError, Options, option, required
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Options):
+    path: str = option("A file.", per_worker=True)
+    labels: tuple[str, ...] | None = option("Labels.", default=None)
+    rate: float = option("A rate.", default=0.1, at_least=0.0, at_most=1.0)
+    steps: int = option("Steps.", default=7, at_least=1)
+    length: int = option("A length.", fallback=128, at_most=512)
+    is_cased: bool | None = option("Casing.", default=None)
+    kind: str = option("A kind.", default="a", choices=("a", "b"))
+
+
+def test_natural_values_of_python_are_accepted():
+    config = Config(
+        path=pathlib.Path("x") / "y",
+        labels=["a", 1],
+        rate=1,
+        steps=np.int64(3),
+        length=np.int32(4),
+    )
+    assert (config.path, config.labels) == ("x/y", ("a", "1"))
+    assert (config.rate, type(config.rate)) == (1.0, float)
+    assert (config.steps, type(config.steps)) == (3, int)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rate": 1.5}, "--rate must be at most 1.0; got 1.5"),
+        ({"rate": float("nan")}, "--rate must be a finite number; got nan"),
+        ({"rate": "0.1"}, "--rate must be a number; got '0.1'"),
+        ({"steps": 0}, "--steps must be at least 1; got 0"),
+        ({"steps": 2.0}, "--steps must be an integer; got 2.0"),
+        ({"steps": True}, "--steps must be an integer; got True"),
+        ({"steps": 2**63}, "--steps must be at most 9,223,372,036,854,775,807"),
+        ({"length": 513}, "--length must be at most 512; got 513"),
+        ({"labels": "a,b"}, "--labels must be a list of strings; got 'a,b'"),
+        ({"is_cased": 1}, "--is_cased must be true or false; got 1"),
+        ({"kind": "c"}, "--kind must be one of a, b; got 'c'"),
+        ({"path": 3}, "--path must be a string; got 3"),
+    ],
+)
+def test_impossible_values_are_refused(values, message):
+    with pytest.raises(OptionError) as error:
+        Config(**{"path": "x", **values})
+    assert str(error.value).startswith(message)
+
+
+def test_a_fallback_waits_until_it_is_needed():
+    config = Config(path="x")
+    assert config.length is None
+    assert config.with_fallbacks().length == 128
+    assert Config(path="x", length=5).with_fallbacks().length == 5
+
+
+def test_workers_share_all_but_what_is_their_own():
+    shared = Config(path="x").shared()
+    assert shared.keys() == {
+        *("--labels", "--rate", "--steps", "--length", "--is_cased", "--kind")
+    }
+
+
+def test_an_option_without_a_default_is_required():
+    assert required(Config) == ["path"]
+    with pytest.raises(TypeError, match="path"):
+        Config()
