@@ -88,7 +88,7 @@ test-tf220: $(VENV)-tf220/.installed  ## what leans on TensorFlow, on 2.20; step
 	tests/training/test_distribution.py tests/training/test_checkpoints.py \
 	tests/test_modeling.py tests/data/test_pipeline.py \
 	tests/data/test_bucketing.py tests/data/test_records.py \
-	tests/text/test_graph.py tests/serving/test_export.py \
+	tests/tokenization/test_graph.py tests/serving/test_export.py \
 	tests/test_benchmarks_tpu_*.py $(PYTEST_ARGS)
 
 # What is not in it is taken from .venv, TensorFlow above all.
@@ -102,7 +102,7 @@ $(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
 	@touch "$@"
 
 test-beam: $(VENV)-beam/.installed  ## data creation as a pipeline of Apache Beam
-	"$(VENV)-beam/bin/python" -m pytest tests/data/test_beam_*.py \
+	"$(VENV)-beam/bin/python" -m pytest tests/corpus/test_beam_*.py \
 	tests/test_create_pretraining_data.py::test_a_pipeline_writes_the_same \
 	$(PYTEST_ARGS)
 

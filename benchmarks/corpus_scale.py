@@ -30,13 +30,13 @@ from measured import BYTES_PER_MIB, machine
 from pages import table, write_section
 from places import ROOT
 
-from bert_tf.data import jobs
+from bert_tf.data import processes
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_list("megabytes", ["5", "15", "50"], "Sizes of the texts.")
 flags.DEFINE_integer("dupe_factor", 10, "Passes over the text.")
-flags.DEFINE_integer("num_workers", jobs.available_cpus(), "Processes.")
+flags.DEFINE_integer("num_workers", processes.available_cpus(), "Processes.")
 flags.DEFINE_integer("vocab_size", 8000, "Learned from the first text.")
 flags.DEFINE_integer("seed", 0, "Of the texts.")
 flags.DEFINE_string("page", None, "Page to write to, beside printing.")

@@ -26,7 +26,7 @@ from peer_environment import versions_of
 from places import ROOT
 from turns import OURS, Case, Comparison
 
-from bert_tf.data import jobs, records
+from bert_tf.data import processes, records
 
 FLAGS = flags.FLAGS
 SCRIPT = ROOT / "create_pretraining_data.py"
@@ -40,7 +40,9 @@ flags.DEFINE_string("input_file", None, "The text, as for the script.")
 flags.DEFINE_string("vocab_file", None, "The vocabulary.")
 flags.DEFINE_integer("dupe_factor", 10, "Passes over the text.")
 benchmark_flags.define_rounds(3)
-flags.DEFINE_integer("num_workers", jobs.available_cpus(), "Our processes.")
+flags.DEFINE_integer(
+    "num_workers", processes.available_cpus(), "Our processes."
+)
 benchmark_flags.define_output()
 benchmark_flags.define_interpreter("peer_python", PEER_NAME)
 

@@ -9,12 +9,12 @@ The new version's folder is the last line that it prints.
 from absl import app, flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.heads import BertClassifier
 from bert_tf.interop.loading import load_checkpoint
 from bert_tf.interop.opening import open_pretrained
 from bert_tf.serving.classifiers import ServedClassifier
 from bert_tf.serving.export import export
+from bert_tf.tasks.encoding import TextEncoding
 
 FLAGS = flags.FLAGS
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}

@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
+from bert_tf.optimization import AdamWeightDecay
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.training.distribution import should_compile
-from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.step import TrainingStep
 
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from comparison import Settings
 from places import PEERS, ROOT
 
-from bert_tf.metrics import METRICS
-from bert_tf.span_metrics import squad_v1
+from bert_tf.metrics import METRICS, squad_v1
 from bert_tf.tasks.squad import read_questions
 
 # Scores of SQuAD are out of 100, as its official script prints them.

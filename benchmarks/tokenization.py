@@ -33,7 +33,7 @@ from answerers import Answerer, answerer
 from places import DATA, PEERS, ROOT
 from turns import OURS, Case, Comparison
 
-from bert_tf.text.wordpiece import CONTINUATION
+from bert_tf.tokenization.wordpiece import CONTINUATION
 
 FLAGS = flags.FLAGS
 ORIGINAL, HUGGINGFACE = "original", "huggingface"

@@ -23,8 +23,7 @@ from bert_tf.data import bucketing, pipeline, records, schema
 from bert_tf.data.schema import Schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import inputs
-from bert_tf.tasks.classification import ClassificationTask
-from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.tagging import TaggingTask

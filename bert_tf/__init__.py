@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     )
     from bert_tf.interop.loading import load_checkpoint, load_config
     from bert_tf.modeling import BertModel
-    from bert_tf.resizing import resize_vocabulary
-    from bert_tf.saving import load_model
-    from bert_tf.text.graph import BertTokenizer
-    from bert_tf.text.wordpiece import FullTokenizer
-    from bert_tf.training.optimization import (
+    from bert_tf.optimization import (
         AdamWeightDecay,
         Lamb,
         WarmupLinearDecay,
     )
+    from bert_tf.resizing import resize_vocabulary
+    from bert_tf.saving import load_model
+    from bert_tf.tokenization.graph import BertTokenizer
+    from bert_tf.tokenization.wordpiece import FullTokenizer
 
 _HOMES = {
-    "AdamWeightDecay": "bert_tf.training.optimization",
+    "AdamWeightDecay": "bert_tf.optimization",
     "BertClassifier": "bert_tf.heads",
     "BertConfig": "bert_tf.config",
     "BertFeatureTagger": "bert_tf.feature_tagger",
@@ -48,11 +48,11 @@ _HOMES = {
     "BertPretrainer": "bert_tf.heads",
     "BertSpanLabeler": "bert_tf.heads",
     "BertTokenClassifier": "bert_tf.heads",
-    "BertTokenizer": "bert_tf.text.graph",
-    "FullTokenizer": "bert_tf.text.wordpiece",
+    "BertTokenizer": "bert_tf.tokenization.graph",
+    "FullTokenizer": "bert_tf.tokenization.wordpiece",
     "InputError": "bert_tf.errors",
-    "Lamb": "bert_tf.training.optimization",
-    "WarmupLinearDecay": "bert_tf.training.optimization",
+    "Lamb": "bert_tf.optimization",
+    "WarmupLinearDecay": "bert_tf.optimization",
     "load_checkpoint": "bert_tf.interop.loading",
     "load_config": "bert_tf.interop.loading",
     "load_model": "bert_tf.saving",

@@ -28,8 +28,8 @@ REGISTERED = {
     ),
     "bert_tf.layers": ("Dense", "Dropout"),
     "bert_tf.modeling": ("BertModel", "Embeddings", "Pooler"),
-    "bert_tf.text.graph": ("BertTokenizer",),
-    "bert_tf.training.optimization": (
+    "bert_tf.tokenization.graph": ("BertTokenizer",),
+    "bert_tf.optimization": (
         *("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
     ),
     "bert_tf.transformer": (

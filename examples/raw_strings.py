@@ -24,8 +24,8 @@ import tensorflow as tf
 from python_sentences import SUBJECTS, load
 
 import bert_tf
-from bert_tf.text import learning
-from bert_tf.text.normalization import Normalizer
+from bert_tf.tokenization.normalization import Normalizer
+from bert_tf.tokenization.vocabulary import count_words, learn_vocabulary
 
 EPOCHS = 8
 BATCH_SIZE = 32
@@ -38,8 +38,8 @@ QUESTIONS = sys.argv[1:] or [
 
 def build_model(texts):
     """Learns a vocabulary from `texts` and puts a classifier behind it."""
-    words = learning.count_words(texts, Normalizer(do_lower_case=True))
-    vocabulary = learning.learn_vocabulary(words, vocab_size=2000)
+    words = count_words(texts, Normalizer(do_lower_case=True))
+    vocabulary = learn_vocabulary(words, vocab_size=2000)
     config = bert_tf.BertConfig.from_name("L-1_H-64_A-4", len(vocabulary))
     text = keras.Input((), dtype="string", name="text")
     features = bert_tf.BertTokenizer(vocabulary, max_seq_length=48)(text)

@@ -26,8 +26,8 @@ from sklearn.preprocessing import StandardScaler
 import bert_tf
 from bert_tf import cli
 from bert_tf.interop.opening import open_pretrained
-from bert_tf.text import learning
-from bert_tf.text.normalization import Normalizer
+from bert_tf.tokenization.normalization import Normalizer
+from bert_tf.tokenization.vocabulary import count_words, learn_vocabulary
 
 flags.DEFINE_string(
     "init_checkpoint", None, "Of Google, Hugging Face or ours; or random."
@@ -36,8 +36,8 @@ flags.DEFINE_string(
 
 def random_encoder(texts):
     """An untrained encoder and the tokenizer for its new vocabulary."""
-    words = learning.count_words(texts, Normalizer(do_lower_case=True))
-    vocabulary = learning.learn_vocabulary(words, vocab_size=2000)
+    words = count_words(texts, Normalizer(do_lower_case=True))
+    vocabulary = learn_vocabulary(words, vocab_size=2000)
     config = bert_tf.BertConfig.from_name("mini", len(vocabulary))
     tokenizer = bert_tf.BertTokenizer(vocabulary, max_seq_length=48)
     return bert_tf.BertModel(config), tokenizer

@@ -21,12 +21,16 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
-from bert_tf import span_metrics
-from bert_tf.data.questions import Question
-from bert_tf.data.windows import SpanEncoding, Windows, make_windows
+from bert_tf import metrics
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.interop.loading import load_checkpoint
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.tasks.questions import (
+    Question,
+    SpanEncoding,
+    Windows,
+    make_windows,
+)
 from bert_tf.tasks.squad import read_questions
 from tests.original_span_answers import compare, rows_of
 
@@ -152,7 +156,7 @@ def score(question: Question, text: str) -> float:
     gold = {question.id: [answer.text for answer in question.answers]}
     if not question.answers:
         return 100.0 * (not text)
-    return span_metrics.squad_v1(gold, {question.id: text})["f1"]
+    return metrics.squad_v1(gold, {question.id: text})["f1"]
 
 
 def kind_of(question: Question, ours: str, theirs: str | None) -> str:

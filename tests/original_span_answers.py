@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.tasks.span_answers import Found, Scores, find_answer
-from tests.text import tokenization_oracle
+from bert_tf.tasks.answers import Found, Scores, find_answer
+from tests.tokenization import tokenization_oracle
 
 WHITE_SPACE = " \t\r\n\u202f"
 

@@ -6,7 +6,7 @@ No test by itself. Some contexts take several windows of the tests' models.
 import json
 import random
 
-from bert_tf.data.questions import Answer, Question
+from bert_tf.tasks.questions import Answer, Question
 
 WORDS = [f"{a}{b}" for a in "bdgkmst" for b in "aeou"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "?", *WORDS]

@@ -31,14 +31,15 @@ OURS = [*LIBRARY, *SCRIPTS, *PROGRAMS, *TESTS]
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
+    "options": set(),
     "quiet_tensorflow": set(),
     "version": set(),
     "config": set(),
     "metrics": set(),
-    "span_metrics": set(),
-    "entity_metrics": set(),
-    "text": set(),
-    "data": {"text"},
+    "optimization": {"fusion"},
+    "tokenization": set(),
+    "corpus": {"data", "tokenization"},
+    "data": {"tokenization"},
     "fusion": {"fused_passes"},
     "fused_passes": set(),
     "layers": {"config", "fusion"},
@@ -49,20 +50,23 @@ MAY_IMPORT = {
     "resizing": {"layers"},
     "feature_tagger": {"config", "head_layers", "heads", "layers", "modeling"},
     "saving": set(),
-    "training": {"fusion"},
-    "interop": {"config", "text", "layers", "modeling", "heads", "training"},
+    "training": {"fusion", "optimization"},
+    "interop": {
+        *("config", "tokenization", "layers", "modeling", "heads"),
+        "training",
+    },
     "tasks": {
-        *("config", "metrics", "span_metrics", "entity_metrics"),
-        *("text", "data", "fusion", "modeling", "heads", "feature_tagger"),
+        *("config", "metrics", "tokenization", "data", "fusion", "modeling"),
+        *("heads", "feature_tagger"),
     },
+    "serving": {"data", "modeling", "tasks", "tokenization"},
+    "visualization": {"tokenization"},
     "jobs": {
-        *("cli", "config", "data", "feature_tagger", "heads", "interop"),
-        *("modeling", "serving", "tasks", "text", "training"),
-        *("quiet_tensorflow", "visualization"),
+        *("cli", "config", "corpus", "data", "feature_tagger", "heads"),
+        *("interop", "modeling", "optimization", "quiet_tensorflow"),
+        *("serving", "tasks"),
+        *("tokenization", "training", "visualization"),
     },
-    "serving": {"data", "modeling", "text"},
-    "visualization": {"text"},
-    "options": set(),
     "cli": set(),
 }
 FOR_ALL = {"errors", "files", "options", "version"}
@@ -72,9 +76,8 @@ WITH_TENSORFLOW = (
     "bert_tf.data.bucketing",
     "bert_tf.data.pipeline",
     "bert_tf.data.pretraining_data",
-    "bert_tf.data.sequence_packing",
     "bert_tf.data.record_files",
-    "bert_tf.data.salvage",
+    "bert_tf.data.sequence_packing",
     "bert_tf.feature_tagger",
     "bert_tf.fused_passes",
     "bert_tf.head_layers",
@@ -87,18 +90,17 @@ WITH_TENSORFLOW = (
     "bert_tf.jobs",
     "bert_tf.layers",
     "bert_tf.modeling",
+    "bert_tf.optimization",
     "bert_tf.quiet_tensorflow",
     "bert_tf.resizing",
     "bert_tf.serving",
     "bert_tf.tasks",
-    "bert_tf.text.graph",
-    "bert_tf.text.graph_normalization",
+    "bert_tf.tokenization.graph",
+    "bert_tf.tokenization.graph_normalization",
     "bert_tf.training.checkpoints",
     "bert_tf.training.distribution",
     "bert_tf.training.estimator",
-    "bert_tf.training.events",
     "bert_tf.training.hooks",
-    "bert_tf.training.optimization",
     "bert_tf.training.settings",
     "bert_tf.training.step",
     "bert_tf.training.workers",
@@ -142,7 +144,7 @@ def tree_of(path: pathlib.Path) -> ast.Module:
 
 
 def name_of(path: pathlib.Path) -> str:
-    """bert_tf/data/masking.py -> bert_tf.data.masking."""
+    """bert_tf/data/masking.py -> bert_tf.corpus.masking."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -177,7 +179,7 @@ def imports_when_loaded(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def part_of(name: str) -> str:
-    """bert_tf.data.masking -> data."""
+    """bert_tf.corpus.masking -> corpus."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 else ""
 
@@ -462,7 +464,7 @@ def test_finds_a_forbidden_import(foreign, name, line):
     ("name", "line"),
     [
         ("data/x.py", "from bert_tf.data import masking"),
-        ("data/x.py", "from bert_tf.text.packing import pack"),
+        ("data/x.py", "from bert_tf.tokenization.packing import pack"),
         ("config.py", "from bert_tf.errors import InputError"),
         ("config.py", "from bert_tf import files"),
         ("config.py", "import bert_tfx"),

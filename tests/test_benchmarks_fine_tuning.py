@@ -14,8 +14,8 @@ import pytest
 from benchmark_modules import BENCHMARKS, PEERS, importable
 from checkout import ROOT
 
-from bert_tf.data.questions import Answer, Question
 from bert_tf.interop import huggingface
+from bert_tf.tasks.questions import Answer, Question
 from tests import in_process, squad_files
 from tests.interop.small_models import pretrained
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from benchmark_modules import PEERS, importable
 
-from bert_tf.data.questions import Answer, Question
+from bert_tf.tasks.questions import Answer, Question
 from tests import squad_files
 
 

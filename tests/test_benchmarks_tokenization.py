@@ -6,7 +6,7 @@ import pytest
 from benchmark_modules import PEERS, importable
 from checkout import ROOT
 
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests import in_process
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -16,7 +16,7 @@ PROGRAM = f"""
 import sys
 sys.path[:0] = [{str(PEERS)!r}, {str(ROOT)!r}]
 import tokenizing
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 def make(vocab_file, do_lower_case, num_threads):
     tokenizer = FullTokenizer(vocab_file, do_lower_case)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from bert_tf.text.wordpiece import load_vocab
+from bert_tf.tokenization.wordpiece import load_vocab
 
 SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "create_vocab.py"
 TEXT = "The cat sat. Łódź!\n\nA cat, a hat: 한국어 中文 " * 17 + "\n"

@@ -27,9 +27,8 @@ from bert_tf.heads import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.interop.companions import write_companions
-from bert_tf.interop.pretrained import Pretrained
-from bert_tf.jobs import exports, features, fill_mask, pretraining
+from bert_tf.interop.pretrained import Pretrained, write_companions
+from bert_tf.jobs import features, fill_mask, pretraining, runs
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks import datasets
 from bert_tf.training import checkpoints
@@ -586,7 +585,7 @@ def told(monkeypatch):
     def export(*given, **more):
         told.append((*given, more))
 
-    for module in (exports, pretraining):
+    for module in (runs, pretraining):
         monkeypatch.setattr(module, "export_kept", export)
     for module in (features, fill_mask):
         monkeypatch.setattr(module, "export", export)

@@ -7,9 +7,15 @@ import random
 
 import pytest
 
-from bert_tf.data.conll import read_conll
-from bert_tf.entity_metrics import Counts, Entity, count, entities, score
 from bert_tf.errors import InputError
+from bert_tf.metrics import (
+    Counts,
+    Entity,
+    count_entities,
+    entities,
+    entity_scores,
+)
+from bert_tf.tasks.conll import read_conll
 
 TAGS = ["O", "B-A", "I-A", "B-B-x", "I-B-x", "B", "I"]
 
@@ -73,9 +79,9 @@ CONLLEVAL = [
 
 @pytest.mark.parametrize(("gold", "predicted", "counts", "right"), CONLLEVAL)
 def test_counts_are_those_of_conlleval(gold, predicted, counts, right):
-    overall, _ = count(split(gold), split(predicted))
+    overall, _ = count_entities(split(gold), split(predicted))
     assert overall == counts
-    metrics = score(split(gold), split(predicted))
+    metrics = entity_scores(split(gold), split(predicted))
     assert metrics["accuracy"] == pytest.approx(right)
 
 
@@ -83,7 +89,7 @@ def test_scores_by_hand():
     """conlleval prints 60.00, 50.00, 54.55 and 66.67 percent, and so on."""
     gold = split("B-A I-A O B-B / B-B O B-A / B-A B-B I-B O O")
     predicted = split("B-A I-A O B-B / O O B-A / B-B B-A I-A O O")
-    metrics = score(gold, predicted)
+    metrics = entity_scores(gold, predicted)
     assert list(metrics) == [
         *("precision", "recall", "f1", "accuracy"),
         *("A_precision", "A_recall", "A_f1"),
@@ -95,7 +101,7 @@ def test_scores_by_hand():
 
 
 def test_types_are_those_of_either_side():
-    overall, of_types = count(split("B-Z B-A"), split("B-A B-M"))
+    overall, of_types = count_entities(split("B-Z B-A"), split("B-A B-M"))
     assert overall == (2, 2, 0)
     assert list(of_types) == ["A", "M", "Z"]
     assert of_types == {"A": (1, 1, 0), "M": (0, 1, 0), "Z": (1, 0, 0)}
@@ -104,23 +110,23 @@ def test_types_are_those_of_either_side():
 def test_nothing_found_is_zero():
     assert Counts(0, 0, 0).f1 == Counts(3, 0, 0).f1 == 0.0
     assert Counts(0, 3, 0).recall == Counts(3, 0, 0).precision == 0.0
-    metrics = score(split("O O"), split("O O"))
+    metrics = entity_scores(split("O O"), split("O O"))
     assert metrics == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}
 
 
 def test_entities_without_a_type_have_the_overall_score_alone():
-    assert list(score(split("B I"), split("B I"))) == [
+    assert list(entity_scores(split("B I"), split("B I"))) == [
         *("precision", "recall", "f1", "accuracy"),
     ]
 
 
 def test_what_does_not_belong_together():
     with pytest.raises(InputError, match="at least one word"):
-        score([], [])
+        entity_scores([], [])
     with pytest.raises(ValueError, match="zip"):
-        score([["O"]], [["O"], ["O"]])
+        entity_scores([["O"]], [["O"], ["O"]])
     with pytest.raises(ValueError, match="zip"):
-        score([["O", "O"]], [["O"]])
+        entity_scores([["O", "O"]], [["O"]])
 
 
 # conlleval once more, tag by tag as the script goes.
@@ -183,7 +189,7 @@ def test_random_sentences_count_as_in_conlleval(num_tags):
         [t if draw.random() < 0.7 else draw.choice(tags) for t in sentence]
         for sentence in gold
     ]
-    overall, of_types = count(gold, predicted)
+    overall, of_types = count_entities(gold, predicted)
     assert overall == conlleval(gold, predicted)
     assert overall == tuple(map(sum, zip(*of_types.values(), strict=True)))
     assert 0 < overall.correct < overall.gold
@@ -192,7 +198,7 @@ def test_random_sentences_count_as_in_conlleval(num_tags):
 def test_the_official_numbers_of_entities(shared_data):
     file = read_conll(str(shared_data / "conll2003" / "eng.testa"))
     tags = [sentence.tags for sentence in file.sentences]
-    overall, of_types = count(tags, tags)
+    overall, of_types = count_entities(tags, tags)
     numbers = {kind: counts.gold for kind, counts in of_types.items()}
     assert numbers == {"LOC": 1837, "MISC": 922, "ORG": 1341, "PER": 1842}
     assert overall == (5942, 5942, 5942)

@@ -251,7 +251,7 @@ def test_memory_does_not_hold_all_texts(extract, monkeypatch):
     flags = {"output_format": "npz", "layers": "-1", "pooling": "cls"}
     with np.load(extract("a", **flags)) as arrays:
         at_once = arrays["-1"]
-    monkeypatch.setattr("bert_tf.tasks.feature_extraction._BYTES_AT_A_TIME", 1)
+    monkeypatch.setattr("bert_tf.tasks.features._BYTES_AT_A_TIME", 1)
     with np.load(extract("b", **flags)) as arrays:
         assert_close(arrays["-1"], at_once)
 

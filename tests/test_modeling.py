@@ -23,8 +23,8 @@ from bert_tf.modeling import (
     Pooler,
     checkpoint_variables,
 )
+from bert_tf.optimization import AdamWeightDecay
 from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.step import TrainingStep
 from bert_tf.transformer import Encoder
 from tests.training import toy_task

@@ -20,7 +20,7 @@ from fine_tuning_runs import (
     weights,
 )
 
-from bert_tf.training import trials
+from bert_tf.jobs import trials
 
 EVALUATED = {"do_eval": True, "do_predict": True}
 

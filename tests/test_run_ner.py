@@ -18,10 +18,10 @@ from fine_tuning_runs import (
     results,
 )
 
-from bert_tf import entity_metrics
-from bert_tf.data.conll import read_conll
 from bert_tf.interop.opening import open_pretrained
 from bert_tf.jobs import runs
+from bert_tf.metrics import entity_scores
+from bert_tf.tasks.conll import read_conll
 
 NAMES = ("f1", "precision", "recall")
 
@@ -58,7 +58,7 @@ def score_of(path):
         [s.tags for s in read_conll(str(path), tag_column=column).sentences]
         for column in (-2, -1)
     )
-    return entity_metrics.score(gold, predicted)
+    return entity_scores(gold, predicted)
 
 
 def assert_has_all_lines(path, source):

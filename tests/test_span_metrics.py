@@ -9,7 +9,7 @@ import string
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.span_metrics import (
+from bert_tf.metrics import (
     korquad_v1,
     normalize_korquad,
     normalize_squad,

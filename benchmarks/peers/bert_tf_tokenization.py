@@ -7,7 +7,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 import tokenizing
 
-from bert_tf.text.graph import BertTokenizer
+from bert_tf.tokenization.graph import BertTokenizer
 
 # Lines that are tokenized at once.
 BATCH_SIZE = 1000

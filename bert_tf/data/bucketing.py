@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.data import batching, pipeline
+from bert_tf.data import pipeline
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 
@@ -163,7 +163,7 @@ def training_dataset(
       the padding is static.
     """
     # Not by the padded lengths: what is learned shall not depend on those.
-    plan = batching.training_plan(
+    plan = pipeline.training_plan(
         features.lengths,
         num_batches=num_batches,
         batch_size=global_batch_size,
@@ -171,7 +171,7 @@ def training_dataset(
     )
     plan_lengths = padding.padded(features)[plan].max(axis=1)
     _log_padding(features, plan, plan_lengths)
-    rows = batching.shares(plan, num_shards, batch_size)[shard]
+    rows = pipeline.shares(plan, num_shards, batch_size)[shard]
     replicas = len(rows) // num_batches
     first = start_example // global_batch_size * replicas
     numbers = tf.data.Dataset.range(len(rows)).repeat().skip(first)
@@ -209,7 +209,7 @@ def evaluation_dataset(
       up the last batch. `is_real_example` is 0 there, and where the file says
       so.
     """
-    plan = batching.evaluation_plan(
+    plan = pipeline.evaluation_plan(
         padding.padded(features),
         max_length=features.max_seq_length,
         batch_size=batch_size,

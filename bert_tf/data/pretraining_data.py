@@ -12,7 +12,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.data import pipeline, records
-from bert_tf.data.salvage import Salvage, salvage
+from bert_tf.data.record_files import Salvage, salvage
 from bert_tf.data.schema import Schema
 from bert_tf.data.sequence_packing import SequencePacking
 

@@ -11,7 +11,7 @@ from bert_tf.errors import InputError
 from bert_tf.interop import huggingface
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row, rows
 from bert_tf.interop.pretrained import HEADS, Pretrained
-from bert_tf.text.wordpiece import load_vocab, warn_if_short
+from bert_tf.tokenization.wordpiece import load_vocab, warn_if_short
 from bert_tf.training.weights import BOOKKEEPING, Selection, Weights
 
 FORMATS = ("google", "huggingface", "keras")

@@ -13,8 +13,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from bert_tf.interop.companions import with_companions, write_companions
-from bert_tf.interop.pretrained import Pretrained
+from bert_tf.interop.pretrained import (
+    Pretrained,
+    with_companions,
+    write_companions,
+)
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import BOOKKEEPING
 

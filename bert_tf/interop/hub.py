@@ -15,7 +15,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import InputError
-from bert_tf.interop import tensor_files, unopened
+from bert_tf.interop import huggingface_weights, unopened
 
 SCHEME = "hf://"
 
@@ -26,8 +26,8 @@ _FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "added_tokens.json",
-    tensor_files.WHOLE,
-    tensor_files.INDEX,
+    huggingface_weights.WHOLE,
+    huggingface_weights.INDEX,
     "model-*-of-*.safetensors",
 )
 _FOLDERS = ("*/*",)
@@ -112,14 +112,14 @@ def _list_files(hub: Any, name: str, revision: str | None) -> set[str] | None:
 
 def _check_files(names: set[str], repository: str) -> None:
     """Raises InputError if no file of a repository holds weights for us."""
-    if names & {tensor_files.WHOLE, tensor_files.INDEX}:
+    if names & {huggingface_weights.WHOLE, huggingface_weights.INDEX}:
         return
     other = unopened.find(names)
     if other:
         folder = posixpath.basename(repository)
         raise unopened.refusal(f"{folder}/{other}", repository)
     raise InputError(
-        f"expected {tensor_files.WHOLE} in {repository}. Received: "
+        f"expected {huggingface_weights.WHOLE} in {repository}. Received: "
         f"{len(names)} files, none of them weights"
     )
 

@@ -21,7 +21,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.text.wordpiece import CONTINUATION, read_tokens
+from bert_tf.tokenization.wordpiece import CONTINUATION, read_tokens
 
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer.json"

@@ -16,14 +16,14 @@ import numpy as np
 from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.interop.assembly import build_model, head_of_model
-from bert_tf.interop.companions import (
+from bert_tf.interop.pretrained import (
     CONFIG,
     KERAS_FILE,
+    Pretrained,
+    local_file,
     with_companions,
     write_companions,
 )
-from bert_tf.interop.copies import local_file
-from bert_tf.interop.pretrained import Pretrained
 from bert_tf.modeling import checkpoint_variables, encoder_config
 from bert_tf.training.weights import NEW_HEADS, scope_of
 

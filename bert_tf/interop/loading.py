@@ -16,7 +16,7 @@ from bert_tf.interop.opening import (
 from bert_tf.interop.pretrained import Pretrained
 from bert_tf.layers import FromConfig
 from bert_tf.modeling import checkpoint_variables, encoder_config
-from bert_tf.text.wordpiece import load_vocab
+from bert_tf.tokenization.wordpiece import load_vocab
 from bert_tf.training.weights import (
     NEW_HEADS,
     Report,

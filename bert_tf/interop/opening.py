@@ -8,9 +8,8 @@ from absl import logging
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop import hub, huggingface, huggingface_config, unopened
-from bert_tf.interop.companions import KERAS_FILE
-from bert_tf.interop.pretrained import Pretrained
+from bert_tf.interop import hub, huggingface, unopened
+from bert_tf.interop.pretrained import KERAS_FILE, Pretrained
 from bert_tf.training.weights import Weights
 
 _WEB = re.compile(r"(https?|hf)://", re.IGNORECASE)
@@ -107,7 +106,7 @@ def read_config(path: str | os.PathLike[str]) -> BertConfig:
     """
     path = os.fspath(path)
     if "model_type" in files.read_json(path):
-        return huggingface_config.read(path).config
+        return huggingface.read_config(path).config
     return BertConfig.from_json_file(path)
 
 

@@ -13,7 +13,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.assembly import build_model
 from bert_tf.interop.conversion import Conversion
-from bert_tf.interop.huggingface_config import (
+from bert_tf.interop.huggingface import (
     ARCHITECTURES,
     numbered_labels,
 )

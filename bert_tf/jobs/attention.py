@@ -31,9 +31,15 @@ from bert_tf.jobs.settings import StartOptions
 from bert_tf.jobs.start import Start, find_start
 from bert_tf.modeling import BertModel
 from bert_tf.options import option
-from bert_tf.text.wordpiece import FullTokenizer
-from bert_tf.visualization import page, picture
-from bert_tf.visualization.attention import Attention, Passage, read_passage
+from bert_tf.tokenization.wordpiece import FullTokenizer
+from bert_tf.visualization.attention import (
+    Attention,
+    Passage,
+    draw_picture,
+    read_passage,
+    require_matplotlib,
+    write_page,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,9 +102,9 @@ def run(config: AttentionConfig) -> str:
     attention = _attend(config, start, passage)
     shown = (config.join_pieces, config.special_tokens)
     if is_picture:
-        content = picture.draw_picture(attention, layer, head, *shown)
+        content = draw_picture(attention, layer, head, *shown)
     else:
-        html = page.write_page(attention, layer or 0, head or 0, *shown)
+        html = write_page(attention, layer or 0, head or 0, *shown)
         content = html.encode()
     with files.atomic_writer(config.output) as file:
         file.write(content)
@@ -116,7 +122,7 @@ def _is_picture(path: str) -> bool:
         )
     if extension != ".png":
         return False
-    picture.require_matplotlib()
+    require_matplotlib()
     return True
 
 

@@ -34,15 +34,15 @@ from typing import Any
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
-from bert_tf.data import cache, jobs
+from bert_tf.data import cache, processes
 from bert_tf.data.examples import Example
-from bert_tf.data.features import Encoding, content
 from bert_tf.errors import InputError
 from bert_tf.jobs import output_folder, runs, settings
 from bert_tf.jobs.inputs import Inputs, Split
 from bert_tf.jobs.runs import FineTuningResult
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, resolve, trained_with
+from bert_tf.jobs.trials import Trial
 from bert_tf.options import option
 from bert_tf.serving.classifiers import (
     ServedClassifier,
@@ -52,14 +52,14 @@ from bert_tf.serving.served import Served, require_lines
 from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.classification import (
     ClassificationTask,
+    MultipleChoiceTask,
     balanced_class_weights,
 )
-from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.encoding import Encoding, content
 from bert_tf.tasks.parts import DataSet, Part
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.trial_results import Trial
 from bert_tf.training.workers import chief_first
 
 
@@ -200,7 +200,7 @@ def run(config: ClassifierConfig) -> FineTuningResult:
             config.output_dir,
             encoding,
             settings.padding(config, strategy),
-            config.num_workers or jobs.available_cpus(),
+            config.num_workers or processes.available_cpus(),
         )
         data = chief_first(
             strategy,

@@ -23,7 +23,7 @@ from bert_tf.interop import conversion
 from bert_tf.interop.opening import FORMATS, open_pretrained, read_config
 from bert_tf.interop.pretrained import HEADS, Pretrained
 from bert_tf.options import Options, option
-from bert_tf.text.wordpiece import load_vocab
+from bert_tf.tokenization.wordpiece import load_vocab
 from bert_tf.training.checkpoints import require_plain
 
 

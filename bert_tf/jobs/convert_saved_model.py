@@ -32,20 +32,20 @@ from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli, files
-from bert_tf.data.conll import read_conll
-from bert_tf.data.tagged_sentences import TaggingEncoding
-from bert_tf.data.windows import SpanEncoding
 from bert_tf.errors import InputError
 from bert_tf.options import Options, option
-from bert_tf.serving import comparison, runtimes
-from bert_tf.serving.comparison import Difference, Measured, Row
+from bert_tf.serving import runtimes
 from bert_tf.serving.exported import Exported, open_export
 from bert_tf.serving.readme import README
-from bert_tf.serving.runtime_readme import runtime_readme
-from bert_tf.tasks import answering, custom, datasets, held_out
+from bert_tf.serving.runtimes import Difference, Measured, Row, runtime_readme
+from bert_tf.tasks import custom, datasets, held_out
+from bert_tf.tasks.answers import require_answers
+from bert_tf.tasks.conll import read_conll
 from bert_tf.tasks.parts import DataSet
+from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.squad import read_questions
-from bert_tf.text.wordpiece import load_vocab
+from bert_tf.tasks.tagging import TaggingEncoding
+from bert_tf.tokenization.wordpiece import load_vocab
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,10 +132,8 @@ def _convert(
     folder: str,
 ) -> str:
     """Writes all files; gives the table of the models."""
-    batches = comparison.random_features(exported)
-    measure = functools.partial(
-        comparison.measure, batches=batches, score=score
-    )
+    batches = runtimes.random_features(exported)
+    measure = functools.partial(runtimes.measure, batches=batches, score=score)
     load = runtimes.RUNTIMES[config.format].load
     example = exported.features(exported.example())
     logging.info("Asking %s", exported.path)
@@ -154,7 +152,7 @@ def _convert(
     for name, path in exported.assets.items():
         with files.open_read(path) as file:
             _write(folder, name, file.read())
-    table = comparison.table(rows)
+    table = runtimes.table(rows)
     names = [row.name for row in rows[1:]]
     text = runtime_readme(
         exported, config.format, names, table, example, answers[0]
@@ -182,7 +180,7 @@ def _scores(
 ) -> Mapping[str, float]:
     """Returns a model's scores; of embeddings, how they fit the export's."""
     if exported.card["kind"] == "encoder":
-        return comparison.cosines(expected, found)
+        return runtimes.cosines(expected, found)
     return found.scores
 
 
@@ -198,13 +196,13 @@ def _checked(
       InputError: A float32 model does not compute what the export does, or
         any gives what are no numbers.
     """
-    off = comparison.difference(expected, found)
+    off = runtimes.difference(expected, found)
     is_quantized = ".int8." in name
     if off.is_rounding or (is_quantized and off.largest < float("inf")):
         return off
     raise InputError(
         f"expected {name} to compute what {config.export_dir} does, to "
-        f"{comparison.TOLERANCE:g}. Received: a difference of "
+        f"{runtimes.TOLERANCE:g}. Received: a difference of "
         f"{off.largest:.1e} in {off.output}, {off.changed:.1%} other answers; "
         f"{config.output_dir} is not made"
     )
@@ -286,7 +284,7 @@ def _score_answers(
     questions = read_questions(
         config.eval_file, with_negative=with_negative, needs_answers=False
     ).questions
-    answering.require_answers(questions, with_negative)
+    require_answers(questions, with_negative)
     encoding = SpanEncoding(**_encoding(exported))
     return held_out.score_answers(questions, encoding, with_negative)
 

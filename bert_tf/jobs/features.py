@@ -34,8 +34,7 @@ import tensorflow as tf
 
 from bert_tf import cli, files
 from bert_tf.config import BertConfig
-from bert_tf.data import progress
-from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.data import processes
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES, Choice
 from bert_tf.interop.loading import load_checkpoint
@@ -57,9 +56,18 @@ from bert_tf.modeling import BertModel
 from bert_tf.options import option
 from bert_tf.serving.export import check_place, export
 from bert_tf.serving.pretrained_models import ServedEncoder
-from bert_tf.tasks import feature_extraction
-from bert_tf.tasks.feature_extraction import POOLINGS, Compute, TextFeatures
-from bert_tf.tasks.feature_files import WRITERS
+from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.features import (
+    POOLINGS,
+    WRITERS,
+    Compute,
+    TextFeatures,
+    choose_layers,
+    extract,
+    how_many_at_a_time,
+    read_texts,
+    vectors,
+)
 from bert_tf.training.distribution import exchange, is_chief, is_plain
 from bert_tf.training.workers import (
     by_chief,
@@ -145,7 +153,7 @@ def run(config: FeaturesConfig) -> None:
     _require_pooling(config, start.config)
     choices = {}
     if config.input_file or are_chosen:
-        choices = feature_extraction.choose_layers(config.layers, start.config)
+        choices = choose_layers(config.layers, start.config)
     strategy = settings.connect(config)
     _compare_workers(config, strategy, start)
     if config.do_export:
@@ -217,9 +225,7 @@ def _served(
     load_checkpoint(model, start.init_checkpoint)
     if choices is None:
         return ServedEncoder(model, _encoding(config, start))
-    choose = functools.partial(
-        feature_extraction.vectors, choices=choices, pooling=config.pooling
-    )
+    choose = functools.partial(vectors, choices=choices, pooling=config.pooling)
     return ServedEncoder(model, _encoding(config, start), choose)
 
 
@@ -232,7 +238,7 @@ def _write_features(
 ) -> None:
     """Computes the vectors of all texts; of several workers, one writes."""
     # What is at fault shows before anything is computed.
-    count = sum(1 for _ in feature_extraction.read_texts(config.input_file))
+    count = sum(1 for _ in read_texts(config.input_file))
     if not count:
         raise InputError(
             "expected a text or more in --input_file. Received: "
@@ -244,7 +250,7 @@ def _write_features(
     require_same_weights(strategy, {v.path: v for v in model.variables})
     texts = _extract(config, model, strategy, choices, _encoding(config, start))
     with _writer(config, start, is_chief(strategy)) as write:
-        for text in progress.track(
+        for text in processes.track(
             texts, lambda _: 1, "Computing", "texts", count
         ):
             write(text)
@@ -278,8 +284,8 @@ def _extract(
     batch_size = -(-config.batch_size // replicas) * replicas
     is_pooled = config.pooling != "none"
     is_tpu = _is_tpu(strategy)
-    return feature_extraction.extract(
-        feature_extraction.read_texts(config.input_file),
+    return extract(
+        read_texts(config.input_file),
         encoding,
         _on_devices(
             config,
@@ -288,7 +294,7 @@ def _extract(
             batch_size if is_tpu else replicas,
         ),
         batch_size=batch_size,
-        texts_at_a_time=feature_extraction.how_many_at_a_time(
+        texts_at_a_time=how_many_at_a_time(
             choices,
             model.config,
             places=1 if is_pooled else config.max_seq_length,
@@ -307,7 +313,7 @@ def _program(
     """The model as a function of a batch, compiled once for all shapes."""
 
     def compute(features):
-        return feature_extraction.vectors(
+        return vectors(
             model(features, training=False),
             features["input_mask"],
             choices,

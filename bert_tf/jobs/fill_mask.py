@@ -19,7 +19,6 @@ from collections.abc import Iterator
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
-from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop.opening import (
@@ -34,9 +33,10 @@ from bert_tf.modeling import checkpoint_variables
 from bert_tf.options import option
 from bert_tf.serving.export import check_place, export
 from bert_tf.serving.pretrained_models import ServedMaskedLM
-from bert_tf.tasks.feature_extraction import SEPARATOR, split_pair
+from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.features import SEPARATOR, split_pair
 from bert_tf.tasks.fill_mask import MASK, fill_mask, next_sentence
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.training.weights import restore
 
 

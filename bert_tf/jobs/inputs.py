@@ -9,7 +9,7 @@ from typing import Any
 from bert_tf.data import bucketing
 from bert_tf.data.bucketing import Features, Padding
 from bert_tf.data.examples import Example
-from bert_tf.data.features import Encoding, write_features
+from bert_tf.tasks.encoding import Encoding, write_features
 from bert_tf.training.estimator import Estimator, EvaluationData, TrainingData
 from bert_tf.training.settings import TrainingConfig
 

@@ -49,14 +49,6 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import bucketing, cache
 from bert_tf.data.bucketing import Features, Padding
-from bert_tf.data.conll import ConllFile, read_conll, write_conll
-from bert_tf.data.tagged_sentences import (
-    TaggingEncoding,
-    content,
-    count_rows,
-    label_numbers,
-    write_tagging_features,
-)
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES
 from bert_tf.jobs import output_folder, runs, settings
@@ -68,15 +60,23 @@ from bert_tf.jobs.inputs import (
 from bert_tf.jobs.runs import FineTuningResult
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, resolve, trained_with
+from bert_tf.jobs.trials import Trial
 from bert_tf.options import option
 from bert_tf.serving.tags import ServedTagger
-from bert_tf.tasks import ner
-from bert_tf.tasks.feature_tagging import FeatureTaggingTask
-from bert_tf.tasks.tagging import TaggingTask
+from bert_tf.tasks import tagging
+from bert_tf.tasks.conll import ConllFile, read_conll, write_conll
+from bert_tf.tasks.tagging import (
+    FeatureTaggingTask,
+    TaggingEncoding,
+    TaggingTask,
+    content,
+    count_rows,
+    label_numbers,
+    write_tagging_features,
+)
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.trial_results import Trial
 from bert_tf.training.workers import chief_first
 
 # Options that only one of the modes uses.
@@ -171,7 +171,9 @@ class Split:
         self, estimator: Estimator, predictions: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
         """The metrics of what `predict` gave."""
-        metrics = ner.score(estimator.task, predictions, self.file.sentences)
+        metrics = tagging.score(
+            estimator.task, predictions, self.file.sentences
+        )
         return {**metrics, "global_step": estimator.step}
 
     def write(
@@ -179,7 +181,7 @@ class Split:
     ) -> None:
         """Writes the file with the tags that `predict` gave."""
         if is_chief(estimator.strategy):
-            tags = ner.predicted_tags(
+            tags = tagging.predicted_tags(
                 estimator.task, predictions, self.file.sentences
             )
             write_conll(path, self.file, tags)
@@ -199,7 +201,7 @@ def run(config: NerConfig) -> FineTuningResult:
     task = _task(config, start, encoding)
     strategy = settings.connect(config)
     training = settings.fine_tuning_config(config, start.config)
-    schedule = settings.schedule(config, ner.METRICS)
+    schedule = settings.schedule(config, tagging.METRICS)
     padding = settings.padding(config, strategy)
     plan = {}
     if config.do_train:
@@ -250,7 +252,7 @@ def _require_options_of_mode(config: NerConfig) -> None:
 
 def _read(config: NerConfig, split: str) -> ConllFile:
     """Reads the file of a split; a test file need not have tags."""
-    path = ner.find_file(
+    path = tagging.find_file(
         split, config.data_dir, getattr(config, f"{split}_file")
     )
     return read_conll(
@@ -264,7 +266,7 @@ def _read(config: NerConfig, split: str) -> ConllFile:
 def _encoding(
     config: NerConfig, start: Start, train: ConllFile | None
 ) -> TaggingEncoding:
-    labels = ner.choose_labels(
+    labels = tagging.choose_labels(
         config.labels, start.labels, train.sentences if train else None
     )
     if start.labels and not config.do_train and {*labels} != {*start.labels}:
@@ -370,7 +372,7 @@ def _train(
             training_data, train.features, train.padding
         ),
         evaluate=evaluate,
-        metric=ner.METRICS[0],
+        metric=tagging.METRICS[0],
         tokens_per_example=float(train.features.lengths.mean()),
     ).train()
     runs.release(

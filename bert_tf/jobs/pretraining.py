@@ -34,29 +34,33 @@ from absl import logging
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli, files
 from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
-from bert_tf.data import creation, pipeline
+from bert_tf.corpus import creation
+from bert_tf.data import pipeline
 from bert_tf.data.pretraining_data import PretrainingData, look_through
-from bert_tf.data.salvage import way_out_told
-from bert_tf.data.text_encoding import TextEncoding
+from bert_tf.data.record_files import way_out_told
 from bert_tf.errors import InputError
-from bert_tf.interop.companions import with_companions, write_companions
 from bert_tf.interop.loading import find_config
 from bert_tf.interop.opening import (
     FORMATS,
     open_pretrained,
     open_weights,
 )
-from bert_tf.interop.pretrained import Pretrained
-from bert_tf.jobs import output_folder, pretraining_folder, settings
-from bert_tf.jobs.exports import export_kept
+from bert_tf.interop.pretrained import (
+    Pretrained,
+    with_companions,
+    write_companions,
+)
+from bert_tf.jobs import output_folder, settings
 from bert_tf.jobs.output_folder import RELEASE
+from bert_tf.jobs.runs import export_kept
 from bert_tf.jobs.settings import DeviceOptions, ExportOptions, TrainingOptions
 from bert_tf.jobs.start import require_length, trained_with, with_recorded
 from bert_tf.options import option
 from bert_tf.serving.export import check_place
 from bert_tf.serving.pretrained_models import ServedMaskedLM
+from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.pretraining import OBJECTIVES, PretrainingTask
-from bert_tf.text.wordpiece import load_vocab, require_fit
+from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.checkpoints import CheckpointManager
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
@@ -203,7 +207,7 @@ def run(config: PretrainingConfig) -> PretrainingResult:
         stop_at_step=config.stop_at_step,
     )
     train_files, eval_files = _record_files(config)
-    pretraining_folder.require_writable(config.output_dir)
+    output_folder.require_writable(config.output_dir)
     encoding = _encoding(config, train_files) if config.do_export else None
     with _connected(config, bert_config, train_files, eval_files) as strategy:
         task = PretrainingTask(
@@ -396,7 +400,7 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
             f"fills in masked words. Received: {config.objective}"
         )
     require_length(config.max_seq_length, bert_config)
-    pretraining_folder.verify(
+    output_folder.verify_kind(
         config.output_dir,
         os.path.join(config.output_dir, RELEASE),
         _kind(config, bert_config),
@@ -410,7 +414,7 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
 def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
     """Returns properties that the shapes of the variables do not show."""
     kind: dict[str, Any] = {
-        **pretraining_folder.of_config(bert_config),
+        **output_folder.kind_of_config(bert_config),
         "objective": config.objective,
     }
     if config.do_train or (config.do_eval and config.next_sentence):
@@ -450,7 +454,7 @@ class _Claim(Hook):
         self._kind = kind
 
     def begin(self, step: int) -> None:
-        pretraining_folder.claim(
+        output_folder.claim_kind(
             self._config.output_dir, self._kind, self._config.random_seed
         )
 
@@ -517,7 +521,7 @@ def _release(
     casing = creation.casing_of(train_files)
     facts = {**casing, **trained_with(config)}
     bert_config = estimator.task.config
-    facts |= pretraining_folder.released(_kind(config, bert_config))
+    facts |= output_folder.released_kind(_kind(config, bert_config))
     write_companions(
         folder, Pretrained(prefix, {}, bert_config, vocab, **facts)
     )

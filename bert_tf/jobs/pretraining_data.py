@@ -21,8 +21,9 @@ has a cluster write the same files, byte for byte.
 import dataclasses
 
 from bert_tf import cli
-from bert_tf.data import beam_creation, creation, jobs
-from bert_tf.data.creation_config import CreationConfig
+from bert_tf.corpus import beam, creation
+from bert_tf.corpus.settings import CreationConfig
+from bert_tf.data import processes
 from bert_tf.errors import InputError
 from bert_tf.options import option
 
@@ -64,13 +65,13 @@ def run(config: PretrainingDataConfig) -> list[str]:
             for field in dataclasses.fields(CreationConfig)
         }
     )
-    with jobs.clean_stop():
+    with processes.clean_stop():
         if config.runner == "beam":
             _refuse(config, "num_workers", "local", "Beam has its own options")
-            beam_creation.create(job, config.beam_options or "")
+            beam.create(job, config.beam_options or "")
         else:
             _refuse(config, "beam_options", "beam", "Beam takes no part in it")
-            num_workers = config.num_workers or jobs.available_cpus()
+            num_workers = config.num_workers or processes.available_cpus()
             creation.create(job, num_workers)
     return job.output_paths(job.input_paths())
 

@@ -23,14 +23,15 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.interop.companions import write_companions
-from bert_tf.interop.pretrained import Pretrained
-from bert_tf.jobs import exports, output_folder
+from bert_tf.interop.pretrained import Pretrained, write_companions
+from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, open_start
+from bert_tf.jobs.trials import Trial
+from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
-from bert_tf.training import best, trials
+from bert_tf.training import evaluations
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
     Estimator,
@@ -40,8 +41,109 @@ from bert_tf.training.estimator import (
 from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_json, write_results
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.trials import Trial
-from bert_tf.training.workers import require_shared
+from bert_tf.training.workers import by_chief, require_shared
+
+# What a server loads, made from the model that a run has kept.
+
+
+def export_fine_tuned(
+    config: FineTuningOptions,
+    estimator: Estimator,
+    name: str,
+    serve: Callable[[keras.Model], Served],
+) -> str | None:
+    """Writes a SavedModel of the model that is kept, with --do_export.
+
+    Args:
+      config: The options of the run.
+      estimator: The model that is kept.
+      name: The model's name on the server.
+      serve: Makes a `Served` of a model.
+
+    Returns:
+      The folder of the new version, or None.
+    """
+    if not config.do_export:
+        return None
+    known = output_folder.known(config.output_dir)
+    return export_kept(
+        estimator,
+        serve,
+        settings.export_dir(config),
+        name=name,
+        metrics=scores_of(config.output_dir, estimator),
+        source=known.get("init_checkpoint") or config.init_checkpoint,
+    )
+
+
+def export_kept(
+    estimator: Estimator,
+    serve: Callable[[keras.Model], Served],
+    export_dir: str,
+    *,
+    name: str,
+    metrics: Mapping[str, float | None] | None = None,
+    source: str | None = None,
+) -> str | None:
+    """Writes a new version for TensorFlow Serving on the chief.
+
+    Args:
+      estimator: The model that is kept.
+      serve: From a model to how it answers.
+      export_dir: Folder of the versions.
+      name: The model's name on the server.
+      metrics: How good it is, for the model card.
+      source: The checkpoint that it was trained from, for the model card.
+
+    Returns:
+      The folder of the new version; None on other workers than the chief.
+
+    Raises:
+      InputError: The folder cannot be written to.
+    """
+    written = []
+
+    def write() -> None:
+        served = serve(_on_one_device(estimator))
+        written.append(
+            export(
+                served, export_dir, name=name, metrics=metrics, source=source
+            )
+        )
+
+    by_chief(estimator.strategy, write, "export the model")
+    return written[0] if written else None
+
+
+def _on_one_device(estimator: Estimator) -> keras.Model:
+    """A copy of the model, whatever it was trained on: a server has one."""
+    task = estimator.task
+    with tf.device("CPU:0"):
+        model = task.build_model()
+    trained = task.checkpoint_variables(estimator.model)
+    for path, variable in task.checkpoint_variables(model).items():
+        variable.assign(trained[path].numpy())
+    return model
+
+
+def scores_of(
+    output_dir: str, estimator: Estimator
+) -> dict[str, float | None] | None:
+    """The scores in `eval_results.json`, if they are of the model's weights.
+
+    Later trainings leave the file where it is, and models from elsewhere all
+    have the same step: it is the weights' checksum that tells.
+    """
+    path = os.path.join(output_dir, "eval_results.json")
+    found = files.read_json(path) if files.exists(path) else {}
+    if found.pop("weights_sha256", None) != estimator.weights_checksum():
+        return None
+    del found["train_seconds"]  # No score.
+    return found
+
+
+# One training of a task, or several, and the model that is kept.
+
 
 # What is large in the folder of a training.
 _LARGE = re.compile(r"model\.ckpt-.*|checkpoint|best")
@@ -85,7 +187,7 @@ def finish(
         release=os.path.join(config.output_dir, RELEASE)
         if config.do_train
         else None,
-        export=exports.export_fine_tuned(config, estimator, name, serve),
+        export=export_fine_tuned(config, estimator, name, serve),
     )
 
 
@@ -258,7 +360,7 @@ class FineTuning:
         files.makedirs(folder)
         estimator = self._estimator(trial, folder)
         if self.schedule.save_best is None and is_chief(self.strategy):
-            best.forget(os.path.join(folder, BEST))
+            evaluations.forget(os.path.join(folder, BEST))
         estimator.train(
             self.training_data(estimator.config),
             self._hooks(estimator, folder, trial),
@@ -385,9 +487,9 @@ def _take_best(estimator: Estimator, folder: str) -> None:
     kept = os.path.join(folder, BEST)
     agree = agreement(estimator.strategy)
     if is_chief(estimator.strategy):
-        best.settle(kept)
+        evaluations.settle(kept)
     agree([1])
-    found = best.find(kept)
+    found = evaluations.find(kept)
     is_there = int(found is not None)
     if agree([is_there, 1 - is_there]) == [0, 0]:
         raise InputError(
@@ -395,7 +497,7 @@ def _take_best(estimator: Estimator, folder: str) -> None:
             f"Received: {folder}, where some find weights and others none"
         )
     if found is not None:
-        estimator.load_weights(best.prefix(kept))
+        estimator.load_weights(evaluations.prefix(kept))
         estimator.step = found.step
         logging.info(
             "Using the weights of step %d, %s %.4f",

@@ -388,7 +388,7 @@ def fine_tuning_config(
     config: FineTuningOptions, bert_config: "BertConfig"
 ) -> "TrainingConfig":
     """Returns the settings of a fine-tuning, whose steps depend on the data."""
-    from bert_tf.training.rate_multipliers import layerwise_rates
+    from bert_tf.optimization import layerwise_rates
 
     rates = layerwise_rates(
         bert_config.num_hidden_layers, config.layer_rate_decay

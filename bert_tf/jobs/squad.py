@@ -34,29 +34,36 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import bucketing, cache
 from bert_tf.data.bucketing import Features, Padding
-from bert_tf.data.questions import Question
-from bert_tf.data.window_records import (
-    content,
-    count_windows,
-    write_windows,
-)
-from bert_tf.data.windows import SpanEncoding
 from bert_tf.errors import InputError
 from bert_tf.jobs import output_folder, runs, settings
 from bert_tf.jobs.inputs import evaluation_data, training_data
 from bert_tf.jobs.runs import FineTuningResult
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, resolve, trained_with
+from bert_tf.jobs.trials import Trial
 from bert_tf.options import option
 from bert_tf.serving.spans import ServedSpanLabeler
-from bert_tf.tasks import answering
-from bert_tf.tasks.answering import Answered, AnswerRules
+from bert_tf.tasks.answers import (
+    Answered,
+    AnswerRules,
+    answer,
+    metric_names,
+    require_answers,
+    score,
+    written,
+)
 from bert_tf.tasks.question_answering import SpanTask
+from bert_tf.tasks.questions import (
+    Question,
+    SpanEncoding,
+    content,
+    count_windows,
+    write_windows,
+)
 from bert_tf.tasks.squad import read_questions
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.trial_results import Trial
 from bert_tf.training.workers import chief_first
 
 
@@ -144,9 +151,7 @@ def run(config: SquadConfig) -> FineTuningResult:
     task = _task(config, start, encoding)
     strategy = settings.connect(config)
     training = settings.fine_tuning_config(config, start.config)
-    schedule = settings.schedule(
-        config, answering.metric_names(rules.with_negative)
-    )
+    schedule = settings.schedule(config, metric_names(rules.with_negative))
     padding = settings.padding(config, strategy)
     plan = {}
     if config.do_train:
@@ -228,7 +233,7 @@ def _answer(
     if config.do_predict:
         answers = answers_of(estimator, config.predict_batch_size)
         if is_chief(estimator.strategy):
-            answers = answering.written(
+            answers = written(
                 answers, config.output_dir, config.version_2_with_negative
             )
     elif config.do_eval:
@@ -299,7 +304,7 @@ def _read_to_ask(config: SquadConfig, with_scores: bool) -> list[Question]:
         reads_answers=with_scores,
     ).questions
     if with_scores:
-        answering.require_answers(questions, with_negative)
+        require_answers(questions, with_negative)
     return questions
 
 
@@ -367,7 +372,7 @@ def _answers(
     batch_size: int | None = None,
 ) -> Iterable[Answered]:
     """Yields the answers of a model, one by one as they are found."""
-    return answering.answer(
+    return answer(
         asked,
         encoding,
         lambda windows: estimator.predict(
@@ -380,7 +385,7 @@ def _answers(
 def _score(
     config: SquadConfig, answers: Iterable[Answered], estimator: Estimator
 ) -> dict[str, float]:
-    scores = answering.score(
+    scores = score(
         answers, config.version_2_with_negative, config.scorer == "korquad"
     )
     return {**scores, "global_step": estimator.step}

@@ -28,7 +28,7 @@ from bert_tf.interop.pretrained import TRAINED_WITH, Pretrained
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.options import OptionError, Options, declared
-from bert_tf.text.wordpiece import load_vocab, require_fit
+from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.weights import Selection, Weights, scope_of
 
 # Google's releases say it in the name of their folder alone.

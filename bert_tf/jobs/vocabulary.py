@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from absl import logging
 
 from bert_tf import cli, files
-from bert_tf.data import jobs, progress, text_files
+from bert_tf.corpus import text
+from bert_tf.data import processes
 from bert_tf.errors import InputError
 from bert_tf.options import Options, option
-from bert_tf.text import learning
-from bert_tf.text.normalization import Normalizer
+from bert_tf.tokenization import vocabulary
+from bert_tf.tokenization.normalization import Normalizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,20 +80,20 @@ NAMED_FILES = 3
 
 def texts(paths: list[str], errors: str) -> Iterator[str]:
     """Yields the files' text in blocks of whole lines."""
-    blocks = progress.track(
-        text_files.blocks_of_files(paths),
+    blocks = processes.track(
+        text.blocks_of_files(paths),
         size=lambda block: len(block.text),
         title="Counting words",
         unit="bytes",
     )
     for block in blocks:
-        yield text_files.decode(block, errors)
+        yield text.decode(block, errors)
 
 
 def counted_words(config: VocabularyConfig, paths: list[str]) -> Counter[str]:
     """Counts the files' words; an InputError names files without any."""
     normalizer = Normalizer(config.do_lower_case, config.strip_accents)
-    words = learning.count_words(texts(paths, config.errors), normalizer)
+    words = vocabulary.count_words(texts(paths, config.errors), normalizer)
     if not words:
         named = ", ".join(paths[:NAMED_FILES])
         more = len(paths) - NAMED_FILES
@@ -133,7 +134,7 @@ def run(config: VocabularyConfig) -> list[str]:
     Returns:
       The tokens in the order of their ids.
     """
-    with jobs.clean_stop():
+    with processes.clean_stop():
         return _learn(config)
 
 
@@ -142,7 +143,7 @@ def _learn(config: VocabularyConfig) -> list[str]:
     files.check_outputs({"output": [config.output_file]}, {"text": paths})
     words = counted_words(config, paths)
     logging.info("Learning from %d distinct words", len(words))
-    vocab = learning.learn_vocabulary(
+    vocab = vocabulary.learn_vocabulary(
         words,
         config.vocab_size,
         num_unused_tokens=config.num_unused_tokens,

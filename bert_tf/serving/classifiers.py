@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 import keras
 import tensorflow as tf
 
-from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.serving.served import Served
+from bert_tf.tasks.encoding import TextEncoding
 
 # Multi-label problems answer with the labels that are more likely than not.
 THRESHOLD = 0.5

@@ -19,27 +19,263 @@ looks before finds no model there and tries again.
 """
 
 import contextlib
+import copy
 import errno
+import functools
+import hashlib
+import logging as standard_logging
 import os
 import pathlib
 import re
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from tensorflow.core.protobuf import fingerprint_pb2, saved_model_pb2
+from tensorflow.python.saved_model import fingerprinting_utils
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.serving import quiet, server_files
-from bert_tf.serving.model_card import MODEL_CARD, model_card, to_json
-from bert_tf.serving.readme import README, Signature, readme
-from bert_tf.serving.reproducible import make_reproducible
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.serving.readme import (
+    BATCHING,
+    BATCHING_PARAMETERS,
+    MODEL_CARD,
+    README,
+    WARM_UP,
+    Signature,
+    model_card,
+    readme,
+    to_json,
+    write_warm_up,
+)
 from bert_tf.serving.served import Served
-from bert_tf.serving.stored_weights import StoredWeights
+
+# Libraries that tell of their own affairs, kept from it for a while.
+
+
+_ABSL = "absl"
+
+
+@contextlib.contextmanager
+def at_least(level: int, *loggers: str) -> Iterator[None]:
+    """Lets loggers tell nothing below a level; absl's is always among them.
+
+    Args:
+      level: One of `absl.logging`.
+      *loggers: Their names.
+    """
+    found = [standard_logging.getLogger(name) for name in (_ABSL, *loggers)]
+    levels = [logger.level for logger in found]
+    verbosity = logging.get_verbosity()
+    # TensorFlow sets absl's logger back and forth by it.
+    logging.set_verbosity(level)
+    for logger in found:
+        logger.setLevel(logging.converter.absl_to_standard(level))
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        # Behind that, which gives absl's logger a level where it had none:
+        # what a program logs at INFO would be lost from then on.
+        for logger, before in zip(found, levels, strict=True):
+            logger.setLevel(before)
+
+
+# The weights of an export, in the precision in which they are used.
+
+
+# How the names end of what is used in float32 under any policy: by layer norms,
+# and where scores are made.
+_WIDE = ("/gamma", "/beta", "output_bias")
+
+
+class StoredWeights:
+    """Variables that an export has in the place of a model's own.
+
+    Args:
+      model: A built model.
+
+    Attributes:
+      by_name: Raw variables by their TF1 names: in the model's compute dtype
+        if it casts them anyway, else the model's own.
+    """
+
+    def __init__(self, model: keras.Model):
+        self.by_name: dict[str, tf.Variable] = {}
+        self._cast: list[tuple[keras.Variable, tf.Variable]] = []
+        for name, variable in checkpoint_variables(model).items():
+            stored = variable.value
+            if variable.dtype != model.compute_dtype and not name.endswith(
+                _WIDE
+            ):
+                stored = tf.Variable(
+                    tf.cast(stored, model.compute_dtype), trainable=False
+                )
+                self._cast.append((variable, stored))
+            self.by_name[name] = stored
+
+    def used_by(self, method: Callable) -> Callable:
+        """A method of the model that computes with these variables instead."""
+
+        @functools.wraps(method)
+        def call(*arguments):
+            scope = keras.StatelessScope()
+            for variable, stored in self._cast:
+                # Its constructor would make float32 of them again.
+                scope.add_update((variable, stored))
+            with scope:
+                return method(*arguments)
+
+        return call
+
+
+# Rewrites a SavedModel so that equal models give equal files.
+
+
+_COUNTER = re.compile(r"_\d+$")
+# Arguments that the condition of a loop does not use: while_cond_4493___...
+_UNUSED = re.compile(r"_\d+(?=___redundant_placeholder\d+$)")
+_TABLE = re.compile(r"hash_table_(?P<path>.+)(?P<columns>_-?\d+_-?\d+)")
+
+
+def make_reproducible(folder: str) -> None:
+    """Rewrites `saved_model.pb` and `fingerprint.pb`.
+
+    Args:
+      folder: A SavedModel, on a local disk.
+    """
+    path = os.path.join(folder, "saved_model.pb")
+    with open(path, "rb") as file:
+        model = saved_model_pb2.SavedModel.FromString(file.read())
+    [meta_graph] = model.meta_graphs
+    _rename_functions(meta_graph)
+    for function in meta_graph.graph_def.library.function:
+        _remove_counters(function)
+    for node in _nodes(meta_graph.graph_def):
+        if node.op == "HashTableV2":
+            _rename_table(node, os.path.join(folder, "assets"))
+    with open(path, "wb") as file:
+        file.write(model.SerializeToString(deterministic=True))
+    _write_fingerprint(folder)
+
+
+def _rename_functions(meta_graph: Any) -> None:
+    """Numbers functions from 0, and sorts them, in the order of their use."""
+    library = meta_graph.graph_def.library
+    objects = meta_graph.object_graph_def
+    names = _numbered(meta_graph)
+    for node in _nodes(meta_graph.graph_def):
+        for called in _called(node):
+            called.name = names.get(called.name, called.name)
+    for function in library.function:
+        function.signature.name = names[function.signature.name]
+    for node in objects.nodes:
+        if node.HasField("function"):
+            called = node.function.concrete_functions
+            called[:] = [names[name] for name in called]
+        elif node.HasField("bare_concrete_function"):
+            one = node.bare_concrete_function
+            one.concrete_function_name = names[one.concrete_function_name]
+    # A new name may be another function's old one.
+    old = copy.deepcopy(objects)
+    objects.concrete_functions.clear()
+    for name, function in old.concrete_functions.items():
+        objects.concrete_functions[names[name]].CopyFrom(function)
+    order = {name: number for number, name in enumerate(names.values())}
+    library.function.sort(key=lambda function: order[function.signature.name])
+
+
+def _numbered(meta_graph: Any) -> dict[str, str]:
+    """Returns function names -> new names, in the order of their use."""
+    library = meta_graph.graph_def.library
+    functions = {f.signature.name: f for f in library.function}
+    names: dict[str, str] = {}
+
+    def number(used: Iterable[str]) -> None:
+        for name in used:
+            if name in functions and name not in names:
+                names[name] = f"{_COUNTER.sub('', name)}_{len(names)}"
+                number(_called_names(functions[name].node_def))
+
+    number(_called_names(meta_graph.graph_def.node))
+    for node in meta_graph.object_graph_def.nodes:
+        number(node.function.concrete_functions)
+        number([node.bare_concrete_function.concrete_function_name])
+    # Unused functions keep the order in which they were traced.
+    number(sorted(functions, key=lambda name: (len(name), name)))
+    return names
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Yields the nodes of a graph and of its functions."""
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _called(node: Any) -> Iterator[Any]:
+    """Yields the function references of a node, as messages with a `name`."""
+    for _, value in sorted(node.attr.items()):
+        if value.HasField("func"):
+            yield value.func
+        elif value.HasField("list"):
+            yield from value.list.func
+
+
+def _called_names(nodes: Iterable[Any]) -> Iterator[str]:
+    for node in nodes:
+        for called in _called(node):
+            yield called.name
+
+
+def _remove_counters(function: Any) -> None:
+    """Removes numbers of the process from a function's arguments."""
+    for argument in function.signature.input_arg:
+        argument.name = _UNUSED.sub("", argument.name)
+    for arguments in function.arg_attr.values():
+        given = arguments.attr.get("_user_specified_name")
+        if given is not None and given.s.isdigit():
+            del arguments.attr["_user_specified_name"]
+
+
+def _rename_table(node: Any, assets: str) -> None:
+    """Names a table by the content of its file, not by its path.
+
+    Tables of one name share their content where two models share a session.
+    """
+    name = node.attr["shared_name"].s.decode()
+    if match := _TABLE.fullmatch(name):
+        file = os.path.basename(match["path"])
+        with open(os.path.join(assets, file), "rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        node.attr[
+            "shared_name"
+        ].s = f"hash_table_{digest[:16]}_{file}{match['columns']}".encode()
+
+
+def _write_fingerprint(folder: str) -> None:
+    """Writes TensorFlow's fingerprint, its UUID made from the rest of it."""
+    fingerprinting_utils.write_fingerprint(folder)
+    path = os.path.join(folder, "fingerprint.pb")
+    with open(path, "rb") as file:
+        fingerprint = fingerprint_pb2.FingerprintDef.FromString(file.read())
+    fingerprint.ClearField("uuid")
+    digest = hashlib.sha256(fingerprint.SerializeToString(deterministic=True))
+    fingerprint.uuid = str(uuid.UUID(bytes=digest.digest()[:16], version=4))
+    with open(path, "wb") as file:
+        file.write(fingerprint.SerializeToString(deterministic=True))
+
+
+# A model as TensorFlow Serving loads it: a SavedModel in a numbered folder.
+
 
 EXTRA = "assets.extra"
 MODEL_FILE = "saved_model.pb"
@@ -91,11 +327,9 @@ def export(
         with _writing(export_dir):
             extra = os.path.join(folder, EXTRA)
             os.mkdir(extra)
-            server_files.write_warm_up(
-                os.path.join(extra, server_files.WARM_UP), served, name
-            )
+            write_warm_up(os.path.join(extra, WARM_UP), served, name)
             for file, content in (
-                (server_files.BATCHING, server_files.BATCHING_PARAMETERS),
+                (BATCHING, BATCHING_PARAMETERS),
                 (MODEL_CARD, to_json(card)),
                 (README, text),
             ):
@@ -149,7 +383,7 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     # The tables, whose files are its assets.
     root.names = served.submodules
     # Of its files TensorFlow tells by two loggers.
-    silence = quiet.at_least(logging.WARNING, tf.get_logger().name)
+    silence = at_least(logging.WARNING, tf.get_logger().name)
     with _writing(place), silence:
         tf.saved_model.save(root, folder, signatures=functions)
         make_reproducible(folder)

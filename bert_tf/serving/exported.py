@@ -16,8 +16,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.serving.export import EXTRA, MODEL_FILE
-from bert_tf.serving.model_card import MODEL_CARD
-from bert_tf.serving.server_files import WARM_UP
+from bert_tf.serving.readme import MODEL_CARD, WARM_UP
 
 Arrays = dict[str, np.ndarray]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 import keras
 import tensorflow as tf
 
-from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
 from bert_tf.serving.served import Served
-from bert_tf.text.wordpiece import require_special_tokens
+from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tokenization.wordpiece import require_special_tokens
 
 MASK = "[MASK]"
 

@@ -5,15 +5,193 @@ a format by rows, `instances` and `predictions`, and one by columns, `inputs`
 and `outputs`; what there is only one of goes without its name in both.
 """
 
+import dataclasses
+import hashlib
+import importlib.metadata
 import json
+import math
+import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from bert_tf.serving.server_files import BATCHING, MAX_BATCH_SIZE, WARM_UP
+from bert_tf import files
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.serving.served import Served
+from bert_tf.version import __version__
+
+# The model card: what an export is, where it comes from, how good it was.
+
+
+MODEL_CARD = "model_card.json"
+# All weights are in this file of a SavedModel.
+WEIGHTS = "variables/variables.data-00000-of-00001"
+
+
+def model_card(
+    served: Served,
+    folder: str,
+    name: str,
+    metrics: Mapping[str, float | None] | None = None,
+    source: str | None = None,
+) -> dict[str, Any]:
+    """Says what an export is, in values that JSON can hold.
+
+    Args:
+      served: What was exported.
+      folder: The SavedModel, whose weights are hashed.
+      name: The model's name on the server.
+      metrics: How good it was; what is not finite is None in the card, and
+        may be so already.
+      source: The checkpoint that it was made from. Of a local path the card
+        has the last part only, so that it is the same on every machine.
+
+    Returns:
+      The card. Its `encoding` is how texts become ids: the length at which
+      they are cut, the casing, and whatever else that kind of model needs.
+    """
+    variables = checkpoint_variables(served.model).values()
+    encoding = dataclasses.asdict(served.encoding)
+    return {
+        "name": name,
+        "kind": served.kind,
+        "source": source and _without_folder(source),
+        "metrics": {
+            key: _number(value) for key, value in (metrics or {}).items()
+        },
+        "labels": list(served.labels),
+        "encoding": {
+            key: value
+            for key, value in encoding.items()
+            if key not in ("vocab", "labels")
+        },
+        "vocab_size": len(served.encoding.vocab),
+        "parameters": sum(math.prod(v.shape) for v in variables),
+        "dtype_policy": served.model.dtype_policy.name,
+        "weights": {
+            "file": WEIGHTS,
+            "sha256": _sha256(os.path.join(folder, WEIGHTS)),
+        },
+        "versions": {
+            "bert_tf": __version__,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "tensorflow-text": importlib.metadata.version("tensorflow-text"),
+        },
+    }
+
+
+def to_json(card: Mapping[str, Any]) -> str:
+    """The text of the file."""
+    text = json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n"
+
+
+def _without_folder(source: str) -> str:
+    """A checkpoint's name: of a local path the last part, else all of it."""
+    is_elsewhere = files.is_remote(source) and not source.startswith("file://")
+    return source if is_elsewhere else os.path.basename(source.rstrip("/"))
+
+
+def _number(value: float | None) -> float | None:
+    """A number of Python with the digits that it shows; JSON has no NaN."""
+    if value is None or not math.isfinite(value):
+        return None
+    return json.loads(str(value))
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# What lies beside a SavedModel for the server: warm-up and batching.
+
+
+# What a server looks for in a version's `assets.extra`.
+WARM_UP = "tf_serving_warmup_requests"
+BATCHING = "batching_parameters.txt"
+
+MAX_BATCH_SIZE = 32
+# A server refuses the whole model if it refuses one of these requests, as it
+# does with those that are larger than its largest batch.
+WARM_UP_SIZES = (1, 8, MAX_BATCH_SIZE)
+
+BATCHING_PARAMETERS = f"""\
+# For a server with --enable_batching --batching_parameters_file=THIS FILE.
+
+# Texts in a batch. A request with more of them is refused.
+max_batch_size {{ value: {MAX_BATCH_SIZE} }}
+
+# How long the first request of a batch waits for others. 0 is best for one
+# user at a time.
+batch_timeout_micros {{ value: 1000 }}
+
+# Batches that may wait before requests are refused.
+max_enqueued_batches {{ value: 100 }}
+
+# Batches at a time. On CPUs their number is a good start.
+num_batch_threads {{ value: 4 }}
+
+# The server pads with the first value of an input. For input_mask that is 1:
+# padding would count as text, and the answer would be wrong, not refused.
+# Requests with raw texts need no padding.
+pad_variable_length_inputs: false
+"""
+
+
+def write_warm_up(path: str, served: Served, name: str) -> None:
+    """Writes requests like those to come: a few batch sizes, and a long text.
+
+    Args:
+      path: The TFRecord file.
+      served: What is exported; its example is asked.
+      name: The model's name on the server.
+    """
+    with tf.io.TFRecordWriter(path) as writer:
+        for rows in _batches(served):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = name
+            request.model_spec.signature_name = (
+                tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+            )
+            for key, spec in served.inputs.items():
+                request.inputs[key].CopyFrom(
+                    tf.make_tensor_proto(rows[key], spec.dtype)
+                )
+            log = prediction_log_pb2.PredictionLog()
+            log.predict_log.request.CopyFrom(request)
+            writer.write(log.SerializeToString(deterministic=True))
+
+
+def _batches(served: Served) -> Iterator[Mapping[str, Sequence]]:
+    """Rows of the example: several sizes, then one that has to be cut."""
+    example = served.example
+    for size in WARM_UP_SIZES:
+        yield {
+            name: [rows[index % len(rows)] for index in range(size)]
+            for name, rows in example.items()
+        }
+    length = served.encoding.max_seq_length
+    yield {
+        name: [_lengthened(rows[0], length)] for name, rows in example.items()
+    }
+
+
+def _lengthened(texts: Any, num_words: int) -> Any:
+    """A text, or lists of them, of at least so many words."""
+    if isinstance(texts, list | tuple):
+        return [_lengthened(text, num_words) for text in texts]
+    return " ".join([texts] * -(-num_words // max(1, len(texts.split()))))
+
+
+# The README of an export: commands that work as they stand.
+
 
 README = "README.md"
 # The op of the tokenizer is in every server since.

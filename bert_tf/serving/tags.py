@@ -10,9 +10,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.data.tagged_sentences import TaggingEncoding
-from bert_tf.serving.rows import in_parts, shown
-from bert_tf.serving.served import Served
+from bert_tf.serving.served import Served, in_parts, shown
+from bert_tf.tasks.tagging import TaggingEncoding
 
 # What `str.split` of Python takes for white space: ASCII's and Unicode's.
 WHITE_SPACE = tuple(

@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,14 +11,222 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from bert_tf import files
 from bert_tf import metrics as scores
 from bert_tf.config import BertConfig
 from bert_tf.data.examples import Example
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
-from bert_tf.heads import BertClassifier
-from bert_tf.tasks import predictions as answers
+from bert_tf.heads import BertClassifier, BertMultipleChoice
 from bert_tf.tasks.task import FineTuningTask
+
+# From logits to answers, and to the files that hold them.
+
+
+# Multi-label problems answer with the labels that are more likely than not.
+THRESHOLD = 0.5
+
+# What the leaderboard accepts for STS-B, its one task with numbers.
+SCORE_RANGE = (0.0, 5.0)
+
+# The tab and what str.splitlines takes for the end of a line.
+_BREAK = re.compile("\r\n|[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
+# Half a character, as JSON can spell it: no encoding has bytes for it.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Row = Iterable[str]
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    from scipy import special
+
+    return special.softmax(logits, axis=-1)
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    from scipy import special
+
+    return special.expit(logits)
+
+
+_PROBABILITIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "single_label": _softmax,
+    "multiple_choice": _softmax,
+    "multi_label": _sigmoid,
+    "regression": lambda logits: logits[:, 0],
+}
+
+
+def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
+    """How likely each label is.
+
+    Args:
+      problem: One of `bert_tf.data.examples.PROBLEMS`.
+      logits: Floats [n, C].
+
+    Returns:
+      Float32 [n, C]; for regression the numbers themselves, [n].
+    """
+    values = _PROBABILITIES[problem](np.asarray(logits, np.float64))
+    return values.astype(np.float32)
+
+
+def decide(problem: str, values: np.ndarray) -> np.ndarray:
+    """What is answered where `values` are the probabilities.
+
+    Args:
+      problem: One of `bert_tf.data.examples.PROBLEMS`.
+      values: What `probabilities` gave.
+
+    Returns:
+      The number of the class, int64 [n]; for multi-label problems 1 for each
+      label that is answered, int64 [n, C]; for regression `values`.
+    """
+    if problem == "regression":
+        return values
+    if problem == "multi_label":
+        return (values > THRESHOLD).astype(np.int64)
+    return values.argmax(axis=-1)
+
+
+def answers(
+    problem: str, labels: Sequence[str], values: np.ndarray
+) -> list[str] | list[float] | list[tuple[str, ...]]:
+    """The same in the words of the data set, as `Example.label` has them."""
+    decided = decide(problem, values)
+    if problem == "regression":
+        return decided.tolist()
+    if problem == "multi_label":
+        return [
+            tuple(
+                name for name, chosen in zip(labels, row, strict=True) if chosen
+            )
+            for row in decided
+        ]
+    return [labels[number] for number in decided]
+
+
+def write_test_results(path: str, values: np.ndarray) -> None:
+    """Writes `test_results.tsv` as the original does.
+
+    A line an example, with the probability of each class in the order of the
+    labels; no header, no id. Regression has the number alone.
+
+    Args:
+      path: The file; it appears as a whole.
+      values: What `probabilities` gave.
+    """
+    _write(path, (map(str, row) for row in _as_table(values)))
+
+
+def write_predictions(
+    path: str,
+    examples: Sequence[Example],
+    problem: str,
+    labels: Sequence[str],
+    values: np.ndarray,
+) -> None:
+    """Writes `predictions.tsv`, for people.
+
+    The columns: `id`; `text`, or `text_a` and `text_b`, or `context` and
+    `choice`, the one that is chosen; `prediction`; `label`, if the file had
+    any; and `probability_` of each label. Several labels of one example are
+    joined by commas. Regression has no probabilities.
+
+    Args:
+      path: The file; it appears as a whole.
+      examples: What was asked.
+      problem: One of `bert_tf.data.examples.PROBLEMS`.
+      labels: Their names, C; none for regression.
+      values: What `probabilities` gave for the examples, in their order.
+    """
+    answered = answers(problem, labels, values)
+    columns = {
+        "id": [example.id for example in examples],
+        **_texts(examples, values),
+        "prediction": [_cell(answer) for answer in answered],
+    }
+    if any(example.label is not None for example in examples):
+        columns["label"] = [_cell(example.label) for example in examples]
+    if problem != "regression":
+        for name, column in zip(labels, _as_table(values).T, strict=True):
+            columns[f"probability_{name}"] = map(str, column)
+    _write(path, [columns, *zip(*columns.values(), strict=True)])
+
+
+def _texts(
+    examples: Sequence[Example], values: np.ndarray
+) -> dict[str, list[str]]:
+    """The columns with the texts; a pair's second text may be missing."""
+    first = [example.text_a for example in examples]
+    if any(example.choices for example in examples):
+        chosen = [
+            example.choices[number]
+            for example, number in zip(
+                examples, decide("multiple_choice", values), strict=True
+            )
+        ]
+        return {"context": first, "choice": chosen}
+    if any(example.text_b is not None for example in examples):
+        second = [example.text_b or "" for example in examples]
+        return {"text_a": first, "text_b": second}
+    return {"text": first}
+
+
+def _cell(label: str | float | tuple[str, ...] | None) -> str:
+    """A label as people read it; a float32 has no more digits than it means."""
+    if label is None:
+        return ""
+    if isinstance(label, tuple):
+        return ",".join(label)
+    return label if isinstance(label, str) else str(np.float32(label))
+
+
+def write_submission(
+    path: str,
+    ids: Sequence[str],
+    predictions: Sequence[str] | Sequence[float],
+) -> None:
+    """Writes one file of a GLUE submission, as the leaderboard takes it.
+
+    Args:
+      path: The file, named as the leaderboard wants it, such as "MNLI-m.tsv";
+        its folder is made if need be.
+      ids: The column `index` of the test file.
+      predictions: What `answers` gave: names of labels, or numbers (STS-B),
+        which are brought into the range of the leaderboard.
+    """
+    rows = zip(ids, map(_leaderboard_cell, predictions), strict=True)
+    files.makedirs(os.path.dirname(path) or ".")
+    _write(path, [("index", "prediction"), *rows])
+    logging.info("Wrote %s: %d predictions", path, len(ids))
+
+
+def _leaderboard_cell(prediction: str | float) -> str:
+    if isinstance(prediction, str):
+        return prediction
+    low, high = SCORE_RANGE
+    return f"{min(max(low, prediction), high):.3f}"
+
+
+def _as_table(values: np.ndarray) -> np.ndarray:
+    """[n, C] or [n] -> float32 [n, C]."""
+    return np.asarray(values, np.float32).reshape(len(values), -1)
+
+
+def _write(path: str, rows: Iterable[Row]) -> None:
+    with files.atomic_writer(path) as file:
+        for line in _lines(rows):
+            file.write(line)  # TensorFlow's files know no `writelines`.
+
+
+def _lines(rows: Iterable[Row]) -> Iterator[bytes]:
+    for row in rows:
+        cells = (_SURROGATE.sub("\ufffd", _BREAK.sub(" ", x)) for x in row)
+        yield ("\t".join(cells) + "\n").encode()
+
+
+# Texts and pairs: one class of several, any number of labels, or a number.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +473,7 @@ class ClassificationTask(FineTuningTask):
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         """See `predictions.probabilities`: float32 [n, C] or, numbers, [n]."""
-        return answers.probabilities(self.problem, logits)
+        return probabilities(self.problem, logits)
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Metrics and losses; keys of the original.
@@ -277,7 +486,7 @@ class ClassificationTask(FineTuningTask):
         """
         label_ids = predictions["label_ids"]
         values = self.probabilities(predictions["logits"])
-        decided = answers.decide(self.problem, values)
+        decided = decide(self.problem, values)
         if self._objective is _ONE_OF_SEVERAL:
             self._warn_of_one_class(label_ids, decided)
         if self.problem == "regression":
@@ -311,16 +520,14 @@ class ClassificationTask(FineTuningTask):
         """
         values = self.probabilities(predictions["logits"])
         results = os.path.join(folder, f"test_results{suffix}.tsv")
-        answers.write_test_results(results, values)
+        write_test_results(results, values)
         table = os.path.join(folder, f"predictions{suffix}.tsv")
-        answers.write_predictions(
-            table, examples, self.problem, self.labels, values
-        )
+        write_predictions(table, examples, self.problem, self.labels, values)
         if submission:
-            answers.write_submission(
+            write_submission(
                 submission,
                 [example.id for example in examples],
-                answers.answers(self.problem, self.labels, values),
+                answers(self.problem, self.labels, values),
             )
 
     def _explain_nan(self, label_ids: np.ndarray, decided: np.ndarray) -> None:
@@ -380,3 +587,20 @@ def balanced_class_weights(
     counts = np.bincount(label_ids, minlength=num_labels)
     total = len(label_ids) / max(1, np.count_nonzero(counts))
     return np.where(counts > 0, total / np.maximum(counts, 1), 0.0)
+
+
+# The right ending among several: SWAG.
+
+
+class MultipleChoiceTask(ClassificationTask):
+    """Section 4.4 of the paper: a softmax over the scores of the choices.
+
+    The arguments are those of `ClassificationTask`, its `labels` the names of
+    the choices, "0" to "3" for SWAG. Features have an axis more, [B, C, S].
+    """
+
+    problems = ("multiple_choice",)
+    head = "choice"
+
+    def make_model(self, **options: Any) -> keras.Model:
+        return BertMultipleChoice(self.config, **options)

@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from bert_tf.errors import InputError
-from bert_tf.text.packing import pack
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.packing import pack
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 MASK = "[MASK]"
 

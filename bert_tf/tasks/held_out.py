@@ -10,23 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf import entity_metrics, metrics
+from bert_tf import metrics
 from bert_tf.data.bucketing import Features
-from bert_tf.data.conll import Sentence
 from bert_tf.data.examples import Example
-from bert_tf.data.questions import Question
-from bert_tf.data.tagged_sentences import (
+from bert_tf.errors import InputError
+from bert_tf.tasks import answers
+from bert_tf.tasks.answers import AnswerRules
+from bert_tf.tasks.classification import decide
+from bert_tf.tasks.conll import Sentence
+from bert_tf.tasks.parts import DataSet, only
+from bert_tf.tasks.question_answering import best_places
+from bert_tf.tasks.questions import Question, SpanEncoding
+from bert_tf.tasks.tagging import (
     TaggingEncoding,
     make_tagging_features,
     word_tags,
 )
-from bert_tf.data.windows import SpanEncoding
-from bert_tf.errors import InputError
-from bert_tf.tasks import answering
-from bert_tf.tasks.answering import AnswerRules
-from bert_tf.tasks.parts import DataSet, only
-from bert_tf.tasks.predictions import decide
-from bert_tf.tasks.question_answering import best_places
 
 # From features, int32 [n, ..., S], to what a model says of each row.
 Ask = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -154,7 +153,7 @@ def score_tags(
             sentences,
             encoding.labels,
         )
-        scores = entity_metrics.score(gold, found)
+        scores = metrics.entity_scores(gold, found)
         return {
             name: scores[name]
             for name in ("f1", "precision", "recall", "accuracy")
@@ -192,11 +191,11 @@ def score_answers(
             places = best_places(answer, mask, rules.n_best_size)
             return {name: np.asarray(value) for name, value in places.items()}
 
-        found = answering.answer(questions, encoding, predict, rules)
-        scores = answering.score(found, with_negative)
+        found = answers.answer(questions, encoding, predict, rules)
+        scores = answers.score(found, with_negative)
         return {
             name.removeprefix("eval_"): scores[name]
-            for name in answering.metric_names(with_negative)
+            for name in answers.metric_names(with_negative)
         }
 
     return score

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bert_tf import files
-from bert_tf.data.faults import Faults
-from bert_tf.data.questions import Answer, Question
+from bert_tf.data.processes import Faults
 from bert_tf.errors import InputError
+from bert_tf.tasks.questions import Answer, Question
 
 _TYPE_NAMES = {
     bool: "true or false",

@@ -27,15 +27,21 @@ from absl import logging
 from bert_tf.errors import InputError
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import (
+    INDEX,
     agreement,
     all_rows,
+    in_order,
     is_chief,
     is_plain,
     should_compile,
 )
-from bert_tf.training.divergence import require_finite_tensors
-from bert_tf.training.gathering import INDEX, in_order
-from bert_tf.training.hooks import Hook, NanWatch, StopSignal, watching
+from bert_tf.training.hooks import (
+    Hook,
+    NanWatch,
+    StopSignal,
+    require_finite_tensors,
+    watching,
+)
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep, cut
 from bert_tf.training.weights import Weights, checksum, restore

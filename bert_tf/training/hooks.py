@@ -14,16 +14,105 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
 import numpy as np
+import tensorflow as tf
 import tqdm
 from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.training import best, history
-from bert_tf.training.best import Best
-from bert_tf.training.divergence import require_finite_steps
-from bert_tf.training.events import EventFile
-from bert_tf.training.history import Evaluated, goodness
+from bert_tf.training import evaluations
+from bert_tf.training.checkpoints import first_line
+from bert_tf.training.evaluations import Best, Evaluated, goodness
+
+# TensorBoard's event files; the one that cannot be written is named.
+
+
+class EventFile:
+    """A new event file.
+
+    Args:
+      folder: Where it goes; None for a process that writes none.
+
+    Raises:
+      InputError: It cannot be written, at any time.
+    """
+
+    def __init__(self, folder: str | None):
+        self._folder = folder
+        with self._told():
+            self._writer = (
+                tf.summary.create_noop_writer()
+                if folder is None
+                else tf.summary.create_file_writer(folder)
+            )
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds numbers by their names, and waits until they are written."""
+        with self._told(), self._writer.as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+
+    def close(self) -> None:
+        with self._told():
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise InputError(
+                f"Cannot write TensorBoard's events to {self._folder}: "
+                f"{first_line(error).rpartition('; ')[2]}."
+            ) from error
+
+
+# Training that has run into NaN or infinity: found, and told in one line.
+
+
+class NonFiniteError(InputError):
+    """The loss, a gradient or a weight is NaN or infinite."""
+
+
+def require_finite_steps(step: int, records: Mapping[str, np.ndarray]) -> None:
+    """Looks at the last steps of a run.
+
+    Args:
+      step: How many are done by now.
+      records: `loss` and `gradient_norm` of each of the last n, floats [n].
+
+    Raises:
+      NonFiniteError: One is not a number; the first such step is named.
+    """
+    bad = ~np.isfinite(records["loss"] + records["gradient_norm"])
+    if bad.any():
+        index = int(bad.argmax())
+        raise NonFiniteError(
+            f"step {step - len(bad) + index + 1}: loss "
+            f"{records['loss'][index]}, gradient norm "
+            f"{records['gradient_norm'][index]}; no checkpoint has seen "
+            "it. Lower --learning_rate, or use more warm-up steps"
+        )
+
+
+def require_finite_tensors(
+    step: int, tensors: Mapping[str, np.ndarray]
+) -> None:
+    """Looks at what is to be saved at `step`, by name.
+
+    Raises:
+      NonFiniteError: A tensor holds what is no number.
+    """
+    for name, values in tensors.items():
+        if not np.isfinite(values).all():
+            raise NonFiniteError(
+                f"step {step}: {name} is not finite and not saved; "
+                "lower --learning_rate"
+            )
+
+
+# What watches a training run: progress, summaries, NaN, signals.
+
 
 # What an evaluation leaves in the output directory.
 HISTORY = "evaluations.jsonl"
@@ -256,18 +345,20 @@ class Evaluation(Hook):
 
     @property
     def wants_stop(self) -> bool:
-        return self.metric is not None and history.is_exhausted(
+        return self.metric is not None and evaluations.is_exhausted(
             self._history, self.metric, self._patience
         )
 
     def begin(self, step: int) -> None:
         if self._writes and step == 0:
-            best.forget(self._best_folder)
+            evaluations.forget(self._best_folder)
         elif self._writes:
-            best.settle(self._best_folder)
-        self._history = history.read(self._history_file, step) if step else []
+            evaluations.settle(self._best_folder)
+        self._history = (
+            evaluations.read(self._history_file, step) if step else []
+        )
         if self._writes and files.exists(self._history_file):
-            history.write(self._history_file, self._history)
+            evaluations.write(self._history_file, self._history)
         self._best = self._best_so_far()
         self._tell_if_exhausted()
         self._events = EventFile(self._events_folder if self._writes else None)
@@ -285,10 +376,10 @@ class Evaluation(Hook):
         self._events.write(step, metrics)
         if self.metric is not None:
             # On every process, for none may wait for one that has failed.
-            self._keep_best(step, history.value_of(metrics, self.metric))
+            self._keep_best(step, evaluations.value_of(metrics, self.metric))
         self._history.append(Evaluated(step, metrics))
         if self._writes:
-            history.write(self._history_file, self._history)
+            evaluations.write(self._history_file, self._history)
         self._tell_if_exhausted()
 
     def end(self) -> None:
@@ -296,7 +387,7 @@ class Evaluation(Hook):
 
     def _best_so_far(self) -> Best | None:
         """What is in the folder, if it was chosen by this metric."""
-        found = best.find(self._best_folder) if self._export else None
+        found = evaluations.find(self._best_folder) if self._export else None
         if found and found.metric != self.metric:
             logging.warning(
                 "%s is the best by %s: by %s, evaluations from now on count",
@@ -315,7 +406,7 @@ class Evaluation(Hook):
             return
         self._best = Best(step, self.metric, float(value))
         if self._writes:
-            best.save(self._best_folder, self._best, self._export)
+            evaluations.save(self._best_folder, self._best, self._export)
             logging.info(
                 "%s %.4f is the best so far: its weights are in %s",
                 self.metric,

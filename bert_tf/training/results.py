@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from absl import logging
 
 from bert_tf import files
-from bert_tf.training.history import finite_or_null
+from bert_tf.training.evaluations import finite_or_null
 
 
 def write_results(path: str, metrics: Mapping[str, float]) -> None:

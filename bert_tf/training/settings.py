@@ -5,12 +5,13 @@ import math
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.training.optimization import (
+from bert_tf.optimization import (
     AdamWeightDecay,
     Lamb,
+    RateMultipliers,
     WarmupLinearDecay,
+    check_multipliers,
 )
-from bert_tf.training.rate_multipliers import RateMultipliers, check
 
 OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": Lamb}
 
@@ -88,7 +89,7 @@ class TrainingConfig:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             _require(least <= value < math.inf, name, f"of {least} up", value)
-        check(self.rate_multipliers)
+        check_multipliers(self.rate_multipliers)
         rate, seed = self.learning_rate, self.random_seed
         _require(0 < rate < math.inf, "learning_rate", "above 0", rate)
         _require(seed <= MAX_SEED, "random_seed", f"up to {MAX_SEED}", seed)

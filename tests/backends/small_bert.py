@@ -21,7 +21,7 @@ from bert_tf.heads import (
     BertTokenClassifier,
 )
 from bert_tf.modeling import BertModel, checkpoint_variables
-from bert_tf.training.optimization import WarmupLinearDecay
+from bert_tf.optimization import WarmupLinearDecay
 
 # Odd sizes, no two alike: swapped axes cannot pass.
 B, S, P, V, H, N, C, LABELS = 3, 7, 8, 29, 10, 5, 4, 6

@@ -9,8 +9,7 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier
 from bert_tf.modeling import BertModel, checkpoint_variables
-from bert_tf.training.optimization import AdamWeightDecay, Lamb
-from bert_tf.training.rate_multipliers import layerwise_rates
+from bert_tf.optimization import AdamWeightDecay, Lamb, layerwise_rates
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 

@@ -8,7 +8,7 @@ from keras import ops
 from bert_tf.config import ACTIVATIONS
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import checkpoint_variables
-from bert_tf.training.optimization import AdamWeightDecay, Lamb
+from bert_tf.optimization import AdamWeightDecay, Lamb
 from tests.backends import small_bert
 from tests.golden import make_backends
 

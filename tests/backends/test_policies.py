@@ -7,7 +7,7 @@ from keras import ops
 
 from bert_tf.heads import BertClassifier
 from bert_tf.modeling import BertModel
-from bert_tf.training.optimization import AdamWeightDecay, Lamb
+from bert_tf.optimization import AdamWeightDecay, Lamb
 from bert_tf.transformer import ResidualOutput
 from tests.backends import small_bert
 from tests.backends.gradients import gradients

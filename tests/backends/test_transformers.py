@@ -21,14 +21,14 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion, huggingface
 from bert_tf.interop.assembly import build_model
-from bert_tf.interop.huggingface_config import ARCHITECTURES
+from bert_tf.interop.huggingface import ARCHITECTURES
 from bert_tf.interop.pretrained import HEADS, PROBLEM_TYPES
 from bert_tf.interop.verification import (
     probe_batch,
     run_transformers,
     verify,
 )
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.interop.small_models import CONFIG, VOCAB, pretrained
 
 torch = pytest.importorskip("torch")

@@ -3,13 +3,13 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_tf.data import batching
+from bert_tf.data import pipeline
 
 LENGTHS = np.random.default_rng(3).integers(1, 14, 251) * 8  # Up to 104.
 
 
 def plan(lengths=LENGTHS, num_batches=97, batch_size=7, seed=5):
-    return batching.training_plan(
+    return pipeline.training_plan(
         lengths, num_batches=num_batches, batch_size=batch_size, seed=seed
     )
 
@@ -130,19 +130,19 @@ def test_nothing_to_plan():
 @pytest.mark.parametrize("replicas", [1, 2, 5])
 def test_shares_are_the_whole(num_shards, replicas):
     rows = plan(batch_size=num_shards * replicas * 3)
-    dealt = batching.shares(rows, num_shards, 3)
+    dealt = pipeline.shares(rows, num_shards, 3)
     assert dealt.shape == (num_shards, 97 * replicas, 3)
     together = dealt.reshape(num_shards, 97, replicas * 3)
     together = together.transpose(1, 0, 2).reshape(97, -1)
     np.testing.assert_array_equal(np.sort(together), np.sort(rows))
-    [first] = batching.shares(rows[:1], 1, rows.shape[1])
+    [first] = pipeline.shares(rows[:1], 1, rows.shape[1])
     np.testing.assert_array_equal(first, rows[:1])
 
 
 def test_shares_are_equally_long():
     """Rows sorted within their batch are dealt in turn."""
     rows = np.arange(24).reshape(2, 12)
-    assert batching.shares(rows, 2, 3).tolist() == [
+    assert pipeline.shares(rows, 2, 3).tolist() == [
         [[0, 4, 8], [2, 6, 10], [12, 16, 20], [14, 18, 22]],
         [[1, 5, 9], [3, 7, 11], [13, 17, 21], [15, 19, 23]],
     ]
@@ -152,7 +152,7 @@ def test_shares_are_equally_long():
 
 
 def evaluation(lengths=LENGTHS, max_length=104, batch_size=3, num_shards=1):
-    return batching.evaluation_plan(
+    return pipeline.evaluation_plan(
         lengths,
         max_length=max_length,
         batch_size=batch_size,

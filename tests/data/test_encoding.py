@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data import encoding, records
+from bert_tf.data import records
 from bert_tf.data.schema import Feature, pretraining_schema
 
 # Where a varint gets another byte, and the ends of the number ranges.
@@ -61,7 +61,7 @@ def _parse(schema, serialized):
 @pytest.mark.parametrize("schema", [_ODD_SCHEMA, pretraining_schema(13, 3)])
 def test_encode_batch_gives_protobufs_bytes(schema, seed):
     batch = _random_batch(schema, 1 + seed, seed)
-    encoded = encoding.encode_batch(schema, batch)
+    encoded = records.encode_batch(schema, batch)
     assert encoded == [
         _proto(schema, batch, row) for row in range(len(encoded))
     ]
@@ -70,7 +70,7 @@ def test_encode_batch_gives_protobufs_bytes(schema, seed):
 
 def test_encode_batch_is_what_parse_example_reads():
     batch = _random_batch(_ODD_SCHEMA, 17, seed=0)
-    parsed = _parse(_ODD_SCHEMA, encoding.encode_batch(_ODD_SCHEMA, batch))
+    parsed = _parse(_ODD_SCHEMA, records.encode_batch(_ODD_SCHEMA, batch))
     for name, values in batch.items():
         np.testing.assert_array_equal(parsed[name], values)
 
@@ -79,7 +79,7 @@ def test_encode_batch_is_what_parse_example_reads():
 def test_encode_batch_at_the_edges_of_widths(value):
     schema = (Feature("x", (3,)),)
     batch = {"x": np.array([[1, value, 128], [0, 0, 0]], np.int64)}
-    assert encoding.encode_batch(schema, batch) == [
+    assert records.encode_batch(schema, batch) == [
         _proto(schema, batch, row) for row in range(2)
     ]
 
@@ -87,7 +87,7 @@ def test_encode_batch_at_the_edges_of_widths(value):
 def test_encode_batch_keeps_odd_floats():
     schema = (Feature("x", (5,), "float32"),)
     batch = {"x": np.array([[-0.0, np.inf, -np.inf, 1e-45, 3.4e38]])}
-    parsed = _parse(schema, encoding.encode_batch(schema, batch))
+    parsed = _parse(schema, records.encode_batch(schema, batch))
     np.testing.assert_array_equal(parsed["x"], batch["x"].astype(np.float32))
     assert np.signbit(parsed["x"][0, 0])
 
@@ -99,8 +99,8 @@ def test_encode_batch_does_not_depend_on_the_width_of_arrays(dtype):
     schema = (Feature("x", (3,)),)
     lowest = max(-3, np.iinfo(dtype).min)
     values = np.array([[0, 127, 5], [lowest, 1, 2]], dtype)
-    expected = encoding.encode_batch(schema, {"x": values.astype(np.int64)})
-    assert encoding.encode_batch(schema, {"x": values}) == expected
+    expected = records.encode_batch(schema, {"x": values.astype(np.int64)})
+    assert records.encode_batch(schema, {"x": values}) == expected
 
 
 def test_encode_batch_takes_bools_strides_and_column_order():
@@ -108,26 +108,26 @@ def test_encode_batch_takes_bools_strides_and_column_order():
     x = np.arange(30).reshape(5, 6)[:, ::2] % 2
     y = np.asfortranarray(np.arange(10, dtype=np.float32).reshape(5, 2))
     expected = [_proto(schema, {"x": x, "y": y}, row) for row in range(5)]
-    assert encoding.encode_batch(schema, {"x": x == 1, "y": y}) == expected
+    assert records.encode_batch(schema, {"x": x == 1, "y": y}) == expected
 
 
 def test_encode_batch_over_several_slices_of_rows(monkeypatch):
     schema = pretraining_schema(13, 3)
     batch = _random_batch(schema, 11, seed=1)
-    expected = encoding.encode_batch(schema, batch)
-    monkeypatch.setattr(encoding, "_ROWS", 4)
-    assert encoding.encode_batch(schema, batch) == expected
+    expected = records.encode_batch(schema, batch)
+    monkeypatch.setattr(records, "_ROWS", 4)
+    assert records.encode_batch(schema, batch) == expected
 
 
 def test_encode_batch_leaves_its_input_alone():
     x = np.array([[300, 70_000, 2**40]], np.uint64)
-    encoding.encode_batch((Feature("x", (3,)),), {"x": x})
+    records.encode_batch((Feature("x", (3,)),), {"x": x})
     assert x.tolist() == [[300, 70_000, 2**40]]
 
 
 def test_encode_batch_of_no_rows():
     schema = pretraining_schema(13, 3)
-    assert not encoding.encode_batch(schema, _random_batch(schema, 0, seed=0))
+    assert not records.encode_batch(schema, _random_batch(schema, 0, seed=0))
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_encode_batch_of_no_rows():
 )
 def test_encode_batch_wants_the_schemas_shape_and_kind(values):
     with pytest.raises(ValueError, match=r"Expected x of type int64.* 3\]"):
-        encoding.encode_batch((Feature("x", (3,)),), {"x": values})
+        records.encode_batch((Feature("x", (3,)),), {"x": values})
 
 
 def test_encode_batch_wants_equally_many_rows():
     schema = (Feature("x", ()), Feature("y", ()))
     with pytest.raises(ValueError, match="rows"):
-        encoding.encode_batch(
+        records.encode_batch(
             schema, {"x": np.zeros(3, int), "y": np.zeros(2, int)}
         )
 
@@ -159,7 +159,7 @@ def test_the_originals_records_are_read_and_rewritten(shared_data):
     serialized = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
     batch = _parse(schema, serialized)
     assert batch["masked_lm_weights"].sum() == 922
-    encoded = encoding.encode_batch(schema, batch)
+    encoded = records.encode_batch(schema, batch)
     for name, values in _parse(schema, encoded).items():
         np.testing.assert_array_equal(values, batch[name])
     theirs, ours = (

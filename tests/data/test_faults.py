@@ -2,7 +2,7 @@ import pickle
 
 from absl import logging
 
-from bert_tf.data.faults import Faults
+from bert_tf.data.processes import Faults
 
 
 def some(*faults):

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from bert_tf.data import jobs
+from bert_tf.data import processes
 from bert_tf.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def pool():
-    with jobs.Pool(2) as pool:
+    with processes.Pool(2) as pool:
         yield pool
 
 
@@ -27,7 +27,7 @@ def process_id(_):
 
 
 def has_tensorflow(_):
-    import bert_tf.data.stages  # noqa: F401
+    import bert_tf.corpus.stages  # noqa: F401
 
     return [name for name in ("tensorflow", "keras") if name in sys.modules]
 
@@ -53,7 +53,7 @@ def test_results_come_in_the_order_of_the_tasks(pool, num_tasks):
 
 
 def test_one_worker_or_one_task_needs_no_process(pool):
-    with jobs.Pool(1) as alone:
+    with processes.Pool(1) as alone:
         assert set(alone.run(range(3), process_id)) == {os.getpid()}
     assert set(pool.run(range(1), process_id)) == {os.getpid()}
     assert os.getpid() not in set(pool.run(range(5), process_id))
@@ -69,13 +69,13 @@ def test_tasks_are_read_few_ahead(pool):
     results = pool.run(tasks, slow_square)
     for _ in range(5):
         next(results)
-    assert len(read) <= 5 + 2 * jobs.TASKS_PER_WORKER
+    assert len(read) <= 5 + 2 * processes.TASKS_PER_WORKER
     results.close()
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_errors_of_workers_arrive(pool, num_workers):
-    with jobs.Pool(1) as alone:
+    with processes.Pool(1) as alone:
         results = (alone, pool)[num_workers - 1].run([2, 4, 5, 6], refuse_odd)
         assert next(results) == 2
         assert next(results) == 4
@@ -85,14 +85,14 @@ def test_errors_of_workers_arrive(pool, num_workers):
 
 def test_killed_workers_are_told_in_words():
     with (
-        jobs.Pool(2) as pool,
+        processes.Pool(2) as pool,
         pytest.raises(InputError, match="2 workers; try fewer"),
     ):
         list(pool.run(range(4), kill_self))
 
 
 def stop_within(number, cleaned):
-    with jobs.clean_stop():
+    with processes.clean_stop():
         try:
             os.kill(os.getpid(), number)
             time.sleep(1)
@@ -102,7 +102,7 @@ def stop_within(number, cleaned):
 
 def fail_when_stopped():
     """Waits for SIGTERM and makes another exception of what it raises."""
-    with jobs.clean_stop():
+    with processes.clean_stop():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)
@@ -114,7 +114,7 @@ def test_the_status_is_the_signals_whatever_a_library_makes_of_it():
     with pytest.raises(SystemExit) as left:
         fail_when_stopped()
     assert left.value.code == 128 + signal.SIGTERM
-    with pytest.raises(RuntimeError), jobs.clean_stop():
+    with pytest.raises(RuntimeError), processes.clean_stop():
         raise RuntimeError("nobody has asked to stop")
 
 
@@ -130,7 +130,7 @@ def test_signals_run_what_cleans_up(number):
 
 
 def test_cpus_are_those_that_may_be_used():
-    assert 1 <= jobs.available_cpus() <= os.cpu_count()
+    assert 1 <= processes.available_cpus() <= os.cpu_count()
 
 
 def run_alone(code):
@@ -164,8 +164,8 @@ def wait_until(condition, seconds=10):
 
 AT_WORK = """
 import test_jobs
-from bert_tf.data import jobs
-with jobs.clean_stop(), jobs.Pool(2) as pool:
+from bert_tf.data import processes
+with processes.clean_stop(), processes.Pool(2) as pool:
     workers = set(pool.run(range(8), test_jobs.process_id))
     print(*workers, flush=True)
     for _ in pool.run(range(100), test_jobs.sleep_long):
@@ -197,11 +197,11 @@ def test_workers_end_when_the_program_is_stopped(number):
 SCRIPT = """
 import __main__
 import test_jobs
-from bert_tf.data import jobs
+from bert_tf.data import processes
 with open(__file__ + ".log", "a") as log:
     log.write("imported\\n")
 if __name__ == "__main__":
-    with jobs.Pool(2) as pool:
+    with processes.Pool(2) as pool:
         print(len(set(pool.run(range(8), test_jobs.process_id))))
     assert __main__.__file__ == __file__
 """

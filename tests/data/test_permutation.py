@@ -3,7 +3,7 @@ import collections
 import numpy as np
 import pytest
 
-from bert_tf.data.permutation import permute, unpermute
+from bert_tf.data.randomness import permute, unpermute
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data import pipeline, records, salvage
+from bert_tf.data import pipeline, record_files, records
 from bert_tf.data.schema import Feature, pretraining_schema
 from bert_tf.errors import InputError
 
@@ -415,7 +415,7 @@ def cut_off(paths, tmp_path_factory):
 @pytest.fixture(scope="module")
 def left(cut_off):
     """The stretches of `cut_off` and the numbers that are left."""
-    found = salvage.salvage(cut_off)
+    found = record_files.salvage(cut_off)
     assert found.num_faults == 2
     lost = {5, *range(31, 38)}
     return found.stretches, [n for n in range(1, 42) if n not in lost]
@@ -449,7 +449,7 @@ def test_and_trained_on_and_the_stream_resumed(cut_off, left, num_shards):
 
 
 def test_sound_files_give_the_same_stream(paths):
-    stretches = salvage.salvage(paths).stretches
+    stretches = record_files.salvage(paths).stretches
     assert _stream(paths, 90, stretches=stretches) == _stream(paths, 90)
 
 

@@ -5,14 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_tf.data import masking, pipeline, records
-from bert_tf.data.masking import MaskingRule, MaskingVocabulary
+from bert_tf.corpus import masking
+from bert_tf.corpus.masking import MaskingRule, MaskingVocabulary
+from bert_tf.data import pipeline, records
 from bert_tf.data.pretraining_data import (
     PretrainingData,
     next_tokens,
     unmasked,
 )
-from bert_tf.data.salvage import Salvage
+from bert_tf.data.record_files import Salvage
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
 

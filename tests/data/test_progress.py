@@ -1,14 +1,14 @@
 import sys
 
-from bert_tf.data import progress
+from bert_tf.data import processes
 
 
 def show(monkeypatch, total, is_terminal=False):
     """Runs ten tasks of three units, ten seconds each."""
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(processes.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    tasks = progress.track(range(10), lambda _: 3, "Writing", "lines", total)
+    tasks = processes.track(range(10), lambda _: 3, "Writing", "lines", total)
     return list(tasks)
 
 

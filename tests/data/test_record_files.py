@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_tf.data import records, salvage
+from bert_tf.data import record_files, records
 from bert_tf.data.record_files import RecordFiles
 from bert_tf.data.schema import Feature
 from bert_tf.errors import InputError
@@ -49,7 +49,7 @@ def test_the_records_of_all_files_in_order(paths, caplog):
 
 
 def test_sound_files_are_the_same_with_stretches(paths):
-    stretches = salvage.salvage(paths).stretches
+    stretches = record_files.salvage(paths).stretches
     files = RecordFiles(paths, SCHEMA, stretches)
     assert files.paths == RecordFiles(paths, SCHEMA).paths
     assert read(files) == examples(*range(10))
@@ -71,7 +71,7 @@ def test_what_is_damaged_is_left_out(paths, tmp_path):
         damaged.append(str(tmp_path / path.rpartition("/")[2]))
         with open(damaged[-1], "wb") as file:
             file.write(data)
-    found = salvage.salvage(damaged)
+    found = record_files.salvage(damaged)
     assert found.num_faults == 3
     files = RecordFiles(damaged, SCHEMA, found.stretches)
     assert read(files) == examples(1, 3, 4, 5, 6, 7, 8)
@@ -87,7 +87,7 @@ def test_there_must_be_records(paths):
 
 def test_the_first_record_of_each_has_to_fit(paths):
     other = (Feature("name", ()),)
-    stretches = salvage.salvage(paths).stretches
+    stretches = record_files.salvage(paths).stretches
     for some in (None, stretches):
         with pytest.raises(InputError, match="a feature name"):
             RecordFiles(paths, other, some)

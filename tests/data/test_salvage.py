@@ -7,7 +7,7 @@ import random
 import pytest
 
 from bert_tf import files
-from bert_tf.data import records, salvage
+from bert_tf.data import record_files, records
 from bert_tf.errors import InputError
 
 RECORDS = [bytes([n]) * (5 * n + 3) for n in range(9)]
@@ -41,11 +41,11 @@ def flip(*places):
 
 def readable(path):
     """What TensorFlow reads of the stretches, and the faults."""
-    stretches, faults = salvage.scan(path)
+    stretches, faults = record_files.scan(path)
     compression = "GZIP" if path.endswith(".gz") else ""
     found = []
     for offset, count in stretches:
-        dataset = salvage.read(path, compression, offset).take(count)
+        dataset = record_files.read(path, compression, offset).take(count)
         some = list(dataset.as_numpy_iterator())
         assert len(some) == count
         found += some
@@ -54,7 +54,7 @@ def readable(path):
 
 def numbers(path):
     """The numbers in RECORDS of what the stretches hold; by their bytes."""
-    stretches, _ = salvage.scan(path)
+    stretches, _ = record_files.scan(path)
     data = files.open_read(path).read()
     found = []
     for offset, count in stretches:
@@ -75,12 +75,12 @@ def without(*numbers):
 def test_a_sound_file_is_one_stretch(damaged, name):
     pack = gzip.compress if name.endswith(".gz") else bytes
     path = damaged(pack, name)
-    assert salvage.scan(path) == (((0, 9),), ())
+    assert record_files.scan(path) == (((0, 9),), ())
     assert readable(path) == (RECORDS, ())
 
 
 def test_an_empty_file_has_none(damaged):
-    assert salvage.scan(damaged(lambda data: b"")) == ((), ())
+    assert record_files.scan(damaged(lambda data: b"")) == ((), ())
 
 
 def test_whatever_byte_is_flipped_one_record_is_lost():
@@ -90,7 +90,7 @@ def test_whatever_byte_is_flipped_one_record_is_lost():
         path = "ram://salvage/flipped"
         with files.atomic_writer(path) as file:
             file.write(flip(place)(bytearray(whole)))
-        stretches, faults = salvage.scan(path)
+        stretches, faults = record_files.scan(path)
         number = max(n for n in range(9) if STARTS[n] <= place)
         before, after = (0, number), (STARTS[number + 1], 8 - number)
         assert stretches == tuple(s for s in (before, after) if s[1])
@@ -106,9 +106,9 @@ def test_what_is_cut_off_ends_the_file(damaged):
         path = damaged(lambda data, cut=cut: data[:cut])
         if number == 0:
             with pytest.raises(InputError, match=r"a\.tfrecord"):
-                salvage.scan(path)
+                record_files.scan(path)
             continue
-        stretches, faults = salvage.scan(path)
+        stretches, faults = record_files.scan(path)
         assert stretches == ((0, number),)
         assert len(faults) == (cut != STARTS[number])
 
@@ -155,7 +155,7 @@ def test_a_place_over_the_end_of_a_block_is_found(damaged, monkeypatch):
     """However the file is cut into blocks while it is searched."""
     path = damaged(cut_out)
     for size in range(12, 60):
-        monkeypatch.setattr(salvage, "_BLOCK_SIZE", size)
+        monkeypatch.setattr(record_files, "_BLOCK_SIZE", size)
         assert numbers(path) == [0, 1, 5, 6, 7, 8]
 
 
@@ -190,14 +190,14 @@ def test_another_kind_of_file_is_an_error(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(b"These are no records at all.\n" * 9)
     with pytest.raises(InputError, match=r"notes\.txt"):
-        salvage.scan(str(path))
+        record_files.scan(str(path))
 
 
 def test_several_files_are_told_of_and_counted(damaged, caplog):
     caplog.set_level(logging.WARNING)
     whole = damaged()
     hurt = damaged(flip(STARTS[3] + 13, STARTS[7]), "hurt")
-    found = salvage.salvage([whole, hurt])
+    found = record_files.salvage([whole, hurt])
     assert found.results == {"skipped_records": found.num_faults}
     assert found.num_faults == 2
     assert found.stretches[whole] == ((0, 9),)
@@ -209,16 +209,16 @@ def test_several_files_are_told_of_and_counted(damaged, caplog):
 
 
 def test_nothing_is_told_where_nobody_looked():
-    assert salvage.Salvage().results == {}
-    assert salvage.Salvage({}, 0).results == {"skipped_records": 0}
+    assert record_files.Salvage().results == {}
+    assert record_files.Salvage({}, 0).results == {"skipped_records": 0}
 
 
 def test_the_way_out_is_told_of_damage_alone(damaged):
     path = damaged(flip(STARTS[3] + 13))
     with (
         pytest.raises(InputError, match=r"again\. Or pass --skip_corrupt_rec"),
-        salvage.way_out_told(),
+        record_files.way_out_told(),
     ):
         records.verify(path)
-    with pytest.raises(InputError, match=r"mine$"), salvage.way_out_told():
+    with pytest.raises(InputError, match=r"mine$"), record_files.way_out_told():
         raise InputError("mine")

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_tf.config import ACTIVATIONS
 from bert_tf.modeling import BertModel
-from bert_tf.training.optimization import AdamWeightDecay, Lamb
+from bert_tf.optimization import AdamWeightDecay, Lamb
 from tests.backends import small_bert
 
 FOLDER = pathlib.Path(__file__).parent

@@ -4,7 +4,7 @@ import json
 
 from safetensors.numpy import save_file
 
-from bert_tf.interop.huggingface_config import to_json
+from bert_tf.interop.huggingface import to_json
 from bert_tf.interop.huggingface_weights import from_ours
 from tests.interop.small_models import CONFIG, arrays
 

@@ -8,8 +8,11 @@ from interop.small_models import CONFIG, pretrained
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.companions import with_companions, write_companions
-from bert_tf.interop.pretrained import Pretrained
+from bert_tf.interop.pretrained import (
+    Pretrained,
+    with_companions,
+    write_companions,
+)
 
 NOTHING = Pretrained("there", {})
 

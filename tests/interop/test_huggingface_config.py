@@ -6,8 +6,8 @@ import pytest
 
 from bert_tf.config import ACTIVATIONS, BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop import huggingface_config
-from bert_tf.interop.huggingface_config import ARCHITECTURES, to_json
+from bert_tf.interop import huggingface
+from bert_tf.interop.huggingface import ARCHITECTURES, to_json
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
 from bert_tf.interop.pretrained import HEADS
 from tests.interop.huggingface_folders import config_dict, write_json
@@ -54,7 +54,7 @@ EXTRAS = {
 
 def read(tmp_path, values):
     write_json(tmp_path, "config.json", values)
-    return huggingface_config.read(str(tmp_path / "config.json"))
+    return huggingface.read_config(str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize("more", [{}, EXTRAS], ids=["oldest", "with extras"])
@@ -173,10 +173,10 @@ def test_refuses_a_file_that_holds_something_else(tmp_path, content):
     path = tmp_path / "config.json"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(InputError, match=r"config\.json"):
-        huggingface_config.read(str(path))
+        huggingface.read_config(str(path))
     path.unlink()
     with pytest.raises(InputError, match=r"config\.json: No such file"):
-        huggingface_config.read(str(path))
+        huggingface.read_config(str(path))
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -217,7 +217,7 @@ def test_numbered_labels_are_none(tmp_path, labels, expected):
 
 
 def test_numbered_labels_come_back_as_none(tmp_path):
-    labels = huggingface_config.numbered_labels(11)
+    labels = huggingface.numbered_labels(11)
     values = json.loads(to_json(CONFIG, "classifier", labels))
     assert values["id2label"]["10"] == "LABEL_10"
     assert values["label2id"]["LABEL_10"] == 10

@@ -6,7 +6,7 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.interop import huggingface_tokenizer
 from bert_tf.interop.huggingface_tokenizer import Tokenizer
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.interop.huggingface_folders import write_json
 from tests.interop.small_models import VOCAB
 

@@ -10,12 +10,12 @@ from bert_tf.interop import huggingface_names
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
 from bert_tf.interop.huggingface_weights import (
     HuggingFaceWeights,
+    TensorFiles,
     from_ours,
     parts_of,
     weights_of,
 )
 from bert_tf.interop.pretrained import HEADS
-from bert_tf.interop.tensor_files import TensorFiles
 from tests.interop.huggingface_folders import their_tensors
 from tests.interop.small_models import (
     CONFIG,

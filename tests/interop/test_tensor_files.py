@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.interop import tensor_files
-from bert_tf.interop.tensor_files import TensorFiles, open_tensors
+from bert_tf.interop import huggingface_weights
+from bert_tf.interop.huggingface_weights import TensorFiles, open_tensors
 from tests.interop.huggingface_folders import write_json, write_shards
 
 TENSORS = {
@@ -35,7 +35,7 @@ def assert_holds(opened, tensors=TENSORS):
 
 def test_reads_what_was_written(tmp_path):
     path = str(tmp_path / "x.safetensors")
-    tensor_files.write(path, TENSORS)
+    huggingface_weights.write(path, TENSORS)
     assert_holds(TensorFiles(path))
     with safetensors.safe_open(path, "numpy") as file:
         assert file.metadata() == {"format": "pt"}
@@ -44,13 +44,13 @@ def test_reads_what_was_written(tmp_path):
 @pytest.mark.parametrize("count", [1, 3, 4])
 def test_reads_shards_as_one(tmp_path, count):
     write_shards(tmp_path, TENSORS, count)
-    opened = open_tensors(str(tmp_path / tensor_files.INDEX))
+    opened = open_tensors(str(tmp_path / huggingface_weights.INDEX))
     assert_holds(opened)
 
 
 def test_reads_and_writes_what_lies_elsewhere():
     path = "ram://tensors/model.safetensors"
-    tensor_files.write(path, TENSORS)
+    huggingface_weights.write(path, TENSORS)
     assert_holds(TensorFiles(path))
     with files.atomic_writer("ram://tensors/short.safetensors") as file:
         file.write(b"\x08")
@@ -121,7 +121,7 @@ def test_refuses_float64_that_would_change(tmp_path, value):
 
 def test_says_what_it_may_not_read(tmp_path, monkeypatch):
     path = tmp_path / "x.safetensors"
-    tensor_files.write(str(path), TENSORS)
+    huggingface_weights.write(str(path), TENSORS)
 
     def refuse(*arguments):
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -213,22 +213,22 @@ def test_an_index_names_nothing_but_files_beside_it(tmp_path, shard):
     inside = tmp_path / "inside"
     (inside / "a").mkdir(parents=True)
     index = {"weight_map": dict.fromkeys(TENSORS, shard)}
-    write_json(inside, tensor_files.INDEX, index)
+    write_json(inside, huggingface_weights.INDEX, index)
     with pytest.raises(InputError, match="expected files beside") as caught:
-        open_tensors(str(inside / tensor_files.INDEX))
+        open_tensors(str(inside / huggingface_weights.INDEX))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": []}])
 def test_an_index_lists_something(tmp_path, index):
-    write_json(tmp_path, tensor_files.INDEX, index)
+    write_json(tmp_path, huggingface_weights.INDEX, index)
     with pytest.raises(InputError, match="expected the key 'weight_map'"):
-        open_tensors(str(tmp_path / tensor_files.INDEX))
+        open_tensors(str(tmp_path / huggingface_weights.INDEX))
 
 
 def test_index_and_shards_agree(tmp_path):
     write_shards(tmp_path, TENSORS, 2)
-    index = tmp_path / tensor_files.INDEX
+    index = tmp_path / huggingface_weights.INDEX
     listed = json.loads(index.read_text())
     second = "model-00002-of-00002.safetensors"
     # "b" and "d" are in the second.
@@ -237,10 +237,10 @@ def test_index_and_shards_agree(tmp_path):
         ({"x": second}, "lacks 'x'"),
     ):
         homes = listed["weight_map"] | change
-        write_json(tmp_path, tensor_files.INDEX, {"weight_map": homes})
+        write_json(tmp_path, huggingface_weights.INDEX, {"weight_map": homes})
         with pytest.raises(InputError, match=complaint):
             open_tensors(str(index))
-    write_json(tmp_path, tensor_files.INDEX, listed)
+    write_json(tmp_path, huggingface_weights.INDEX, listed)
     assert_holds(open_tensors(str(index)))
     (tmp_path / second).unlink()
     with pytest.raises(InputError, match=rf"{second}. Received: no such file"):

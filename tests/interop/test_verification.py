@@ -15,7 +15,7 @@ from interop.small_models import (
 
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion, google, verification
-from bert_tf.interop.huggingface_config import numbered_labels
+from bert_tf.interop.huggingface import numbered_labels
 from bert_tf.interop.opening import open_pretrained
 from bert_tf.interop.pretrained import HEADS
 from bert_tf.interop.verification import Check, probe_batch, verify

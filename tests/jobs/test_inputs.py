@@ -8,8 +8,8 @@ import pytest
 
 from bert_tf.data.bucketing import Padding
 from bert_tf.data.examples import Example
-from bert_tf.data.features import Encoding
 from bert_tf.jobs.inputs import Inputs, Split
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.training.settings import TrainingConfig
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "A")

@@ -7,9 +7,8 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.companions import write_companions
-from bert_tf.interop.pretrained import Pretrained
-from bert_tf.jobs import pretraining_folder
+from bert_tf.interop.pretrained import Pretrained, write_companions
+from bert_tf.jobs import output_folder
 
 KIND = {
     "attention_direction": "bidirectional",
@@ -29,12 +28,12 @@ OTHERS = [
 
 def verify(folder, kind=KIND, seed=None):
     release = str(folder / "release")
-    pretraining_folder.verify(str(folder), release, kind, seed)
+    output_folder.verify_kind(str(folder), release, kind, seed)
 
 
 def train(folder, kind=KIND, seed=1):
     """Leaves the files of a run that was stopped at its seventh step."""
-    pretraining_folder.claim(str(folder), kind, seed)
+    output_folder.claim_kind(str(folder), kind, seed)
     (folder / "model.ckpt-7.index").touch()
 
 
@@ -46,7 +45,7 @@ def release(folder, kind):
         hidden_size=4,
         **{name: kind[name] for name in [*KIND][:3]},
     )
-    facts = pretraining_folder.released(kind)
+    facts = output_folder.released_kind(kind)
     place = str(folder / "release")
     write_companions(place, Pretrained(place, {}, config, **facts))
 
@@ -63,7 +62,7 @@ def test_another_seed_is_logged(tmp_path, caplog):
 
 
 def test_the_record_is_written_before_the_first_step(tmp_path):
-    pretraining_folder.claim(str(tmp_path), KIND, 1)
+    output_folder.claim_kind(str(tmp_path), KIND, 1)
     [name] = os.listdir(tmp_path)
     record = json.loads((tmp_path / name).read_text(encoding="utf-8"))
     assert name == "pretraining.json"
@@ -98,7 +97,7 @@ def test_only_given_facts_are_compared(tmp_path):
 
 def test_a_run_without_a_checkpoint_does_not_own_the_folder(tmp_path):
     other = {**KIND, "next_sentence": False}
-    pretraining_folder.claim(str(tmp_path), KIND, 1)
+    output_folder.claim_kind(str(tmp_path), KIND, 1)
     verify(tmp_path, other)
     train(tmp_path, other)
     with pytest.raises(InputError, match="next_sentence=false, as the"):
@@ -129,7 +128,7 @@ def test_an_old_run_without_a_release_continues(tmp_path):
 
 def test_a_writable_folder_is_not_changed(tmp_path):
     for folder in (tmp_path, tmp_path / "new"):
-        pretraining_folder.require_writable(str(folder))
+        output_folder.require_writable(str(folder))
     assert not os.listdir(tmp_path)
 
 
@@ -137,5 +136,5 @@ def test_an_output_folder_that_is_a_file(tmp_path):
     path = tmp_path / "out"
     path.write_text("mine")
     with pytest.raises(InputError, match="Received: the file"):
-        pretraining_folder.require_writable(str(path))
+        output_folder.require_writable(str(path))
     assert path.read_text() == "mine"

@@ -21,8 +21,8 @@ from bert_tf.heads import (
     BertTokenClassifier,
 )
 from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training.optimization import AdamWeightDecay, WarmupLinearDecay
 
 # How the steps of oracle_training.npz were made.
 STEPS, WARMUP, PEAK = 20, 5, 0.004

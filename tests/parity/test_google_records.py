@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from bert_tf.data import records
 from bert_tf.data.examples import Example
-from bert_tf.data.features import Encoding, write_features
 from bert_tf.data.schema import classification_schema, pretraining_schema
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tasks.encoding import Encoding, write_features
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 SCHEMA = classification_schema(128)
 
@@ -110,7 +110,7 @@ def test_mrpc(shared_data, tokenizer, fidelity, tmp_path, split, file, count):
 
 def test_mrpc_in_the_graph(shared_data, fidelity):
     """What a served model makes of the same strings."""
-    graph = pytest.importorskip("bert_tf.text.graph")
+    graph = pytest.importorskip("bert_tf.tokenization.graph")
     vocabulary = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
     layer = graph.BertTokenizer(vocabulary, max_seq_length=128)
     rows = rows_of(shared_data / "glue" / "MRPC" / "train.tsv")

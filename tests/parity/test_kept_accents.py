@@ -14,9 +14,9 @@ import unicodedata
 
 import pytest
 
-from bert_tf.text.normalization import Normalizer
-from bert_tf.text.wordpiece import FullTokenizer
-from tests.text import tokenization_oracle as oracle
+from bert_tf.tokenization.normalization import Normalizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
+from tests.tokenization import tokenization_oracle as oracle
 
 pytest.importorskip("tokenizers")
 
@@ -125,7 +125,7 @@ def test_the_graph_splits_hangul_alike():
     pytest.importorskip("tensorflow_text")
     import tensorflow as tf
 
-    from bert_tf.text.graph import BertTokenizer
+    from bert_tf.tokenization.graph import BertTokenizer
 
     texts = [*korean_texts(307)]
     words = sorted({c for t in texts for w in huggingface(True)(t) for c in w})

@@ -14,7 +14,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import checkpoint_variables
-from bert_tf.training.optimization import (
+from bert_tf.optimization import (
     AdamWeightDecay,
     Lamb,
     WarmupLinearDecay,

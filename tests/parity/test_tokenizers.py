@@ -14,15 +14,15 @@ import unicodedata
 
 import pytest
 
-from bert_tf.text.normalization import Normalizer
-from bert_tf.text.wordpiece import FullTokenizer
-from tests.text import tokenization_oracle as oracle
+from bert_tf.tokenization.normalization import Normalizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
+from tests.tokenization import tokenization_oracle as oracle
 
 pytest.importorskip("tensorflow_text")
 
 import tensorflow as tf
 
-from bert_tf.text.graph import BertTokenizer
+from bert_tf.tokenization.graph import BertTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Published vocabulary -> whether it is an uncased one.
@@ -357,7 +357,7 @@ def test_every_assigned_character(
 ):
     """In the casings that `test_every_code_point` leaves out.
 
-    Of the others tests/text/test_normalization.py has every casing.
+    Of the others tests/tokenization/test_normalization.py has every casing.
     """
     fidelity(
         f"tokenization: all assigned characters {PLACES}, lower-cased or not, "

@@ -9,8 +9,6 @@ import functools
 import pathlib
 import tempfile
 
-from bert_tf.data.tagged_sentences import TaggingEncoding
-from bert_tf.data.windows import SpanEncoding
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import (
     BertClassifier,
@@ -22,12 +20,19 @@ from bert_tf.modeling import BertModel
 from bert_tf.serving.classifiers import ServedClassifier, ServedMultipleChoice
 from bert_tf.serving.export import EXTRA, save
 from bert_tf.serving.exported import Exported, open_export
-from bert_tf.serving.model_card import MODEL_CARD, model_card, to_json
 from bert_tf.serving.pretrained_models import ServedEncoder
+from bert_tf.serving.readme import (
+    MODEL_CARD,
+    WARM_UP,
+    model_card,
+    to_json,
+    write_warm_up,
+)
 from bert_tf.serving.served import Served
-from bert_tf.serving.server_files import WARM_UP, write_warm_up
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.serving.tags import ServedTagger
+from bert_tf.tasks.questions import SpanEncoding
+from bert_tf.tasks.tagging import TaggingEncoding
 from tests.serving.small_served import (
     CONFIG,
     ENCODING,

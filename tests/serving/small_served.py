@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.serving.served import Served
+from bert_tf.tasks.encoding import TextEncoding
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LETTERS = "abcdefghijklmnopqrstuvwxyzéσςα中文🤗한0123.,!?'\"[]#|-"

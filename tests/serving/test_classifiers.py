@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bert_tf.data.examples import Example
-from bert_tf.data.features import Encoding, make_features
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertMultipleChoice
 from bert_tf.serving.classifiers import (
@@ -16,7 +15,8 @@ from bert_tf.serving.classifiers import (
     ServedMultipleChoice,
 )
 from bert_tf.serving.served import FEATURES
-from bert_tf.tasks import predictions
+from bert_tf.tasks import classification
+from bert_tf.tasks.encoding import Encoding, make_features
 from tests.serving.small_served import (
     CONFIG,
     ENCODING,
@@ -62,7 +62,7 @@ def twins(model, examples, problem, labels=(), num_choices=0):
     batch = make_features(examples, encoding).batch
     features = {name: batch[name] for name in FEATURES}
     logits = model(features)["logits"]
-    return features, predictions.probabilities(problem, logits)
+    return features, classification.probabilities(problem, logits)
 
 
 def asked(is_pair, every=1):
@@ -106,7 +106,7 @@ def assert_answers(got, problem, expected):
     if problem == "multi_label":
         is_clear = np.abs(expected - THRESHOLD) > 1e-3
         assert is_clear.mean() > 0.9
-        decided = predictions.decide(problem, expected)
+        decided = classification.decide(problem, expected)
         np.testing.assert_array_equal(
             got["is_present"][is_clear], decided[is_clear]
         )

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.serving import comparison
-from bert_tf.serving.comparison import Difference, Measured, Row
+from bert_tf.serving import runtimes
+from bert_tf.serving.runtimes import Difference, Measured, Row
 
 INNER = 3
 
@@ -33,7 +33,7 @@ def sums(features):
 
 
 def test_random_questions_are_of_all_lengths():
-    batches = comparison.random_features(described())
+    batches = runtimes.random_features(described())
     lengths = {batch["input_ids"].shape[1] for batch in batches}
     assert {1, 23} <= lengths
     assert max(lengths) == 23
@@ -48,14 +48,14 @@ def test_random_questions_are_of_all_lengths():
         assert batch["input_ids"].max() < 31
     seen = np.concatenate([b["segment_ids"].ravel() for b in batches])
     assert set(seen.tolist()) == {0, 1}
-    again = comparison.random_features(described())
+    again = runtimes.random_features(described())
     for one, other in zip(batches, again, strict=True):
         np.testing.assert_array_equal(one["input_ids"], other["input_ids"])
 
 
 def test_random_questions_fit_the_model():
     exported = described(5, 1, (None, INNER, None))
-    for batch in comparison.random_features(exported):
+    for batch in runtimes.random_features(exported):
         assert batch["input_ids"].shape[1] == INNER
         assert batch["input_ids"].shape[2] <= 5
         assert not batch["segment_ids"].any()
@@ -77,7 +77,7 @@ def test_rows_are_asked_in_any_order_and_answered_in_theirs(inner):
         asked.append(batch["input_ids"].shape)
         return sums(batch)
 
-    answer = comparison.answer_rows(run, features)
+    answer = runtimes.answer_rows(run, features)
     expected = sums(features)
     np.testing.assert_array_equal(answer["row"], expected["row"])
     np.testing.assert_array_equal(answer["is_odd"], expected["is_odd"])
@@ -94,17 +94,17 @@ def test_rows_are_asked_in_any_order_and_answered_in_theirs(inner):
 
 
 def test_what_is_asked_is_kept():
-    batches = comparison.random_features(described())
+    batches = runtimes.random_features(described())
 
     def score(ask):
         return {"mean": float(ask(batches[1])["row"].mean())}
 
-    measured = comparison.measure(sums, batches, score)
+    measured = runtimes.measure(sums, batches, score)
     assert len(measured.answers) == len(batches) + 1
     expected = sums(batches[1])["row"]
     np.testing.assert_array_equal(measured.answers[-1]["row"], expected)
     assert measured.scores == {"mean": expected.mean()}
-    assert comparison.measure(sums, batches).scores == {}
+    assert runtimes.measure(sums, batches).scores == {}
 
 
 def measured(*answers):
@@ -122,11 +122,11 @@ def test_the_largest_difference():
         {"small": [0.5, 0.25], "large": [200.0, -400.25], "ids": [1, 2, 0]},
         {"small": [0.125, 0.9375], "large": [8.0, 8.0], "ids": [4]},
     )
-    off = comparison.difference(expected, found)
+    off = runtimes.difference(expected, found)
     # That of "large" is small beside its numbers.
     assert off == Difference(0.25, 0.0625, "small", 0.25)
     assert not off.is_rounding
-    same = comparison.difference(expected, expected)
+    same = runtimes.difference(expected, expected)
     assert (same.largest, same.relative, same.changed) == (0.0, 0.0, 0.0)
     assert same.is_rounding
 
@@ -151,7 +151,7 @@ def test_what_is_rounding(off, is_rounding):
 )
 def test_what_is_broken_is_never_rounding(wrong):
     expected = measured({"a": [1.0, 2.0]})
-    off = comparison.difference(expected, measured({"a": wrong}))
+    off = runtimes.difference(expected, measured({"a": wrong}))
     assert off.largest == math.inf
     assert off.output == "a"
     assert not off.is_rounding
@@ -173,7 +173,7 @@ def test_the_table():
             {"accuracy": 0.8235, "f1": 0.88},
         ),
     ]
-    lines = comparison.table(rows).splitlines()
+    lines = runtimes.table(rows).splitlines()
     assert len({len(line) for line in lines}) == 1
     cells = [[cell.strip() for cell in line.split("|")] for line in lines]
     assert cells[0][1:-1] == [
@@ -189,7 +189,7 @@ def test_the_table():
 
 def test_a_table_without_scores():
     rows = [Row("SavedModel", 10, None, {})]
-    assert comparison.table(rows).splitlines()[-1].count("|") == 4
+    assert runtimes.table(rows).splitlines()[-1].count("|") == 4
 
 
 def test_cosines_of_vectors():
@@ -201,7 +201,7 @@ def test_cosines_of_vectors():
     found = [{"a": turned, "n": -numbers}, {"a": turned[:1], "n": numbers}]
     same = {"mean cosine": 1.0, "lowest cosine": 1.0}
     expected, found = (Measured(answers, {}) for answers in (expected, found))
-    assert comparison.cosines(expected, expected) == pytest.approx(same)
-    assert comparison.cosines(expected, found) == pytest.approx(
+    assert runtimes.cosines(expected, expected) == pytest.approx(same)
+    assert runtimes.cosines(expected, found) == pytest.approx(
         {"mean cosine": (2 + math.sqrt(0.5)) / 3, "lowest cosine": 0.5**0.5}
     )

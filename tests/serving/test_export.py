@@ -28,8 +28,8 @@ from bert_tf.heads import BertClassifier
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving import export as exporting
 from bert_tf.serving.export import export
+from bert_tf.serving.readme import WARM_UP_SIZES
 from bert_tf.serving.served import Served
-from bert_tf.serving.server_files import WARM_UP_SIZES
 from tests.serving import small_served
 from tests.serving.rest import Server
 from tests.serving.small_served import (
@@ -527,7 +527,7 @@ def test_a_failure_leaves_nothing_behind(
     folder = f"ram://{tmp_path.name}" if remote else str(tmp_path)
     first = export(served, folder, version=1)
     before = contents(tmp_path)
-    step = tf.io.gfile if remote else exporting.server_files
+    step = tf.io.gfile if remote else exporting
     name = "copy" if remote else "write_warm_up"
     quick.setattr(step, name, fail_with(error))
     with pytest.raises(expected) as told:
@@ -639,7 +639,7 @@ def test_a_server_sees_no_number_before_the_end(quick, served, tmp_path):
         seen.extend(os.listdir(tmp_path))
         pathlib.Path(path).touch()
 
-    quick.setattr(exporting.server_files, "write_warm_up", look)
+    quick.setattr(exporting, "write_warm_up", look)
     export(served, str(tmp_path))
     assert seen
     assert not any(name.lstrip("+-").isdigit() for name in seen)

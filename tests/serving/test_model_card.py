@@ -8,9 +8,9 @@ import types
 import numpy as np
 import pytest
 
-from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.heads import BertClassifier
-from bert_tf.serving.model_card import WEIGHTS, model_card, to_json
+from bert_tf.serving.readme import WEIGHTS, model_card, to_json
+from bert_tf.tasks.encoding import TextEncoding
 from tests.serving.small_served import CONFIG, ENCODING, VOCAB
 
 

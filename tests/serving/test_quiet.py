@@ -5,7 +5,7 @@ import logging
 import absl.logging
 import pytest
 
-from bert_tf.serving import quiet
+from bert_tf.serving import export
 
 
 @pytest.mark.parametrize("before", [logging.NOTSET, logging.INFO])
@@ -16,7 +16,7 @@ def test_loggers_are_as_they_were(before):
     talker.setLevel(before)
     absl_logger.setLevel(before)
     try:
-        with quiet.at_least(absl.logging.ERROR, "talker"):
+        with export.at_least(absl.logging.ERROR, "talker"):
             assert absl.logging.get_verbosity() == absl.logging.ERROR
             for logger in (talker, absl_logger):
                 assert not logger.isEnabledFor(logging.WARNING)

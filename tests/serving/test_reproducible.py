@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import fingerprint_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import fingerprinting_utils
 
-from bert_tf.serving import reproducible
+from bert_tf.serving import export
 
 
 class Counter(tf.Module):
@@ -41,7 +41,7 @@ def save(tmp_path_factory):
         folder = tmp_path_factory.mktemp("saved")
         module = Counter(tmp_path_factory.mktemp("words"), words)
         tf.saved_model.save(module, str(folder), {"count": module.count})
-        reproducible.make_reproducible(str(folder))
+        export.make_reproducible(str(folder))
         return folder
 
     return save
@@ -119,7 +119,7 @@ def test_names_that_are_exchanged():
         node.attr["f"].func.name = f"f_{number}"
         saved = objects.nodes.add().function
         saved.concrete_functions.append(f"f_{number}")
-    reproducible._rename_functions(meta_graph)
+    export._rename_functions(meta_graph)
     found = [
         (function.signature.name, function.node_def[0].name)
         for function in meta_graph.graph_def.library.function

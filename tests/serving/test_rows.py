@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data.tagged_sentences import TaggingEncoding
 from bert_tf.heads import BertTokenClassifier
-from bert_tf.serving.rows import ROWS_AT_A_TIME, in_parts, shown
+from bert_tf.serving.served import ROWS_AT_A_TIME, in_parts, shown
 from bert_tf.serving.tags import ServedTagger
+from bert_tf.tasks.tagging import TaggingEncoding
 from tests.serving.small_served import CONFIG, VOCAB
 
 PAD, UNK, CLS, SEP = range(4)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.serving.runtime_readme import runtime_readme
-from bert_tf.serving.runtimes import RUNTIMES
+from bert_tf.serving.runtimes import RUNTIMES, runtime_readme
 
 FEATURES = {
     "input_ids": np.array([[2, 7, 3]], np.int32),

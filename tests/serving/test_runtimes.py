@@ -8,7 +8,7 @@ import absl.logging
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.serving import comparison, runtimes
+from bert_tf.serving import runtimes
 from bert_tf.serving.pretrained_models import ServedMaskedLM
 from tests.serving import small_exports
 
@@ -67,15 +67,15 @@ def test_lstms_are_known():
 
 def difference(exported, content, name):
     """From the SavedModel, in batches of all sizes and lengths."""
-    batches = comparison.random_features(exported)
-    expected = comparison.measure(exported.answer_tokens, batches)
+    batches = runtimes.random_features(exported)
+    expected = runtimes.measure(exported.answer_tokens, batches)
     run = runtimes.RUNTIMES[name].load(content)
-    found = comparison.measure(run, batches)
+    found = runtimes.measure(run, batches)
     for one, other in zip(expected.answers, found.answers, strict=True):
         assert one.keys() == other.keys() == exported.numbers.keys()
         for key, values in one.items():
             assert values.dtype == other[key].dtype
-    return comparison.difference(expected, found)
+    return runtimes.difference(expected, found)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from google.protobuf import (
 )
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
-from bert_tf.serving.server_files import (
+from bert_tf.serving.readme import (
     BATCHING_PARAMETERS,
     MAX_BATCH_SIZE,
     WARM_UP_SIZES,

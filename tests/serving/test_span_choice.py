@@ -4,20 +4,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data.questions import Question
-from bert_tf.data.windows import Window
-from bert_tf.serving.span_choice import (
+from bert_tf.serving.spans import (
     Contexts,
     NBest,
     Spans,
     allowed_spans,
     best_distinct,
     in_rows,
+    lay_windows,
     null_scores,
     with_null,
 )
-from bert_tf.serving.span_windows import lay_windows
-from bert_tf.tasks.span_answers import Scores, find_answer
+from bert_tf.tasks.answers import Scores, find_answer
+from bert_tf.tasks.questions import Question, Window
 
 S, DOC_STRIDE, MAX_ANSWER_LENGTH = 17, 4, 5
 # Pieces of the contexts: none, in one window, in several.

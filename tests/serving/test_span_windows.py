@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data.questions import Question
-from bert_tf.data.windows import SpanEncoding, make_windows
-from bert_tf.serving.span_windows import lay_windows
+from bert_tf.serving.spans import lay_windows
+from bert_tf.tasks.questions import Question, SpanEncoding, make_windows
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a")
 MAX_QUERY_LENGTH = 7

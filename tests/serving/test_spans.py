@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data.questions import ODDS_WITHOUT_SPAN, Question
-from bert_tf.data.windows import SpanEncoding, make_windows
 from bert_tf.errors import InputError
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.serving.spans import ServedSpanLabeler
-from bert_tf.tasks import answering
-from bert_tf.tasks.answering import AnswerRules
+from bert_tf.tasks import answers
+from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.question_answering import SpanTask
-from bert_tf.text.normalization import Normalizer
+from bert_tf.tasks.questions import (
+    ODDS_WITHOUT_SPAN,
+    Question,
+    SpanEncoding,
+    make_windows,
+)
+from bert_tf.tokenization.normalization import Normalizer
 from tests.serving.small_served import (
     CONFIG,
     LENGTH,
@@ -199,7 +203,7 @@ def found_by_script(served, questions, contexts):
         kept = task.predictions(windows.arrays, outputs)
         return {name: np.array(values) for name, values in kept.items()}
 
-    answered = answering.answer(
+    answered = answers.answer(
         [
             Question(str(number), text_of(question), text_of(context))
             for number, (question, context) in enumerate(

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertClassifier, BertPretrainer, BertSpanLabeler
-from bert_tf.serving.stored_weights import StoredWeights
+from bert_tf.serving.export import StoredWeights
 from tests.serving.small_served import CONFIG, random_weights
 
 IDS = np.array([[2, 7, 11, 3, 0], [2, 5, 3, 0, 0]], np.int32)

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
+from bert_tf.optimization import AdamWeightDecay
 from bert_tf.training.estimator import Estimator
-from bert_tf.training.optimization import AdamWeightDecay
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep
 

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 import squad_files
 
-from bert_tf.data.questions import Question
-from bert_tf.data.windows import SpanEncoding
 from bert_tf.errors import InputError
-from bert_tf.tasks import answering
-from bert_tf.tasks.answering import AnswerRules
+from bert_tf.tasks import answers as answers_module
+from bert_tf.tasks.answers import AnswerRules
+from bert_tf.tasks.questions import Question, SpanEncoding
 
 LENGTH = 19
 ENCODING = SpanEncoding(
@@ -45,7 +44,7 @@ def find_the_word(windows):
 
 
 def answer(questions=QUESTIONS, rules=WITH_NEGATIVE, predict=find_the_word):
-    return list(answering.answer(questions, ENCODING, predict, rules))
+    return list(answers_module.answer(questions, ENCODING, predict, rules))
 
 
 def test_every_question_is_answered_in_order():
@@ -60,7 +59,7 @@ def test_every_question_is_answered_in_order():
 @pytest.mark.parametrize("at_a_time", [1, 3, 13])
 def test_it_does_not_show_how_many_come_at_a_time(monkeypatch, at_a_time):
     expected = answer()
-    monkeypatch.setattr(answering, "_WINDOWS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(answers_module, "_WINDOWS_AT_A_TIME", at_a_time)
     assert answer() == expected
 
 
@@ -71,8 +70,8 @@ def test_the_model_sees_few_windows_at_a_time(monkeypatch):
         sizes.append(len(windows))
         return find_the_word(windows)
 
-    monkeypatch.setattr(answering, "_WINDOWS_AT_A_TIME", 2)
-    stream = answering.answer(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
+    monkeypatch.setattr(answers_module, "_WINDOWS_AT_A_TIME", 2)
+    stream = answers_module.answer(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
     next(stream)
     assert len(sizes) == 1
     assert len(list(stream)) == 12
@@ -89,7 +88,7 @@ def test_nothing_to_tokenize_is_answered_without_the_model():
 
 
 def test_what_is_left_out_is_told_once(monkeypatch, caplog):
-    monkeypatch.setattr(answering, "_WINDOWS_AT_A_TIME", 1)
+    monkeypatch.setattr(answers_module, "_WINDOWS_AT_A_TIME", 1)
     answer([BLANK, dataclasses.replace(BLANK, id="more")])
     [warning] = [m for m in caplog.messages if "no window" in m]
     assert ": 2; the first: 'blank'" in warning
@@ -97,7 +96,7 @@ def test_what_is_left_out_is_told_once(monkeypatch, caplog):
 
 def test_the_files_are_the_originals(tmp_path):
     answers = answer()
-    passed = answering.written(answers, str(tmp_path), with_negative=True)
+    passed = answers_module.written(answers, str(tmp_path), with_negative=True)
     assert list(passed) == answers
     for name, value in {
         "predictions": lambda found: found.text,
@@ -111,7 +110,9 @@ def test_the_files_are_the_originals(tmp_path):
 
 def test_without_negatives_there_are_no_odds(tmp_path):
     answers = answer(rules=AnswerRules())
-    assert list(answering.written(answers, str(tmp_path), False)) == answers
+    assert (
+        list(answers_module.written(answers, str(tmp_path), False)) == answers
+    )
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"predictions.json", "nbest_predictions.json"}
 
@@ -121,14 +122,14 @@ def test_what_fails_leaves_no_file(tmp_path):
         kept = find_the_word(windows)
         return {**kept, "start_logits": kept["start_logits"] * np.nan}
 
-    stream = answering.answer(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
+    stream = answers_module.answer(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
     with pytest.raises(InputError, match="'q0'"):
-        list(answering.written(stream, str(tmp_path), True))
+        list(answers_module.written(stream, str(tmp_path), True))
     assert not list(tmp_path.iterdir())
 
 
 def test_scores_of_a_model_that_knows():
-    scores = answering.score(answer(), with_negative=True)
+    scores = answers_module.score(answer(), with_negative=True)
     assert scores["eval_exact"] == scores["eval_f1"] == 100.0
     assert scores["eval_best_f1"] == 100.0
     assert (scores["eval_HasAns_total"], scores["eval_NoAns_total"]) == (9, 4)
@@ -144,7 +145,7 @@ def test_the_best_threshold_is_that_of_the_spans(n_best_size):
     )
     answers = answer(rules=rules)
     assert {found.text for _, found in answers} == {""}
-    scores = answering.score(answers, with_negative=True)
+    scores = answers_module.score(answers, with_negative=True)
     assert scores["eval_exact"] == pytest.approx(100 * 4 / 13)
     assert scores["eval_best_exact"] == 100.0
 
@@ -158,8 +159,10 @@ def test_korean_is_scored_by_its_characters():
         for answered in answer(questions, AnswerRules())
         for text in [answered.found.text]
     ]
-    words = answering.score(answers, with_negative=False)
-    letters = answering.score(answers, with_negative=False, is_korquad=True)
+    words = answers_module.score(answers, with_negative=False)
+    letters = answers_module.score(
+        answers, with_negative=False, is_korquad=True
+    )
     assert words["eval_f1"] == 0.0
     assert letters["eval_f1"] == pytest.approx(100 * 2 / 3)
     assert letters.keys() == {"eval_f1", "eval_exact_match"}
@@ -169,14 +172,14 @@ def test_the_metrics_that_steer_are_scored():
     for with_negative in (False, True):
         asked = QUESTIONS if with_negative else QUESTIONS[1:4]
         answers = answer(asked, AnswerRules(with_negative=with_negative))
-        scores = answering.score(answers, with_negative)
-        assert {*answering.metric_names(with_negative)} <= scores.keys()
+        scores = answers_module.score(answers, with_negative)
+        assert {*answers_module.metric_names(with_negative)} <= scores.keys()
 
 
 def test_a_question_that_cannot_be_scored():
-    answering.require_answers(QUESTIONS, with_negative=True)
+    answers_module.require_answers(QUESTIONS, with_negative=True)
     with pytest.raises(InputError, match=r"none to 'q0' \(question 0\)"):
-        answering.require_answers(QUESTIONS, with_negative=False)
+        answers_module.require_answers(QUESTIONS, with_negative=False)
 
 
 @pytest.mark.parametrize("name", ["n_best_size", "max_answer_length"])

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_tf.data.text_encoding import TextEncoding
 from bert_tf.errors import InputError
-from bert_tf.tasks.feature_extraction import (
+from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.features import (
     POOLINGS,
     choose_layers,
     extract,

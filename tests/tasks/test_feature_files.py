@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.tasks.feature_extraction import TextFeatures
-from bert_tf.tasks.feature_files import WRITERS
+from bert_tf.tasks.features import WRITERS, TextFeatures
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", '"é', "##b")
 WIDTHS = {"-1": 3, "concat_last_four": 5}

@@ -8,7 +8,7 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.modeling import checkpoint_variables
-from bert_tf.tasks.feature_tagging import FeatureTaggingTask
+from bert_tf.tasks.tagging import FeatureTaggingTask
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, H, S
 

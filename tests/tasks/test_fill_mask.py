@@ -8,7 +8,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.fill_mask import fill_mask, next_sentence
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, "the", "cat", "sat", "on", "mat", "##s", "."]

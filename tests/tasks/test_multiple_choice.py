@@ -7,7 +7,7 @@ import pytest
 from bert_tf.data.schema import classification_schema
 from bert_tf.errors import InputError
 from bert_tf.modeling import checkpoint_variables
-from bert_tf.tasks.multiple_choice import MultipleChoiceTask
+from bert_tf.tasks.classification import MultipleChoiceTask
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S
 

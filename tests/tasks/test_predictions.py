@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_tf.data.examples import PROBLEMS, Example
-from bert_tf.tasks.predictions import (
+from bert_tf.tasks.classification import (
     answers,
     decide,
     probabilities,

@@ -7,10 +7,15 @@ import re
 import numpy as np
 import pytest
 
-from bert_tf.data.questions import ODDS_WITHOUT_SPAN, Question
-from bert_tf.data.windows import SpanEncoding, Window, make_windows
 from bert_tf.errors import InputError
-from bert_tf.tasks.span_answers import Scores, find_answer
+from bert_tf.tasks.answers import Scores, find_answer
+from bert_tf.tasks.questions import (
+    ODDS_WITHOUT_SPAN,
+    Question,
+    SpanEncoding,
+    Window,
+    make_windows,
+)
 from tests import original_span_answers as slow
 
 FIRST = 4  # [CLS], two pieces of a question, [SEP].

@@ -5,8 +5,8 @@ import re
 import pytest
 from absl import logging
 
-from bert_tf.data.questions import Answer, Question
 from bert_tf.errors import InputError
+from bert_tf.tasks.questions import Answer, Question
 from bert_tf.tasks.squad import read_questions
 
 CONTEXT = "Seoul (서울) is the capital. 👍 Busan is not."

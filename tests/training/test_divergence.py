@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training.divergence import (
+from bert_tf.training.hooks import (
     NonFiniteError,
     require_finite_steps,
     require_finite_tensors,

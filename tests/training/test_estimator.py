@@ -12,11 +12,10 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training import best, checkpoints, workers
+from bert_tf.training import checkpoints, evaluations, workers
 from bert_tf.training import estimator as estimators
-from bert_tf.training.divergence import NonFiniteError
 from bert_tf.training.estimator import Estimator
-from bert_tf.training.hooks import Evaluation, Hook
+from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
 
@@ -492,12 +491,12 @@ def test_early_stopping_resumed_ends_at_the_same_step(tmp_path, replicas):
 
     before = estimator.model.head.kernel.numpy()
     folder = str(killed / "best")
-    assert best.find(folder) == best.Best(4, "eval_f1", 0.7)
-    estimator.load_weights(best.prefix(folder))
+    assert evaluations.find(folder) == evaluations.Best(4, "eval_f1", 0.7)
+    estimator.load_weights(evaluations.prefix(folder))
     expected = read(killed, 4)["head/kernel"]
     np.testing.assert_array_equal(estimator.model.head.kernel, expected)
     assert (before != expected).any()
-    assert estimator.weights_from == best.prefix(folder)
+    assert estimator.weights_from == evaluations.prefix(folder)
 
 
 def test_weights_of_another_model_are_not_loaded(tmp_path):

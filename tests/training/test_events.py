@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.events import EventFile
+from bert_tf.training.hooks import EventFile
 
 
 def read(folder):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training.gathering import in_order
+from bert_tf.training.distribution import in_order
 
 
 def batch(index, **values):

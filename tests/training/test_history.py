@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training import history
-from bert_tf.training.history import Evaluated
+from bert_tf.training import evaluations
+from bert_tf.training.evaluations import Evaluated
 
 NAN = math.nan
 
@@ -30,11 +30,13 @@ def of(*values, name="eval_accuracy"):
     ],
 )
 def test_lower_is_better_for_losses_alone(metric, is_loss):
-    assert history.is_loss(metric) is is_loss
-    better = history.goodness(metric, 0.2) > history.goodness(metric, 0.3)
+    assert evaluations.is_loss(metric) is is_loss
+    better = evaluations.goodness(metric, 0.2) > evaluations.goodness(
+        metric, 0.3
+    )
     assert better is is_loss
     for value in (NAN, math.inf, -math.inf):
-        assert history.goodness(metric, value) == -math.inf
+        assert evaluations.goodness(metric, value) == -math.inf
 
 
 @pytest.mark.parametrize(
@@ -48,10 +50,10 @@ def test_lower_is_better_for_losses_alone(metric, is_loss):
     ],
 )
 def test_what_is_better_than_all_before(values, expected):
-    found = history.improvements(of(*values), "eval_accuracy")
+    found = evaluations.improvements(of(*values), "eval_accuracy")
     assert found == expected
     losses = of(*(-v for v in values), name="loss")
-    assert history.improvements(losses, "loss") == expected
+    assert evaluations.improvements(losses, "loss") == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,9 @@ def test_what_is_better_than_all_before(values, expected):
     ],
 )
 def test_patience(values, patience, expected):
-    is_exhausted = history.is_exhausted(of(*values), "eval_accuracy", patience)
+    is_exhausted = evaluations.is_exhausted(
+        of(*values), "eval_accuracy", patience
+    )
     assert is_exhausted is expected
 
 
@@ -78,15 +82,15 @@ def test_a_longer_history_never_turns_back():
     random = np.random.default_rng(4)
     for _ in range(100):
         values = random.integers(0, 5, 11)
-        whole = history.is_exhausted(of(*values), "eval_accuracy", 3)
-        end = history.is_exhausted(of(*values[4:]), "eval_accuracy", 3)
+        whole = evaluations.is_exhausted(of(*values), "eval_accuracy", 3)
+        end = evaluations.is_exhausted(of(*values[4:]), "eval_accuracy", 3)
         assert whole or not end
 
 
 def test_a_metric_that_is_not_there_is_told_with_those_that_are():
     metrics = {"eval_loss": 0.5, "eval_f1": 0.1}
     with pytest.raises(InputError) as error:
-        history.value_of(metrics, "accuracy")
+        evaluations.value_of(metrics, "accuracy")
     assert str(error.value) == (
         "expected a metric among eval_f1, eval_loss. Received: 'accuracy'"
     )
@@ -94,14 +98,14 @@ def test_a_metric_that_is_not_there_is_told_with_those_that_are():
 
 def test_there_and_back_again(tmp_path):
     path = str(tmp_path / "evaluations.jsonl")
-    assert history.read(path, 100) == []
+    assert evaluations.read(path, 100) == []
     metrics = {"eval_accuracy": np.float32(0.5), "examples": 7}
-    history.write(path, [Evaluated(3, metrics), Evaluated(6, {"f1": NAN})])
+    evaluations.write(path, [Evaluated(3, metrics), Evaluated(6, {"f1": NAN})])
     assert (tmp_path / "evaluations.jsonl").read_text() == (
         '{"step": 3, "eval_accuracy": 0.5, "examples": 7}\n'
         '{"step": 6, "f1": null}\n'
     )
-    first, second = history.read(path, 6)
+    first, second = evaluations.read(path, 6)
     assert first == Evaluated(3, {"eval_accuracy": 0.5, "examples": 7})
     assert second.step == 6
     assert math.isnan(second.metrics["f1"])
@@ -113,8 +117,8 @@ def test_there_and_back_again(tmp_path):
 )
 def test_what_comes_later_is_made_anew(tmp_path, step, steps):
     path = str(tmp_path / "evaluations.jsonl")
-    history.write(path, of(0.1, 0.2, 0.3))
-    assert [e.step for e in history.read(path, step)] == steps
+    evaluations.write(path, of(0.1, 0.2, 0.3))
+    assert [e.step for e in evaluations.read(path, step)] == steps
 
 
 @pytest.mark.parametrize(
@@ -125,4 +129,4 @@ def test_damage_is_named(tmp_path, line):
     good = json.dumps({"step": 3, "f1": 0.5})
     path.write_text(f"{good}\n{line}\n{good}\n")
     with pytest.raises(InputError, match=r"evaluations\.jsonl:2\. Received"):
-        history.read(str(path), 10)
+        evaluations.read(str(path), 10)

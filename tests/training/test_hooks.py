@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.training import best, checkpoints
-from bert_tf.training.best import Best
-from bert_tf.training.divergence import NonFiniteError
+from bert_tf.training import checkpoints, evaluations
+from bert_tf.training.evaluations import Best
 from bert_tf.training.hooks import (
     Evaluation,
     Hook,
     NanWatch,
+    NonFiniteError,
     Progress,
     StopSignal,
     Summaries,
@@ -194,9 +194,9 @@ class Scripted:
     @property
     def best(self):
         """The label, after a look at the weights."""
-        found = best.find(str(self.folder / "best"))
+        found = evaluations.find(str(self.folder / "best"))
         if found:
-            prefix = best.prefix(str(self.folder / "best"))
+            prefix = evaluations.prefix(str(self.folder / "best"))
             assert checkpoints.Reader(prefix)["step"] == found.step
         return found
 

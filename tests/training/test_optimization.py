@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.optimization import (
+from bert_tf.optimization import (
     EXCLUDED_FROM_WEIGHT_DECAY,
     AdamWeightDecay,
     Lamb,

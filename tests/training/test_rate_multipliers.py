@@ -5,8 +5,8 @@ import math
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training.rate_multipliers import (
-    check,
+from bert_tf.optimization import (
+    check_multipliers,
     layerwise_rates,
     multiplier_of,
 )
@@ -82,8 +82,8 @@ def test_a_decay_out_of_range(decay):
 )
 def test_pairs_that_cannot_be_used(pair, message):
     with pytest.raises(InputError, match=message):
-        check([("fine", 0), pair])
+        check_multipliers([("fine", 0), pair])
 
 
 def test_what_json_makes_of_pairs_is_understood():
-    assert check([["a", 1], ("b", 0)]) == (("a", 1.0), ("b", 0.0))
+    assert check_multipliers([["a", 1], ("b", 0)]) == (("a", 1.0), ("b", 0.0))

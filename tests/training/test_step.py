@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from bert_tf import fused_passes, fusion
 from bert_tf.config import BertConfig
-from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training.optimization import (
+from bert_tf.optimization import (
     AdamWeightDecay,
     Lamb,
     WarmupLinearDecay,
 )
+from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.training.step import TrainingStep, cut, fill_up, step_seed
 from tests.training import toy_task
 

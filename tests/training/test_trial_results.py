@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training.trial_results import (
+from bert_tf.jobs.trials import (
     Result,
     Trial,
     read_result,

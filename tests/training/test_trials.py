@@ -6,8 +6,8 @@ import os
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training.divergence import NonFiniteError
-from bert_tf.training.trials import Trial, folder_of, plan, run
+from bert_tf.jobs.trials import Trial, folder_of, plan, run
+from bert_tf.training.hooks import NonFiniteError
 
 BASE = Trial(32, 5e-5, 3.0, 12345)
 

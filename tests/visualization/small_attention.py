@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.visualization.attention import Attention, Passage, read_passage
 
 VOCAB = (

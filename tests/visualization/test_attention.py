@@ -5,8 +5,8 @@ import pytest
 from small_attention import NASTY, TEXT, TEXT_B, VOCAB, attention, passage
 
 from bert_tf.errors import InputError
-from bert_tf.text.packing import pack
-from bert_tf.text.wordpiece import FullTokenizer
+from bert_tf.tokenization.packing import pack
+from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.visualization.attention import (
     as_shown,
     direction,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small_attention import NASTY, TEXT_B, attention, passage
 
-from bert_tf.visualization import page
+from bert_tf.visualization import attention as drawing
 from bert_tf.visualization.attention import Attention, Passage, Word
 
 
@@ -30,17 +30,17 @@ def unpack(content: str, levels: int) -> np.ndarray:
 
 def test_the_weights_come_back_in_their_order():
     found = attention(passage("cat sat", TEXT_B), 3, 5)
-    html = page.write_page(found)
-    weights = unpack(script(html, "weights"), page.FINE_LEVELS)
+    html = drawing.write_page(found)
+    weights = unpack(script(html, "weights"), drawing.FINE_LEVELS)
     np.testing.assert_allclose(
         weights.reshape(found.weights.shape), found.weights, atol=0.5 / 65535
     )
 
 
-@pytest.mark.parametrize("levels", [page.FINE_LEVELS, page.COARSE_LEVELS])
+@pytest.mark.parametrize("levels", [drawing.FINE_LEVELS, drawing.COARSE_LEVELS])
 def test_rounding(levels):
     weights = np.array([0.0, 1.0, 0.5, 1 / 3, 1e-9, 1.0000001, -0.0])
-    packed = base64.b64encode(page.pack(weights, levels)).decode()
+    packed = base64.b64encode(drawing.pack(weights, levels)).decode()
     found = unpack(packed, levels)
     assert np.abs(found - weights).max() <= 0.5 / levels
     assert found[1] == found[5] == 1
@@ -48,7 +48,7 @@ def test_rounding(levels):
 
 def test_the_facts():
     found = attention(passage("Café cat", "שלום"), 3, 5)
-    html = page.write_page(found, 2, 4, join_pieces=False)
+    html = drawing.write_page(found, 2, 4, join_pieces=False)
     facts = json.loads(script(html, "facts"))
     assert facts["start"] == {
         "layer": 2,
@@ -77,7 +77,10 @@ def test_the_facts():
 def test_no_text_breaks_the_page(text):
     found = attention(passage(text, NASTY))
     found = Attention(found.passage, found.weights, f"</title>{text}")
-    html, plain = page.write_page(found), page.write_page(attention(passage()))
+    html, plain = (
+        drawing.write_page(found),
+        drawing.write_page(attention(passage())),
+    )
     html.encode()
     assert html.count("<") == plain.count("<")
     words = json.loads(script(html, "facts"))["words"]
@@ -85,7 +88,7 @@ def test_no_text_breaks_the_page(text):
 
 
 def test_the_page_refers_to_nothing_outside():
-    html = page.write_page(attention(passage()))
+    html = drawing.write_page(attention(passage()))
     assert not re.findall(r'(?:src|href)="(?!data:,)|url\(|@import|://', html)
     assert "default-src 'none'" in html
     assert "{{" not in html
@@ -107,9 +110,11 @@ def bert_base(size: int, seed: int = 0) -> Attention:
 
 @pytest.mark.slow
 def test_the_size_of_bert_base():
-    html = page.write_page(bert_base(128))
-    assert json.loads(script(html, "facts"))["levels"] == page.FINE_LEVELS
+    html = drawing.write_page(bert_base(128))
+    assert json.loads(script(html, "facts"))["levels"] == drawing.FINE_LEVELS
     assert 4e6 < len(html) < 5e6
-    longer = page.write_page(bert_base(160))
-    assert json.loads(script(longer, "facts"))["levels"] == page.COARSE_LEVELS
+    longer = drawing.write_page(bert_base(160))
+    assert (
+        json.loads(script(longer, "facts"))["levels"] == drawing.COARSE_LEVELS
+    )
     assert len(longer) < 5e6

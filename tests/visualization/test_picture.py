@@ -10,14 +10,14 @@ import pytest
 from small_attention import NASTY, TEXT_B, attention, passage
 
 from bert_tf.errors import InputError
-from bert_tf.visualization import picture
+from bert_tf.visualization import attention as drawing
 
 
 def test_colours():
-    found = picture.colours(np.array([[0.0, 0.25, 1.0]]), [0, 1, 0])
+    found = drawing.colours(np.array([[0.0, 0.25, 1.0]]), [0, 1, 0])
     np.testing.assert_allclose(found[0, 0], [1, 1, 1])
-    np.testing.assert_allclose(found[0, 1], (1 + picture.ACCENTS[1]) / 2)
-    np.testing.assert_allclose(found[0, 2], picture.ACCENTS[0])
+    np.testing.assert_allclose(found[0, 1], (1 + drawing.ACCENTS[1]) / 2)
+    np.testing.assert_allclose(found[0, 2], drawing.ACCENTS[0])
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -41,7 +41,7 @@ def test_pictures(layer, head, joined, special_tokens):
     found = attention(passage(NASTY, TEXT_B))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        png = picture.draw_picture(found, layer, head, joined, special_tokens)
+        png = drawing.draw_picture(found, layer, head, joined, special_tokens)
     height, width, _ = pixels(png).shape
     assert 200 < height < 3000
     assert 300 < width < 3000
@@ -50,7 +50,7 @@ def test_pictures(layer, head, joined, special_tokens):
 def test_a_word_and_sixty():
     pytest.importorskip("matplotlib")
     for text in ("cat", "cat " * 60):
-        png = picture.draw_picture(attention(passage(text), 1, 1))
+        png = drawing.draw_picture(attention(passage(text), 1, 1))
         assert max(pixels(png).shape) < 3000
 
 
@@ -61,19 +61,19 @@ def test_what_is_not_utf_8_is_a_question_mark():
         dataclasses.replace(attention(passage(text), 1, 1), model=text)
         for text in ("cat \udce9\n", "cat ?\n")
     )
-    assert picture.draw_picture(half) == picture.draw_picture(whole)
+    assert drawing.draw_picture(half) == drawing.draw_picture(whole)
 
 
 def test_the_head_that_was_asked_for():
     pytest.importorskip("matplotlib")
     found = attention(passage("cat sat"))
     first, second = (
-        picture.draw_picture(found, 1, head, special_tokens=False)
+        drawing.draw_picture(found, 1, head, special_tokens=False)
         for head in (2, 3)
     )
     assert first != second
     found.weights[1, 2] = found.weights[1, 3]
-    third = picture.draw_picture(found, 1, 2, special_tokens=False)
+    third = drawing.draw_picture(found, 1, 2, special_tokens=False)
     # The title has another number, the cells are the same.
     ours, theirs = pixels(third), pixels(second)
     title = int(0.15 * len(ours))
@@ -90,4 +90,4 @@ def test_without_matplotlib(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", lacking)
     with pytest.raises(InputError, match=r"bert-tf\[visualize\]"):
-        picture.require_matplotlib()
+        drawing.require_matplotlib()

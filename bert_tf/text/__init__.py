@@ -1,1 +1,0 @@
-"""Tokenization: one definition, in Python and inside a TensorFlow graph."""

@@ -1,0 +1,1 @@
+"""Tokenization and packing, in Python and in a graph."""

@@ -1,0 +1,308 @@
+import random
+
+import numpy as np
+import pytest
+
+from bert_tf.corpus import instances
+from bert_tf.corpus.instances import InstanceRule
+from bert_tf.corpus.text import Corpus
+from bert_tf.data import randomness
+
+ROOM = 20
+
+
+def make_corpus(sentences_per_document, max_sentence_length, seed=1):
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 2 * sentences_per_document, 37)
+    lengths = rng.integers(1, max_sentence_length + 1, counts.sum())
+    return Corpus(
+        np.concatenate([[0], np.cumsum(lengths)]),
+        np.concatenate([[0], np.cumsum(counts)]),
+    )
+
+
+def make_spans(corpus, passes=3, seed=0, section=None, size=1000, **rule):
+    """Instances of a section as spans; of the whole corpus unless told."""
+    rule = InstanceRule(**{"max_seq_length": ROOM + 3, **rule})
+    section = corpus.section(*(section or (0, corpus.num_sentences)))
+    if not rule.next_sentence:
+        return instances.single_spans(section, size, passes, rule, [seed])
+    drafts = instances.draft_pairs(
+        section, size, corpus.num_documents, passes, rule, [seed]
+    )
+    find_others(corpus, drafts)
+    return instances.truncate(drafts, rule.room)
+
+
+def find_others(corpus, drafts):
+    """Completes those pairs of which B is from elsewhere."""
+    asking = drafts[drafts["is_random_next"]]
+    first, end = corpus.sentence_range(asking["other_document"])
+    first = first + (asking["point"] * (end - first)).astype(int)
+    stop = instances.find_stop(corpus, first, asking["wanted"], end)
+    for name, sentences in ("b_start", first), ("b_stop", stop):
+        found = corpus.sentence_offsets[sentences]
+        drafts[name][drafts["is_random_next"]] = found
+
+
+def document_of(corpus, token):
+    starts = corpus.sentence_offsets[corpus.document_offsets]
+    return np.searchsorted(starts, token, "right") - 1
+
+
+@pytest.mark.parametrize("longest", [1, 6, 19, 50])
+@pytest.mark.parametrize("short_seq_prob", [0.0, 0.3, 1.0])
+def test_segments_stay_inside_a_document_and_fit(longest, short_seq_prob):
+    corpus = make_corpus(11, longest)
+    spans = make_spans(corpus, short_seq_prob=short_seq_prob)
+    length = spans["a_length"] + spans["b_length"]
+    assert spans["a_length"].min() > 0
+    assert spans["b_length"].min() > 0
+    assert length.max() <= ROOM
+    owners = {}
+    for name in "ab":
+        start, size = spans[f"{name}_start"], spans[f"{name}_length"]
+        owners[name] = document_of(corpus, start)
+        last_owner = document_of(corpus, start + size - 1)
+        np.testing.assert_array_equal(owners[name], last_owner)
+    is_random = spans["is_random_next"]
+    assert (owners["a"] != owners["b"])[is_random].all()
+    assert (owners["a"] == owners["b"])[~is_random].all()
+
+
+def test_a_real_b_follows_a_where_nothing_was_cut_off():
+    corpus = make_corpus(11, 1)
+    spans = make_spans(corpus, short_seq_prob=0.0)
+    real = spans[~spans["is_random_next"]]
+    follows = real["a_start"] + real["a_length"]
+    np.testing.assert_array_equal(real["b_start"], follows)
+    whole = real["a_length"] + real["b_length"] == ROOM
+    starts = corpus.sentence_offsets[corpus.document_offsets]
+    ends = set(starts.tolist())
+    assert all(end in ends for end in (follows + real["b_length"])[~whole])
+
+
+def count_tokens(spans, times):
+    """Adds how often each token is in an A or a real B."""
+    for span in spans:
+        times[span["a_start"] : span["a_start"] + span["a_length"]] += 1
+        if not span["is_random_next"]:
+            times[span["b_start"] : span["b_start"] + span["b_length"]] += 1
+
+
+def test_each_pass_takes_each_sentence_once():
+    corpus = make_corpus(11, 1)
+    spans = make_spans(corpus, passes=5, short_seq_prob=0.2)
+    times = np.zeros(corpus.sentence_offsets[-1], int)
+    count_tokens(spans, times)
+    assert (times == 5).all()
+
+
+def test_half_of_the_pairs_are_random_and_lone_sentences_always():
+    corpus = make_corpus(400, 3)
+    spans = make_spans(corpus, passes=9, short_seq_prob=0.0)
+    assert len(spans) > 5000
+    assert 0.48 < spans["is_random_next"].mean() < 0.54
+    lone = make_spans(make_corpus(1, 3), short_seq_prob=0.0)
+    assert lone["is_random_next"].all()
+    long_sentences = make_corpus(11, 1)
+    long_sentences = Corpus(
+        long_sentences.sentence_offsets * 40, long_sentences.document_offsets
+    )
+    assert make_spans(long_sentences, short_seq_prob=0.0)[
+        "is_random_next"
+    ].all()
+
+
+def test_short_targets_are_drawn_for_each_sequence():
+    corpus = make_corpus(400, 1)
+    spans = make_spans(corpus, passes=9, short_seq_prob=0.4)
+    full = spans["a_length"] + spans["b_length"] == ROOM
+    # A short target may be the full length too.
+    assert abs(full.mean() - (0.6 + 0.4 / (ROOM - 1))) < 0.03
+    first_documents = document_of(corpus, spans["a_start"])
+    assert len(np.unique(first_documents[~full])) == corpus.num_documents
+
+
+def test_random_segments_come_from_everywhere_else_alike():
+    corpus = make_corpus(300, 2)
+    spans = make_spans(corpus, passes=9, short_seq_prob=0.0)
+    owners = document_of(corpus, spans["b_start"][spans["is_random_next"]])
+    shares = np.bincount(owners, minlength=corpus.num_documents) / len(owners)
+    assert (np.abs(shares - 1 / corpus.num_documents) < 0.01).all()
+
+
+@pytest.mark.parametrize("size", [1, 7, 13, 10_000])
+def test_sections_divide_long_documents_only(size):
+    corpus = make_corpus(11, 3)
+    ranges = list(instances.sections(corpus, size))
+    bounds = [first for first, _ in ranges] + [corpus.num_sentences]
+    assert bounds[0] == 0
+    assert [stop for _, stop in ranges] == bounds[1:]
+    assert np.diff(bounds).min() > 0
+    assert np.diff(bounds).max() <= 3 * size
+    documents = np.searchsorted(corpus.document_offsets, bounds[:-1], "right")
+    first, stop = corpus.sentence_range(documents - 1)
+    inside = first < bounds[:-1]
+    assert (stop - first >= 2 * size)[inside].all()
+    assert ((bounds[:-1] - first) % size == 0)[inside].all()
+    assert inside.any() == (size < 13)
+
+
+@pytest.mark.parametrize("next_sentence", [True, False])
+@pytest.mark.parametrize("size", [3, 7, 10_000])
+def test_sections_make_together_what_the_corpus_makes(next_sentence, size):
+    corpus = make_corpus(11, 1)
+    settings = {
+        "passes": 5,
+        "size": size,
+        "short_seq_prob": 0.2,
+        "next_sentence": next_sentence,
+    }
+    whole = make_spans(corpus, **settings)
+    sections = list(instances.sections(corpus, size))
+    assert (len(sections) > 1) == (size < 100)
+    pieces = [
+        make_spans(corpus, section=section, **settings)
+        for section in reversed(sections)
+    ]
+    np.testing.assert_array_equal(np.concatenate(pieces[::-1]), whole)
+    times = np.zeros(corpus.sentence_offsets[-1], int)
+    count_tokens(whole, times)
+    assert (times == 5).all()
+
+
+def test_instances_are_in_the_order_of_the_text_and_passes():
+    corpus = make_corpus(11, 1)
+    spans = make_spans(corpus, passes=2, short_seq_prob=0.0)
+    owners = document_of(corpus, spans["a_start"])
+    assert (np.diff(owners) >= 0).all()
+    for document in range(corpus.num_documents):
+        starts = spans["a_start"][owners == document]
+        assert (np.diff(starts) < 0).sum() <= 1
+
+
+def test_a_long_document_is_cut_as_if_it_were_several():
+    offsets = np.arange(101)
+    corpus = Corpus(offsets, np.array([0, 100]))
+    spans = make_spans(corpus, size=30, next_sentence=False, short_seq_prob=0)
+    ends = spans["a_start"] + spans["a_length"]
+    assert (spans["a_start"] // 30 == (ends - 1) // 30)[ends <= 90].all()
+    # The last piece has 30 sentences and the 10 that are left.
+    assert {0, 30, 60} <= set(spans["a_start"].tolist())
+    assert 90 not in spans["a_start"]
+
+
+def test_passes_documents_and_seeds_are_cut_differently():
+    lengths = np.tile([3, 1, 4, 1, 5, 9, 2, 6], 50)
+    corpus = Corpus(
+        np.concatenate([[0], np.cumsum(lengths)]), np.array([0, 200, 400])
+    )
+    found = []
+    for seed in 0, 1:
+        spans = make_spans(corpus, passes=2, seed=seed, short_seq_prob=0.5)
+        starts = spans["a_start"] % corpus.sentence_offsets[200]
+        found += np.split(starts, np.flatnonzero(np.diff(starts) < -100) + 1)
+    assert len(found) == 8
+    assert len({starts.tobytes() for starts in found}) == 8
+
+
+def truncate_one_by_one(a_length, b_length, room, rng):
+    """The original's loop; returns how many are left, and dropped in front."""
+    lengths, front = [a_length, b_length], [0, 0]
+    while sum(lengths) > room:
+        longer = 0 if lengths[0] > lengths[1] else 1
+        lengths[longer] -= 1
+        front[longer] += rng.random() < 0.5
+    return lengths, front
+
+
+def make_drafts(a_length, b_length):
+    """Pairs of segments of these lengths [n] that both start at token 0."""
+    drafts = np.zeros(len(a_length), instances.DRAFT)
+    drafts["key"] = randomness.keys([0], np.arange(len(a_length)))
+    drafts["a_stop"], drafts["b_stop"] = a_length, b_length
+    return drafts
+
+
+@pytest.mark.parametrize("room", [2, 3, 12, 13])
+def test_truncation_equals_dropping_one_by_one(room):
+    lengths = [(a, b) for a in range(1, 31) for b in range(1, 31)]
+    spans = instances.truncate(make_drafts(*np.array(lengths).T), room)
+    rng = random.Random(0)
+    for pair, span in zip(lengths, spans, strict=True):
+        kept, _ = truncate_one_by_one(*pair, room, rng)
+        assert [span["a_length"], span["b_length"]] == kept
+        assert 0 <= span["a_start"] <= pair[0] - kept[0]
+        assert 0 <= span["b_start"] <= pair[1] - kept[1]
+
+
+def test_tokens_are_dropped_in_front_as_often_as_behind():
+    lengths = np.full(20_000, 30)
+    spans = instances.truncate(make_drafts(lengths, lengths), 40)
+    rng = random.Random(0)
+    fronts = [truncate_one_by_one(30, 30, 40, rng)[1] for _ in range(20_000)]
+    for column, name in enumerate(["a_start", "b_start"]):
+        expected = np.array(fronts)[:, column]
+        assert abs(spans[name].mean() - expected.mean()) < 0.06
+        assert abs(spans[name].std() - expected.std()) < 0.06
+
+
+@pytest.mark.parametrize("longest", [1, 6, 90])
+def test_single_segments_tile_the_documents(longest):
+    corpus = make_corpus(11, longest)
+    spans = make_spans(
+        corpus, passes=4, short_seq_prob=0.2, next_sentence=False
+    )
+    assert (spans["a_length"] > 0).all()
+    assert (spans["a_length"] <= ROOM + 1).all()
+    assert not spans["b_length"].any()
+    assert not spans["is_random_next"].any()
+    ends = spans["a_start"] + spans["a_length"]
+    np.testing.assert_array_equal(
+        document_of(corpus, spans["a_start"]), document_of(corpus, ends - 1)
+    )
+    times = np.zeros(corpus.sentence_offsets[-1], int)
+    count_tokens(spans, times)
+    assert (times == 4).all()
+
+
+def test_single_segments_end_with_sentences_that_fit():
+    corpus = make_corpus(11, 9)
+    spans = make_spans(corpus, short_seq_prob=0.0, next_sentence=False)
+    ends = spans["a_start"] + spans["a_length"]
+    assert np.isin(ends, corpus.sentence_offsets).all()
+    after = np.searchsorted(corpus.sentence_offsets, ends, "right")
+    starts = corpus.sentence_offsets[corpus.document_offsets]
+    inside = ~np.isin(ends, starts)
+    next_length = corpus.sentence_offsets[after[inside]] - ends[inside]
+    assert (spans["a_length"][inside] + next_length > ROOM + 1).all()
+
+
+def read_places(starts, lengths):
+    """A corpus whose tokens are their own places."""
+    slices = zip(starts, starts + lengths, strict=True)
+    return np.concatenate([np.arange(*ends) for ends in slices])
+
+
+def test_gather_puts_segments_between_specials():
+    spans = np.array(
+        [(7, 31, 2, 3, True), (50, 0, 4, 0, False), (3, 9, 1, 6, False)],
+        instances.SPAN,
+    )
+    sequences = instances.gather(read_places, spans, 10, cls_id=900, sep_id=901)
+    assert sequences.input_ids.tolist() == [
+        [900, 7, 8, 901, 31, 32, 33, 901, 0, 0],
+        [900, 50, 51, 52, 53, 901, 0, 0, 0, 0],
+        [900, 3, 901, 9, 10, 11, 12, 13, 14, 901],
+    ]
+    assert sequences.input_mask.astype(int).tolist() == [
+        [1, 1, 1, 1, 1, 1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+    ]
+    assert sequences.segment_ids.tolist() == [
+        [0, 0, 0, 0, 1, 1, 1, 1, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 1, 1, 1, 1, 1, 1, 1],
+    ]

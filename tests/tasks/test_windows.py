@@ -1,0 +1,579 @@
+"""Windows against the original's loops, and answers as slices of the text."""
+
+import random
+
+import numpy as np
+import pytest
+
+from bert_tf.data import records
+from bert_tf.errors import InputError
+from bert_tf.tasks.questions import (
+    Answer,
+    Question,
+    SpanEncoding,
+    make_windows,
+    parts_of_questions,
+)
+from bert_tf.tokenization.normalization import Normalizer
+from bert_tf.tokenization.wordpiece import FullTokenizer, read_tokens
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+WORDS = "who was the man japan ##ese elec ##tronics ( ) - , . 1895 1943 a b c"
+VOCAB = (*SPECIAL, *WORDS.split())
+
+# Scripts without spaces, from right to left, with marks of their own; line
+# ends, odd spaces, what is deleted, and emoji made of several.
+TEXTS = {
+    "latin": "The café (Café) re-opened: naïve, jalapeño\u0301s",
+    "decomposed": "cafe\u0301 Cafe\u0301s n\u0303 \u0301x",
+    "chinese": "北京是中华人民共和国的首都，位于华北平原。Abc北京",
+    "thai": "กรุงเทพมหานคร เป็นเมืองหลวง น้ำท่วม",
+    "arabic": "القاهرةُ عاصمةُ مصر، وأكبر مدنها.",
+    "hebrew": "יְרוּשָׁלַיִם היא בירת ישראל־הגדולה",
+    "korean": "서울특별시는 대한민국의 수도이다",
+    "devanagari": "नई दिल्ली भारत की राजधानी है।",
+    "emoji": "ok 👩‍👩‍👧 👍🏽! 🇰🇷x ☂️",
+    "spaces": "a\r\nb\u202fc\u00a0d\u3000e\tf\n\n g\u2028h",
+    "deleted": "a\u200bb\u00adc \u200b \ufeffd\x00e \x0bf",
+    "sigma": "ΟΔΟΣ ΟΔΟΣ. ΣΑΣ İstanbul ǅ ß",
+}
+
+
+def vocabulary_of(*texts):
+    """Every character of the texts, and some pairs, as pieces."""
+    cased, uncased = (
+        [word for text in texts for word in Normalizer(lower)(text).split()]
+        for lower in (False, True)
+    )
+    pieces = [character for word in cased + uncased for character in word]
+    # Of the cased only: Korean letters would be paired across syllables.
+    pieces += [
+        word[n : n + 2] for word in cased for n in range(0, len(word), 3)
+    ]
+    both = [name for piece in sorted(pieces) for name in (piece, f"##{piece}")]
+    return (*SPECIAL, *dict.fromkeys(both))
+
+
+def encoding(max_seq_length=31, vocab=VOCAB, lower=True, **arguments):
+    arguments = {"doc_stride": 5, "max_query_length": 7, **arguments}
+    return SpanEncoding(vocab, lower, None, max_seq_length, **arguments)
+
+
+def tokens(encoding, row):
+    ids = row[: np.count_nonzero(row)]
+    return " ".join(encoding.vocab[index] for index in ids)
+
+
+def letters(number):
+    return " ".join("abc"[n % 3] for n in range(number))
+
+
+def shown(window, context, start, end):
+    """The text between two places of a sequence."""
+    first, last = start - window.first, end - window.first
+    return context[window.starts[first] : window.ends[last]]
+
+
+def train(*questions, **arguments):
+    return make_windows(questions, encoding(**arguments), True)
+
+
+# ------------------------------------------------------------------ sequences
+
+
+def test_one_window():
+    context = "The Japanese (1895-1943)."
+    question = Question("q", "Who?", context, (Answer("1895", 14),))
+    settings = encoding(23)
+    batch, [window], faults = make_windows([question], settings, True)
+    assert tokens(settings, batch["input_ids"][0]) == (
+        "[CLS] who [UNK] [SEP] the japan ##ese ( 1895 - 1943 ) . [SEP]"
+    )
+    assert batch["input_mask"].tolist() == [[1] * 14 + [0] * 9]
+    assert batch["segment_ids"].tolist() == [[0] * 4 + [1] * 10 + [0] * 9]
+    assert batch["start_positions"].tolist() == [8]
+    assert batch["end_positions"].tolist() == [8]
+    assert batch["unique_ids"].tolist() == [1000000000]
+    assert batch["is_impossible"].tolist() == [0]
+    assert (window.question, window.first) == (0, 4)
+    pieces = zip(window.starts, window.ends, strict=True)
+    slices = " ".join(context[a:b] for a, b in pieces)
+    assert slices == "The Japan ese ( 1895 - 1943 ) ."
+    assert window.is_max_context.all()
+    assert not faults.counts
+
+
+def test_the_batch_is_what_the_schema_says():
+    settings = encoding(17)
+    answers = (Answer("a", 0),)
+    batch, rows, _ = make_windows(
+        [Question("q", "who", letters(n), answers) for n in (1, 29)],
+        settings,
+        True,
+    )
+    shapes = {name: (a.shape, a.dtype) for name, a in batch.items()}
+    assert shapes == {
+        f.name: ((len(rows), *f.shape), np.int32) for f in settings.schema
+    }
+    assert len(records.encode_batch(settings.schema, batch)) == len(rows) > 2
+
+
+def test_no_question_is_no_window():
+    settings = encoding(17)
+    batch, rows, faults = make_windows([], settings, True)
+    assert {f.name: (0, *f.shape) for f in settings.schema} == {
+        name: array.shape for name, array in batch.items()
+    }
+    assert not rows
+    assert not faults.counts
+
+
+def test_a_context_without_a_token_has_no_window():
+    contexts = ["", " \n", "\u200b", "a", ""]
+    questions = [
+        Question(f"q{n}", "who", context) for n, context in enumerate(contexts)
+    ]
+    batch, rows, faults = make_windows(questions, encoding(), False)
+    assert [row.question for row in rows] == [3]
+    assert len(batch["input_ids"]) == 1
+    assert list(faults.counts.values()) == [4]
+    assert "'q0'" in next(iter(faults.firsts.values()))
+
+
+def test_questions_are_cut_and_told():
+    settings = encoding(19, max_query_length=3)
+    questions = [
+        Question("fits", "who was the", "a"),
+        Question("long", "who was the man", "a b c " * 7),
+    ]
+    batch, rows, faults = make_windows(questions, settings, False)
+    heads = {
+        tokens(settings, ids).split(" [SEP]")[0] for ids in batch["input_ids"]
+    }
+    assert heads == {"[CLS] who was the"}
+    assert {row.first for row in rows} == {5}
+    assert max(len(row.starts) for row in rows) == 19 - 3 - 3
+    assert faults.counts == {"Questions cut to max_query_length": 1}
+    assert "'long'" in faults.firsts["Questions cut to max_query_length"]
+
+
+def test_a_question_may_be_empty():
+    settings = encoding(17)
+    batch, [row], _ = make_windows([Question("q", "", "a b")], settings, False)
+    assert tokens(settings, batch["input_ids"][0]) == "[CLS] [SEP] a b [SEP]"
+    assert row.first == 2
+
+
+def test_half_a_character_is_unknown():
+    """JSON can hold one half of an emoji."""
+    settings = encoding()
+    question = Question("q", "\ud83d", "a \ud83d b")
+    batch, _, _ = make_windows([question], settings, False)
+    assert tokens(settings, batch["input_ids"][0]) == (
+        "[CLS] [UNK] [SEP] a [UNK] b [SEP]"
+    )
+
+
+def test_casing():
+    settings = encoding(vocab=(*SPECIAL, "the", "The"), lower=False)
+    batch, _, _ = make_windows([Question("q", "The", "the")], settings, False)
+    assert tokens(settings, batch["input_ids"][0]) == (
+        "[CLS] The [SEP] the [SEP]"
+    )
+
+
+# -------------------------------------------------- windows, and max contexts
+
+
+def slow_windows(num_pieces, room, doc_stride):
+    """(start, length) of each, as the original's loop lays them."""
+    found, start = [], 0
+    while start < num_pieces:
+        length = min(num_pieces - start, room)
+        found.append((start, length))
+        if start + length == num_pieces:
+            break
+        start += min(length, doc_stride)
+    return found
+
+
+def slow_owner(found, piece):
+    """The window of the maximum context, as the original's loop finds it."""
+    best_score, best = None, None
+    for number, (start, length) in enumerate(found):
+        left, right = piece - start, start + length - 1 - piece
+        if left < 0 or right < 0:
+            continue
+        score = min(left, right) + 0.01 * length
+        if best_score is None or score > best_score:
+            best_score, best = score, number
+    return best
+
+
+def cases():
+    """(max_seq_length, doc_stride) with many lengths of both texts each."""
+    # The last: the end's window is so much shorter that its length decides.
+    strides = [(13, n) for n in (1, 2, 3, 100)]
+    return [
+        *strides,
+        (19, 4),
+        (29, 7),
+        (41, 5),
+        (111, 37),
+        (211, 1),
+        (311, 151),
+    ]
+
+
+@pytest.mark.parametrize(("max_seq_length", "doc_stride"), cases())
+def test_windows_are_the_originals(max_seq_length, doc_stride):
+    draw = random.Random(max_seq_length)
+    lengths = [(draw.randrange(10), n) for n in [*range(61), *range(301, 337)]]
+    questions = [
+        Question(str(n), letters(query), letters(context))
+        for n, (query, context) in enumerate(lengths)
+    ]
+    settings = encoding(max_seq_length, doc_stride=doc_stride)
+    _, rows, _ = make_windows(questions, settings, False)
+    rows = iter(rows)
+    for number, (query, context) in enumerate(lengths):
+        query = min(query, 7)
+        found = slow_windows(context, max_seq_length - query - 3, doc_stride)
+        owners = [slow_owner(found, piece) for piece in range(context)]
+        for rank, (start, length) in enumerate(found):
+            row = next(rows)
+            assert (row.question, row.first) == (number, query + 2)
+            pieces = range(start, start + length)
+            # Pieces are letters with a space behind each.
+            assert row.starts.tolist() == [2 * piece for piece in pieces]
+            assert row.ends.tolist() == [2 * piece + 1 for piece in pieces]
+            assert row.is_max_context.tolist() == [
+                owners[piece] == rank for piece in pieces
+            ]
+    assert not list(rows)
+
+
+@pytest.mark.parametrize("doc_stride", [1, 4, 11, 100])
+def test_every_piece_has_its_maximum_context_once(doc_stride):
+    num_pieces = 97
+    question = Question("q", "who", letters(num_pieces))
+    settings = encoding(17, doc_stride=doc_stride)
+    _, rows, _ = make_windows([question], settings, False)
+    owned = [row.starts[row.is_max_context] for row in rows]
+    owned = np.concatenate(owned)
+    assert sorted(owned) == [2 * piece for piece in range(num_pieces)]
+
+
+def test_equal_contexts_belong_to_the_first_window():
+    """Places 3 and 4 of eight pieces have as much on either side."""
+    question = Question("q", "who", letters(9))
+    _, rows, _ = make_windows([question], encoding(12, doc_stride=1), False)
+    assert [row.starts[0] // 2 for row in rows] == [0, 1]
+    assert rows[0].is_max_context.tolist() == [True] * 5 + [False] * 3
+    assert rows[1].is_max_context.tolist() == [False] * 4 + [True] * 4
+
+
+def test_parts_make_the_whole():
+    draw = random.Random(5)
+    questions = [
+        Question(
+            f"q{n}",
+            letters(1 + n % 5),
+            letters(n),
+            (Answer("a", 0),),
+            n % 7 == 0,
+        )
+        for n in draw.sample(range(83), 83)
+    ]
+    settings = encoding(23)
+    whole = make_windows(questions, settings, True, 100)
+    parts, done = [], 0
+    for first in range(0, 83, 19):
+        piece = questions[first : first + 19]
+        parts.append(make_windows(piece, settings, True, 100 + done))
+        done += len(parts[-1].windows)
+    for name, array in whole.batch.items():
+        joined = np.concatenate([part.batch[name] for part in parts])
+        np.testing.assert_array_equal(joined, array)
+    assert whole.batch["unique_ids"].tolist() == list(range(100, 100 + done))
+
+
+def test_a_shared_context_is_tokenized_once(monkeypatch):
+    tokenize = FullTokenizer.tokenize_with_offsets
+    calls = []
+
+    def counting(self, text):
+        calls.append(text)
+        return tokenize(self, text)
+
+    monkeypatch.setattr(FullTokenizer, "tokenize_with_offsets", counting)
+    questions = [
+        Question(str(n), "who", letters(7 + n // 5)) for n in range(15)
+    ]
+    make_windows(questions, encoding(), False)
+    assert calls == [letters(7), letters(8), letters(9)]
+
+
+# -------------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_piece_is_made_of_its_slice(name, lower):
+    context = TEXTS[name]
+    settings = encoding(43, vocabulary_of(*TEXTS.values()), lower)
+    batch, rows, _ = make_windows([Question("q", "", context)], settings, False)
+    normalize, seen = Normalizer(lower), set()
+    for ids, row in zip(batch["input_ids"], rows, strict=True):
+        for index, start, end in zip(
+            ids[2:], row.starts, row.ends, strict=False
+        ):
+            piece = settings.vocab[index].removeprefix("##")
+            alone = normalize(context[start:end]).replace(" ", "")
+            if name == "korean":  # syllables fall into letters
+                assert piece in alone
+            elif name == "sigma":  # final or not by what is behind it
+                assert piece.replace("ς", "σ") == alone.replace("ς", "σ")
+            else:
+                assert piece == alone
+            seen.update(range(start, end))
+    tokenizer = FullTokenizer(settings.vocab, lower)
+    unseen = [c for n, c in enumerate(context) if n not in seen]
+    assert not any(map(tokenizer.tokenize, unseen))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_positions_give_the_answer_back(name):
+    """Answers from any piece to any other, in every window that holds them."""
+    context = TEXTS[name]
+    settings = encoding(17, vocabulary_of(*TEXTS.values()), doc_stride=3)
+    tokenizer = FullTokenizer(settings.vocab)
+    pieces = tokenizer.tokenize_with_offsets(context)
+    draw = random.Random(name)
+    for _ in range(23):
+        left, right = sorted(draw.choices(pieces, k=2), key=lambda p: p.start)
+        start, end = left.start, right.end
+        # A Korean syllable is up to three pieces of one character.
+        inside = [
+            number
+            for number, piece in enumerate(pieces)
+            if start <= piece.start and piece.end <= end
+        ]
+        answer = Answer(context[start:end], start)
+        question = Question("q", "a", context, (answer,))
+        batch, rows, _ = make_windows([question], settings, True)
+        positions = batch["start_positions"], batch["end_positions"]
+        for number, (row, *place) in enumerate(
+            zip(rows, *positions, strict=True)
+        ):
+            has = range(3 * number, 3 * number + len(row.starts))
+            if inside[0] in has and inside[-1] in has:
+                assert shown(row, context, *place) == context[start:end]
+            else:
+                assert place == [0, 0]
+
+
+def test_an_answer_within_pieces_takes_them_whole():
+    context = "(Japanese electronics, 1895)"
+    for text, whole in [
+        ("Japan", "Japan"),
+        ("apane", "Japanese"),
+        ("se", "ese"),
+        ("nese elec", "Japanese elec"),
+        (", 18", ", 1895"),
+        (" electronics", "electronics"),
+        ("s, ", "tronics,"),
+        (context, context),
+    ]:
+        answer = Answer(text, context.index(text))
+        batch, [row], _ = train(Question("q", "who", context, (answer,)))
+        [start], [end] = batch["start_positions"], batch["end_positions"]
+        assert shown(row, context, start, end) == whole
+
+
+def test_the_same_text_elsewhere_is_another_answer():
+    context = "a b a-a b a"
+    for start in (0, 4, 6, 10):
+        batch, [row], _ = train(
+            Question("q", "", context, (Answer("a", start),))
+        )
+        assert row.starts[batch["start_positions"][0] - row.first] == start
+
+
+def test_characters_are_code_points():
+    """An emoji is one character, as in SQuAD's files, not two."""
+    context = "👍👍 the man"
+    batch, [row], _ = train(Question("q", "", context, (Answer("man", 7),)))
+    assert (
+        shown(row, context, *batch["start_positions"], *batch["end_positions"])
+        == "man"
+    )
+
+
+def test_training_takes_the_first_answer():
+    answers = Answer("b", 2), Answer("a", 0)
+    batch, [row], _ = train(Question("q", "who", "a b", answers))
+    assert batch["start_positions"].tolist() == [row.first + 1]
+
+
+def test_impossible_questions_point_to_the_beginning():
+    plausible = (Answer("b", 2),)
+    questions = [
+        Question("q1", "who", "a b", plausible, is_impossible=True),
+        Question("q2", "who", "a b", is_impossible=True),
+        Question("q3", "who", "a b", plausible),
+    ]
+    batch, rows, faults = train(*questions)
+    assert batch["is_impossible"].tolist() == [1, 1, 0]
+    assert batch["start_positions"].tolist() == [0, 0, rows[2].first + 1]
+    assert batch["end_positions"].tolist() == [0, 0, rows[2].first + 1]
+    assert not faults.counts
+
+
+def test_prediction_asks_for_no_answers():
+    questions = [
+        Question("q1", "who", "a b"),
+        Question("q2", "who", "a b", (Answer("elsewhere", -1),)),
+        Question("q3", "who", "a b", (Answer("b", 2),)),
+    ]
+    batch, rows, faults = make_windows(questions, encoding(), False)
+    assert [row.question for row in rows] == [0, 1, 2]
+    assert batch.keys() == {
+        *("unique_ids", "input_ids", "input_mask", "segment_ids")
+    }
+    assert not faults.counts
+
+
+def test_what_cannot_be_trained_on_is_left_out_and_told():
+    questions = [
+        Question("none", "who", "a b"),
+        Question("deleted", "who", "a \u200b b", (Answer("\u200b", 2),)),
+        Question("good", "who", "a b", (Answer("b", 2),)),
+        Question("long", "who", letters(29), (Answer(letters(27), 2),)),
+    ]
+    batch, rows, faults = train(*questions)
+    assert {row.question for row in rows} == {2, 3}
+    assert np.count_nonzero(batch["start_positions"]) == 1
+    assert {k: v.split()[0] for k, v in faults.firsts.items()} == {
+        "Questions without an answer were left out": "'none'",
+        "Questions whose answer has no token were left out": "'deleted'",
+        "Answers that no window holds whole, taken for none": "'long'",
+    }
+    assert set(faults.counts.values()) == {1}
+
+
+# ------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((67, 128, 64), "67 and 64"),
+        ((10, 3, 7), "10 and 7"),
+        ((64, 0, 20), "20 and 0"),
+        ((64, 128, 0), "0 and 128"),
+    ],
+)
+def test_settings_without_room(arguments, named):
+    with pytest.raises(InputError, match=rf"Expected .*Received: {named}$"):
+        SpanEncoding(VOCAB, True, None, *arguments)
+
+
+def test_the_least_room_is_one_piece():
+    settings = encoding(11, max_query_length=7)
+    question = Question("q", letters(9), letters(3))
+    _, rows, _ = make_windows([question], settings, False)
+    assert [row.starts.tolist() for row in rows] == [[0], [2], [4]]
+
+
+def test_a_vocabulary_without_separators():
+    settings = encoding(vocab=("[PAD]", "[UNK]", "[CLS]", "a"))
+    with pytest.raises(InputError, match=r"\[SEP\]"):
+        make_windows([Question("q", "a", "a")], settings, False)
+
+
+# ------------------------------------------------------------------- real data
+
+
+def words_of(context):
+    """Characters of each word, as the original splits them."""
+    is_space = [c in " \t\r\n\u202f" for c in context]
+    edges = np.flatnonzero(np.diff([True, *is_space, True]))
+    return edges.reshape(-1, 2).tolist()
+
+
+def original_answer(question, tokenizer):
+    """Characters of the answer that the original would train on.
+
+    It takes the words that the answer touches, then the first and longest run
+    of their pieces that reads like the pieces of the answer.
+    """
+    [answer, *_], context = question.answers, question.context
+    end = answer.start + len(answer.text)
+    pieces = [
+        (token.text, begin + token.start, begin + token.end)
+        for begin, behind in words_of(context)
+        if begin < end and behind > answer.start
+        for token in tokenizer.tokenize_with_offsets(context[begin:behind])
+    ]
+    wanted = tokenizer.tokenize(answer.text)
+    runs = (
+        pieces[first:last]
+        for first in range(len(pieces))
+        for last in range(len(pieces), first, -1)
+    )
+    same = (run for run in runs if [text for text, *_ in run] == wanted)
+    run = next(same, pieces)
+    return run[0][1], run[-1][2]
+
+
+def test_real_answers_come_back(shared_data):
+    """At least as close as the original's alignment by words, always."""
+    from bert_tf.tasks.squad import read_questions
+
+    questions, _ = read_questions(
+        str(shared_data / "squad" / "dev-v1.1.json"),
+        with_negative=False,
+        needs_answers=True,
+    )
+    questions = questions[::7]
+    vocab = read_tokens(str(shared_data / "vocab/bert-base-uncased-vocab.txt"))
+    # So long that every context is one window.
+    settings = SpanEncoding(tuple(vocab), True, None, 1024)
+    batch, rows, _ = make_windows(questions, settings, True)
+    assert len(rows) == len(questions)
+    tokenizer = FullTokenizer(vocab)
+    origin = batch["segment_ids"].argmax(axis=1)
+    targets = zip(
+        questions,
+        rows,
+        batch["start_positions"] - origin,
+        batch["end_positions"] - origin,
+        strict=True,
+    )
+    num_exact = num_different = 0
+    for question, row, first, last in targets:
+        answer = question.answers[0]
+        start, end = row.starts[first], row.ends[last]
+        # Both hold the answer, and ours is never the longer one.
+        begin, stop = original_answer(question, tokenizer)
+        assert begin <= start <= answer.start
+        assert answer.start + len(answer.text) <= end <= stop
+        num_exact += question.context[start:end] == answer.text
+        num_different += (start, end) != (begin, stop)
+    assert num_exact / len(questions) > 0.995
+    assert 0 < num_different < 10
+
+
+def test_parts_hold_about_so_many_windows():
+    settings = encoding(17)
+    lengths = [1, 400, 3, 2, 29, 5]
+    asked = [Question(str(n), "who", letters(n)) for n in lengths]
+    for num_windows in (1, 3, 1000):
+        parts = list(parts_of_questions(asked, settings, num_windows))
+        assert [q for part in parts for q in part] == asked
+        assert all(parts)
+        assert (len(parts) == 1) == (num_windows == 1000)
+    assert list(parts_of_questions([], settings, 3)) == []
+    parts = list(parts_of_questions(asked, settings, 1))
+    assert [asked[1]] in parts
