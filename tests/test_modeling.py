@@ -359,7 +359,6 @@ def trained_by_our_loop(strategy, gradient_checkpointing, **options):
     ("devices", "options"),
     [
         (1, {"jit_compile": True}),
-        (1, {"jit_compile_passes": True}),
         (2, {}),
         (2, {"jit_compile": True}),
         (2, {"jit_compile_passes": True}),
