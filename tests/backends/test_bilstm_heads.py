@@ -49,9 +49,9 @@ def test_scores_by_hand(model):
     inputs = small_bert.features(model_class)
     weights = numbers(checkpoint_variables(model))
     flat = {name: value.reshape(-1, S) for name, value in inputs.items()}
-    encoded = numbers(small_bert.call(model.bert, flat)["sequence_output"])
+    encoded = numbers(model.bert(flat)["sequence_output"])
     lengths = flat["input_mask"].sum(axis=1)
-    outputs = numbers(small_bert.call(model, inputs))
+    outputs = numbers(model(inputs))
     if model_class is BertSpanLabeler:
         found = np.stack(list(outputs.values()), axis=-1)  # [B, S, 2]
     else:
@@ -76,8 +76,8 @@ def test_scores_in_bfloat16_are_near_those_in_float32(model_class, policy):
         for dtype in (policy, "float32")
     )
     assert half.bilstm.compute_dtype == "bfloat16"
-    wanted = small_bert.named(small_bert.call(model, inputs))
-    for name, value in small_bert.named(small_bert.call(half, inputs)).items():
+    wanted = small_bert.named(model(inputs))
+    for name, value in small_bert.named(half(inputs)).items():
         assert np.isfinite(value).all(), name
         np.testing.assert_allclose(value, wanted[name], atol=0.15)
         # Or it were no other computation.

@@ -28,15 +28,13 @@ def test_outputs_are_near_those_of_float32(model_class, policy):
     compute_dtype, variable_dtype, tolerance = POLICIES[policy]
     inputs = small_bert.features(model_class)
     model = small_bert.make(model_class, dtype=policy)
-    outputs = dict(small_bert.call(model, inputs))
+    outputs = dict(model(inputs))
     assert {v.dtype for v in model.weights} == {variable_dtype}
     for name, value in outputs.items():
         expected = "float32" if name.endswith("logits") else compute_dtype
         for tensor in keras.tree.flatten(value):
             assert keras.backend.standardize_dtype(tensor.dtype) == expected
-    wanted = small_bert.named(
-        small_bert.call(small_bert.make(model_class), inputs)
-    )
+    wanted = small_bert.named(small_bert.make(model_class)(inputs))
     for name, value in small_bert.named(outputs).items():
         np.testing.assert_allclose(value, wanted[name], atol=tolerance)
 
