@@ -70,8 +70,10 @@ test: venv  ## the default tests, under five minutes on two cores
 test-slow: venv  ## the tests marked slow
 	"$(BIN)/python" -m pytest -m slow -n 3 --dist loadfile $(PYTEST_ARGS)
 
+# Most of the time there XLA compiles small programs, which run once.
 test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without TensorFlow
-	KERAS_BACKEND=jax "$(VENV)-jax/bin/python" -m pytest \
+	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	"$(VENV)-jax/bin/python" -m pytest \
 	tests/backends tests/parity tests/test_benchmarks_gpu.py \
 	tests/test_example_programs.py::test_jax_training $(PYTEST_ARGS)
 

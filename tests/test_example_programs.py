@@ -74,9 +74,11 @@ def test_scikit_learn_features():
 
 
 @pytest.mark.slow
-def test_jax_training():
+def test_jax_training(monkeypatch):
     if importlib.util.find_spec("jax") is None:
         pytest.skip("no JAX in this environment")
+    # `make test-jax` sets it. The program is compiled as users compile it.
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
     output = output_of("jax_training.py")
     right, as_they_are = percentages(output)
     assert right > as_they_are + 5

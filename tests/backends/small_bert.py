@@ -5,8 +5,10 @@ a name: `random.Random(name).random()` gives the same values on every version,
 machine and Keras backend.
 """
 
+import contextlib
 import math
 import random
+from unittest import mock
 
 import keras
 import numpy as np
@@ -48,6 +50,10 @@ ARGUMENTS = {
 }
 MODELS = list(ARGUMENTS)
 
+# How short trainings are compiled. TensorFlow's XLA compiles for longer than
+# the steps take; JAX otherwise compiles a program for each operation.
+BRIEFLY = {"jit_compile": keras.config.backend() == "jax"}
+
 STEPS = 5  # That the golden weights were trained for.
 STEPS_BEFORE_SAVING = 3
 
@@ -70,10 +76,34 @@ def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return (uniform(name, shape) - 0.5 + center).astype("float32")
 
 
+@contextlib.contextmanager
+def initial_zeros():
+    """Variables start as zeros: JAX compiles a program for each random shape.
+
+    For models whose weights are all assigned afterwards.
+    """
+
+    def zeros(self, shape, dtype=None):
+        dtype = keras.backend.standardize_dtype(dtype)
+        return ops.convert_to_tensor(np.zeros(shape, "float32"), dtype)
+
+    with contextlib.ExitStack() as stack:
+        for initializer in (
+            keras.initializers.TruncatedNormal,
+            keras.initializers.VarianceScaling,
+            keras.initializers.Orthogonal,
+        ):
+            stack.enter_context(
+                mock.patch.object(initializer, "__call__", zeros)
+            )
+        yield
+
+
 def make(model_class, config=CONFIG, **arguments) -> keras.Model:
     """A model whose weights are given by their names."""
     model = model_class(config, **ARGUMENTS[model_class] | arguments)
-    model.build()
+    with initial_zeros():
+        model.build()
     for name, variable in checkpoint_variables(model).items():
         variable.assign(weight(name, tuple(variable.shape)))
     return model
@@ -92,6 +122,29 @@ def features(model_class=BertModel) -> dict[str, np.ndarray]:
     if model_class is BertPretrainer:
         inputs["masked_lm_positions"] = integers("positions", (B, P), S)
     return inputs
+
+
+def call(model: keras.Model, inputs):
+    """`model(inputs)`; on JAX as one program, which compiles faster.
+
+    Eagerly JAX compiles a program for each operation and shape.
+    """
+    if keras.config.backend() != "jax":
+        return model(inputs)
+    import jax
+
+    variables = (model.trainable_variables, model.non_trainable_variables)
+    names = []
+
+    def compute(trainable, others, inputs):
+        outputs, _ = model.stateless_call(trainable, others, inputs)
+        names[:] = outputs
+        return outputs
+
+    values = [[v.value for v in group] for group in variables]
+    outputs = jax.jit(compute)(*values, inputs)
+    # JAX sorts the keys of a dict.
+    return {name: outputs[name] for name in names}
 
 
 def symbols(model_class=BertModel) -> dict[str, keras.KerasTensor]:
@@ -136,8 +189,7 @@ def classifier_to_train(optimizer_class) -> keras.Model:
     model.compile(
         optimizer_class(WarmupLinearDecay(0.01, 7, 2), global_clipnorm=1.0),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        # XLA compiles for longer than these steps take.
-        jit_compile=False,
+        **BRIEFLY,
     )
     return model
 

@@ -127,7 +127,7 @@ def test_fit_moves_the_others_alone():
     model.compile(
         optimizer,
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
+        **small_bert.BRIEFLY,
     )
     before = small_bert.numbers(checkpoint_variables(model))
     small_bert.train(model, 0, 2)

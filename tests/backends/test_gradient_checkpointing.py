@@ -96,7 +96,7 @@ def test_fit_gives_the_plain_weights():
             output_hidden_states=False,
             gradient_checkpointing=gradient_checkpointing,
         )
-        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+        model.compile(keras.optimizers.SGD(0.1), "mse", **small_bert.BRIEFLY)
         inputs = small_bert.features()
         targets = {
             name: np.zeros(shape, "float32")

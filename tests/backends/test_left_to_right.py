@@ -38,20 +38,24 @@ def cut(inputs, length):
 def test_each_vector_is_that_of_the_sequence_up_to_it(policy):
     model = small_bert.make(BertModel, CONFIG, dtype=policy)
     inputs = small_bert.features()
-    whole = numbers(model(inputs))["sequence_output"]
+    whole = numbers(small_bert.call(model, inputs))["sequence_output"]
     atol = ATOL if policy == "float32" else 0.05
     for length in range(2, S):
-        part = numbers(model(cut(inputs, length)))["sequence_output"]
+        part = numbers(small_bert.call(model, cut(inputs, length)))[
+            "sequence_output"
+        ]
         np.testing.assert_allclose(whole[:, :length], part, rtol=0, atol=atol)
 
 
 def test_another_token_changes_nothing_before_it(model):
     inputs = small_bert.features()
-    before = numbers(model(inputs))["sequence_output"]
+    before = numbers(small_bert.call(model, inputs))["sequence_output"]
     for place in range(1, S):
         ids = inputs["input_ids"].copy()
         ids[:, place] = (ids[:, place] + 1) % V
-        after = numbers(model(inputs | {"input_ids": ids}))["sequence_output"]
+        after = numbers(small_bert.call(model, inputs | {"input_ids": ids}))[
+            "sequence_output"
+        ]
         np.testing.assert_array_equal(after[:, :place], before[:, :place])
         assert np.abs(after[0, place:] - before[0, place:]).min() > 1e-6
 
@@ -64,7 +68,7 @@ def test_it_is_the_encoder_with_a_mask_made_by_hand(model):
         both_ways.embeddings(inputs["input_ids"], inputs["segment_ids"]),
         np.where(seen, 0.0, -np.inf).astype("float32")[:, None],
     )
-    found = numbers(model(inputs))["hidden_states"][1:]
+    found = numbers(small_bert.call(model, inputs))["hidden_states"][1:]
     for layer, expected in zip(found, numbers(outputs), strict=True):
         np.testing.assert_allclose(layer, expected, rtol=0, atol=ATOL)
 
@@ -72,7 +76,7 @@ def test_it_is_the_encoder_with_a_mask_made_by_hand(model):
 def test_the_last_token_is_pooled(model):
     """[CLS] has seen nothing but itself."""
     inputs = small_bert.features()
-    found = numbers(model(inputs))
+    found = numbers(small_bert.call(model, inputs))
     last = inputs["input_mask"].sum(axis=1) - 1
     vectors = found["sequence_output"][np.arange(len(last)), last]
     expected = numbers(model.pooler(vectors[:, None]))
@@ -92,8 +96,10 @@ def test_examples_in_a_row_are_those_alone(model):
         "segment_ids": small_bert.integers("segments", mask.shape, 2) * mask,
     }
     rows = [[2, 1], [0, 3]]
-    expected = numbers(model(alone))["pooled_output"]
-    found = numbers(model(packed_rows.pack(alone, rows, 3)))["pooled_output"]
+    expected = numbers(small_bert.call(model, alone))["pooled_output"]
+    found = numbers(small_bert.call(model, packed_rows.pack(alone, rows, 3)))[
+        "pooled_output"
+    ]
     for row, members in enumerate(rows):
         for slot, example in enumerate(members):
             np.testing.assert_allclose(
@@ -108,10 +114,12 @@ def test_examples_in_a_row_are_those_alone(model):
 def test_padding_changes_no_head(model_class):
     model = small_bert.make(model_class, CONFIG)
     inputs = small_bert.features(model_class)
-    found = small_bert.named(model(inputs))
+    found = small_bert.named(small_bert.call(model, inputs))
     for row, length in ((0, S), (1, 4)):
         short = {k: v[row : row + 1] for k, v in cut(inputs, length).items()}
-        for name, value in small_bert.named(model(short)).items():
+        for name, value in small_bert.named(
+            small_bert.call(model, short)
+        ).items():
             whole = found[name][row]
             kept = whole if whole.shape == value[0].shape else whole[:length]
             np.testing.assert_allclose(kept, value[0], rtol=0, atol=ATOL)
@@ -122,7 +130,7 @@ def test_in_a_functional_model_and_saved(tmp_path):
     symbols = small_bert.symbols(BertPretrainer)
     functional = keras.Model(symbols, model(symbols))
     inputs = small_bert.features(BertPretrainer)
-    expected = small_bert.named(model(inputs))
+    expected = small_bert.named(small_bert.call(model, inputs))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.config == CONFIG

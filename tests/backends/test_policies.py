@@ -91,7 +91,7 @@ def test_fit_stays_finite_and_moves_every_weight(policy, optimizer_class):
     model.compile(
         optimizer_class(0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        run_eagerly=True,
+        run_eagerly=keras.config.backend() != "jax",
     )
     before = small_bert.named_weights(model)
     small_bert.train(model, 0, 2)

@@ -20,7 +20,8 @@ FOLDER = pathlib.Path(__file__).parent
 def outputs(model_class) -> dict[str, np.ndarray]:
     """`MODEL/OUTPUT`: what a model computes from its inputs."""
     model = small_bert.make(model_class)
-    computed = small_bert.named(model(small_bert.features(model_class)))
+    inputs = small_bert.features(model_class)
+    computed = small_bert.named(small_bert.call(model, inputs))
     return {f"{model_class.__name__}/{k}": v for k, v in computed.items()}
 
 
@@ -28,7 +29,7 @@ def activation(name: str) -> dict[str, np.ndarray]:
     """`NAME`: the encoder's output with this activation in its blocks."""
     config = dataclasses.replace(small_bert.CONFIG, hidden_act=name)
     model = small_bert.make(BertModel, config)
-    computed = small_bert.numbers(model(small_bert.features()))
+    computed = small_bert.numbers(small_bert.call(model, small_bert.features()))
     return {name: computed["sequence_output"]}
 
 

@@ -72,8 +72,9 @@ def scalars():
 
 @VARIANTS
 def test_some_of_all_characters(tmp_path, do_lower_case, strip_accents):
+    """The slow test_every_assigned_character has all of the first."""
     assigned, others = scalars()
-    texts = [oracle.contexts(c, many=True) for c in assigned[::29]]
+    texts = [oracle.contexts(c, many=True) for c in assigned[::101]]
     texts += [oracle.contexts(c, many=False) for c in others[::997]]
     assert_agree_to_the_letter(tmp_path, texts, do_lower_case, strip_accents)
 
