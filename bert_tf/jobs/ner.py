@@ -63,17 +63,16 @@ from bert_tf.jobs.start import Start, resolve, trained_with
 from bert_tf.jobs.trials import Trial
 from bert_tf.options import option
 from bert_tf.serving.tags import ServedTagger
-from bert_tf.tasks import tagging
+from bert_tf.tasks import ner
 from bert_tf.tasks.conll import ConllFile, read_conll, write_conll
-from bert_tf.tasks.tagging import (
-    FeatureTaggingTask,
+from bert_tf.tasks.ner import (
     TaggingEncoding,
-    TaggingTask,
     content,
     count_rows,
     label_numbers,
     write_tagging_features,
 )
+from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
@@ -171,9 +170,7 @@ class Split:
         self, estimator: Estimator, predictions: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
         """The metrics of what `predict` gave."""
-        metrics = tagging.score(
-            estimator.task, predictions, self.file.sentences
-        )
+        metrics = ner.score(estimator.task, predictions, self.file.sentences)
         return {**metrics, "global_step": estimator.step}
 
     def write(
@@ -181,7 +178,7 @@ class Split:
     ) -> None:
         """Writes the file with the tags that `predict` gave."""
         if is_chief(estimator.strategy):
-            tags = tagging.predicted_tags(
+            tags = ner.predicted_tags(
                 estimator.task, predictions, self.file.sentences
             )
             write_conll(path, self.file, tags)
@@ -201,7 +198,7 @@ def run(config: NerConfig) -> FineTuningResult:
     task = _task(config, start, encoding)
     strategy = settings.connect(config)
     training = settings.fine_tuning_config(config, start.config)
-    schedule = settings.schedule(config, tagging.METRICS)
+    schedule = settings.schedule(config, ner.METRICS)
     padding = settings.padding(config, strategy)
     plan = {}
     if config.do_train:
@@ -252,7 +249,7 @@ def _require_options_of_mode(config: NerConfig) -> None:
 
 def _read(config: NerConfig, split: str) -> ConllFile:
     """Reads the file of a split; a test file need not have tags."""
-    path = tagging.find_file(
+    path = ner.find_file(
         split, config.data_dir, getattr(config, f"{split}_file")
     )
     return read_conll(
@@ -266,7 +263,7 @@ def _read(config: NerConfig, split: str) -> ConllFile:
 def _encoding(
     config: NerConfig, start: Start, train: ConllFile | None
 ) -> TaggingEncoding:
-    labels = tagging.choose_labels(
+    labels = ner.choose_labels(
         config.labels, start.labels, train.sentences if train else None
     )
     if start.labels and not config.do_train and {*labels} != {*start.labels}:
@@ -372,7 +369,7 @@ def _train(
             training_data, train.features, train.padding
         ),
         evaluate=evaluate,
-        metric=tagging.METRICS[0],
+        metric=ner.METRICS[0],
         tokens_per_example=float(train.features.lengths.mean()),
     ).train()
     runs.release(

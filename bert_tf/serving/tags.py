@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.serving.served import Served, in_parts, shown
-from bert_tf.tasks.tagging import TaggingEncoding
+from bert_tf.tasks.ner import TaggingEncoding
 
 # What `str.split` of Python takes for white space: ASCII's and Unicode's.
 WHITE_SPACE = tuple(

@@ -18,14 +18,10 @@ from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.classification import decide
 from bert_tf.tasks.conll import Sentence
+from bert_tf.tasks.ner import TaggingEncoding, make_tagging_features, word_tags
 from bert_tf.tasks.parts import DataSet, only
 from bert_tf.tasks.question_answering import best_places
 from bert_tf.tasks.questions import Question, SpanEncoding
-from bert_tf.tasks.tagging import (
-    TaggingEncoding,
-    make_tagging_features,
-    word_tags,
-)
 
 # From features, int32 [n, ..., S], to what a model says of each row.
 Ask = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]

@@ -31,8 +31,8 @@ from bert_tf.serving.readme import (
 from bert_tf.serving.served import Served
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.serving.tags import ServedTagger
+from bert_tf.tasks.ner import TaggingEncoding
 from bert_tf.tasks.questions import SpanEncoding
-from bert_tf.tasks.tagging import TaggingEncoding
 from tests.serving.small_served import (
     CONFIG,
     ENCODING,

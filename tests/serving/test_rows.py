@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.serving.served import ROWS_AT_A_TIME, in_parts, shown
 from bert_tf.serving.tags import ServedTagger
-from bert_tf.tasks.tagging import TaggingEncoding
+from bert_tf.tasks.ner import TaggingEncoding
 from tests.serving.small_served import CONFIG, VOCAB
 
 PAD, UNK, CLS, SEP = range(4)

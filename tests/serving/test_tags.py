@@ -11,13 +11,10 @@ import tensorflow as tf
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.serving.tags import WHITE_SPACE, ServedTagger, split_words
-from bert_tf.tasks import tagging
+from bert_tf.tasks import ner
 from bert_tf.tasks.conll import Sentence
-from bert_tf.tasks.tagging import (
-    TaggingEncoding,
-    TaggingTask,
-    make_tagging_features,
-)
+from bert_tf.tasks.ner import TaggingEncoding, make_tagging_features
+from bert_tf.tasks.tagging import TaggingTask
 from tests.serving.small_served import (
     CONFIG,
     LENGTH,
@@ -113,7 +110,7 @@ def assert_as_in_script(served, contents, tags, probabilities):
         name: np.array(value)
         for name, value in task.predictions(batch, outputs).items()
     }
-    expected = flat(tagging.predicted_tags(task, predictions, sentences))
+    expected = flat(ner.predicted_tags(task, predictions, sentences))
     is_first = batch["label_mask"] > 0
     chances = tf.nn.softmax(outputs["logits"]).numpy()[is_first]
     for answered in (expected, tags):

@@ -11,11 +11,8 @@ from bert_tf.data.examples import Example
 from bert_tf.errors import InputError
 from bert_tf.tasks import custom, datasets, held_out
 from bert_tf.tasks.conll import read_conll
+from bert_tf.tasks.ner import TaggingEncoding, make_tagging_features
 from bert_tf.tasks.questions import SpanEncoding, make_windows
-from bert_tf.tasks.tagging import (
-    TaggingEncoding,
-    make_tagging_features,
-)
 
 LENGTH = 13
 TAGGING = TaggingEncoding(

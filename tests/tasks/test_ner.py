@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.tasks import tagging
+from bert_tf.tasks import ner
 from bert_tf.tasks.conll import Sentence
 from bert_tf.tasks.tagging import TaggingTask
 from tests.tasks.small_training import CONFIG
@@ -35,24 +35,24 @@ def folder(tmp_path):
     ],
 )
 def test_files_of_a_folder(folder, split, name, expected):
-    found = tagging.find_file(split, str(folder), name)
+    found = ner.find_file(split, str(folder), name)
     assert found == str(folder / expected)
 
 
 def test_a_file_may_lie_anywhere(folder):
     path = str(folder / "mine.conll")
-    assert tagging.find_file("dev", None, path) == path
-    assert tagging.find_file("dev", "elsewhere", path) == path
-    assert tagging.find_file("dev", str(folder), "none.txt") == "none.txt"
+    assert ner.find_file("dev", None, path) == path
+    assert ner.find_file("dev", "elsewhere", path) == path
+    assert ner.find_file("dev", str(folder), "none.txt") == "none.txt"
 
 
 def test_files_that_are_not_there(folder):
     with pytest.raises(InputError, match=r"--data_dir or --dev_file"):
-        tagging.find_file("dev")
+        ner.find_file("dev")
     (folder / "eng.train").unlink()
     expected = r"train.txt, .*eng.train in --data_dir, or --train_file"
     with pytest.raises(InputError, match=expected):
-        tagging.find_file("train", str(folder))
+        ner.find_file("train", str(folder))
 
 
 TRAIN = [sentence("O B-A"), sentence("B-B I-B")]
@@ -71,7 +71,7 @@ TRAIN = [sentence("O B-A"), sentence("B-B I-B")]
     ],
 )
 def test_where_labels_come_from(given, known, train, expected):
-    assert tagging.choose_labels(given, known, train) == expected
+    assert ner.choose_labels(given, known, train) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_where_labels_come_from(given, known, train, expected):
 )
 def test_what_labels_cannot_be(given, known, message):
     with pytest.raises(InputError, match=message):
-        tagging.choose_labels(given, known)
+        ner.choose_labels(given, known)
 
 
 def test_scores_are_of_whole_sentences():
@@ -102,11 +102,11 @@ def test_scores_are_of_whole_sentences():
         "loss": np.array([1.5, 0.5, 1.0], np.float32),
     }
     task = TaggingTask(CONFIG, (), LABELS)
-    assert tagging.predicted_tags(task, predictions, sentences) == [
+    assert ner.predicted_tags(task, predictions, sentences) == [
         ("O", "B-A", "I-A", "I-A"),
         ("B-A", "O"),
     ]
-    metrics = tagging.score(task, predictions, sentences)
+    metrics = ner.score(task, predictions, sentences)
     assert metrics == pytest.approx(
         {
             "eval_precision": 1 / 2,
@@ -122,4 +122,4 @@ def test_scores_are_of_whole_sentences():
             "eval_B_f1": 0.0,
         }
     )
-    assert {*tagging.METRICS} <= {*metrics}
+    assert {*ner.METRICS} <= {*metrics}

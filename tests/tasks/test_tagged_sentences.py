@@ -7,9 +7,8 @@ import pytest
 
 from bert_tf.data import records
 from bert_tf.errors import InputError
-from bert_tf.tasks import tagging
 from bert_tf.tasks.conll import Sentence, read_conll
-from bert_tf.tasks.tagging import (
+from bert_tf.tasks.ner import (
     TaggingEncoding,
     count_rows,
     labels_of,
@@ -279,7 +278,7 @@ def test_parts_are_one_file(tmp_path, monkeypatch):
     path, other = (str(tmp_path / name) for name in "ab")
     sentences = random_sentences(seed=2)
     write_tagging_features(path, sentences, ENCODING)
-    monkeypatch.setattr(tagging, "_SENTENCES_PER_PART", 11)
+    monkeypatch.setattr(ner, "_SENTENCES_PER_PART", 11)
     write_tagging_features(other, sentences, ENCODING)
     with open(path, "rb") as one, open(other, "rb") as two:
         assert one.read() == two.read()
