@@ -7,6 +7,7 @@ import pytest
 
 from bert_tf.data import records
 from bert_tf.errors import InputError
+from bert_tf.tasks import ner
 from bert_tf.tasks.conll import Sentence, read_conll
 from bert_tf.tasks.ner import (
     TaggingEncoding,
