@@ -251,7 +251,10 @@ def _stoppable() -> Iterator[None]:
 
 
 def _signal_behind(error: BaseException | None) -> int | None:
-    """The signal that raised an exception, here or in `data/jobs.py`."""
+    """Returns the signal that an exception stands for, or None.
+
+    The exception was raised here or in `data/processes.py`.
+    """
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT
     code = error.code if isinstance(error, SystemExit) else None

@@ -5,11 +5,10 @@
         --text="The cat sat on the mat." --text_b="It was soft." \\
         --output=attention.html
 
-writes one page that needs nothing else, to be opened in any browser: choose a
-layer and a head, point at a word to see what it attends to. Without --text_b
-it is one text. --output=NAME.png draws a picture instead: of all heads, or of
-those that --layer and --head choose. The text is taken as it is; what is too
-long for the model is an error.
+writes a self-contained page for any browser: choose a layer and a head, and
+point at a word to see what it attends to. --output=NAME.png draws a picture
+instead, of all heads or of --layer and --head. A text that is too long for the
+model is an error; texts are never truncated.
 """
 
 import dataclasses

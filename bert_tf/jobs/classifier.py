@@ -1,4 +1,4 @@
-"""Fine-tunes BERT on a sentence-level task: GLUE, XNLI, SWAG, your own file.
+"""Fine-tunes BERT on sentence-level tasks: GLUE, XNLI, SWAG or a custom file.
 
     python run_classifier.py \\
         --task_name=mrpc --data_dir=glue_data/MRPC \\
@@ -8,20 +8,24 @@
         --max_seq_length=128 --train_batch_size=32 \\
         --learning_rate=2e-5 --num_train_epochs=3
 
-The configuration, the vocabulary and the casing are the checkpoint's own, or
-those that --bert_config_file, --vocab_file and --do_lower_case name. A file of
-your own, TSV, CSV or JSON lines:
+The configuration, vocabulary and casing are read from the checkpoint; use
+--bert_config_file, --vocab_file and --do_lower_case if it does not contain
+them. For a custom TSV, CSV or JSON Lines file:
 
     python run_classifier.py --task_name=custom --data_dir=my_data \\
         --text_a_column=review --label_column=stars ...
 
-The output directory then holds `eval_results.txt` and `.json`,
-`test_results.tsv` (the original's: probabilities), `predictions.tsv` (with the
-texts and labels), and `release/`: the fine-tuned model with its vocabulary and
-labels, which --init_checkpoint takes; --do_export writes a SavedModel for
-TensorFlow Serving into `export/`. The same command given again goes on where it
-was stopped. Source: `run_classifier.py` of google-research/bert; sections 4.1,
-4.4 and appendix A.3 of the paper.
+The job writes to --output_dir:
+
+- `eval_results.txt` and `.json`, with --do_eval.
+- `test_results.tsv` with probabilities, as the original, and `predictions.tsv`
+  with texts and labels, with --do_predict.
+- `release/`, the fine-tuned model with its vocabulary and labels, which
+  --init_checkpoint accepts.
+- `export/`, with --do_export: a SavedModel for TensorFlow Serving.
+
+Rerun the command to resume. Source: `run_classifier.py` of
+google-research/bert; sections 4.1, 4.4 and appendix A.3 of the paper.
 """
 
 import contextlib

@@ -1,15 +1,15 @@
-"""Converts a checkpoint: Google's TF1, Hugging Face's, Keras's, each to each.
+"""Converts checkpoints between Google's, Hugging Face's and Keras's formats.
 
     python convert_checkpoint.py \\
         --input=uncased_L-12_H-768_A-12 --output_dir=bert-base \\
         --to=huggingface --verify
 
-reads a TF1 checkpoint (a prefix or a directory; this project's own are of that
-format), a Hugging Face folder, `hf://owner/name[@revision]` or a `.keras`
-file, and writes a directory with the weights, the configuration and the
-vocabulary. It prints what became of every variable; one that nobody can
-explain is an error, and then nothing is written. `--verify` runs both ends on
-a few probes, in a second for a small model, in a minute for BERT-Large.
+reads a TF1 checkpoint (a prefix or a directory; this project trains in that
+format), a Hugging Face folder, `hf://owner/name[@revision]` or a `.keras` file,
+and writes a directory with the weights, the configuration and the vocabulary.
+It reports what became of every variable. If a variable is unknown, it fails and
+writes nothing. `--verify` runs both models on a few inputs and compares them:
+a second for a small model, a minute for BERT-Large.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Turns an export into a file for ONNX Runtime or LiteRT, and compares them.
+"""Converts an export for ONNX Runtime or LiteRT, and compares the models.
 
     python run_classifier.py --task_name=mrpc --data_dir=glue_data/MRPC \\
         --output_dir=/tmp/mrpc_output --do_export
@@ -7,20 +7,20 @@
         --output_dir=/tmp/mrpc_onnx --format=onnx --int8 \\
         --eval_file=glue_data/MRPC/dev.tsv --task_name=mrpc
 
-reads what --do_export has written, the newest version, and makes a folder with
-`model.onnx`, with --int8 `model.int8.onnx` as well, the vocabulary, the labels
-and a README that says how to run it. --format=litert makes `model.tflite`.
-They are the export's signature `tokens`: ids in, numbers out. Other runtimes
-have no strings; the tokenizer stays behind.
+reads the newest version that --do_export has written and creates a folder with
+`model.onnx`, with --int8 also `model.int8.onnx`, the vocabulary, the labels and
+a README that says how to run the model. --format=litert writes `model.tflite`.
+The models compute the export's signature `tokens`, from token ids to numbers:
+other runtimes have no strings, so that they cannot tokenize.
 
-All are asked the same: random ids, and, with --eval_file, labelled data of the
-task: of the layout of --task_name or with columns of the names of the export's
-inputs for a classifier, CoNLL's for a tagger, SQuAD's for questions. A table of
-sizes, differences and scores is printed and written into the README. Embeddings
-have no scores: the table has the mean and the lowest cosine similarity to the
-export's embeddings. A float32 model that differs by more than rounding is an
-error, and then nothing is written. The conversion of a model of 6 layers of
-384 takes a minute. Masked language models and exports in bfloat16 are refused.
+All models are run on random ids and, with --eval_file, on labelled data: for a
+classifier in the format of --task_name, or with a column for each input of the
+export; for a tagger in CoNLL's format; for questions in SQuAD's. A table of
+sizes, differences and scores is printed and written to the README. For
+embeddings it has the mean and the lowest cosine similarity to the export's
+embeddings. If a float32 model differs by more than rounding, the job fails and
+writes nothing. Converting a model of 6 layers of 384 takes a minute. Masked
+language models and exports in bfloat16 are not supported.
 """
 
 import dataclasses

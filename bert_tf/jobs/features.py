@@ -1,20 +1,21 @@
-"""Writes BERT's vectors of texts into a file, for other models to learn from.
+"""Writes BERT's vectors of texts to a file, as features for other models.
 
     python extract_features.py \\
         --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl \\
         --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
         --layers=-1,-2,-3,-4 --max_seq_length=128
 
---input_file has a text a line, or a pair as `first ||| second`. The output is
-in the same order: the original's JSON lines, with every token's vectors, or,
-many times smaller, --output_format=npz or tfrecord. --pooling=mean gives one
-vector a text; --layers also takes names, such as concat_last_four. The
-configuration, the vocabulary and the casing are the checkpoint's own, or those
-that --bert_config_file, --vocab_file and --do_lower_case name.
+--input_file has a text, or a pair `first ||| second`, per line. The output
+keeps the order: the original's JSON lines with the vectors of every token, or
+the much smaller --output_format=npz or tfrecord. --pooling=mean gives one
+vector per text, and --layers also accepts names such as concat_last_four.
+The configuration, vocabulary and casing are read from the checkpoint; use
+--bert_config_file, --vocab_file and --do_lower_case if it does not contain
+them.
 
---do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving, which
-takes texts and gives the vectors that --layers and --pooling name or, without
-them, two of each text; --input_file is not needed for that.
+--do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving that
+takes texts and returns the vectors of --layers and --pooling or, without them,
+two vectors per text. It needs no --input_file.
 Source: `extract_features.py` of google-research/bert; section 5.3 of the paper.
 """
 

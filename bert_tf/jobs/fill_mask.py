@@ -1,16 +1,16 @@
-"""Asks a pre-trained model for the missing words.
+"""Asks a pre-trained model for masked words.
 
     python fill_mask.py \\
         --init_checkpoint=/tmp/pretraining_output/release \\
         --text="The capital of France is [MASK]."
 
-prints the most probable words for every [MASK], with their probabilities.
-With --text_b it also prints how probable it is that this text follows the
-first; blanks may then be in either or in none. Without --text it reads a text,
-or a pair as `first ||| second`, a line from the standard input.
+prints the most probable words for every [MASK], with their probabilities. With
+--text_b it also prints the probability that --text_b follows --text; then each
+text may have [MASK] or not. Without --text it reads a text, or a pair
+`first ||| second`, from each line of the standard input.
 
---do_export --export_dir=DIR writes the model as a SavedModel for TensorFlow
-Serving, which fills the blanks of the texts that it is sent; no text is read.
+--do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving that
+fills in the masked words of texts. No text is read then.
 """
 
 import dataclasses

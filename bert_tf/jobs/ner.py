@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to find named entities: CoNLL-2003, your own CoNLL file.
+"""Fine-tunes BERT to find named entities: CoNLL-2003 or a custom CoNLL file.
 
     python run_ner.py \\
         --data_dir=conll2003 \\
@@ -8,30 +8,32 @@
         --max_seq_length=128 --train_batch_size=32 \\
         --learning_rate=5e-5 --num_train_epochs=3
 
-The configuration, the vocabulary and the casing are the checkpoint's own, or
-those that --bert_config_file, --vocab_file and --do_lower_case name. The files
-are train.txt, dev.txt and test.txt in --data_dir, or eng.train, eng.testa and
-eng.testb, or those that --train_file, --dev_file and --test_file name: a word
-a line with its columns, a blank line between sentences. Tags may be in IOB1 (as
-the official ones are), IOB2, IOBES or BILOU.
+The configuration, vocabulary and casing are read from the checkpoint; use
+--bert_config_file, --vocab_file and --do_lower_case if it does not contain
+them. The files in --data_dir are train.txt, dev.txt and test.txt, or eng.train,
+eng.testa and eng.testb; --train_file, --dev_file and --test_file name other
+files. Each line has a word and its columns, and a blank line ends a sentence.
+Tags may be in IOB1 (as the official files are), IOB2, IOBES or BILOU.
 
-The output directory then holds `eval_results.txt` and `.json`, precision,
-recall and F1 of the entities, from 0 to 1, as conlleval counts them;
-`dev_predictions.txt` and `test_predictions.txt`, which conlleval reads: the
-columns of the files, separated by spaces, then the tags of the file and the
-predicted ones, both in IOB2; and `release/`: the fine-tuned model with its
-vocabulary and labels, which --init_checkpoint takes. The test file need not
-have tags, and they are not used; to score it, name it as --dev_file.
---do_export writes a SavedModel for TensorFlow Serving into `export/`. The same
-command given again goes on where it was stopped. Source: section 5.3 of the
-paper.
+The job writes to --output_dir:
+
+- `eval_results.txt` and `.json`, with --do_eval: precision, recall and F1 of
+  the entities, from 0 to 1, as conlleval computes them.
+- `dev_predictions.txt` and `test_predictions.txt`, which conlleval reads: the
+  columns of the file, its tags and the predicted tags, both in IOB2. A test
+  file needs no tags; to score it, pass it as --dev_file.
+- `release/`, the fine-tuned model with its vocabulary and labels, which
+  --init_checkpoint accepts.
+- `export/`, with --do_export: a SavedModel for TensorFlow Serving.
+
+Rerun the command to resume. Source: section 5.3 of the paper.
 
     python run_ner.py --mode=feature_based --feature_layers=concat_last_four \\
         --learning_rate=1e-3 ...
 
-leaves BERT as it is and trains two bidirectional LSTMs on its vectors, as in
-table 7 of the paper; their rate is a higher one. To use what it has trained,
-give --mode, --feature_layers and --lstm_size again.
+freezes BERT and trains two bidirectional LSTMs on its vectors, as in table 7
+of the paper, with a higher learning rate. To use such a model later, give
+--mode, --feature_layers and --lstm_size again.
 `examples/paper/feature_based.py` runs the whole table.
 """
 

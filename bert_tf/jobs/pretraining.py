@@ -1,4 +1,4 @@
-"""Pre-trains BERT: masked words and the next sentence.
+"""Pre-trains BERT on masked words and next sentences.
 
     python run_pretraining.py \\
         --input_file=/tmp/tf_examples.tfrecord \\
@@ -11,14 +11,17 @@
         --train_batch_size=32 --learning_rate=1e-4 \\
         --num_train_steps=20 --num_warmup_steps=10
 
-Records come from create_pretraining_data.py, ours or the original's. The
-output directory then holds the training checkpoints `model.ckpt-STEP`, which
-the same command resumes from, `pretraining.json`, by which another kind of
-model is refused there, TensorBoard's event files, `evaluations.jsonl` where
---eval_steps asks for it, `eval_results.txt`, and `release/`: the weights alone
-as `bert_model.ckpt`, with `bert_config.json` and `vocab.txt`, ready for
-fine-tuning. --do_export writes a SavedModel for TensorFlow Serving, which fills
-in the blanks of a text, into `export/`.
+The records come from create_pretraining_data.py, of this project or of
+google-research/bert. The job writes to --output_dir:
+
+- `model.ckpt-STEP`, the training checkpoints; rerun the command to resume.
+- `pretraining.json`, the kind of model; another kind is refused.
+- TensorBoard's event files, and `evaluations.jsonl` with --eval_steps.
+- `eval_results.txt`, with --do_eval.
+- `release/`, to fine-tune from: `bert_model.ckpt`, `bert_config.json` and
+  `vocab.txt`.
+- `export/`, with --do_export: a SavedModel for TensorFlow Serving that fills in
+  masked words.
 """
 
 import contextlib

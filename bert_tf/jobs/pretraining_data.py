@@ -6,16 +6,16 @@
         --vocab_file=uncased_L-12_H-768_A-12/vocab.txt \\
         --dupe_factor=5
 
-takes half a second, prints five of the examples and ends with "Wrote 54 total
-instances"; /tmp/manifest.tf_examples.tfrecord.json says what is in them. All
-CPUs are at work on larger texts: a core makes some 50,000 examples a second.
+takes half a second, prints five examples and ends with "Wrote 54 total
+instances". /tmp/manifest.tf_examples.tfrecord.json describes the file. Larger
+texts use all CPUs; a core makes about 50,000 examples per second.
 
-The text has one sentence a line and blank lines between documents; or, with
---input_format=jsonl, each line is a JSON object with a document in it.
+The text has one sentence per line and blank lines between documents. With
+--input_format=jsonl, each line is a JSON object with one document.
 
     --runner=beam --beam_options='--runner=DataflowRunner --project=...'
 
-has a cluster write the same files, byte for byte.
+runs the job on a cluster, which writes the same files, byte for byte.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to answer questions from a text: SQuAD 1.1, 2.0, KorQuAD.
+"""Fine-tunes BERT to answer questions: SQuAD 1.1, SQuAD 2.0, KorQuAD.
 
     python run_squad.py \\
         --train_file=squad/train-v1.1.json \\
@@ -9,18 +9,22 @@
         --train_batch_size=12 --learning_rate=3e-5 --num_train_epochs=2 \\
         --max_seq_length=384 --doc_stride=128
 
-The configuration, the vocabulary and the casing are the checkpoint's own, or
-those that --bert_config_file, --vocab_file and --do_lower_case name. For SQuAD
-2.0, whose questions may have no answer, add --version_2_with_negative; for
-KorQuAD, --scorer=korquad.
+The configuration, vocabulary and casing are read from the checkpoint; use
+--bert_config_file, --vocab_file and --do_lower_case if it does not contain
+them. Add --version_2_with_negative for SQuAD 2.0, whose questions may have no
+answer, and --scorer=korquad for KorQuAD.
 
---do_predict writes `predictions.json`, `nbest_predictions.json` and, for 2.0,
-`null_odds.json`; --do_eval scores --predict_file by the official definition and
-writes `eval_results.txt` and `.json`. `release/` holds the fine-tuned model,
-which --init_checkpoint takes; --do_export writes a SavedModel for TensorFlow
-Serving into `export/`. The same command given again goes on where it was
-stopped. Source: `run_squad.py` of google-research/bert; sections 4.2 and 4.3 of
-the paper.
+The job writes to --output_dir:
+
+- `predictions.json`, `nbest_predictions.json` and, for 2.0, `null_odds.json`,
+  with --do_predict.
+- `eval_results.txt` and `.json`, with --do_eval: the official scores of
+  --predict_file.
+- `release/`, the fine-tuned model, which --init_checkpoint accepts.
+- `export/`, with --do_export: a SavedModel for TensorFlow Serving.
+
+Rerun the command to resume. Source: `run_squad.py` of google-research/bert;
+sections 4.2 and 4.3 of the paper.
 """
 
 import contextlib

@@ -5,10 +5,10 @@
         --output_file=vocab.txt \\
         --vocab_size=30522
 
-A gigabyte takes some four minutes on two cores; the distinct words have to fit
-into memory. The file has exactly the size that was asked for and is the same
-in every run. Give --do_lower_case and --strip_accents the same values wherever
-the vocabulary is used.
+A gigabyte of text takes about four minutes on two cores. The distinct words
+must fit into memory. The vocabulary has exactly the requested size and is the
+same in every run. Use the same values of --do_lower_case and --strip_accents
+wherever the vocabulary is used.
 """
 
 import dataclasses

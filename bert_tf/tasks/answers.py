@@ -464,7 +464,7 @@ def written(
 def score(
     answers: Iterable[Answered], with_negative: bool, is_korquad: bool = False
 ) -> dict[str, float]:
-    """The official scores; see `span_metrics`.
+    """The official scores; see `metrics`.
 
     The best thresholds of SQuAD 2.0 are those for the best spans. (The official
     script, given our files, sees "" wherever the odds were above the threshold

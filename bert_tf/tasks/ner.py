@@ -439,7 +439,7 @@ def score(
       sentences: They.
 
     Returns:
-      What `entity_metrics.score` gives, and `loss`; each name with "eval_".
+      What `metrics.entity_scores` gives, and `loss`; each name with "eval_".
     """
     gold = [sentence.tags for sentence in sentences]
     tags = predicted_tags(task, predictions, sentences)
