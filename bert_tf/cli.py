@@ -75,12 +75,15 @@ def main(run: Callable[[Any], Any]) -> None:
 def command() -> None:
     """Runs `bert-tf JOB --flag=value ...`, the installed package's command."""
     program, *words = sys.argv
+    usage = f"name a job: {', '.join(JOBS)}"
+    if words[:1] == ["--help"]:
+        print(f"bert-tf JOB --flag=value ...\n{usage}\n`bert-tf JOB --help`")
+        sys.exit(0)
     if not words or words[0] not in JOBS:
-        received = f"; got {words[0]!r}" if words else ""
         sys.argv[0] = os.path.basename(program)
+        received = f"; got {words[0]!r}" if words else ""
         _fail(
-            f"name a job: {', '.join(JOBS)}{received}. `bert-tf JOB --help` "
-            "lists its flags.",
+            f"{usage}{received}. `bert-tf JOB --help` lists its flags.",
             status=2,
         )
     job = importlib.import_module(f"bert_tf.jobs.{words[0]}")

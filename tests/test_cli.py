@@ -359,6 +359,12 @@ def test_an_unknown_job_is_one_line(words):
     assert done.stderr.count("\n") == 1
 
 
+def test_the_command_lists_its_jobs():
+    done = call("-c", "from bert_tf import cli; cli.command()", "--help")
+    assert done.returncode == 0
+    assert "name a job: vocabulary, pretraining_data" in done.stdout
+
+
 @pytest.mark.slow
 def test_an_installed_wheel_runs_jobs_outside_of_the_checkout(tmp_path):
     """A new environment with the wheel; its dependencies are borrowed."""

@@ -327,7 +327,7 @@ def test_so_is_one_beside_an_export(
     launch, pairs, tmp_path, capsys, monkeypatch, words, message
 ):
     exported = small_exports.opened("pairs")
-    monkeypatch.setattr("convert_saved_model.open_export", lambda _: exported)
+    monkeypatch.setattr(convert_saved_model, "open_export", lambda _: exported)
     words = [f"--export_dir={pairs[0]}", *words]
     check_mistake(launch, tmp_path, capsys, monkeypatch, words, message)
 

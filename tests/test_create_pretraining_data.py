@@ -71,6 +71,13 @@ def test_it_writes_records_and_shows_some(work):
     assert re.search(r"tokens: \[CLS\] .* \[SEP\] .* \[SEP\]\n", done.stderr)
 
 
+def test_an_output_may_match_the_glob_of_the_inputs(work):
+    done = run(
+        work, f"--input_file={work}/t*", f"--output_file={work}/t.tfrecord"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_flags_reach_the_job(work):
     done = run(
         work,

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 
 import in_process
 import numpy as np
@@ -26,6 +25,7 @@ from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.interop import conversion
 from bert_tf.interop.opening import open_pretrained
+from bert_tf.jobs import pretraining
 
 LEFT_TO_RIGHT = {
     "attention_direction": "left_to_right",
@@ -189,7 +189,7 @@ def test_a_causal_lm_that_is_stopped_goes_on(
     causal, launch, inputs, tmp_path, monkeypatch
 ):
     """To the weights and moments of the undisturbed run, bit for bit."""
-    script = sys.modules["run_pretraining"]
+    script = pretraining
 
     class Stop(script.Progress):
         def after_steps(self, step, records):

@@ -4,29 +4,21 @@ Beam passes over what it does not know and prints a page where something goes
 wrong; here a slip is an error of one line.
 """
 
-import contextlib
-import difflib
-import io
-import logging as standard_logging
-import re
-import shlex
-from typing import TYPE_CHECKING, Any
-
-from bert_tf.errors import InputError
-
-if TYPE_CHECKING:
-    import apache_beam as beam
-
-
 import collections
+import contextlib
 import dataclasses
+import difflib
 import functools
 import hashlib
+import io
 import json
+import logging as standard_logging
 import os
+import re
 import secrets
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
@@ -39,6 +31,7 @@ from bert_tf.corpus.settings import (
     CreationConfig,
     PieceSizes,
 )
+from bert_tf.errors import InputError
 
 if TYPE_CHECKING:
     import apache_beam as beam

@@ -195,6 +195,12 @@ class CreationConfig(Options):
         """The files of text, in the order in which they are read."""
         return files.expand(self.input_file, flag="input_file")
 
+    @property
+    def named_outputs(self) -> list[str]:
+        """The files to write, which may be impossible."""
+        named = [item.strip() for item in self.output_file.split(",")]
+        return [item for item in named if item]
+
     def output_paths(self, inputs: Sequence[str]) -> list[str]:
         """The files to write.
 
@@ -202,8 +208,7 @@ class CreationConfig(Options):
           InputError: No path, a duplicate path, a device, or a path that would
             overwrite an input or the manifest.
         """
-        named = [item.strip() for item in self.output_file.split(",")]
-        paths = [item for item in named if item]
+        paths = self.named_outputs
         if not paths:
             raise InputError(
                 "Expected a comma-separated list of files to write. Received: "

@@ -143,11 +143,11 @@ def _convert(
     answers = []
     for name, content in _models(config, exported):
         logging.info("Asking %s, %.1f MB", name, len(content) / 1e6)
-        run = load(content)
-        found = measure(run)
+        answer = load(content)
+        found = measure(answer)
         off = _checked(config, name, expected, found)
         rows.append(Row(name, len(content), off, scores(found)))
-        answers.append(run(config, example))
+        answers.append(answer(example))
         _write(folder, name, content)
     for name, path in exported.assets.items():
         with files.open_read(path) as file:

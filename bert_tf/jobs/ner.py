@@ -238,7 +238,10 @@ def run(config: NerConfig) -> FineTuningResult:
 
 
 def _require_options_of_mode(config: NerConfig) -> None:
-    """Raises InputError for an option that has no effect in --mode."""
+    """Raises InputError for an option that --mode ignores.
+
+    Options with their default values pass.
+    """
     defaults = {f.name: f.default for f in dataclasses.fields(config)}
     for mode, names in _OPTIONS_OF_MODE.items():
         for name in names if mode != config.mode else ():

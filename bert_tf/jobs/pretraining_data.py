@@ -73,7 +73,7 @@ def run(config: PretrainingDataConfig) -> list[str]:
             _refuse(config, "beam_options", "beam", "Beam takes no part in it")
             num_workers = config.num_workers or processes.available_cpus()
             creation.create(job, num_workers)
-    return job.output_paths(job.input_paths())
+    return job.named_outputs
 
 
 def _refuse(
