@@ -26,11 +26,14 @@ from bert_tf.options import Options
 
 
 def job_of(script: str) -> types.ModuleType | None:
-    """Returns the job that a script of the project's root runs, or None."""
-    for name, value in vars(importlib.import_module(script)).items():
+    """Returns the job that a program runs, which may be itself, or None."""
+    module = importlib.import_module(script)
+    if hasattr(module, "run") and not hasattr(module, "main"):
+        return module
+    for name, value in vars(module).items():
         is_module = isinstance(value, types.ModuleType)
         if is_module and value.__name__ == f"bert_tf.jobs.{name}":
-            return value
+            return value if hasattr(value, "run") else None
     return None
 
 
