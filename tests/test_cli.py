@@ -1,29 +1,17 @@
 """The command line of a job, and how its mistakes are reported."""
 
+import importlib
 import os
 import subprocess
 import sys
 import sysconfig
 import textwrap
 
+import in_process
 import pytest
-from absl import flags
 from checkout import ROOT
 
 from bert_tf import cli
-from bert_tf.jobs import (
-    attention,
-    classifier,
-    convert_checkpoint,
-    convert_saved_model,
-    features,
-    fill_mask,
-    ner,
-    pretraining,
-    pretraining_data,
-    squad,
-    vocabulary,
-)
 from bert_tf.options import declared
 
 SCRIPT = """
@@ -290,27 +278,12 @@ def test_a_script_without_tensorflow_stays_without(script):
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        attention,
-        classifier,
-        convert_checkpoint,
-        convert_saved_model,
-        features,
-        fill_mask,
-        ner,
-        pretraining,
-        pretraining_data,
-        squad,
-        vocabulary,
-    ],
-)
-def test_flags_and_options_agree(job):
+@pytest.mark.parametrize("name", cli.JOBS)
+def test_flags_and_options_agree(name):
     """Each flag gives the option of its name, or None to fall back."""
-    config_type = job.run.__annotations__["config"]
-    values = flags.FlagValues()
-    cli.define_flags(config_type, values)
+    job = importlib.import_module(f"bert_tf.jobs.{name}")
+    config_type = in_process.config_type_of(job)
+    values = in_process.flags_of(job)
     words = {
         int: "7",
         float: "0.5",
@@ -330,8 +303,7 @@ def test_flags_and_options_agree(job):
         assert getattr(config, name) == values[name].value or (
             getattr(config, name) == tuple(values[name].value)
         )
-    values = flags.FlagValues()
-    cli.define_flags(config_type, values)
+    values = in_process.flags_of(job)
     required = [n for n in known if n in cli.options.required(config_type)]
     values(["x.py", *(f"--{n}={given[n]}" for n in required)])
     config = cli.read_config(config_type, values)

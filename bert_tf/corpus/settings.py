@@ -44,7 +44,6 @@ class CreationConfig(Options):
 
     input_file: str = option(
         "UTF-8 text files or globs, separated by commas (.gz and gs:// too).",
-        per_worker=True,
     )
     output_file: str = option(
         "TFRecord files to write, separated by commas; they get equal shares. "
