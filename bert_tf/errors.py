@@ -1,11 +1,88 @@
-"""The one exception that means "the user can mend this"."""
+"""The error for what a user can fix, and the functions that word it.
+
+An error message says in one line what is wrong, where, and what to do. There
+are three forms:
+
+- a wrong value: `wrong_value("--top_k", "at least 1", 0)` gives
+  "--top_k must be at least 1; got 0."
+- a file, with the line where known: `in_file("train.tsv", "expected 4 columns,
+  found 3.", line=17)` gives "train.tsv:17: expected 4 columns, found 3."
+- an event, in a sentence of its own: "Worker 1 exited during training. Restart
+  all workers with the same command to resume from step 3,000."
+"""
+
+import difflib
+import os
+from collections.abc import Collection, Iterable
+from typing import Any
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used.
+    """Input or options that the user can fix.
 
-    Raised with one line that says what was expected, what came
-    (`Received: ...`), where, and what to do. The scripts print that line and
-    exit with status 1; any other exception is a fault of ours and keeps its
-    traceback.
+    The message is one line. Scripts print it and exit with status 1; they show
+    the traceback of any other exception, which is a bug.
     """
+
+
+def wrong_value(
+    name: str, requirement: str, value: Any, advice: str = ""
+) -> InputError:
+    """Returns an error for a value that breaks a requirement.
+
+    Args:
+      name: What has the value: an option such as "--top_k", or a noun phrase.
+      requirement: What the value must be: "at least 1", "one of a, b or c".
+      value: The value that was given.
+      advice: A sentence on what to do, without the leading space.
+    """
+    text = f"{name} must be {requirement}; got {shortened(value)}."
+    return InputError(f"{text} {advice}" if advice else text)
+
+
+def in_file(
+    path: str | os.PathLike[str], message: str, line: int | None = None
+) -> InputError:
+    """Returns an error about a file, with the line number if it is known."""
+    place = os.fspath(path) if line is None else f"{os.fspath(path)}:{line}"
+    return InputError(f"{place}: {message}")
+
+
+def listed(
+    names: Iterable[Any],
+    *,
+    last: str = "and",
+    most: int = 10,
+    quote: bool = False,
+) -> str:
+    """Returns "a, b and c", or "a, b, c, ... (17 in all)" for a long list.
+
+    Args:
+      names: The items, in the order in which they appear.
+      last: The word before the last item: "and" or "or".
+      most: The number of items above which the list is cut.
+      quote: Whether to put each item in quotes, as `repr` does.
+    """
+    items = [repr(name) if quote else str(name) for name in names]
+    if len(items) > most:
+        return f"{', '.join(items[:most])}, ... ({len(items):,} in all)"
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Returns " Did you mean 'x'?" for the nearest known name, or ""."""
+    folded = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.lower(), folded, n=1)
+    return f" Did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def shortened(value: Any, most: int = 80) -> str:
+    """Returns `repr(value)`, cut to about `most` characters.
+
+    >>> shortened("x" * 100, most=10)
+    "'xxxxxxxxx..."
+    """
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."

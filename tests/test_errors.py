@@ -1,10 +1,40 @@
-"""Tests of the error that the user can mend."""
+"""`bert_tf.errors`: how error messages are worded."""
 
 import pytest
 
-from bert_tf.errors import InputError
+from bert_tf import errors
 
 
-def test_an_input_error_is_a_value_error_with_its_message():
-    with pytest.raises(ValueError, match=r"^expected a. Received: b$"):
-        raise InputError("expected a. Received: b")
+def test_input_errors_are_value_errors():
+    with pytest.raises(ValueError, match="--top_k must be at least 1; got 0"):
+        raise errors.wrong_value("--top_k", "at least 1", 0)
+
+
+def test_messages_about_files_start_with_the_place():
+    error = errors.in_file("train.tsv", "expected 4 columns.", line=17)
+    assert str(error) == "train.tsv:17: expected 4 columns."
+    assert str(errors.in_file("x.json", "is empty.")) == "x.json: is empty."
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b", "c"], "a, b or c"),
+        (range(20), "0, 1, 2, ... (20 in all)"),
+    ],
+)
+def test_lists(names, expected):
+    assert errors.listed(names, last="or", most=3) == expected
+
+
+def test_the_nearest_name_is_suggested_whatever_its_case():
+    known = ["CoLA", "MRPC", "SST-2"]
+    assert errors.did_you_mean("cols", known) == " Did you mean 'CoLA'?"
+    assert errors.did_you_mean("zzz", known) == ""
+
+
+def test_long_values_are_cut():
+    assert errors.shortened("x" * 100, most=10) == "'xxxxxxxxx..."
+    assert errors.shortened("short") == "'short'"
