@@ -22,7 +22,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data import bucketing, pipeline, records, schema
 from bert_tf.data.schema import Schema
 from bert_tf.data.sequence_packing import SequencePacking
-from bert_tf.jobs import inputs
+from bert_tf.jobs import fine_tuning
 from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tasks.question_answering import SpanTask
@@ -167,8 +167,8 @@ class Step:
         )
         padding = bucketing.Padding(static=True)
         if self.kind == "training":
-            return inputs.training_data(features, padding, config)
-        return inputs.evaluation_data(features, padding)
+            return fine_tuning.training_data(features, padding, config)
+        return fine_tuning.evaluation_data(features, padding)
 
     def _pretraining_data(
         self, of_task: Schema, config: TrainingConfig, folder: str

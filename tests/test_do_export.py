@@ -28,7 +28,7 @@ from bert_tf.heads import (
     BertTokenClassifier,
 )
 from bert_tf.interop.pretrained import Pretrained, write_companions
-from bert_tf.jobs import features, fill_mask, pretraining, runs
+from bert_tf.jobs import features, fill_mask, fine_tuning, pretraining
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks import datasets
 from bert_tf.training import checkpoints
@@ -585,7 +585,7 @@ def told(monkeypatch):
     def export(*given, **more):
         told.append((*given, more))
 
-    for module in (runs, pretraining):
+    for module in (fine_tuning, pretraining):
         monkeypatch.setattr(module, "export_kept", export)
     for module in (features, fill_mask):
         monkeypatch.setattr(module, "export", export)

@@ -19,7 +19,7 @@ from fine_tuning_runs import (
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
 from bert_tf.interop.opening import open_pretrained
-from bert_tf.jobs import runs
+from bert_tf.jobs import fine_tuning
 
 KERNEL = "bilstm/forward_lstm/lstm_cell/kernel"
 SCRIPTS = {
@@ -162,5 +162,5 @@ def test_its_encoder_starts_a_model_without(done, run, tmp_path):
         init_checkpoint=done / "release",
         num_train_epochs=1,
     )
-    released = open_pretrained(tmp_path / runs.RELEASE)
+    released = open_pretrained(tmp_path / fine_tuning.RELEASE)
     assert not released.bilstm_head

@@ -372,16 +372,16 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     done, run, inputs, tmp_path, monkeypatch
 ):
     """After the second step, between two checkpoints."""
-    from bert_tf.jobs import runs
+    from bert_tf.jobs import fine_tuning
 
-    class Stop(runs.Progress):
+    class Stop(fine_tuning.Progress):
         def after_steps(self, step, records):
             if step == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     start = {"init_checkpoint": start_of(inputs)}
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "Progress", Stop)
+        patch.setattr(fine_tuning, "Progress", Stop)
         run(tmp_path, status=128 + signal.SIGTERM, **start)
     assert (tmp_path / "model.ckpt-2.index").exists()
     assert not (tmp_path / "release").exists()

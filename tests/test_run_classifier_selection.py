@@ -156,18 +156,18 @@ def test_a_search_that_is_killed_goes_on(run, tmp_path, monkeypatch):
     grid = {"paper": ((4, 6), (0.01, 0.03), (1.0,))}
     monkeypatch.setattr(trials, "SEARCHES", grid)
     changes = {"search": "paper", **EVALUATED}
-    from bert_tf.jobs import runs
+    from bert_tf.jobs import fine_tuning
 
     started = []
 
-    class Progress(runs.Progress):
+    class Progress(fine_tuning.Progress):
         def begin(self, step):
             started.append(self.total)
             if len(started) == 3:
                 raise Killed
             super().begin(step)
 
-    monkeypatch.setattr(runs, "Progress", Progress)
+    monkeypatch.setattr(fine_tuning, "Progress", Progress)
     folder = tmp_path / "out"
     with pytest.raises(Killed):
         run(folder, **changes)

@@ -19,7 +19,7 @@ from fine_tuning_runs import (
 )
 
 from bert_tf.interop.opening import open_pretrained
-from bert_tf.jobs import runs
+from bert_tf.jobs import fine_tuning
 from bert_tf.metrics import entity_scores
 from bert_tf.tasks.conll import read_conll
 
@@ -209,13 +209,13 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
 ):
     [last] = [path.stem for path in done.glob("model.ckpt-*.index")]
 
-    class Stop(runs.Progress):
+    class Stop(fine_tuning.Progress):
         def after_steps(self, step, records):
             if step == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "Progress", Stop)
+        patch.setattr(fine_tuning, "Progress", Stop)
         run(tmp_path, status=128 + signal.SIGTERM)
     assert not (tmp_path / f"{last}.index").exists()
     run(tmp_path)

@@ -13,7 +13,7 @@ import squad_files
 from fine_tuning_runs import assert_same, contents, names_in, read, results
 
 from bert_tf.interop.opening import open_pretrained
-from bert_tf.jobs import runs, squad
+from bert_tf.jobs import fine_tuning, squad
 from bert_tf.tasks.questions import SpanEncoding, make_windows
 from bert_tf.training import checkpoints
 
@@ -276,13 +276,13 @@ def test_a_stopped_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
     run(whole, do_train=True)
     [last] = [path.stem for path in whole.glob("model.ckpt-*.index")]
 
-    class Stop(runs.Progress):
+    class Stop(fine_tuning.Progress):
         def after_steps(self, step, records):
             if step == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "Progress", Stop)
+        patch.setattr(fine_tuning, "Progress", Stop)
         run(parts, status=128 + signal.SIGTERM, do_train=True)
     assert not (parts / f"{last}.index").exists()
     run(parts, do_train=True)

@@ -41,9 +41,8 @@ from bert_tf import cli
 from bert_tf.data import cache, processes
 from bert_tf.data.examples import Example
 from bert_tf.errors import InputError
-from bert_tf.jobs import output_folder, runs, settings
-from bert_tf.jobs.inputs import Inputs, Split
-from bert_tf.jobs.runs import FineTuningResult
+from bert_tf.jobs import fine_tuning, output_folder, settings
+from bert_tf.jobs.fine_tuning import FineTuningResult, Inputs, Split
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, resolve, trained_with
 from bert_tf.jobs.trials import Trial
@@ -216,17 +215,19 @@ def run(config: ClassifierConfig) -> FineTuningResult:
                 config, task, strategy, start, plan, schedule, inputs, data
             )
         else:
-            estimator = runs.open_model(
+            estimator = fine_tuning.open_model(
                 task, strategy, start, config.output_dir, training
             )
         metrics = {}
         if config.do_eval:
             metrics = inputs.evaluate(data["dev"], estimator)
-            runs.write_metrics(estimator, config.output_dir, metrics)
+            fine_tuning.write_metrics(estimator, config.output_dir, metrics)
         for split in data.get("test", []):
             _predict(config, estimator, inputs, split)
         serve = functools.partial(_served, data_set=data_set, encoding=encoding)
-        return runs.finish(config, estimator, metrics, data_set.model_of, serve)
+        return fine_tuning.finish(
+            config, estimator, metrics, data_set.model_of, serve
+        )
 
 
 def _load(
@@ -426,13 +427,13 @@ def _train(
     strategy: Any,
     start: Start,
     plan: Mapping[Trial, TrainingConfig],
-    schedule: runs.Schedule,
+    schedule: fine_tuning.Schedule,
     inputs: Inputs,
     data: Mapping[str, Sequence[Split]],
 ) -> Estimator:
     """Trains, and releases the model that is kept."""
     [train] = data["train"]
-    estimator = runs.FineTuning(
+    estimator = fine_tuning.FineTuning(
         task,
         strategy,
         start,
@@ -444,7 +445,7 @@ def _train(
         metric=f"eval_{task.metrics[0]}",
         tokens_per_example=float(train.features.lengths.mean()),
     ).train()
-    runs.release(
+    fine_tuning.release(
         estimator,
         config.output_dir,
         start,

@@ -53,13 +53,13 @@ from bert_tf.data import bucketing, cache
 from bert_tf.data.bucketing import Features, Padding
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES
-from bert_tf.jobs import output_folder, runs, settings
-from bert_tf.jobs.inputs import (
+from bert_tf.jobs import fine_tuning, output_folder, settings
+from bert_tf.jobs.fine_tuning import (
     RECORDS,
+    FineTuningResult,
     evaluation_data,
     training_data,
 )
-from bert_tf.jobs.runs import FineTuningResult
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, resolve, trained_with
 from bert_tf.jobs.trials import Trial
@@ -217,14 +217,14 @@ def run(config: NerConfig) -> FineTuningResult:
                 config, task, strategy, start, plan, schedule, found
             )
         else:
-            estimator = runs.open_model(
+            estimator = fine_tuning.open_model(
                 task, strategy, start, config.output_dir, training
             )
         metrics = {}
         if config.do_eval:
             predictions = found["dev"].predict(estimator)
             metrics = found["dev"].score(estimator, predictions)
-            runs.write_metrics(estimator, config.output_dir, metrics)
+            fine_tuning.write_metrics(estimator, config.output_dir, metrics)
             path = os.path.join(config.output_dir, "dev_predictions.txt")
             found["dev"].write(path, estimator, predictions)
         if config.do_predict:
@@ -234,7 +234,7 @@ def run(config: NerConfig) -> FineTuningResult:
             path = os.path.join(config.output_dir, "test_predictions.txt")
             found["test"].write(path, estimator, predictions)
         serve = functools.partial(ServedTagger, encoding=encoding)
-        return runs.finish(config, estimator, metrics, "ner", serve)
+        return fine_tuning.finish(config, estimator, metrics, "ner", serve)
 
 
 def _require_options_of_mode(config: NerConfig) -> None:
@@ -353,7 +353,7 @@ def _train(
     strategy: Any,
     start: Start,
     plan: Mapping[Trial, TrainingConfig],
-    schedule: runs.Schedule,
+    schedule: fine_tuning.Schedule,
     found: Mapping[str, Split],
 ) -> Estimator:
     """Trains, and releases the model that is kept."""
@@ -363,7 +363,7 @@ def _train(
         predictions = found["dev"].predict(estimator)
         return found["dev"].score(estimator, predictions)
 
-    estimator = runs.FineTuning(
+    estimator = fine_tuning.FineTuning(
         task,
         strategy,
         start,
@@ -377,7 +377,7 @@ def _train(
         metric=ner.METRICS[0],
         tokens_per_example=float(train.features.lengths.mean()),
     ).train()
-    runs.release(
+    fine_tuning.release(
         estimator,
         config.output_dir,
         start,

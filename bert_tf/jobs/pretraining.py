@@ -54,8 +54,8 @@ from bert_tf.interop.pretrained import (
     write_companions,
 )
 from bert_tf.jobs import output_folder, settings
+from bert_tf.jobs.fine_tuning import export_kept
 from bert_tf.jobs.output_folder import RELEASE
-from bert_tf.jobs.runs import export_kept
 from bert_tf.jobs.settings import DeviceOptions, ExportOptions, TrainingOptions
 from bert_tf.jobs.start import require_length, trained_with, with_recorded
 from bert_tf.options import option

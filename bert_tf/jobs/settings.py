@@ -17,7 +17,7 @@ from bert_tf.version import __version__
 if TYPE_CHECKING:
     from bert_tf.config import BertConfig
     from bert_tf.data.bucketing import Padding
-    from bert_tf.jobs.runs import Schedule
+    from bert_tf.jobs.fine_tuning import Schedule
     from bert_tf.training.distribution import DistributionConfig
     from bert_tf.training.settings import TrainingConfig
 
@@ -439,7 +439,7 @@ def schedule(config: FineTuningOptions, metrics: Sequence[str]) -> "Schedule":
       InputError: --save_best names another metric, or is missing although
         training is to stop early.
     """
-    from bert_tf.jobs.runs import Schedule
+    from bert_tf.jobs.fine_tuning import Schedule
 
     metric = config.save_best
     if metric is not None and metric not in metrics:

@@ -39,9 +39,12 @@ from bert_tf import cli
 from bert_tf.data import bucketing, cache
 from bert_tf.data.bucketing import Features, Padding
 from bert_tf.errors import InputError
-from bert_tf.jobs import output_folder, runs, settings
-from bert_tf.jobs.inputs import evaluation_data, training_data
-from bert_tf.jobs.runs import FineTuningResult
+from bert_tf.jobs import fine_tuning, output_folder, settings
+from bert_tf.jobs.fine_tuning import (
+    FineTuningResult,
+    evaluation_data,
+    training_data,
+)
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, resolve, trained_with
 from bert_tf.jobs.trials import Trial
@@ -182,14 +185,14 @@ def run(config: SquadConfig) -> FineTuningResult:
                 answers_of,
             )
         else:
-            estimator = runs.open_model(
+            estimator = fine_tuning.open_model(
                 task, strategy, start, config.output_dir, training
             )
         metrics = _answer(config, answers_of, estimator)
         serve = functools.partial(
             ServedSpanLabeler, encoding=encoding, **dataclasses.asdict(rules)
         )
-        return runs.finish(config, estimator, metrics, "squad", serve)
+        return fine_tuning.finish(config, estimator, metrics, "squad", serve)
 
 
 def _train(
@@ -198,13 +201,13 @@ def _train(
     strategy: Any,
     start: Start,
     plan: Mapping[Trial, TrainingConfig],
-    schedule: runs.Schedule,
+    schedule: fine_tuning.Schedule,
     features: Features,
     padding: Padding,
     answers_of: Callable[..., Iterable[Answered]],
 ) -> Estimator:
     """Trains, and releases the model that is kept."""
-    estimator = runs.FineTuning(
+    estimator = fine_tuning.FineTuning(
         task,
         strategy,
         start,
@@ -218,7 +221,7 @@ def _train(
         metric="eval_f1",
         tokens_per_example=float(features.lengths.mean()),
     ).train()
-    runs.release(
+    fine_tuning.release(
         estimator,
         config.output_dir,
         start,
@@ -249,7 +252,7 @@ def _answer(
             pass  # Each answer is written as it comes.
         return {}
     metrics = _score(config, answers, estimator)
-    runs.write_metrics(estimator, config.output_dir, metrics)
+    fine_tuning.write_metrics(estimator, config.output_dir, metrics)
     return metrics
 
 

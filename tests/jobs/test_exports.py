@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.jobs import runs
+from bert_tf.jobs import fine_tuning
 from bert_tf.serving.classifiers import ServedClassifier
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.encoding import Encoding
@@ -62,7 +62,7 @@ def assert_equal(weights, others):
 def test_a_model_of_two_devices_is_exported_for_one(tmp_path):
     estimator = make_estimator(toy_task.two_devices(), tmp_path / "run")
     before = weights_of(estimator.task, estimator.model)
-    runs.export_kept(
+    fine_tuning.export_kept(
         estimator,
         SERVE,
         str(tmp_path / "export"),
@@ -88,7 +88,7 @@ def test_an_export_folder_that_is_a_file(estimator, tmp_path):
     (tmp_path / "export").write_text("mine")
     for place in (tmp_path / "export", tmp_path / "export" / "inside"):
         with pytest.raises(InputError, match=f"export to {place}: "):
-            runs.export_kept(estimator, SERVE, str(place), name="mood")
+            fine_tuning.export_kept(estimator, SERVE, str(place), name="mood")
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
     assert (tmp_path / "export").read_text() == "mine"
 
@@ -124,13 +124,13 @@ def written(monkeypatch):
             raise InputError("expected a larger disk")
         models[export_dir] = served.model
 
-    monkeypatch.setattr(runs, "export", export)
+    monkeypatch.setattr(fine_tuning, "export", export)
     return models
 
 
 def test_the_chief_writes(process, written, estimator):
     said = process(is_chief=True)
-    runs.export_kept(estimator, SERVE, "here", name="mood")
+    fine_tuning.export_kept(estimator, SERVE, "here", name="mood")
     assert said == [1]
     task, model = estimator.task, estimator.model
     assert written["here"] is not model
@@ -139,21 +139,21 @@ def test_the_chief_writes(process, written, estimator):
 
 def test_other_workers_write_nothing(process, written, estimator):
     said = process(is_chief=False)
-    runs.export_kept(estimator, SERVE, "here", name="mood")
+    fine_tuning.export_kept(estimator, SERVE, "here", name="mood")
     assert (written, said) == ({}, [1])
 
 
 def test_the_chief_reports_its_failure(process, written, estimator):
     said = process(is_chief=True)
     with pytest.raises(InputError, match="a larger disk"):
-        runs.export_kept(estimator, SERVE, "full", name="mood")
+        fine_tuning.export_kept(estimator, SERVE, "full", name="mood")
     assert said == [0]
 
 
 def test_other_workers_fail_with_the_chief(process, written, estimator):
     process(is_chief=False, others=0)
     with pytest.raises(InputError, match="expected every worker to export"):
-        runs.export_kept(estimator, SERVE, "full", name="mood")
+        fine_tuning.export_kept(estimator, SERVE, "full", name="mood")
     assert written == {}
 
 
@@ -163,27 +163,29 @@ def test_other_workers_fail_with_the_chief(process, written, estimator):
 def test_scores_belong_to_the_weights(estimator, tmp_path):
     """The step is not compared: another seed has other weights there."""
     scores = {"eval_f1": 0.5, "loss": None, "global_step": 0}
-    runs.write_metrics(estimator, str(tmp_path), scores | {"loss": np.nan})
-    assert runs.scores_of(str(tmp_path), estimator) == scores
+    fine_tuning.write_metrics(
+        estimator, str(tmp_path), scores | {"loss": np.nan}
+    )
+    assert fine_tuning.scores_of(str(tmp_path), estimator) == scores
     bias = estimator.task.checkpoint_variables(estimator.model)["output_bias"]
     before = bias.numpy()
     bias.assign(before * (1 + 1e-6))
-    assert runs.scores_of(str(tmp_path), estimator) is None
+    assert fine_tuning.scores_of(str(tmp_path), estimator) is None
     bias.assign(before)
-    assert runs.scores_of(str(tmp_path), estimator) == scores
+    assert fine_tuning.scores_of(str(tmp_path), estimator) == scores
 
 
 def test_scores_of_unknown_weights_are_ignored(estimator, tmp_path):
-    assert runs.scores_of(str(tmp_path), estimator) is None
+    assert fine_tuning.scores_of(str(tmp_path), estimator) is None
     text = '{"eval_f1": 0.5, "global_step": 0}'
     (tmp_path / "eval_results.json").write_text(text, encoding="utf-8")
-    assert runs.scores_of(str(tmp_path), estimator) is None
+    assert fine_tuning.scores_of(str(tmp_path), estimator) is None
 
 
 def test_unreadable_scores_are_reported(estimator, tmp_path):
     (tmp_path / "eval_results.json").write_text("{")
     with pytest.raises(InputError, match=r"Expected JSON.*eval_results\.json"):
-        runs.scores_of(str(tmp_path), estimator)
+        fine_tuning.scores_of(str(tmp_path), estimator)
 
 
 # Exports at the end of a run.
@@ -198,7 +200,7 @@ def requested(monkeypatch):
         requests.append((args, kwargs))
         return "new version"
 
-    monkeypatch.setattr(runs, "export_kept", export_kept)
+    monkeypatch.setattr(fine_tuning, "export_kept", export_kept)
     return requests
 
 
@@ -210,7 +212,7 @@ def with_checksum(checksum):
 def test_nothing_is_exported_by_default(given, requested):
     config = given("--output_dir=out", "--do_train")
     kept = with_checksum("0123")
-    assert runs.export_fine_tuned(config, kept, "mood", print) is None
+    assert fine_tuning.export_fine_tuned(config, kept, "mood", print) is None
     assert not requested
 
 
@@ -225,7 +227,7 @@ def test_an_export_has_the_scores_and_the_source(given, requested, tmp_path):
         f"--output_dir={tmp_path}", "--do_export", "--init_checkpoint=mine"
     )
     kept = with_checksum("0123")
-    written = runs.export_fine_tuned(config, kept, "mood", print)
+    written = fine_tuning.export_fine_tuned(config, kept, "mood", print)
     assert written == "new version"
     assert requested[0] == (
         (kept, print, str(tmp_path / "export")),
@@ -233,6 +235,6 @@ def test_an_export_has_the_scores_and_the_source(given, requested, tmp_path):
     )
     # With a model in the folder, the record takes precedence.
     (tmp_path / "model.ckpt-3.index").touch()
-    runs.export_fine_tuned(config, with_checksum("4567"), "mood", print)
+    fine_tuning.export_fine_tuned(config, with_checksum("4567"), "mood", print)
     _, named = requested[1]
     assert (named["metrics"], named["source"]) == (None, "hf://google/bert")

@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf.data.bucketing import Padding
 from bert_tf.data.examples import Example
-from bert_tf.jobs.inputs import Inputs, Split
+from bert_tf.jobs.fine_tuning import Inputs, Split
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.training.settings import TrainingConfig
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.jobs import output_folder, runs, trials
+from bert_tf.jobs import fine_tuning, output_folder, trials
 from bert_tf.jobs.start import Start
 from bert_tf.training import checkpoints, evaluations
 from bert_tf.training.hooks import NonFiniteError
@@ -43,10 +43,10 @@ def evaluate(estimator):
 
 
 def make(folder, schedule, config=CONFIG, evaluate=evaluate, start=START):
-    schedule = runs.Schedule(
+    schedule = fine_tuning.Schedule(
         **{"num_train_epochs": 1.5, "log_steps": 0, **schedule}
     )
-    return runs.FineTuning(
+    return fine_tuning.FineTuning(
         toy_task.ToyTask(dropout_rate=0.3),
         STRATEGY,
         start,
@@ -62,7 +62,7 @@ def make(folder, schedule, config=CONFIG, evaluate=evaluate, start=START):
 
 def open_model(folder, start=START, task=None):
     task = task or toy_task.ToyTask()
-    return runs.open_model(task, STRATEGY, start, str(folder), CONFIG)
+    return fine_tuning.open_model(task, STRATEGY, start, str(folder), CONFIG)
 
 
 def weights(estimator):
@@ -95,7 +95,7 @@ def names(folder):
 def test_the_number_of_steps_is_the_original_one(
     examples, batch, epochs, steps
 ):
-    schedule = runs.Schedule(num_train_epochs=epochs)
+    schedule = fine_tuning.Schedule(num_train_epochs=epochs)
     config = dataclasses.replace(CONFIG, train_batch_size=batch)
     [planned] = schedule.plan(config, examples, STRATEGY).values()
     assert planned.num_train_steps == steps
@@ -105,24 +105,27 @@ def test_the_number_of_steps_is_the_original_one(
 def test_too_few_examples_for_a_step():
     config = dataclasses.replace(CONFIG, train_batch_size=31)
     with pytest.raises(InputError, match=r"at most 10 examples.*: 31 "):
-        runs.Schedule(num_train_epochs=3).plan(config, 10, STRATEGY)
+        fine_tuning.Schedule(num_train_epochs=3).plan(config, 10, STRATEGY)
 
 
 def test_every_training_of_a_plan_is_checked():
     """The paper's grid has batches of 32 examples and trainings of 2 epochs."""
     with pytest.raises(InputError, match=r"15 examples times 2.0.*: 32 "):
-        runs.Schedule(search="paper").plan(CONFIG, 15, STRATEGY)
+        fine_tuning.Schedule(search="paper").plan(CONFIG, 15, STRATEGY)
     config = dataclasses.replace(CONFIG, random_seed=2**31 - 1)
     with pytest.raises(InputError, match="random_seed up to"):
-        runs.Schedule(num_seeds=2).plan(config, 100, STRATEGY)
-    assert len(runs.Schedule(search="paper").plan(CONFIG, 16, STRATEGY)) == 18
+        fine_tuning.Schedule(num_seeds=2).plan(config, 100, STRATEGY)
+    assert (
+        len(fine_tuning.Schedule(search="paper").plan(CONFIG, 16, STRATEGY))
+        == 18
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("name", ["num_train_epochs", "warmup_proportion"])
 def test_impossible_numbers_are_rejected(name, value):
     with pytest.raises(InputError, match=f"expected --{name} of 0.*Received"):
-        runs.Schedule(**{name: value})
+        fine_tuning.Schedule(**{name: value})
 
 
 # One training.
@@ -350,7 +353,7 @@ def test_a_checkpoint_outside_the_output_folder(exported, tmp_path):
 
 def test_a_release_is_complete(exported, tmp_path):
     estimator, whole, _ = exported
-    runs.release(
+    fine_tuning.release(
         estimator, str(tmp_path), START, labels=("a", "b"), head="classifier"
     )
     folder = tmp_path / "release"
@@ -375,5 +378,5 @@ def test_a_release_is_complete(exported, tmp_path):
 
 def test_a_release_is_enough(exported, tmp_path):
     estimator, _, _ = exported
-    runs.release(estimator, str(tmp_path), START)
+    fine_tuning.release(estimator, str(tmp_path), START)
     assert_equal(open_model(tmp_path), estimator)
