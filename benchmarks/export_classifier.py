@@ -10,8 +10,7 @@ from absl import app, flags
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf.heads import BertClassifier
-from bert_tf.interop.loading import load_checkpoint
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import load_checkpoint, open_pretrained
 from bert_tf.serving.classifiers import ServedClassifier
 from bert_tf.serving.export import export
 from bert_tf.tasks.encoding import TextEncoding

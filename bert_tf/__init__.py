@@ -12,7 +12,7 @@ reads text or records never waits for TensorFlow.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bert_tf import saving
+from bert_tf import keras_registry
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -26,15 +26,18 @@ if TYPE_CHECKING:
         BertSpanLabeler,
         BertTokenClassifier,
     )
-    from bert_tf.interop.loading import load_checkpoint, load_config
     from bert_tf.modeling import BertModel
     from bert_tf.optimization import (
         AdamWeightDecay,
         Lamb,
         WarmupLinearDecay,
     )
+    from bert_tf.pretrained import (
+        load_checkpoint,
+        load_config,
+        load_model,
+    )
     from bert_tf.resizing import resize_vocabulary
-    from bert_tf.saving import load_model
     from bert_tf.tokenization.graph import BertTokenizer
     from bert_tf.tokenization.wordpiece import FullTokenizer
 
@@ -53,9 +56,9 @@ _HOMES = {
     "InputError": "bert_tf.errors",
     "Lamb": "bert_tf.optimization",
     "WarmupLinearDecay": "bert_tf.optimization",
-    "load_checkpoint": "bert_tf.interop.loading",
-    "load_config": "bert_tf.interop.loading",
-    "load_model": "bert_tf.saving",
+    "load_checkpoint": "bert_tf.pretrained",
+    "load_config": "bert_tf.pretrained",
+    "load_model": "bert_tf.pretrained",
     "resize_vocabulary": "bert_tf.resizing",
 }
 
@@ -82,7 +85,7 @@ __all__ = [
 ]
 
 # Keras's `load_model` then finds the classes without their being imported.
-saving.register()
+keras_registry.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 
 import bert_tf
 from bert_tf import cli
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import open_pretrained
 from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.vocabulary import count_words, learn_vocabulary
 

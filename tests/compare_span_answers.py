@@ -23,8 +23,7 @@ import numpy as np
 
 from bert_tf import metrics
 from bert_tf.heads import BertSpanLabeler
-from bert_tf.interop.loading import load_checkpoint
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import load_checkpoint, open_pretrained
 from bert_tf.tasks.questions import (
     Question,
     SpanEncoding,

@@ -14,7 +14,7 @@ import sentence_files
 
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertClassifier
-from bert_tf.interop.pretrained import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_companions
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 

@@ -17,7 +17,7 @@ from interop.small_models import (
 )
 
 from bert_tf.interop import google
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import open_pretrained
 
 TO = "--to=google"
 
@@ -187,7 +187,7 @@ def test_a_verification_that_fails_makes_nothing(
     words = ["--input=release", "--output_dir=new", TO, "--verify"]
     assert launch(words) == 1
     said = in_process.the_error(capsys, "convert_checkpoint")
-    assert "new is not made" in said
+    assert "new was not written" in said
     assert contents(places) == before
 
 

@@ -27,7 +27,7 @@ from bert_tf.heads import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.interop.pretrained import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_companions
 from bert_tf.jobs import features, fill_mask, fine_tuning, pretraining
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks import datasets

@@ -12,8 +12,8 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import google, huggingface
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b"]

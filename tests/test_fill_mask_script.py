@@ -14,8 +14,8 @@ from checkout import ROOT
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion, google, huggingface, keras_files
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]

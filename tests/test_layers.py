@@ -13,9 +13,9 @@ from bert_tf.heads import (
     BertClassifier,
     BertMultipleChoice,
 )
-from bert_tf.interop.loading import load_checkpoint
 from bert_tf.layers import ACTIVATIONS, BertLayer, Dense, Dropout, fold_in
 from bert_tf.modeling import BertModel
+from bert_tf.pretrained import load_checkpoint
 
 CONFIG = BertConfig(vocab_size=7, hidden_size=4, num_attention_heads=2)
 SEED = np.array([5, 6], "int32")

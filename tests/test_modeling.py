@@ -15,8 +15,6 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion
-from bert_tf.interop.loading import load_checkpoint
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.modeling import (
     BertModel,
     Embeddings,
@@ -24,6 +22,7 @@ from bert_tf.modeling import (
     checkpoint_variables,
 )
 from bert_tf.optimization import AdamWeightDecay
+from bert_tf.pretrained import load_checkpoint, open_pretrained
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.training.step import TrainingStep
 from bert_tf.transformer import Encoder

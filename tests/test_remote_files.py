@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.data import records
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ from fine_tuning_runs import (
 
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.jobs import fine_tuning
+from bert_tf.pretrained import open_pretrained
 
 KERNEL = "bilstm/forward_lstm/lstm_cell/kernel"
 SCRIPTS = {

@@ -36,9 +36,9 @@ from fine_tuning_runs import (
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import classification_schema
 from bert_tf.heads import BertClassifier
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.jobs import classifier
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints, distribution
 from bert_tf.training.weights import restore
 from tests.conftest import ROOT

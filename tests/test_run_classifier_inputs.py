@@ -261,7 +261,7 @@ def test_nothing_was_trained_that_could_answer(says, tmp_path):
 def test_an_encoder_alone_answers_nothing(says, done, tmp_path):
     """Its pooler and classes would be random numbers."""
     from bert_tf.interop import conversion
-    from bert_tf.interop.opening import open_pretrained
+    from bert_tf.pretrained import open_pretrained
 
     encoder = tmp_path / "encoder"
     encoder.mkdir()

@@ -8,7 +8,7 @@ import pytest
 import sentence_files
 from fine_tuning_runs import ANSWERS, arguments, contents, read, results, table
 
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 
 CUSTOM = {

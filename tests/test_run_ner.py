@@ -18,9 +18,9 @@ from fine_tuning_runs import (
     results,
 )
 
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.jobs import fine_tuning
 from bert_tf.metrics import entity_scores
+from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.conll import read_conll
 
 NAMES = ("f1", "precision", "recall")

@@ -10,7 +10,7 @@ import pytest
 from fine_tuning_runs import ANSWERS, CONFIG, contents, read, results, weights
 
 from bert_tf.interop import conversion
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import open_pretrained
 
 MODE = {
     "mode": "feature_based",

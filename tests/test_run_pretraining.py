@@ -28,9 +28,9 @@ from bert_tf.config import BertConfig
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.jobs import output_folder
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import restore
 from tests import programs

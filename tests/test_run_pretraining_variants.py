@@ -24,8 +24,8 @@ from bert_tf.config import BertConfig
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.interop import conversion
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.jobs import pretraining
+from bert_tf.pretrained import open_pretrained
 
 LEFT_TO_RIGHT = {
     "attention_direction": "left_to_right",

@@ -12,8 +12,8 @@ import pytest
 import squad_files
 from fine_tuning_runs import assert_same, contents, names_in, read, results
 
-from bert_tf.interop.opening import open_pretrained
 from bert_tf.jobs import fine_tuning, squad
+from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.questions import SpanEncoding, make_windows
 from bert_tf.training import checkpoints
 

@@ -3,7 +3,7 @@
 The names inside are this project's, so nothing is translated:
 
     bert_model.ckpt.index, .data-00000-of-00001    the weights
-    bert_config.json, vocab.txt, bert_tf.json      see `companions.py`
+    bert_config.json, vocab.txt, bert_tf.json      see `checkpoint.py`
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from bert_tf.interop.pretrained import (
+from bert_tf.interop.checkpoint import (
     Pretrained,
     with_companions,
     write_companions,

@@ -15,7 +15,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import InputError
-from bert_tf.interop import huggingface_weights, unopened
+from bert_tf.interop import checkpoint, huggingface_weights
 
 SCHEME = "hf://"
 
@@ -114,10 +114,10 @@ def _check_files(names: set[str], repository: str) -> None:
     """Raises InputError if no file of a repository holds weights for us."""
     if names & {huggingface_weights.WHOLE, huggingface_weights.INDEX}:
         return
-    other = unopened.find(names)
+    other = checkpoint.find_unsupported(names)
     if other:
         folder = posixpath.basename(repository)
-        raise unopened.refusal(f"{folder}/{other}", repository)
+        raise checkpoint.unsupported_format(f"{folder}/{other}", repository)
     raise InputError(
         f"expected {huggingface_weights.WHOLE} in {repository}. Received: "
         f"{len(names)} files, none of them weights"

@@ -20,11 +20,12 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import (
+    checkpoint,
     huggingface_names,
     huggingface_tokenizer,
     huggingface_weights,
-    unopened,
 )
+from bert_tf.interop.checkpoint import PROBLEM_TYPES, Pretrained
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, head_of_parts
 from bert_tf.interop.huggingface_tokenizer import Tokenizer
 from bert_tf.interop.huggingface_weights import (
@@ -33,7 +34,6 @@ from bert_tf.interop.huggingface_weights import (
     parts_of,
     weights_of,
 )
-from bert_tf.interop.pretrained import PROBLEM_TYPES, Pretrained
 from bert_tf.training.weights import Weights
 
 # Hugging Face's `config.json`: a BertConfig, a kind of head, labels.
@@ -361,7 +361,7 @@ def is_folder(path: str) -> bool:
     names = files.listdir(path)
     if huggingface_weights.WHOLE in names or huggingface_weights.INDEX in names:
         return True
-    is_theirs = FILE in names or unopened.find(names)
+    is_theirs = FILE in names or checkpoint.find_unsupported(names)
     return bool(is_theirs) and not any(n.endswith(".index") for n in names)
 
 
@@ -455,8 +455,8 @@ def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
 def _find(path: str) -> str:
     """The file of weights that a path means; refuses what is never opened."""
     if not files.is_directory(path):
-        if unopened.find([path]):
-            raise unopened.refusal(path)
+        if checkpoint.find_unsupported([path]):
+            raise checkpoint.unsupported_format(path)
         if not files.exists(path):
             raise InputError(
                 f"expected a Hugging Face folder at {path}. Received: nothing "
@@ -467,9 +467,9 @@ def _find(path: str) -> str:
     for name in (huggingface_weights.WHOLE, huggingface_weights.INDEX):
         if name in names:
             return os.path.join(path, name)
-    other = unopened.find(names)
+    other = checkpoint.find_unsupported(names)
     if other:
-        raise unopened.refusal(os.path.join(path, other))
+        raise checkpoint.unsupported_format(os.path.join(path, other))
     raise InputError(
         f"expected {huggingface_weights.WHOLE} in {path}. Received: a folder "
         "without; give one that save_pretrained wrote"

@@ -14,8 +14,8 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import huggingface_names
+from bert_tf.interop.checkpoint import local_file
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row
-from bert_tf.interop.pretrained import local_file
 from bert_tf.training.weights import BOOKKEEPING, Weights
 
 # Safetensors files, whole or in shards: tensors by the names in the file.

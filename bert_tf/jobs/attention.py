@@ -25,11 +25,11 @@ from keras import ops
 
 from bert_tf import cli, files
 from bert_tf.errors import InputError
-from bert_tf.interop.loading import load_checkpoint
 from bert_tf.jobs.settings import StartOptions
 from bert_tf.jobs.start import Start, find_start
 from bert_tf.modeling import BertModel
 from bert_tf.options import option
+from bert_tf.pretrained import load_checkpoint
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.visualization.attention import (
     Attention,

@@ -20,9 +20,9 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli, files
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
-from bert_tf.interop.opening import FORMATS, open_pretrained, read_config
-from bert_tf.interop.pretrained import HEADS, Pretrained
+from bert_tf.interop.checkpoint import HEADS, Pretrained
 from bert_tf.options import Options, option
+from bert_tf.pretrained import FORMATS, open_pretrained, read_config
 from bert_tf.tokenization.wordpiece import load_vocab
 from bert_tf.training.checkpoints import require_plain
 
@@ -147,28 +147,34 @@ def _report_companions(
 
 def _verify(
     config: ConvertCheckpointConfig, planned: conversion.Conversion, folder: str
-) -> list:
-    """What was compared.
+) -> list[str]:
+    """Compares the written files with the source; returns a line per check.
 
     Raises:
-      InputError: Something differs.
+      InputError: If something differs.
     """
-    # Imported here: without --verify nothing waits for a model.
-    from bert_tf.interop import verification
-
-    checks = verification.verify(planned, folder, config.output_dir)
-    if not verification.has_transformers():
+    try:
+        checks = conversion.verify(planned, open_pretrained(folder))
+    except InputError as error:
+        message = str(error).replace(folder, config.output_dir)
+        raise InputError(message) from error
+    if not conversion.has_transformers():
         logging.info(
-            "transformers is not installed: Hugging Face's files were run by "
-            "this project alone"
+            "transformers is not installed: Hugging Face's files were checked "
+            "by this project only"
         )
-    wrong = [str(check) for check in checks if not check.holds]
+    lines = [str(check).replace(folder, config.output_dir) for check in checks]
+    wrong = [
+        line
+        for line, check in zip(lines, checks, strict=True)
+        if not check.holds
+    ]
     if wrong:
         raise InputError(
-            f"expected what was written to compute what {config.input} does. "
-            f"Received: {'; '.join(wrong)}; {config.output_dir} is not made"
+            f"{config.output_dir} was not written: the converted model "
+            f"computes something else than {config.input}. {'; '.join(wrong)}"
         )
-    return checks
+    return lines
 
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ from bert_tf.config import BertConfig
 from bert_tf.data import processes
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES, Choice
-from bert_tf.interop.loading import load_checkpoint
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import (
     MOST_EXAMPLES,
@@ -55,6 +54,7 @@ from bert_tf.jobs.start import (
 )
 from bert_tf.modeling import BertModel
 from bert_tf.options import option
+from bert_tf.pretrained import load_checkpoint
 from bert_tf.serving.export import check_place, export
 from bert_tf.serving.pretrained_models import ServedEncoder
 from bert_tf.tasks.encoding import TextEncoding

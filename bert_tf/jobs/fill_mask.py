@@ -21,16 +21,16 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
-from bert_tf.interop.opening import (
-    FORMATS,
-    compare_configs,
-    open_pretrained,
-)
-from bert_tf.interop.pretrained import Pretrained
+from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.jobs.settings import ExportOptions, StartOptions
 from bert_tf.jobs.start import find_start
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.options import option
+from bert_tf.pretrained import (
+    FORMATS,
+    compare_configs,
+    open_pretrained,
+)
 from bert_tf.serving.export import check_place, export
 from bert_tf.serving.pretrained_models import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding

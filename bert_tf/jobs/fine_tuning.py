@@ -26,7 +26,7 @@ from bert_tf.data import bucketing
 from bert_tf.data.bucketing import Features, Padding
 from bert_tf.data.examples import Example
 from bert_tf.errors import InputError
-from bert_tf.interop.pretrained import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_companions
 from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import FineTuningOptions

@@ -19,7 +19,7 @@ from absl import logging
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.pretrained import read_companions
+from bert_tf.interop.checkpoint import read_companions
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions
 

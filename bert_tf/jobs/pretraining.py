@@ -42,13 +42,7 @@ from bert_tf.data import pipeline
 from bert_tf.data.pretraining_data import PretrainingData, look_through
 from bert_tf.data.record_files import way_out_told
 from bert_tf.errors import InputError
-from bert_tf.interop.loading import find_config
-from bert_tf.interop.opening import (
-    FORMATS,
-    open_pretrained,
-    open_weights,
-)
-from bert_tf.interop.pretrained import (
+from bert_tf.interop.checkpoint import (
     Pretrained,
     with_companions,
     write_companions,
@@ -59,6 +53,12 @@ from bert_tf.jobs.output_folder import RELEASE
 from bert_tf.jobs.settings import DeviceOptions, ExportOptions, TrainingOptions
 from bert_tf.jobs.start import require_length, trained_with, with_recorded
 from bert_tf.options import option
+from bert_tf.pretrained import (
+    FORMATS,
+    find_config,
+    open_pretrained,
+    open_weights,
+)
 from bert_tf.serving.export import check_place
 from bert_tf.serving.pretrained_models import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding

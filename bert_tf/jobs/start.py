@@ -19,15 +19,15 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.data.examples import have_names
 from bert_tf.errors import InputError
-from bert_tf.interop.opening import (
+from bert_tf.interop.checkpoint import TRAINED_WITH, Pretrained
+from bert_tf.jobs import output_folder
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.options import OptionError, Options, declared
+from bert_tf.pretrained import (
     compare_configs,
     open_pretrained,
     read_config,
 )
-from bert_tf.interop.pretrained import TRAINED_WITH, Pretrained
-from bert_tf.jobs import output_folder
-from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.options import OptionError, Options, declared
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.weights import Selection, Weights, scope_of
 

@@ -20,14 +20,14 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion, huggingface
-from bert_tf.interop.assembly import build_model
-from bert_tf.interop.huggingface import ARCHITECTURES
-from bert_tf.interop.pretrained import HEADS, PROBLEM_TYPES
-from bert_tf.interop.verification import (
+from bert_tf.interop.checkpoint import HEADS, PROBLEM_TYPES
+from bert_tf.interop.conversion import (
     probe_batch,
     run_transformers,
     verify,
 )
+from bert_tf.interop.huggingface import ARCHITECTURES
+from bert_tf.interop.keras_files import build_model
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.interop.small_models import CONFIG, VOCAB, pretrained
 

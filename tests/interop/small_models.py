@@ -3,8 +3,8 @@
 import numpy as np
 
 from bert_tf.config import BertConfig
+from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, rows
-from bert_tf.interop.pretrained import Pretrained
 
 CONFIG = BertConfig(
     vocab_size=23,

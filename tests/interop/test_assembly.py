@@ -13,9 +13,13 @@ from interop.small_models import (
 
 from bert_tf import heads
 from bert_tf.errors import InputError
-from bert_tf.interop.assembly import build_model, head_of_model, num_labels
-from bert_tf.interop.keras_files import ModelWeights
-from bert_tf.interop.pretrained import HEADS
+from bert_tf.interop.checkpoint import HEADS
+from bert_tf.interop.keras_files import (
+    ModelWeights,
+    build_model,
+    head_of_model,
+    num_labels,
+)
 from bert_tf.modeling import BertModel
 
 CLASSES = {

@@ -8,7 +8,7 @@ from interop.small_models import CONFIG, pretrained
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.pretrained import (
+from bert_tf.interop.checkpoint import (
     Pretrained,
     with_companions,
     write_companions,

@@ -17,8 +17,8 @@ from interop.small_models import (
 
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
-from bert_tf.interop.opening import open_pretrained
-from bert_tf.interop.pretrained import HEADS, Pretrained
+from bert_tf.interop.checkpoint import HEADS, Pretrained
+from bert_tf.pretrained import open_pretrained
 
 WITH_POOLER = [h for h in HEADS if h not in ("masked_lm", "token", "span")]
 

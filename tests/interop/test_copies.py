@@ -4,7 +4,7 @@ import pytest
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.interop.pretrained import local_file
+from bert_tf.interop.checkpoint import local_file
 
 
 def test_a_local_file_stays_where_it_is(tmp_path):

@@ -12,7 +12,7 @@ from interop.small_models import (
 
 from bert_tf.errors import InputError
 from bert_tf.interop import google
-from bert_tf.interop.pretrained import HEADS
+from bert_tf.interop.checkpoint import HEADS
 from bert_tf.training import checkpoints
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.interop import hub, huggingface
-from bert_tf.interop.opening import open_pretrained
+from bert_tf.pretrained import open_pretrained
 from tests.interop.fake_hub import COMMIT, Answer, refuses, serving
 from tests.interop.huggingface_folders import (
     their_tensors,

@@ -13,10 +13,10 @@ import safetensors
 from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.interop import huggingface
+from bert_tf.interop.checkpoint import HEADS, PROBLEM_TYPES
 from bert_tf.interop.huggingface import ARCHITECTURES
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, rows
 from bert_tf.interop.huggingface_weights import TensorFiles
-from bert_tf.interop.pretrained import HEADS, PROBLEM_TYPES
 from tests.interop.huggingface_folders import (
     config_dict,
     their_tensors,

@@ -7,9 +7,9 @@ import pytest
 from bert_tf.config import ACTIVATIONS, BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import huggingface
+from bert_tf.interop.checkpoint import HEADS
 from bert_tf.interop.huggingface import ARCHITECTURES, to_json
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
-from bert_tf.interop.pretrained import HEADS
 from tests.interop.huggingface_folders import config_dict, write_json
 from tests.interop.small_models import CONFIG
 

@@ -3,14 +3,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_tf.interop.assembly import build_model
+from bert_tf.interop.checkpoint import HEADS
 from bert_tf.interop.huggingface_names import (
     PARTS_OF_HEAD,
     canonical,
     head_of_parts,
     rows,
 )
-from bert_tf.interop.pretrained import HEADS
+from bert_tf.interop.keras_files import build_model
 from bert_tf.modeling import checkpoint_variables
 from tests.interop.small_models import CONFIG, pretrained
 

@@ -7,6 +7,7 @@ from safetensors.numpy import save_file
 
 from bert_tf.errors import InputError
 from bert_tf.interop import huggingface_names
+from bert_tf.interop.checkpoint import HEADS
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
 from bert_tf.interop.huggingface_weights import (
     HuggingFaceWeights,
@@ -15,7 +16,6 @@ from bert_tf.interop.huggingface_weights import (
     parts_of,
     weights_of,
 )
-from bert_tf.interop.pretrained import HEADS
 from tests.interop.huggingface_folders import their_tensors
 from tests.interop.small_models import (
     CONFIG,

@@ -11,12 +11,12 @@ import bert_tf
 from bert_tf import heads
 from bert_tf.errors import InputError
 from bert_tf.interop import google, huggingface, keras_files
-from bert_tf.interop.loading import (
+from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.pretrained import (
     find_config,
     load_checkpoint,
     load_config,
 )
-from bert_tf.modeling import BertModel, checkpoint_variables
 
 FORMATS = {
     "google": google.write,

@@ -8,7 +8,7 @@ from interop.small_models import CONFIG, assert_same_weights, pretrained
 
 from bert_tf.errors import InputError
 from bert_tf.interop import google, huggingface, keras_files
-from bert_tf.interop.opening import open_pretrained, open_weights, read_config
+from bert_tf.pretrained import open_pretrained, open_weights, read_config
 
 
 @pytest.fixture(scope="module")

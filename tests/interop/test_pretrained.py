@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.interop.pretrained import HEADS, PROBLEM_TYPES, Pretrained
+from bert_tf.interop.checkpoint import HEADS, PROBLEM_TYPES, Pretrained
 
 
 def test_what_is_not_told_is_none():

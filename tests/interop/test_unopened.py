@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from bert_tf.interop import unopened
+from bert_tf.interop import checkpoint
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from bert_tf.interop import unopened
     ],
 )
 def test_finds_the_file_that_matters(names, found):
-    assert unopened.find(names) == found
+    assert checkpoint.find_unsupported(names) == found
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_finds_the_file_that_matters(names, found):
 )
 def test_refuses_with_reason_and_remedy(name, reason):
     """tests/backends/test_transformers.py runs the remedy for pickles."""
-    message = str(unopened.refusal(f"some folder/{name}"))
+    message = str(checkpoint.unsupported_format(f"some folder/{name}"))
     assert "\n" not in message
     assert message.startswith("expected model.safetensors in some folder. ")
     assert f"Received: {name}, which is " in message
@@ -54,7 +54,7 @@ def test_the_command_does_not_run_what_a_path_says(tmp_path, name):
     """The shell and Python pass it on as it is, whatever is in it."""
     folder = f"{tmp_path}/$(touch a)`touch b`\"';touch c;'\\"
     path = f"{folder}/{name.replace('.', '$(touch d).')}"
-    message = str(unopened.refusal(path, "owner/name"))
+    message = str(checkpoint.unsupported_format(path, "owner/name"))
     [_, command] = message.split(" environment with ", 1)[1].split(": ", 1)
     # Stand-ins for the programs print their arguments.
     shell = 'hf() { printf "%s\\n" "$@"; }; python() { hf "$@"; }; ' + command
@@ -79,7 +79,7 @@ def test_looks_at_what_is_called_a_pickle(tmp_path, begins):
     path = tmp_path / "model.ckpt"
     if begins:
         path.write_bytes(begins)
-    assert "which is a pickle" in str(unopened.refusal(str(path)))
+    assert "which is a pickle" in str(checkpoint.unsupported_format(str(path)))
 
 
 @pytest.mark.parametrize("content", [b"", b"model_checkpoint_path: 7", b"\0P"])
@@ -87,16 +87,16 @@ def test_looks_at_what_is_called_a_pickle(tmp_path, begins):
 def test_does_not_call_everything_a_pickle(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content)
-    message = str(unopened.refusal(str(path)))
+    message = str(checkpoint.unsupported_format(str(path)))
     assert "\n" not in message
     assert "pickle" not in message
     assert f"Received: {path}, which is neither" in message
 
 
 def test_does_not_know_every_hdf5_file(tmp_path):
-    message = str(unopened.refusal("folder/weights.h5"))
+    message = str(checkpoint.unsupported_format("folder/weights.h5"))
     assert "\n" not in message
     assert "folder/weights.h5, which is an HDF5 file" in message
     assert "transformers" not in message
     shard = "folder/tf_model-00001-of-00002.h5"
-    assert "transformers" in str(unopened.refusal(shard))
+    assert "transformers" in str(checkpoint.unsupported_format(shard))

@@ -13,12 +13,11 @@ from interop.small_models import (
     slots,
 )
 
-from bert_tf.errors import InputError
-from bert_tf.interop import conversion, google, verification
+from bert_tf.interop import conversion, google
+from bert_tf.interop.checkpoint import HEADS
+from bert_tf.interop.conversion import Check, probe_batch
 from bert_tf.interop.huggingface import numbered_labels
-from bert_tf.interop.opening import open_pretrained
-from bert_tf.interop.pretrained import HEADS
-from bert_tf.interop.verification import Check, probe_batch, verify
+from bert_tf.pretrained import open_pretrained
 
 
 def written(folder, head, to="google", **how):
@@ -28,6 +27,10 @@ def written(folder, head, to="google", **how):
     planned = conversion.plan(source, to, **how)
     conversion.write(planned, str(folder))
     return planned
+
+
+def verify(planned, folder):
+    return conversion.verify(planned, open_pretrained(folder))
 
 
 def failed(checks):
@@ -107,7 +110,7 @@ def test_probes_have_padding_and_two_segments():
 def test_the_distance_hides_nothing(ours, theirs, expected):
     """Python's max() forgets a NaN that is not the first."""
     same = {"a": np.zeros(3), "z": np.ones(3)}
-    distance = verification._distance(
+    distance = conversion._distance(
         same | {"b": np.array(ours)}, same | {"b": np.array(theirs)}
     )
     np.testing.assert_equal(distance, expected)
@@ -146,15 +149,7 @@ def test_all_that_is_known_gets_through(tmp_path, to):
     assert failed(verify(planned, str(tmp_path))) == []
     for change in ({"problem_type": None}, {"strip_accents": None}):
         changed = dataclasses.replace(planned.target, **change)
-        assert verification._different_facts(planned.target, changed) == 1
-
-
-def test_messages_name_what_will_be(tmp_path):
-    planned = written(tmp_path, "encoder", "huggingface")
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="at some/name/model") as caught:
-        verify(planned, str(tmp_path), "some/name")
-    assert str(tmp_path) not in str(caught.value)
+        assert conversion._different_facts(planned.target, changed) == 1
 
 
 @pytest.fixture
@@ -165,10 +160,10 @@ def transformers_raises(monkeypatch):
         def run(folder, head, probe):
             raise error
 
-        monkeypatch.setattr(verification, "has_transformers", lambda: True)
-        monkeypatch.setattr(verification, "run_transformers", run)
+        monkeypatch.setattr(conversion, "has_transformers", lambda: True)
+        monkeypatch.setattr(conversion, "run_transformers", run)
         monkeypatch.setattr(
-            verification, "_failures_of_hub", lambda: (StrictDataclassError,)
+            conversion, "_failures_of_hub", lambda: (StrictDataclassError,)
         )
 
     return let
@@ -181,12 +176,12 @@ class StrictDataclassError(Exception):
 @pytest.mark.parametrize(
     ("error", "holds", "reason"),
     [
-        (ValueError("not\nso"), False, "FAILED, transformers .*out: not so"),
-        (KeyError("x"), False, "FAILED, .*out: 'x'"),
-        (AssertionError(), False, "FAILED, .*out: AssertionError"),
-        (OSError("{folder} is odd"), False, "FAILED, .*: out is odd"),
-        (StrictDataclassError("int"), False, "FAILED, .*out: int"),
-        (ImportError("no torch"), True, "skipped, .*out: no torch"),
+        (ValueError("not\nso"), False, "FAILED, transformers .*: not so"),
+        (KeyError("x"), False, "FAILED, .*: 'x'"),
+        (AssertionError(), False, "FAILED, .*: AssertionError"),
+        (OSError("{folder} is odd"), False, "FAILED, .* is odd"),
+        (StrictDataclassError("int"), False, "FAILED, .*: int"),
+        (ImportError("no torch"), True, "skipped, .*: no torch"),
     ],
 )
 def test_transformers_may_fail_in_one_line(
@@ -195,7 +190,7 @@ def test_transformers_may_fail_in_one_line(
     planned = written(tmp_path, "encoder", "huggingface")
     error.args = tuple(x.format(folder=tmp_path) for x in error.args)
     transformers_raises(error)
-    check = verify(planned, str(tmp_path), "out")[-1]
+    check = verify(planned, str(tmp_path))[-1]
     assert check.holds == holds
     assert check.what == "outputs of what was written, in transformers"
     assert re.search(f": {reason}", str(check))

@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.pretrained import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_companions
 from bert_tf.jobs import output_folder
 
 KIND = {

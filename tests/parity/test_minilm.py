@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from bert_tf.interop.loading import load_checkpoint, load_config
 from bert_tf.modeling import BertModel
+from bert_tf.pretrained import load_checkpoint, load_config
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 

@@ -10,7 +10,6 @@ when Keras needs it: at `import bert_tf` or, if that comes first, at
 
 import importlib
 import importlib.machinery
-import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -90,20 +89,3 @@ def _register(keras: ModuleType) -> None:
     for module, names in REGISTERED.items():
         for name in names:
             registry.setdefault(f"bert_tf>{name}", _LazyClass(module, name))
-
-
-def load_model(path: str | os.PathLike[str], **options: Any) -> Any:
-    """Loads a whole model, as `keras.models.load_model` does.
-
-    For the weights alone, of this and other formats, see `load_checkpoint`.
-
-    Args:
-      path: A `.keras` file of a model with classes of bert_tf in it.
-      **options: What Keras's function takes: `compile`, `custom_objects` ...
-
-    Returns:
-      The `keras.Model`.
-    """
-    import keras
-
-    return keras.models.load_model(path, **options)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import bert_tf
-from bert_tf import saving
+from bert_tf import keras_registry
 
 CONFIG = bert_tf.BertConfig(
     vocab_size=5,
@@ -58,7 +58,7 @@ def test_options_reach_keras(tmp_path):
 
 
 def test_every_registered_class_is_in_the_table():
-    for name in saving.REGISTERED:
+    for name in keras_registry.REGISTERED:
         importlib.import_module(name)
     found = {
         (value.__module__, value.__name__)
@@ -67,7 +67,7 @@ def test_every_registered_class_is_in_the_table():
     }
     assert found == {
         (module, name)
-        for module, names in saving.REGISTERED.items()
+        for module, names in keras_registry.REGISTERED.items()
         for name in names
     }
 
