@@ -50,7 +50,7 @@ from serving_comparison import (
 from serving_sides import ONNX, SIDES, WEIGHTS
 from turns import in_turn
 
-from bert_tf.data.delimited import read_tsv
+from bert_tf.data.tables import read_tsv
 from bert_tf.errors import InputError
 
 FLAGS = flags.FLAGS

@@ -19,7 +19,7 @@ import tpu_compiler
 import tpu_graph
 
 from bert_tf.config import BertConfig
-from bert_tf.data import bucketing, pipeline, records, schema
+from bert_tf.data import buckets, pipeline, records, schema
 from bert_tf.data.schema import Schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import fine_tuning
@@ -162,10 +162,10 @@ class Step:
         """What the script hands to the estimator, on a TPU."""
         if self.task.endswith("pretraining"):
             return self._pretraining_data(of_task, config, folder)
-        features = bucketing.in_memory(
+        features = buckets.in_memory(
             [_examples(of_task, self.batch_size)], of_task
         )
-        padding = bucketing.Padding(static=True)
+        padding = buckets.Padding(static=True)
         if self.kind == "training":
             return fine_tuning.training_data(features, padding, config)
         return fine_tuning.evaluation_data(features, padding)

@@ -77,9 +77,8 @@ FOR_ALL = {"errors", "files", "options", "version"}
 
 # Everything else can be imported without TensorFlow, and is.
 WITH_TENSORFLOW = (
-    "bert_tf.data.bucketing",
+    "bert_tf.data.buckets",
     "bert_tf.data.pipeline",
-    "bert_tf.data.pretraining_data",
     "bert_tf.data.record_files",
     "bert_tf.data.sequence_packing",
     "bert_tf.feature_tagger",

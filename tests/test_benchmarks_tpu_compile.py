@@ -128,7 +128,7 @@ def test_a_step_whose_shapes_depend_on_the_data(steps, monkeypatch):
 
 def test_batches_of_several_lengths(steps, monkeypatch):
     """As they are made for CPUs and GPUs."""
-    padding = steps.bucketing.Padding()
+    padding = steps.buckets.Padding()
     monkeypatch.setattr(steps.bucketing, "Padding", lambda static: padding)
     step = steps.Step("tokens", "prediction", CONFIG, LENGTH, BATCH)
     with pytest.raises(ValueError, match="expected shapes that are known"):

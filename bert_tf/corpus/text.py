@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from bert_tf import files
-from bert_tf.data import delimited
+from bert_tf.data import tables
 from bert_tf.errors import InputError
 
 # Text files, read in blocks of whole lines; documents and sentences in them.
@@ -175,7 +175,7 @@ def sentences(block: TextBlock, layout: TextFormat) -> Iterator[str]:
 
 def _field(line: str, name: str, place: _Place) -> str:
     """The text in a field of a JSON object."""
-    fields = delimited.json_object(line, place)
+    fields = tables.json_object(line, place)
     text = fields.get(name)
     if isinstance(text, str):
         return text

@@ -39,7 +39,6 @@ from typing import Any
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import cache, processes
-from bert_tf.data.examples import Example
 from bert_tf.errors import InputError
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuningResult, Inputs, Split
@@ -58,8 +57,9 @@ from bert_tf.tasks.classification import (
     MultipleChoiceTask,
     balanced_class_weights,
 )
+from bert_tf.tasks.datasets import DataSet, Part
 from bert_tf.tasks.encoding import Encoding, content
-from bert_tf.tasks.parts import DataSet, Part
+from bert_tf.tasks.examples import Example
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig

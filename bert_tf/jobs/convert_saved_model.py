@@ -41,8 +41,8 @@ from bert_tf.serving.runtimes import Difference, Measured, Row, runtime_readme
 from bert_tf.tasks import custom, datasets, held_out
 from bert_tf.tasks.answers import require_answers
 from bert_tf.tasks.conll import read_conll
+from bert_tf.tasks.datasets import DataSet
 from bert_tf.tasks.ner import TaggingEncoding
-from bert_tf.tasks.parts import DataSet
 from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.squad import read_questions
 from bert_tf.tokenization.wordpiece import load_vocab

@@ -22,9 +22,8 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
-from bert_tf.data import bucketing
-from bert_tf.data.bucketing import Features, Padding
-from bert_tf.data.examples import Example
+from bert_tf.data import buckets
+from bert_tf.data.buckets import Features, Padding
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import Pretrained, write_companions
 from bert_tf.jobs import output_folder, settings, trials
@@ -35,6 +34,7 @@ from bert_tf.jobs.trials import Trial
 from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
 from bert_tf.tasks.encoding import Encoding, write_features
+from bert_tf.tasks.examples import Example
 from bert_tf.training import evaluations
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
@@ -605,7 +605,7 @@ class Inputs:
 
         Args:
           split: "train", "dev" or "test".
-          part: A `bert_tf.tasks.parts.Part`.
+          part: A `bert_tf.tasks.datasets.Part`.
           examples: What was read of it.
 
         Raises:
@@ -621,7 +621,7 @@ class Inputs:
             reading=part.reading,
             num_workers=self.num_workers,
         )
-        features = bucketing.load(
+        features = buckets.load(
             path, self.encoding.schema, len(self.encoding.vocab)
         )
         return Split(examples, features, part.suffix, part.submission)
@@ -654,7 +654,7 @@ def training_data(
 ) -> TrainingData:
     """What `Estimator.train` takes: shuffled batches of one length each."""
     return functools.partial(
-        bucketing.training_dataset,
+        buckets.training_dataset,
         features,
         padding=padding,
         global_batch_size=config.train_batch_size,
@@ -666,5 +666,5 @@ def training_data(
 def evaluation_data(features: Features, padding: Padding) -> EvaluationData:
     """What `Estimator.evaluate` and `predict` take: each example once."""
     return functools.partial(
-        bucketing.evaluation_dataset, features, padding=padding
+        buckets.evaluation_dataset, features, padding=padding
     )

@@ -49,8 +49,8 @@ from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
-from bert_tf.data import bucketing, cache
-from bert_tf.data.bucketing import Features, Padding
+from bert_tf.data import buckets, cache
+from bert_tf.data.buckets import Features, Padding
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES
 from bert_tf.jobs import fine_tuning, output_folder, settings
@@ -342,7 +342,7 @@ def _load(
         write_tagging_features(
             path, file.sentences, encoding, sources=[file.path]
         )
-        features = bucketing.load(path, encoding.schema, len(encoding.vocab))
+        features = buckets.load(path, encoding.schema, len(encoding.vocab))
         found[split] = Split(file, features, padding)
     return found
 

@@ -39,7 +39,6 @@ from bert_tf import cli, files
 from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
 from bert_tf.corpus import creation
 from bert_tf.data import pipeline
-from bert_tf.data.pretraining_data import PretrainingData, look_through
 from bert_tf.data.record_files import way_out_told
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import (
@@ -62,7 +61,12 @@ from bert_tf.pretrained import (
 from bert_tf.serving.export import check_place
 from bert_tf.serving.pretrained_models import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.pretraining import OBJECTIVES, PretrainingTask
+from bert_tf.tasks.pretraining import (
+    OBJECTIVES,
+    PretrainingData,
+    PretrainingTask,
+    look_through,
+)
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.checkpoints import CheckpointManager
 from bert_tf.training.distribution import is_chief

@@ -36,8 +36,8 @@ from typing import Any
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
-from bert_tf.data import bucketing, cache
-from bert_tf.data.bucketing import Features, Padding
+from bert_tf.data import buckets, cache
+from bert_tf.data.buckets import Features, Padding
 from bert_tf.errors import InputError
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import (
@@ -367,7 +367,7 @@ def _training_features(
     """Writes the windows of the training set as records, and loads them."""
     path = os.path.join(config.output_dir, "train.tf_record")
     write_windows(path, train, encoding, sources=[config.train_file])
-    return bucketing.load(path, encoding.schema, len(encoding.vocab))
+    return buckets.load(path, encoding.schema, len(encoding.vocab))
 
 
 def _answers(

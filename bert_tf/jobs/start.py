@@ -17,7 +17,6 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.data.examples import have_names
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import TRAINED_WITH, Pretrained
 from bert_tf.jobs import output_folder
@@ -28,6 +27,7 @@ from bert_tf.pretrained import (
     open_pretrained,
     read_config,
 )
+from bert_tf.tasks.examples import have_names
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.weights import Selection, Weights, scope_of
 

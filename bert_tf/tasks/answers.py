@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_tf import files, metrics
-from bert_tf.data import bucketing, processes
-from bert_tf.data.bucketing import Features
+from bert_tf.data import buckets, processes
+from bert_tf.data.buckets import Features
 from bert_tf.data.processes import Faults
 from bert_tf.errors import InputError
 from bert_tf.tasks.questions import (
@@ -411,7 +411,7 @@ def _scores(
     batch: Mapping[str, np.ndarray], encoding: SpanEncoding, predict: Predict
 ) -> list[Scores]:
     schema = tuple(f for f in encoding.schema if f.name in batch)
-    kept = predict(bucketing.in_memory([batch], schema))
+    kept = predict(buckets.in_memory([batch], schema))
     names = (
         *("start_places", "start_logits", "end_places", "end_logits"),
         *("null_start_logits", "null_end_logits"),

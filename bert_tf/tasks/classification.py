@@ -14,10 +14,10 @@ from keras import ops
 from bert_tf import files
 from bert_tf import metrics as scores
 from bert_tf.config import BertConfig
-from bert_tf.data.examples import Example
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertMultipleChoice
+from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask
 
 # From logits to answers, and to the files that hold them.
@@ -61,7 +61,7 @@ def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
     """How likely each label is.
 
     Args:
-      problem: One of `bert_tf.data.examples.PROBLEMS`.
+      problem: One of `bert_tf.tasks.examples.PROBLEMS`.
       logits: Floats [n, C].
 
     Returns:
@@ -75,7 +75,7 @@ def decide(problem: str, values: np.ndarray) -> np.ndarray:
     """What is answered where `values` are the probabilities.
 
     Args:
-      problem: One of `bert_tf.data.examples.PROBLEMS`.
+      problem: One of `bert_tf.tasks.examples.PROBLEMS`.
       values: What `probabilities` gave.
 
     Returns:
@@ -136,7 +136,7 @@ def write_predictions(
     Args:
       path: The file; it appears as a whole.
       examples: What was asked.
-      problem: One of `bert_tf.data.examples.PROBLEMS`.
+      problem: One of `bert_tf.tasks.examples.PROBLEMS`.
       labels: Their names, C; none for regression.
       values: What `probabilities` gave for the examples, in their order.
     """

@@ -10,7 +10,7 @@ has a tab; else between any number of spaces. A line of `-DOCSTART-` ends a
 sentence as a blank line does. Lines with "#" at their start are comments where
 they stand before the words of a sentence and have another number of columns
 than those: "#" is a word as well, and "#tag" another. Lines are those of
-`delimited.read_lines`; spaces before their ends are no part of a column.
+`tables.read_lines`; spaces before their ends are no part of a column.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from absl import logging
 
 from bert_tf import files
-from bert_tf.data.delimited import read_lines
+from bert_tf.data.tables import read_lines
 from bert_tf.errors import InputError
 
 DOCUMENT = "-DOCSTART-"

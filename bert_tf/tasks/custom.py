@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf import files
+from bert_tf.data.tables import Column, Layout, listed
 from bert_tf.errors import InputError
-from bert_tf.tasks.labels import Target, in_order, listed
-from bert_tf.tasks.layouts import Column, Layout
-from bert_tf.tasks.parts import DataSet, Plan, Source, named, only
-from bert_tf.tasks.reading import Reading, count_labels
+from bert_tf.tasks.datasets import DataSet, Plan, Source, named, only
+from bert_tf.tasks.examples import (
+    Reading,
+    Target,
+    count_labels,
+    in_order,
+)
 
 NAME = "custom"
 PROBLEMS = ("single_label", "multi_label", "regression")

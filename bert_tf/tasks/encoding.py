@@ -10,9 +10,9 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data import cache, processes
-from bert_tf.data.examples import Example
 from bert_tf.data.schema import Schema, classification_schema
 from bert_tf.errors import InputError
+from bert_tf.tasks.examples import Example
 from bert_tf.tokenization.packing import pack
 from bert_tf.tokenization.wordpiece import FullTokenizer, require_special_tokens
 

@@ -25,13 +25,13 @@ from keras import ops
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
-from bert_tf.data.delimited import read_lines
-from bert_tf.data.examples import Example
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import Feature
+from bert_tf.data.tables import read_lines
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES, Choice, choose
 from bert_tf.tasks.encoding import Encoding, TextEncoding, make_features
+from bert_tf.tasks.examples import Example
 
 # Vectors of texts, for whatever is to learn from them.
 

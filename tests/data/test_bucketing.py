@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data import bucketing, records
-from bert_tf.data.bucketing import Padding
+from bert_tf.data import buckets, records
+from bert_tf.data.buckets import Padding
 from bert_tf.data.schema import classification_schema
 from bert_tf.errors import InputError
 
@@ -41,7 +41,7 @@ BATCH = examples(83)
 @pytest.fixture(scope="module")
 def features(tmp_path_factory):
     path = tmp_path_factory.mktemp("records") / "train.tf_record"
-    return bucketing.load(write(path, BATCH), SCHEMA, vocab_size=131)
+    return buckets.load(write(path, BATCH), SCHEMA, vocab_size=131)
 
 
 def test_what_is_in_memory_equals_what_is_read(features):
@@ -49,7 +49,7 @@ def test_what_is_in_memory_equals_what_is_read(features):
         {name: values[rows] for name, values in BATCH.items()}
         for rows in (slice(13), slice(13, 14), slice(14, None))
     ]
-    made = bucketing.in_memory(parts, SCHEMA)
+    made = buckets.in_memory(parts, SCHEMA)
     assert made.arrays.keys() == features.arrays.keys()
     for name, values in features.arrays.items():
         np.testing.assert_array_equal(made.arrays[name], values)
@@ -68,13 +68,13 @@ def train(features, num_batches=37, **options):
         **options,
     }
     options.setdefault("batch_size", options["global_batch_size"])
-    batches = bucketing.training_dataset(features, **options)
+    batches = buckets.training_dataset(features, **options)
     return list(batches.take(num_batches).as_numpy_iterator())
 
 
 def evaluate(features, **options):
     options = {"padding": Padding(), "batch_size": 4, **options}
-    batches = bucketing.evaluation_dataset(features, **options)
+    batches = buckets.evaluation_dataset(features, **options)
     return list(batches.as_numpy_iterator())
 
 
@@ -114,10 +114,10 @@ def test_a_file_is_read_whole_and_packed(features, tmp_path):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_any_number_of_batches_is_parsed(tmp_path, monkeypatch, sign):
     """The widest type of any of them holds all."""
-    monkeypatch.setattr(bucketing, "_EXAMPLES_PER_PARSE", 19)
+    monkeypatch.setattr(buckets, "_EXAMPLES_PER_PARSE", 19)
     batch = examples(2 * 83)
     batch["label_ids"] *= sign
-    read = bucketing.load(write(tmp_path / "x.gz", batch), SCHEMA)
+    read = buckets.load(write(tmp_path / "x.gz", batch), SCHEMA)
     assert read.arrays["label_ids"].dtype == np.int32
     for name, values in batch.items():
         np.testing.assert_array_equal(read.arrays[name], values)
@@ -127,7 +127,7 @@ def test_labels_may_be_numbers(tmp_path):
     schema = classification_schema(L, "regression")
     batch = examples(5, schema)
     batch["label_ids"] += 0.25
-    read = bucketing.load(write(tmp_path / "x", batch, schema), schema)
+    read = buckets.load(write(tmp_path / "x", batch, schema), schema)
     [first, *_] = evaluate(read, padding=STATIC, batch_size=5)
     assert first["label_ids"].dtype == np.float32
     assert first["label_ids"].tolist() == [0.25, 1.25, 2.25, 3.25, 4.25]
@@ -136,7 +136,7 @@ def test_labels_may_be_numbers(tmp_path):
 def test_choices_are_as_long_as_the_longest(tmp_path):
     schema = classification_schema(L, "multiple_choice", num_choices=3)
     batch = examples(31, schema)
-    read = bucketing.load(write(tmp_path / "x", batch, schema), schema)
+    read = buckets.load(write(tmp_path / "x", batch, schema), schema)
     longest = batch["input_mask"].sum(axis=2).max(axis=1)
     np.testing.assert_array_equal(read.lengths, longest)
     for made in train(read, 5, padding=Padding(1)):
@@ -150,7 +150,7 @@ def test_places_within_a_mask_count(tmp_path):
     batch = examples(2)
     batch["input_mask"][:] = 0
     batch["input_mask"][0, [0, 12]] = 1
-    read = bucketing.load(write(tmp_path / "x", batch), SCHEMA)
+    read = buckets.load(write(tmp_path / "x", batch), SCHEMA)
     assert read.lengths.tolist() == [13, 0]
     assert Padding(1).padded(read).tolist() == [13, 1]
 
@@ -174,13 +174,13 @@ def test_what_cannot_be_used_is_told(tmp_path, damage, vocab_size, message):
     write(path, BATCH)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=message):
-        bucketing.load(str(path), SCHEMA, vocab_size)
+        buckets.load(str(path), SCHEMA, vocab_size)
 
 
 def test_records_of_another_length_are_told(tmp_path):
     path = write(tmp_path / "x", BATCH)
     with pytest.raises(InputError, match="--max_seq_length=29"):
-        bucketing.load(path, classification_schema(31))
+        buckets.load(path, classification_schema(31))
 
 
 # Padding
@@ -231,7 +231,7 @@ def test_what_is_learned_does_not_depend_on_the_padding(features):
 
 def test_shapes_are_known_where_static(features):
     def spec(padding):
-        return bucketing.training_dataset(
+        return buckets.training_dataset(
             features,
             padding=padding,
             global_batch_size=6,
@@ -243,7 +243,7 @@ def test_shapes_are_known_where_static(features):
     assert spec(STATIC)["input_ids"] == tf.TensorSpec([3, L], tf.int32)
     assert spec(STATIC)["label_ids"] == tf.TensorSpec([3], tf.int32)
     assert spec(Padding())["segment_ids"] == tf.TensorSpec([3, None], tf.int32)
-    static = bucketing.evaluation_dataset(
+    static = buckets.evaluation_dataset(
         features, padding=STATIC, batch_size=4
     ).element_spec
     assert static["input_mask"] == tf.TensorSpec([4, L], tf.int32)
@@ -268,7 +268,7 @@ def test_a_replica_of_a_shard_goes_on_too(features):
 def test_a_stream_does_not_end(features):
     twice = numbers(train(features, 2 * 37))
     np.testing.assert_array_equal(twice[37:], twice[:37])
-    batches = bucketing.training_dataset(
+    batches = buckets.training_dataset(
         features,
         padding=Padding(),
         global_batch_size=6,
@@ -313,7 +313,7 @@ def test_replicas_of_a_strategy_get_their_batches(features):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
     def make(context):
-        return bucketing.training_dataset(
+        return buckets.training_dataset(
             features,
             padding=Padding(),
             global_batch_size=6,
@@ -365,7 +365,7 @@ def test_every_example_comes_once(features, padding, num_shards):
 
 def test_fewer_examples_than_workers():
     """The third has nothing to evaluate, and as many batches."""
-    few = bucketing.in_memory([examples(2)], SCHEMA)
+    few = buckets.in_memory([examples(2)], SCHEMA)
     shards = [{"num_shards": 3, "shard": shard} for shard in range(3)]
     evaluated = [evaluate(few, padding=STATIC, **own) for own in shards]
     index = [[batch["example_index"] for batch in some] for some in evaluated]
@@ -400,7 +400,7 @@ def test_examples_that_the_file_does_not_count(tmp_path):
     """The original fills files for TPUs up with such."""
     batch = examples(5)
     batch["is_real_example"][3:] = 0
-    read = bucketing.load(write(tmp_path / "x", batch), SCHEMA)
+    read = buckets.load(write(tmp_path / "x", batch), SCHEMA)
     [first, second] = evaluate(read, padding=STATIC)
     assert first["is_real_example"].tolist() == [1, 1, 1, 0]
     assert not second["is_real_example"].any()
@@ -410,6 +410,6 @@ def test_records_may_lack_the_mark_of_real_ones(tmp_path):
     schema = SCHEMA[:-1]
     batch = examples(5)
     del batch["is_real_example"]
-    read = bucketing.load(write(tmp_path / "x", batch, schema), schema)
+    read = buckets.load(write(tmp_path / "x", batch, schema), schema)
     [_, second] = evaluate(read, padding=STATIC)
     assert second["is_real_example"].tolist() == [1, 0, 0, 0]

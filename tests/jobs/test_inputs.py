@@ -6,10 +6,10 @@ import types
 import numpy as np
 import pytest
 
-from bert_tf.data.bucketing import Padding
-from bert_tf.data.examples import Example
+from bert_tf.data.buckets import Padding
 from bert_tf.jobs.fine_tuning import Inputs, Split
 from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.examples import Example
 from bert_tf.training.settings import TrainingConfig
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "A")

@@ -14,9 +14,9 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from bert_tf.data import records
-from bert_tf.data.examples import Example
 from bert_tf.data.schema import classification_schema, pretraining_schema
 from bert_tf.tasks.encoding import Encoding, write_features
+from bert_tf.tasks.examples import Example
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 SCHEMA = classification_schema(128)

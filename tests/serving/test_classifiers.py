@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_tf.data.examples import Example
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertMultipleChoice
 from bert_tf.serving.classifiers import (
@@ -17,6 +16,7 @@ from bert_tf.serving.classifiers import (
 from bert_tf.serving.served import FEATURES
 from bert_tf.tasks import classification
 from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.examples import Example
 from tests.serving.small_served import (
     CONFIG,
     ENCODING,

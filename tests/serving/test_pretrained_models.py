@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data.examples import Example
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.modeling import BertModel
 from bert_tf.serving.pretrained_models import ServedEncoder, ServedMaskedLM
 from bert_tf.serving.served import FEATURES
 from bert_tf.tasks.encoding import Encoding, TextEncoding, make_features
+from bert_tf.tasks.examples import Example
 from bert_tf.tasks.features import choose_layers, vectors
 from bert_tf.tasks.fill_mask import fill_mask
 from tests.serving.small_served import (

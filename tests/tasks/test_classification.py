@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
-from bert_tf.data.examples import Example
 from bert_tf.data.schema import classification_schema
 from bert_tf.errors import InputError
 from bert_tf.modeling import checkpoint_variables
@@ -14,6 +13,7 @@ from bert_tf.tasks.classification import (
     balanced_class_weights,
     mean_of_batch_means,
 )
+from bert_tf.tasks.examples import Example
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays
 

@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from bert_tf import metrics
-from bert_tf.data.examples import PROBLEMS
 from bert_tf.errors import InputError
 from bert_tf.tasks import datasets
+from bert_tf.tasks.examples import PROBLEMS
 
 MNLI = (
     "index promptID pairID genre sentence1_binary_parse "

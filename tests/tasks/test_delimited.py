@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from bert_tf.data.delimited import (
+from bert_tf.data.tables import (
     read_csv,
     read_jsonl,
     read_lines,

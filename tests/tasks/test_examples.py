@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_tf.data.examples import PROBLEMS, Example
+from bert_tf.tasks.examples import PROBLEMS, Example
 
 
 def test_a_text_alone_is_enough():

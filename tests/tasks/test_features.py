@@ -8,10 +8,10 @@ import pytest
 
 from bert_tf import files
 from bert_tf.data import records
-from bert_tf.data.examples import Example
 from bert_tf.errors import InputError
 from bert_tf.tasks import encoding as encoding_module
 from bert_tf.tasks.encoding import Encoding, make_features, write_features
+from bert_tf.tasks.examples import Example
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "##d", "é", "e")
 ENCODING = Encoding(VOCAB, True, None, 7, "single_label", ("no", "yes"))

@@ -1,8 +1,8 @@
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.tasks import labels
-from bert_tf.tasks.labels import Target
+from bert_tf.tasks import examples
+from bert_tf.tasks.examples import Target
 
 CLASSES = Target("single_label", ("0", "1"), {"zero": "0"})
 TAGS = Target("multi_label", ("a", "b", "c"), separator=";")
@@ -105,7 +105,7 @@ def test_undecided_labels():
     "value", ["1", "true", "True", 1, True, " 1", "1.0", 1.0]
 )
 def test_columns_that_say_yes(value):
-    assert labels.is_set(value, "a", "x.tsv:7") is True
+    assert examples.is_set(value, "a", "x.tsv:7") is True
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_columns_that_say_yes(value):
 def test_columns_that_say_neither(value, found):
     message = rf"^x\.tsv:7: the label column 'a' .*{found}.* 0 or 1"
     with pytest.raises(InputError, match=message):
-        labels.is_set(value, "a", "x.tsv:7")
+        examples.is_set(value, "a", "x.tsv:7")
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,4 @@ def test_columns_that_say_neither(value, found):
     ],
 )
 def test_order(names, ordered):
-    assert labels.in_order(names) == ordered
-
-
-def test_lists_for_messages_end():
-    assert labels.listed("ab") == "'a', 'b'"
-    assert labels.listed(map(str, range(1023))).endswith("'19' and 1,003 more")
+    assert examples.in_order(names) == ordered

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from bert_tf.data.tables import Layout, format_of, open_records
 from bert_tf.errors import InputError
-from bert_tf.tasks.layouts import Layout, format_of, open_records
 
 NAMED = Layout(None, True, "text", label="label")
 

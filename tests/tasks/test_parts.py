@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from bert_tf.data.tables import Layout
 from bert_tf.errors import InputError
-from bert_tf.tasks.labels import Target
-from bert_tf.tasks.layouts import Layout
-from bert_tf.tasks.parts import DataSet, Plan, Source, named, only
+from bert_tf.tasks.datasets import DataSet, Plan, Source, named, only
+from bert_tf.tasks.examples import Target
 
 LAYOUT = Layout.of("text_a label", has_header=False)
 PAIRED = Layout.of("text_a text_b label", has_header=False)

@@ -5,7 +5,6 @@ import csv
 import numpy as np
 import pytest
 
-from bert_tf.data.examples import PROBLEMS, Example
 from bert_tf.tasks.classification import (
     answers,
     decide,
@@ -14,6 +13,7 @@ from bert_tf.tasks.classification import (
     write_submission,
     write_test_results,
 )
+from bert_tf.tasks.examples import PROBLEMS, Example
 
 LABELS = ("no", "maybe", "yes")
 # Float32 has them exactly.

@@ -3,11 +3,15 @@ import json
 
 import pytest
 
-from bert_tf.data.examples import Example
+from bert_tf.data.tables import Layout
 from bert_tf.errors import InputError
-from bert_tf.tasks.labels import Target
-from bert_tf.tasks.layouts import Layout
-from bert_tf.tasks.reading import Reading, count_labels, read_examples
+from bert_tf.tasks.examples import (
+    Example,
+    Reading,
+    Target,
+    count_labels,
+    read_examples,
+)
 
 CLASSES = Target("single_label", ("0", "1"))
 TAGS = Target("multi_label", ("a", "b"))
