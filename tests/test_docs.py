@@ -45,7 +45,7 @@ SHORTER = {
     ],
 }
 # Programs of others that pages name.
-OTHERS = {"curl", "docker", "git", "make", "pip", "python", "tail"}
+OTHERS = {"curl", "docker", "export", "git", "make", "pip", "python", "tail"}
 
 
 @PAGES
@@ -177,13 +177,14 @@ def anchor_of(title):
         "korean",
         "migration",
         "paper",
+        pytest.param("README", marks=pytest.mark.slow),
         pytest.param("composing", marks=pytest.mark.slow),
         pytest.param("serving", marks=pytest.mark.slow),
     ],
 )
 def test_python_blocks(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = ROOT / "docs" / f"{name}.md"
+    [page] = [page for page in doc_pages.PAGES if page.stem == name]
     run = [b for b in doc_pages.blocks(page, "python") if b.is_run]
     assert run
     doc_pages.run_python(run, {"__name__": name})

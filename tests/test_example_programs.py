@@ -113,19 +113,3 @@ def test_no_sentence_is_trained_on_and_held_out(sentences):
 
 def test_the_sentences_are_the_same_every_time(python_sentences, sentences):
     assert python_sentences.load() == sentences
-
-
-def readme_blocks() -> list[str]:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text.split("\n## In your own Keras model\n")[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-
-
-@pytest.mark.slow
-def test_what_the_readme_shows_runs():
-    """All the blocks of the section, one after the other."""
-    assert readme_blocks()
-    names: dict = {}
-    for block in readme_blocks():
-        exec(compile(block, "README.md", "exec"), names)
-    assert names["model"].weights

@@ -33,7 +33,7 @@ def commands():
     """Script and words of each command."""
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     page = page.partition("## Long sequences")[2].partition("<!-- ")[0]
-    blocks = re.findall(r"```\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     return [
         [words[1].removesuffix(".py"), *words[2:]]
         for block in blocks
