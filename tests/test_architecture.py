@@ -79,7 +79,6 @@ FOR_ALL = {"errors", "files", "options", "version"}
 WITH_TENSORFLOW = (
     "bert_tf.data.buckets",
     "bert_tf.data.pipeline",
-    "bert_tf.data.record_files",
     "bert_tf.data.sequence_packing",
     "bert_tf.feature_tagger",
     "bert_tf.fused_passes",

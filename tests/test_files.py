@@ -350,7 +350,7 @@ def test_local_files_need_no_tensorflow(tmp_path):
         "import sys; from bert_tf import files;"
         "from bert_tf.data import records;"
         f"w = records.RecordWriter({str(tmp_path / 'f.gz')!r});"
-        "w.__enter__(); w.write(b'x'); w.__exit__(None, None, None);"
+        "w.__enter__(); w.write_all([b'x']); w.__exit__(None, None, None);"
         f"records.verify(files.expand({str(tmp_path)!r} + '/*')[0]);"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf.data import records
 from bert_tf.data.randomness import permute
-from bert_tf.data.record_files import RecordFiles, Stretches
+from bert_tf.data.records import RecordFiles, RecordRanges
 from bert_tf.data.schema import VOCABULARY_FEATURES, Schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking, size_schema
 from bert_tf.errors import InputError
@@ -194,7 +194,7 @@ def training_dataset(
     shard: int = 0,
     vocab_size: int | None = None,
     packing: SequencePacking | None = None,
-    stretches: Stretches | None = None,
+    ranges: RecordRanges | None = None,
 ) -> tf.data.Dataset:
     """An endless, shuffled stream of batches that can be entered anywhere.
 
@@ -218,9 +218,9 @@ def training_dataset(
       packing: If given, the stream is one of rows that several examples share:
         what is counted above are rows. To pass over whole epochs, all files
         are read once for the lengths of their examples.
-      stretches: What of the files is sound, from `salvage`, to read nothing
-        else; None to take it that all is.
-
+      ranges: The intact records, from `records.find_readable`; None if the
+      ranges: The intact records, from `records.find_readable`; None if the
+        files are undamaged.
     Returns:
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, of the
       schema's features or of those that `SequencePacking.join` names.
@@ -228,7 +228,7 @@ def training_dataset(
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
     """
-    found = RecordFiles(files, schema, stretches)
+    found = RecordFiles(files, schema, ranges)
     first_epoch, rest = 0, 0
     if start_example:
         total = _epoch_length(found, schema, packing)
@@ -253,7 +253,7 @@ def evaluation_dataset(
     max_examples: int | None = None,
     vocab_size: int | None = None,
     packing: SequencePacking | None = None,
-    stretches: Stretches | None = None,
+    ranges: RecordRanges | None = None,
 ) -> tf.data.Dataset:
     """Every example once, in the order of the files.
 
@@ -270,7 +270,7 @@ def evaluation_dataset(
       vocab_size: As for `training_dataset`.
       packing: If given, several examples share a row: `batch_size`, `shard`
         and what is numbered below are of rows. The examples are the same.
-      stretches: As for `training_dataset`.
+      ranges: As for `training_dataset`.
 
     Returns:
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
@@ -282,7 +282,7 @@ def evaluation_dataset(
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
     """
-    found = RecordFiles(files, schema, stretches)
+    found = RecordFiles(files, schema, ranges)
     total = found.count(max_examples)
     examples, filler = found.numbers().flat_map(found.read).take(total), b""
     if packing is None:
@@ -312,7 +312,7 @@ def fill(
     schema: Schema,
     packing: SequencePacking,
     max_examples: int | None = None,
-    stretches: Stretches | None = None,
+    ranges: RecordRanges | None = None,
 ) -> Fill:
     """How full the rows of the first examples are.
 
@@ -321,12 +321,12 @@ def fill(
       schema: Of pre-training.
       packing: How they share rows.
       max_examples: How many to look at; None for all there are.
-      stretches: As for `training_dataset`.
+      ranges: As for `training_dataset`.
 
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
     """
-    found = RecordFiles(files, schema, stretches)
+    found = RecordFiles(files, schema, ranges)
     examples = found.numbers().flat_map(found.read).take(max_examples or -1)
     with input_errors(files):
         return Fill.sum(packing.tallies(examples, parser(size_schema(schema))))

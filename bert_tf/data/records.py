@@ -1,8 +1,11 @@
-"""TFRecord files of `tf.train.Example`, written and checked without TensorFlow.
+"""TFRecord files of `tf.train.Example`: written, checked and read.
 
 A TFRecord file is a sequence of frames: the length (uint64), the masked
 CRC-32C of those 8 bytes (uint32), the data, the masked CRC-32C of the data
 (uint32), all little-endian.
+
+Writing and checking do not import TensorFlow, so that worker processes start
+quickly.
 """
 
 import contextlib
@@ -11,31 +14,33 @@ import gzip
 import io
 import itertools
 import os
+import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
+from absl import logging
 
 from bert_tf import files
 from bert_tf.data.schema import Feature, Schema
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, in_file, listed, wrong_value
 
-# Many `tf.train.Example` protos serialized at once, by NumPy.
-
+# ------------------------------------------------- serializing examples
 
 # Field tags of tf.train.Example: (number << 3) | 2, a length-delimited field.
 _FIRST, _SECOND, _THIRD = b"\x0a", b"\x12", b"\x1a"
 _KIND_TAGS = {"float32": _SECOND, "int64": _THIRD}  # of tf.train.Feature
 
-# Rows encoded at a time: enough to hide NumPy's cost of a call, and not so
-# many that a whole corpus is held several times over.
+# Rows encoded at a time: enough to make NumPy's overhead per call small, few
+# enough that a corpus is not copied several times.
 _ROWS = 2048
 
 
 class _Columns(NamedTuple):
-    """Encoded bytes of `n` records, with gaps: varints differ in width.
+    """Encoded bytes of `n` records, with gaps because varints vary in width.
 
     Attributes:
       parts: uint8 arrays [n, w]; side by side they are the padded bytes.
@@ -55,40 +60,38 @@ def encode_batch(
 
     Args:
       schema: The features of an example.
-      batch: For each feature an array [n, *shape] of integers or floats. Give
-        a thousand rows or more: a call costs as much as some 400 rows.
+      batch: For each feature an array [n, *shape] of integers or floats. A call
+        costs as much as about 400 rows, so pass a thousand rows or more.
 
     Returns:
       n serialized `tf.train.Example` protos, keys in sorted order.
 
     Raises:
-      ValueError: An array has another shape or kind than the schema says.
+      ValueError: An array does not have the schema's shape or kind.
     """
     features = sorted(schema, key=lambda feature: feature.name)
     arrays = [_values(feature, batch[feature.name]) for feature in features]
     if len({len(array) for array in arrays}) != 1:
         raise ValueError(
-            "Expected as many rows in each feature. Received: "
+            "All features must have the same number of rows; got "
             + ", ".join(f"{k}: {np.shape(v)}" for k, v in batch.items())
         )
-    encoded = (
-        _encode_rows(
-            features, [array[start : start + _ROWS] for array in arrays]
-        )
-        for start in range(0, len(arrays[0]), _ROWS)
-    )
-    return list(itertools.chain.from_iterable(encoded))
+    encoded: list[bytes] = []
+    for start in range(0, len(arrays[0]), _ROWS):
+        rows = [array[start : start + _ROWS] for array in arrays]
+        encoded += _encode_rows(features, rows)
+    return encoded
 
 
 def _values(feature: Feature, array: np.ndarray) -> np.ndarray:
-    """The feature's values as [n, size], floats as float32."""
+    """Returns the feature's values as [n, size], floats as float32."""
     array = np.asarray(array)
     is_float = feature.dtype == "float32"
     kinds = "f" if is_float else "iub"
     if array.shape[1:] != feature.shape or array.dtype.kind not in kinds:
         raise ValueError(
-            f"Expected {feature.name} of type {feature.dtype} and shape "
-            f"{['n', *feature.shape]}. Received: {array.dtype} {array.shape}"
+            f"{feature.name} must be {feature.dtype} with shape "
+            f"{['n', *feature.shape]}; got {array.dtype} {array.shape}."
         )
     flat = array.reshape(len(array), feature.size)
     return flat.astype("<f4") if is_float else flat
@@ -97,7 +100,6 @@ def _values(feature: Feature, array: np.ndarray) -> np.ndarray:
 def _encode_rows(
     features: Iterable[Feature], arrays: Iterable[np.ndarray]
 ) -> Iterator[bytes]:
-    """Encodes a few records at once."""
     entries = [
         _encode_feature(feature, values)
         for feature, values in zip(features, arrays, strict=True)
@@ -111,11 +113,12 @@ def _encode_rows(
 
 
 def _encode_feature(feature: Feature, values: np.ndarray) -> _Columns:
-    """One entry of the map of features: its key and its list of values."""
-    name = feature.name.encode()
-    rows = len(values)
-    key = _field(_FIRST, _constant(name, rows))
-    numbers = _varints(values) if feature.dtype == "int64" else _raw(values)
+    """Encodes one entry of the map of features: its key and its values."""
+    key = _field(_FIRST, _constant(feature.name.encode(), len(values)))
+    if feature.dtype == "int64":
+        numbers = _varints(values)
+    else:
+        numbers = _full(np.ascontiguousarray(values).view(np.uint8))
     packed = _field(_FIRST, numbers)
     value = _field(_SECOND, _field(_KIND_TAGS[feature.dtype], packed))
     return _field(_FIRST, _join([key, value]))
@@ -131,37 +134,36 @@ def _join(columns: list[_Columns]) -> _Columns:
     """Sets columns side by side."""
     parts = [part for column in columns for part in column.parts]
     keep = [keep for column in columns for keep in column.keep]
-    return _Columns(
-        parts, keep, np.sum([column.sizes for column in columns], 0)
-    )
+    sizes = np.sum([column.sizes for column in columns], 0)
+    return _Columns(parts, keep, sizes)
 
 
 def _constant(data: bytes, rows: int) -> _Columns:
-    """The same bytes in each row."""
+    """Repeats the same bytes in each row."""
     row = np.frombuffer(data, np.uint8)
     return _full(np.broadcast_to(row, (rows, len(data))))
 
 
-def _raw(values: np.ndarray) -> _Columns:
-    """The bytes of numbers of fixed width [n, k]."""
-    return _full(np.ascontiguousarray(values).view(np.uint8))
-
-
 def _full(part: np.ndarray) -> _Columns:
-    """Columns without gaps, from bytes [n, w]."""
+    """Makes columns without gaps from bytes [n, w]."""
     rows, width = part.shape
     keep = np.broadcast_to(np.True_, part.shape)
     return _Columns([part], [keep], np.full(rows, width))
 
 
 def _varints(values: np.ndarray) -> _Columns:
-    """Base-128 varints of integers [n, k].
+    """Encodes integers [n, k] as base-128 varints.
 
     The lowest 7 bits come first, and the high bit of a byte says that another
     follows: 300 = 0b10_0101100 is 0xAC 0x02. A negative number is its 64-bit
     two's complement, so 10 bytes.
     """
-    rest = _unsigned(values)
+    # The same bits in the narrowest unsigned type that holds them.
+    if values.min(initial=0) < 0:
+        rest = values.astype(np.int64).view(np.uint64)
+    else:
+        largest = int(values.max(initial=0))
+        rest = values.astype(np.min_scalar_type(largest))
     width = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
     if width == 1:
         return _full(rest.astype(np.uint8))
@@ -179,42 +181,14 @@ def _varints(values: np.ndarray) -> _Columns:
     return _Columns([part.reshape(rows, -1)], [keep], sizes)
 
 
-def _unsigned(values: np.ndarray) -> np.ndarray:
-    """The same bits as unsigned numbers, of a type as narrow as they allow."""
-    if values.min(initial=0) < 0:
-        return values.astype(np.int64).view(np.uint64)
-    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
-
-
-# TFRecord files of `tf.train.Example`, written and checked without TensorFlow.
-
-
-__all__ = [
-    "DamageError",
-    "RecordWriter",
-    "check_first_record",
-    "compress",
-    "count_records",
-    "encode_batch",
-    "frame",
-    "verify",
-]
+# -------------------------------------------------------- writing files
 
 _MASK_DELTA = 0xA282EAD8
-# Token ids hardly get smaller above this level, and writing gets much slower.
+# Above this level token ids hardly shrink further, and writing gets slow.
 _GZIP_LEVEL = 6
 
 HEADER_SIZE = 12
 FOOTER_SIZE = 4
-_DTYPE_OF_KIND = {
-    "bytes_list": "bytes",
-    "float_list": "float32",
-    "int64_list": "int64",
-}
-
-
-class DamageError(InputError):
-    """A file was whole once, and is damaged or cut off."""
 
 
 class RecordWriter:
@@ -223,22 +197,20 @@ class RecordWriter:
     A path that ends in `.gz` is compressed. The same records always give the
     same bytes. Use it in a `with` statement.
 
-    Attributes:
-      count: The number of records written so far.
-
     Raises:
-      InputError: The place cannot be written to (when entered), or is full.
+      InputError: The path cannot be written (when entered), or the disk is
+        full.
     """
 
     def __init__(self, path: str) -> None:
-        self.count = 0
         self._path = path
 
     def __enter__(self) -> "RecordWriter":
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(files.atomic_writer(self._path))
             if self._path.endswith(".gz"):
-                # No name and no time in the header: equal input, equal bytes.
+                # Without name and time in the header, equal records give equal
+                # bytes.
                 file = stack.enter_context(
                     gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
                 )
@@ -249,22 +221,17 @@ class RecordWriter:
     def __exit__(self, *exception: Any) -> bool | None:
         return self._stack.__exit__(*exception)
 
-    def write(self, record: bytes) -> None:
-        """Appends one serialized example."""
-        self.write_all([record])
-
-    def write_all(self, records: list[bytes]) -> None:
+    def write_all(self, records: Iterable[bytes]) -> None:
         """Appends serialized examples with one write."""
         self._file.write(frame(records))
-        self.count += len(records)
 
 
 def frame(records: Iterable[bytes]) -> bytes:
-    """The bytes of a TFRecord file of these records.
+    """Returns the bytes of a TFRecord file with these records.
 
-    Such files set end to end are a TFRecord file too, and so are their gzip
-    compressions (none of which may be of nothing: TensorFlow stops reading
-    there). So several processes can make the parts of one file.
+    Concatenated TFRecord files are a TFRecord file, and so are their gzip
+    compressions, except compressions of nothing, where TensorFlow stops
+    reading. So several processes can write the parts of one file.
     """
     return b"".join(
         piece
@@ -274,38 +241,65 @@ def frame(records: Iterable[bytes]) -> bytes:
 
 
 def compress(framed: bytes) -> bytes:
-    """A gzip member, the same for the same bytes: no name, no time."""
+    """Returns a gzip member without name and time, a function of the data."""
     return gzip.compress(framed, _GZIP_LEVEL, mtime=0)
 
 
 def _masked_crc(data: bytes) -> int:
-    """CRC-32C, rotated and shifted as TFRecord asks (as LevelDB's log does)."""
+    """Returns the CRC-32C, rotated and shifted as in LevelDB's log."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 @functools.lru_cache(maxsize=4096)
 def header(length: int) -> bytes:
-    """What stands before data of a length; lengths repeat: it is remembered."""
+    """Returns the bytes before data of this length."""
     size = struct.pack("<Q", length)
     return size + struct.pack("<I", _masked_crc(size))
 
 
 def footer(data: bytes) -> bytes:
-    """What stands behind the data."""
+    """Returns the bytes after `data`."""
     return struct.pack("<I", _masked_crc(data))
 
 
+# ------------------------------------------------------- checking files
+
+_DTYPE_OF_KIND = {
+    "bytes_list": "bytes",
+    "float_list": "float32",
+    "int64_list": "int64",
+}
+
+
+_ADVICE = "Create or copy the file again."
+
+
+class DamageError(InputError):
+    """A TFRecord file is damaged or cut off."""
+
+
+@contextlib.contextmanager
+def suggest_skip_corrupt() -> Iterator[None]:
+    """Adds to a `DamageError` the flag that skips damaged records."""
+    try:
+        yield
+    except DamageError as error:
+        raise InputError(
+            f"{error} Or pass --skip_corrupt_records to use the rest of it."
+        ) from error
+
+
 def count_records(path: str, at_most: int | None = None) -> int:
-    """Counts records by walking from length to length; the data is not read.
+    """Counts records by jumping from length to length, without reading data.
 
     Args:
       path: A TFRecord file.
-      at_most: Where to stop counting; None for the whole file.
+      at_most: The count to stop at; None for the whole file.
 
     Raises:
       DamageError: The file is cut off or damaged.
-      InputError: It cannot be read, or is no TFRecord file.
+      InputError: The file cannot be read, or is not a TFRecord file.
     """
     frames = _frames(path, read_data=False)
     return sum(1 for _ in itertools.islice(frames, at_most))
@@ -315,29 +309,27 @@ def verify(path: str) -> int:
     """Counts records and compares the checksum of each record's data.
 
     Raises:
-      DamageError: The file is cut off or damaged.
       InputError: As `count_records`.
     """
     return sum(1 for _ in _frames(path, read_data=True))
 
 
 def check_first_record(path: str, schema: Schema, offset: int = 0) -> bool:
-    """Compares a file's first record with what will be read from it.
+    """Compares the first record of a file with a schema.
 
-    Features of the file that the schema does not name are ignored, as they
-    are when the file is read.
+    Features that the schema does not name are ignored, as in reading.
 
     Args:
       path: A TFRecord file.
-      schema: What will be read.
+      schema: The features that will be read.
       offset: The byte at which the record begins.
 
     Returns:
-      False if the file is sound but holds no record at all.
+      False if the file is intact but has no records.
 
     Raises:
       InputError: A feature is missing, or has another length or type; or the
-        file is no TFRecord file of `tf.train.Example`.
+        file is not a TFRecord file of `tf.train.Example`.
     """
     record = next(_frames(path, read_data=True, offset=offset), None)
     if record is None:
@@ -349,17 +341,15 @@ def check_first_record(path: str, schema: Schema, offset: int = 0) -> bool:
 
 
 def _parse_example(record: bytes, path: str) -> dict[str, tuple[str, int]]:
-    """The type and the number of values of each feature of a record."""
-    # Whoever compares a file with a schema is about to read it in TensorFlow.
+    """Returns the type and the number of values of each feature."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
     try:
         features = tf.train.Example.FromString(record).features.feature
     except DecodeError as error:
-        raise InputError(
-            f"Expected {path} to hold records of tf.train.Example. Received: "
-            "a first record of another kind."
+        raise in_file(
+            path, "the first record is not a tf.train.Example."
         ) from error
     found = {}
     for name, feature in features.items():
@@ -372,104 +362,339 @@ def _parse_example(record: bytes, path: str) -> dict[str, tuple[str, int]]:
 def _check_feature(
     path: str, feature: Feature, found: Mapping[str, tuple[str, int]]
 ) -> None:
-    """Raises unless `found` has the feature with the right type and length."""
     if feature.name not in found:
-        raise InputError(
-            f"Expected {path} to hold records with a feature {feature.name}. "
-            f"Received: records with {', '.join(sorted(found)) or 'none'}."
+        raise in_file(
+            path,
+            f"the records have no feature {feature.name}, only "
+            f"{listed(sorted(found)) or 'empty examples'}.",
         )
     dtype, size = found[feature.name]
     if dtype != feature.dtype:
-        raise InputError(
-            f"Expected {feature.name} of type {feature.dtype} in {path}. "
-            f"Received: {dtype}."
+        raise in_file(
+            path, f"{feature.name} must be {feature.dtype}; got {dtype}."
         )
     if size != feature.size:
-        # Of several axes the number of values tells no single one.
-        flag = feature.length_flag if len(feature.shape) == 1 else None
-        expected = f" (--{flag}={feature.size})" if flag else ""
-        advice = f" Pass --{flag}={size}, or make the records anew."
-        raise InputError(
-            f"Expected {feature.name} of length {feature.size}{expected} in "
-            f"{path}. Received: length {size}.{advice if flag else ''}"
+        expected, advice = "", ""
+        if feature.length_flag and len(feature.shape) == 1:
+            expected = f" (--{feature.length_flag}={feature.size})"
+            advice = (
+                f" Pass --{feature.length_flag}={size}, or create the records "
+                "again."
+            )
+        raise in_file(
+            path,
+            f"{feature.name} must have length {feature.size}{expected}; got "
+            f"{size}.{advice}",
         )
 
 
 def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
-    """Yields each record's data, checked; or b"", having skipped the data."""
+    """Yields the data of each record, or b"" for each if it is not read."""
+    # In other files seeking means reading, and a GFile cannot seek past its
+    # end, which is how this function finds that a file is cut off.
+    can_seek = not (files.is_remote(path) or path.endswith(".gz"))
+    number = position = 0  # The position counts decompressed bytes.
     with files.open_read(path) as file, files.gzip_faults(path):
         file.seek(offset)
-        reader = _FrameReader(path, file)
-        step = reader.data if read_data else reader.skip
-        while (length := reader.next_length()) is not None:
-            yield step(length)
+        while found := file.read(HEADER_SIZE):
+            place = f"record {number} (from 0) at byte {position:,}. {_ADVICE}"
+            length = int.from_bytes(found[:8], "little")
+            if found != header(length):
+                if number == 0:
+                    raise InputError(
+                        f"{path} is not a TFRecord file: it starts with "
+                        f"{found!r}."
+                    )
+                if len(found) < HEADER_SIZE:
+                    raise DamageError(f"{path} is cut off within {place}")
+                raise DamageError(f"{path} has a wrong length in {place}")
+            data = b""
+            if can_seek and not read_data:
+                file.seek(length, os.SEEK_CUR)
+            else:
+                data = file.read(length)
+            found = file.read(FOOTER_SIZE)
+            if len(found) < FOOTER_SIZE:
+                raise DamageError(f"{path} is cut off within {place}")
+            if read_data and found != footer(data):
+                raise DamageError(f"{path} has a wrong checksum in {place}")
+            yield data
+            number += 1
+            position += HEADER_SIZE + length + FOOTER_SIZE
 
 
-class _FrameReader:
-    """Walks the frames of an open TFRecord file and says where it fails."""
+# ------------------------------------------- intact parts of damaged files
 
-    def __init__(self, path: str, file: io.BufferedIOBase) -> None:
-        self._path = path
-        self._file = file
-        # Elsewhere, moving forward means reading; and GFile may not pass the
-        # end, which is how a file that is cut off shows.
-        self._can_jump = not (files.is_remote(path) or path.endswith(".gz"))
-        self._number = 0
-        self._offset = 0  # Of the record's frame, in decompressed bytes.
+_FILES_AT_ONCE = 16
+_BLOCK_SIZE = 1 << 20
+_NOT_ZERO = re.compile(rb"[^\0]")
+_ZEROS = bytes(HEADER_SIZE)
 
-    def next_length(self) -> int | None:
-        """Reads what stands before a record: its length; None at the end."""
-        found = self._file.read(HEADER_SIZE)
-        if not found:
-            return None
-        length = int.from_bytes(found[:8], "little")
-        if found == header(length):
-            return length
-        if self._number == 0:
-            raise InputError(
-                f"{self._path} is not a TFRecord file: it starts with "
-                f"{found!r}."
+
+class RecordRange(NamedTuple):
+    """Intact records that follow one another.
+
+    Attributes:
+      offset: The byte at which the first one begins.
+      num_records: The number of records.
+    """
+
+    offset: int
+    num_records: int
+
+
+RecordRanges = Mapping[str, Sequence[RecordRange]]
+
+
+class ReadableRecords(NamedTuple):
+    """The intact records of some files.
+
+    Attributes:
+      ranges: The intact records of each path, in order; None if the files were
+        not searched for damage.
+      num_faults: The number of damaged places in all files.
+    """
+
+    ranges: RecordRanges | None = None
+    num_faults: int = 0
+
+    @property
+    def results(self) -> dict[str, int]:
+        """What to report with the metrics of a model."""
+        if self.ranges is None:
+            return {}
+        return {"skipped_records": self.num_faults}
+
+
+def find_readable(paths: Sequence[str]) -> ReadableRecords:
+    """Scans TFRecord files and logs a warning for each damaged one.
+
+    Raises:
+      InputError: As `scan_file`.
+    """
+    logging.info("Reading %d file(s) for damaged records", len(paths))
+    with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        found = dict(zip(paths, pool.map(scan_file, paths), strict=True))
+    for path, (_, faults) in found.items():
+        if faults:
+            logging.warning(
+                "%s: %d damaged place(s) are skipped; the first: %s",
+                path,
+                len(faults),
+                faults[0],
             )
-        if len(found) < HEADER_SIZE:
-            raise self._cut_off()
-        raise self._damaged("length")
+    num_faults = sum(len(faults) for _, faults in found.values())
+    logging.info("Damaged places in all files: %d", num_faults)
+    return ReadableRecords(
+        {path: ranges for path, (ranges, _) in found.items()}, num_faults
+    )
 
-    def skip(self, length: int) -> bytes:
-        """Passes over a record."""
-        if self._can_jump:
-            self._file.seek(length, os.SEEK_CUR)
-        else:
-            self._file.read(length)
-        self._end_record(length, self._file.read(FOOTER_SIZE))
-        return b""
 
-    def data(self, length: int) -> bytes:
-        """Reads a record and compares its checksum."""
-        data = self._file.read(length)
-        found = self._file.read(FOOTER_SIZE)
-        if len(found) == FOOTER_SIZE and found != footer(data):
-            raise self._damaged("data")
-        self._end_record(length, found)
-        return data
+def scan_file(path: str) -> tuple[list[RecordRange], list[str]]:
+    """Finds the intact records of a file.
 
-    def _end_record(self, length: int, found: bytes) -> None:
-        """Moves on to the next record; what is cut off has no footer."""
-        if len(found) < FOOTER_SIZE:
-            raise self._cut_off()
-        self._number += 1
-        self._offset += HEADER_SIZE + length + FOOTER_SIZE
+    Returns:
+      The intact records, in order, and a description of each damaged place,
+      which may be of one record or of several.
 
-    def _cut_off(self) -> DamageError:
-        return DamageError(
-            f"{self._path} is cut off within {self._place()}. Make or copy it "
-            "again."
+    Raises:
+      InputError: The file has no intact record: it may be of another kind.
+    """
+    scan = _scan_compressed if path.endswith(".gz") else _scan_uncompressed
+    ranges, faults = scan(path)
+    if faults and not ranges:
+        verify(path)
+    return ranges, faults
+
+
+def _scan_compressed(path: str) -> tuple[list[RecordRange], list[str]]:
+    try:
+        return [RecordRange(0, verify(path))], []
+    except InputError as error:
+        fault = str(error)
+    # TensorFlow may return fewer records than there are before the damage.
+    readable = dataset_from(path, "GZIP").ignore_errors()
+    count = int(readable.reduce(np.int64(0), lambda n, _: n + 1))
+    return [RecordRange(0, count)] if count else [], [fault]
+
+
+def _scan_uncompressed(path: str) -> tuple[list[RecordRange], list[str]]:
+    ranges, faults = [], []
+    position = number = 0
+    with files.open_read(path) as file:
+        file.seek(0, os.SEEK_END)
+        size = file.tell()
+        while position < size:
+            start, first = position, number
+            while (end := _record_end(file, position, size)) is not None:
+                position, number = end, number + 1
+            if number > first:
+                ranges.append(RecordRange(start, number - first))
+            if position < size:
+                following = _next_record(file, position + 1, size)
+                faults.append(
+                    f"{following - position:,} bytes from record {number} "
+                    f"(from 0) on, at byte {position:,}"
+                )
+                position, number = following, number + 1
+    return ranges, faults
+
+
+def _record_end(file: io.BufferedIOBase, start: int, size: int) -> int | None:
+    """Returns the end of the record at byte `start`; None if it is damaged."""
+    file.seek(start)
+    found = file.read(HEADER_SIZE)
+    length = int.from_bytes(found[:8], "little")
+    end = start + HEADER_SIZE + length + FOOTER_SIZE
+    if end > size or found != header(length):
+        return None
+    data = file.read(length)
+    return end if file.read(FOOTER_SIZE) == footer(data) else None
+
+
+def _next_record(file: io.BufferedIOBase, position: int, size: int) -> int:
+    """Returns the start of the next intact record, or the end of the file.
+
+    Tries every byte, which takes a microsecond each, but skips zeros, which a
+    damaged disk may leave in great number.
+    """
+    while position + HEADER_SIZE <= size:
+        file.seek(position)
+        block = file.read(_BLOCK_SIZE)
+        last = len(block) - HEADER_SIZE
+        place = 0
+        while place <= last:
+            if block[place : place + HEADER_SIZE] == _ZEROS:
+                # No header has 12 zeros; the next may begin with 11.
+                found = _NOT_ZERO.search(block, place)
+                place = found.start() if found else len(block)
+                place -= HEADER_SIZE - 1
+            elif _record_end(file, position + place, size) is not None:
+                return position + place
+            else:
+                place += 1
+        position += place
+    return size
+
+
+# ---------------------------------------------------- reading with tf.data
+
+# The buffer size of `tf.data.TFRecordDataset`.
+_BUFFER_SIZE = 1 << 18
+
+
+class RecordFiles:
+    """TFRecord files whose first records fit a schema.
+
+    Args:
+      paths: TFRecord files, compressed where the name ends in `.gz`.
+      schema: The features that will be read.
+      ranges: The intact records, from `find_readable`; None if the files are
+        undamaged.
+
+    Attributes:
+      paths: The paths of the files that have records.
+
+    Raises:
+      InputError: A file cannot be read, its records do not fit the schema, or
+        there are no records.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        schema: Schema,
+        ranges: RecordRanges | None = None,
+    ):
+        self._ranges = ranges
+        for path in paths:
+            if not files.is_utf8(path):
+                raise wrong_value(
+                    "The name of a record file", "UTF-8", path, "Rename it."
+                )
+        with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            found = pool.map(
+                lambda path: self._has_records(path, schema), paths
+            )
+            has_records = dict(zip(paths, found, strict=True))
+        for path in paths:
+            if not has_records[path]:
+                logging.warning("%s holds no records.", path)
+        self.paths = [path for path in paths if has_records[path]]
+        if not self.paths:
+            raise InputError(f"No records in {listed(paths) or 'no files'}.")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def _has_records(self, path: str, schema: Schema) -> bool:
+        if self._ranges is None:
+            return check_first_record(path, schema)
+        ranges = self._ranges[path]
+        return bool(ranges) and check_first_record(path, schema, ranges[0][0])
+
+    def count(self, at_most: int | None = None) -> int:
+        """Returns the number of records, or `at_most` if that is less."""
+        total = 0
+        for path in self.paths:
+            left = None if at_most is None else at_most - total
+            if self._ranges is None:
+                total += count_records(path, left)
+            else:
+                here = sum(one.num_records for one in self._ranges[path])
+                total += here if left is None else min(here, left)
+        return total
+
+    def numbers(self) -> Any:
+        """Returns a data set of the indices of `paths`, for `read`."""
+        import tensorflow as tf
+
+        return tf.data.Dataset.range(len(self.paths))
+
+    def read(self, number: Any) -> Any:
+        """Returns a data set of the serialized examples of one file.
+
+        Args:
+          number: The index of the file in `paths`, an integer tensor.
+        """
+        import tensorflow as tf
+
+        path = tf.constant(self.paths)[number]
+        compression = tf.constant(
+            ["GZIP" if path.endswith(".gz") else "" for path in self.paths]
+        )[number]
+        if self._ranges is None:
+            return tf.data.TFRecordDataset(path, compression)
+        ranges = tf.ragged.constant(
+            [self._ranges[path] for path in self.paths],
+            tf.int64,
+            ragged_rank=1,
+            inner_shape=(2,),
+        )[number]  # [ranges, 2]
+        return tf.data.Dataset.from_tensor_slices(ranges).flat_map(
+            lambda one: dataset_from(path, compression, one[0]).take(one[1])
         )
 
-    def _damaged(self, part: str) -> DamageError:
-        return DamageError(
-            f"{self._path} is damaged in {self._place()}: the checksum of its "
-            f"{part} does not fit. Make or copy the file again."
+
+def dataset_from(path: Any, compression: Any, offset: Any = 0) -> Any:
+    """Returns a data set of the records of a file from a byte on.
+
+    The arguments may be tensors.
+    """
+    import tensorflow as tf
+
+    def records_from(offset: Any) -> Any:
+        variant = tf.raw_ops.TFRecordDatasetV2(
+            filenames=path,
+            compression_type=compression,
+            buffer_size=_BUFFER_SIZE,
+            byte_offsets=offset,
+        )
+        return tf.data.experimental.from_variant(
+            variant, tf.TensorSpec([], tf.string)
         )
 
-    def _place(self) -> str:
-        return f"record {self._number} (from 0) at byte {self._offset:,}"
+    # When TensorFlow copies such a data set to optimize it, it loses the
+    # offset. It does not copy a data set that a function returns.
+    offsets = tf.data.Dataset.from_tensors(tf.cast(offset, tf.int64))
+    return offsets.flat_map(records_from)

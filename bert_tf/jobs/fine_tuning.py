@@ -35,7 +35,7 @@ from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
 from bert_tf.tasks.encoding import Encoding, write_features
 from bert_tf.tasks.examples import Example
-from bert_tf.training import evaluations
+from bert_tf.training import results
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
     Estimator,
@@ -368,7 +368,7 @@ class FineTuning:
         files.makedirs(folder)
         estimator = self._estimator(trial, folder)
         if self.schedule.save_best is None and is_chief(self.strategy):
-            evaluations.forget(os.path.join(folder, BEST))
+            results.remove_best(os.path.join(folder, BEST))
         estimator.train(
             self.training_data(estimator.config),
             self._hooks(estimator, folder, trial),
@@ -495,9 +495,9 @@ def _take_best(estimator: Estimator, folder: str) -> None:
     kept = os.path.join(folder, BEST)
     agree = agreement(estimator.strategy)
     if is_chief(estimator.strategy):
-        evaluations.settle(kept)
+        results.finish_saving_best(kept)
     agree([1])
-    found = evaluations.find(kept)
+    found = results.find_best(kept)
     is_there = int(found is not None)
     if agree([is_there, 1 - is_there]) == [0, 0]:
         raise InputError(
@@ -505,7 +505,7 @@ def _take_best(estimator: Estimator, folder: str) -> None:
             f"Received: {folder}, where some find weights and others none"
         )
     if found is not None:
-        estimator.load_weights(evaluations.prefix(kept))
+        estimator.load_weights(results.best_prefix(kept))
         estimator.step = found.step
         logging.info(
             "Using the weights of step %d, %s %.4f",

@@ -39,7 +39,7 @@ from bert_tf import cli, files
 from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
 from bert_tf.corpus import creation
 from bert_tf.data import pipeline
-from bert_tf.data.record_files import way_out_told
+from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import (
     Pretrained,
@@ -199,7 +199,7 @@ class PretrainingConfig(ExportOptions, TrainingOptions, DeviceOptions):
 
 
 @settings.precision_restored()
-@way_out_told()
+@suggest_skip_corrupt()
 def run(config: PretrainingConfig) -> PretrainingResult:
     """Pre-trains, evaluates, releases and exports a model."""
     bert_config = _read_config(config)

@@ -17,13 +17,13 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.training.evaluations import (
+from bert_tf.training.hooks import NonFiniteError
+from bert_tf.training.results import (
+    comparable_score,
     finite_or_null,
-    goodness,
     null_to_nan,
     value_of,
 )
-from bert_tf.training.hooks import NonFiniteError
 
 # What several trainings of one task have found: medians, spreads, the best.
 
@@ -92,7 +92,7 @@ class Result:
         """
         if self.failure is not None:
             return -math.inf
-        return goodness(metric, value_of(self.metrics, metric))
+        return comparable_score(metric, value_of(self.metrics, metric))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from keras import ops
 from bert_tf import files, fusion
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline, records
-from bert_tf.data.record_files import Salvage, salvage
+from bert_tf.data.records import ReadableRecords, find_readable
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.errors import InputError
@@ -31,19 +31,19 @@ _MASKED = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 _Batch = dict[str, tf.Tensor]
 
 # What is known of files that nobody has looked through.
-_UNSEEN = Salvage()
+_UNSEEN = ReadableRecords()
 
 
 def look_through(
     train_files: list[str], eval_files: list[str], skips_corrupt: bool
-) -> Salvage:
+) -> ReadableRecords:
     """Finds what of damaged files can be read, if that is to be done without.
 
     Else a file that is cut off is an error where that costs little to see: it
     shall not show after days of training.
     """
     if skips_corrupt:
-        return salvage(list(dict.fromkeys([*train_files, *eval_files])))
+        return find_readable(list(dict.fromkeys([*train_files, *eval_files])))
     for file in train_files:
         if not files.is_remote(file) and not file.endswith(".gz"):
             records.count_records(file)
@@ -75,7 +75,7 @@ class PretrainingData:
     max_eval_examples: int | None = None
     is_packed: bool = False
     is_causal: bool = False
-    salvaged: Salvage = _UNSEEN
+    salvaged: ReadableRecords = _UNSEEN
 
     def training(self, **share: Any) -> tf.data.Dataset:
         """See `pipeline.training_dataset`."""
@@ -106,7 +106,7 @@ class PretrainingData:
         return {
             "vocab_size": self.vocab_size,
             "packing": SequencePacking() if self.is_packed else None,
-            "stretches": self.salvaged.stretches,
+            "ranges": self.salvaged.ranges,
         }
 
     def _for_objective(self, batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -123,7 +123,7 @@ class PretrainingData:
             self.schema,
             SequencePacking(),
             EXAMPLES_TO_MEASURE,
-            stretches=self.salvaged.stretches,
+            ranges=self.salvaged.ranges,
         )
         logging.info(
             "Packing: of %d examples, tokens fill %.1f %% of a row each, and "

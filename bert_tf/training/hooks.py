@@ -20,9 +20,9 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.training import evaluations
+from bert_tf.training import results
 from bert_tf.training.checkpoints import first_line
-from bert_tf.training.evaluations import Best, Evaluated, goodness
+from bert_tf.training.results import Best, EvaluationResult, comparable_score
 
 # TensorBoard's event files; the one that cannot be written is named.
 
@@ -341,24 +341,24 @@ class Evaluation(Hook):
         self._events_folder = os.path.join(output_dir, "eval")
         self._history_file = os.path.join(output_dir, HISTORY)
         self._best_folder = os.path.join(output_dir, BEST)
-        self._history: list[Evaluated] = []
+        self._history: list[EvaluationResult] = []
 
     @property
     def wants_stop(self) -> bool:
-        return self.metric is not None and evaluations.is_exhausted(
+        return self.metric is not None and results.is_exhausted(
             self._history, self.metric, self._patience
         )
 
     def begin(self, step: int) -> None:
         if self._writes and step == 0:
-            evaluations.forget(self._best_folder)
+            results.remove_best(self._best_folder)
         elif self._writes:
-            evaluations.settle(self._best_folder)
+            results.finish_saving_best(self._best_folder)
         self._history = (
-            evaluations.read(self._history_file, step) if step else []
+            results.read_history(self._history_file, step) if step else []
         )
         if self._writes and files.exists(self._history_file):
-            evaluations.write(self._history_file, self._history)
+            results.write_history(self._history_file, self._history)
         self._best = self._best_so_far()
         self._tell_if_exhausted()
         self._events = EventFile(self._events_folder if self._writes else None)
@@ -376,10 +376,10 @@ class Evaluation(Hook):
         self._events.write(step, metrics)
         if self.metric is not None:
             # On every process, for none may wait for one that has failed.
-            self._keep_best(step, evaluations.value_of(metrics, self.metric))
-        self._history.append(Evaluated(step, metrics))
+            self._keep_best(step, results.value_of(metrics, self.metric))
+        self._history.append(EvaluationResult(step, metrics))
         if self._writes:
-            evaluations.write(self._history_file, self._history)
+            results.write_history(self._history_file, self._history)
         self._tell_if_exhausted()
 
     def end(self) -> None:
@@ -387,7 +387,7 @@ class Evaluation(Hook):
 
     def _best_so_far(self) -> Best | None:
         """What is in the folder, if it was chosen by this metric."""
-        found = evaluations.find(self._best_folder) if self._export else None
+        found = results.find_best(self._best_folder) if self._export else None
         if found and found.metric != self.metric:
             logging.warning(
                 "%s is the best by %s: by %s, evaluations from now on count",
@@ -401,12 +401,15 @@ class Evaluation(Hook):
     def _keep_best(self, step: int, value: float) -> None:
         before = -math.inf
         if self._best is not None:
-            before = goodness(self.metric, self._best.value)
-        if self._export is None or goodness(self.metric, value) <= before:
+            before = comparable_score(self.metric, self._best.value)
+        if (
+            self._export is None
+            or comparable_score(self.metric, value) <= before
+        ):
             return
         self._best = Best(step, self.metric, float(value))
         if self._writes:
-            evaluations.save(self._best_folder, self._best, self._export)
+            results.save_best(self._best_folder, self._best, self._export)
             logging.info(
                 "%s %.4f is the best so far: its weights are in %s",
                 self.metric,

@@ -163,9 +163,9 @@ def test_places_within_a_mask_count(tmp_path):
         (
             lambda data: data[:-40] + b"~" + data[-39:],
             None,
-            "damaged in record 82",
+            "wrong checksum in record 82",
         ),
-        (lambda data: b"", None, "without any"),
+        (lambda data: b"", None, "No records in"),
         (lambda data: b"text" * 9, None, "not a TFRecord file"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from bert_tf.corpus import masking
 from bert_tf.corpus.masking import MaskingRule, MaskingVocabulary
 from bert_tf.data import pipeline, records
-from bert_tf.data.record_files import Salvage
+from bert_tf.data.records import ReadableRecords
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.tasks.pretraining import (
@@ -155,5 +155,5 @@ def test_packing_leaves_labels_out_that_are_not_parsed(data):
 
 
 def test_it_looks_no_file_through_unless_told(data):
-    assert data.salvaged == Salvage()
+    assert data.salvaged == ReadableRecords()
     assert data.examples_per_row(32) == 1.0

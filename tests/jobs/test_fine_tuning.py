@@ -13,7 +13,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.jobs import fine_tuning, output_folder, trials
 from bert_tf.jobs.start import Start
-from bert_tf.training import checkpoints, evaluations
+from bert_tf.training import checkpoints, results
 from bert_tf.training.hooks import NonFiniteError
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
@@ -179,9 +179,9 @@ def test_the_weights_of_the_best_evaluation_are_kept(tmp_path):
     schedule = {"save_best": "loss", "eval_steps": 1}
     estimator = make(tmp_path, schedule, evaluate=scripted(values)).train()
     assert estimator.step == 2
-    found = evaluations.find(str(tmp_path / "best"))
+    found = results.find_best(str(tmp_path / "best"))
     assert (found.step, found.value) == (2, 0.3)
-    kept = checkpoints.Reader(evaluations.prefix(str(tmp_path / "best")))
+    kept = checkpoints.Reader(results.best_prefix(str(tmp_path / "best")))
     for name in ("bert/embeddings", "head/kernel"):
         last = checkpoints.Reader(str(tmp_path / "model.ckpt-6"))[name]
         assert (kept[name] != last).any()

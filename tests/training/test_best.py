@@ -5,8 +5,8 @@ import pytest
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints, evaluations
-from bert_tf.training.evaluations import Best
+from bert_tf.training import checkpoints, results
+from bert_tf.training.results import Best
 
 OLD, NEW = Best(3, "eval_f1", 0.5), Best(6, "eval_f1", 0.625)
 
@@ -18,12 +18,12 @@ def exporter(value):
 
 
 def save(folder, this):
-    evaluations.save(str(folder), this, exporter(this.step))
+    results.save_best(str(folder), this, exporter(this.step))
 
 
 def assert_holds(folder, this):
-    assert evaluations.find(str(folder)) == this
-    reader = checkpoints.Reader(evaluations.prefix(str(folder)))
+    assert results.find_best(str(folder)) == this
+    reader = checkpoints.Reader(results.best_prefix(str(folder)))
     assert (reader["kernel"] == this.step).all()
     assert sorted(path.name for path in folder.iterdir()) == [
         "bert_model.ckpt.data-00000-of-00001",
@@ -34,8 +34,8 @@ def assert_holds(folder, this):
 
 def test_the_newer_one_takes_the_place(tmp_path):
     folder = tmp_path / "best"
-    assert evaluations.find(str(folder)) is None
-    evaluations.settle(str(folder))
+    assert results.find_best(str(folder)) is None
+    results.finish_saving_best(str(folder))
     for this in (OLD, NEW):
         save(folder, this)
         assert_holds(folder, this)
@@ -44,7 +44,7 @@ def test_the_newer_one_takes_the_place(tmp_path):
         "metric": "eval_f1",
         "value": 0.625,
     }
-    assert checkpoints.find(str(folder)) == evaluations.prefix(str(folder))
+    assert checkpoints.find(str(folder)) == results.best_prefix(str(folder))
 
 
 class Killed(BaseException):
@@ -72,12 +72,12 @@ def test_killed_at_any_change_of_a_file(tmp_path, monkeypatch, turn):
             patch.setattr(files, name, dying(getattr(files, name)))
         died = False
         try:
-            evaluations.save(str(folder), NEW, dying(exporter(NEW.step)))
+            results.save_best(str(folder), NEW, dying(exporter(NEW.step)))
         except Killed:
             died = True
     # The export, a label (written, renamed), two removals, three renamings.
     assert died == (turn < 8)
-    evaluations.settle(str(folder))
+    results.finish_saving_best(str(folder))
     assert_holds(folder, OLD if turn < 3 else NEW)
     save(folder, OLD)
     assert_holds(folder, OLD)
@@ -87,17 +87,17 @@ def test_a_half_exported_one_is_removed(tmp_path):
     folder = tmp_path / "best"
     save(folder, OLD)
     (folder / "next.bert_model.ckpt.data-00000-of-00001").write_text("half")
-    evaluations.settle(str(folder))
+    results.finish_saving_best(str(folder))
     assert_holds(folder, OLD)
 
 
 def test_those_of_an_earlier_run_are_forgotten(tmp_path):
     folder = tmp_path / "best"
-    evaluations.forget(str(folder))
+    results.remove_best(str(folder))
     save(folder, OLD)
     exporter(7)(str(folder / "next.bert_model.ckpt"))
     (folder / "bert_config.json").write_text("{}")
-    evaluations.forget(str(folder))
+    results.remove_best(str(folder))
     assert [path.name for path in folder.iterdir()] == ["bert_config.json"]
 
 
@@ -105,4 +105,4 @@ def test_those_of_an_earlier_run_are_forgotten(tmp_path):
 def test_a_label_that_says_nothing(tmp_path, text):
     (tmp_path / "best.json").write_text(text)
     with pytest.raises(InputError, match=r"best\.json"):
-        evaluations.find(str(tmp_path))
+        results.find_best(str(tmp_path))

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints, evaluations, workers
+from bert_tf.training import checkpoints, results, workers
 from bert_tf.training import estimator as estimators
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
@@ -491,12 +491,12 @@ def test_early_stopping_resumed_ends_at_the_same_step(tmp_path, replicas):
 
     before = estimator.model.head.kernel.numpy()
     folder = str(killed / "best")
-    assert evaluations.find(folder) == evaluations.Best(4, "eval_f1", 0.7)
-    estimator.load_weights(evaluations.prefix(folder))
+    assert results.find_best(folder) == results.Best(4, "eval_f1", 0.7)
+    estimator.load_weights(results.best_prefix(folder))
     expected = read(killed, 4)["head/kernel"]
     np.testing.assert_array_equal(estimator.model.head.kernel, expected)
     assert (before != expected).any()
-    assert estimator.weights_from == evaluations.prefix(folder)
+    assert estimator.weights_from == results.best_prefix(folder)
 
 
 def test_weights_of_another_model_are_not_loaded(tmp_path):

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training import evaluations
-from bert_tf.training.evaluations import Evaluated
+from bert_tf.training import results
+from bert_tf.training.results import EvaluationResult
 
 NAN = math.nan
 
 
 def of(*values, name="eval_accuracy"):
     """A history of one metric, evaluated at every third step."""
-    return [Evaluated(3 * i, {name: v}) for i, v in enumerate(values, 1)]
+    return [EvaluationResult(3 * i, {name: v}) for i, v in enumerate(values, 1)]
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def of(*values, name="eval_accuracy"):
     ],
 )
 def test_lower_is_better_for_losses_alone(metric, is_loss):
-    assert evaluations.is_loss(metric) is is_loss
-    better = evaluations.goodness(metric, 0.2) > evaluations.goodness(
+    assert results.is_loss(metric) is is_loss
+    better = results.comparable_score(metric, 0.2) > results.comparable_score(
         metric, 0.3
     )
     assert better is is_loss
     for value in (NAN, math.inf, -math.inf):
-        assert evaluations.goodness(metric, value) == -math.inf
+        assert results.comparable_score(metric, value) == -math.inf
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_lower_is_better_for_losses_alone(metric, is_loss):
     ],
 )
 def test_what_is_better_than_all_before(values, expected):
-    found = evaluations.improvements(of(*values), "eval_accuracy")
+    found = results.improvements(of(*values), "eval_accuracy")
     assert found == expected
     losses = of(*(-v for v in values), name="loss")
-    assert evaluations.improvements(losses, "loss") == expected
+    assert results.improvements(losses, "loss") == expected
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,7 @@ def test_what_is_better_than_all_before(values, expected):
     ],
 )
 def test_patience(values, patience, expected):
-    is_exhausted = evaluations.is_exhausted(
-        of(*values), "eval_accuracy", patience
-    )
+    is_exhausted = results.is_exhausted(of(*values), "eval_accuracy", patience)
     assert is_exhausted is expected
 
 
@@ -82,15 +80,15 @@ def test_a_longer_history_never_turns_back():
     random = np.random.default_rng(4)
     for _ in range(100):
         values = random.integers(0, 5, 11)
-        whole = evaluations.is_exhausted(of(*values), "eval_accuracy", 3)
-        end = evaluations.is_exhausted(of(*values[4:]), "eval_accuracy", 3)
+        whole = results.is_exhausted(of(*values), "eval_accuracy", 3)
+        end = results.is_exhausted(of(*values[4:]), "eval_accuracy", 3)
         assert whole or not end
 
 
 def test_a_metric_that_is_not_there_is_told_with_those_that_are():
     metrics = {"eval_loss": 0.5, "eval_f1": 0.1}
     with pytest.raises(InputError) as error:
-        evaluations.value_of(metrics, "accuracy")
+        results.value_of(metrics, "accuracy")
     assert str(error.value) == (
         "expected a metric among eval_f1, eval_loss. Received: 'accuracy'"
     )
@@ -98,15 +96,17 @@ def test_a_metric_that_is_not_there_is_told_with_those_that_are():
 
 def test_there_and_back_again(tmp_path):
     path = str(tmp_path / "evaluations.jsonl")
-    assert evaluations.read(path, 100) == []
+    assert results.read_history(path, 100) == []
     metrics = {"eval_accuracy": np.float32(0.5), "examples": 7}
-    evaluations.write(path, [Evaluated(3, metrics), Evaluated(6, {"f1": NAN})])
+    results.write_history(
+        path, [EvaluationResult(3, metrics), EvaluationResult(6, {"f1": NAN})]
+    )
     assert (tmp_path / "evaluations.jsonl").read_text() == (
         '{"step": 3, "eval_accuracy": 0.5, "examples": 7}\n'
         '{"step": 6, "f1": null}\n'
     )
-    first, second = evaluations.read(path, 6)
-    assert first == Evaluated(3, {"eval_accuracy": 0.5, "examples": 7})
+    first, second = results.read_history(path, 6)
+    assert first == EvaluationResult(3, {"eval_accuracy": 0.5, "examples": 7})
     assert second.step == 6
     assert math.isnan(second.metrics["f1"])
     assert os.listdir(tmp_path) == ["evaluations.jsonl"]
@@ -117,8 +117,8 @@ def test_there_and_back_again(tmp_path):
 )
 def test_what_comes_later_is_made_anew(tmp_path, step, steps):
     path = str(tmp_path / "evaluations.jsonl")
-    evaluations.write(path, of(0.1, 0.2, 0.3))
-    assert [e.step for e in evaluations.read(path, step)] == steps
+    results.write_history(path, of(0.1, 0.2, 0.3))
+    assert [e.step for e in results.read_history(path, step)] == steps
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_damage_is_named(tmp_path, line):
     good = json.dumps({"step": 3, "f1": 0.5})
     path.write_text(f"{good}\n{line}\n{good}\n")
     with pytest.raises(InputError, match=r"evaluations\.jsonl:2\. Received"):
-        evaluations.read(str(path), 10)
+        results.read_history(str(path), 10)

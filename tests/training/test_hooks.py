@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints, evaluations
-from bert_tf.training.evaluations import Best
+from bert_tf.training import checkpoints, results
 from bert_tf.training.hooks import (
     Evaluation,
     Hook,
@@ -22,6 +21,7 @@ from bert_tf.training.hooks import (
     Summaries,
     watching,
 )
+from bert_tf.training.results import Best
 
 
 def records(*losses, **others):
@@ -194,9 +194,9 @@ class Scripted:
     @property
     def best(self):
         """The label, after a look at the weights."""
-        found = evaluations.find(str(self.folder / "best"))
+        found = results.find_best(str(self.folder / "best"))
         if found:
-            prefix = evaluations.prefix(str(self.folder / "best"))
+            prefix = results.best_prefix(str(self.folder / "best"))
             assert checkpoints.Reader(prefix)["step"] == found.step
         return found
 
