@@ -16,7 +16,7 @@ from comparison import Settings
 from places import PEERS, ROOT
 
 from bert_tf.metrics import METRICS, squad_v1
-from bert_tf.tasks.squad import read_questions
+from bert_tf.tasks.questions import read_questions
 
 # Scores of SQuAD are out of 100, as its official script prints them.
 PERCENT = 100
@@ -155,7 +155,7 @@ def answers_scored(
         str(path_of(settings, settings.dev_file)),
         with_negative=False,
         needs_answers=False,
-    ).questions
+    )
     gold = {
         question.id: [answer.text for answer in question.answers]
         for question in questions

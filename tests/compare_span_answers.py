@@ -29,8 +29,8 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
     Windows,
     make_windows,
+    read_questions,
 )
-from bert_tf.tasks.squad import read_questions
 from tests.original_span_answers import compare, rows_of
 
 WINDOWS_AT_A_TIME = 16
@@ -51,7 +51,7 @@ def main() -> None:
         str(arguments.predict_file),
         with_negative=arguments.version_2_with_negative,
         needs_answers=False,
-    ).questions
+    )
     count = min(arguments.num_questions, len(found))
     questions = [found[i * len(found) // count] for i in range(count)]
     windows = make_windows(questions, encoding, with_positions=False)

@@ -15,7 +15,7 @@ from bert_tf.metrics import (
     entities,
     entity_scores,
 )
-from bert_tf.tasks.conll import read_conll
+from bert_tf.tasks.ner import read_conll
 
 TAGS = ["O", "B-A", "I-A", "B-B-x", "I-B-x", "B", "I"]
 

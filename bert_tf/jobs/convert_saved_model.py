@@ -40,11 +40,9 @@ from bert_tf.serving.readme import README
 from bert_tf.serving.runtimes import Difference, Measured, Row, runtime_readme
 from bert_tf.tasks import custom, datasets, held_out
 from bert_tf.tasks.answers import require_answers
-from bert_tf.tasks.conll import read_conll
 from bert_tf.tasks.datasets import DataSet
-from bert_tf.tasks.ner import TaggingEncoding
-from bert_tf.tasks.questions import SpanEncoding
-from bert_tf.tasks.squad import read_questions
+from bert_tf.tasks.ner import TaggingEncoding, read_conll
+from bert_tf.tasks.questions import SpanEncoding, read_questions
 from bert_tf.tokenization.wordpiece import load_vocab
 
 
@@ -283,7 +281,7 @@ def _score_answers(
     with_negative = "null_odds" in answer
     questions = read_questions(
         config.eval_file, with_negative=with_negative, needs_answers=False
-    ).questions
+    )
     require_answers(questions, with_negative)
     encoding = SpanEncoding(**_encoding(exported))
     return held_out.score_answers(questions, encoding, with_negative)

@@ -66,12 +66,14 @@ from bert_tf.jobs.trials import Trial
 from bert_tf.options import option
 from bert_tf.serving.tags import ServedTagger
 from bert_tf.tasks import ner
-from bert_tf.tasks.conll import ConllFile, read_conll, write_conll
 from bert_tf.tasks.ner import (
+    ConllFile,
     TaggingEncoding,
     content,
     count_rows,
     label_numbers,
+    read_conll,
+    write_conll,
     write_tagging_features,
 )
 from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask

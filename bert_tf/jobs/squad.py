@@ -65,9 +65,9 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
     content,
     count_windows,
+    read_questions,
     write_windows,
 )
-from bert_tf.tasks.squad import read_questions
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
@@ -298,7 +298,7 @@ def _read_to_train(config: SquadConfig) -> list[Question]:
         with_negative=config.version_2_with_negative,
         needs_answers=True,
         strict=config.strict,
-    ).questions
+    )
 
 
 def _read_to_ask(config: SquadConfig, with_scores: bool) -> list[Question]:
@@ -309,7 +309,7 @@ def _read_to_ask(config: SquadConfig, with_scores: bool) -> list[Question]:
         with_negative=with_negative,
         needs_answers=False,
         reads_answers=with_scores,
-    ).questions
+    )
     if with_scores:
         require_answers(questions, with_negative)
     return questions

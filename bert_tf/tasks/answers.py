@@ -21,7 +21,7 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
     Window,
     make_windows,
-    parts_of_questions,
+    split_questions,
 )
 
 # One JSON object, written while its members are still being made.
@@ -370,7 +370,7 @@ def answer(
       InputError: The model gives no numbers.
     """
     faults = Faults()
-    parts = parts_of_questions(questions, encoding, _WINDOWS_AT_A_TIME)
+    parts = split_questions(questions, encoding, _WINDOWS_AT_A_TIME)
     for answered in processes.track(
         (_answer(part, encoding, predict, rules, faults) for part in parts),
         len,

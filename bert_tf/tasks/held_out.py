@@ -16,10 +16,14 @@ from bert_tf.errors import InputError
 from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.classification import decide
-from bert_tf.tasks.conll import Sentence
 from bert_tf.tasks.datasets import DataSet, only
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.ner import TaggingEncoding, make_tagging_features, word_tags
+from bert_tf.tasks.ner import (
+    Sentence,
+    TaggingEncoding,
+    make_tagging_features,
+    word_tags,
+)
 from bert_tf.tasks.question_answering import best_places
 from bert_tf.tasks.questions import Question, SpanEncoding
 

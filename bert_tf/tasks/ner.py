@@ -1,10 +1,26 @@
-"""Named entities: sentences, their records, files, labels and scores."""
+"""Named entities: CoNLL files, records of tagged sentences, labels and scores.
+
+A CoNLL file has a word a line with its columns and a blank line between
+sentences:
+
+    -DOCSTART- -X- O O
+
+    EU NNP I-NP I-ORG
+    rejects VBZ I-VP O
+
+Columns are separated by tabs if the first word's line has a tab, and may then
+be empty; otherwise by any number of spaces. A line that begins with
+`-DOCSTART-` also ends a sentence. A line that begins with "#" is a comment if
+it stands before the words of a sentence and has another number of columns than
+the words: "#" and "#tag" may be words, too.
+"""
 
 import dataclasses
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -12,16 +28,332 @@ from absl import logging
 from bert_tf import files
 from bert_tf.data import cache, processes
 from bert_tf.data.schema import Schema, tagging_schema
-from bert_tf.errors import InputError
+from bert_tf.data.tables import read_lines
+from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.metrics import entities, entity_scores
-from bert_tf.tasks.conll import Sentence
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.tagging import TaggingTask
 
 OUTSIDE = "O"
+DOCUMENT = "-DOCSTART-"
+
+# The metrics that `score` returns for any types of entities.
+METRICS = tuple(
+    f"eval_{name}" for name in ("f1", "precision", "recall", "accuracy", "loss")
+)
+
+# The tags of all schemes. M means I; L and E mean the end; U and S a single
+# word. The type is optional, for files with a single type.
+_TAG = re.compile("O|[BIMELSU](-.+)?")
+_BEGIN, _END = frozenset("BSU"), frozenset("OELSU")
+
+# File names of the splits; the official ones come last.
+_STEMS = {
+    "train": ("train",),
+    "dev": ("dev", "valid", "devel"),
+    "test": ("test",),
+}
+_EXTENSIONS = ("txt", "tsv", "conll")
+_OFFICIAL = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
 
 _SENTENCES_PER_PART = 1 << 12
 _NUM_SAMPLES = 3
+
+# A line with a word: its number, from 1, and its columns.
+_Row = tuple[int, list[str]]
+
+
+# ----------------------------------------------------------------- CoNLL files
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence of a CoNLL file.
+
+    Attributes:
+      words: The words, at least one.
+      tags: The tag of each word in IOB2; None if they were not read.
+      lines: The line number of each word, from 1.
+      path: The file.
+      original_tags: The tags as they are in the file, for messages.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    lines: tuple[int, ...]
+    path: str
+    original_tags: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ConllFile:
+    """A CoNLL file with all that `write_conll` needs.
+
+    Attributes:
+      path: The file.
+      lines: All lines, without line ends.
+      separator: The column separator, a tab or a space.
+      num_columns: The number of columns of each word.
+      tag_column: Index of the column of the tags; None without tags.
+      sentences: The sentences in order, at least one.
+    """
+
+    path: str
+    lines: tuple[str, ...]
+    separator: str
+    num_columns: int
+    tag_column: int | None
+    sentences: tuple[Sentence, ...]
+
+
+def read_conll(
+    path: str,
+    *,
+    word_column: int = 0,
+    tag_column: int | None = -1,
+    needs_tags: bool = True,
+) -> ConllFile:
+    """Reads the words of a file and their tags.
+
+    Args:
+      path: The file; decompressed if the name ends in `.gz`.
+      word_column: Index of the column of the words; -1 is the last.
+      tag_column: Index of the column of the tags, in any scheme that
+        `to_iob2` accepts; None to ignore tags.
+      needs_tags: If False, the sentences get no tags, and the file may lack
+        them. If all words have one, `write_conll` writes them.
+
+    Raises:
+      InputError: If the file cannot be read, is not UTF-8, has no word, lacks
+        a column, or has a line with another number of columns or a wrong tag.
+    """
+    contents = [line.rstrip(" \r\n") for line, _ in read_lines(path)]
+    rows = [n for n, text in enumerate(contents) if not _is_border(text)]
+    if not rows:
+        raise in_file(path, "expected a word on each line, found no word.")
+    # A line with "#" decides only where there are no others.
+    first = next((n for n in rows if not contents[n].startswith("#")), rows[0])
+    separator = "\t" if "\t" in contents[first] else " "
+    num_columns = len(_columns(contents[first], separator))
+    where = f"{path}:{first + 1}"
+
+    def index(name: str, column: int) -> int:
+        if -num_columns <= column < num_columns:
+            return column % num_columns
+        raise wrong_value(
+            f"--{name}",
+            f"from {-num_columns} to {num_columns - 1} for the {num_columns} "
+            f"columns of {where}",
+            column,
+        )
+
+    word, tag = index("word_column", word_column), None
+    if tag_column is not None and needs_tags:
+        tag = index("tag_column", tag_column)
+    if tag == word:
+        raise wrong_value(
+            "--tag_column",
+            f"another column than --word_column in {where}",
+            tag_column,
+        )
+    blocks = [
+        [
+            (n, _checked_columns(path, n, line, separator, num_columns, first))
+            for n, line in block
+        ]
+        for block in _blocks(path, contents, separator, num_columns)
+    ]
+    sentences = tuple(_sentence(path, block, word, tag) for block in blocks)
+    if tag_column is not None and not needs_tags:
+        tag = _find_tags(blocks, word, tag_column)
+    return ConllFile(
+        path, tuple(contents), separator, num_columns, tag, sentences
+    )
+
+
+def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
+    """Converts the tags of a sentence to IOB2, where entities begin with B-.
+
+    In IOB1, the scheme of the official CoNLL-2003 files, an entity begins with
+    I-, and with B- only right after another one of its type. IOBES, BILOU,
+    BMES and IOE mark the end, after which an entity begins. Tags in IOB2 stay
+    the same.
+
+    Args:
+      tags: "O", or one of B, I, M, E, L, S and U with or without "-TYPE".
+    """
+    converted, previous = [], OUTSIDE
+    for tag in tags:
+        begins = (
+            tag[0] in _BEGIN or previous[0] in _END or tag[1:] != previous[1:]
+        )
+        mark = OUTSIDE if tag == OUTSIDE else "B" if begins else "I"
+        converted.append(mark + tag[1:])
+        previous = tag
+    return tuple(converted)
+
+
+def write_conll(
+    path: str, file: ConllFile, predicted: Iterable[Sequence[str]]
+) -> None:
+    """Writes the words with their predicted tags, as conlleval reads them.
+
+    Columns are separated by one space and sentences by an empty line. The last
+    column is the predicted tag; before it comes the tag of the file in IOB2,
+    if it has tags. A `-DOCSTART-` line has "O" for both. Comments are dropped.
+    White space inside a column, and an empty column, become "_".
+
+    Args:
+      path: The output file.
+      file: The input, from `read_conll`.
+      predicted: The predicted tags of each sentence.
+    """
+    rows: dict[int, list[str]] = {}
+    for sentence, tags in zip(file.sentences, predicted, strict=True):
+        columns = [
+            _columns(file.lines[number - 1], file.separator)
+            for number in sentence.lines
+        ]
+        if file.tag_column is not None:
+            gold = to_iob2([row.pop(file.tag_column) for row in columns])
+            columns = [[*c, g] for c, g in zip(columns, gold, strict=True)]
+        for number, row, tag in zip(sentence.lines, columns, tags, strict=True):
+            rows[number] = [*row, tag]
+    num_others = file.num_columns - (file.tag_column is not None)
+    for number, text in enumerate(file.lines, start=1):
+        if text.startswith(DOCUMENT):
+            others = text.split()[:num_others]
+            num_tags = file.num_columns + 1 - len(others)
+            rows[number] = others + [OUTSIDE] * num_tags
+        elif _is_border(text):
+            rows[number] = []
+    # conlleval would split a column at white space.
+    lines = (
+        " ".join("_".join(column.split()) or "_" for column in row)
+        for _, row in sorted(rows.items())
+    )
+    files.write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def _columns(text: str, separator: str) -> list[str]:
+    if separator == "\t":
+        return [column.strip(" ") for column in text.split("\t")]
+    return re.findall("[^ \t]+", text)
+
+
+def _checked_columns(
+    path: str,
+    number: int,
+    text: str,
+    separator: str,
+    num_columns: int,
+    first: int,
+) -> list[str]:
+    columns = _columns(text, separator)
+    if len(columns) != num_columns:
+        name = "tabs" if separator == "\t" else "spaces"
+        raise in_file(
+            path,
+            f"expected {num_columns} columns separated by {name}, as in line "
+            f"{first + 1}; found {len(columns)}.",
+            number,
+        )
+    return columns
+
+
+def _is_border(text: str) -> bool:
+    """Returns whether a line separates sentences."""
+    return not text.strip(" \t") or text.startswith(DOCUMENT)
+
+
+def _blocks(
+    path: str, contents: Iterable[str], separator: str, num_columns: int
+) -> Iterator[list[tuple[int, str]]]:
+    """Yields the numbers and texts of the lines of each sentence."""
+
+    def is_comment(row: tuple[int, str]) -> bool:
+        return row[1].startswith("#") and num_columns != len(
+            _columns(row[1], separator)
+        )
+
+    num_comments = 0
+    for is_border, block in itertools.groupby(
+        enumerate(contents, start=1), lambda row: _is_border(row[1])
+    ):
+        if is_border:
+            continue
+        rows = list(block)
+        words = list(itertools.dropwhile(is_comment, rows))
+        num_comments += len(rows) - len(words)
+        if words:
+            yield words
+    if num_comments:
+        logging.info("%s: %d lines with # are comments", path, num_comments)
+
+
+def _sentence(
+    path: str, rows: Sequence[_Row], word: int, tag: int | None
+) -> Sentence:
+    numbers = tuple(number for number, _ in rows)
+    words = tuple(columns[word] for _, columns in rows)
+    if tag is None:
+        return Sentence(words, None, numbers, path)
+    tags = tuple(columns[tag] for _, columns in rows)
+    for number, name in zip(numbers, tags, strict=True):
+        if not _TAG.fullmatch(name):
+            raise in_file(
+                path,
+                f"expected a tag, O or B- or I- with a type as in B-PER; found "
+                f"{name!r}. Fix the tag or set --tag_column.",
+                number,
+            )
+    return Sentence(words, to_iob2(tags), numbers, path, tags)
+
+
+def _find_tags(
+    blocks: Sequence[Sequence[_Row]], word: int, tag_column: int
+) -> int | None:
+    """Returns the index of the tags, or None if a word has no tag there."""
+    rows = [columns for block in blocks for _, columns in block]
+    num_columns = len(rows[0])
+    tag = tag_column % num_columns
+    if tag == word or not -num_columns <= tag_column < num_columns:
+        return None
+    return tag if all(_TAG.fullmatch(row[tag]) for row in rows) else None
+
+
+def find_file(
+    split: str, data_dir: str | None = None, name: str | None = None
+) -> str:
+    """Returns the path of the CoNLL file of a split, maybe compressed (.gz).
+
+    Args:
+      split: "train", "dev" or "test".
+      data_dir: The folder of all splits.
+      name: A file in the folder or a path; None to try the usual names.
+
+    Raises:
+      InputError: If there is no such file.
+    """
+    if name:
+        inside = os.path.join(data_dir or "", name)
+        return inside if files.exists(inside) else name
+    if not data_dir:
+        raise InputError(f"Pass --data_dir or --{split}_file.")
+    names = [f"{s}.{e}" for s in _STEMS[split] for e in _EXTENSIONS]
+    names.append(_OFFICIAL[split])
+    for candidate in [*names, *(f"{name}.gz" for name in names)]:
+        path = os.path.join(data_dir, candidate)
+        if files.exists(path):
+            return path
+    raise in_file(
+        data_dir,
+        f"expected one of {listed(names, last='or')}. Pass --{split}_file for "
+        "a file of another name.",
+    )
+
+
+# -------------------------------------------------------------------- features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,87 +361,91 @@ class TaggingEncoding(TextEncoding):
     """How sentences become features.
 
     Attributes, beside those of `TextEncoding`:
-      labels: The tags, in the order of their numbers.
+      labels: The tags in the order of their ids.
     """
 
     labels: tuple[str, ...]
 
     @property
     def schema(self) -> Schema:
-        """What the records hold."""
+        """The features of the records."""
         return tagging_schema(self.max_seq_length)
 
 
 class TaggingFeatures(NamedTuple):
-    """What becomes of some sentences.
+    """The features of some sentences.
 
     Attributes:
-      batch: For each feature of the schema an array [n, S].
-      num_cut: Rows with a single word, too long for them: its last pieces are
-        not there.
+      batch: An int32 array [n, S] for each feature of the schema.
+      num_cut: Number of words that are too long for a row and were truncated.
     """
 
     batch: dict[str, np.ndarray]
     num_cut: int
 
 
-class _Words(NamedTuple):
-    """The words of all sentences, W of them in P pieces.
+def make_tagging_features(
+    sentences: Sequence[Sentence], encoding: TaggingEncoding
+) -> TaggingFeatures:
+    """Tokenizes, splits and pads sentences.
 
-    Attributes:
-      pieces: int32 [P], word by word.
-      counts: How many are of each word, int [W]; at least 1 and at most as
-        many as a row takes.
-      num_cut: Words that had more.
-    """
-
-    pieces: np.ndarray
-    counts: np.ndarray
-    num_cut: int
-
-
-def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
-    """The labels that sentences need: "O", then B- and I- of each type.
-
-    Both are there even if a type has been seen in entities of one word alone.
-
-    Args:
-      sentences: They have tags.
-    """
-    tags = set(itertools.chain.from_iterable(s.tags or () for s in sentences))
-    types = {tag[1:] for tag in tags - {OUTSIDE}}
-    return OUTSIDE, *sorted(mark + kind for mark in "BI" for kind in types)
-
-
-def label_numbers(
-    sentences: Iterable[Sentence], labels: Sequence[str]
-) -> list[int]:
-    """The label of each word, [W]; 0 for those without a tag.
+    A sentence fills as many rows as it needs, each with as many whole words as
+    fit. A word with more tokens than fit into a row is truncated. A word
+    without tokens, such as a control character, is `[UNK]`. Words without a
+    tag have label 0.
 
     Raises:
-      InputError: A tag is not among the labels.
+      InputError: If a tag is not among the labels, or a row has no room.
     """
-    numbers = {label: number for number, label in enumerate(labels)}
-    found = []
+    vocab, length = encoding.tokenizer.vocab, encoding.max_seq_length
+    cls_id, sep_id = vocab["[CLS]"], vocab["[SEP]"]
+    rows = list(_rows(sentences, encoding))
+    labels = iter(label_numbers(sentences, encoding.labels))
+    batch = {
+        feature.name: np.zeros([len(rows), length], np.int32)
+        for feature in encoding.schema
+    }
+    num_cut = 0
+    for number, words in enumerate(rows):
+        # Only a word that is alone in its row can be too long.
+        ids = [*itertools.chain.from_iterable(words)][: length - 2]
+        num_cut += sum(map(len, words)) > len(ids)
+        batch["input_ids"][number, : len(ids) + 2] = [cls_id, *ids, sep_id]
+        batch["input_mask"][number, : len(ids) + 2] = 1
+        firsts = 1 + np.cumsum([0, *map(len, words[:-1])])
+        batch["label_mask"][number, firsts] = 1
+        batch["label_ids"][number, firsts] = [next(labels) for _ in words]
+    return TaggingFeatures(batch, num_cut)
+
+
+def count_rows(sentences: Sequence[Sentence], encoding: TaggingEncoding) -> int:
+    """Returns the number of rows that `make_tagging_features` makes."""
+    return sum(1 for _ in _rows(sentences, encoding))
+
+
+def _rows(
+    sentences: Iterable[Sentence], encoding: TaggingEncoding
+) -> Iterator[list[list[int]]]:
+    """Yields the token ids of each word of each row."""
+    tokenizer, room = encoding.tokenizer, encoding.max_seq_length - 2
+    if room < 1:
+        raise wrong_value(
+            "--max_seq_length",
+            "at least 3, to hold [CLS], a token and [SEP]",
+            encoding.max_seq_length,
+        )
+    unknown = [tokenizer.vocab[tokenizer.unk_token]]
     for sentence in sentences:
-        tags = sentence.tags or itertools.repeat(labels[0], len(sentence.words))
-        for word, tag in enumerate(tags):
-            if tag not in numbers:
-                raise InputError(
-                    f"Expected a tag among {', '.join(labels)}. Received: "
-                    f"{_original(sentence, word)} at {sentence.where(word)}; "
-                    "correct it, or train with --labels that include it"
-                )
-            found.append(numbers[tag])
-    return found
-
-
-def _original(sentence: Sentence, word: int) -> str:
-    """The tag of a word as its file has it, for messages."""
-    tags = sentence.tags or ()
-    original = (sentence.original_tags or tags)[word]
-    suffix = f" ({tags[word]} in IOB2)" if original != tags[word] else ""
-    return f"{original!r}{suffix}"
+        row: list[list[int]] = []
+        size = 0
+        for word in sentence.words:
+            ids = tokenizer.encode(word) or unknown
+            if row and size + len(ids) > room:
+                yield row
+                row, size = [], 0
+            row.append(ids)
+            size += len(ids)
+        yield row
 
 
 def write_tagging_features(
@@ -118,28 +454,40 @@ def write_tagging_features(
     encoding: TaggingEncoding,
     *,
     sources: Iterable[str] = (),
-    reading: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Writes the records of sentences, unless they are there already.
+    """Writes the records of sentences unless they are up to date.
 
     Args:
       path: The TFRecord file; see `cache.write_records`.
-      sentences: What to write, in this order.
-      encoding: How.
-      sources: The files that the sentences came from.
-      reading: What else decided on them; whatever JSON can hold.
+      sentences: The sentences, in the order in which to write them.
+      encoding: The tokenizer, the length and the labels.
+      sources: The files from which the sentences were read.
 
     Returns:
-      Whether anything was written: False if the file was good already.
+      Whether the file was written; False if it was up to date.
 
     Raises:
-      InputError: A tag is not among the labels; a file cannot be written.
+      InputError: If a tag is not among the labels, or a file cannot be
+        written.
     """
-    key = cache.key(encoding, map(content, sentences), sources, reading)
-    kept = cache.write_records(path, key, lambda: _parts(sentences, encoding))
+
+    def make_parts() -> Iterator[cache.Part]:
+        _log_samples(sentences[:_NUM_SAMPLES], encoding)
+        parts = [
+            sentences[start : start + _SENTENCES_PER_PART]
+            for start in range(0, len(sentences), _SENTENCES_PER_PART)
+        ]
+        for part in processes.track(
+            parts, len, "Tokenizing", "sentences", len(sentences)
+        ):
+            features = make_tagging_features(part, encoding)
+            yield cache.make_part(encoding.schema, *features)
+
+    key = cache.key(encoding, map(content, sentences), sources)
+    kept = cache.write_records(path, key, make_parts)
     logging.info(
-        "%s: %s sentences in %s rows of at most %d places; %s words were too "
-        "long for a row, and lost pieces",
+        "%s: %s sentences in %s rows of at most %d tokens; %s words were "
+        "truncated",
         path,
         f"{len(sentences):,}",
         f"{kept.num_records:,}",
@@ -149,105 +497,15 @@ def write_tagging_features(
     return kept.is_new
 
 
-def count_rows(sentences: Sequence[Sentence], encoding: TaggingEncoding) -> int:
-    """How many rows `make_tagging_features` makes of sentences."""
-    counts = _encode_words(sentences, encoding).counts
-    return len(_row_lengths(sentences, counts, _room(encoding)))
-
-
 def content(sentence: Sentence) -> bytes:
-    """What of a sentence shows in its records."""
+    """Returns the parts of a sentence that determine its records."""
     return repr((sentence.words, sentence.tags)).encode()
-
-
-def make_tagging_features(
-    sentences: Sequence[Sentence], encoding: TaggingEncoding
-) -> TaggingFeatures:
-    """Tokenizes, splits and pads sentences.
-
-    Each row takes as many words as it has room for. A single word that has
-    more pieces than that keeps the first. One of no piece at all, a control
-    character for example, is `[UNK]`. Words without a tag have label 0.
-
-    Raises:
-      InputError: A tag is not among the labels; rows have no room for a word.
-    """
-    words = _encode_words(sentences, encoding)
-    first_pieces = np.cumsum(words.counts) - words.counts  # [W]
-    is_first = np.zeros_like(words.pieces)  # [P]
-    is_first[first_pieces] = 1
-    label_ids = np.zeros_like(words.pieces)  # [P]
-    label_ids[first_pieces] = label_numbers(sentences, encoding.labels)
-    lengths = _row_lengths(sentences, words.counts, _room(encoding))
-    vocab = encoding.tokenizer.vocab
-    places = np.arange(encoding.max_seq_length)
-    # In [CLS] pieces [SEP], pieces fill the rows one after the other.
-    ends = lengths[:, np.newaxis] + 1
-    is_piece = (places > 0) & (places < ends)  # [n, S]
-    batch = {
-        feature.name: np.zeros(is_piece.shape, np.int32)
-        for feature in encoding.schema
-    }
-    batch["input_ids"][is_piece] = words.pieces
-    batch["input_ids"][:, 0] = vocab["[CLS]"]
-    batch["input_ids"][places == ends] = vocab["[SEP]"]
-    batch["input_mask"][places <= ends] = 1
-    batch["label_ids"][is_piece] = label_ids
-    batch["label_mask"][is_piece] = is_first
-    return TaggingFeatures(batch, words.num_cut)
-
-
-def word_tags(
-    label_ids: np.ndarray,
-    label_mask: np.ndarray,
-    sentences: Sequence[Sentence],
-    labels: Sequence[str],
-) -> list[tuple[str, ...]]:
-    """Labels of pieces to tags of words, as `make_tagging_features` has them.
-
-    Args:
-      label_ids: Numbers of labels, predicted ones for example, integers
-        [n, L] for any L that holds all words.
-      label_mask: The feature of that name, [n, L].
-      sentences: What the rows were made of.
-      labels: Their names.
-
-    Returns:
-      For each sentence a tag for each word.
-    """
-    numbers = label_ids[label_mask > 0].tolist()
-    lengths = [len(sentence.words) for sentence in sentences]
-    if len(numbers) != sum(lengths):
-        raise ValueError(
-            f"Expected labels of {sum(lengths)} words. Received: {len(numbers)}"
-        )
-    tags = (labels[number] for number in numbers)
-    return [tuple(itertools.islice(tags, length)) for length in lengths]
-
-
-# ---------------------------------------------------------------- the records
-
-
-def _parts(
-    sentences: Sequence[Sentence], encoding: TaggingEncoding
-) -> Iterator[cache.Part]:
-    """The pieces of the file, in order."""
-    _log_samples(sentences[:_NUM_SAMPLES], encoding)
-    pieces = [
-        sentences[start : start + _SENTENCES_PER_PART]
-        for start in range(0, len(sentences), _SENTENCES_PER_PART)
-    ]
-    for piece in processes.track(
-        pieces, len, "Tokenizing", "sentences", len(sentences)
-    ):
-        features = make_tagging_features(piece, encoding)
-        yield cache.make_part(encoding.schema, *features)
 
 
 def _log_samples(
     sentences: Sequence[Sentence], encoding: TaggingEncoding
 ) -> None:
-    """Shows rows as the original does, without the padding."""
+    """Logs rows as the original does, without the padding."""
     batch = make_tagging_features(sentences, encoding).batch
     names = np.array(encoding.labels)
     for row in range(min(len(batch["input_ids"]), _NUM_SAMPLES)):
@@ -261,110 +519,45 @@ def _log_samples(
         logging.info("labels: %s", " ".join(labels))
 
 
-# --------------------------------------------------------------- the features
+# --------------------------------------------------------- labels, tags, scores
 
 
-def _room(encoding: TaggingEncoding) -> int:
-    """Pieces of a row, between [CLS] and [SEP]."""
-    room = encoding.max_seq_length - 2
-    if room < 1:
-        raise InputError(
-            "Expected max_seq_length to hold [CLS], a piece and [SEP]. "
-            f"Received: {encoding.max_seq_length}"
-        )
-    return room
+def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:
+    """Returns the labels that tagged sentences need.
 
-
-def _encode_words(
-    sentences: Iterable[Sentence], encoding: TaggingEncoding
-) -> _Words:
-    tokenizer, room = encoding.tokenizer, _room(encoding)
-    unknown = [tokenizer.vocab[tokenizer.unk_token]]
-    words = [
-        tokenizer.encode(word) or unknown
-        for sentence in sentences
-        for word in sentence.words
-    ]
-    kept = [ids[:room] for ids in words]
-    return _Words(
-        np.fromiter(itertools.chain.from_iterable(kept), np.int32),
-        np.fromiter(map(len, kept), int, len(kept)),
-        sum(len(ids) > room for ids in words),
-    )
-
-
-def _row_lengths(
-    sentences: Iterable[Sentence], counts: np.ndarray, room: int
-) -> np.ndarray:
-    """How many pieces each row takes, int [n].
-
-    Args:
-      sentences: Those of the words.
-      counts: The pieces of each word, at most `room`, [W].
-      room: The most that a row takes.
+    They are "O" and, for each type, both B- and I-, even if all entities of
+    the type are single words.
     """
-    ends = np.cumsum(counts)
-    lengths = []
-    word, begin = 0, 0  # Of the row: its first word, and the pieces before it.
-    for sentence in sentences:
-        last = word + len(sentence.words)
-        while word < last:
-            fitting = int(np.searchsorted(ends, begin + room, side="right"))
-            word = min(fitting, last)
-            lengths.append(ends[word - 1] - begin)
-            begin = ends[word - 1]
-    return np.array(lengths, int)
+    tags = set(itertools.chain.from_iterable(s.tags or () for s in sentences))
+    types = {tag[1:] for tag in tags - {OUTSIDE}}
+    return OUTSIDE, *sorted(mark + kind for mark in "BI" for kind in types)
 
 
-# Named entities: which files, which labels, and how good the answers are.
-
-
-# The names that `score` gives, whatever the types of entities are.
-METRICS = tuple(
-    f"eval_{name}" for name in ("f1", "precision", "recall", "accuracy", "loss")
-)
-
-# How the splits are called in folders; the official names last.
-_STEMS = {
-    "train": ("train",),
-    "dev": ("dev", "valid", "devel"),
-    "test": ("test",),
-}
-_EXTENSIONS = ("txt", "tsv", "conll")
-_OFFICIAL = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
-
-
-def find_file(
-    split: str, data_dir: str | None = None, name: str | None = None
-) -> str:
-    """Finds the CoNLL file of a split, compressed (.gz) or not.
-
-    Args:
-      split: "train", "dev" or "test".
-      data_dir: The folder of all splits.
-      name: The file, in the folder or a path of its own; None: it has one of
-        the usual names.
+def label_numbers(
+    sentences: Iterable[Sentence], labels: Sequence[str]
+) -> list[int]:
+    """Returns the label id of each word, [W]; 0 for words without a tag.
 
     Raises:
-      InputError: There is none.
+      InputError: If a tag is not among the labels.
     """
-    if name:
-        inside = os.path.join(data_dir or "", name)
-        return inside if files.exists(inside) else name
-    if not data_dir:
-        raise InputError(
-            f"expected --data_dir or --{split}_file. Received: neither"
-        )
-    names = [f"{s}.{e}" for s in _STEMS[split] for e in _EXTENSIONS]
-    names.append(_OFFICIAL[split])
-    for candidate in [*names, *(f"{name}.gz" for name in names)]:
-        path = os.path.join(data_dir, candidate)
-        if files.exists(path):
-            return path
-    raise InputError(
-        f"expected one of {', '.join(names)} in --data_dir, or --{split}_file. "
-        f"Received: {data_dir}, which has none of them"
-    )
+    numbers = {label: number for number, label in enumerate(labels)}
+    found = []
+    for sentence in sentences:
+        tags = sentence.tags or itertools.repeat(labels[0], len(sentence.words))
+        for word, tag in enumerate(tags):
+            if tag not in numbers:
+                original = (sentence.original_tags or sentence.tags)[word]
+                iob2 = f" ({tag} in IOB2)" if original != tag else ""
+                raise in_file(
+                    sentence.path,
+                    f"the tag {original!r}{iob2} is not one of the labels "
+                    f"{listed(labels)}. Fix the tag, or train with --labels "
+                    "that include it.",
+                    sentence.lines[word],
+                )
+            found.append(numbers[tag])
+    return found
 
 
 def choose_labels(
@@ -372,38 +565,60 @@ def choose_labels(
     known: Sequence[str] | None = None,
     train: Sequence[Sentence] | None = None,
 ) -> tuple[str, ...]:
-    """The labels of a run, in the order of their numbers.
+    """Returns the labels of a run in the order of their ids.
 
-    They are those that are given, else those of the training set, else those
-    of the model. The model's order is kept where it has the same ones.
+    They are the given labels, else the labels of the training set, else the
+    labels of the model. The order of the model is kept if the labels are the
+    same.
 
     Args:
-      given: Those that the user names.
-      known: Those of the model that the run starts from.
-      train: The sentences to train on; None where nothing is trained.
+      given: The labels that the user passed.
+      known: The labels of the model from which the run starts.
+      train: The sentences to train on; None without training.
 
     Raises:
-      InputError: They are nowhere to be found, or are no tags.
+      InputError: If there are no labels, or they are not tags.
     """
     labels = given or (labels_of(train) if train is not None else known)
     if not labels:
         raise InputError(
-            "expected --do_train, --labels, or a model that brings its labels. "
-            "Received: none of them"
+            "The labels are unknown. Pass --do_train or --labels, or a model "
+            "that records its labels."
         )
     try:
         entities(labels)
     except ValueError as error:
         raise InputError(
-            "expected labels that are tags of IOB2; name them with --labels, "
-            f"in the order of the model. {error}"
+            f"The labels must be tags of IOB2. {error} Pass them with "
+            "--labels, in the order of the model."
         ) from None
     if len(set(labels)) < len(labels):
-        raise InputError(
-            f"expected different --labels. Received: {', '.join(labels)}"
-        )
+        raise wrong_value("--labels", "different", ",".join(labels))
     is_known = known and sorted(known) == sorted(labels)
     return tuple(known if is_known else labels)
+
+
+def word_tags(
+    label_ids: np.ndarray,
+    label_mask: np.ndarray,
+    sentences: Sequence[Sentence],
+    labels: Sequence[str],
+) -> list[tuple[str, ...]]:
+    """Converts the label ids of tokens to the tags of each sentence's words.
+
+    Args:
+      label_ids: Label ids, for example predicted ones, integers [n, L]; L
+        must hold all words.
+      label_mask: The feature of this name, [n, L].
+      sentences: The sentences the rows were made from.
+      labels: The tags in the order of their ids.
+    """
+    numbers = label_ids[label_mask > 0].tolist()
+    lengths = [len(sentence.words) for sentence in sentences]
+    if len(numbers) != sum(lengths):
+        raise ValueError(f"Got {len(numbers)} labels for {sum(lengths)} words.")
+    tags = (labels[number] for number in numbers)
+    return [tuple(itertools.islice(tags, length)) for length in lengths]
 
 
 def predicted_tags(
@@ -411,12 +626,12 @@ def predicted_tags(
     predictions: Mapping[str, np.ndarray],
     sentences: Sequence[Sentence],
 ) -> list[tuple[str, ...]]:
-    """The tags of whole sentences.
+    """Returns the predicted tags of each sentence.
 
     Args:
-      task: It has the labels.
-      predictions: What the task keeps of the rows of the sentences, in order.
-      sentences: They.
+      task: The task with the labels.
+      predictions: The predictions of the task for all rows, in order.
+      sentences: The sentences the rows were made from.
     """
     return word_tags(
         predictions["predicted_ids"],
@@ -431,15 +646,10 @@ def score(
     predictions: Mapping[str, np.ndarray],
     sentences: Sequence[Sentence],
 ) -> dict[str, float]:
-    """The metrics of sentences that have tags.
+    """Returns the metrics of tagged sentences, with names from "eval_".
 
-    Args:
-      task: It has the labels.
-      predictions: What the task keeps of the rows of the sentences, in order.
-      sentences: They.
-
-    Returns:
-      What `metrics.entity_scores` gives, and `loss`; each name with "eval_".
+    They are those of `metrics.entity_scores` and the loss. For the arguments
+    see `predicted_tags`.
     """
     gold = [sentence.tags for sentence in sentences]
     tags = predicted_tags(task, predictions, sentences)

@@ -1,36 +1,57 @@
-"""`Question`: what SQuAD asks of a text, before any tokenization."""
+"""Questions about a text: SQuAD files, windows of tokens, and their records.
+
+SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0 share one JSON format: articles have
+paragraphs, and a paragraph has a context and questions about it.
+"""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
+from bert_tf import files
 from bert_tf.data import cache, processes
 from bert_tf.data.processes import Faults
 from bert_tf.data.schema import Schema, span_schema
-from bert_tf.errors import InputError
+from bert_tf.errors import (
+    in_file,
+    listed,
+    shortened,
+    wrong_value,
+)
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
-# `Question`: what SQuAD asks of a text, before any tokenization.
+FIRST_UNIQUE_ID = 1_000_000_000
 
-
-# How much likelier no answer is where no span can be one. JSON has no infinity;
-# this is above all differences of logits, and the number that the original
-# takes for the null score before it has seen a window.
+# The null odds of a question without any candidate span. JSON has no infinity;
+# this exceeds all differences of logits, and is the value with which the
+# original initializes the null score.
 ODDS_WITHOUT_SPAN = 1e6
+
+# [CLS] question [SEP] part of the context [SEP].
+NUM_SPECIAL_TOKENS = 3
+
+_WINDOWS_PER_PART = 1 << 11
+
+_TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    list: "a list",
+    str: "a string",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A right answer, a slice of the context.
+    """A right answer, which is a slice of the context.
 
     Attributes:
-      text: What it says.
-      start: Which character (code point) of the context it starts at; -1
-        where the file does not tell.
+      text: The text of the answer.
+      start: Index of its first character (code point) in the context; -1 if
+        the file does not say.
     """
 
     text: str
@@ -39,16 +60,16 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """A question and the text that answers it, or does not.
+    """A question and the context that may contain the answer.
 
     Attributes:
-      id: The file's own id; no two questions have the same.
-      question: What is asked.
-      context: Where the answer is to be found.
-      answers: The answers that the file gives; training uses the first.
-      is_impossible: Whether the context has no answer. Then there may be
-        answers all the same, which only look like one.
-      where: The place it was read from, for messages.
+      id: The unique id from the file.
+      question: The text of the question.
+      context: The text in which to find the answer.
+      answers: The right answers; training uses the first.
+      is_impossible: Whether the context does not contain the answer. The file
+        may still list answers, which are only plausible ones.
+      where: The place in the file, for messages.
     """
 
     id: str
@@ -60,66 +81,264 @@ class Question:
 
     @property
     def name(self) -> str:
-        """Its id and its place, for messages."""
+        """The id and the place, for messages."""
         return f"{self.id!r} ({self.where})"
 
 
-# Questions to windows: `[CLS] question [SEP] part of the context [SEP]`.
+# ----------------------------------------------------------------- SQuAD files
 
 
-FIRST_UNIQUE_ID = 1_000_000_000
+def read_questions(
+    path: str,
+    *,
+    with_negative: bool,
+    needs_answers: bool,
+    reads_answers: bool = True,
+    strict: bool = False,
+) -> list[Question]:
+    """Reads the questions of a file and logs warnings about flawed ones.
 
-# [CLS] and a [SEP] behind the question and behind the window.
-_NUM_SPECIAL = 3
+    Training skips a question if its context or first answer is empty, or if
+    the first answer is not at its `answer_start`. Of several answers it uses
+    the first, where the original stops. Prediction keeps every question.
+
+    Args:
+      path: A JSON file.
+      with_negative: Whether questions may be impossible, as in SQuAD 2.0. If
+        False, `is_impossible` is ignored.
+      needs_answers: Whether the questions are for training.
+      reads_answers: If False, the `answers` field is ignored.
+      strict: Whether to raise an error instead of skipping a question.
+
+    Returns:
+      The questions in the order of the file, at least one.
+
+    Raises:
+      InputError: If the file does not have the format, two questions have the
+        same id, or no question is left.
+    """
+    faults = Faults()
+    kept, num_skipped = [], 0
+    for question in _all_questions(
+        path, with_negative, needs_answers, reads_answers, faults
+    ):
+        reason = needs_answers and _why_untrainable(question, with_negative)
+        if not reason:
+            _note_oddities(question, needs_answers, faults)
+            kept.append(question)
+            continue
+        kind, detail = reason
+        if strict:
+            raise in_file(
+                question.where,
+                f"question {question.id!r} cannot be used for training: "
+                f"{detail}. Fix it, or drop --strict to skip such questions.",
+            )
+        num_skipped += 1
+        faults.add(kind, f"{question.name}: {detail}")
+    faults.tell()
+    if not kept:
+        use = " to train on" if needs_answers else ""
+        advice = f"; all {num_skipped:,} were skipped" if num_skipped else ""
+        raise in_file(path, f"the file has no questions{use}{advice}.")
+    return kept
+
+
+def _all_questions(
+    path: str,
+    with_negative: bool,
+    needs_answers: bool,
+    reads_answers: bool,
+    faults: Faults,
+) -> Iterator[Question]:
+    """Yields every question of a file, whether usable or not."""
+    found: dict[str, str] = {}
+    for paragraph, place in _paragraphs(path, faults):
+        context = _get(paragraph, "context", str, place)
+        entries = _get(paragraph, "qas", list, place)
+        if not entries:
+            faults.add("Paragraphs without questions", place)
+        for number, entry in enumerate(entries, start=1):
+            where = f"{place}, question {number}"
+            if isinstance(entry, dict) and type(entry.get("id")) is int:
+                name = str(entry["id"])  # predictions.json has string keys.
+            else:
+                name = _get(entry, "id", str, where)
+            is_impossible = False
+            if with_negative and "is_impossible" in entry:
+                is_impossible = _get(entry, "is_impossible", bool, where)
+            elif entry.get("is_impossible") is True:
+                kind = (
+                    "Questions with is_impossible, which is ignored without "
+                    "--version_2_with_negative"
+                )
+                faults.add(kind, where)
+            answers: tuple[Answer, ...] = ()
+            if reads_answers and "answers" in entry:
+                answers = tuple(_answers(entry, where, needs_answers))
+            text = _get(entry, "question", str, where)
+            if name in found:
+                raise in_file(
+                    where,
+                    f"the id {name!r} is already used at {found[name]}. Give "
+                    "every question its own id.",
+                )
+            found[name] = where
+            yield Question(name, text, context, answers, is_impossible, where)
+
+
+def _paragraphs(
+    path: str, faults: Faults
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yields every paragraph with its place in the file."""
+    content = files.read_json(
+        path, "SQuAD's format, an object with a list of articles as 'data'"
+    )
+    for number, article in enumerate(
+        _get(content, "data", list, path), start=1
+    ):
+        place = f"{path}: article {number}"
+        paragraphs = _get(article, "paragraphs", list, place)
+        if not paragraphs:
+            faults.add("Articles without paragraphs", place)
+        for count, paragraph in enumerate(paragraphs, start=1):
+            yield paragraph, f"{place}, paragraph {count}"
+
+
+def _answers(
+    entry: dict[str, Any], where: str, needs_start: bool
+) -> Iterator[Answer]:
+    for number, answer in enumerate(
+        _get(entry, "answers", list, where), start=1
+    ):
+        place = f"{where}, answer {number}"
+        text = _get(answer, "text", str, place)
+        start = -1
+        if needs_start or "answer_start" in answer:
+            start = _get(answer, "answer_start", int, place)
+        yield Answer(text, start)
+
+
+def _get(holder: Any, key: str, expected: type, where: str) -> Any:
+    """Returns `holder[key]` after checking its type and that of `holder`.
+
+    Args:
+      holder: A value from JSON that should be an object.
+      key: The required key.
+      expected: The required type, exactly: a bool is not an int here.
+      where: The place of `holder` in the file.
+
+    Raises:
+      InputError: If `holder` is not an object, lacks the key or has a value
+        of another type.
+    """
+    if not isinstance(holder, dict):
+        raise in_file(
+            where, f"expected a JSON object; found {shortened(holder)}."
+        )
+    if key not in holder:
+        keys = listed(holder, quote=True) or "no keys"
+        raise in_file(where, f"expected the key {key!r}; found {keys}.")
+    value = holder[key]
+    if type(value) is not expected:
+        raise in_file(
+            where,
+            f"{key!r} must be {_TYPE_NAMES[expected]}; got {shortened(value)}.",
+        )
+    return value
+
+
+def _why_untrainable(
+    question: Question, with_negative: bool
+) -> tuple[str, str] | None:
+    """Returns the kind of flaw and its details; None if there is no flaw."""
+    if not question.context.strip():
+        return "Questions with an empty context are skipped", "empty context"
+    if question.is_impossible:
+        return None
+    if not question.answers or not question.answers[0].text.strip():
+        kind = "Questions without an answer are skipped"
+        if not with_negative:
+            kind += " (SQuAD 2.0 needs --version_2_with_negative)"
+        return kind, "no answer"
+    answer, context = question.answers[0], question.context
+    start, end = answer.start, answer.start + len(answer.text)
+    found = context[start:end] if start >= 0 else ""
+    if found == answer.text:
+        return None
+    return (
+        "Questions whose answer is not at its answer_start are skipped",
+        f"the answer is {shortened(answer.text)}, but the context has "
+        f"{shortened(found)} at answer_start {start}",
+    )
+
+
+def _note_oddities(
+    question: Question, needs_answers: bool, faults: Faults
+) -> None:
+    """Counts flaws of a question that is kept."""
+    if not question.question.strip():
+        faults.add("Questions with an empty text", question.name)
+    if not question.context.strip():
+        kind = 'Questions with an empty context, whose answer is ""'
+        faults.add(kind, question.name)
+    has_several = len(set(question.answers)) > 1
+    if needs_answers and has_several and not question.is_impossible:
+        kind = "Questions with several answers, of which the first is used"
+        faults.add(kind, question.name)
+
+
+# --------------------------------------------------------------------- windows
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanEncoding(TextEncoding):
-    """How questions become windows.
+    """How questions become windows of tokens.
 
     Attributes, beside those of `TextEncoding`:
-      doc_stride: Pieces from the start of a window to that of the next, if the
-        window is not shorter.
-      max_query_length: Pieces of a question that are kept.
+      doc_stride: Tokens from the start of a window to the start of the next.
+      max_query_length: Largest number of tokens of a question.
 
     Raises:
-      InputError: The numbers leave no room for the context.
+      InputError: If the lengths leave no room for the context.
     """
 
     doc_stride: int = 128
     max_query_length: int = 64
 
     def __post_init__(self) -> None:
-        if self.max_query_length < 1 or self.doc_stride < 1:
-            raise InputError(
-                "Expected max_query_length and doc_stride to be at least 1. "
-                f"Received: {self.max_query_length} and {self.doc_stride}"
-            )
-        if self.max_seq_length <= self.max_query_length + _NUM_SPECIAL:
-            raise InputError(
-                "Expected max_seq_length to be greater than max_query_length "
-                f"+ {_NUM_SPECIAL}, for the context beside the question and "
-                f"[CLS], [SEP], [SEP]. Received: {self.max_seq_length} and "
-                f"{self.max_query_length}"
+        for name in ("max_query_length", "doc_stride"):
+            if getattr(self, name) < 1:
+                raise wrong_value(
+                    f"--{name}", "at least 1", getattr(self, name)
+                )
+        least = self.max_query_length + NUM_SPECIAL_TOKENS + 1
+        if self.max_seq_length < least:
+            raise wrong_value(
+                "--max_seq_length",
+                f"at least {least} with "
+                f"--max_query_length={self.max_query_length}, to have room "
+                "for the context, [CLS] and twice [SEP]",
+                self.max_seq_length,
             )
 
     @property
     def schema(self) -> Schema:
-        """What the records hold."""
+        """The features of the records."""
         return span_schema(self.max_seq_length)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Window:
-    """What leads from places of a sequence back to the context.
+    """Maps the positions of a sequence to characters of the context.
 
     Attributes:
-      question: Which question it is of, from 0, of those given.
-      first: The place of its first piece of the context; the others follow.
-      starts: int32 [n], the character of the context each piece starts at.
-      ends: int32 [n], the character behind each piece.
-      is_max_context: bool [n], whether no other window shows the piece with
-        more around it, nor an earlier one with as much.
+      question: Index of the question.
+      first: Position of the first context token; the others follow.
+      starts: int32 [n], index of the first character of each context token.
+      ends: int32 [n], index after the last character of each context token.
+      is_max_context: bool [n], whether this is the window with the most
+        context around the token; of equal ones the first.
     """
 
     question: int
@@ -130,12 +349,12 @@ class Window:
 
 
 class Windows(NamedTuple):
-    """What becomes of some questions.
+    """The windows of some questions.
 
     Attributes:
-      batch: For the features of the schema an int32 array [w, *shape] each.
-      windows: The window of each row, those of a question in their order.
-      faults: What is to be told of the questions.
+      batch: An int32 array [w, *shape] for each feature of the schema.
+      windows: The window of each row; those of a question are adjacent.
+      faults: Flaws of the questions, to be logged.
     """
 
     batch: dict[str, np.ndarray]
@@ -143,8 +362,8 @@ class Windows(NamedTuple):
     faults: Faults
 
 
-class _Pieces(NamedTuple):
-    """A context in pieces: ids and characters, each int32 [n]."""
+class _Tokens(NamedTuple):
+    """The tokens of a context: ids and characters, each int32 [n]."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -152,25 +371,19 @@ class _Pieces(NamedTuple):
 
 
 class _Tokenized(NamedTuple):
-    """A question in pieces.
+    """A question that has windows.
 
     Attributes:
-      query: int32 [m], ids of the question, cut.
-      pieces: The context; nothing of it where the question is left out.
-      target: First and last piece of the answer, None for no answer.
+      number: Index of the question.
+      query: Token ids of the question, truncated.
+      context: The tokens of the context, at least one.
+      target: First and last context token of the answer; None for no answer.
     """
 
-    query: np.ndarray
-    pieces: _Pieces
+    number: int
+    query: list[int]
+    context: _Tokens
     target: tuple[int, int] | None
-
-
-class _Spans(NamedTuple):
-    """Which part of a context each window shows; each an int array [w]."""
-
-    question: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
 
 
 def make_windows(
@@ -179,76 +392,94 @@ def make_windows(
     with_positions: bool,
     first_unique_id: int = FIRST_UNIQUE_ID,
 ) -> Windows:
-    """Tokenizes questions and shows each beside all of its context.
+    """Tokenizes questions and pairs each with windows over its context.
 
-    A context without any piece has no window. For training, a question has
-    none either whose first answer is missing or covers no piece. Memory goes
-    with the number of windows, so give a few thousand questions at a time,
-    those of a paragraph together: their context is tokenized once.
+    A context without tokens has no windows. Nor has a training question whose
+    first answer is missing or covers no token. The memory needed grows with
+    the number of windows, so pass a few thousand questions at a time, and keep
+    the questions of a paragraph together: their context is tokenized once.
 
     Args:
-      questions: What to encode. The text of an answer counts by its length
-        alone; that it stands at its place is for the reader to check.
-      encoding: How.
-      with_positions: Whether to train on them: to find the first answer of
-        each and leave out what has none. Otherwise the batch has neither
-        `start_positions`, `end_positions` nor `is_impossible`, as in the
-        original.
-      first_unique_id: The number of the first window, the others' follow.
+      questions: The questions. An answer is located by its start and length;
+        `read_questions` has checked its text.
+      encoding: The tokenizer and the lengths.
+      with_positions: Whether the windows are for training. If False, the batch
+        has no `start_positions`, `end_positions` and `is_impossible`, as in
+        the original.
+      first_unique_id: The `unique_ids` of the first window.
 
     Raises:
-      InputError: The vocabulary lacks a special token.
+      InputError: If the vocabulary lacks a special token.
     """
     faults = Faults()
-    tokenized = list(_tokenize(questions, encoding, with_positions, faults))
-    spans = _spans(
-        np.array([len(t.pieces.ids) for t in tokenized], int),
-        encoding.max_seq_length
-        - _NUM_SPECIAL
-        - np.array([len(t.query) for t in tokenized], int),
-        encoding.doc_stride,
-    )
-    windows = list(_windows(tokenized, spans))
-    firsts = np.array([window.first for window in windows], int)
+    vocab = encoding.tokenizer.vocab
+    cls_id, sep_id = vocab["[CLS]"], vocab["[SEP]"]
+    windows: list[Window] = []
+    sequences: list[list[int]] = []
+    positions: list[tuple[int, int]] = []
+    for number, query, context, target in _tokenize(
+        questions, encoding, with_positions, faults
+    ):
+        first, is_whole = len(query) + 2, target is None
+        room = encoding.max_seq_length - NUM_SPECIAL_TOKENS - len(query)
+        spans = _spans(len(context.ids), room, encoding.doc_stride)
+        for (start, end), is_max in zip(
+            spans, _max_context(spans, len(context.ids)), strict=True
+        ):
+            windows.append(
+                Window(
+                    number,
+                    first,
+                    context.starts[start:end],
+                    context.ends[start:end],
+                    is_max,
+                )
+            )
+            shown = context.ids[start:end].tolist()
+            sequences.append([cls_id, *query, sep_id, *shown, sep_id])
+            position = (0, 0)
+            # The answer counts only where the window has all of it.
+            if target and start <= target[0] and target[1] < end:
+                shift, is_whole = first - start, True
+                position = (target[0] + shift, target[1] + shift)
+            positions.append(position)
+        if not is_whole:
+            text = questions[number].answers[0].text
+            kind = "Answers longer than every window, trained as no answer"
+            faults.add(kind, f"{questions[number].name}: {text!r}")
     batch = {
         "unique_ids": first_unique_id + np.arange(len(windows)),
-        **_sequences(tokenized, spans, firsts, encoding),
+        **_padded(sequences, windows, encoding.max_seq_length),
     }
     if with_positions:
-        starts, ends = _positions(tokenized, spans, firsts)
-        _note_cut_answers(questions, tokenized, spans, ends, faults)
-        impossible = np.array([q.is_impossible for q in questions], np.int32)
-        batch["start_positions"] = starts
-        batch["end_positions"] = ends
-        batch["is_impossible"] = impossible[spans.question]
+        starts, ends = np.array(positions, int).reshape(-1, 2).T
+        batch["start_positions"], batch["end_positions"] = starts, ends
+        batch["is_impossible"] = np.array(
+            [questions[window.question].is_impossible for window in windows]
+        )
     batch = {name: array.astype(np.int32) for name, array in batch.items()}
     return Windows(batch, windows, faults)
 
 
-def parts_of_questions(
-    questions: Sequence[Question], encoding: SpanEncoding, num_windows: int
-) -> Iterator[Sequence[Question]]:
-    """Cuts questions into parts of about so many windows, to bound memory.
+def split_questions(
+    questions: Iterable[Question], encoding: SpanEncoding, num_windows: int
+) -> Iterator[list[Question]]:
+    """Yields the questions in parts of about `num_windows` windows each.
 
-    A window is taken to be as wide as `doc_stride` is long, and a piece to be
-    three characters: no text has to be tokenized to know. A single question
-    may take more.
+    The number of windows is estimated at three characters a token, without
+    tokenizing. A part has at least one question.
     """
-    sizes = [
-        1 + len(question.context) // (3 * encoding.doc_stride)
-        for question in questions
-    ]
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(questions):
-        before = ends[start] - sizes[start]
-        end = int(np.searchsorted(ends, before + num_windows, side="right"))
-        end = max(end, start + 1)
-        yield questions[start:end]
-        start = end
-
-
-# ----------------------------------------------------------------- the pieces
+    part: list[Question] = []
+    size = 0
+    for question in questions:
+        count = 1 + len(question.context) // (3 * encoding.doc_stride)
+        if part and size + count > num_windows:
+            yield part
+            part, size = [], 0
+        part.append(question)
+        size += count
+    if part:
+        yield part
 
 
 def _tokenize(
@@ -257,186 +488,106 @@ def _tokenize(
     with_positions: bool,
     faults: Faults,
 ) -> Iterator[_Tokenized]:
-    tokenizer = encoding.tokenizer
-    contexts: dict[str, _Pieces] = {}
-    for question in questions:
-        query = np.array(tokenizer.encode(question.question), np.int32)
-        if len(query) > encoding.max_query_length:
-            kind = "Questions cut to max_query_length"
-            faults.add(kind, f"{question.name}: {len(query)} pieces")
+    """Yields the questions that have windows."""
+    tokenizer, most = encoding.tokenizer, encoding.max_query_length
+    contexts: dict[str, _Tokens] = {}
+    for number, question in enumerate(questions):
+        query = tokenizer.encode(question.question)
+        if len(query) > most:
+            kind = "Questions truncated to --max_query_length"
+            faults.add(kind, f"{question.name}: {len(query)} tokens")
         if question.context not in contexts:
-            contexts[question.context] = _pieces(question.context, tokenizer)
-        pieces, target = contexts[question.context], None
-        if not len(pieces.ids):
+            contexts[question.context] = _context_tokens(
+                question.context, tokenizer
+            )
+        context, target = contexts[question.context], None
+        if not len(context.ids):
             kind = "Questions whose context has no token have no window"
             faults.add(kind, question.name)
-        elif with_positions and not question.is_impossible:
-            target = _target(question, pieces, faults)
+            continue
+        if with_positions and not question.is_impossible:
+            if not question.answers:
+                kind = "Questions without an answer are skipped"
+                faults.add(kind, question.name)
+                continue
+            answer = question.answers[0]
+            target = _covered(answer, context)
             if target is None:
-                pieces = _pieces("", tokenizer)
-        yield _Tokenized(query[: encoding.max_query_length], pieces, target)
+                kind = "Questions whose answer has no token are skipped"
+                faults.add(kind, f"{question.name}: {answer.text!r}")
+                continue
+        yield _Tokenized(number, query[:most], context, target)
 
 
-def _pieces(context: str, tokenizer: FullTokenizer) -> _Pieces:
+def _context_tokens(context: str, tokenizer: FullTokenizer) -> _Tokens:
     tokens = tokenizer.tokenize_with_offsets(context)
     columns = [(token.id, token.start, token.end) for token in tokens]
-    return _Pieces(*np.array(columns, np.int32).reshape(-1, 3).T.copy())
+    return _Tokens(*np.array(columns, np.int32).reshape(-1, 3).T.copy())
 
 
-def _target(
-    question: Question, pieces: _Pieces, faults: Faults
-) -> tuple[int, int] | None:
-    """First and last piece of the answer; None and a fault for none."""
-    if not question.answers:
-        faults.add("Questions without an answer were left out", question.name)
-        return None
-    target = _covered(question.answers[0], pieces)
-    if target is None:
-        kind = "Questions whose answer has no token were left out"
-        text = question.answers[0].text
-        faults.add(kind, f"{question.name}: {text!r}")
-    return target
-
-
-def _covered(answer: Answer, pieces: _Pieces) -> tuple[int, int] | None:
-    """First and last of the pieces that have a character in an answer."""
+def _covered(answer: Answer, context: _Tokens) -> tuple[int, int] | None:
+    """Returns the first and last token with a character of the answer."""
     end = answer.start + len(answer.text)
-    [inside] = np.nonzero((pieces.starts < end) & (pieces.ends > answer.start))
-    return (inside[0], inside[-1]) if len(inside) else None
+    [inside] = np.nonzero(
+        (context.starts < end) & (context.ends > answer.start)
+    )
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None
 
 
-# ---------------------------------------------------------------- the windows
+def _spans(
+    num_tokens: int, room: int, doc_stride: int
+) -> list[tuple[int, int]]:
+    """Returns the context tokens [start, end) of each window.
 
-
-def _spans(num_pieces: np.ndarray, room: np.ndarray, doc_stride: int) -> _Spans:
-    """Lays windows over contexts, as many as it takes to reach the end.
-
-    Args:
-      num_pieces: int [q], pieces of the context of each question.
-      room: int [q], pieces that a window of it can show.
-      doc_stride: Pieces between two starts; never more than a window.
+    Windows advance by `doc_stride`, but never by more than their length, until
+    one reaches the end: 10 tokens, room for 4 and a stride of 3 give
+    [(0, 4), (3, 7), (6, 10)].
     """
-    step = np.minimum(room, doc_stride)
-    steps = -(-np.maximum(num_pieces - room, 0) // step)
-    counts = np.where(num_pieces > 0, 1 + steps, 0)
-    question = np.repeat(np.arange(len(counts)), counts)
-    start = _ranks(counts) * step[question]
-    length = np.minimum(room[question], num_pieces[question] - start)
-    return _Spans(question, start, length)
+    step = min(room, doc_stride)
+    starts = range(0, max(num_tokens - room, 0) + step, step)
+    return [(start, min(start + room, num_tokens)) for start in starts]
 
 
-def _ranks(counts: np.ndarray) -> np.ndarray:
-    """0, 1, 2... for each of the counts, one behind the other."""
-    firsts = np.cumsum(counts) - counts
-    return np.arange(counts.sum()) - np.repeat(firsts, counts)
+def _max_context(
+    spans: Sequence[tuple[int, int]], num_tokens: int
+) -> list[np.ndarray]:
+    """Returns for each window whether it owns each of its tokens, bool [n].
 
-
-def _windows(
-    tokenized: Sequence[_Tokenized], spans: _Spans
-) -> Iterator[Window]:
-    offset, is_max_context = 0, _max_context(spans)
-    parts = zip(*(column.tolist() for column in spans), strict=True)
-    for question, start, length in parts:
-        query, pieces, _ = tokenized[question]
-        shown = slice(start, start + length)
-        yield Window(
-            question,
-            len(query) + 2,
-            pieces.starts[shown],
-            pieces.ends[shown],
-            is_max_context[offset : offset + length],
-        )
-        offset += length
-
-
-def _max_context(spans: _Spans) -> np.ndarray:
-    """Tells for each piece of each window whether it is the one to count.
-
-    The original's `_check_is_max_context`, for all pieces at once: the score
-    of a window is the lesser of the pieces to the left and to the right, plus
-    a hundredth of its length; of equal ones the first counts.
-
-    Returns:
-      bool, as many as all windows have pieces, window after window.
+    Vectorized `_check_is_max_context` of the original: the score of a token in
+    a window is the smaller number of tokens to its left and right, plus 1 % of
+    the window's length. The first window with the highest score owns it.
     """
-    window = np.repeat(np.arange(len(spans.length)), spans.length)
-    left = _ranks(spans.length)
-    length = spans.length[window]
-    score = np.minimum(left, length - 1 - left) + 0.01 * length
-    # Number the pieces of all contexts: a context starts where the last
-    # window of the one before it ends.
-    ends = spans.start + spans.length
-    sizes = np.zeros(spans.question.max(initial=-1) + 1, int)
-    np.maximum.at(sizes, spans.question, ends)
-    origin = (np.cumsum(sizes) - sizes)[spans.question]
-    piece = (origin + spans.start)[window] + left
-    best = np.zeros(sizes.sum())
-    np.maximum.at(best, piece, score)
-    is_best = score == best[piece]
-    owner = np.full(len(best), len(spans.length))
-    np.minimum.at(owner, piece[is_best], window[is_best])
-    return owner[piece] == window
+    best, owner = np.full(num_tokens, -1.0), np.zeros(num_tokens, int)
+    for number, (start, end) in enumerate(spans):
+        left = np.arange(end - start)
+        score = np.minimum(left, left[::-1]) + 0.01 * len(left)
+        is_better = score > best[start:end]
+        best[start:end][is_better] = score[is_better]
+        owner[start:end][is_better] = number
+    return [
+        owner[start:end] == number for number, (start, end) in enumerate(spans)
+    ]
 
 
-def _sequences(
-    tokenized: Sequence[_Tokenized],
-    spans: _Spans,
-    firsts: np.ndarray,
-    encoding: SpanEncoding,
+def _padded(
+    sequences: Sequence[Sequence[int]], windows: Sequence[Window], length: int
 ) -> dict[str, np.ndarray]:
-    """Packs and pads the windows; each an array [w, max_seq_length]."""
-    vocab = encoding.tokenizer.vocab
-    cls_id, sep_id = [vocab["[CLS]"]], [vocab["[SEP]"]]
-    input_ids = np.zeros([len(firsts), encoding.max_seq_length], np.int32)
-    for row, question, start, length in zip(input_ids, *spans, strict=True):
-        query, pieces, _ = tokenized[question]
-        shown = pieces.ids[start : start + length]
-        parts = cls_id, query, sep_id, shown, sep_id
-        np.concatenate(parts, out=row[: sum(map(len, parts))])
-    place = np.arange(encoding.max_seq_length)
-    input_mask = place < (firsts + spans.length + 1)[:, np.newaxis]
-    segment_ids = input_mask & (place >= firsts[:, np.newaxis])
+    """Returns the sequences, mask and segments, each [w, length]."""
+    input_ids = np.zeros([len(sequences), length], np.int32)
+    for row, sequence in zip(input_ids, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    lengths = np.array([len(sequence) for sequence in sequences], int)
+    firsts = np.array([window.first for window in windows], int)
+    position = np.arange(length)
+    input_mask = position < lengths[:, np.newaxis]
     return {
         "input_ids": input_ids,
         "input_mask": input_mask,
-        "segment_ids": segment_ids,
+        "segment_ids": input_mask & (position >= firsts[:, np.newaxis]),
     }
 
 
-# ---------------------------------------------------------------- the answers
-
-
-def _positions(
-    tokenized: Sequence[_Tokenized], spans: _Spans, firsts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the answer in each window; 0 where it is not, or in part."""
-    # Before every window, where there is no answer.
-    targets = [(-1, -1) if t.target is None else t.target for t in tokenized]
-    begin, end = np.array(targets, int).reshape(-1, 2)[spans.question].T
-    is_inside = (begin >= spans.start) & (end < spans.start + spans.length)
-    shift = firsts - spans.start
-    return is_inside * (begin + shift), is_inside * (end + shift)
-
-
-def _note_cut_answers(
-    questions: Sequence[Question],
-    tokenized: Sequence[_Tokenized],
-    spans: _Spans,
-    end_positions: np.ndarray,
-    faults: Faults,
-) -> None:
-    held = np.zeros(len(questions), int)
-    np.maximum.at(held, spans.question, end_positions)
-    for question, text, place in zip(questions, tokenized, held, strict=True):
-        if text.target is not None and not place:
-            kind = "Answers that no window holds whole, taken for none"
-            faults.add(kind, f"{question.name}: {question.answers[0].text!r}")
-
-
-# Questions to records of windows, kept as `cache` does.
-
-
-_WINDOWS_PER_PART = 1 << 11
+# --------------------------------------------------------------------- records
 
 
 def write_windows(
@@ -445,25 +596,37 @@ def write_windows(
     encoding: SpanEncoding,
     *,
     sources: Iterable[str] = (),
-    reading: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Writes the windows of questions to train on, unless they are there.
+    """Writes the training windows of questions unless they are up to date.
 
     Args:
       path: The TFRecord file; `files.manifest_path` of it is written too.
-      questions: What to write, in this order.
-      encoding: How.
-      sources: The files that the questions came from.
-      reading: What else decided on the questions; whatever JSON can hold.
+      questions: The questions, in the order in which to write them.
+      encoding: The tokenizer and the lengths.
+      sources: The files from which the questions were read.
 
     Returns:
-      Whether anything was written: False if the file was good already.
+      Whether the file was written; False if it was up to date.
 
     Raises:
-      InputError: A file cannot be read or written.
+      InputError: If a file cannot be read or written.
     """
-    key = cache.key(encoding, map(content, questions), sources, reading)
-    kept = cache.write_records(path, key, lambda: _parts(questions, encoding))
+
+    def make_parts() -> Iterator[cache.Part]:
+        unique_id = FIRST_UNIQUE_ID
+        for part in processes.track(
+            split_questions(questions, encoding, _WINDOWS_PER_PART),
+            len,
+            "Tokenizing",
+            "questions",
+            len(questions),
+        ):
+            made = make_windows(part, encoding, True, unique_id)
+            unique_id += len(made.windows)
+            yield cache.make_part(encoding.schema, made.batch)
+
+    key = cache.key(encoding, map(content, questions), sources)
+    kept = cache.write_records(path, key, make_parts)
     logging.info(
         "%s: %s windows of %s questions",
         path,
@@ -474,10 +637,10 @@ def write_windows(
 
 
 def count_windows(questions: Sequence[Question], encoding: SpanEncoding) -> int:
-    """How many windows there are to train on; warns of what is left out."""
+    """Returns the number of training windows; warns of skipped questions."""
     faults, count = Faults(), 0
-    for some in parts_of_questions(questions, encoding, _WINDOWS_PER_PART):
-        made = make_windows(some, encoding, with_positions=True)
+    for part in split_questions(questions, encoding, _WINDOWS_PER_PART):
+        made = make_windows(part, encoding, with_positions=True)
         faults.update(made.faults)
         count += len(made.windows)
     faults.tell()
@@ -485,7 +648,7 @@ def count_windows(questions: Sequence[Question], encoding: SpanEncoding) -> int:
 
 
 def content(question: Question) -> bytes:
-    """What of a question shows in its records."""
+    """Returns the parts of a question that determine its records."""
     answers = [(answer.text, answer.start) for answer in question.answers]
     return repr(
         (
@@ -495,20 +658,3 @@ def content(question: Question) -> bytes:
             question.is_impossible,
         )
     ).encode()
-
-
-def _parts(
-    questions: Sequence[Question], encoding: SpanEncoding
-) -> Iterator[cache.Part]:
-    """The pieces of the file, in order."""
-    unique_id = FIRST_UNIQUE_ID
-    for some in processes.track(
-        parts_of_questions(questions, encoding, _WINDOWS_PER_PART),
-        len,
-        "Tokenizing",
-        "questions",
-        len(questions),
-    ):
-        made = make_windows(some, encoding, True, unique_id)
-        unique_id += len(made.windows)
-        yield cache.make_part(encoding.schema, made.batch)

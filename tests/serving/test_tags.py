@@ -12,8 +12,7 @@ from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.serving.tags import WHITE_SPACE, ServedTagger, split_words
 from bert_tf.tasks import ner
-from bert_tf.tasks.conll import Sentence
-from bert_tf.tasks.ner import TaggingEncoding, make_tagging_features
+from bert_tf.tasks.ner import Sentence, TaggingEncoding, make_tagging_features
 from bert_tf.tasks.tagging import TaggingTask
 from tests.serving.small_served import (
     CONFIG,

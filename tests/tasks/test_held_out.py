@@ -9,9 +9,8 @@ import squad_files
 from bert_tf import metrics
 from bert_tf.errors import InputError
 from bert_tf.tasks import custom, datasets, held_out
-from bert_tf.tasks.conll import read_conll
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.ner import TaggingEncoding, make_tagging_features
+from bert_tf.tasks.ner import TaggingEncoding, make_tagging_features, read_conll
 from bert_tf.tasks.questions import SpanEncoding, make_windows
 
 LENGTH = 13

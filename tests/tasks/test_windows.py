@@ -12,7 +12,8 @@ from bert_tf.tasks.questions import (
     Question,
     SpanEncoding,
     make_windows,
-    parts_of_questions,
+    read_questions,
+    split_questions,
 )
 from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.wordpiece import FullTokenizer, read_tokens
@@ -21,8 +22,8 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORDS = "who was the man japan ##ese elec ##tronics ( ) - , . 1895 1943 a b c"
 VOCAB = (*SPECIAL, *WORDS.split())
 
-# Scripts without spaces, from right to left, with marks of their own; line
-# ends, odd spaces, what is deleted, and emoji made of several.
+# Scripts without spaces, from right to left, with combining marks; line ends,
+# unusual spaces, deleted characters, and emoji of several code points.
 TEXTS = {
     "latin": "The café (Café) re-opened: naïve, jalapeño\u0301s",
     "decomposed": "cafe\u0301 Cafe\u0301s n\u0303 \u0301x",
@@ -40,13 +41,13 @@ TEXTS = {
 
 
 def vocabulary_of(*texts):
-    """Every character of the texts, and some pairs, as pieces."""
+    """Returns every character of the texts, and some pairs, as tokens."""
     cased, uncased = (
         [word for text in texts for word in Normalizer(lower)(text).split()]
         for lower in (False, True)
     )
     pieces = [character for word in cased + uncased for character in word]
-    # Of the cased only: Korean letters would be paired across syllables.
+    # Only of the cased: Korean letters would be paired across syllables.
     pieces += [
         word[n : n + 2] for word in cased for n in range(0, len(word), 3)
     ]
@@ -54,9 +55,9 @@ def vocabulary_of(*texts):
     return (*SPECIAL, *dict.fromkeys(both))
 
 
-def encoding(max_seq_length=31, vocab=VOCAB, lower=True, **arguments):
-    arguments = {"doc_stride": 5, "max_query_length": 7, **arguments}
-    return SpanEncoding(vocab, lower, None, max_seq_length, **arguments)
+def encoding(max_seq_length=31, vocab=VOCAB, lower=True, **options):
+    options = {"doc_stride": 5, "max_query_length": 7, **options}
+    return SpanEncoding(vocab, lower, None, max_seq_length, **options)
 
 
 def tokens(encoding, row):
@@ -69,13 +70,13 @@ def letters(number):
 
 
 def shown(window, context, start, end):
-    """The text between two places of a sequence."""
+    """Returns the text between two positions of a sequence."""
     first, last = start - window.first, end - window.first
     return context[window.starts[first] : window.ends[last]]
 
 
-def train(*questions, **arguments):
-    return make_windows(questions, encoding(**arguments), True)
+def train(*questions):
+    return make_windows(questions, encoding(), True)
 
 
 # ------------------------------------------------------------------ sequences
@@ -103,28 +104,16 @@ def test_one_window():
     assert not faults.counts
 
 
-def test_the_batch_is_what_the_schema_says():
-    settings = encoding(17)
-    answers = (Answer("a", 0),)
-    batch, rows, _ = make_windows(
-        [Question("q", "who", letters(n), answers) for n in (1, 29)],
-        settings,
-        True,
-    )
-    shapes = {name: (a.shape, a.dtype) for name, a in batch.items()}
-    assert shapes == {
+@pytest.mark.parametrize("lengths", [(), (1, 29)])
+def test_the_batch_has_the_shapes_of_the_schema(lengths):
+    settings, answers = encoding(17), (Answer("a", 0),)
+    asked = [Question("q", "who", letters(n), answers) for n in lengths]
+    batch, rows, faults = make_windows(asked, settings, True)
+    assert {name: (a.shape, a.dtype) for name, a in batch.items()} == {
         f.name: ((len(rows), *f.shape), np.int32) for f in settings.schema
     }
-    assert len(records.encode_batch(settings.schema, batch)) == len(rows) > 2
-
-
-def test_no_question_is_no_window():
-    settings = encoding(17)
-    batch, rows, faults = make_windows([], settings, True)
-    assert {f.name: (0, *f.shape) for f in settings.schema} == {
-        name: array.shape for name, array in batch.items()
-    }
-    assert not rows
+    assert len(records.encode_batch(settings.schema, batch)) == len(rows)
+    assert len(rows) > len(lengths) or not lengths
     assert not faults.counts
 
 
@@ -140,7 +129,7 @@ def test_a_context_without_a_token_has_no_window():
     assert "'q0'" in next(iter(faults.firsts.values()))
 
 
-def test_questions_are_cut_and_told():
+def test_long_questions_are_truncated():
     settings = encoding(19, max_query_length=3)
     questions = [
         Question("fits", "who was the", "a"),
@@ -153,25 +142,26 @@ def test_questions_are_cut_and_told():
     assert heads == {"[CLS] who was the"}
     assert {row.first for row in rows} == {5}
     assert max(len(row.starts) for row in rows) == 19 - 3 - 3
-    assert faults.counts == {"Questions cut to max_query_length": 1}
-    assert "'long'" in faults.firsts["Questions cut to max_query_length"]
+    [kind] = faults.counts
+    assert "truncated to --max_query_length" in kind
+    assert faults.counts[kind] == 1
+    assert "'long'" in faults.firsts[kind]
 
 
-def test_a_question_may_be_empty():
-    settings = encoding(17)
-    batch, [row], _ = make_windows([Question("q", "", "a b")], settings, False)
-    assert tokens(settings, batch["input_ids"][0]) == "[CLS] [SEP] a b [SEP]"
-    assert row.first == 2
-
-
-def test_half_a_character_is_unknown():
-    """JSON can hold one half of an emoji."""
-    settings = encoding()
-    question = Question("q", "\ud83d", "a \ud83d b")
-    batch, _, _ = make_windows([question], settings, False)
-    assert tokens(settings, batch["input_ids"][0]) == (
-        "[CLS] [UNK] [SEP] a [UNK] b [SEP]"
+@pytest.mark.parametrize(
+    ("question", "context", "expected"),
+    [
+        ("", "a b", "[CLS] [SEP] a b [SEP]"),
+        # JSON can hold half of an emoji.
+        ("\ud83d", "a \ud83d b", "[CLS] [UNK] [SEP] a [UNK] b [SEP]"),
+    ],
+)
+def test_unusual_texts(question, context, expected):
+    batch, [row], _ = make_windows(
+        [Question("q", question, context)], encoding(), False
     )
+    assert tokens(encoding(), batch["input_ids"][0]) == expected
+    assert row.first == expected.split().index("[SEP]") + 1
 
 
 def test_casing():
@@ -185,23 +175,23 @@ def test_casing():
 # -------------------------------------------------- windows, and max contexts
 
 
-def slow_windows(num_pieces, room, doc_stride):
-    """(start, length) of each, as the original's loop lays them."""
+def slow_windows(num_tokens, room, doc_stride):
+    """Returns (start, length) of each window, with the original's loop."""
     found, start = [], 0
-    while start < num_pieces:
-        length = min(num_pieces - start, room)
+    while start < num_tokens:
+        length = min(num_tokens - start, room)
         found.append((start, length))
-        if start + length == num_pieces:
+        if start + length == num_tokens:
             break
         start += min(length, doc_stride)
     return found
 
 
-def slow_owner(found, piece):
-    """The window of the maximum context, as the original's loop finds it."""
+def slow_owner(found, token):
+    """Returns the window of maximum context, with the original's loop."""
     best_score, best = None, None
     for number, (start, length) in enumerate(found):
-        left, right = piece - start, start + length - 1 - piece
+        left, right = token - start, start + length - 1 - token
         if left < 0 or right < 0:
             continue
         score = min(left, right) + 0.01 * length
@@ -210,22 +200,15 @@ def slow_owner(found, piece):
     return best
 
 
-def cases():
-    """(max_seq_length, doc_stride) with many lengths of both texts each."""
-    # The last: the end's window is so much shorter that its length decides.
-    strides = [(13, n) for n in (1, 2, 3, 100)]
-    return [
-        *strides,
-        (19, 4),
-        (29, 7),
-        (41, 5),
-        (111, 37),
-        (211, 1),
+@pytest.mark.parametrize(
+    ("max_seq_length", "doc_stride"),
+    [
+        *[(13, n) for n in (1, 2, 3, 100)],
+        *[(19, 4), (29, 7), (41, 5), (111, 37), (211, 1)],
+        # The last window is so short that its length decides.
         (311, 151),
-    ]
-
-
-@pytest.mark.parametrize(("max_seq_length", "doc_stride"), cases())
+    ],
+)
 def test_windows_are_the_originals(max_seq_length, doc_stride):
     draw = random.Random(max_seq_length)
     lengths = [(draw.randrange(10), n) for n in [*range(61), *range(301, 337)]]
@@ -244,7 +227,7 @@ def test_windows_are_the_originals(max_seq_length, doc_stride):
             row = next(rows)
             assert (row.question, row.first) == (number, query + 2)
             pieces = range(start, start + length)
-            # Pieces are letters with a space behind each.
+            # Tokens are letters, each followed by a space.
             assert row.starts.tolist() == [2 * piece for piece in pieces]
             assert row.ends.tolist() == [2 * piece + 1 for piece in pieces]
             assert row.is_max_context.tolist() == [
@@ -253,19 +236,8 @@ def test_windows_are_the_originals(max_seq_length, doc_stride):
     assert not list(rows)
 
 
-@pytest.mark.parametrize("doc_stride", [1, 4, 11, 100])
-def test_every_piece_has_its_maximum_context_once(doc_stride):
-    num_pieces = 97
-    question = Question("q", "who", letters(num_pieces))
-    settings = encoding(17, doc_stride=doc_stride)
-    _, rows, _ = make_windows([question], settings, False)
-    owned = [row.starts[row.is_max_context] for row in rows]
-    owned = np.concatenate(owned)
-    assert sorted(owned) == [2 * piece for piece in range(num_pieces)]
-
-
 def test_equal_contexts_belong_to_the_first_window():
-    """Places 3 and 4 of eight pieces have as much on either side."""
+    """Tokens 3 and 4 of eight have as much context on either side."""
     question = Question("q", "who", letters(9))
     _, rows, _ = make_windows([question], encoding(12, doc_stride=1), False)
     assert [row.starts[0] // 2 for row in rows] == [0, 1]
@@ -298,6 +270,23 @@ def test_parts_make_the_whole():
     assert whole.batch["unique_ids"].tolist() == list(range(100, 100 + done))
 
 
+def test_parts_have_about_the_number_of_windows():
+    settings = encoding(17)
+    # 1, 54, 1, 1, 4 and 1 windows at three characters a token.
+    lengths = [1, 400, 3, 2, 29, 5]
+    asked = [Question(str(n), "who", letters(n)) for n in lengths]
+    for num_windows, expected in [
+        (1, [1, 1, 1, 1, 1, 1]),
+        (2, [1, 1, 2, 1, 1]),
+        (5, [1, 1, 2, 2]),
+        (1000, [6]),
+    ]:
+        parts = list(split_questions(asked, settings, num_windows))
+        assert [q for part in parts for q in part] == asked
+        assert [len(part) for part in parts] == expected
+    assert list(split_questions([], settings, 3)) == []
+
+
 def test_a_shared_context_is_tokenized_once(monkeypatch):
     tokenize = FullTokenizer.tokenize_with_offsets
     calls = []
@@ -319,7 +308,7 @@ def test_a_shared_context_is_tokenized_once(monkeypatch):
 
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_piece_is_made_of_its_slice(name, lower):
+def test_every_token_is_made_of_its_slice(name, lower):
     context = TEXTS[name]
     settings = encoding(43, vocabulary_of(*TEXTS.values()), lower)
     batch, rows, _ = make_windows([Question("q", "", context)], settings, False)
@@ -330,9 +319,9 @@ def test_every_piece_is_made_of_its_slice(name, lower):
         ):
             piece = settings.vocab[index].removeprefix("##")
             alone = normalize(context[start:end]).replace(" ", "")
-            if name == "korean":  # syllables fall into letters
+            if name == "korean":  # Syllables are split into letters.
                 assert piece in alone
-            elif name == "sigma":  # final or not by what is behind it
+            elif name == "sigma":  # The next character decides on final sigma.
                 assert piece.replace("ς", "σ") == alone.replace("ς", "σ")
             else:
                 assert piece == alone
@@ -344,7 +333,7 @@ def test_every_piece_is_made_of_its_slice(name, lower):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_positions_give_the_answer_back(name):
-    """Answers from any piece to any other, in every window that holds them."""
+    """Answers from any token to any other, in every window with all of it."""
     context = TEXTS[name]
     settings = encoding(17, vocabulary_of(*TEXTS.values()), doc_stride=3)
     tokenizer = FullTokenizer(settings.vocab)
@@ -353,7 +342,7 @@ def test_positions_give_the_answer_back(name):
     for _ in range(23):
         left, right = sorted(draw.choices(pieces, k=2), key=lambda p: p.start)
         start, end = left.start, right.end
-        # A Korean syllable is up to three pieces of one character.
+        # A Korean syllable is up to three tokens of one character.
         inside = [
             number
             for number, piece in enumerate(pieces)
@@ -373,50 +362,43 @@ def test_positions_give_the_answer_back(name):
                 assert place == [0, 0]
 
 
-def test_an_answer_within_pieces_takes_them_whole():
-    context = "(Japanese electronics, 1895)"
-    for text, whole in [
-        ("Japan", "Japan"),
-        ("apane", "Japanese"),
-        ("se", "ese"),
-        ("nese elec", "Japanese elec"),
-        (", 18", ", 1895"),
-        (" electronics", "electronics"),
-        ("s, ", "tronics,"),
-        (context, context),
-    ]:
-        answer = Answer(text, context.index(text))
-        batch, [row], _ = train(Question("q", "who", context, (answer,)))
-        [start], [end] = batch["start_positions"], batch["end_positions"]
-        assert shown(row, context, start, end) == whole
+JAPAN = "(Japanese electronics, 1895)"
 
 
-def test_the_same_text_elsewhere_is_another_answer():
-    context = "a b a-a b a"
-    for start in (0, 4, 6, 10):
-        batch, [row], _ = train(
-            Question("q", "", context, (Answer("a", start),))
-        )
-        assert row.starts[batch["start_positions"][0] - row.first] == start
+@pytest.mark.parametrize(
+    ("context", "start", "text", "whole"),
+    [
+        # Tokens that the answer touches count whole.
+        *[
+            (JAPAN, JAPAN.index(text), text, whole)
+            for text, whole in [
+                ("Japan", "Japan"),
+                ("apane", "Japanese"),
+                ("se", "ese"),
+                ("nese elec", "Japanese elec"),
+                (", 18", ", 1895"),
+                (" electronics", "electronics"),
+                ("s, ", "tronics,"),
+                (JAPAN, JAPAN),
+            ]
+        ],
+        # Characters are code points: an emoji is one, as in SQuAD's files.
+        ("👍👍 the man", 7, "man", "man"),
+        # The same text occurs elsewhere, too.
+        *[("a b a-a b a", start, "a", "a") for start in (0, 4, 6, 10)],
+    ],
+)
+def test_the_tokens_of_an_answer(context, start, text, whole):
+    answers = Answer(text, start), Answer(context[:1], 0)
+    question = Question("q", "who", context, answers)
+    batch, [row], _ = train(question)
+    [first], [last] = batch["start_positions"], batch["end_positions"]
+    assert shown(row, context, first, last) == whole
+    begin = row.starts[first - row.first]
+    assert begin <= start + text.startswith(" ") < begin + len(whole)
 
 
-def test_characters_are_code_points():
-    """An emoji is one character, as in SQuAD's files, not two."""
-    context = "👍👍 the man"
-    batch, [row], _ = train(Question("q", "", context, (Answer("man", 7),)))
-    assert (
-        shown(row, context, *batch["start_positions"], *batch["end_positions"])
-        == "man"
-    )
-
-
-def test_training_takes_the_first_answer():
-    answers = Answer("b", 2), Answer("a", 0)
-    batch, [row], _ = train(Question("q", "who", "a b", answers))
-    assert batch["start_positions"].tolist() == [row.first + 1]
-
-
-def test_impossible_questions_point_to_the_beginning():
+def test_impossible_questions_point_to_cls():
     plausible = (Answer("b", 2),)
     questions = [
         Question("q1", "who", "a b", plausible, is_impossible=True),
@@ -430,7 +412,7 @@ def test_impossible_questions_point_to_the_beginning():
     assert not faults.counts
 
 
-def test_prediction_asks_for_no_answers():
+def test_prediction_needs_no_answers():
     questions = [
         Question("q1", "who", "a b"),
         Question("q2", "who", "a b", (Answer("elsewhere", -1),)),
@@ -444,7 +426,7 @@ def test_prediction_asks_for_no_answers():
     assert not faults.counts
 
 
-def test_what_cannot_be_trained_on_is_left_out_and_told():
+def test_training_skips_questions_without_an_answer():
     questions = [
         Question("none", "who", "a b"),
         Question("deleted", "who", "a \u200b b", (Answer("\u200b", 2),)),
@@ -455,9 +437,9 @@ def test_what_cannot_be_trained_on_is_left_out_and_told():
     assert {row.question for row in rows} == {2, 3}
     assert np.count_nonzero(batch["start_positions"]) == 1
     assert {k: v.split()[0] for k, v in faults.firsts.items()} == {
-        "Questions without an answer were left out": "'none'",
-        "Questions whose answer has no token were left out": "'deleted'",
-        "Answers that no window holds whole, taken for none": "'long'",
+        "Questions without an answer are skipped": "'none'",
+        "Questions whose answer has no token are skipped": "'deleted'",
+        "Answers longer than every window, trained as no answer": "'long'",
     }
     assert set(faults.counts.values()) == {1}
 
@@ -466,20 +448,17 @@ def test_what_cannot_be_trained_on_is_left_out_and_told():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("lengths", "message"),
     [
-        ((67, 128, 64), "67 and 64"),
-        ((10, 3, 7), "10 and 7"),
-        ((64, 0, 20), "20 and 0"),
-        ((64, 128, 0), "0 and 128"),
+        ((67, 128, 64), "max_seq_length .* 68 .*max_query_length=64, .* 67"),
+        ((10, 3, 7), "max_seq_length .* 11 .*max_query_length=7, .* 10"),
+        ((64, 0, 20), "doc_stride must be at least 1; got 0"),
+        ((64, 128, 0), "max_query_length must be at least 1; got 0"),
     ],
 )
-def test_settings_without_room(arguments, named):
-    with pytest.raises(InputError, match=rf"Expected .*Received: {named}$"):
-        SpanEncoding(VOCAB, True, None, *arguments)
-
-
-def test_the_least_room_is_one_piece():
+def test_settings_without_room(lengths, message):
+    with pytest.raises(InputError, match=message):
+        SpanEncoding(VOCAB, True, None, *lengths)
     settings = encoding(11, max_query_length=7)
     question = Question("q", letters(9), letters(3))
     _, rows, _ = make_windows([question], settings, False)
@@ -496,17 +475,17 @@ def test_a_vocabulary_without_separators():
 
 
 def words_of(context):
-    """Characters of each word, as the original splits them."""
+    """Returns the characters of each word, as the original splits them."""
     is_space = [c in " \t\r\n\u202f" for c in context]
     edges = np.flatnonzero(np.diff([True, *is_space, True]))
     return edges.reshape(-1, 2).tolist()
 
 
 def original_answer(question, tokenizer):
-    """Characters of the answer that the original would train on.
+    """Returns the characters that the original would train on.
 
     It takes the words that the answer touches, then the first and longest run
-    of their pieces that reads like the pieces of the answer.
+    of their tokens that equals the tokens of the answer.
     """
     [answer, *_], context = question.answers, question.context
     end = answer.start + len(answer.text)
@@ -528,17 +507,14 @@ def original_answer(question, tokenizer):
 
 
 def test_real_answers_come_back(shared_data):
-    """At least as close as the original's alignment by words, always."""
-    from bert_tf.tasks.squad import read_questions
-
-    questions, _ = read_questions(
+    """Answers are never longer than with the original's alignment by words."""
+    questions = read_questions(
         str(shared_data / "squad" / "dev-v1.1.json"),
         with_negative=False,
         needs_answers=True,
-    )
-    questions = questions[::7]
+    )[::7]
     vocab = read_tokens(str(shared_data / "vocab/bert-base-uncased-vocab.txt"))
-    # So long that every context is one window.
+    # Every context fits into one window.
     settings = SpanEncoding(tuple(vocab), True, None, 1024)
     batch, rows, _ = make_windows(questions, settings, True)
     assert len(rows) == len(questions)
@@ -555,7 +531,6 @@ def test_real_answers_come_back(shared_data):
     for question, row, first, last in targets:
         answer = question.answers[0]
         start, end = row.starts[first], row.ends[last]
-        # Both hold the answer, and ours is never the longer one.
         begin, stop = original_answer(question, tokenizer)
         assert begin <= start <= answer.start
         assert answer.start + len(answer.text) <= end <= stop
@@ -563,17 +538,3 @@ def test_real_answers_come_back(shared_data):
         num_different += (start, end) != (begin, stop)
     assert num_exact / len(questions) > 0.995
     assert 0 < num_different < 10
-
-
-def test_parts_hold_about_so_many_windows():
-    settings = encoding(17)
-    lengths = [1, 400, 3, 2, 29, 5]
-    asked = [Question(str(n), "who", letters(n)) for n in lengths]
-    for num_windows in (1, 3, 1000):
-        parts = list(parts_of_questions(asked, settings, num_windows))
-        assert [q for part in parts for q in part] == asked
-        assert all(parts)
-        assert (len(parts) == 1) == (num_windows == 1000)
-    assert list(parts_of_questions([], settings, 3)) == []
-    parts = list(parts_of_questions(asked, settings, 1))
-    assert [asked[1]] in parts
