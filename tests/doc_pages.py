@@ -1,14 +1,12 @@
-"""The code in Markdown pages: blocks, and the commands in them.
+"""Reads the code blocks of Markdown pages, and the commands in them.
 
-No test by itself. What a fence says of its language decides:
+The language of a fence decides what a block is:
 
-    python   is run, all blocks of a page in one namespace, one after the other;
-             a block `text` right behind it is what it prints
-    sh       holds commands
-    none     is the README's way to write either; commands are those lines that
-             start with python
+    python   runs, all blocks of a page in one namespace, in order; a `text`
+             block right after it is the expected output
+    sh       contains commands
 
-`<!-- not run: REASON -->` on the line above a block keeps it from being run.
+`<!-- not run: REASON -->` on the line above a block skips it.
 """
 
 import ast
@@ -45,11 +43,11 @@ class Block:
 
     Attributes:
       page: The file.
-      line: Where it starts, counted from 1.
-      language: What the fence says.
-      text: What stands between the fences.
-      output: What the page says that it prints; None if it does not say.
-      is_run: Whether nothing forbids it.
+      line: The line of its fence, counted from 1.
+      language: The language of the fence.
+      text: The lines between the fences.
+      output: The expected output; None if the page does not show it.
+      is_run: Whether the block runs.
     """
 
     page: pathlib.Path
@@ -64,7 +62,7 @@ class Block:
 
 
 def blocks(page: pathlib.Path, *languages: str) -> list[Block]:
-    """The blocks of a page, in order, of some languages or of all."""
+    """Returns the blocks of a page, in order, of some or all languages."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(
@@ -81,12 +79,12 @@ def blocks(page: pathlib.Path, *languages: str) -> list[Block]:
 
 
 def prose(page: pathlib.Path) -> str:
-    """A page without its blocks."""
+    """Returns a page without its blocks."""
     return _BLOCK.sub("", page.read_text(encoding="utf-8"))
 
 
 def run_python(some: Iterable[Block], namespace: dict) -> None:
-    """Runs blocks in one namespace; fails where they print something else."""
+    """Runs blocks in one namespace and compares their output."""
     for block in some:
         # The traceback names the page and its line.
         code = "\n" * block.line + block.text
@@ -98,9 +96,9 @@ def run_python(some: Iterable[Block], namespace: dict) -> None:
 
 
 def commands(block: Block) -> Iterator[str]:
-    """The commands of a block, each with the lines that it goes on in.
+    """Yields the commands of a block, including continuation lines.
 
-    A quotation goes on to its end, as in a shell.
+    A quotation may span lines, as in a shell.
     """
     command = ""
     for line in block.text.splitlines(keepends=True):
@@ -117,12 +115,12 @@ def commands(block: Block) -> Iterator[str]:
 
 
 class Script(NamedTuple):
-    """A command that runs a script of ours.
+    """A command that runs a script of this project.
 
     Attributes:
-      path: The script, in the project.
+      path: The script.
       words: Its arguments, without "...".
-      is_whole: Whether no "..." stands for arguments that the reader knows.
+      is_whole: Whether no argument is "...".
     """
 
     path: pathlib.Path
@@ -131,12 +129,12 @@ class Script(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name, without `.py`."""
+        """The name of the script, without `.py`."""
         return self.path.stem
 
 
 def script_of(command: str) -> Script | None:
-    """The script of ours that a command runs, if it does."""
+    """Returns the script that a command runs, or None."""
     found = _SCRIPT.match(command)
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""The pages in docs/ and the README: what they show works."""
+"""The README and the pages in docs/: commands, flags, links and code work."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ from bert_tf import options
 
 PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
 
-# Flags that make the commands of a page short, by script.
+# Flags that make the commands of a page short, for each script.
 SHORTER = {
     "create_vocab": ["--vocab_size=35", "--min_frequency=1"],
     "create_pretraining_data": ["--dupe_factor=2", "--num_workers=1"],
@@ -44,16 +44,16 @@ SHORTER = {
         "--jit_compile=false",
     ],
 }
-# Programs of others that pages name.
+# Other programs that commands on pages start with.
 OTHERS = {"curl", "docker", "export", "git", "make", "pip", "python", "tail"}
 
 
 @PAGES
-def test_commands_are_ones_that_the_scripts_take(page, monkeypatch, capsys):
-    """Every flag is known, has a value that it may have, none is missing."""
+def test_commands_have_valid_flags(page, monkeypatch, capsys):
+    """Every flag exists and has a valid value; no required flag is missing."""
     found = [
         (block, script)
-        for block in doc_pages.blocks(page, "", "sh")
+        for block in doc_pages.blocks(page, "sh")
         for command in doc_pages.commands(block)
         if (script := doc_pages.script_of(command))
     ]
@@ -95,7 +95,7 @@ def test_other_commands_exist(page):
                 assert f"\n{extra} = [" in project, f"{block}: {command}"
 
 
-# Flags of the original's, of Beam's and of TensorFlow Serving's.
+# Flags of the original, of Beam and of TensorFlow Serving.
 NOT_OURS = {
     "batching_parameters_file",
     "bert_hub_module_handle",
@@ -108,7 +108,7 @@ NOT_OURS = {
 
 @pytest.fixture(scope="module")
 def every_flag():
-    """All flags of all scripts, those of the paper's programs included."""
+    """The flags of all scripts and of the programs in examples/paper."""
     known = set()
     for path in ROOT.glob("*.py"):
         job = in_process.job_of(path.stem)
@@ -134,9 +134,9 @@ def test_flags_in_sentences_exist(page, every_flag):
 
 @PAGES
 def test_names_in_sentences_exist(page):
-    """`BertClassifier(dropout=)` is a class, and has such an argument.
+    """`BertClassifier(dropout=)` names a class and one of its arguments.
 
-    The first cell of a row may tell of classes of others.
+    The first cell of a table row may name classes of other libraries.
     """
     lines = page.read_text(encoding="utf-8").splitlines()
     text = "\n".join(re.sub(r"^\|[^|]*\|", "", line) for line in lines)
@@ -167,7 +167,7 @@ def test_links_lead_somewhere(page):
 
 
 def anchor_of(title):
-    """The anchor that GitHub makes of a heading."""
+    """Returns GitHub's anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
@@ -191,7 +191,7 @@ def test_python_blocks(name, tmp_path, monkeypatch):
 
 
 def shell(command):
-    """Runs a command of others; `python` is the one that runs the tests."""
+    """Runs a shell command; `python` is the Python that runs the tests."""
     path = os.pathsep.join(
         [os.path.dirname(sys.executable), os.environ["PATH"]]
     )
@@ -202,7 +202,7 @@ def shell(command):
 
 
 def run_commands(page, shorter):
-    """Runs all commands of a page in order, shortened."""
+    """Runs the commands of a page in order, with flags that shorten them."""
     for block in doc_pages.blocks(page, "sh"):
         for command in doc_pages.commands(block):
             if not (script := doc_pages.script_of(command)):
@@ -218,7 +218,7 @@ def run_commands(page, shorter):
 
 
 def message_texts():
-    """The strings of our code; "\\0" is where a value is put in."""
+    """Yields the strings of the code, with "\\0" for inserted values."""
     for path in [
         *ROOT.glob("*.py"),
         *(ROOT / "bert_tf").rglob("*.py"),
@@ -252,7 +252,7 @@ def test_messages_are_still_in_the_code():
 
 
 def reviews(draw, count):
-    """Reviews of a few words, whose third decides the label."""
+    """Yields reviews of a few words whose last word decides the label."""
     words = ["영화", "배우", "연기", "음악", "감독", "결말", "처음", "다시"]
     for number in range(count):
         label = number % 2
@@ -262,7 +262,7 @@ def reviews(draw, count):
 
 
 def write_korean(folder):
-    """The files that the page's commands take, small."""
+    """Writes small versions of the files that the commands read."""
     draw = random.Random(3)
     header = "id\tdocument\tlabel"
     (folder / "nsmc").mkdir()
