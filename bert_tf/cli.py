@@ -10,18 +10,17 @@ the original ignored.
 No other module of the package reads `absl.flags.FLAGS`.
 """
 
-import contextlib
 import importlib
 import os
 import signal
 import sys
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-from bert_tf import options
+from bert_tf import options, signals
 from bert_tf.errors import InputError
 from bert_tf.options import Option, OptionError, Options
 
@@ -48,12 +47,6 @@ JOBS = (
     "convert_saved_model",
     "attention",
 )
-
-# What ends a program at once unless it is told otherwise.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-
-# Until a signal whose exception was lost is sent again.
-SECONDS_TO_NEXT_TRY = 0.01
 
 
 def main(run: Callable[[Any], Any]) -> None:
@@ -183,17 +176,9 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     return words
 
 
-class Stopped(SystemExit):
-    """A signal ends the program; as an exception, so that it can clean up."""
-
-    def __init__(self, number: int):
-        super().__init__(128 + number)
-        self.number = number
-
-
 def _guarded(main: Callable[[], Any]) -> None:
     try:
-        with _stoppable():
+        with signals.stopping():
             main()
     except OptionError as error:
         _fail(f"{error} (--help lists the flags)", status=2)
@@ -201,68 +186,9 @@ def _guarded(main: Callable[[], Any]) -> None:
         _fail(str(error), status=1)
     except KeyboardInterrupt:
         _fail("interrupted", status=128 + signal.SIGINT)
-    except Stopped as stopped:
+    except signals.Stopped as stopped:
         name = signal.Signals(stopped.number).name
         _fail(f"stopped by {name}", status=128 + stopped.number)
-
-
-@contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """Turns STOP_SIGNALS into `Stopped`, and loses none of them.
-
-    The exception is raised in whatever is running. Python drops it where that
-    is a finalizer or a callback: then the signal is sent again a moment later,
-    Ctrl-C as well, to who handles it by then. Where other code has caught it,
-    it is raised at the end. A signal that is ignored, by `nohup`, stays so.
-    """
-    received: list[int] = []
-    lost: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        received.append(number)
-        raise Stopped(number)
-
-    def note_lost(unraisable: "sys.UnraisableHookArgs") -> None:
-        number = _signal_behind(unraisable.exc_value)
-        if number is None:
-            return hook_before(unraisable)
-        lost.append(number)
-        # Sent from here, it would be dropped like the first one.
-        signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_NEXT_TRY)
-
-    def send_again(*_: object) -> None:
-        while lost:
-            signal.raise_signal(lost.pop())
-
-    before = {
-        number: signal.signal(number, stop)
-        for number in STOP_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, send_again)
-    hook_before, sys.unraisablehook = sys.unraisablehook, note_lost
-    try:
-        yield
-        send_again()
-        if received:
-            raise Stopped(received[0])
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = hook_before
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _signal_behind(error: BaseException | None) -> int | None:
-    """Returns the signal that an exception stands for, or None.
-
-    The exception was raised here or in `data/processes.py`.
-    """
-    if isinstance(error, KeyboardInterrupt):
-        return signal.SIGINT
-    code = error.code if isinstance(error, SystemExit) else None
-    numbers = (signal.SIGINT, *STOP_SIGNALS)
-    return next((n for n in numbers if code == 128 + n), None)
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "files": set(),
     "options": set(),
     "quiet_tensorflow": set(),
+    "signals": set(),
     "version": set(),
     "config": set(),
     "metrics": set(),
@@ -73,7 +74,7 @@ MAY_IMPORT = {
     },
     "cli": set(),
 }
-FOR_ALL = {"errors", "files", "options", "version"}
+FOR_ALL = {"errors", "files", "options", "signals", "version"}
 
 # Everything else can be imported without TensorFlow, and is.
 WITH_TENSORFLOW = (

@@ -13,12 +13,12 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
-from types import FrameType
 from typing import NoReturn, TypeVar
 
 import tqdm
 from absl import logging
 
+from bert_tf import signals
 from bert_tf.errors import InputError
 
 # What is wrong with data and yet no reason to stop: counted, and told.
@@ -129,7 +129,6 @@ Result = TypeVar("Result")
 # Enough that no worker waits for the reader of the results, few enough that
 # the tasks and results under way stay a small part of the memory.
 TASKS_PER_WORKER = 3
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def available_cpus() -> int:
@@ -211,7 +210,7 @@ def _signals_blocked() -> Iterator[None]:
     A worker inherits the mask. It ends when this process lets go of it, so
     that one process alone decides, and no worker prints a traceback.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.STOP_SIGNALS)
     try:
         yield
     finally:
@@ -243,30 +242,3 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-@contextlib.contextmanager
-def clean_stop() -> Iterator[None]:
-    """Turns Ctrl-C, SIGTERM and SIGHUP into SystemExit inside the block.
-
-    Thus every `finally` and `with` of the work runs and nothing half done is
-    left behind. The status is that which a shell gives to a killed command,
-    also where a library has made another exception of it. For the main thread,
-    the only one that gets signals.
-    """
-    received = []
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        received.append(number)
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in STOP_SIGNALS}
-    try:
-        yield
-    except Exception as error:
-        if received:
-            raise SystemExit(128 + received[0]) from error
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -20,7 +20,7 @@ runs the job on a cluster, which writes the same files, byte for byte.
 
 import dataclasses
 
-from bert_tf import cli
+from bert_tf import cli, signals
 from bert_tf.corpus import beam, creation
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import processes
@@ -65,7 +65,7 @@ def run(config: PretrainingDataConfig) -> list[str]:
             for field in dataclasses.fields(CreationConfig)
         }
     )
-    with processes.clean_stop():
+    with signals.stopping():
         if config.runner == "beam":
             _refuse(config, "num_workers", "local", "Beam has its own options")
             beam.create(job, config.beam_options or "")

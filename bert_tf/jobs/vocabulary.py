@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from bert_tf import cli, files
+from bert_tf import cli, files, signals
 from bert_tf.corpus import text
 from bert_tf.data import processes
 from bert_tf.errors import InputError
@@ -134,7 +134,7 @@ def run(config: VocabularyConfig) -> list[str]:
     Returns:
       The tokens in the order of their ids.
     """
-    with processes.clean_stop():
+    with signals.stopping():
         return _learn(config)
 
 

@@ -5,9 +5,7 @@ import dataclasses
 import functools
 import json
 import os
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import signals
 from bert_tf.errors import InputError
 
 # Which devices a run uses.
@@ -137,7 +136,7 @@ def make_strategy(config: DistributionConfig) -> tf.distribute.Strategy:
     """
     name = _resolve(config)
     strategy = _MAKERS[name](config)
-    _reinstall_sigterm_handler()
+    signals.reinstall_sigterm()
     logging.info(
         "Devices: %s, %s, %d replica(s) in step",
         _device_kind(name),
@@ -145,19 +144,6 @@ def make_strategy(config: DistributionConfig) -> tf.distribute.Strategy:
         strategy.num_replicas_in_sync,
     )
     return strategy
-
-
-def _reinstall_sigterm_handler() -> None:
-    """Installs Python's handler of SIGTERM again.
-
-    TensorFlow's coordination service, which starts with several workers,
-    replaces it by a handler that only notes the signal. Python does not notice:
-    `getsignal` still returns Python's own handler, or that SIGTERM is ignored.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    is_main = threading.current_thread() is threading.main_thread()
-    if handler is not None and is_main:
-        signal.signal(signal.SIGTERM, handler)
 
 
 def _device_kind(strategy_name: str) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import signals
 from bert_tf.errors import InputError
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import (
@@ -38,7 +39,6 @@ from bert_tf.training.distribution import (
 from bert_tf.training.hooks import (
     Hook,
     NanWatch,
-    StopSignal,
     require_finite_tensors,
     watching,
 )
@@ -258,7 +258,7 @@ class Estimator:
         hooks = [NanWatch(), *hooks]
         started = time.monotonic()
         try:
-            with watching(hooks, self.step), StopSignal().watch() as stop:
+            with watching(hooks, self.step), signals.deferred() as stop:
                 self._loop(run_steps, iter(data), hooks, stop)
         finally:
             self.train_seconds += time.monotonic() - started
@@ -282,7 +282,7 @@ class Estimator:
         )
 
     def _loop(
-        self, run_steps, data, hooks: Sequence[Hook], stop: StopSignal
+        self, run_steps, data, hooks: Sequence[Hook], stop: signals.StopRequest
     ) -> None:
         agree = agreement(self.strategy)
         most = 1
@@ -449,7 +449,7 @@ def batch_per_replica(
     return size // replicas
 
 
-def _leave(stop: StopSignal, step: int) -> NoReturn:
+def _leave(stop: signals.StopRequest, step: int) -> NoReturn:
     """Ends the program as a shell expects of one that a signal ended."""
     number = stop.received or signal.SIGTERM  # Another process received it.
     logging.warning(

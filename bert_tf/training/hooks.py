@@ -7,11 +7,9 @@ more steps, with what was recorded at each of those steps.
 import contextlib
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
 
 import numpy as np
 import tensorflow as tf
@@ -425,34 +423,3 @@ class Evaluation(Hook):
                 self._patience,
                 self._history_file,
             )
-
-
-class StopSignal:
-    """Remembers a SIGINT or SIGTERM until the loop can act on it.
-
-    Attributes:
-      received: The signal's number; 0 while there was none.
-    """
-
-    received = 0
-
-    @contextlib.contextmanager
-    def watch(self) -> Iterator["StopSignal"]:
-        """Takes both signals; a second one has its usual effect."""
-        watched = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.getsignal(number) for number in watched}
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        def remember(number: int, frame: FrameType | None) -> None:
-            self.received = number
-            restore()
-
-        try:
-            for number in watched:
-                signal.signal(number, remember)
-            yield self
-        finally:
-            restore()

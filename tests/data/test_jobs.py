@@ -91,44 +91,6 @@ def test_killed_workers_are_told_in_words():
         list(pool.run(range(4), kill_self))
 
 
-def stop_within(number, cleaned):
-    with processes.clean_stop():
-        try:
-            os.kill(os.getpid(), number)
-            time.sleep(1)
-        finally:
-            cleaned.append(number)
-
-
-def fail_when_stopped():
-    """Waits for SIGTERM and makes another exception of what it raises."""
-    with processes.clean_stop():
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(1)
-        except SystemExit as error:
-            raise RuntimeError("a worker failed") from error
-
-
-def test_the_status_is_the_signals_whatever_a_library_makes_of_it():
-    with pytest.raises(SystemExit) as left:
-        fail_when_stopped()
-    assert left.value.code == 128 + signal.SIGTERM
-    with pytest.raises(RuntimeError), processes.clean_stop():
-        raise RuntimeError("nobody has asked to stop")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_run_what_cleans_up(number):
-    before = signal.getsignal(number)
-    cleaned = []
-    with pytest.raises(SystemExit) as stop:
-        stop_within(number, cleaned)
-    assert cleaned == [number]
-    assert stop.value.code == 128 + number
-    assert signal.getsignal(number) is before
-
-
 def test_cpus_are_those_that_may_be_used():
     assert 1 <= processes.available_cpus() <= os.cpu_count()
 
@@ -164,12 +126,15 @@ def wait_until(condition, seconds=10):
 
 AT_WORK = """
 import test_jobs
+from bert_tf import cli
 from bert_tf.data import processes
-with processes.clean_stop(), processes.Pool(2) as pool:
-    workers = set(pool.run(range(8), test_jobs.process_id))
-    print(*workers, flush=True)
-    for _ in pool.run(range(100), test_jobs.sleep_long):
-        pass
+def main():
+    with processes.Pool(2) as pool:
+        workers = set(pool.run(range(8), test_jobs.process_id))
+        print(*workers, flush=True)
+        for _ in pool.run(range(100), test_jobs.sleep_long):
+            pass
+cli.run_program(main)
 """
 
 
@@ -191,7 +156,7 @@ def test_workers_end_when_the_program_is_stopped(number):
     assert wait_until(lambda: not any(map(is_alive, workers)))
     if number != signal.SIGKILL:
         assert program.returncode == 128 + number
-        assert said == ""
+        assert said.count("\n") == 1
 
 
 SCRIPT = """

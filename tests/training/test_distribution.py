@@ -245,8 +245,8 @@ def test_workers_that_would_not_work_together(monkeypatch, name):
 def test_workers_meet_before_tensorflow_starts(monkeypatch):
     told = []
     monkeypatch.setattr(
-        distribution.rendezvous,
-        "meet",
+        distribution,
+        "wait_for_workers",
         lambda own, others: told.append((own, others)),
     )
     monkeypatch.setattr(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from bert_tf.training.hooks import (
     NanWatch,
     NonFiniteError,
     Progress,
-    StopSignal,
     Summaries,
     watching,
 )
@@ -330,39 +328,3 @@ def test_a_metric_that_is_not_there(tmp_path, writes, metric):
 def test_something_has_to_decide(tmp_path, options):
     with pytest.raises(InputError, match="name of the metric"):
         Evaluation(dict, str(tmp_path), every=1, last_step=2, **options)
-
-
-# StopSignal
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_remembered_and_the_handlers_come_back(number):
-    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
-    with StopSignal().watch() as stop:
-        assert stop.received == 0
-        os.kill(os.getpid(), number)
-        assert stop.received == number
-    after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
-    assert after == before
-
-
-def test_a_second_signal_has_its_usual_effect():
-    with StopSignal().watch() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-        assert stop.received == signal.SIGTERM
-
-
-def test_the_handlers_come_back_after_a_failure():
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(ZeroDivisionError), StopSignal().watch():
-        raise ZeroDivisionError
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_every_run_starts_without_a_signal():
-    with StopSignal().watch():
-        os.kill(os.getpid(), signal.SIGTERM)
-    with StopSignal().watch() as stop:
-        assert stop.received == 0

@@ -1,0 +1,133 @@
+"""How programs stop: Ctrl-C, SIGTERM and SIGHUP.
+
+`stopping` turns each signal into an exception, so that every `finally` and
+`with` runs and temporary files are removed. `deferred` notes the first signal
+instead, so that a training can finish its step and save a checkpoint.
+"""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Delay before a signal whose exception was dropped is sent again.
+SECONDS_TO_NEXT_TRY = 0.01
+
+
+class Stopped(SystemExit):
+    """SIGTERM or SIGHUP was received; the exit status is a shell's."""
+
+    def __init__(self, number: int):
+        super().__init__(128 + number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[None]:
+    """Raises KeyboardInterrupt for SIGINT, `Stopped` for SIGTERM and SIGHUP.
+
+    If a library swallows the exception or raises another one instead, it is
+    raised at the end of the block. Python drops exceptions that are raised in a
+    finalizer or a callback; the signal is then sent again a moment later, to
+    the handler that is installed by then. Ignored signals, as under `nohup`,
+    stay ignored. For the main thread, where Python runs signal handlers.
+    """
+    received: list[int] = []
+    dropped: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        received.append(number)
+        raise _exception(number)
+
+    def note_dropped(unraisable: "sys.UnraisableHookArgs") -> None:
+        error = unraisable.exc_value
+        if not isinstance(error, KeyboardInterrupt | Stopped):
+            return hook_before(unraisable)
+        dropped.append(getattr(error, "number", signal.SIGINT))
+        # If the signal were sent here, its exception would be dropped too.
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_NEXT_TRY)
+
+    def send_again(*_: object) -> None:
+        while dropped:
+            signal.raise_signal(dropped.pop())
+
+    hook_before = sys.unraisablehook
+    with _handlers(stop, STOP_SIGNALS), _handlers(send_again, [signal.SIGALRM]):
+        sys.unraisablehook = note_dropped
+        try:
+            yield
+            send_again()
+            if received:
+                raise _exception(received[0])
+        except Exception as error:
+            if received:
+                raise _exception(received[0]) from error
+            raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.unraisablehook = hook_before
+
+
+def _exception(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else Stopped(number)
+
+
+class StopRequest:
+    """A request to stop at the next opportunity.
+
+    Attributes:
+      received: The number of the signal; 0 before one is received.
+    """
+
+    received = 0
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[StopRequest]:
+    """Notes the first SIGINT or SIGTERM; a second one has its usual effect."""
+    request = StopRequest()
+
+    def note(number: int, frame: object) -> None:
+        request.received = number
+        handlers.close()
+
+    with contextlib.ExitStack() as handlers:
+        handlers.enter_context(
+            _handlers(note, (signal.SIGINT, signal.SIGTERM), ignored=True)
+        )
+        yield request
+
+
+@contextlib.contextmanager
+def _handlers(
+    handler: Callable[[int, object], None],
+    numbers: Iterable[int],
+    ignored: bool = False,
+) -> Iterator[None]:
+    """Installs a handler, for ignored signals only if `ignored` is set."""
+    before = {
+        number: signal.signal(number, handler)
+        for number in numbers
+        if ignored or signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
+
+
+def reinstall_sigterm() -> None:
+    """Installs Python's handler of SIGTERM again.
+
+    TensorFlow's coordination service, which starts with several workers,
+    replaces it by a handler that only notes the signal. Python does not notice:
+    `getsignal` still returns the handler that it installed.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    is_main = threading.current_thread() is threading.main_thread()
+    if handler is not None and is_main:
+        signal.signal(signal.SIGTERM, handler)
