@@ -1,8 +1,4 @@
-"""The rules of the house, read from the source itself.
-
-Who may import whom, what stays free of TensorFlow, how long things may get.
-CONTRIBUTING.md gives the reasons.
-"""
+"""The rules of CONTRIBUTING.md: imports, TensorFlow-free modules, lengths."""
 
 import ast
 import functools
@@ -27,7 +23,7 @@ PROGRAMS = sorted(
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = [*LIBRARY, *SCRIPTS, *PROGRAMS, *TESTS]
 
-# Part of the library -> the parts that it may import, beside itself.
+# Part of the library -> the parts that it may import, in addition to itself.
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
@@ -76,7 +72,7 @@ MAY_IMPORT = {
 }
 FOR_ALL = {"errors", "files", "options", "signals", "version"}
 
-# Everything else can be imported without TensorFlow, and is.
+# All other modules can be imported without TensorFlow.
 WITH_TENSORFLOW = (
     "bert_tf.data.buckets",
     "bert_tf.data.pipeline",
@@ -109,8 +105,8 @@ WITH_TENSORFLOW = (
     "bert_tf.transformer",
 )
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
-# They import TensorFlow inside a function: for "scheme://" paths only, for a
-# format that needs it, or, the package itself, when a name is first used.
+# They import TensorFlow inside a function: for "scheme://" paths, for a format
+# that needs it, or, in the package itself, when a name is first used.
 IMPORTS_IT_LAZILY = {
     "bert_tf",
     "bert_tf.config",
@@ -120,7 +116,7 @@ IMPORTS_IT_LAZILY = {
     "bert_tf.data.records",
 }
 
-# The model, which runs on JAX and PyTorch as well.
+# The model, which also runs on JAX and PyTorch.
 KERAS_ONLY = {
     "layers",
     "transformer",
@@ -130,9 +126,6 @@ KERAS_ONLY = {
     "resizing",
     "feature_tagger",
 }
-
-# What guards imports that only a type checker follows.
-CHECKING = "TYPE_CHECKING"
 
 MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 60
@@ -150,9 +143,9 @@ def name_of(path: pathlib.Path) -> str:
 
 
 def imports_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Dotted names that a tree imports, with the line of each.
+    """Yields the dotted names that a tree imports, and their lines.
 
-    `from a.b import c` gives a.b.c, for c may be a module.
+    `from a.b import c` gives a.b.c, since c may be a module.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -164,7 +157,7 @@ def imports_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def imports_when_loaded(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """The same, without what waits for a call or is for type checkers."""
+    """Yields the imports outside of functions and of `if TYPE_CHECKING`."""
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
@@ -189,14 +182,14 @@ def belongs_to(name: str, modules: tuple[str, ...]) -> bool:
 
 
 def places(found: list[tuple[pathlib.Path, int, str]]) -> str:
-    """One line per finding; empty, and so no failure, where there is none."""
+    """Returns one line per finding."""
     return "\n".join(
         f"{path.relative_to(ROOT)}:{line}: {what}" for path, line, what in found
     )
 
 
 def forbidden_imports(path: pathlib.Path) -> list[tuple[str, int]]:
-    """Imports of a library module that the table has no place for."""
+    """Returns the imports of a module that the table does not allow."""
     part = part_of(name_of(path))
     allowed = MAY_IMPORT[part] | FOR_ALL | {part}
     return [
@@ -208,7 +201,7 @@ def forbidden_imports(path: pathlib.Path) -> list[tuple[str, int]]:
 
 
 def code_lines(path: pathlib.Path) -> set[int]:
-    """Lines that hold code: no blank ones, comments or docstrings."""
+    """Returns the lines of code, without blank lines, comments, docstrings."""
     kept: set[int] = set()
     blank = {
         tokenize.COMMENT,
@@ -246,7 +239,7 @@ def test_every_part_of_the_library_is_in_the_table():
     assert parts <= MAY_IMPORT.keys()
 
 
-def test_nobody_imports_whom_they_should_not():
+def test_imports_follow_the_table():
     found = [
         (path, line, f"imports {name}")
         for path in LIBRARY
@@ -256,8 +249,8 @@ def test_nobody_imports_whom_they_should_not():
     assert not found, places(found)
 
 
-def test_the_package_itself_exports_lazily():
-    """`import bert_tf.data.records` runs bert_tf/__init__.py first."""
+def test_the_package_imports_lazily():
+    """`import bert_tf.data.records` imports bert_tf/__init__.py first."""
     found = [
         (path, line, f"imports {name}")
         for path in [ROOT / "bert_tf" / "__init__.py"]
@@ -268,7 +261,7 @@ def test_the_package_itself_exports_lazily():
     assert not found, places(found)
 
 
-def test_the_library_imports_no_script_and_no_test():
+def test_the_library_imports_no_scripts_or_tests():
     outside = {path.stem for path in SCRIPTS} | {"tests", "benchmarks"}
     found = [
         (path, line, f"imports {name}")
@@ -279,7 +272,7 @@ def test_the_library_imports_no_script_and_no_test():
     assert not found, places(found)
 
 
-def test_only_the_command_line_knows_flags():
+def test_only_the_command_line_imports_absl_flags():
     flags = ("absl.flags", "absl.app")
     found = [
         (path, line, f"imports {name}")
@@ -291,7 +284,7 @@ def test_only_the_command_line_knows_flags():
     assert not found, places(found)
 
 
-def test_the_model_is_written_in_keras_and_never_in_tensorflow():
+def test_the_model_does_not_import_tensorflow():
     found = [
         (path, line, f"imports {name}")
         for path in LIBRARY
@@ -302,7 +295,7 @@ def test_the_model_is_written_in_keras_and_never_in_tensorflow():
     assert not found, places(found)
 
 
-def test_the_type_checker_is_lenient_to_tensor_code_only():
+def test_mypy_ignores_tensor_code_only():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     overrides = tomllib.loads(text)["tool"]["mypy"]["overrides"]
     [lenient] = [o["module"] for o in overrides if o.get("ignore_errors")]
@@ -314,7 +307,7 @@ def tensorflow_free() -> list[pathlib.Path]:
     return [p for p in LIBRARY if not belongs_to(name_of(p), WITH_TENSORFLOW)]
 
 
-def test_tensorflow_free_modules_do_not_ask_for_it():
+def test_tensorflow_free_modules_do_not_import_it():
     found = []
     for path in tensorflow_free():
         lazily = name_of(path) in IMPORTS_IT_LAZILY
@@ -338,7 +331,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_tensorflow_free_modules_do_not_get_it_from_others():
+def test_tensorflow_free_modules_do_not_import_it_indirectly():
     names = [name_of(path) for path in tensorflow_free()]
     assert "bert_tf.data.records" in names
     done = subprocess.run(
@@ -375,7 +368,7 @@ def test_functions_stay_short(folder):
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
-    """True for one that catches everything and does not pass it on."""
+    """Returns whether a handler catches everything without reraising."""
     last = handler.body[-1]
     passes_on = isinstance(last, ast.Raise) and last.exc is None
     caught = ast.walk(handler.type) if handler.type else [ast.Name("Exception")]
@@ -383,7 +376,7 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
     return bool(names & {"Exception", "BaseException"}) and not passes_on
 
 
-def test_no_exception_is_swallowed_wholesale():
+def test_no_handler_catches_everything():
     found = [
         (path, node.lineno, "a broad except")
         for path in OURS
@@ -393,8 +386,8 @@ def test_no_exception_is_swallowed_wholesale():
     assert not found, places(found)
 
 
-def test_nothing_is_left_for_later():
-    # Spelt in two parts, for this file is looked at as well.
+def test_no_todo_comments():
+    # Split, since this file is searched too.
     marks = ["TO" + "DO", "FIX" + "ME", "X" + "XX"]
     found = [
         (path, number, line.strip())
@@ -407,12 +400,12 @@ def test_nothing_is_left_for_later():
     assert not found, places(found)
 
 
-def test_no_module_is_a_drawer_for_odds_and_ends():
-    drawers = {"util", "utils", "helper", "helpers", "common", "misc"}
+def test_modules_have_meaningful_names():
+    vague = {"util", "utils", "helper", "helpers", "common", "misc"}
     found = [
-        (path, 1, "a name that says nothing")
+        (path, 1, "a vague name")
         for path in OURS
-        if drawers & {path.stem, *path.parent.relative_to(ROOT).parts}
+        if vague & {path.stem, *path.parent.relative_to(ROOT).parts}
     ]
     assert not found, places(found)
 
@@ -426,12 +419,12 @@ def test_every_folder_has_its_tests():
     }
 
 
-# The rules themselves: each of them can fail.
+# The checks themselves can fail.
 
 
 @pytest.fixture
 def foreign(tmp_path, monkeypatch):
-    """Writes a module into a library of its own."""
+    """Returns a function that writes a module into another library."""
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
 
     def write(name: str, text: str) -> pathlib.Path:
@@ -456,7 +449,7 @@ def foreign(tmp_path, monkeypatch):
         ("config.py", "from bert_tf.data import masking"),
     ],
 )
-def test_finds_a_forbidden_import(foreign, name, line):
+def test_forbidden_imports_are_found(foreign, name, line):
     assert forbidden_imports(foreign(f"bert_tf/{name}", line))
 
 
@@ -470,11 +463,11 @@ def test_finds_a_forbidden_import(foreign, name, line):
         ("config.py", "import bert_tfx"),
     ],
 )
-def test_lets_an_import_of_the_table_pass(foreign, name, line):
+def test_allowed_imports_pass(foreign, name, line):
     assert not forbidden_imports(foreign(f"bert_tf/{name}", line))
 
 
-def test_tells_what_is_imported_on_loading(foreign):
+def test_imports_inside_functions_are_not_imports_when_loaded(foreign):
     text = "if x:\n    import a\nclass C:\n    from b import c\n"
     text += "def f():\n    import d\n"
     text += "if typing.TYPE_CHECKING:\n    import e\nelse:\n    import g\n"
@@ -484,7 +477,7 @@ def test_tells_what_is_imported_on_loading(foreign):
     assert {name for name, _ in imports_in(tree)} == loaded | {"d", "e"}
 
 
-def test_counts_lines_of_code_only(foreign):
+def test_comments_and_docstrings_are_not_code(foreign):
     path = foreign(
         "x.py",
         'def f():\n    """Doc\n\n    string."""\n\n    # Why.\n'
@@ -503,6 +496,6 @@ def test_counts_lines_of_code_only(foreign):
         ("except ValueError:\n    pass", False),
     ],
 )
-def test_tells_a_broad_except(handler, broad):
+def test_broad_handlers_are_found(handler, broad):
     tree = ast.parse(f"try:\n    f()\n{handler}\n")
     assert is_broad(tree.body[0].handlers[0]) is broad
