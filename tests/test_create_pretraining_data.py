@@ -112,8 +112,8 @@ def test_flags_reach_the_job(work):
     [
         (["--input_file=nothing*.txt"], "nothing*.txt"),
         (["--vocab_file=nothing.txt"], "nothing.txt"),
-        (["--max_seq_length=4"], "Received: --max_seq_length=4"),
-        (["--mask_share=0.7"], "--mask_share=0.7 --random_share=0.1"),
+        (["--max_seq_length=4"], "--max_seq_length must be at least 5; got 4"),
+        (["--mask_share=0.7"], "a sum of 1; got 0.7, 0.1 and 0.1"),
         (["--output_file=/proc/none/x"], "/proc/none/x"),
         (["--num_workers=0"], "--num_workers must be at least 1; got 0"),
         (["--dup_factor=3"], "dupe_factor"),
@@ -146,7 +146,7 @@ def test_a_pipeline_writes_the_same(work):
     assert "WARN" not in done.stderr
     done = run(work, "--runner=beam", "--beam_options=--runner=Flnk")
     assert done.returncode == 1
-    assert "error: Expected the name of a runner" in done.stderr
+    assert "error: --runner in --beam_options must be one of" in done.stderr
     assert "Traceback" not in done.stderr
 
 

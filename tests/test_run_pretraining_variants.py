@@ -290,7 +290,7 @@ def test_records_that_were_made_without_next_sentences(says, inputs, tmp_path):
     manifest = {"settings": {"next_sentence": False}}
     (path.parent / "manifest.a.tfrecord.json").write_text(json.dumps(manifest))
     line = says(tmp_path / "out", input_file=path)
-    assert f"expected --nonext_sentence, as {path} was made" in line
+    assert f"{path} was made with --nonext_sentence." in line
     assert not (tmp_path / "out" / "pretraining.json").exists()
 
 

@@ -1,13 +1,12 @@
-"""Apache Beam's own options, and a pipeline run with them.
+"""Creates pre-training records on a cluster, with an Apache Beam pipeline.
 
-Beam passes over what it does not know and prints a page where something goes
-wrong; here a slip is an error of one line.
+Also checks Beam's options: Beam ignores unknown ones and prints a page of
+usage for others, whereas `new_pipeline` raises an error of one line.
 """
 
 import collections
 import contextlib
 import dataclasses
-import difflib
 import functools
 import hashlib
 import io
@@ -17,88 +16,112 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from bert_tf import files
 from bert_tf.corpus import cluster, creation, ranges
-from bert_tf.corpus.cluster import CutSection, Directory, Totals, WrittenPart
+from bert_tf.corpus.cluster import InstanceTable, SectionTable
+from bert_tf.corpus.creation import WrittenChunk
 from bert_tf.corpus.ranges import ReadingTask, TaskReport, TextSection
 from bert_tf.corpus.settings import (
     DEFAULT_SIZES,
     CreationConfig,
     PieceSizes,
 )
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
 
 if TYPE_CHECKING:
     import apache_beam as beam
 
-
-# Apache Beam's own options, and a pipeline run with them.
-
-
-# They learn some of their options from a server that is asked later. So may a
-# runner of others', which is named as a class with its module.
-_ASKING_RUNNERS = ("FlinkRunner", "SparkRunner", "PortableRunner")
+# These runners ask a server for some of their options, so unknown names are
+# accepted; likewise for custom runners, which are named as a class with its
+# module.
+_RUNNERS_WITH_OPTIONS = ("FlinkRunner", "SparkRunner", "PortableRunner")
 _DIRECT_RUNNER = "DirectRunner"
-# What runners raise who lack an option or a package, or do not exist.
-_REFUSALS = (AttributeError, ImportError, RuntimeError, TypeError, ValueError)
-# How a worker's complaint looks in what Beam says about it.
-_COMPLAINT = re.compile(r"\bInputError: (.+?)(?: \[while running|\\n|$)", re.M)
+# What runners raise if an option or a package is missing or they do not exist.
+_RUNNER_ERRORS = (
+    AttributeError,
+    ImportError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+# A worker's InputError in the text of the error that Beam raises.
+_WORKER_ERROR = re.compile(
+    r"\bInputError: (.+?)(?: \[while running|\\n|$)", re.M
+)
+
+# The largest number of tasks: all are listed in the job's description, whose
+# size Dataflow limits.
+MAX_TASKS = 10_000
+# The file in which the pipeline leaves its results.
+_RESULTS = "results.json"
 
 
-def new_pipeline(words: str) -> "beam.Pipeline":
-    """Makes an empty pipeline with options.
+def new_pipeline(options: str) -> "beam.Pipeline":
+    """Makes an empty pipeline.
 
     Args:
-      words: As on a command line; empty for the DirectRunner, in this process.
+      options: Beam's options, as on a command line. By default, the
+        DirectRunner runs the pipeline in this process.
 
     Raises:
-      InputError: Beam is not installed, or an option cannot be used.
+      InputError: If Beam is not installed or an option cannot be used.
     """
-    beam = _imported()
+    beam = _import_beam()
     from apache_beam.options.pipeline_options import (
         PipelineOptions,
         StandardOptions,
     )
 
     try:
-        flags = shlex.split(words)
+        flags = shlex.split(options)
     except ValueError as error:
-        raise _bad(words, str(error)) from error
-    said = io.StringIO()
+        raise _options_error(options, str(error)) from error
+    stderr = io.StringIO()
     try:
-        # Its parser prints its usage, a hundred lines, and exits.
-        with contextlib.redirect_stderr(said):
-            options = PipelineOptions(flags)
-            given = options.get_all_options(retain_unknown_options=True)
-            standard = options.view_as(StandardOptions)
+        # Beam's parser prints a hundred lines of usage and exits.
+        with contextlib.redirect_stderr(stderr):
+            parsed = PipelineOptions(flags)
+            given = parsed.get_all_options(retain_unknown_options=True)
+            standard = parsed.view_as(StandardOptions)
     except SystemExit as error:
-        reason = said.getvalue().splitlines()[-1].partition("error: ")[2]
-        raise _bad(words, reason) from error
-    runner = _runner_name(standard.runner, StandardOptions.KNOWN_RUNNER_NAMES)
-    _check_words(words, flags)
-    if runner not in _ASKING_RUNNERS and "." not in runner:
-        _check_names(words, given, PipelineOptions([]).get_all_options())
+        reason = stderr.getvalue().splitlines()[-1].partition("error: ")[2]
+        raise _options_error(options, reason) from error
+    name = _runner_name(standard.runner, StandardOptions.KNOWN_RUNNER_NAMES)
+    _check_flags(options, flags)
+    if name not in _RUNNERS_WITH_OPTIONS and "." not in name:
+        known = PipelineOptions([]).get_all_options()
+        for unknown in given.keys() - known.keys():
+            advice = did_you_mean(unknown, known)
+            reason = f"there is no option --{unknown}.{advice}"
+            raise _options_error(options, reason)
+    runner = name
+    if name == _DIRECT_RUNNER:
+        # The DirectRunner would first download a program called Prism and is
+        # otherwise the same as this runner.
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        runner = FnApiRunner()
     try:
-        return beam.Pipeline(_runner(runner), options)
-    except _REFUSALS as error:
-        raise _bad(words, str(error)) from error
+        return beam.Pipeline(runner, parsed)
+    except _RUNNER_ERRORS as error:
+        raise _options_error(options, str(error)) from error
 
 
-def _imported() -> Any:
-    """Apache Beam, which says as much as a warning must from now on."""
+def _import_beam() -> Any:
+    """Imports Apache Beam without its messages below the level WARNING."""
     try:
-        # What it says of Google's cloud while it is loaded concerns nobody.
+        # While it is imported, it logs warnings about Google Cloud packages.
         standard_logging.disable(standard_logging.WARNING)
         import apache_beam
     except ModuleNotFoundError as error:
         raise InputError(
-            "Expected Apache Beam to be installed for --runner=beam. Received: "
-            f"{error}; pip install 'bert_tf[beam]'"
+            f"--runner=beam needs Apache Beam ({error}). Install it with pip "
+            "install 'bert_tf[beam]'."
         ) from error
     finally:
         standard_logging.disable(standard_logging.NOTSET)
@@ -107,193 +130,154 @@ def _imported() -> Any:
     return apache_beam
 
 
+def _options_error(options: str, reason: str) -> InputError:
+    line = " ".join(reason.split())
+    return InputError(f"--beam_options={options!r} cannot be used: {line}")
+
+
+def _runner_name(given: str | None, known: list[str]) -> str:
+    """Returns the runner's name as Beam spells it; custom ones as given."""
+    name = given or _DIRECT_RUNNER
+    if "." in name:
+        return name
+    by_lower_case = {runner.lower(): runner for runner in known}
+    for spelling in (name.lower(), f"{name.lower()}runner"):
+        if spelling in by_lower_case:
+            return by_lower_case[spelling]
+    raise wrong_value(
+        "--runner in --beam_options",
+        f"one of {listed(known, last='or', most=20)}",
+        name,
+    )
+
+
+def _check_flags(options: str, flags: list[str]) -> None:
+    """Raises InputError for words that are not options, which Beam ignores."""
+    is_value = False
+    for flag in flags:
+        if not flag.startswith("--") and not is_value:
+            raise _options_error(
+                options, f"expected --name=value, got {flag!r}"
+            )
+        is_value = flag.startswith("--") and "=" not in flag
+
+
 def run(pipeline: "beam.Pipeline") -> None:
-    """Runs a pipeline and waits for its end.
+    """Runs a pipeline and waits until it ends.
 
     Raises:
-      InputError: A worker raised one, the runner lacks an option, or somebody
-        has stopped the pipeline.
+      InputError: If a worker raised one, the runner lacks an option, or the
+        pipeline was stopped.
     """
     result = None
     try:
         result = pipeline.run()
         state = result.wait_until_finish()
     except Exception as error:
-        # Runners pass a worker's exception on as part of a long text.
-        if complaint := _COMPLAINT.search(str(error)):
-            raise InputError(complaint[1]) from error
+        # Runners pass on a worker's exception within a long text.
+        if found := _WORKER_ERROR.search(str(error)):
+            raise InputError(found[1]) from error
         if isinstance(error, InputError | NotImplementedError):
-            said = str(error).partition(" [while running")[0]
-            raise InputError(said) from error
+            message = str(error).partition(" [while running")[0]
+            raise InputError(message) from error
         raise
     except BaseException:
-        # Ctrl-C: a cluster would go on by itself.
+        # After Ctrl-C, a cluster would continue the job.
         if result is not None:
             result.cancel()
         raise
     if state not in (None, "DONE"):
         raise InputError(
-            "Expected the pipeline to come to its end. Received: the state "
-            f"{state}; see what the runner has logged"
+            f"The pipeline ended in the state {state}. See the runner's log."
         )
-
-
-def _bad(words: str, reason: str) -> InputError:
-    line = " ".join(reason.split())
-    return InputError(
-        f"Expected --beam_options to hold options of Apache Beam. Received: "
-        f"--beam_options={words!r}: {line}"
-    )
-
-
-def _runner_name(given: str | None, known: list[str]) -> str:
-    """The runner's name as Beam spells it; others are classes in full."""
-    name = given or _DIRECT_RUNNER
-    if "." in name:
-        return name
-    spelt = {runner.lower(): runner for runner in known}
-    for spelling in (name.lower(), f"{name.lower()}runner"):
-        if spelling in spelt:
-            return spelt[spelling]
-    raise InputError(
-        f"Expected the name of a runner in --beam_options: {', '.join(known)}. "
-        f"Received: --runner={name}"
-    )
-
-
-def _check_words(words: str, flags: list[str]) -> None:
-    """Refuses what looks like no option, of which Beam takes no notice."""
-    is_value = False
-    for flag in flags:
-        if not flag.startswith("--") and not is_value:
-            raise _bad(words, f"{flag!r} where a --name=value is expected")
-        is_value = flag.startswith("--") and "=" not in flag
-
-
-def _check_names(
-    words: str, given: dict[str, Any], known: dict[str, Any]
-) -> None:
-    for name in given.keys() - known.keys():
-        near = difflib.get_close_matches(name, known, 1)
-        advice = f"; did you mean --{near[0]}?" if near else ""
-        raise _bad(words, f"there is no option --{name}{advice}")
-
-
-def _runner(name: str) -> Any:
-    """The runner, or its name.
-
-    Beam's DirectRunner begins with the download of another one, a program
-    called Prism, and is else this one.
-    """
-    if name != _DIRECT_RUNNER:
-        return name
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-
-    return FnApiRunner()
-
-
-# Text to pre-training records on a cluster, as an Apache Beam pipeline.
-
-
-# Ranges of text at most: all of them are named in the job's description, for
-# which Dataflow has a limit.
-MAX_TASKS = 10_000
-
-_RESULTS = "results.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What to do and where.
+    """The arguments of all steps of a pipeline.
 
     Attributes:
-      config: What to do.
-      sizes: Of the pieces of work.
+      config: The options.
+      sizes: How the work is divided.
       tasks: What to read.
-      outputs: The files that are asked for.
-      asides: Where each is to be written.
-      folder: A folder for what is needed on the way.
+      outputs: The output files.
+      temporaries: The files that are renamed to the output files at the end.
+      folder: A folder for intermediate files.
     """
 
     config: CreationConfig
     sizes: PieceSizes
     tasks: tuple[ReadingTask, ...]
     outputs: tuple[str, ...]
-    asides: tuple[str, ...]
+    temporaries: tuple[str, ...]
     folder: str
 
 
 def create(
     config: CreationConfig, options: str, sizes: PieceSizes = DEFAULT_SIZES
 ) -> dict[str, Any]:
-    """Writes the records and, beside the first output, a manifest.
+    """Writes the same files as `creation.create`.
 
-    The outputs appear when all of them are complete; see `creation.create`,
-    which writes the same. While at work, the folder of the first output holds
-    a folder with all records in parts.
+    The output files appear when all of them are complete. Meanwhile a folder
+    next to the first output file holds all records in chunks.
 
     Args:
-      config: What to do. Its files are where all workers can reach them.
-      options: Beam's, as on a command line: "--runner=FlinkRunner ...".
-      sizes: Of the pieces of work.
+      config: The options. All workers must be able to access the files.
+      options: Beam's options, as on a command line: "--runner=FlinkRunner".
+      sizes: How the work is divided.
 
     Returns:
-      The manifest: settings, counts, checksums.
+      The manifest: settings, counts and checksums.
 
     Raises:
-      InputError: Beam is not installed; or the options, the settings, the
-        vocabulary, the text or the places to write to cannot be used.
+      InputError: If Beam is not installed; or if the options, the vocabulary,
+        the text or the output paths cannot be used.
     """
     pipeline = new_pipeline(options)
     inputs = config.input_paths()
     outputs = config.output_paths(inputs)
-    vocabulary = creation.vocabulary_entry(config)  # A bad one shows at once.
+    vocabulary = creation.vocabulary_entry(config)  # Fails early.
     manifest_path = files.manifest_path(outputs[0])
     with (
         _shared_folder(outputs[0]) as folder,
-        # The manifest first, which makes it the last to be renamed.
+        # The first writer is the last to rename its file.
         files.atomic_writer(manifest_path) as manifest_file,
         contextlib.ExitStack() as stack,
     ):
-        asides = tuple(stack.enter_context(_aside(path)) for path in outputs)
-        tasks = tuple(plan(inputs, sizes.text_bytes))
-        job = _Job(config, sizes, tasks, tuple(outputs), asides, folder)
-        _log_paths("Reading from input files", inputs)
+        temporaries = tuple(
+            stack.enter_context(_temporary_for(path)) for path in outputs
+        )
+        tasks = tuple(plan_tasks(inputs, sizes.text_bytes))
+        job = _Job(config, sizes, tasks, tuple(outputs), temporaries, folder)
+        creation.log_paths("Reading from input files", inputs)
         assemble(pipeline, job)
         run(pipeline)
         results = files.read_json(os.path.join(folder, _RESULTS))
-        if results["mistake"]:
-            raise InputError(results["mistake"])
-        counts = results["counts"]
-        creation.check_instances(config, counts)
+        if results["error"]:
+            raise InputError(results["error"])
         creation.log_samples(config, results["samples"])
-        _log_paths("Wrote output files", outputs)
-        manifest = creation.manifest(
+        creation.log_paths("Wrote output files", outputs)
+        manifest = creation.write_manifest(
+            manifest_file,
             config,
             vocabulary,
             {path: results["text_bytes"][path] for path in inputs},
             results["shards"],
-            counts,
+            results["counts"],
         )
-        manifest_file.write(json.dumps(manifest, indent=2).encode() + b"\n")
-    logging.info("Wrote %d total instances", counts["instances"])
+    logging.info("Wrote %d total instances", manifest["counts"]["instances"])
     return manifest
 
 
-def plan(paths: list[str], text_bytes: int) -> Iterator[ReadingTask]:
-    total = sum(ranges.size_of(path) for path in paths)
+def plan_tasks(paths: list[str], text_bytes: int) -> Iterator[ReadingTask]:
+    """Divides files into tasks of `text_bytes`, or into about MAX_TASKS."""
+    total = sum(map(ranges.size_of, paths))
     return ranges.plan_tasks(paths, max(text_bytes, total // MAX_TASKS))
-
-
-def _log_paths(title: str, paths: Iterable[str]) -> None:
-    logging.info("*** %s ***", title)
-    for path in paths:
-        logging.info("  %s", path)
 
 
 @contextlib.contextmanager
 def _shared_folder(output: str) -> Iterator[str]:
-    """A folder beside an output for what workers leave each other."""
+    """Makes a folder next to an output file for intermediate files."""
     folder = files.temporary_prefix(output) + secrets.token_hex(4)
     with files.blaming("write", output):
         files.remove_leftovers(output)
@@ -305,13 +289,16 @@ def _shared_folder(output: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _aside(path: str) -> Iterator[str]:
-    """Where somebody else writes a file that replaces `path` if all is well."""
+def _temporary_for(path: str) -> Iterator[str]:
+    """Yields a file that a worker writes and that is renamed at the end.
+
+    It is created at once, so that a path that cannot be written fails before
+    hours of work.
+    """
     path = files.follow_links(path)
     files.remove_leftovers(path)
     temporary = files.temporary_prefix(path) + secrets.token_hex(4)
     with files.blaming("write", path):
-        # Hours of work are not for a place that nobody can write to.
         files.makedirs(os.path.dirname(path) or ".")
     try:
         files.write_text(temporary, "")
@@ -325,122 +312,91 @@ def _aside(path: str) -> Iterator[str]:
 
 
 def assemble(pipeline: "beam.Pipeline", job: _Job) -> None:
-    """Adds the work to a pipeline.
+    """Adds the steps of `cluster` to a pipeline.
 
-    It ends with a file of results in the job's folder.
+    The last step writes a file of results to the job's folder.
     """
     import apache_beam as beam
     from apache_beam.pvalue import AsIter, AsSingleton
 
     def once(label: str, function: Any, *inputs: Any) -> "beam.PCollection":
-        """What one worker makes of what all have found."""
+        """Calls a function on one worker with the results of all."""
         start = pipeline | f"{label}: begin" >> beam.Create([None])
-        return start | label >> beam.Map(_ignoring_first, function, *inputs)
+        call = beam.Map(lambda _, *values: function(*values), *inputs)
+        return start | label >> call
 
-    read = _read(pipeline, job)
-    sections = read | "Sections" >> beam.FlatMap(_sections)
-    entries = AsIter(sections | "Entries" >> beam.Map(cluster.entry_of))
-    reports = AsIter(read | "Reports" >> beam.FlatMap(_reports))
-    number = functools.partial(Directory.of, job.config)
-    table = AsSingleton(once("Number the documents", number, entries, reports))
-    cut = sections | "Cut" >> beam.FlatMap(
-        cluster.cut, job.config, job.sizes.sentences, table
-    )
-    counts = AsIter(cut | "Counts" >> beam.Map(_count))
-    count = functools.partial(Totals.of, job.outputs, job.sizes.instances)
-    totals = AsSingleton(once("Count the instances", count, counts, table))
-    made = [cut | "Complete" >> beam.Map(_complete)]
-    if job.config.next_sentence:
-        made.append(_answered(sections, cut, table, job))
-    shards = AsIter(_written(made, totals, job))
-    finish = functools.partial(write_results, job)
-    once("Results", finish, table, totals, reports, shards)
-
-
-def _read(pipeline: "beam.Pipeline", job: _Job) -> "beam.PCollection":
-    """Sections of the text, and reports."""
-    import apache_beam as beam
-
-    return (
+    read = (
         pipeline
         | "Tasks" >> beam.Create(job.tasks)
         | "Spread the tasks" >> beam.Reshuffle()
         | "Read"
         >> beam.FlatMap(ranges.read_task, job.config, job.sizes.sentences)
-        # Or a runner might read the text once more for each use of it.
+        # Without it, a runner may read the text again for each use.
         | "Keep the text" >> beam.Reshuffle()
     )
-
-
-def _answered(
-    sections: "beam.PCollection", cut: "beam.PCollection", table: Any, job: _Job
-) -> "beam.PCollection":
-    """The pairs whose B is from another section, completed there."""
-    import apache_beam as beam
-
-    asked = {
-        "sections": sections | "Copy" >> beam.FlatMap(cluster.copies, table),
-        "questions": cut | "Questions" >> beam.FlatMap(_questions),
-    }
-    return (
-        asked
-        | "Ask" >> beam.CoGroupByKey()
-        | "Answer"
-        >> beam.FlatMap(cluster.answer, job.config, job.sizes.sentences, table)
+    sections = read | "Sections" >> beam.FlatMap(_sections)
+    entries = AsIter(sections | "Entries" >> beam.Map(cluster.entry_of))
+    reports = AsIter(read | "Reports" >> beam.FlatMap(_reports))
+    number = functools.partial(SectionTable.of, job.config)
+    table = AsSingleton(once("Number the documents", number, entries, reports))
+    cut = sections | "Cut" >> beam.FlatMap(
+        cluster.cut_section, job.config, job.sizes.sentences, table
     )
-
-
-def _written(
-    made: list["beam.PCollection"], totals: Any, job: _Job
-) -> "beam.PCollection":
-    """The output files, but for their names, from all instances."""
-    import apache_beam as beam
-
-    return (
+    counts = AsIter(cut | "Counts" >> beam.Map(lambda c: (c.index, c.count)))
+    count = functools.partial(
+        InstanceTable.of, job.outputs, job.sizes.instances
+    )
+    instances = AsSingleton(once("Count the instances", count, counts, table))
+    made = [cut | "Complete" >> beam.Map(lambda c: c.complete)]
+    if job.config.next_sentence:
+        grouped = {
+            "sections": sections
+            | "Replicate" >> beam.FlatMap(cluster.replicate, table),
+            "requests": cut | "Requests" >> beam.FlatMap(lambda c: c.requests),
+        } | "Group by section" >> beam.CoGroupByKey()
+        made.append(
+            grouped
+            | "Complete the pairs"
+            >> beam.FlatMap(
+                cluster.complete_pairs, job.config, job.sizes.sentences, table
+            )
+        )
+    shards = AsIter(
         made
         | "All instances" >> beam.Flatten()
-        | "Deal" >> beam.FlatMap(cluster.deal, job.config, totals)
-        | "Shuffle" >> beam.GroupByKey()
-        | "Write the parts"
-        >> beam.Map(cluster.write_part, job.config, job.folder, totals)
-        | "Parts of a file" >> beam.GroupByKey()
-        | "Join the parts" >> beam.Map(join_parts, job)
+        | "Assign chunks"
+        >> beam.FlatMap(cluster.assign_chunks, job.config, instances)
+        | "Group by chunk" >> beam.GroupByKey()
+        | "Write the chunks"
+        >> beam.Map(cluster.write_chunk, job.config, job.folder, instances)
+        | "Group by file" >> beam.GroupByKey()
+        | "Join the chunks" >> beam.Map(_join_chunks, job)
     )
+    finish = functools.partial(_write_results, job)
+    once("Results", finish, table, instances, reports, shards)
 
 
-def _ignoring_first(_: None, function: Any, *inputs: Any) -> Any:
-    return function(*inputs)
+# Beam checks the types of the steps by these annotations.
 
 
-def _sections(found: TextSection | TaskReport) -> list[TextSection]:
-    return [found] if isinstance(found, TextSection) else []
+def _sections(item: TextSection | TaskReport) -> list[TextSection]:
+    return [item] if isinstance(item, TextSection) else []
 
 
-def _reports(found: TextSection | TaskReport) -> list[TaskReport]:
-    return [found] if isinstance(found, TaskReport) else []
-
-
-def _count(cut: CutSection) -> tuple[int, int]:
-    return cut.index, cut.count
-
-
-def _complete(cut: CutSection) -> Any:
-    return cut.complete
-
-
-def _questions(cut: CutSection) -> list[Any]:
-    return cut.questions
+def _reports(item: TextSection | TaskReport) -> list[TaskReport]:
+    return [item] if isinstance(item, TaskReport) else []
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """An output file that is complete but for its name.
+    """An output file that is complete except for its name.
 
     Attributes:
-      number: Of the file.
-      entry: What the manifest says of it.
-      counts: What is in it, by the manifest's names.
-      samples: As of `stages.Part`, as lists; nothing but in the first file.
+      number: The number of the file.
+      entry: Its entry in the manifest.
+      counts: Statistics of its instances, by their names in the manifest.
+      samples: See `creation.WrittenChunk`, as lists; empty except in the first
+        file.
     """
 
     number: int
@@ -449,48 +405,54 @@ class Shard:
     samples: dict[str, list[Any]]
 
 
-def join_parts(written: tuple[int, Iterable[WrittenPart]], job: _Job) -> Shard:
-    """Sets the parts of a file end to end."""
+def _join_chunks(
+    written: tuple[int, Iterable[tuple[int, WrittenChunk]]], job: _Job
+) -> Shard:
+    """Concatenates the chunks of an output file."""
     number, found = written
-    parts = sorted(found, key=lambda part: part.first)
+    chunks = dict(found)
     checksum = hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter()
-    with files.atomic_writer(job.asides[number]) as file:
-        for part in parts:
-            path = cluster.part_path(job.folder, part.first)
-            with files.open_read(path) as part_file:
-                data = part_file.read()
+    with files.atomic_writer(job.temporaries[number]) as file:
+        for first in sorted(chunks):
+            path = cluster.chunk_path(job.folder, first)
+            with files.open_read(path) as chunk_file:
+                data = chunk_file.read()
             file.write(data)
             checksum.update(data)
-            counts.update(part.counts)
-    num_records = sum(part.num_instances for part in parts)
-    entry = creation.shard_entry(
-        job.outputs[number], num_records, checksum.hexdigest()
-    )
-    samples = {
-        name: values.tolist() for name, values in parts[0].samples.items()
+            counts.update(chunks[first].counts)
+    entry = {
+        "path": job.outputs[number],
+        "records": sum(chunk.num_instances for chunk in chunks.values()),
+        "sha256": checksum.hexdigest(),
     }
-    return Shard(number, entry, counts, samples)
+    samples = chunks[min(chunks)].samples
+    return Shard(
+        number,
+        entry,
+        counts,
+        {name: values.tolist() for name, values in samples.items()},
+    )
 
 
-def write_results(
+def _write_results(
     job: _Job,
-    table: Directory,
-    totals: Totals,
+    table: SectionTable,
+    instances: InstanceTable,
     reports: Iterable[TaskReport],
     shards: Iterable[Shard],
 ) -> None:
-    """Leaves what whoever has started the job needs for a manifest."""
+    """Writes what `create` needs for the manifest."""
     text_bytes: collections.Counter[str] = collections.Counter()
-    for task in reports:
-        text_bytes.update(task.text_bytes)
+    for report in reports:
+        text_bytes.update(report.text_bytes)
     ordered = sorted(shards, key=lambda shard: shard.number)
     counts = collections.Counter(table.counts)
     for shard in ordered:
         counts.update(shard.counts)
     counts["instances"] = sum(shard.entry["records"] for shard in ordered)
-    results: Mapping[str, Any] = {
-        "mistake": totals.mistake,
+    results = {
+        "error": instances.error,
         "text_bytes": text_bytes,
         "counts": counts,
         "shards": [shard.entry for shard in ordered],

@@ -1,8 +1,17 @@
-"""What every worker of a cluster has to know of the whole text.
+"""The work of data creation on a cluster, as functions without shared files.
 
-A Directory numbers the documents that others have read and says in which
-section each of them is: some 100 bytes for a section, which is one or two MB
-of text. It is the only thing that everybody holds.
+`beam` connects these functions:
+
+1. `ranges.read_task` tokenizes a range of the text and yields it as sections
+   of a few thousand sentences.
+2. `SectionTable` numbers the sections and their documents. It has about 100
+   bytes per section and is the only thing that every worker holds.
+3. `cut_section` cuts each section into instances. Pairs whose B comes from
+   another section are sent there as requests; `complete_pairs` adds B.
+4. `InstanceTable` numbers all instances. `assign_chunks` shuffles them and
+   `write_chunk` writes the records of each chunk.
+
+The records are the same as those of `creation`, byte for byte.
 """
 
 import collections
@@ -15,26 +24,27 @@ from typing import Any
 import numpy as np
 
 from bert_tf import files
-from bert_tf.corpus import creation, instances, stages
+from bert_tf.corpus import creation, instances
+from bert_tf.corpus.creation import OutputPlan, WrittenChunk
 from bert_tf.corpus.ranges import TaskReport, TextSection
-from bert_tf.corpus.settings import CreationConfig
-from bert_tf.corpus.stages import Dealing
-from bert_tf.corpus.text import Section, piece_ends, slices
+from bert_tf.corpus.settings import SHUFFLING, CreationConfig
+from bert_tf.corpus.text import Section, piece_ends, take_slices
 from bert_tf.data import randomness
 from bert_tf.errors import InputError
 
-# What every worker of a cluster has to know of the whole text.
+# About how many requests to complete at a time.
+BATCH_SIZE = 1 << 11
 
 
-# One section: its place in the order of the text, the documents in it, whether
-# the first one goes on from the section before, the sentences of that one, and
-# the sentences of all.
+# A section in a SectionTable: its position; the number of documents; whether
+# the first one continues from the section before; the number of sentences of
+# that document and of the whole section.
 ENTRY = np.dtype(
     [
         ("task", np.int64),
         ("number", np.int64),
         ("documents", np.int64),
-        ("goes_on", np.bool_),
+        ("continues", np.bool_),
         ("first_length", np.int64),
         ("sentences", np.int64),
     ]
@@ -42,30 +52,29 @@ ENTRY = np.dtype(
 
 
 def entry_of(section: TextSection) -> tuple[int, ...]:
-    """What the directory has to know of a section: the fields of an ENTRY."""
+    """Returns the fields of a section's ENTRY."""
     bounds = section.corpus.document_offsets
     return (
-        *section.place,
+        *section.position,
         section.corpus.num_documents,
-        section.goes_on,
+        section.continues,
         int(bounds[1]),
         int(bounds[-1]),
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Directory:
-    """Where the documents are, as numbered in the order of the text.
+class SectionTable:
+    """The sections and their documents, numbered in the order of the text.
 
     Attributes:
       entries: ENTRY [n], in the order of the text.
       first_document: int64 [n], the number of each section's first document.
-      skipped: int64 [n], the sentences of that which stand before the section.
+      skipped: int64 [n], the sentences of that document before the section.
       first_total: int64 [n], all sentences of that document.
-      copies: int64 [n], how many workers share the questions to each section.
-      counts: What was counted, by the manifest's names.
-      mistake: What the user has to mend before anything can be made of the
-        text; empty if all is well.
+      copies: int64 [n], how many workers share the requests to each section.
+      counts: Counts by their names in the manifest.
+      error: What the user has to fix before records can be made, or "".
     """
 
     entries: np.ndarray
@@ -74,7 +83,7 @@ class Directory:
     first_total: np.ndarray
     copies: np.ndarray
     counts: dict[str, int]
-    mistake: str
+    error: str
 
     @classmethod
     def of(
@@ -82,31 +91,36 @@ class Directory:
         config: CreationConfig,
         entries: Iterable[tuple[int, ...]],
         reports: Iterable[TaskReport],
-    ) -> "Directory":
-        """Puts together what the readers of the text know.
+    ) -> "SectionTable":
+        """Builds the table from what the readers of the text found.
 
         Args:
-          config: The settings.
-          entries: An `entry_of` each section, in any order.
-          reports: Of all tasks, in any order.
+          config: The options.
+          entries: The `entry_of` each section, in any order.
+          reports: The reports of all tasks, in any order.
 
         Raises:
-          RuntimeError: There are more entries than sections, or less.
+          RuntimeError: If an entry is missing or duplicated.
         """
         table = np.unique(np.array(found := list(entries), ENTRY))
-        begun = np.cumsum(table["documents"] - table["goes_on"])
+        ends = np.cumsum(table["documents"] - table["continues"])
         counts: collections.Counter[str] = collections.Counter()
-        mistakes = {}
-        expected = 0
+        errors = {}
+        num_sections = 0
         for report in reports:
-            expected += report.num_sections
+            num_sections += report.num_sections
             counts.update(report.counts)
-            if report.mistake:
-                mistakes[report.number] = report.mistake
-        require_once(len(found), len(table), expected)
-        counts["documents"] = int(begun[-1]) if len(begun) else 0
-        first_document = begun - table["documents"]
-        skipped = _skipped(table)
+            if report.error:
+                errors[report.number] = report.error
+        require_once(len(found), len(table), num_sections)
+        counts["documents"] = int(ends[-1]) if len(ends) else 0
+        fault = _text_error(config, counts)
+        if errors:
+            fault = errors[min(errors)]
+        before = np.cumsum(table["sentences"]) - table["sentences"]
+        begins = np.where(table["continues"], 0, np.arange(len(table)))
+        skipped = before - before[np.maximum.accumulate(begins)]
+        first_document = ends - table["documents"]
         last = np.searchsorted(first_document, first_document, "right") - 1
         first_total = (skipped + table["first_length"])[last]
         return cls(
@@ -114,23 +128,24 @@ class Directory:
             first_document,
             skipped,
             first_total,
-            _copies(table["documents"], table["first_length"] / first_total),
+            _num_copies(
+                table["documents"], table["first_length"] / first_total
+            ),
             dict(counts),
-            mistakes[min(mistakes)] if mistakes else _verdict(config, counts),
+            fault,
         )
 
     @property
     def num_documents(self) -> int:
         return self.counts["documents"]
 
-    def index(self, place: tuple[int, int]) -> int:
-        """The number of a section."""
-        task, number = place
-        first = np.searchsorted(self.entries["task"], task)
-        return int(first) + number
+    def index(self, position: tuple[int, int]) -> int:
+        """Returns the number of a section."""
+        task, number = position
+        return int(np.searchsorted(self.entries["task"], task)) + number
 
     def section(self, index: int, section: TextSection) -> Section:
-        """A section with its place among the documents."""
+        """Returns a section with its place among all documents."""
         return Section(
             section.corpus,
             int(self.first_document[index]),
@@ -138,20 +153,19 @@ class Directory:
         )
 
     def find(self, documents: np.ndarray, points: np.ndarray) -> np.ndarray:
-        """The sections that segments of documents begin in: int64 [n].
+        """Returns the sections in which segments begin: int64 [n].
 
         Args:
-          documents: Integers [n], the numbers of documents.
-          points: float64 [n], where in the document to begin, from 0 up to 1,
-            excluded.
+          documents: Integers [n], the numbers of their documents.
+          points: float64 [n], where to begin, as a fraction of the document.
         """
         last = np.searchsorted(self.first_document, documents, "right") - 1
         first = np.searchsorted(self.first_document, documents, "left")
         first = np.minimum(first, last)
-        # Of a document that several sections share, all but the last of them
-        # hold equally many sentences.
-        places = (points * self.first_total[last]).astype(np.int64)
-        number = places // self.entries["sentences"][first]
+        # If several sections share a document, all of them except the last
+        # have the same number of sentences.
+        positions = (points * self.first_total[last]).astype(np.int64)
+        number = positions // self.entries["sentences"][first]
         return first + np.minimum(number, last - first)
 
     def segments(
@@ -162,66 +176,60 @@ class Directory:
         points: np.ndarray,
         size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where in a section segments begin, and where their pieces end.
+        """Returns where in a section segments begin and their pieces end.
 
         Args:
           index: The number of the section.
           section: The section.
           documents: As for `find`, which gives `index` for all of them.
           points: As for `find`.
-          size: As for `documents.Pieces`.
+          size: See `text.Pieces`.
 
         Returns:
-          Two of int64 [n], sentences counted from the section's first.
+          Two arrays int64 [n] of sentences, counted from the section's first.
         """
         local = documents - section.first_document
         first, stop = section.corpus.sentence_range(local)
         is_first = local == 0
         lengths = np.where(is_first, self.first_total[index], stop - first)
         first = first - np.where(is_first, section.skipped, 0)
-        places = (points * lengths).astype(np.int64)
-        return first + places, first + piece_ends(places, lengths, size)
+        positions = (points * lengths).astype(np.int64)
+        return first + positions, first + piece_ends(positions, lengths, size)
 
 
 def require_once(found: int, different: int, expected: int) -> None:
-    """Sees to it that a runner has passed everything on, and once.
+    """Checks that a runner has passed on every element exactly once.
 
     Raises:
-      RuntimeError: It has not.
+      RuntimeError: If it has not.
     """
     if not found == different == expected:
         raise RuntimeError(
-            f"Expected {expected} elements, each once. Received: {found}, "
-            f"{different} of them different; the runner has lost or repeated "
-            "some"
+            f"The runner lost or repeated elements: of {expected} elements, "
+            f"{found} arrived, {different} of them different."
         )
 
 
-def _skipped(table: np.ndarray) -> np.ndarray:
-    """Sentences of each section's first document that stand before it."""
-    before = np.cumsum(table["sentences"]) - table["sentences"]
-    begins = np.where(table["goes_on"], 0, np.arange(len(table)))
-    return before - before[np.maximum.accumulate(begins)]
+def _num_copies(documents: np.ndarray, fractions: np.ndarray) -> np.ndarray:
+    """Returns how many workers share the requests to each section: int64 [n].
 
-
-def _copies(documents: np.ndarray, parts: np.ndarray) -> np.ndarray:
-    """How many workers share the questions to each section: int64 [n].
-
-    Every document is asked for as often as any other, be it a line or a
-    library: a section of many short ones gets more questions than one of few.
-    With so many copies, none gets more than the average section; there are
-    less than twice as many copies as sections.
+    All documents get equally many requests, short or long, so a section of
+    many short documents gets more than a section of few. With these copies no
+    worker gets more than an average section, and there are fewer than twice as
+    many copies as sections.
 
     Args:
-      documents: Integers [n], the documents of each section.
-      parts: float64 [n], how much of its first document each section has.
+      documents: Integers [n], the number of documents of each section.
+      fractions: float64 [n], how much of its first document each section has.
     """
-    load = documents - 1 + parts
+    load = documents - 1 + fractions
     return np.ceil(load / load.sum() * len(load)).astype(np.int64)
 
 
-def _verdict(config: CreationConfig, counts: collections.Counter[str]) -> str:
-    """What has to be mended in a text that could be read."""
+def _text_error(
+    config: CreationConfig, counts: collections.Counter[str]
+) -> str:
+    """Returns the error that `check_text` raises, or ""."""
     try:
         creation.check_text(config, counts)
     except InputError as error:
@@ -229,25 +237,19 @@ def _verdict(config: CreationConfig, counts: collections.Counter[str]) -> str:
     return ""
 
 
-# Data creation without a disk that all can see into, as pure functions.
-
-
 # The number of a section, and which of its copies.
 Address = tuple[int, int]
-
-# About how many questions are answered at a time.
-BATCH_SIZE = 1 << 11
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Some instances, complete or not, with their tokens.
+    """Instances, complete or not, with their tokens.
 
     Attributes:
-      sections: int64 [n], the numbers of the sections that they are from.
-      numbers: int64 [n], which instances of their section they are.
-      pairs: instances.SPAN [n], or instances.DRAFT [n] where B is still to be
-        fetched from another section; as ranges of `tokens`.
+      sections: int64 [n], the numbers of the sections they come from.
+      numbers: int64 [n], their numbers within their sections.
+      pairs: instances.SPAN [n]; or instances.DRAFT [n] if B still has to be
+        taken from another section. Their slices refer to `tokens`.
       tokens: Integers.
     """
 
@@ -260,15 +262,15 @@ class Batch:
         return len(self.pairs)
 
     def take(self, rows: np.ndarray) -> "Batch":
-        """Some complete instances, with their own tokens only."""
+        """Returns some of the complete instances, with only their tokens."""
         sections, numbers = self.sections[rows], self.numbers[rows]
-        return _complete(
+        return _with_tokens(
             sections, numbers, self.pairs[rows], self.tokens, self.tokens
         )
 
     @classmethod
     def joined(cls, batches: Iterable["Batch"]) -> "Batch":
-        """The instances of several, one after the other."""
+        """Concatenates batches."""
         batches = list(batches)
         sizes = np.array([len(batch.tokens) for batch in batches])
         shift = np.repeat(np.cumsum(sizes) - sizes, list(map(len, batches)))
@@ -285,17 +287,17 @@ class Batch:
         )
 
 
-def _complete(
+def _with_tokens(
     sections: np.ndarray,
     numbers: np.ndarray,
     spans: np.ndarray,
     a_source: np.ndarray,
     b_source: np.ndarray,
 ) -> Batch:
-    """Fetches the tokens of instances: first of each A, then of each B."""
+    """Copies the tokens of instances: of each A, then of each B."""
     a_length, b_length = spans["a_length"], spans["b_length"]
-    a_tokens = slices(a_source, spans["a_start"], a_length)
-    b_tokens = slices(b_source, spans["b_start"], b_length)
+    a_tokens = take_slices(a_source, spans["a_start"], a_length)
+    b_tokens = take_slices(b_source, spans["b_start"], b_length)
     spans = spans.copy()
     spans["a_start"] = np.cumsum(a_length) - a_length
     spans["b_start"] = len(a_tokens) + np.cumsum(b_length) - b_length
@@ -305,79 +307,80 @@ def _complete(
 
 @dataclasses.dataclass(frozen=True)
 class CutSection:
-    """What becomes of a section.
+    """The instances of a section.
 
     Attributes:
       index: The number of the section.
-      count: All instances that begin in it.
-      complete: Those that need nothing from elsewhere.
-      questions: The others, each batch with whom to ask.
+      count: The number of all instances that begin in it.
+      complete: Those that need nothing from other sections.
+      requests: The others, in batches with the sections that complete them.
     """
 
     index: int
     count: int
     complete: Batch
-    questions: list[tuple[Address, Batch]]
+    requests: list[tuple[Address, Batch]]
 
 
-def cut(
+def cut_section(
     section: TextSection,
     config: CreationConfig,
     size: int,
-    directory: Directory,
+    table: SectionTable,
 ) -> Iterator[CutSection]:
-    """Cuts a section into instances; nothing comes of a text with a mistake.
+    """Cuts a section into instances; yields nothing if the text has an error.
 
     Args:
-      section: Of the text.
-      config: The settings.
-      size: As for `documents.Pieces`.
-      directory: Of the whole text.
+      section: The section.
+      config: The options.
+      size: See `text.Pieces`.
+      table: The table of all sections.
     """
-    if directory.mistake:
+    if table.error:
         return
-    index = directory.index(section.place)
-    text = directory.section(index, section)
+    index, tokens = table.index(section.position), section.tokens
+    text = table.section(index, section)
+    requests: list[tuple[Address, Batch]] = []
     if config.next_sentence:
-        drafts = stages.draft_pairs(config, text, size, directory.num_documents)
+        drafts = instances.draft_pairs(config, text, size, table.num_documents)
+        count = len(drafts)
         own = np.flatnonzero(~drafts["is_random_next"])
-        spans = instances.truncate(drafts[own], config.instance_rule.room)
-        asking = _questions(index, drafts, section.tokens, directory)
-        count, questions = len(drafts), list(asking)
+        spans = instances.truncate(drafts[own], config.max_text_tokens)
+        requests = list(_requests(index, drafts, tokens, table))
     else:
-        spans = stages.single_spans(config, text, size)
-        own, count, questions = np.arange(len(spans)), len(spans), []
-    tokens = section.tokens
-    complete = _complete(_same(index, own), own, spans, tokens, tokens)
-    yield CutSection(index, count, complete, questions)
+        spans = instances.single_spans(config, text, size)
+        count, own = len(spans), np.arange(len(spans))
+    complete = _with_tokens(
+        np.full_like(own, index), own, spans, tokens, tokens
+    )
+    yield CutSection(index, count, complete, requests)
 
 
-def _same(index: int, like: np.ndarray) -> np.ndarray:
-    return np.full(len(like), index, np.int64)
-
-
-def _questions(
-    index: int, drafts: np.ndarray, tokens: np.ndarray, directory: Directory
+def _requests(
+    index: int, drafts: np.ndarray, tokens: np.ndarray, table: SectionTable
 ) -> Iterator[tuple[Address, Batch]]:
-    """Addresses those drafts that need a B from elsewhere."""
+    """Groups the drafts with a random B by the section that has it."""
     rows = np.flatnonzero(drafts["is_random_next"])
     asking = drafts[rows]
-    section = directory.find(asking["other_document"], asking["point"])
-    copies = directory.copies[section].astype(np.uint64)
+    section = table.find(asking["other_document"], asking["point"])
+    copies = table.copies[section].astype(np.uint64)
     copy = (asking["key"] % copies).astype(np.int64)
     for chosen in _groups(section, copy):
         some = asking[chosen]
         lengths = some["a_stop"] - some["a_start"]
-        a_tokens = slices(tokens, some["a_start"], lengths)
+        a_tokens = take_slices(tokens, some["a_start"], lengths)
         some["a_stop"] = np.cumsum(lengths)
         some["a_start"] = some["a_stop"] - lengths
         address = int(section[chosen[0]]), int(copy[chosen[0]])
         numbers = rows[chosen]
-        yield address, Batch(_same(index, numbers), numbers, some, a_tokens)
+        yield (
+            address,
+            Batch(np.full_like(numbers, index), numbers, some, a_tokens),
+        )
 
 
 def _groups(*keys: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the rows of each combination of keys [n] that there is."""
+    """Yields the rows of each combination of keys [n] that occurs."""
     order = np.lexsort(keys)
     if order.size:
         is_new = np.logical_or.reduce(
@@ -386,53 +389,53 @@ def _groups(*keys: np.ndarray) -> Iterator[np.ndarray]:
         yield from np.split(order, np.flatnonzero(is_new) + 1)
 
 
-def copies(
-    section: TextSection, directory: Directory
+def replicate(
+    section: TextSection, table: SectionTable
 ) -> Iterator[tuple[Address, TextSection]]:
-    """Yields a section for each worker that has to answer questions to it."""
-    if not directory.mistake:
-        index = directory.index(section.place)
-        for copy in range(directory.copies[index]):
+    """Yields a section for each worker that completes requests to it."""
+    if not table.error:
+        index = table.index(section.position)
+        for copy in range(table.copies[index]):
             yield (index, copy), section
 
 
-def answer(
-    asked: tuple[Address, dict[str, Iterable[Any]]],
+def complete_pairs(
+    grouped: tuple[Address, dict[str, Iterable[Any]]],
     config: CreationConfig,
     size: int,
-    directory: Directory,
+    table: SectionTable,
 ) -> Iterator[Batch]:
-    """Completes pairs whose B is in a section.
+    """Completes the pairs whose B is in a section.
 
     Args:
-      asked: Where; "sections" has one TextSection, "questions" any number of
-        batches, which are read a few at a time.
-      config: The settings.
-      size: As for `documents.Pieces`.
-      directory: Of the whole text.
+      grouped: The address; "sections" with one TextSection and "requests" with
+        any number of batches, which are read a few at a time.
+      config: The options.
+      size: See `text.Pieces`.
+      table: The table of all sections.
     """
-    (index, _), found = asked
+    (index, _), found = grouped
     [section] = found["sections"]
-    text = directory.section(index, section)
+    text = table.section(index, section)
     offsets = text.corpus.sentence_offsets
-    for questions in _gathered(found["questions"]):
-        drafts = questions.pairs
-        first, end = directory.segments(
+    for requests in _rebatched(found["requests"]):
+        drafts = requests.pairs
+        first, end = table.segments(
             index, text, drafts["other_document"], drafts["point"], size
         )
         stop = instances.find_stop(text.corpus, first, drafts["wanted"], end)
         drafts["b_start"], drafts["b_stop"] = offsets[first], offsets[stop]
-        yield _complete(
-            questions.sections,
-            questions.numbers,
-            instances.truncate(drafts, config.instance_rule.room),
-            questions.tokens,
+        yield _with_tokens(
+            requests.sections,
+            requests.numbers,
+            instances.truncate(drafts, config.max_text_tokens),
+            requests.tokens,
             section.tokens,
         )
 
 
-def _gathered(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Joins batches of which a cluster has many and small ones."""
+def _rebatched(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Joins the many small batches of a large cluster."""
     pending: list[Batch] = []
     size = 0
     for batch in batches:
@@ -446,134 +449,113 @@ def _gathered(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Totals:
-    """How many instances there are.
+class InstanceTable:
+    """The number of instances of each section, and where they are written.
 
     Attributes:
-      first_place: int64, the place of each section's first one among all.
-      dealing: Where they go; None where nothing is to be written.
-      mistake: What the user has to mend.
+      first_number: int64, the number of each section's first instance among
+        all, before the shuffle.
+      plan: The output files and their chunks; None if nothing is written.
+      error: What the user has to fix, or "".
     """
 
-    first_place: np.ndarray
-    dealing: Dealing | None
-    mistake: str = ""
+    first_number: np.ndarray
+    plan: OutputPlan | None
+    error: str = ""
 
     @classmethod
     def of(
         cls,
         outputs: tuple[str, ...],
-        part_size: int,
+        chunk_size: int,
         counts: Iterable[tuple[int, int]],
-        directory: Directory,
-    ) -> "Totals":
-        """Adds up.
+        table: SectionTable,
+    ) -> "InstanceTable":
+        """Adds up the instances of all sections.
 
         Args:
-          outputs: The files that are asked for.
-          part_size: Instances of a part at most.
-          counts: The number of each section, and its instances.
-          directory: Of the whole text.
+          outputs: The output files.
+          chunk_size: The largest number of instances of a chunk.
+          counts: The number of each section and how many instances it has.
+          table: The table of all sections.
 
         Raises:
-          RuntimeError: A section is missing, or there twice.
+          RuntimeError: If a section is missing or duplicated.
         """
-        if directory.mistake:
-            return cls(np.zeros(0, np.int64), None, directory.mistake)
-        sizes = np.zeros(len(directory.entries), np.int64)
+        if table.error:
+            return cls(np.zeros(0, np.int64), None, table.error)
+        sizes = np.zeros(len(table.entries), np.int64)
         index, count = np.array(list(counts)).T
         require_once(len(index), len(np.unique(index)), len(sizes))
         sizes[index] = count
-        first_place = np.cumsum(sizes) - sizes
+        first_number = np.cumsum(sizes) - sizes
         try:
-            dealing = Dealing(outputs, int(sizes.sum()), part_size)
+            plan = OutputPlan(outputs, int(sizes.sum()), chunk_size)
         except InputError as error:
-            return cls(first_place, None, str(error))
-        return cls(first_place, dealing)
+            return cls(first_number, None, str(error))
+        return cls(first_number, plan)
 
-    def places(self, batch: Batch) -> np.ndarray:
-        """The places of instances among all, before the shuffle: int64 [n]."""
-        return self.first_place[batch.sections] + batch.numbers
+    def numbers(self, batch: Batch) -> np.ndarray:
+        """Returns the numbers of instances before the shuffle: int64 [n]."""
+        return self.first_number[batch.sections] + batch.numbers
 
 
-def deal(
-    batch: Batch, config: CreationConfig, totals: Totals
+def assign_chunks(
+    batch: Batch, config: CreationConfig, table: InstanceTable
 ) -> Iterator[tuple[int, Batch]]:
-    """Shuffles instances: yields the first rank of a part, and those in it."""
-    if totals.dealing is None:
+    """Shuffles instances; yields first ranks of chunks and their instances."""
+    if table.plan is None:
         return
     ranks = randomness.unpermute(
-        totals.places(batch),
-        totals.dealing.total,
-        stages.shuffling_seed(config),
+        table.numbers(batch), table.plan.total, config.seed(SHUFFLING)
     )
-    parts = totals.dealing.part_starts(ranks)
-    for rows in _groups(parts):
-        yield int(parts[rows[0]]), batch.take(rows)
+    starts = table.plan.chunk_starts(ranks)
+    for rows in _groups(starts):
+        yield int(starts[rows[0]]), batch.take(rows)
 
 
-@dataclasses.dataclass(frozen=True)
-class WrittenPart:
-    """A part of an output file, in a file of its own.
-
-    Attributes:
-      first: The rank of its first instance.
-      num_instances: How many they are.
-      counts: What is in them, by the manifest's names.
-      samples: As of `stages.Part`.
-    """
-
-    first: int
-    num_instances: int
-    counts: collections.Counter[str]
-    samples: dict[str, np.ndarray]
-
-
-def write_part(
-    dealt: tuple[int, Iterable[Batch]],
+def write_chunk(
+    assigned: tuple[int, Iterable[Batch]],
     config: CreationConfig,
     folder: str,
-    totals: Totals,
-) -> tuple[int, WrittenPart]:
-    """Masks and writes a part: the number of its output file, and it.
+    table: InstanceTable,
+) -> tuple[int, tuple[int, WrittenChunk]]:
+    """Masks the instances of a chunk and writes them to a file of their own.
 
     Args:
-      dealt: The rank that the part begins with, and its instances.
-      config: The settings.
-      folder: A folder that all workers see.
-      totals: Of all instances.
+      assigned: The first rank of the chunk, and its instances.
+      config: The options.
+      folder: A folder that all workers can write to.
+      table: The table of all instances.
+
+    Returns:
+      The number of the output file; the first rank and the chunk, without its
+      data.
     """
-    first, batches = dealt
-    assert totals.dealing is not None  # or nothing would have been dealt
-    plan = totals.dealing.plan(first)
-    ranks = np.arange(plan.first, plan.stop)
-    places = randomness.permute(
-        ranks, plan.total, stages.shuffling_seed(config)
-    )
+    first, batches = assigned
+    assert table.plan is not None  # Otherwise no chunk was assigned.
+    plan = table.plan.chunk(first)
     batch = Batch.joined(batches)
-    rows = _rows_of(places, totals.places(batch))
-    part = stages.part_of(
+    rows = _rows_of(creation.chunk_numbers(config, plan), table.numbers(batch))
+    chunk = creation.serialize_chunk(
         config,
         plan,
-        places,
         batch.pairs[rows],
-        functools.partial(slices, batch.tokens),
+        functools.partial(take_slices, batch.tokens),
     )
-    with files.atomic_writer(part_path(folder, first)) as file:
-        file.write(part.data)
-    return plan.shard, WrittenPart(
-        first, part.num_instances, part.counts, part.samples
-    )
+    with files.atomic_writer(chunk_path(folder, first)) as file:
+        file.write(chunk.data)
+    return plan.shard, (first, dataclasses.replace(chunk, data=b""))
 
 
 def _rows_of(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Where in `found` the numbers of `wanted` are, which are the same ones."""
+    """Returns where in `found` each of the same numbers in `wanted` is."""
     order = np.argsort(found)
     is_wanted = np.isin(found, wanted)
     require_once(len(found), len(np.unique(found[is_wanted])), len(wanted))
     return order[np.searchsorted(found[order], wanted)]
 
 
-def part_path(folder: str, first: int) -> str:
-    """Where a part waits for the others of its file."""
-    return posixpath.join(folder, f"part-{first}")
+def chunk_path(folder: str, first: int) -> str:
+    """Returns the file of a chunk until it is copied to its output file."""
+    return posixpath.join(folder, f"chunk-{first}")

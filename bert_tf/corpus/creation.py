@@ -1,13 +1,22 @@
-"""What data creation says of its work: complaints, samples, the manifest."""
+"""Creates pre-training records from text on one machine.
+
+`create` runs three stages, each divided into pieces of work for a pool of
+processes: `encode` (text to token ids), `cut` (token ids to instances) and
+`write_chunk` (instances to masked, serialized records). All random numbers are
+named by document and position, so any division of the work writes the same
+bytes. `beam` uses the same functions on a cluster.
+"""
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedIOBase
 from typing import Any
 
@@ -16,76 +25,483 @@ import numpy.typing as npt
 from absl import logging
 
 from bert_tf import files
-from bert_tf.corpus import instances, stages, text
+from bert_tf.corpus import instances, masking, text
 from bert_tf.corpus.settings import (
     DEFAULT_SIZES,
+    MASKING,
+    SHUFFLING,
     CreationConfig,
     PieceSizes,
 )
-from bert_tf.corpus.stages import Dealing
-from bert_tf.data import processes
+from bert_tf.corpus.text import Corpus, EncodedBlock, TextBlock
+from bert_tf.data import processes, randomness, records
 from bert_tf.errors import InputError
+from bert_tf.tokenization import wordpiece
 from bert_tf.version import __version__
 
-# What data creation says of its work: complaints, samples, the manifest.
+# The number of instances to log.
+NUM_SAMPLES = 5
+# The file of all spans in the scratch folder, before they are shuffled.
+SPANS = "spans"
+
+# `check_instances` warns above these fractions.
+_SUSPICIOUS_UNKNOWN = 0.1
+_SUSPICIOUS_RANDOM = 0.75
+_SUSPICIOUS_DROPPED = 0.05
 
 
-SUSPICIOUS_UNKNOWN_SHARE = 0.1
-SUSPICIOUS_RANDOM_SHARE = 0.75
-SUSPICIOUS_BEYOND_SHARE = 0.05
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizer and the ids that data creation needs."""
+
+    tokenizer: wordpiece.FullTokenizer
+    masking: masking.MaskingVocabulary
+    cls_id: int
+    sep_id: int
+    unk_id: int
+    token_dtype: np.dtype
 
 
-def vocabulary_entry(config: CreationConfig) -> dict[str, Any]:
-    """What the manifest says of the vocabulary.
+@functools.lru_cache(maxsize=1)
+def load_vocabulary(config: CreationConfig) -> Vocabulary:
+    """Loads the vocabulary, once in each process.
 
     Raises:
-      InputError: It is unusable or lacks a special token.
+      InputError: If the vocabulary is unusable or lacks a special token.
     """
-    size = len(stages.tools(config).tokenizer.vocab)
-    with files.open_read(config.vocab_file) as file:
-        checksum = hashlib.sha256(file.read()).hexdigest()
-    return {"path": config.vocab_file, "size": size, "sha256": checksum}
+    # Makes glibc keep the memory of freed arrays for the next ones. It returns
+    # freed blocks above a threshold to the system, which costs a fifth of the
+    # CPU time in page faults. Freeing one large block raises the threshold to
+    # its size.
+    np.empty(16 << 20, np.uint8)
+    tokenizer = wordpiece.FullTokenizer(
+        config.vocab_file, config.do_lower_case, config.strip_accents
+    )
+    names = ["[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    wordpiece.require_special_tokens(tokenizer.vocab, names, config.vocab_file)
+    cls_id, sep_id, unk_id, mask_id = tokenizer.convert_tokens_to_ids(names)
+    return Vocabulary(
+        tokenizer,
+        masking.MaskingVocabulary(
+            mask_id,
+            (cls_id, sep_id),
+            np.flatnonzero(wordpiece.replaceable_ids(tokenizer.inv_vocab)),
+            wordpiece.continuation_mask(tokenizer.inv_vocab),
+        ),
+        cls_id,
+        sep_id,
+        unk_id,
+        # The narrowest type that holds every id.
+        np.min_scalar_type(len(tokenizer.vocab) - 1),
+    )
 
 
-def shard_entry(path: str, num_records: int, checksum: str) -> dict[str, Any]:
-    """What the manifest says of an output file."""
-    return {"path": path, "records": num_records, "sha256": checksum}
+def encode(config: CreationConfig, block: TextBlock) -> EncodedBlock:
+    """Stage 1: tokenizes a block of text.
+
+    Raises:
+      InputError: See `text.sentences`.
+    """
+    vocabulary = load_vocabulary(config)
+    is_jsonl = config.input_format == "jsonl"
+    return text.encode_block(
+        block,
+        vocabulary.tokenizer,
+        vocabulary.token_dtype,
+        config.errors,
+        config.jsonl_field if is_jsonl else None,
+    )
 
 
-def manifest(
-    config: CreationConfig,
-    vocabulary: dict[str, Any],
-    sizes: Mapping[str, int],
-    shards: Sequence[dict[str, Any]],
-    counts: Mapping[str, int],
-) -> dict[str, Any]:
-    """All that is to be known of the records.
+def cut(
+    config: CreationConfig, folder: str, size: int, bounds: tuple[int, int]
+) -> np.ndarray:
+    """Stage 2: cuts sentences into instances, `dupe_factor` times.
 
     Args:
-      config: The settings.
-      vocabulary: A `vocabulary_entry`.
-      sizes: The bytes of text of each input file.
-      shards: A `shard_entry` for each output file.
-      counts: What was counted, by name.
+      config: The options.
+      folder: The folder of the corpus.
+      size: See `text.Pieces`.
+      bounds: The first sentence and the end, from `instances.sections`.
+
+    Returns:
+      instances.SPAN [number of instances].
     """
-    return {
-        "version": __version__,
-        "settings": config.settings(),
-        "vocabulary": vocabulary,
-        "inputs": [
-            {"path": path, "bytes": size} for path, size in sizes.items()
-        ],
-        "outputs": list(shards),
-        "counts": {name: counts[name] for name in sorted(counts)},
+    corpus = Corpus.open(folder)
+    section = corpus.section(*bounds)
+    if not config.next_sentence:
+        return instances.single_spans(config, section, size)
+    drafts = instances.draft_pairs(config, section, size, corpus.num_documents)
+    is_random = drafts["is_random_next"]
+    asking = drafts[is_random]
+    drafts["b_start"][is_random], drafts["b_stop"][is_random] = (
+        text.read_segments(
+            folder,
+            asking["other_document"],
+            asking["point"],
+            asking["wanted"],
+            size,
+        )
+    )
+    return instances.truncate(drafts, config.max_text_tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """The instances of one output file that one worker writes at a time.
+
+    Attributes:
+      shard: The number of the output file.
+      first: The rank of the first instance in the shuffled order.
+      stop: The rank after the last.
+      total: The number of all instances.
+      is_compressed: Whether the file is a gzip file.
+    """
+
+    shard: int
+    first: int
+    stop: int
+    total: int
+    is_compressed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputPlan:
+    """Assigns the ranks of all instances to output files, in equal shares.
+
+    For example, 10 instances for 2 files in chunks of 4 give the chunks [0, 4)
+    and [4, 5) of the first file and [5, 9) and [9, 10) of the second.
+
+    Attributes:
+      paths: The files.
+      total: The number of all instances.
+      chunk_size: The largest number of instances of a chunk.
+
+    Raises:
+      InputError: If there are more files than instances.
+    """
+
+    paths: tuple[str, ...]
+    total: int
+    chunk_size: int
+
+    def __post_init__(self) -> None:
+        if self.total < len(self.paths):
+            raise InputError(
+                f"The text gives only {self.total} instances for "
+                f"{len(self.paths)} files. Name fewer files in --output_file."
+            )
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yields all chunks in the order of their ranks."""
+        bounds = self._bounds()
+        for start, stop in itertools.pairwise(bounds):
+            for first in range(start, stop, self.chunk_size):
+                yield self.chunk(first)
+
+    def chunk(self, first: int) -> Chunk:
+        """Returns the chunk that begins with a rank."""
+        bounds = self._bounds()
+        shard = int(np.searchsorted(bounds, first, "right")) - 1
+        stop = min(first + self.chunk_size, int(bounds[shard + 1]))
+        is_compressed = self.paths[shard].endswith(".gz")
+        return Chunk(shard, first, stop, self.total, is_compressed)
+
+    def chunk_starts(self, ranks: np.ndarray) -> np.ndarray:
+        """Returns the first rank of the chunk of each rank: int64 [n]."""
+        bounds = self._bounds()
+        start = bounds[np.searchsorted(bounds, ranks, "right") - 1]
+        return start + (ranks - start) // self.chunk_size * self.chunk_size
+
+    def _bounds(self) -> np.ndarray:
+        """The first rank of each file, and the total: int64 [files + 1]."""
+        count = len(self.paths)
+        return np.array([self.total * n // count for n in range(count + 1)])
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenChunk:
+    """The records of a chunk.
+
+    Attributes:
+      shard: The number of the output file.
+      num_instances: The number of instances.
+      data: The bytes to append to the file.
+      counts: Statistics of the instances, by their names in the manifest.
+      samples: Features [NUM_SAMPLES, ...] of the first instances of the
+        shuffled order, for the log; empty in other chunks.
+    """
+
+    shard: int
+    num_instances: int
+    data: bytes
+    counts: collections.Counter[str]
+    samples: dict[str, np.ndarray]
+
+
+def write_chunk(
+    config: CreationConfig, folder: str, chunk: Chunk
+) -> WrittenChunk:
+    """Stage 3: reads, masks and serializes instances."""
+    numbers = chunk_numbers(config, chunk)
+    spans = text.read_slices(
+        os.path.join(folder, SPANS),
+        instances.SPAN,
+        numbers,
+        np.ones_like(numbers),
+    )
+    read = functools.partial(
+        text.read_slices,
+        os.path.join(folder, text.TOKENS),
+        load_vocabulary(config).token_dtype,
+    )
+    return serialize_chunk(config, chunk, spans, read)
+
+
+def chunk_numbers(config: CreationConfig, chunk: Chunk) -> np.ndarray:
+    """Returns the numbers of a chunk's instances in the unshuffled order."""
+    ranks = np.arange(chunk.first, chunk.stop)
+    return randomness.permute(ranks, chunk.total, config.seed(SHUFFLING))
+
+
+def serialize_chunk(
+    config: CreationConfig,
+    chunk: Chunk,
+    spans: np.ndarray,
+    read: instances.Reader,
+) -> WrittenChunk:
+    """Masks and serializes instances.
+
+    Args:
+      config: The options.
+      chunk: Which instances these are.
+      spans: instances.SPAN [n], in the order of their ranks.
+      read: Reads their tokens; see `instances.gather`.
+    """
+    vocabulary = load_vocabulary(config)
+    numbers = chunk_numbers(config, chunk)
+    sequences = instances.gather(
+        read,
+        spans,
+        config.max_seq_length,
+        vocabulary.cls_id,
+        vocabulary.sep_id,
+    )
+    masked = masking.mask(
+        sequences.input_ids,
+        sequences.input_mask,
+        config,
+        vocabulary.masking,
+        randomness.keys(config.seed(MASKING), numbers),
+    )
+    batch = {
+        "input_ids": masked.input_ids,
+        "input_mask": sequences.input_mask,
+        "segment_ids": sequences.segment_ids,
+        "masked_lm_positions": masked.positions,
+        "masked_lm_ids": masked.ids,
+        "masked_lm_weights": masked.weights,
+        "next_sentence_labels": spans["is_random_next"][:, np.newaxis],
     }
+    counts = collections.Counter(
+        random_next=int(spans["is_random_next"].sum()),
+        instance_tokens=int(sequences.input_mask.sum()),
+        masked_as_mask=masked.num_mask,
+        masked_as_random=masked.num_random,
+        masked_as_kept=masked.num_kept,
+    )
+    data = records.frame(records.encode_batch(config.schema, batch))
+    if chunk.is_compressed:
+        data = records.compress(data)
+    num_samples = NUM_SAMPLES if chunk.first == 0 else 0
+    samples = {name: values[:num_samples] for name, values in batch.items()}
+    return WrittenChunk(chunk.shard, len(spans), data, counts, samples)
+
+
+def create(
+    config: CreationConfig,
+    num_workers: int,
+    sizes: PieceSizes = DEFAULT_SIZES,
+) -> dict[str, Any]:
+    """Writes the records and, next to the first output file, a manifest.
+
+    The output files appear when all of them are complete. If anything fails
+    before, existing files of these names are unchanged. Meanwhile the folder
+    of the first output holds scratch files of about 0.7 bytes per byte of text
+    and 25 bytes per instance.
+
+    Args:
+      config: The options.
+      num_workers: The number of processes. It does not affect the files.
+      sizes: How the work is divided.
+
+    Returns:
+      The manifest: settings, counts and checksums.
+
+    Raises:
+      InputError: If the options, the vocabulary, the text or the output paths
+        cannot be used.
+    """
+    inputs = config.input_paths()
+    outputs = config.output_paths(inputs)
+    vocabulary = vocabulary_entry(config)  # Fails early if it is unusable.
+    counts: collections.Counter[str] = collections.Counter()
+    with (
+        _scratch_folder(outputs[0]) as folder,
+        contextlib.ExitStack() as stack,
+        processes.Pool(num_workers) as pool,
+    ):
+        # The first writer is the last to rename its file.
+        manifest_file, *shard_files = [
+            stack.enter_context(files.atomic_writer(path))
+            for path in [files.manifest_path(outputs[0]), *outputs]
+        ]
+        text_bytes = _encode_all(config, folder, pool, inputs, counts)
+        check_text(config, counts)
+        counts["instances"] = _cut_all(config, folder, pool, sizes.sentences)
+        plan = OutputPlan(tuple(outputs), counts["instances"], sizes.instances)
+        shards = _write_all(config, folder, pool, plan, shard_files, counts)
+        manifest = write_manifest(
+            manifest_file, config, vocabulary, text_bytes, shards, counts
+        )
+    logging.info("Wrote %d total instances", counts["instances"])
+    return manifest
+
+
+@contextlib.contextmanager
+def _scratch_folder(output: str) -> Iterator[str]:
+    """Makes a temporary folder next to the output, where space is needed.
+
+    If the output is remote, the folder is in the system's temporary folder.
+    Scratch folders of killed runs are removed.
+    """
+    parent = None if files.is_remote(output) else os.path.dirname(output) or "."
+    prefix = files.temporary_prefix(os.path.basename(output))
+    files.remove_leftovers(output)
+    try:
+        if parent:
+            files.makedirs(parent)
+        scratch = tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
+    except OSError as error:
+        raise InputError(
+            f"Cannot write to the folder of {output}: {error.strerror}."
+        ) from error
+    with scratch as folder:
+        yield folder
+
+
+def _encode_all(
+    config: CreationConfig,
+    folder: str,
+    pool: processes.Pool,
+    paths: Sequence[str],
+    counts: collections.Counter[str],
+) -> dict[str, int]:
+    """Runs stage 1; returns the bytes of text of each file."""
+    log_paths("Reading from input files", paths)
+    sizes = dict.fromkeys(paths, 0)
+
+    def counted(blocks: Iterable[EncodedBlock]) -> Iterator[EncodedBlock]:
+        for block in blocks:
+            sizes[block.path] += block.num_bytes
+            counts.update(token_counts(config, block))
+            yield block
+
+    blocks = processes.track(
+        pool.run(
+            text.blocks_of_files(paths), functools.partial(encode, config)
+        ),
+        lambda block: block.num_bytes,
+        "Tokenizing",
+        "bytes",
+    )
+    counts["documents"] = text.write_corpus(folder, counted(blocks))
+    return sizes
+
+
+def _cut_all(
+    config: CreationConfig, folder: str, pool: processes.Pool, size: int
+) -> int:
+    """Runs stage 2; returns the number of instances."""
+    bounds = instances.sections(Corpus.open(folder), size)
+    function = functools.partial(cut, config, folder, size)
+    total = 0
+    with open(os.path.join(folder, SPANS), "wb") as file:
+        for spans in processes.track(
+            pool.run(bounds, function), len, "Cutting", "instances"
+        ):
+            file.write(spans)
+            total += len(spans)
+    return total
+
+
+def _write_all(
+    config: CreationConfig,
+    folder: str,
+    pool: processes.Pool,
+    plan: OutputPlan,
+    shard_files: Sequence[BufferedIOBase],
+    counts: collections.Counter[str],
+) -> list[dict[str, Any]]:
+    """Runs stage 3; returns the manifest's entries of the output files."""
+    log_paths("Writing to output files", plan.paths)
+    checksums = [hashlib.sha256() for _ in plan.paths]
+    sizes = [0 for _ in plan.paths]
+    for chunk in processes.track(
+        pool.run(plan.chunks(), functools.partial(write_chunk, config, folder)),
+        lambda chunk: chunk.num_instances,
+        "Writing",
+        "instances",
+        plan.total,
+    ):
+        shard_files[chunk.shard].write(chunk.data)
+        checksums[chunk.shard].update(chunk.data)
+        sizes[chunk.shard] += chunk.num_instances
+        counts.update(chunk.counts)
+        log_samples(config, chunk.samples)
+    return [
+        {"path": path, "records": size, "sha256": checksum.hexdigest()}
+        for path, size, checksum in zip(
+            plan.paths, sizes, checksums, strict=True
+        )
+    ]
+
+
+def log_paths(title: str, paths: Iterable[str]) -> None:
+    logging.info("*** %s ***", title)
+    for path in paths:
+        logging.info("  %s", path)
+
+
+def log_samples(
+    config: CreationConfig, samples: Mapping[str, npt.ArrayLike]
+) -> None:
+    """Logs instances as words.
+
+    Args:
+      config: The options.
+      samples: The features of some instances, each [n, ...].
+    """
+    to_words = load_vocabulary(config).tokenizer.convert_ids_to_tokens
+    arrays = {name: np.asarray(values) for name, values in samples.items()}
+    for row in range(len(arrays["input_ids"])):
+        sample = {name: values[row] for name, values in arrays.items()}
+        tokens = sample["input_ids"][sample["input_mask"].astype(bool)]
+        labels = sample["masked_lm_ids"][sample["masked_lm_weights"] > 0]
+        logging.info("*** Example ***")
+        logging.info("tokens: %s", " ".join(to_words(tokens)))
+        logging.info("masked_lm_labels: %s", " ".join(to_words(labels)))
+        logging.info(
+            "is_random_next: %s", bool(sample["next_sentence_labels"][0])
+        )
 
 
 def token_counts(
-    config: CreationConfig, block: text.EncodedBlock
+    config: CreationConfig, block: EncodedBlock
 ) -> collections.Counter[str]:
-    """What is in a block's tokens, by the manifest's names."""
-    unk_id = stages.tools(config).unk_id
-    beyond = block.lengths - config.instance_rule.room
+    """Counts the tokens of a block, by their names in the manifest."""
+    unk_id = load_vocabulary(config).unk_id
+    beyond = block.lengths - config.max_text_tokens
     return collections.Counter(
         tokens=len(block.tokens),
         sentences=len(block.lengths),
@@ -96,318 +512,151 @@ def token_counts(
 
 
 def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
-    """Looks at a text before anything is cut from it.
+    """Checks that instances can be made of a text.
 
     Raises:
-      InputError: Nothing can be made of it.
+      InputError: If they cannot.
     """
     if not counts["sentences"]:
         raise InputError(
-            "Expected lines of text. Received: nothing but blank lines in "
-            f"--input_file={config.input_file}"
+            f"--input_file={config.input_file} has only blank lines. Name "
+            "files with text."
         )
     if not config.next_sentence:
         return
     is_text = config.input_format == "text"
     if counts["documents"] == 1:
-        advice = "put blank lines between documents, or " if is_text else ""
+        advice = (
+            "Put blank lines between documents or pass" if is_text else ("Pass")
+        )
         raise InputError(
-            "Expected two documents or more: next-sentence prediction takes "
-            "random sentences from another one. Received: 1 document; "
-            f"{advice}pass --nonext_sentence"
+            "Next-sentence prediction needs at least 2 documents, to take "
+            "random sentences from another one; the text has 1 document. "
+            f"{advice} --nonext_sentence."
         )
     if counts["sentences"] == counts["documents"]:
         advice = (
-            "leave blank lines between documents only"
+            "Put blank lines only between documents"
             if is_text
-            else f"end each sentence in {config.jsonl_field!r} with \\n"
+            else f"End each sentence in {config.jsonl_field!r} with \\n"
         )
         raise InputError(
-            "Expected documents of several sentences, one a line: a lone "
-            f"sentence has no next one. Received: {counts['documents']:,} "
-            f"documents of 1 sentence; {advice}, or pass --nonext_sentence"
+            "Next-sentence prediction needs documents of several sentences, "
+            f"one per line; the text has {counts['documents']:,} documents of "
+            f"1 sentence. {advice} or pass --nonext_sentence."
         )
 
 
 def check_instances(config: CreationConfig, counts: Mapping[str, int]) -> None:
-    """Warns of what is possible, but seldom meant."""
+    """Warns of results that are possible but rarely intended."""
     unknown = counts["unknown_tokens"] / counts["tokens"]
-    if unknown > SUSPICIOUS_UNKNOWN_SHARE:
+    if unknown > _SUSPICIOUS_UNKNOWN:
         logging.warning(
-            "%.0f %% of the tokens are [UNK]: do --vocab_file, "
-            "--do_lower_case and --strip_accents suit the text?",
+            "%.0f %% of the tokens are [UNK]. Check that --vocab_file, "
+            "--do_lower_case and --strip_accents fit the text.",
             100 * unknown,
         )
     beyond = counts["tokens_beyond_an_instance"] / counts["tokens"]
-    # A single segment goes on in the next instance and loses nothing.
-    if config.next_sentence and beyond > SUSPICIOUS_BEYOND_SHARE:
+    # A single segment continues in the next instance and loses no tokens.
+    if config.next_sentence and beyond > _SUSPICIOUS_DROPPED:
         logging.warning(
-            "%d of %d lines are longer than an instance; what does not fit "
-            "is dropped, %.0f %% of all tokens: is there one sentence a "
-            "line?",
+            "%d of %d lines are longer than an instance; %.0f %% of all "
+            "tokens do not fit and are dropped. Check that each line is one "
+            "sentence.",
             counts["sentences_longer_than_an_instance"],
             counts["sentences"],
             100 * beyond,
         )
     random_next = counts["random_next"] / counts["instances"]
-    if random_next > SUSPICIOUS_RANDOM_SHARE:
+    if random_next > _SUSPICIOUS_RANDOM:
         logging.warning(
-            "%.0f %% of the instances have a random next sentence: there "
-            "are many documents of one sentence, or sentences longer than "
-            "--max_seq_length",
+            "%.0f %% of the instances have a random next sentence. Many "
+            "documents have one sentence, or sentences are longer than "
+            "--max_seq_length.",
             100 * random_next,
         )
 
 
-def log_samples(
-    config: CreationConfig, samples: Mapping[str, npt.ArrayLike]
-) -> None:
-    """Shows instances in words.
-
-    Args:
-      config: The settings.
-      samples: The features of some instances, each [n, ...].
-    """
-    to_words = stages.tools(config).tokenizer.convert_ids_to_tokens
-    arrays = {name: np.asarray(values) for name, values in samples.items()}
-    for row in range(len(arrays["input_ids"])):
-        sample = {name: values[row] for name, values in arrays.items()}
-        is_token = sample["input_mask"].astype(bool)
-        is_masked = sample["masked_lm_weights"] > 0
-        logging.info("*** Example ***")
-        logging.info(
-            "tokens: %s", " ".join(to_words(sample["input_ids"][is_token]))
-        )
-        logging.info(
-            "masked_lm_labels: %s",
-            " ".join(to_words(sample["masked_lm_ids"][is_masked])),
-        )
-        logging.info(
-            "is_random_next: %s", bool(sample["next_sentence_labels"][0])
-        )
-
-
-# Text to pre-training records: the whole job of create_pretraining_data.py.
-
-
-def create(
-    config: CreationConfig,
-    num_workers: int,
-    sizes: PieceSizes = DEFAULT_SIZES,
-) -> dict[str, Any]:
-    """Writes the records and, beside the first output, a manifest.
-
-    The outputs appear when all of them are complete; if anything fails before,
-    files of these names that were there stay as they are. While at work, the
-    folder of the first output holds scratch files of some 0.7 bytes for each
-    byte of text and 25 for each instance.
-
-    Args:
-      config: What to do.
-      num_workers: Processes to use. It does not show in the result.
-      sizes: Of the pieces of work.
-
-    Returns:
-      The manifest: settings, counts, checksums.
+def vocabulary_entry(config: CreationConfig) -> dict[str, Any]:
+    """Returns the manifest's entry of the vocabulary.
 
     Raises:
-      InputError: The settings, the vocabulary, the text or the places to write
-        to cannot be used.
+      InputError: If the vocabulary is unusable or lacks a special token.
     """
-    inputs = config.input_paths()
-    outputs = config.output_paths(inputs)
-    vocabulary = vocabulary_entry(config)  # A bad one shows at once.
-    manifest_path = files.manifest_path(outputs[0])
-    with (
-        _scratch_folder(outputs[0]) as folder,
-        # The manifest first, which makes it the last to be renamed.
-        _writers([manifest_path, *outputs]) as (manifest_file, *shard_files),
-        processes.Pool(num_workers) as pool,
-    ):
-        job = _Job(config, folder, pool, sizes)
-        text_bytes = job.tokenize(inputs)
-        check_text(config, job.counts)
-        job.cut()
-        shards = list(map(_Shard, outputs, shard_files))
-        job.write(shards)
-        check_instances(config, job.counts)
-        entries = [shard.entry() for shard in shards]
-        made = manifest(config, vocabulary, text_bytes, entries, job.counts)
-        manifest_file.write(json.dumps(made, indent=2).encode() + b"\n")
-    logging.info("Wrote %d total instances", job.counts["instances"])
-    return made
+    size = len(load_vocabulary(config).tokenizer.vocab)
+    with files.open_read(config.vocab_file) as file:
+        checksum = hashlib.sha256(file.read()).hexdigest()
+    return {"path": config.vocab_file, "size": size, "sha256": checksum}
+
+
+def write_manifest(
+    file: BufferedIOBase,
+    config: CreationConfig,
+    vocabulary: dict[str, Any],
+    text_bytes: Mapping[str, int],
+    shards: Sequence[dict[str, Any]],
+    counts: Mapping[str, int],
+) -> dict[str, Any]:
+    """Checks the counts and writes the manifest, which it returns.
+
+    Args:
+      file: The file to write to.
+      config: The options.
+      vocabulary: The `vocabulary_entry`.
+      text_bytes: The bytes of text of each input file.
+      shards: The path, records and sha256 of each output file.
+      counts: Statistics of text and instances, by name.
+    """
+    check_instances(config, counts)
+    manifest = {
+        "version": __version__,
+        "settings": config.settings(),
+        "vocabulary": vocabulary,
+        "inputs": [
+            {"path": path, "bytes": size} for path, size in text_bytes.items()
+        ],
+        "outputs": list(shards),
+        "counts": {name: counts[name] for name in sorted(counts)},
+    }
+    file.write(json.dumps(manifest, indent=2).encode() + b"\n")
+    return manifest
 
 
 def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
-    """Tells how the text in record files was normalized, by their manifests.
+    """Reads how the text of record files was normalized from their manifests.
 
     Args:
-      outputs: Record files; only the first of a job has a manifest beside it.
+      outputs: Record files; only the first of a job has a manifest.
 
     Returns:
-      `do_lower_case` and `strip_accents`, if there is a manifest and if all
-      manifests say the same; else nothing.
+      `do_lower_case` and `strip_accents` if there are manifests and all agree;
+      otherwise an empty dict.
     """
-    found = list(_settings_of(outputs, "do_lower_case", "strip_accents"))
+    found = list(_manifest_settings(outputs, "do_lower_case", "strip_accents"))
     agree = found and all(casing == found[0] for casing in found)
     return found[0] if agree else {}
 
 
 def require_next_sentence(outputs: Iterable[str]) -> None:
-    """Makes sure that records have next sentences, by their manifests.
+    """Raises InputError if a manifest says its records have no next sentences.
 
-    Without them every label is the same, which a model learns at once.
-
-    Raises:
-      InputError: A manifest says that they were made without.
+    All their labels are equal, which a model would learn at once.
     """
     for path in outputs:
-        if {"next_sentence": False} in _settings_of([path], "next_sentence"):
+        if {"next_sentence": False} in _manifest_settings(
+            [path], "next_sentence"
+        ):
             raise InputError(
-                f"expected --nonext_sentence, as {path} was made. Received: "
-                "--next_sentence"
+                f"{path} was made with --nonext_sentence. Pass "
+                "--nonext_sentence here too."
             )
 
 
-def _settings_of(outputs: Iterable[str], *names: str) -> Iterator[dict]:
-    """Some of the settings of each manifest that is there."""
+def _manifest_settings(
+    outputs: Iterable[str], *names: str
+) -> Iterator[dict[str, Any]]:
+    """Yields some of the settings of each existing manifest."""
     for path in map(files.manifest_path, outputs):
         if files.exists(path):
             settings = files.read_json(path).get("settings", {})
             yield {name: settings.get(name) for name in names}
-
-
-@contextlib.contextmanager
-def _scratch_folder(output: str) -> Iterator[str]:
-    """A folder for what is needed on the way, gone afterwards.
-
-    It is beside the output, where there has to be room, unless that is remote.
-    Those of earlier runs that were killed are removed.
-    """
-    beside = None if files.is_remote(output) else os.path.dirname(output) or "."
-    prefix = files.temporary_prefix(os.path.basename(output))
-    files.remove_leftovers(output)
-    try:
-        if beside:
-            files.makedirs(beside)
-        scratch = tempfile.TemporaryDirectory(prefix=prefix, dir=beside)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write to the folder of {output}: {error.strerror}."
-        ) from error
-    with scratch as folder:
-        yield folder
-
-
-@contextlib.contextmanager
-def _writers(paths: Sequence[str]) -> Iterator[list[BufferedIOBase]]:
-    """Files that replace those at `paths` if the block ends well."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(files.atomic_writer(path)) for path in paths]
-
-
-class _Shard:
-    """One output file: where it is, and what has been written to it."""
-
-    def __init__(self, path: str, file: BufferedIOBase) -> None:
-        self.path = path
-        self._file = file
-        self._checksum = hashlib.sha256()
-        self._num_records = 0
-
-    def append(self, part: stages.Part) -> None:
-        self._file.write(part.data)
-        self._checksum.update(part.data)
-        self._num_records += part.num_instances
-
-    def entry(self) -> dict[str, Any]:
-        """What the manifest says of it."""
-        return shard_entry(
-            self.path, self._num_records, self._checksum.hexdigest()
-        )
-
-
-class _Job:
-    """The stages, to be run one after the other.
-
-    Attributes:
-      counts: What has been counted so far, for the manifest.
-    """
-
-    def __init__(
-        self,
-        config: CreationConfig,
-        folder: str,
-        pool: processes.Pool,
-        sizes: PieceSizes,
-    ) -> None:
-        self.counts: collections.Counter[str] = collections.Counter()
-        self._config = config
-        self._folder = folder
-        self._pool = pool
-        self._sizes = sizes
-
-    def _run(
-        self, stage: Callable[..., Any], pieces: Iterable[Any]
-    ) -> Iterator[Any]:
-        function = functools.partial(stage, self._config, self._folder)
-        return self._pool.run(pieces, function)
-
-    def tokenize(self, paths: Sequence[str]) -> dict[str, int]:
-        """Stage 1: text to a Corpus; returns the bytes of text of each file."""
-        logging.info("*** Reading from input files ***")
-        for path in paths:
-            logging.info("  %s", path)
-        sizes = dict.fromkeys(paths, 0)
-        blocks = processes.track(
-            self._run(stages.encode, text.blocks_of_files(paths)),
-            lambda block: block.num_bytes,
-            "Tokenizing",
-            "bytes",
-        )
-        with text.CorpusWriter(self._folder) as writer:
-            for block in blocks:
-                writer.append(block)
-                sizes[block.path] += block.num_bytes
-                self.counts.update(token_counts(self._config, block))
-        self.counts["documents"] = writer.num_documents
-        return sizes
-
-    def cut(self) -> None:
-        """Stage 2: a Corpus to the spans of instances, not shuffled yet."""
-        corpus = text.Corpus.open(self._folder)
-        size = self._sizes.sentences
-        plans = (
-            stages.CutPlan(first, stop, size)
-            for first, stop in instances.sections(corpus, size)
-        )
-        pieces = processes.track(
-            self._run(stages.cut, plans),
-            len,
-            "Cutting",
-            "instances",
-        )
-        with open(os.path.join(self._folder, stages.SPANS), "wb") as file:
-            for spans in pieces:
-                file.write(spans)
-                self.counts["instances"] += len(spans)
-
-    def write(self, shards: Sequence["_Shard"]) -> None:
-        """Stage 3: spans to records, masked and in random order."""
-        logging.info("*** Writing to output files ***")
-        for shard in shards:
-            logging.info("  %s", shard.path)
-        total = self.counts["instances"]
-        paths = tuple(shard.path for shard in shards)
-        dealing = Dealing(paths, total, self._sizes.instances)
-        parts = processes.track(
-            self._run(stages.make_part, dealing.plans()),
-            lambda part: part.num_instances,
-            "Writing",
-            "instances",
-            total,
-        )
-        for part in parts:
-            shards[part.shard].append(part)
-            self.counts.update(part.counts)
-            log_samples(self._config, part.samples)

@@ -1,28 +1,31 @@
-"""Segments A and B: where they lie in a corpus, and the sequences they make.
+"""Cuts documents into the segments A and B of pre-training instances.
 
 Instances are made for many documents in lock step: each step makes the next
-instance of every piece of a document that is not at its end, in a few NumPy
-calls. What is drawn for an instance is named by its document, piece, pass and
-step (see `draws`): sections can be cut in any order and anywhere.
+instance of every piece of a document that is not finished, in a few NumPy
+calls. Random numbers are named by document, piece, pass and step (see
+`randomness`), so sections can be cut in any order and by any process.
 
-A pair is made in three moves, which may happen in three places: `draft_pairs`
-cuts A and says where B is, or which point of which other document it begins
-at; somebody who has that document finds it; `truncate` makes both fit.
+A pair is made in three steps, which may run on three machines: `draft_pairs`
+cuts A and says where B is, or at which point of which other document it begins;
+a process that has that document finds B (`find_stop`); `truncate` makes both
+fit.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from bert_tf.corpus import text
+from bert_tf.corpus.settings import CUTTING, CreationConfig
 from bert_tf.corpus.text import Corpus, Pieces, Section
 from bert_tf.data import randomness
+from bert_tf.tokenization.packing import truncated_lengths
 
-# One instance: two slices of the corpus's tokens. Starts are int64, a corpus
-# may hold more than 2 ** 31 tokens.
+# An instance: two slices of the tokens of the corpus. Starts are int64 because
+# a corpus may have more than 2 ** 31 tokens.
 SPAN = np.dtype(
     [
         ("a_start", np.int64),
@@ -33,9 +36,9 @@ SPAN = np.dtype(
     ]
 )
 
-# A pair that may be too long yet. Where B is random, `other_document` is where
-# it comes from, `point` which of its sentences it begins with, as a share of
-# all, and `wanted` how many tokens it aims at.
+# A pair that may be too long. If B is random, it comes from the document
+# `other_document`, begins at the fraction `point` of its sentences and should
+# have about `wanted` tokens.
 DRAFT = np.dtype(
     [
         ("key", np.uint64),
@@ -50,43 +53,20 @@ DRAFT = np.dtype(
     ]
 )
 
-# The turns of an instance's key.
+# The random numbers of an instance's key.
 _IS_SHORT, _TARGET, _MIDDLE, _IS_RANDOM, _OTHER, _POINT, _CUT_A, _CUT_B = range(
     8
 )
 
-
-# Takes starts [k] and lengths [k], returns the tokens in these slices.
+# Takes starts [k] and lengths [k] and returns the tokens of these slices.
 Reader = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
-class InstanceRule:
-    """How a document is cut into instances (BERT paper, appendix A.2).
-
-    Attributes:
-      max_seq_length: Tokens of an instance at most, specials counted; L.
-      short_seq_prob: Share of the sequences that aim at a random shorter
-        length, so that fine-tuning on short texts is no surprise.
-      next_sentence: Pairs of segments for next-sentence prediction; without,
-        one segment of consecutive text.
-    """
-
-    max_seq_length: int
-    short_seq_prob: float
-    next_sentence: bool = True
-
-    @property
-    def room(self) -> int:
-        """Tokens that are left beside [CLS] and one or two [SEP]."""
-        return self.max_seq_length - (3 if self.next_sentence else 2)
-
-
 def sections(corpus: Corpus, size: int) -> Iterator[tuple[int, int]]:
-    """Divides a corpus into ranges of some `size` to 3 * `size` sentences.
+    """Divides a corpus into ranges of about `size` to 3 * `size` sentences.
 
-    They begin where pieces of `size` sentences do: a document with fewer than
-    2 * `size` is never divided.
+    They begin where pieces of `size` sentences begin, so a document with fewer
+    than 2 * `size` sentences is never divided.
     """
     marks = np.arange(0, corpus.num_sentences, size)
     starts = corpus.document_offsets
@@ -100,90 +80,88 @@ def sections(corpus: Corpus, size: int) -> Iterator[tuple[int, int]]:
 
 
 def draft_pairs(
-    section: Section,
-    size: int,
-    num_documents: int,
-    num_passes: int,
-    rule: InstanceRule,
-    seed: Sequence[int],
+    config: CreationConfig, section: Section, size: int, num_documents: int
 ) -> np.ndarray:
-    """Cuts documents into pairs of segments, several times.
+    """Cuts documents into pairs of segments, `dupe_factor` times.
 
-    As the original's create_instances_from_document: sentences are gathered
-    up to the target length and cut in two at a random sentence end. B is the
-    second part, or, for half of them and for lone sentences, a piece of
-    another document; what would have been B is then used again. Here the
-    other document is always another one, each with the same chance.
+    Follows the original's create_instances_from_document: sentences are
+    gathered up to the target length and divided at a random sentence boundary.
+    B is the second part; or, with probability 0.5 and for single sentences, a
+    segment of another document, and then the second part is used again. The
+    other document is never the same one, and all are equally likely.
+
+    For example, with a target of 8 tokens and sentences of 3, 2, 4 and 5
+    tokens, the first three are gathered. Divided after the first, A is
+    sentence 1. If B is the actual continuation, it is sentences 2 and 3 and
+    the next instance begins with sentence 4. If B is random, the next instance
+    begins with sentence 2.
 
     Args:
+      config: The options.
       section: The documents.
-      size: As for `Pieces`.
-      num_documents: In the whole text: 2 or more.
-      num_passes: How often to cut, each time with other draws.
-      rule: How to cut.
-      seed: Of all draws.
+      size: See `text.Pieces`.
+      num_documents: The number of documents in the whole text, at least 2.
 
     Returns:
-      DRAFT [n], piece after piece, pass after pass, in the order of the text.
+      DRAFT [n], ordered by piece, then by pass, then by position in the text.
     """
-    start = functools.partial(_draft_step, section.corpus, num_documents, rule)
-    return _in_lock_step(start, section.pieces(size), num_passes, seed)
+    step = functools.partial(_draft_step, config, section.corpus, num_documents)
+    return _in_lock_step(config, step, section.pieces(size))
 
 
 def _in_lock_step(
+    config: CreationConfig,
     step: Callable[..., tuple[np.ndarray, np.ndarray]],
     pieces: Pieces,
-    num_passes: int,
-    seed: Sequence[int],
 ) -> np.ndarray:
-    """Takes the same step in all pieces and passes until each is at its end.
+    """Makes one instance of each piece and pass at a time, until their ends.
 
     Args:
-      step: Takes the keys of instances, their documents, the sentences (or
-        tokens) that they begin with and those before which pieces end, each
-        [k]; returns the instances [k] and with what the next ones begin [k].
+      config: The options.
+      step: Takes four arrays [k]: the keys of instances, the numbers of their
+        documents, the sentences (or tokens) with which they begin and the ends
+        of their pieces. Returns the instances [k] and the starts of the next
+        ones [k].
       pieces: What to cut; `first` and `stop` are in the units of `step`.
-      num_passes: How often.
-      seed: Of all draws.
 
     Returns:
-      The instances [n], sorted by piece, then by pass, then by step.
+      The instances [n], ordered by piece, then by pass, then by step.
     """
-    rows = np.arange(len(pieces.first) * num_passes)
-    piece, turn = np.divmod(rows, num_passes)
+    rows = np.arange(len(pieces.first) * config.dupe_factor)
+    piece, number_of_pass = np.divmod(rows, config.dupe_factor)
+    documents = pieces.documents[piece]
     keys = randomness.keys(
-        seed, pieces.documents[piece], pieces.places[piece], turn
+        config.seed(CUTTING), documents, pieces.positions[piece], number_of_pass
     )
     cursor, end = pieces.first[piece], pieces.stop[piece]
-    owners = pieces.documents[piece]
     made, rows_made = [], []
     for number in itertools.count():
         instances, cursor = step(
-            randomness.subkeys(keys, number), owners, cursor, end
+            randomness.subkeys(keys, number), documents, cursor, end
         )
         made.append(instances)
         rows_made.append(rows)
         active = cursor < end
         if not active.any():
             break
-        rows, keys, owners, cursor, end = (
-            values[active] for values in (rows, keys, owners, cursor, end)
+        rows, keys, documents, cursor, end = (
+            values[active] for values in (rows, keys, documents, cursor, end)
         )
     order = np.argsort(np.concatenate(rows_made), kind="stable")
     return np.concatenate(made)[order]
 
 
 def _draft_step(
+    config: CreationConfig,
     corpus: Corpus,
     num_documents: int,
-    rule: InstanceRule,
     keys: np.ndarray,
-    owners: np.ndarray,
+    documents: np.ndarray,
     cursor: np.ndarray,
     end: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Makes one pair for each piece; see `_in_lock_step`."""
-    target = _targets(keys, rule)
+    target = _target_lengths(config, keys)
     stop = find_stop(corpus, cursor, target, end)
     count = stop - cursor
     middle = (
@@ -198,7 +176,7 @@ def _draft_step(
     drafts["a_stop"] = drafts["b_start"] = offsets[middle]
     drafts["b_stop"] = offsets[stop]
     drafts["is_random_next"] = is_random
-    drafts["other_document"] = other + (other >= owners)
+    drafts["other_document"] = other + (other >= documents)
     drafts["point"] = randomness.uniform(keys, _POINT)
     drafts["wanted"] = target - (offsets[middle] - offsets[cursor])
     return drafts, np.where(is_random, middle, stop)
@@ -207,28 +185,28 @@ def _draft_step(
 def find_stop(
     corpus: Corpus, first: np.ndarray, wanted: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
-    """The sentences before which segments stop: int64 [n].
+    """Returns the ends of segments, as sentences: int64 [n].
 
-    A segment that starts with sentence `first` takes one sentence at least,
-    and more until it has `wanted` tokens or its piece is at its `end`.
+    A segment that starts with sentence `first` has at least one sentence. It
+    takes further sentences until it has `wanted` tokens or reaches the `end`
+    of its piece.
     """
     goal = corpus.sentence_offsets[first] + np.maximum(wanted, 1)
     stop = np.searchsorted(corpus.sentence_offsets, goal, "left")
     return np.minimum(stop, end)
 
 
-def truncate(drafts: np.ndarray, room: int) -> np.ndarray:
-    """Cuts pairs to `room` tokens together: DRAFT [n] to SPAN [n].
+def truncate(drafts: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Truncates pairs to `max_tokens` in all: DRAFT [n] to SPAN [n].
 
     The original (truncate_seq_pair) drops tokens one by one from the longer
-    segment, B on a tie, each from its front or back with equal chance. How
-    many each loses in the end has a closed form; how many of them go in front
-    is binomial.
+    segment, from B if both are equal, each from the front or the back with
+    equal probability. The final lengths have a closed form, and the number of
+    tokens dropped from the front is binomial.
     """
     a_length = drafts["a_stop"] - drafts["a_start"]
     b_length = drafts["b_stop"] - drafts["b_start"]
-    a_kept = np.minimum(a_length, np.maximum((room + 1) // 2, room - b_length))
-    b_kept = np.minimum(b_length, np.maximum(room // 2, room - a_length))
+    a_kept, b_kept = truncated_lengths(a_length, b_length, max_tokens)
     keys = drafts["key"]
     spans = np.empty(len(drafts), SPAN)
     spans["a_start"] = drafts["a_start"] + randomness.heads(
@@ -244,24 +222,18 @@ def truncate(drafts: np.ndarray, room: int) -> np.ndarray:
 
 
 def single_spans(
-    section: Section,
-    size: int,
-    num_passes: int,
-    rule: InstanceRule,
-    seed: Sequence[int],
+    config: CreationConfig, section: Section, size: int
 ) -> np.ndarray:
-    """Cuts documents into [CLS] A [SEP] instances that tile them.
+    """Cuts documents into consecutive [CLS] A [SEP] instances.
 
-    A ends with the last sentence that fits; a sentence with more tokens than
-    the target is cut there and goes on in the next instance. So every token
-    is in exactly one instance of each pass.
+    A ends with the last sentence that fits. A sentence that is longer than the
+    target is cut there and continues in the next instance, so each token is in
+    exactly one instance of each pass.
 
     Args:
+      config: The options.
       section: The documents.
-      size: As for `Pieces`.
-      num_passes: How often to cut, each time with other draws.
-      rule: How to cut.
-      seed: Of all draws.
+      size: See `text.Pieces`.
 
     Returns:
       SPAN [n], in the order of `draft_pairs`.
@@ -271,20 +243,21 @@ def single_spans(
     in_tokens = dataclasses.replace(
         pieces, first=offsets[pieces.first], stop=offsets[pieces.stop]
     )
-    step = functools.partial(_single_step, offsets, rule)
-    return _in_lock_step(step, in_tokens, num_passes, seed)
+    return _in_lock_step(
+        config, functools.partial(_single_step, config, offsets), in_tokens
+    )
 
 
 def _single_step(
+    config: CreationConfig,
     offsets: np.ndarray,
-    rule: InstanceRule,
     keys: np.ndarray,
-    owners: np.ndarray,
+    documents: np.ndarray,
     cursor: np.ndarray,
     end: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Makes one segment for each piece; see `_in_lock_step`."""
-    limit = np.minimum(cursor + _targets(keys, rule), end)
+    limit = np.minimum(cursor + _target_lengths(config, keys), end)
     whole = offsets[np.searchsorted(offsets, limit, "right") - 1]
     stop = np.where(whole > cursor, whole, limit)
     spans = np.zeros(len(cursor), SPAN)
@@ -293,24 +266,25 @@ def _single_step(
     return spans, stop
 
 
-def _targets(keys: np.ndarray, rule: InstanceRule) -> np.ndarray:
-    """The lengths that sequences aim at, each drawn by itself: int64 [n].
+def _target_lengths(config: CreationConfig, keys: np.ndarray) -> np.ndarray:
+    """Draws a target length for each instance: int64 [n].
 
-    The original draws once for a document's whole pass: a book of which that
-    falls on 3 becomes thousands of sequences of 3 tokens.
+    The original draws one length for each pass over a document, so a book may
+    become thousands of instances of 3 tokens.
     """
-    short = 2 + randomness.below(keys, _TARGET, rule.room - 1)
-    is_short = randomness.uniform(keys, _IS_SHORT) < rule.short_seq_prob
-    return np.where(is_short, short, rule.room)
+    longest = config.max_text_tokens
+    short = 2 + randomness.below(keys, _TARGET, longest - 1)
+    is_short = randomness.uniform(keys, _IS_SHORT) < config.short_seq_prob
+    return np.where(is_short, short, longest)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """A batch of n sequences of L positions, not masked yet.
+    """A batch of n sequences of L positions, before masking.
 
     Attributes:
       input_ids: int32 [n, L], padded with 0.
-      input_mask: bool [n, L], False at padding.
+      input_mask: bool [n, L], False for padding.
       segment_ids: int8 [n, L], 1 in B and its [SEP].
     """
 
@@ -326,19 +300,19 @@ def gather(
     cls_id: int,
     sep_id: int,
 ) -> Sequences:
-    """Fetches the tokens of instances: [CLS] A [SEP] B [SEP], padded.
+    """Builds [CLS] A [SEP] B [SEP] sequences with padding.
 
-    Without B, where its length is 0, the second [SEP] is left out too.
+    If the length of B is 0, its [SEP] is left out too.
 
     Args:
-      read: Takes starts [k] and lengths [k]; returns the corpus's tokens in
-        these slices, end to end.
+      read: Takes starts [k] and lengths [k] and returns the concatenated
+        slices of the tokens of the corpus.
       spans: SPAN [n].
       max_seq_length: L.
-      cls_id: Id of [CLS].
-      sep_id: Id of [SEP].
+      cls_id: The id of [CLS].
+      sep_id: The id of [SEP].
     """
-    column = np.arange(max_seq_length)  # [L], against [n, 1]
+    column = np.arange(max_seq_length)  # [L], broadcast against [n, 1]
     a_sep = spans["a_length"][:, np.newaxis] + 1
     b_length = spans["b_length"][:, np.newaxis]
     end = a_sep + np.where(b_length, b_length + 2, 1)
@@ -348,7 +322,7 @@ def gather(
 
     input_ids = np.where(input_mask, np.int32(sep_id), np.int32(0))
     input_ids[:, 0] = cls_id
-    # Row by row, A before B: the order in which a mask is filled.
+    # A boolean mask is filled row by row, so A comes before B.
     input_ids[is_text] = read(
         np.stack([spans["a_start"], spans["b_start"]], axis=1).ravel(),
         np.stack([spans["a_length"], spans["b_length"]], axis=1).ravel(),

@@ -1,50 +1,31 @@
-"""Which tokens a masked language model has to guess, and what it sees there.
+"""Chooses and replaces the tokens that a masked language model predicts.
 
-Whole batches at a time: arrays are [n, L], n sequences of L positions. What
-happens to a sequence follows from its own key and not from its neighbours.
+Works on batches: arrays are [n, L], n sequences of L positions. The result for
+a sequence depends on its own key only, not on the other rows of the batch.
 """
 
 import dataclasses
-import functools
 
 import numpy as np
 
+from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import randomness
 
-# The parts of a sequence's key. Each has a turn for every position or word.
+# Names of the subkeys of a sequence's key. Each subkey gives one random number
+# per word (order, fate) or position (replacement).
 _ORDER, _FATE, _REPLACEMENT = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskingRule:
-    """How much is masked and how (BERT paper, section 3.1, task 1).
-
-    Attributes:
-      max_predictions_per_seq: Masked positions of a sequence at most; P.
-      masked_lm_prob: Share of the tokens of a sequence, specials counted.
-      whole_words: All pieces of a word are masked together or not at all.
-      mask_share: Probability that a chosen word becomes [MASK].
-      random_share: Probability that it is replaced by random words; in what
-        is left of 1 it stays as it is, and still has to be predicted.
-    """
-
-    max_predictions_per_seq: int
-    masked_lm_prob: float
-    whole_words: bool = False
-    mask_share: float = 0.8
-    random_share: float = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking has to know of a vocabulary of V entries.
+    """What masking needs to know about a vocabulary of V tokens.
 
     Attributes:
       mask_id: The id of [MASK].
       special_ids: The ids that are never masked: [CLS] and [SEP].
-      replaceable_ids: Integers [r], the real words among which a random
-        replacement is drawn: never [PAD], [unused7] or the like.
-      continuation: bool [V], True for pieces that go on a word ("##ing").
+      replaceable_ids: Integers [r], the ids of words, from which random
+        replacements are drawn; [PAD], [unused7] and the like are excluded.
+      continuation: bool [V], True for pieces that continue a word ("##ing").
     """
 
     mask_id: int
@@ -55,16 +36,16 @@ class MaskingVocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """A masked batch: n sequences of L positions, P predictions at most.
+    """A masked batch: n sequences of L positions, at most P predictions each.
 
     Attributes:
-      input_ids: int32 [n, L], what the model is to see.
-      positions: int32 [n, P], ascending, then 0.
-      ids: int32 [n, P], the true tokens there, then 0.
-      weights: float32 [n, P], 1 for a prediction, 0 for what fills up.
-      num_mask: Tokens of the batch that became [MASK].
-      num_random: Tokens that were replaced by a random one.
-      num_kept: Tokens to be predicted that were left as they are.
+      input_ids: int32 [n, L], the input of the model.
+      positions: int32 [n, P], the masked positions, ascending, then 0.
+      ids: int32 [n, P], the original tokens at these positions, then 0.
+      weights: float32 [n, P], 1 for predictions and 0 for padding.
+      num_mask: The number of tokens replaced by [MASK].
+      num_random: The number of tokens replaced by a random word.
+      num_kept: The number of tokens to predict that were left unchanged.
     """
 
     input_ids: np.ndarray
@@ -79,58 +60,72 @@ class Masked:
 def mask(
     input_ids: np.ndarray,
     input_mask: np.ndarray,
-    rule: MaskingRule,
+    config: CreationConfig,
     vocabulary: MaskingVocabulary,
     keys: np.ndarray,
 ) -> Masked:
-    """Chooses words, hides them, and writes down what they were.
+    """Masks a batch (BERT paper, section 3.1, task 1).
 
-    The original's create_masked_lm_predictions, with two differences on
-    purpose: [MASK], random or kept is decided once for all pieces of a word,
-    and a random replacement is a real word. A word of k pieces is replaced by
-    k independent random pieces, so that the length stays.
+    Follows the original's create_masked_lm_predictions, with two deliberate
+    differences: whether a word becomes [MASK], random or stays is decided once
+    for all its pieces, and a random replacement is a word. A word of k pieces
+    is replaced by k independent random pieces, which keeps the length.
 
-    Whole words are known by their "##" alone: Chinese, of which each
-    character is a word of its own, is masked character by character.
+    Words are recognized by "##" alone: in Chinese, each character is a word of
+    its own and is masked separately.
+
+    A worked example with `do_whole_word_mask`, 15 % and 14 tokens:
+
+        [CLS] the man ##ia went to [SEP] ...   quota: round(0.15 * 14) = 2
+        words:  0   1    1    2    3           "man ##ia" is word 1
+        random order of the words: 2, 1, 0 ... "went" fits (1 left), "man ##ia"
+                                               is too long, "the" fits (0 left)
 
     Args:
       input_ids: int32 [n, L].
-      input_mask: bool [n, L], False at padding.
-      rule: How much and how.
-      vocabulary: What the ids mean.
-      keys: uint64 [n], of `draws`: equal keys and equal sequences are masked
-        alike.
+      input_mask: bool [n, L], False for padding.
+      config: The options that start with "mask", "max_predictions", etc.
+      vocabulary: The meaning of the ids.
+      keys: uint64 [n], of `randomness`. Equal keys and equal sequences give
+        equal results.
     """
     candidates = input_mask & ~np.isin(input_ids, vocabulary.special_ids)
-    words = _word_numbers(input_ids, candidates, rule, vocabulary)
-    quota = _quota(np.count_nonzero(input_mask, axis=1), rule)
+    words = _word_numbers(
+        input_ids, candidates, vocabulary, config.do_whole_word_mask
+    )
+    # np.rint rounds halves to even, like Python's round in the original.
+    lengths = np.count_nonzero(input_mask, axis=1)
+    quota = np.rint(lengths * config.masked_lm_prob).astype(np.int64)
+    quota = np.clip(quota, 1, config.max_predictions_per_seq)
     chosen = _choose_words(words, candidates, quota, keys)
     rows, columns = np.nonzero(
         np.take_along_axis(chosen, words, axis=1) & candidates
     )
-    fates = randomness.subkeys(keys, _FATE)[rows]
-    fate = randomness.uniform(fates, words[rows, columns])
-    is_mask = fate < rule.mask_share
-    is_random = ~is_mask & (fate < rule.mask_share + rule.random_share)
+    fate = randomness.uniform(
+        randomness.subkeys(keys, _FATE)[rows], words[rows, columns]
+    )
+    is_mask = fate < config.mask_share
+    is_random = ~is_mask & (fate < config.mask_share + config.random_share)
     num_mask, num_random = int(is_mask.sum()), int(is_random.sum())
 
-    truth = input_ids[rows, columns]
-    seen = np.where(is_mask, vocabulary.mask_id, truth)
-    replacements = randomness.subkeys(keys, _REPLACEMENT)[rows[is_random]]
+    original = input_ids[rows, columns]
+    replaced = np.where(is_mask, vocabulary.mask_id, original)
     options = vocabulary.replaceable_ids
-    seen[is_random] = options[
-        randomness.below(replacements, columns[is_random], len(options))
+    replaced[is_random] = options[
+        randomness.below(
+            randomness.subkeys(keys, _REPLACEMENT)[rows[is_random]],
+            columns[is_random],
+            len(options),
+        )
     ]
     masked_ids = input_ids.copy()
-    masked_ids[rows, columns] = seen
-    pack = functools.partial(
-        _pack, rows, (len(input_ids), rule.max_predictions_per_seq)
-    )
+    masked_ids[rows, columns] = replaced
+    shape = (len(input_ids), config.max_predictions_per_seq)
     return Masked(
         input_ids=masked_ids,
-        positions=pack(columns.astype(np.int32)),
-        ids=pack(truth),
-        weights=pack(np.ones(len(rows), np.float32)),
+        positions=_pack(rows, shape, columns.astype(np.int32)),
+        ids=_pack(rows, shape, original),
+        weights=_pack(rows, shape, np.ones(len(rows), np.float32)),
         num_mask=num_mask,
         num_random=num_random,
         num_kept=len(rows) - num_mask - num_random,
@@ -140,30 +135,22 @@ def mask(
 def _word_numbers(
     input_ids: np.ndarray,
     candidates: np.ndarray,
-    rule: MaskingRule,
     vocabulary: MaskingVocabulary,
+    whole_words: bool,
 ) -> np.ndarray:
     """Numbers the words of each row from 0: int32 [n, L].
 
-    What the numbers are where there is no candidate has no meaning.
+    The numbers at positions that are not candidates are meaningless. Without
+    `whole_words`, each piece counts as a word.
     """
     starts = candidates
-    if rule.whole_words:
-        # After [CLS] or [SEP] a piece starts a word, whatever it looks like:
-        # the segment may have been cut inside a word.
-        goes_on = vocabulary.continuation[input_ids]
-        goes_on[:, 1:] &= candidates[:, :-1]
-        starts = candidates & ~goes_on
+    if whole_words:
+        # After [CLS] or [SEP], "##" starts a word: the segment may have been
+        # cut inside a word.
+        continues = vocabulary.continuation[input_ids]
+        continues[:, 1:] &= candidates[:, :-1]
+        starts = candidates & ~continues
     return np.maximum(np.cumsum(starts, axis=1, dtype=np.int32) - 1, 0)
-
-
-def _quota(lengths: np.ndarray, rule: MaskingRule) -> np.ndarray:
-    """Tokens to mask in sequences of `lengths` tokens: int64 [n].
-
-    Halves go to the even number, as Python 3's round does in the original.
-    """
-    share = np.rint(lengths * rule.masked_lm_prob).astype(np.int64)
-    return np.clip(share, 1, rule.max_predictions_per_seq)
 
 
 def _choose_words(
@@ -172,24 +159,27 @@ def _choose_words(
     quota: np.ndarray,
     keys: np.ndarray,
 ) -> np.ndarray:
-    """Takes words in random order while they fit: bool [n, L], by number.
+    """Takes words in random order while they fit the quota of tokens.
 
-    A word longer than what is left of the quota is passed over.
+    A word that is longer than what is left of the quota is skipped.
+
+    Returns:
+      bool [n, L], whether the word with number l was taken.
     """
-    rows, length = words.shape
-    every = np.arange(rows)
-    flat = (words + every[:, np.newaxis] * length)[candidates]
+    num_rows, length = words.shape
+    rows = np.arange(num_rows)
+    flat = (words + rows[:, np.newaxis] * length)[candidates]
     sizes = np.bincount(flat, minlength=words.size).reshape(words.shape)
     exists = sizes > 0
-    turns = randomness.subkeys(keys, _ORDER)[:, np.newaxis]
-    priority = randomness.uniform(turns, np.arange(length))
+    subkeys = randomness.subkeys(keys, _ORDER)[:, np.newaxis]
+    priority = randomness.uniform(subkeys, np.arange(length))
     order = np.argsort(np.where(exists, priority, 2.0), axis=1)
     chosen = np.zeros(words.shape, bool)
     left = quota.copy()
     for word in order.T[: exists.sum(axis=1).max(initial=0)]:
-        size = sizes[every, word]
+        size = sizes[rows, word]
         fits = size <= left
-        chosen[every, word] = fits
+        chosen[rows, word] = fits
         left -= size * fits
         if not left.any():
             break
@@ -199,7 +189,7 @@ def _choose_words(
 def _pack(
     rows: np.ndarray, shape: tuple[int, int], values: np.ndarray
 ) -> np.ndarray:
-    """Sets each row's values at its start: [m] to [n, P], then zeros.
+    """Puts the values of each row at its start: [m] to [n, P], then zeros.
 
     rows [0, 0, 2] and values [5, 7, 6] give [[5, 7], [0, 0], [6, 0]].
     """

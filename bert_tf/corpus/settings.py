@@ -1,33 +1,29 @@
-"""What create_pretraining_data.py is asked for, checked."""
+"""The options of data creation and the values derived from them."""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bert_tf import files
-from bert_tf.corpus.instances import InstanceRule
-from bert_tf.corpus.masking import MaskingRule
-from bert_tf.corpus.text import FORMATS, TextFormat
 from bert_tf.data.schema import Schema, pretraining_schema
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.options import Options, option
 
-# [CLS], A, [SEP], B, [SEP] of one token each.
-MIN_SEQ_LENGTH = 5
-DECODING_ERRORS = ("strict", "replace", "ignore")
+# What the random numbers of a job are for; see `CreationConfig.seed`.
+SHUFFLING, CUTTING, MASKING = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
 class PieceSizes:
-    """How large the pieces of work are.
+    """How the work is divided.
 
     Attributes:
-      sentences: What a worker cuts into instances at a time, and what a long
-        document is divided into. Like the seed, it decides which random
-        numbers fall where: a change gives other records.
-      instances: What a worker writes at a time.
-      text_bytes: What a worker of a cluster reads at a time.
+      sentences: The number of sentences that a worker cuts into instances at a
+        time. Longer documents are divided into pieces of this size (see
+        `text.Pieces`). Unlike the other sizes, it changes the records.
+      instances: The number of instances that a worker writes at a time.
+      text_bytes: The bytes of text that a worker of a cluster reads at a time.
     """
 
     sentences: int = 1 << 14
@@ -40,7 +36,7 @@ DEFAULT_SIZES = PieceSizes()
 
 @dataclasses.dataclass(frozen=True)
 class CreationConfig(Options):
-    """What decides the contents of the record files."""
+    """The options that determine the contents of the record files."""
 
     input_file: str = option(
         "UTF-8 text files or globs, separated by commas (.gz and gs:// too).",
@@ -54,7 +50,7 @@ class CreationConfig(Options):
         "text: one sentence per line, blank lines between documents. jsonl: "
         "one JSON object per line, each of which holds a document.",
         default="text",
-        choices=FORMATS,
+        choices=("text", "jsonl"),
     )
     jsonl_field: str = option(
         "Field of the JSON objects that holds the text, one sentence per line.",
@@ -76,28 +72,35 @@ class CreationConfig(Options):
     max_seq_length: int = option(
         "Length of an example in tokens, with padding.",
         default=128,
+        at_least=5,  # [CLS], A, [SEP], B, [SEP] of one token each.
         at_most=10**5,
     )
     max_predictions_per_seq: int = option(
         "Largest number of masked tokens in an example, about max_seq_length "
         "times masked_lm_prob.",
         default=20,
+        at_least=1,
         at_most=10**5,
     )
     random_seed: int = option(
-        "The same seed gives the same files, byte for byte.", default=12345
+        "The same seed gives the same files, byte for byte.",
+        default=12345,
+        at_least=0,
     )
     dupe_factor: int = option(
         "Number of passes over the text, each divided and masked differently.",
         default=10,
+        at_least=1,
         at_most=10**6,
     )
     masked_lm_prob: float = option(
-        "Fraction of the tokens to mask.", default=0.15
+        "Fraction of the tokens to mask.", default=0.15, at_most=1
     )
     short_seq_prob: float = option(
         "Fraction of the examples that are made shorter than possible.",
         default=0.1,
+        at_least=0,
+        at_most=1,
     )
     next_sentence: bool = option(
         "Whether to write pairs of segments for next-sentence prediction; "
@@ -117,42 +120,21 @@ class CreationConfig(Options):
         "What to do about bytes that are not UTF-8: stop, replace or ignore "
         "them.",
         default="strict",
-        choices=DECODING_ERRORS,
+        choices=("strict", "replace", "ignore"),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, holds, expected in self._rules():
-            if not holds:
-                raise InputError(
-                    f"Expected {name} to be {expected}. Received: "
-                    f"--{name}={getattr(self, name)}"
-                )
+        if self.masked_lm_prob <= 0:
+            raise wrong_value(
+                "--masked_lm_prob", "above 0", self.masked_lm_prob
+            )
         shares = self.mask_share, self.random_share, self.keep_share
         if min(shares) < 0 or not math.isclose(sum(shares), 1):
             raise InputError(
-                "Expected shares from 0 to 1 that make 1 together. Received: "
-                "--mask_share={} --random_share={} --keep_share={}".format(
-                    *shares
-                )
+                "--mask_share, --random_share and --keep_share must be from 0 "
+                "to 1 with a sum of 1; got {}, {} and {}.".format(*shares)
             )
-
-    def _rules(self) -> Iterator[tuple[str, bool, str]]:
-        """Yields (setting, whether it can be used, what it has to be)."""
-        yield (
-            "max_seq_length",
-            self.max_seq_length >= MIN_SEQ_LENGTH,
-            f"{MIN_SEQ_LENGTH} or more, for [CLS] A [SEP] B [SEP]",
-        )
-        for name in "max_predictions_per_seq", "dupe_factor":
-            yield name, getattr(self, name) >= 1, "1 or more"
-        yield "random_seed", self.random_seed >= 0, "0 or more"
-        yield (
-            "masked_lm_prob",
-            0 < self.masked_lm_prob <= 1,
-            "above 0 and at most 1",
-        )
-        yield "short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1"
 
     @property
     def schema(self) -> Schema:
@@ -162,28 +144,16 @@ class CreationConfig(Options):
         )
 
     @property
-    def text_format(self) -> TextFormat:
-        is_jsonl = self.input_format == "jsonl"
-        return TextFormat(self.errors, self.jsonl_field if is_jsonl else None)
+    def max_text_tokens(self) -> int:
+        """The number of tokens of an instance without [CLS] and [SEP]."""
+        return self.max_seq_length - (3 if self.next_sentence else 2)
 
-    @property
-    def instance_rule(self) -> InstanceRule:
-        return InstanceRule(
-            self.max_seq_length, self.short_seq_prob, self.next_sentence
-        )
-
-    @property
-    def masking_rule(self) -> MaskingRule:
-        return MaskingRule(
-            self.max_predictions_per_seq,
-            self.masked_lm_prob,
-            self.do_whole_word_mask,
-            self.mask_share,
-            self.random_share,
-        )
+    def seed(self, purpose: int) -> tuple[int, int]:
+        """Returns the seed for SHUFFLING, CUTTING or MASKING."""
+        return self.random_seed, purpose
 
     def settings(self) -> dict[str, Any]:
-        """All but the names of files."""
+        """Returns all options except the names of files."""
         return {
             name: value
             for name, value in dataclasses.asdict(self).items()
@@ -191,33 +161,34 @@ class CreationConfig(Options):
         }
 
     def input_paths(self) -> list[str]:
-        """The files of text, in the order in which they are read."""
+        """Returns the text files in the order in which they are read."""
         return files.expand(self.input_file, flag="input_file")
 
     @property
     def named_outputs(self) -> list[str]:
-        """The files to write, which may be impossible."""
+        """The items of `output_file`, unchecked."""
         named = [item.strip() for item in self.output_file.split(",")]
         return [item for item in named if item]
 
     def output_paths(self, inputs: Sequence[str]) -> list[str]:
-        """The files to write.
+        """Returns the files to write.
 
         Raises:
-          InputError: No path, a duplicate path, a device, or a path that would
-            overwrite an input or the manifest.
+          InputError: If there is no path, a duplicate path, a device, or a
+            path that would overwrite an input or the manifest.
         """
         paths = self.named_outputs
         if not paths:
-            raise InputError(
-                "Expected a comma-separated list of files to write. Received: "
-                f"--output_file={self.output_file}"
+            raise wrong_value(
+                "--output_file",
+                "a comma-separated list of files to write",
+                self.output_file,
             )
         special = next(filter(files.is_special, paths), None)
         if special:
             raise InputError(
                 f"--output_file must name files; {special} is a device or a "
-                "pipe, which has no place for a manifest. Name a file."
+                "pipe, which cannot have a manifest next to it. Name a file."
             )
         files.check_outputs(
             {"output": paths, "manifest": [files.manifest_path(paths[0])]},

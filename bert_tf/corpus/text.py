@@ -1,19 +1,18 @@
-"""Text files, read in blocks of whole lines; documents and sentences in them.
+"""Reads text files and stores their token ids as a corpus on disk.
 
-In the format "text" a line is a sentence and a blank line ends a document; the
-end of a file ends its document too, where the original lets it run on into the
-next file. In the format "jsonl" a line is a document: a JSON object of which
-one field holds the text, one sentence a line.
+With the format "text", each line is a sentence and a blank line ends a
+document. The end of a file ends a document too; in the original, the next file
+continues it. With the format "jsonl", each line is a JSON object, one field of
+which holds a document with one sentence per line.
 
 Any process can read any range of a file: a line belongs to the range in which
 it begins.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedIOBase
 from typing import Protocol
 
@@ -21,32 +20,13 @@ import numpy as np
 
 from bert_tf import files
 from bert_tf.data import tables
-from bert_tf.errors import InputError
+from bert_tf.errors import in_file, listed
 
-# Text files, read in blocks of whole lines; documents and sentences in them.
-
-
-# Text that a worker gets at a time: some tenths of a second of work.
+# The bytes of text that a worker gets at a time, for some 0.1 s of work.
 BLOCK_BYTES = 1 << 20
-# Stands between the sentences of two documents.
+# What `sentences` yields between two documents.
 DOCUMENT_END = ""
-FORMATS = ("text", "jsonl")
 _BYTE_ORDER_MARK = "\ufeff"
-
-
-@dataclasses.dataclass(frozen=True)
-class TextFormat:
-    """How documents are written down.
-
-    Attributes:
-      errors: What to do about bytes that are not UTF-8: "strict", "replace" or
-        "ignore".
-      jsonl_field: The field of a JSON object that holds a document's text;
-        None for plain text.
-    """
-
-    errors: str = "strict"
-    jsonl_field: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +34,9 @@ class TextBlock:
     """Whole lines of one file.
 
     Attributes:
-      path: Where they are from.
-      offset: The bytes of text that stand before them in the file.
-      text: The lines, undecoded.
+      path: The file.
+      offset: The number of bytes of text before the block in the file.
+      text: The lines as bytes.
     """
 
     path: str
@@ -64,29 +44,8 @@ class TextBlock:
     text: bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """A line of a block, `path:line` as a string.
-
-    To number it, the file is read up to there: only for one that is told.
-    """
-
-    block: TextBlock
-    lines_before: int
-
-    def __str__(self) -> str:
-        path = self.block.path
-        before = text_blocks(path, 0, self.block.offset)
-        lines = sum(block.text.count(b"\n") for block in before)
-        return f"{path}:{lines + self.lines_before + 1}"
-
-
 def blocks_of_files(paths: Sequence[str]) -> Iterator[TextBlock]:
-    """Reads files, block by block.
-
-    Raises:
-      InputError: A file cannot be read, or is no gzip file but named so.
-    """
+    """Reads files one after the other in blocks; see `text_blocks`."""
     for path in paths:
         yield from text_blocks(path)
 
@@ -97,35 +56,33 @@ def text_blocks(
     stop: int | None = None,
     block_bytes: int | None = None,
 ) -> Iterator[TextBlock]:
-    """Reads the lines of a file that begin from `start` up to `stop`.
+    """Reads the lines of a file that begin at the bytes [start, stop).
 
     Args:
       path: The file.
-      start: A place in its text.
-      stop: The place from which on lines are left out; None for the end.
-      block_bytes: About how much to read at a time; BLOCK_BYTES unless told.
+      start: The offset of the range, in bytes of the uncompressed text.
+      stop: The end of the range; None for the end of the file.
+      block_bytes: About how many bytes to read at a time; default BLOCK_BYTES.
 
     Raises:
-      InputError: The file cannot be read, or is no gzip file but named so.
+      InputError: If the file cannot be read, or is named .gz and is not a gzip
+        file.
     """
     with files.open_read(path) as file, files.gzip_faults(path):
-        offset = _seek_line(file, start)
+        offset = 0
+        if start:
+            # One byte earlier: a line begins at `start` if that byte is "\n".
+            file.seek(start - 1)
+            offset = start - 1 + len(file.readline())
         for text in _whole_lines(file, block_bytes or BLOCK_BYTES):
             if stop is not None and offset + len(text) >= stop:
-                if inside := _lines_before(text, stop - offset):
-                    yield TextBlock(path, offset, inside)
+                if stop > offset:
+                    # The last line that begins before `stop`, to its end.
+                    end = text.find(b"\n", stop - offset - 1) + 1
+                    yield TextBlock(path, offset, text[: end or None])
                 return
             yield TextBlock(path, offset, text)
             offset += len(text)
-
-
-def _seek_line(file: BufferedIOBase, start: int) -> int:
-    """Moves to the first line that begins at `start` or later."""
-    if start == 0:
-        return 0
-    # A byte earlier: a line begins at `start` if that is a line feed.
-    file.seek(start - 1)
-    return start - 1 + len(file.readline())
 
 
 def _whole_lines(file: BufferedIOBase, block_bytes: int) -> Iterator[bytes]:
@@ -141,101 +98,119 @@ def _whole_lines(file: BufferedIOBase, block_bytes: int) -> Iterator[bytes]:
         yield last
 
 
-def _lines_before(text: bytes, stop: int) -> bytes:
-    """The lines that begin at a place before `stop`."""
-    if stop <= 0:
-        return b""
-    end = text.find(b"\n", stop - 1)
-    return text if end < 0 else text[: end + 1]
+def sentences(
+    block: TextBlock, errors: str = "strict", jsonl_field: str | None = None
+) -> Iterator[str]:
+    """Yields the sentences of a block, with DOCUMENT_END between documents.
 
+    Sentences are stripped and not empty. DOCUMENT_END may occur several times
+    in a row and at the start of the block.
 
-def sentences(block: TextBlock, layout: TextFormat) -> Iterator[str]:
-    """Yields the sentences of a block, and DOCUMENT_END between documents.
-
-    Sentences are stripped and not empty. There may be several DOCUMENT_ENDs in
-    a row, and also at the block's start.
+    Args:
+      block: The text.
+      errors: What to do about invalid UTF-8: "strict", "replace" or "ignore".
+      jsonl_field: The field of each line's JSON object that holds a document;
+        None for plain text.
 
     Raises:
-      InputError: The text is not UTF-8, with "strict"; or a line of "jsonl" is
-        no JSON object with the field that is asked for.
+      InputError: If the text is not UTF-8 and `errors` is "strict", or if a
+        line is not a JSON object with text in `jsonl_field`.
     """
-    lines = decode(block, layout.errors).removesuffix("\n").split("\n")
-    if layout.jsonl_field is None:
-        # Not splitlines, which would split at U+2028 and others too.
+    # Not splitlines, which also splits at U+2028 and other characters.
+    lines = decode(block, errors).removesuffix("\n").split("\n")
+    if jsonl_field is None:
         yield from map(str.strip, lines)
         return
     for number, line in enumerate(lines):
         yield DOCUMENT_END
         line = line.removeprefix(_BYTE_ORDER_MARK)
         if line.strip():
-            place = _Place(block, number)
-            text = _field(line, layout.jsonl_field, place)
+            text = _document(line, jsonl_field, _LinePosition(block, number))
             yield from filter(None, map(str.strip, text.split("\n")))
 
 
-def _field(line: str, name: str, place: _Place) -> str:
-    """The text in a field of a JSON object."""
-    fields = tables.json_object(line, place)
-    text = fields.get(name)
+@dataclasses.dataclass(frozen=True)
+class _LinePosition:
+    """A line of a block; `str` gives "path:line".
+
+    Counting lines means reading the file up to the block, so it is done only
+    for an error message.
+    """
+
+    block: TextBlock
+    lines_before: int
+
+    @property
+    def line(self) -> int:
+        before = text_blocks(self.block.path, 0, self.block.offset)
+        lines = sum(block.text.count(b"\n") for block in before)
+        return lines + self.lines_before + 1
+
+    def __str__(self) -> str:
+        return f"{self.block.path}:{self.line}"
+
+
+def _document(line: str, field: str, position: _LinePosition) -> str:
+    """Returns the text in a field of the JSON object on a line."""
+    fields = tables.json_object(line, position)
+    text = fields.get(field)
     if isinstance(text, str):
         return text
-    if name in fields:
-        raise InputError(
-            f"Expected text in the field {name!r}. Received: a "
-            f"{type(text).__name__} at {place}; name another field by "
-            "--jsonl_field"
-        )
-    raise InputError(
-        f"Expected a field {name!r} in every object. Received: the fields "
-        f"{', '.join(map(repr, fields)) or 'of an empty object'} at {place}; "
-        "name another by --jsonl_field"
+    if field in fields:
+        fault = f"the field {field!r} must be text, not {files.json_type(text)}"
+    elif fields:
+        names = listed(fields, quote=True)
+        fault = f"expected a field {field!r}, found {names}"
+    else:
+        fault = f"expected a field {field!r}, found an empty object"
+    raise in_file(
+        position.block.path,
+        f"{fault}. Name the field that holds the text with --jsonl_field.",
+        position.line,
     )
 
 
 def decode(block: TextBlock, errors: str) -> str:
-    """A block's text.
+    """Decodes a block of UTF-8 text.
 
     Args:
-      block: The text, UTF-8.
-      errors: What to do about bytes that are not: "strict", "replace" or
-        "ignore".
+      block: The text.
+      errors: What to do about invalid UTF-8: "strict", "replace" or "ignore".
 
     Raises:
-      InputError: Such bytes, with "strict".
+      InputError: If the text is not UTF-8 and `errors` is "strict".
     """
     try:
         return block.text.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        place = _Place(block, block.text.count(b"\n", 0, error.start))
-        raise InputError(
-            "Expected UTF-8 text. Received: byte "
-            f"0x{block.text[error.start]:02x} at {place}; convert the file, or "
-            "pass --errors=replace"
+        lines_before = block.text.count(b"\n", 0, error.start)
+        raise in_file(
+            block.path,
+            f"byte 0x{block.text[error.start]:02x} is not UTF-8. Convert the "
+            "file to UTF-8 or pass --errors=replace.",
+            _LinePosition(block, lines_before).line,
         ) from error
 
 
-# Blocks of text -> token ids on disk, with the ends of sentences, documents.
-
-
 class Tokenizer(Protocol):
-    """What encoding asks of a tokenizer."""
+    """The part of a tokenizer that `encode_block` needs."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a line's tokens."""
+        """Returns the token ids of a line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedBlock:
-    """The sentences of a TextBlock.
+    """The token ids of the sentences of a TextBlock.
 
     Attributes:
-      path: The file that it is from.
-      num_bytes: Bytes of text that it was made from.
-      tokens: Integers [t], the ids of all sentences.
-      lengths: int64 [s], tokens of each sentence, 1 or more.
-      breaks: int64, ascending: sentences, counted from the block's first,
-        before which a document ends: at blank lines and at the start of a
-        file. `s` itself says that the next block starts a document.
+      path: The file.
+      num_bytes: The number of bytes of text in the block.
+      tokens: Integers [t], the token ids of all sentences.
+      lengths: int64 [s], the number of tokens of each sentence, at least 1.
+      breaks: int64, ascending: a document ends before each of these sentences
+        of the block, at blank lines and at the start of a file. `s` means
+        that the next block starts a new document.
     """
 
     path: str
@@ -244,8 +219,8 @@ class EncodedBlock:
     lengths: np.ndarray
     breaks: np.ndarray
 
-    def part(self, first: int, stop: int) -> "EncodedBlock":
-        """The sentences from `first` up to `stop`; the bytes stay."""
+    def slice(self, first: int, stop: int) -> "EncodedBlock":
+        """Returns the sentences [first, stop); `num_bytes` is unchanged."""
         offsets = np.concatenate([[0], np.cumsum(self.lengths)])
         at_end = len(self.lengths) + 1 if stop == len(self.lengths) else stop
         is_inside = (first <= self.breaks) & (self.breaks < at_end)
@@ -257,32 +232,32 @@ class EncodedBlock:
         )
 
 
-def token_dtype(vocab_size: int) -> np.dtype:
-    """The narrowest type that holds every id."""
-    return np.min_scalar_type(vocab_size - 1)
-
-
 def encode_block(
     block: TextBlock,
     tokenizer: Tokenizer,
     dtype: np.dtype,
-    layout: TextFormat,
+    errors: str = "strict",
+    jsonl_field: str | None = None,
 ) -> EncodedBlock:
-    """Encodes a block's sentences; those without a token count for nothing.
+    """Tokenizes the sentences of a block; drops those without tokens.
+
+    For example, the lines "a b", "", "c" at the start of a file give three
+    tokens, the lengths [2, 1] and the breaks [0, 1].
 
     Args:
-      block: The text, UTF-8.
-      tokenizer: Makes ids of a line.
-      dtype: The type of the ids in the result.
-      layout: How documents are written down in it.
+      block: The text.
+      tokenizer: Turns a sentence into token ids.
+      dtype: The type of the token ids in the result.
+      errors: See `sentences`.
+      jsonl_field: See `sentences`.
 
     Raises:
-      InputError: As `text_files.sentences`.
+      InputError: See `sentences`.
     """
     tokens: list[int] = []
     lengths: list[int] = []
     breaks = [0] if block.offset == 0 else []
-    for sentence in sentences(block, layout):
+    for sentence in sentences(block, errors, jsonl_field):
         if sentence == DOCUMENT_END:
             breaks.append(len(lengths))
         elif ids := tokenizer.encode(sentence):
@@ -297,20 +272,20 @@ def encode_block(
     )
 
 
-# Names of the files of a corpus, within its folder.
+# Names of the files of a corpus within its folder.
 TOKENS = "tokens"
 _SENTENCES, _DOCUMENTS = "sentences", "documents"
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Where the D documents and S sentences of a tokenized text are.
+    """The boundaries of the D documents and S sentences of a tokenized text.
 
     Attributes:
       sentence_offsets: int64 [S + 1]; sentence s has the tokens
-        sentence_offsets[s] to sentence_offsets[s + 1], the latter excluded.
+        [sentence_offsets[s], sentence_offsets[s + 1]).
       document_offsets: int64 [D + 1]; document d has the sentences
-        document_offsets[d] to document_offsets[d + 1], the latter excluded.
+        [document_offsets[d], document_offsets[d + 1]).
     """
 
     sentence_offsets: np.ndarray
@@ -318,12 +293,15 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str) -> "Corpus":
-        """Maps what CorpusWriter wrote into memory, read-only.
+        """Maps the files that `write_corpus` wrote into memory, read-only.
 
-        The operating system fetches what is touched and may drop it again.
+        The operating system loads the pages that are used and can drop them.
         """
         return cls(
-            *(_mapped(folder, name) for name in (_SENTENCES, _DOCUMENTS))
+            *(
+                np.asarray(np.memmap(os.path.join(folder, name), np.int64, "r"))
+                for name in (_SENTENCES, _DOCUMENTS)
+            )
         )
 
     @property
@@ -337,12 +315,12 @@ class Corpus:
     def sentence_range(
         self, documents: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The first sentence of each document, and the one after its last."""
+        """Returns the first sentence and the end of each document."""
         offsets = self.document_offsets
         return offsets[documents], offsets[documents + 1]
 
     def section(self, first: int, stop: int) -> "Section":
-        """Copies what is known of the sentences from `first` up to `stop`."""
+        """Copies the boundaries within the sentences [first, stop)."""
         offsets = self.document_offsets
         document = int(np.searchsorted(offsets, first, "right")) - 1
         after = int(np.searchsorted(offsets, stop, "left"))
@@ -354,32 +332,34 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """What is cut into instances by itself: documents, or parts of long ones.
+    """Short documents and pieces of long ones; each is cut on its own.
 
-    A document of fewer than twice `size` sentences is one piece; a longer one
-    is cut after each `size` sentences, but for a last piece of `size` or more.
+    A document of fewer than 2 * `size` sentences is one piece. A longer one is
+    divided after every `size` sentences; the last piece also gets the rest.
+    For example, 10 sentences with size 4 give pieces of 4 and 6.
 
     Attributes:
       documents: int64 [p], the number of the document in the whole text.
-      places: int64 [p], sentences of the document that stand before the piece.
-      first: int64 [p], the first sentence, counted from a section's.
-      stop: int64 [p], the one after the last.
+      positions: int64 [p], the number of sentences of the document before the
+        piece.
+      first: int64 [p], the first sentence, counted from the section's start.
+      stop: int64 [p], the end of the piece, counted likewise.
     """
 
     documents: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
     first: np.ndarray
     stop: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """Consecutive documents; it begins and ends where pieces do.
+    """Consecutive documents; the section begins and ends where pieces do.
 
     Attributes:
-      corpus: Its sentences, and its documents as far as they are inside.
-      first_document: The number of the first one in the whole text.
-      skipped: Sentences of that one that stand before the section.
+      corpus: The section's sentences and (parts of) documents.
+      first_document: The number of the first document in the whole text.
+      skipped: The number of sentences of that document before the section.
     """
 
     corpus: Corpus
@@ -387,7 +367,7 @@ class Section:
     skipped: int
 
     def pieces(self, size: int) -> Pieces:
-        """Divides the documents."""
+        """Divides the documents into pieces of about `size` sentences."""
         index = np.arange(self.corpus.num_documents)
         first, stop = self.corpus.sentence_range(index)
         counts = num_pieces(stop - first, size)
@@ -395,67 +375,63 @@ class Section:
         number = np.arange(len(index)) - np.repeat(
             np.cumsum(counts) - counts, counts
         )
-        places = number * size
-        ends = piece_ends(places, (stop - first)[index], size)
+        positions = number * size
+        ends = piece_ends(positions, (stop - first)[index], size)
         return Pieces(
             self.first_document + index,
-            places + np.where(index == 0, self.skipped, 0),
-            first[index] + places,
+            positions + np.where(index == 0, self.skipped, 0),
+            first[index] + positions,
             first[index] + ends,
         )
 
 
 def num_pieces(lengths: np.ndarray, size: int) -> np.ndarray:
-    """The pieces of documents of so many sentences."""
+    """Returns the number of pieces of documents of `lengths` sentences."""
     return np.maximum(lengths // size, 1)
 
 
 def piece_ends(
-    places: np.ndarray, lengths: np.ndarray, size: int
+    positions: np.ndarray, lengths: np.ndarray, size: int
 ) -> np.ndarray:
-    """Where the pieces end that hold the sentences `places` of documents.
+    """Returns where the pieces end that hold given sentences.
 
     Args:
-      places: Integers [n], sentences counted from their document's first.
-      lengths: Integers [n], the sentences of each document.
-      size: As for `Pieces`.
+      positions: Integers [n], sentences counted from their document's start.
+      lengths: Integers [n], the number of sentences of each document.
+      size: See `Pieces`.
     """
-    number = places // size + 1
+    number = positions // size + 1
     is_last = number >= num_pieces(lengths, size)
     return np.where(is_last, lengths, number * size)
-
-
-def _mapped(folder: str, name: str) -> np.ndarray:
-    path = os.path.join(folder, name)
-    return np.asarray(np.memmap(path, np.int64, mode="r"))
 
 
 def read_slices(
     path: str, dtype: np.dtype, starts: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
-    """Reads scattered slices of a file of items of type `dtype`, end to end.
+    """Reads slices of a file of items of type `dtype` and concatenates them.
 
-    As fast as a mapping, of which the pages around all that was touched would
-    count as memory of this process.
+    This is as fast as a memory mapping, without counting the pages around all
+    slices as memory of this process.
 
     Args:
       path: A local file.
-      dtype: The type of its items.
+      dtype: The type of the items.
       starts: Integers [n], the first item of each slice.
-      lengths: Integers [n], the items in each.
+      lengths: Integers [n], the number of items of each slice.
     """
-    places = (starts * dtype.itemsize).tolist()
+    offsets = (starts * dtype.itemsize).tolist()
     sizes = (lengths * dtype.itemsize).tolist()
     with open(path, "rb", buffering=0) as file:
-        handle = file.fileno()
-        slices = map(os.pread, itertools.repeat(handle), sizes, places)
-        return np.frombuffer(b"".join(slices), dtype)
+        handle = itertools.repeat(file.fileno())
+        return np.frombuffer(
+            b"".join(map(os.pread, handle, sizes, offsets)), dtype
+        )
 
 
-def slices(
+def take_slices(
     items: np.ndarray, starts: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
-    """What `read_slices` reads, from an array instead of a file."""
+    """Does what `read_slices` does, with an array instead of a file."""
     before = np.cumsum(lengths) - lengths
     shifts = np.repeat(starts - before, lengths)
     return items[shifts + np.arange(len(shifts))]
@@ -468,20 +444,21 @@ def read_segments(
     wanted: np.ndarray,
     size: int,
 ) -> np.ndarray:
-    """Finds segments that begin somewhere in documents of a corpus.
+    """Finds segments that begin at given points of documents of a corpus.
 
-    A segment takes one sentence at least, and more until it has `wanted`
-    tokens or its piece ends.
+    A segment has at least one sentence. It takes further sentences until it
+    has `wanted` tokens or its piece ends. `instances.find_stop` does the same
+    for a corpus in memory.
 
     Args:
       folder: The folder of the corpus.
-      documents: Integers [n], their numbers.
-      points: float64 [n], where to begin, from 0 up to 1, excluded.
+      documents: Integers [n], the numbers of the documents.
+      points: float64 [n], where to begin, as a fraction of the document.
       wanted: Integers [n].
-      size: As for `Pieces`.
+      size: See `Pieces`.
 
     Returns:
-      int64 [2, n]: the first token, and the one after the last.
+      int64 [2, n]: the first token and the end of each segment.
     """
     integers = np.dtype(np.int64)
     bounds = read_slices(
@@ -491,74 +468,55 @@ def read_segments(
         np.full(len(documents), 2),
     ).reshape(-1, 2)
     lengths = bounds[:, 1] - bounds[:, 0]
-    places = (points * lengths).astype(np.int64)
+    positions = (points * lengths).astype(np.int64)
     wanted = np.maximum(wanted, 1)
-    # No sentence is empty: more than `wanted` of them are never needed.
-    counts = np.minimum(piece_ends(places, lengths, size) - places, wanted)
+    # Sentences have at least one token, so `wanted` sentences are enough.
+    counts = piece_ends(positions, lengths, size) - positions
+    counts = np.minimum(counts, wanted)
     offsets = read_slices(
         os.path.join(folder, _SENTENCES),
         integers,
-        bounds[:, 0] + places,
+        bounds[:, 0] + positions,
         counts + 1,
     )
     begins = np.cumsum(counts + 1) - (counts + 1)
     goals = np.repeat(offsets[begins] + wanted, counts + 1)
-    short_of_it = np.add.reduceat((offsets < goals).astype(np.int64), begins)
-    stops = begins + np.minimum(short_of_it, counts)
+    num_below = np.add.reduceat((offsets < goals).astype(np.int64), begins)
+    stops = begins + np.minimum(num_below, counts)
     return np.stack([offsets[begins], offsets[stops]])
 
 
-class CorpusWriter:
-    """Appends encoded blocks to the files of a corpus.
+def write_corpus(folder: str, blocks: Iterable[EncodedBlock]) -> int:
+    """Writes blocks, in their order, as the files of a corpus.
 
-    They grow by writing only: a full disk is an OSError here, whereas a write
-    into a mapping would kill the process.
+    The files grow by writing: a full disk then raises an OSError, whereas
+    writing to a mapping would kill the process.
 
-    Use it in a `with` statement; the end of that ends the last document.
-
-    Attributes:
-      num_tokens: Tokens written so far.
-      num_sentences: Sentences written so far.
-      num_documents: Documents that are complete so far.
+    Returns:
+      The number of documents. The last one ends with the last block.
     """
+    num_tokens = num_sentences = num_documents = last_break = 0
 
-    def __init__(self, folder: str) -> None:
-        self.num_tokens = 0
-        self.num_sentences = 0
-        self.num_documents = 0
-        self._last_break = 0
-        self._paths = [
-            os.path.join(folder, name)
-            for name in (TOKENS, _SENTENCES, _DOCUMENTS)
-        ]
+    def end_documents(breaks: np.ndarray) -> None:
+        """Ends a document before each of these sentences, if it has any."""
+        nonlocal num_documents, last_break
+        breaks = breaks[breaks > last_break]
+        document_file.write(breaks)
+        num_documents += len(breaks)
+        last_break = max([last_break, *breaks[-1:].tolist()])
 
-    def __enter__(self) -> "CorpusWriter":
-        with contextlib.ExitStack() as stack:
-            self._tokens, self._sentences, self._documents = (
-                stack.enter_context(open(path, "wb")) for path in self._paths
-            )
-            self._stack = stack.pop_all()
-        start = np.zeros(1, np.int64)
-        self._sentences.write(start)
-        self._documents.write(start)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._stack:
-            if kind is None:
-                self._end_documents(np.array([self.num_sentences]))
-
-    def append(self, block: EncodedBlock) -> None:
-        """Adds a block; the blocks have to come in order."""
-        self._tokens.write(block.tokens)
-        self._sentences.write(self.num_tokens + np.cumsum(block.lengths))
-        self._end_documents(self.num_sentences + block.breaks)
-        self.num_tokens += len(block.tokens)
-        self.num_sentences += len(block.lengths)
-
-    def _end_documents(self, breaks: np.ndarray) -> None:
-        """Ends a document before each of these sentences, if there is one."""
-        breaks = breaks[breaks > self._last_break]
-        self._documents.write(breaks)
-        self.num_documents += len(breaks)
-        self._last_break = max([self._last_break, *breaks[-1:].tolist()])
+    with (
+        open(os.path.join(folder, TOKENS), "wb") as token_file,
+        open(os.path.join(folder, _SENTENCES), "wb") as sentence_file,
+        open(os.path.join(folder, _DOCUMENTS), "wb") as document_file,
+    ):
+        sentence_file.write(np.zeros(1, np.int64))
+        document_file.write(np.zeros(1, np.int64))
+        for block in blocks:
+            token_file.write(block.tokens)
+            sentence_file.write(num_tokens + np.cumsum(block.lengths))
+            end_documents(num_sentences + block.breaks)
+            num_tokens += len(block.tokens)
+            num_sentences += len(block.lengths)
+        end_documents(np.array([num_sentences]))
+    return num_documents

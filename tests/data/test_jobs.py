@@ -27,7 +27,7 @@ def process_id(_):
 
 
 def has_tensorflow(_):
-    import bert_tf.corpus.stages  # noqa: F401
+    import bert_tf.corpus.creation  # noqa: F401
 
     return [name for name in ("tensorflow", "keras") if name in sys.modules]
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bert_tf.corpus import masking
-from bert_tf.corpus.masking import MaskingRule, MaskingVocabulary
+from bert_tf.corpus.masking import MaskingVocabulary
+from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import pipeline, records
 from bert_tf.data.records import ReadableRecords
 from bert_tf.data.schema import pretraining_schema
@@ -40,7 +41,14 @@ def examples() -> tuple[dict[str, np.ndarray], np.ndarray]:
     masked = masking.mask(
         ids,
         mask.astype(bool),
-        MaskingRule(P, 0.4, mask_share=0.5, random_share=0.3),
+        CreationConfig(
+            *("in", "out", "vocab"),
+            max_predictions_per_seq=P,
+            masked_lm_prob=0.4,
+            mask_share=0.5,
+            random_share=0.3,
+            keep_share=0.2,
+        ),
         MaskingVocabulary(MASK, (CLS, SEP), words, np.zeros(V, bool)),
         np.arange(N, dtype=np.uint64),
     )

@@ -1,0 +1,266 @@
+"""The pipeline and its options; `test_cluster` has its steps without Beam."""
+
+import dataclasses
+import json
+import pathlib
+import sys
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.corpus import beam, creation
+from bert_tf.corpus.settings import CreationConfig, PieceSizes
+from bert_tf.errors import InputError
+from tests.text_corpora import write_text
+
+
+def test_beam_has_to_be_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(InputError, match=r"pip install 'bert_tf\[beam\]'"):
+        beam.new_pipeline("")
+
+
+class FakePipeline:
+    """A pipeline whose runner is elsewhere."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+        self.is_cancelled = False
+
+    def run(self):
+        return self
+
+    def wait_until_finish(self):
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
+def test_errors_of_a_cluster_are_understood():
+    beam.run(FakePipeline("DONE"))
+    with pytest.raises(InputError, match="ended in the state CANCELLED"):
+        beam.run(FakePipeline("CANCELLED"))
+    text = (
+        "Pipeline failed: java.lang.RuntimeException: Traceback ...\n"
+        "bert_tf.errors.InputError: Cannot write gs://x/y: full. [while "
+        "running 'Write the chunks']\n\n\tat org.apache.beam"
+    )
+    with pytest.raises(InputError, match=r"^Cannot write gs://x/y: full\.$"):
+        beam.run(FakePipeline(RuntimeError(text)))
+    with pytest.raises(RuntimeError, match="another error"):
+        beam.run(FakePipeline(RuntimeError("another error")))
+
+
+def test_ctrl_c_cancels_a_job_elsewhere():
+    pipeline = FakePipeline(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        beam.run(pipeline)
+    assert pipeline.is_cancelled
+
+
+def test_the_number_of_tasks_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(beam, "MAX_TASKS", 10)
+    (tmp_path / "a").write_bytes(b"x" * 10_000)
+    (tmp_path / "b.gz").write_bytes(b"x" * 10_000)
+    paths = [f"{tmp_path}/a", f"{tmp_path}/b.gz"]
+    tasks = list(beam.plan_tasks(paths, 10))
+    assert [task.ranges[0].path for task in tasks] == [paths[0]] * 10 + [
+        paths[1]
+    ]
+    assert len(list(beam.plan_tasks(paths, 5000))) == 3
+
+
+# What follows needs Apache Beam.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--runner=Flnk", "--runner in .*FlinkRunner.*; got 'Flnk'"),
+        ("--runner=no.such.Runner", "no.such.Runner.*No module named 'no'"),
+        ("--direct_num_worker=2", "Did you mean 'direct_num_workers'?"),
+        ("--nothing_like_this_at_all", r"no option --nothing_like_this_at_all"),
+        ("--direct_num_workers=two", "invalid int value: 'two'$"),
+        ("direct", "expected --name=value, got 'direct'"),
+        ("--runner=DirectRunner --streaming x y", "--name=value, got 'y'"),
+        ("--job_name='open", "No closing quotation"),
+        ("--runner=DataflowRunner", "Missing required option: project"),
+    ],
+)
+def test_unusable_options_are_one_line(options, message):
+    pytest.importorskip("apache_beam")
+    with pytest.raises(InputError, match=message) as raised:
+        beam.new_pipeline(options)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", {}),
+        ("--runner=direct --direct_num_workers 2", {"direct_num_workers": 2}),
+        (
+            "--runner=DirectRunner --labels='a=b c' --labels=d=e",
+            {"labels": ["a=b c", "d=e"]},
+        ),
+        # The job server knows this option.
+        ("--runner=FlinkRunner --of_a_server=3", {"of_a_server": "3"}),
+    ],
+)
+def test_options_reach_the_pipeline(options, expected):
+    pytest.importorskip("apache_beam")
+    pipeline = beam.new_pipeline(options)
+    given = pipeline.options.get_all_options(retain_unknown_options=True)
+    assert expected.items() <= given.items()
+
+
+def raise_error(element, error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (InputError("Cannot write x: disk full."), r"^Cannot .*l\.$"),
+        (KeyError("a bug"), "a bug"),
+    ],
+)
+def test_errors_of_workers_are_raised(error, message):
+    apache_beam = pytest.importorskip("apache_beam")
+    pipeline = beam.new_pipeline("")
+    pipeline | apache_beam.Create([1]) | apache_beam.Map(raise_error, error)
+    with pytest.raises(type(error), match=message):
+        beam.run(pipeline)
+
+
+SIZES = PieceSizes(sentences=11, instances=61, text_bytes=3000)
+TWO_PROCESSES = "--direct_running_mode=multi_processing --direct_num_workers=2"
+
+
+@pytest.fixture
+def config(tmp_path, vocab_file):
+    pytest.importorskip("apache_beam")
+    write_text(tmp_path / "a.txt", 11)
+    write_text(tmp_path / "b.txt.gz", 5, seed=1, most_sentences=50)
+    output = f"{tmp_path}/out/a.tfrecord,{tmp_path}/out/sub/b.tfrecord.gz"
+    return CreationConfig(
+        f"{tmp_path}/a.txt,{tmp_path}/b.txt.gz",
+        output,
+        str(vocab_file),
+        max_seq_length=31,
+        dupe_factor=3,
+    )
+
+
+def files_in(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in pathlib.Path(folder).rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ("", "pairs"),
+        *(
+            pytest.param(TWO_PROCESSES, kind, marks=pytest.mark.slow)
+            for kind in ("pairs", "single", "jsonl")
+        ),
+    ],
+)
+def test_files_and_samples_equal_those_of_one_machine(
+    config, tmp_path, caplog, options, kind
+):
+    caplog.set_level("INFO")
+    if kind == "single":
+        config = dataclasses.replace(config, next_sentence=False)
+    if kind == "jsonl":
+        documents = (tmp_path / "a.txt").read_text().split("\n\n")
+        lines = [json.dumps({"body": document}) for document in documents]
+        (tmp_path / "a.jsonl").write_text("\n".join(lines))
+        config = dataclasses.replace(
+            config,
+            input_file=f"{tmp_path}/a.jsonl",
+            input_format="jsonl",
+            jsonl_field="body",
+        )
+    results = []
+    for create, argument in (creation.create, 1), (beam.create, options):
+        caplog.clear()
+        manifest = create(config, argument, SIZES)
+        samples = [
+            record.getMessage()
+            for record in caplog.records
+            if record.funcName == "log_samples"
+        ]
+        assert len(samples) == 20
+        results.append((manifest, files_in(tmp_path / "out"), samples))
+        assert len(results[-1][1]) == 3
+    assert results[0] == results[1]
+
+
+def test_remote_files(config, tmp_path):
+    tf.io.gfile.copy(f"{tmp_path}/a.txt", "ram://beam/a.txt", overwrite=True)
+    remote = dataclasses.replace(
+        config, input_file="ram://beam/a.txt", output_file="ram://beam/out"
+    )
+    beam.create(remote, "", SIZES)
+    local = dataclasses.replace(
+        config, input_file=f"{tmp_path}/a.txt", output_file=f"{tmp_path}/local"
+    )
+    creation.create(local, 1, SIZES)
+    with tf.io.gfile.GFile("ram://beam/out", "rb") as file:
+        assert file.read() == (tmp_path / "local").read_bytes()
+    names = tf.io.gfile.listdir("ram://beam")
+    assert sorted(names) == ["a.txt", "manifest.out.json", "out"]
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (b"wa\nwb\n\nwc\xff\n", {}, r"a\.txt:4: byte 0xff"),
+        (b"wa\nwb\n", {}, "has 1 document. Put blank lines"),
+        (
+            b"wa\nwb\n\nwa\n",
+            {"output_file": ",".join(f"{{}}/out/{n}" for n in range(9))},
+            "instances for 9 files",
+        ),
+        (
+            b'{"text": "wa\\nwb"}\n{"txt": ""}',
+            {"input_format": "jsonl"},
+            r"a\.txt:2: expected a field 'text'",
+        ),
+    ],
+)
+def test_unusable_texts_leave_existing_files(
+    config, tmp_path, text, settings, message
+):
+    (tmp_path / "a.txt").write_bytes(text)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/0").write_bytes(b"old")
+    settings = {"output_file": "{}/out/0", **settings}
+    settings["output_file"] = settings["output_file"].replace(
+        "{}", str(tmp_path)
+    )
+    config = dataclasses.replace(
+        config, input_file=f"{tmp_path}/a.txt", dupe_factor=1, **settings
+    )
+    with pytest.raises(InputError, match=message):
+        beam.create(config, "", SIZES)
+    assert files_in(tmp_path / "out") == {"0": b"old"}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["0"]
+
+
+def test_a_path_that_cannot_be_written_fails_first(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    output = f"{tmp_path}/out/a,{tmp_path}/file/b"
+    config = dataclasses.replace(config, output_file=output)
+    (tmp_path / "a.txt").write_bytes(b"\xff")  # An error once it is read.
+    with pytest.raises(InputError, match=r"Cannot write .*file/b"):
+        beam.create(config, "", SIZES)
+    assert files_in(tmp_path / "out") == {}

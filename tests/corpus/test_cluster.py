@@ -1,0 +1,484 @@
+"""The steps of a cluster, in one process that keeps everything in dicts."""
+
+import collections
+import dataclasses
+import gzip
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from bert_tf.corpus import cluster, creation, instances, ranges, text
+from bert_tf.corpus.cluster import Batch, InstanceTable, SectionTable
+from bert_tf.corpus.ranges import (
+    ReadingTask,
+    TaskReport,
+    TextRange,
+    TextSection,
+)
+from bert_tf.corpus.settings import CreationConfig, PieceSizes
+from bert_tf.corpus.text import Corpus, take_slices
+from tests.text_corpora import write_text
+
+# Sections of text.
+
+
+@pytest.fixture
+def config(vocab_file):
+    return CreationConfig("", "", str(vocab_file), max_seq_length=31)
+
+
+def read(config, paths, text_bytes, size):
+    """The sections and the reports of all tasks."""
+    tasks = ranges.plan_tasks(list(map(str, paths)), text_bytes)
+    found = [
+        item for task in tasks for item in ranges.read_task(task, config, size)
+    ]
+    sections = [item for item in found if isinstance(item, TextSection)]
+    reports = [item for item in found if isinstance(item, TaskReport)]
+    assert [report.number for report in reports] == list(range(len(reports)))
+    return sections, reports
+
+
+def split_at(items, offsets):
+    return [items[a:b] for a, b in itertools.pairwise(offsets)]
+
+
+def as_documents(sections):
+    """Documents as lists of sentences, which are lists of ids."""
+    found = []
+    for section in sections:
+        corpus = section.corpus
+        sentences = split_at(section.tokens.tolist(), corpus.sentence_offsets)
+        new = split_at(sentences, corpus.document_offsets)
+        if section.continues:
+            found[-1] += new.pop(0)
+        found += new
+    return found
+
+
+def read_by_one_machine(config, folder, paths):
+    """The documents as `creation` reads them, and the size of the text."""
+    blocks = list(text.blocks_of_files(list(map(str, paths))))
+    encoded = [creation.encode(config, block) for block in blocks]
+    text.write_corpus(str(folder), encoded)
+    dtype = creation.load_vocabulary(config).token_dtype
+    tokens = np.fromfile(folder / text.TOKENS, dtype)
+    section = TextSection((0, 0), tokens, Corpus.open(str(folder)), False)
+    return as_documents([section]), sum(len(block.text) for block in blocks)
+
+
+@pytest.mark.parametrize("text_bytes", [40, 333, 1000, 10**6])
+@pytest.mark.parametrize("size", [1, 5, 10_000])
+def test_ranges_hold_the_documents_of_the_whole_text(
+    config, tmp_path, monkeypatch, text_bytes, size
+):
+    monkeypatch.setattr(ranges, "TAIL_BYTES", 64)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 150)
+    paths = [
+        write_text(tmp_path / "a.txt", 7),
+        write_text(tmp_path / "b.txt.gz", 3, seed=1),
+        tmp_path / "empty.txt",
+        tmp_path / "blank.txt",
+        write_text(tmp_path / "c.txt", 3, seed=2, most_sentences=50),
+        tmp_path / "last.txt",
+    ]
+    paths[2].write_text("")
+    paths[3].write_text("\n \n\n")
+    paths[5].write_text("\n\n \nwa\n\u3000\n\n\n" + "wb wc\n" * 3 + "wd")
+    sections, reports = read(config, paths, text_bytes, size)
+    expected, num_bytes = read_by_one_machine(config, tmp_path, paths)
+    assert as_documents(sections) == expected
+    counts = sum((r.counts for r in reports), start=collections.Counter())
+    assert counts["sentences"] == sum(map(len, expected))
+    read_bytes = [sum(report.text_bytes.values()) for report in reports]
+    assert sum(read_bytes) == num_bytes
+    assert not any(report.error for report in reports)
+    assert (len(reports) > 10) == (text_bytes < 1000)
+
+
+@pytest.mark.parametrize("text_bytes", [30, 500, 10**6])
+def test_ranges_of_json_lines(config, tmp_path, text_bytes):
+    texts = ["wa wb\nwc", "\n", "wd", "we\n\n wf " * 9] * 5
+    lines = [json.dumps({"n": n, "text": t}) for n, t in enumerate(texts)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    config = dataclasses.replace(config, input_format="jsonl")
+    sections, reports = read(config, [path], text_bytes, 7)
+    expected, _ = read_by_one_machine(config, tmp_path, [path])
+    assert len(expected) == 15
+    assert as_documents(sections) == expected
+    assert (len(reports) > 1) == (text_bytes < 10**6)
+
+
+@pytest.mark.parametrize("size", [1, 4, 10])
+def test_sections_are_small_and_end_with_documents_or_pieces(
+    config, tmp_path, monkeypatch, size
+):
+    monkeypatch.setattr(text, "BLOCK_BYTES", 100)
+    path = write_text(tmp_path / "a.txt", 30, most_sentences=60)
+    sections, _ = read(config, [path], 10**6, size)
+    lengths = [section.corpus.num_sentences for section in sections]
+    most_in_a_block = 100 // 3
+    assert max(lengths) <= 2 * size + most_in_a_block
+    is_followed = [section.continues for section in sections[1:]] + [False]
+    for section, has_next in zip(sections, is_followed, strict=True):
+        if has_next:
+            assert section.corpus.num_sentences == size
+            assert section.corpus.num_documents == 1
+    assert any(is_followed)
+    assert [section.position for section in sections] == [
+        (0, number) for number in range(len(sections))
+    ]
+
+
+def test_errors_are_in_the_reports(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(ranges, "TAIL_BYTES", 5)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"wa\n\n" * 50 + b"wa\xff\n\n" + b"wa\n\n" * 50)
+    sections, reports = read(config, [path], 40, 1000)
+    errors = [report.error for report in reports if report.error]
+    assert f"{path}:101: byte 0xff" in errors[0]
+    # The task before also reads this line, to find the end of its document.
+    assert len(errors) <= 2
+    assert len(sections) >= len(reports) - 2
+    path = tmp_path / "a.gz"
+    path.write_bytes(b"no gzip")
+    task = ReadingTask(3, (TextRange(str(path)),))
+    [report] = ranges.read_task(task, config, 5)
+    assert report.number == 3
+    assert "gzip" in report.error
+
+
+def test_tasks_have_equal_sizes(tmp_path):
+    paths = []
+    for number, size in enumerate([1000, 30, 30, 30, 30, 149, 151]):
+        paths.append(tmp_path / f"{number}")
+        paths[-1].write_bytes(b"x" * size)
+    paths.append(tmp_path / "b.gz")
+    paths[-1].write_bytes(gzip.compress(b""))
+    one, two, three, four, five, six, seven, packed = map(str, paths)
+    tasks = list(ranges.plan_tasks(list(map(str, paths)), 100))
+    assert [task.number for task in tasks] == list(range(len(tasks)))
+    assert [task.ranges for task in tasks[:12]] == [
+        *((TextRange(one, n * 100, n * 100 + 100),) for n in range(9)),
+        (TextRange(one, 900, None),),
+        (TextRange(two), TextRange(three), TextRange(four), TextRange(five)),
+        (TextRange(six),),
+    ]
+    assert [r for task in tasks[12:] for r in task.ranges] == [
+        TextRange(seven, 0, 75),
+        TextRange(seven, 75, None),
+        TextRange(packed),
+    ]
+
+
+# The table of sections.
+
+CONFIG = CreationConfig("in", "out", "vocab")
+# The lengths of the documents of each section, and whether the first continues.
+SECTIONS = [
+    ((0, 0), [1, 2, 3], False),
+    ((0, 1), [5], False),  # A document of 17 sentences ...
+    ((0, 2), [5], True),
+    ((0, 3), [7, 1], True),  # ... ends here, before another one.
+    ((2, 0), [12], False),
+    ((2, 1), [5], False),  # A document of 11 sentences.
+    ((2, 2), [6], True),
+]
+LENGTHS = [1, 2, 3, 17, 1, 12, 11]
+
+
+def make_section(position, lengths, continues):
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    corpus = Corpus(np.arange(bounds[-1] + 1), bounds)
+    return TextSection(position, np.arange(bounds[-1]), corpus, continues)
+
+
+def make_table(reports=(), shuffle=0):
+    sections = [make_section(*section) for section in SECTIONS]
+    order = np.random.default_rng(shuffle).permutation(len(sections))
+    counts = collections.Counter(sentences=sum(LENGTHS), tokens=9)
+    report = TaskReport(0, len(SECTIONS), {"a": 3}, counts)
+    return SectionTable.of(
+        CONFIG,
+        [cluster.entry_of(sections[index]) for index in order],
+        [report, *reports],
+    )
+
+
+@pytest.mark.parametrize("shuffle", [0, 1])
+def test_documents_are_numbered_in_the_order_of_the_text(shuffle):
+    table = make_table(shuffle=shuffle)
+    assert not table.error
+    assert table.num_documents == 7
+    assert table.counts == {"sentences": 47, "tokens": 9, "documents": 7}
+    assert table.first_document.tolist() == [0, 3, 3, 3, 5, 6, 6]
+    assert table.skipped.tolist() == [0, 0, 5, 10, 0, 0, 5]
+    assert table.first_total.tolist() == [1, 17, 17, 17, 12, 11, 11]
+    positions = [position for position, _, _ in SECTIONS]
+    assert [table.index(position) for position in positions] == list(range(7))
+    section = table.section(3, make_section(*SECTIONS[3]))
+    assert (section.first_document, section.skipped) == (3, 10)
+
+
+def test_segments_begin_where_they_do_in_the_whole_text():
+    table = make_table()
+    sections = [make_section(*section) for section in SECTIONS]
+    starts = np.cumsum([sum(lengths) for _, lengths, _ in SECTIONS])
+    starts = np.concatenate([[0], starts])
+    rng = np.random.default_rng(0)
+    owners, points = rng.integers(0, 7, 999), rng.random(999)
+    index = table.find(owners, points)
+    lengths = np.array(LENGTHS)[owners]
+    first = np.concatenate([[0], np.cumsum(LENGTHS)])[owners]
+    positions = (points * lengths).astype(int)
+    ends = first + text.piece_ends(positions, lengths, 5)
+    for number, section in enumerate(sections):
+        mine = index == number
+        assert mine.any()
+        begin, end = table.segments(
+            number,
+            table.section(number, section),
+            owners[mine],
+            points[mine],
+            5,
+        )
+        expected = (first + positions)[mine] - starts[number]
+        np.testing.assert_array_equal(begin, expected)
+        np.testing.assert_array_equal(end, ends[mine] - starts[number])
+        assert (begin >= 0).all()
+        assert (end <= section.corpus.num_sentences).all()
+
+
+def test_copies_balance_the_requests():
+    # A section of a hundred short documents, and eleven long documents.
+    entries = [(0, 0, 100, False, 1, 100)]
+    entries += [(0, n, 1, False, 100, 100) for n in range(1, 12)]
+    counts = collections.Counter(sentences=1200)
+    table = SectionTable.of(CONFIG, entries, [TaskReport(0, 12, {}, counts)])
+    assert table.copies.tolist() == [11] + [1] * 11
+    rng = np.random.default_rng(0)
+    index = table.find(rng.integers(0, 111, 10_000), rng.random(10_000))
+    load = np.bincount(index, minlength=12) / table.copies
+    assert load.max() < 1.1 * 10_000 / 12
+    # Sections that share a document share its requests.
+    assert make_table().copies.tolist() == [3, 1, 1, 2, 1, 1, 1]
+
+
+def test_the_first_error_is_reported():
+    counts = collections.Counter()
+    reports = [
+        TaskReport(5, 0, {}, counts, "five"),
+        TaskReport(2, 0, {}, counts, "two"),
+    ]
+    assert make_table(reports).error == "two"
+    empty = SectionTable.of(CONFIG, [], [TaskReport(0, 0, {"a": 0}, counts)])
+    assert "only blank lines" in empty.error
+    report = TaskReport(0, 1, {}, collections.Counter(sentences=3))
+    one = SectionTable.of(CONFIG, [(0, 0, 1, False, 3, 3)], [report])
+    assert "has 1 document." in one.error
+
+
+@pytest.mark.parametrize("numbers", [[], [0, 0], [1]])
+def test_lost_or_repeated_sections_are_errors(numbers):
+    entries = [(0, number, 1, False, 3, 3) for number in numbers]
+    counts = collections.Counter(sentences=6)
+    reports = [TaskReport(n, 1, {}, counts) for n in range(2)]
+    with pytest.raises(RuntimeError, match="lost or repeated"):
+        SectionTable.of(CONFIG, entries, reports)
+
+
+# From sections to records.
+
+SIZES = PieceSizes(sentences=11, instances=23, text_bytes=900)
+
+
+def make_config(tmp_path, vocab_file, **settings):
+    for number, longest in enumerate([9, 60]):
+        path = tmp_path / f"{number}.txt"
+        write_text(path, 9, seed=number, most_sentences=longest)
+    outputs = f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord.gz"
+    return CreationConfig(
+        f"{tmp_path}/0.txt,{tmp_path}/1.txt",
+        outputs,
+        str(vocab_file),
+        **{"max_seq_length": 31, "dupe_factor": 3, **settings},
+    )
+
+
+def read_sections(config, sizes):
+    """The sections of the text in a random order, and their table."""
+    paths = config.input_paths()
+    sections, reports = read(config, paths, sizes.text_bytes, sizes.sentences)
+    table = SectionTable.of(config, map(cluster.entry_of, sections), reports)
+    np.random.default_rng(0).shuffle(sections)
+    return sections, table
+
+
+def make_instances(config, sizes, sections, table):
+    """All instances in batches, the counts, and the requests by address."""
+    size = sizes.sentences
+    cuts = [
+        cut
+        for section in sections
+        for cut in cluster.cut_section(section, config, size, table)
+    ]
+    batches = [cut.complete for cut in cuts]
+    grouped = collections.defaultdict(lambda: {"sections": [], "requests": []})
+    for section in sections:
+        for address, copy in cluster.replicate(section, table):
+            grouped[address]["sections"].append(copy)
+    for cut in cuts:
+        for address, batch in cut.requests:
+            grouped[address]["requests"].append(batch)
+    for group in grouped.items():
+        batches += cluster.complete_pairs(group, config, size, table)
+    return batches, [(cut.index, cut.count) for cut in cuts], grouped
+
+
+def assign(batches, config, table):
+    groups = collections.defaultdict(list)
+    for batch in batches:
+        for first, part in cluster.assign_chunks(batch, config, table):
+            groups[first].append(part)
+    return list(groups.items())
+
+
+@pytest.mark.parametrize(
+    ("sentences", "settings"),
+    [
+        (4, {}),
+        (10_000, {"do_whole_word_mask": True, "random_seed": 3}),
+        (11, {"next_sentence": False}),
+    ],
+)
+def test_a_cluster_writes_the_records_of_one_machine(
+    tmp_path, vocab_file, settings, sentences
+):
+    config = make_config(tmp_path, vocab_file, **settings)
+    sizes = dataclasses.replace(SIZES, sentences=sentences)
+    sections, table = read_sections(config, sizes)
+    batches, counts, _ = make_instances(config, sizes, sections, table)
+    outputs = tuple(config.output_paths([]))
+    numbers = InstanceTable.of(outputs, sizes.instances, counts, table)
+    written = [
+        cluster.write_chunk(group, config, str(tmp_path), numbers)
+        for group in assign(batches, config, numbers)
+    ]
+    found = [b"", b""]
+    for shard, (first, chunk) in sorted(written, key=lambda item: item[1][0]):
+        assert chunk.data == b""
+        with open(cluster.chunk_path(str(tmp_path), first), "rb") as file:
+            found[shard] += file.read()
+    creation.create(config, 1, sizes)
+    for path, data in zip(outputs, found, strict=True):
+        with open(path, "rb") as file:
+            assert file.read() == data
+
+
+def test_no_worker_gets_more_requests_than_its_share(tmp_path, vocab_file):
+    config = make_config(tmp_path, vocab_file, dupe_factor=40)
+    sections, table = read_sections(config, SIZES)
+    assert len(sections) > 20
+    grouped = make_instances(config, SIZES, sections, table)[2]
+    load = {
+        address: sum(map(len, group["requests"]))
+        for address, group in grouped.items()
+        if group["requests"]
+    }
+    mean = sum(load.values()) / len(sections)
+    assert max(load.values()) < 1.6 * mean  # About 60, with random variation.
+    assert len(load) < 2 * len(sections)
+    assert any(copy for _, copy in load)
+
+
+def test_requests_are_completed_in_batches(tmp_path, vocab_file, monkeypatch):
+    """Each document has a word of its own: B is random if it differs."""
+    monkeypatch.setattr(cluster, "BATCH_SIZE", 7)
+    config = make_config(tmp_path, vocab_file)
+    documents = ["\n".join([f"w{chr(97 + n)}"] * (3 + n)) for n in range(26)]
+    (tmp_path / "0.txt").write_text("\n\n".join(documents))
+    (tmp_path / "1.txt").write_text("")
+    sections, table = read_sections(config, SIZES)
+    batches, counts, grouped = make_instances(config, SIZES, sections, table)
+    sizes = [len(batch) for batch in batches]
+    assert sum(sizes) == sum(count for _, count in counts)
+    for group in grouped.values():
+        for batch in group["requests"]:
+            # A request holds the tokens of its A only.
+            a_length = batch.pairs["a_stop"] - batch.pairs["a_start"]
+            assert a_length.sum() == len(batch.tokens)
+    others = collections.Counter()
+    for batch in batches:
+        for pair in batch.pairs:
+            a, b = (
+                set(batch.tokens[start : start + length].tolist())
+                for start, length in [
+                    (pair["a_start"], pair["a_length"]),
+                    (pair["b_start"], pair["b_length"]),
+                ]
+            )
+            assert len(a) == len(b) == 1
+            assert (a != b) == pair["is_random_next"]
+            others.update(b if pair["is_random_next"] else ())
+    assert len(others) == 26
+
+
+def make_batch(numbers, shift):
+    """Instances of 2 and 3 tokens: their number and a counter."""
+    numbers = np.array(numbers)
+    spans = np.zeros(len(numbers), instances.SPAN)
+    spans["a_start"] = np.arange(len(numbers)) * 5 + shift
+    spans["b_start"] = spans["a_start"] + 2
+    spans["a_length"], spans["b_length"] = 2, 3
+    tokens = np.repeat(numbers, 5) * 10 + np.tile(np.arange(5), len(numbers))
+    tokens = np.concatenate([np.zeros(shift, int), tokens])
+    return Batch(np.zeros_like(numbers), numbers, spans, tokens)
+
+
+def test_batches_are_divided_and_joined():
+    some = make_batch([3, 1, 4], 2).take(np.array([2, 0]))
+    assert some.numbers.tolist() == [4, 3]
+    assert len(some.tokens) == 10
+    joined = Batch.joined([some, make_batch([9], 0)])
+    assert len(joined) == 3
+    pairs = joined.pairs
+    assert [
+        take_slices(
+            joined.tokens, pairs[f"{name}_start"], pairs[f"{name}_length"]
+        ).tolist()
+        for name in "ab"
+    ] == [
+        [40, 41, 30, 31, 90, 91],
+        [42, 43, 44, 32, 33, 34, 92, 93, 94],
+    ]
+
+
+def test_an_error_stops_all_steps(tmp_path, vocab_file):
+    config = make_config(tmp_path, vocab_file)
+    sections, table = read_sections(config, SIZES)
+    batches, counts, _ = make_instances(config, SIZES, sections, table)
+    numbers = InstanceTable.of(("a",) * 10**6, 23, counts, table)
+    assert "instances for 1000000 files" in numbers.error
+    assert not list(cluster.assign_chunks(batches[0], config, numbers))
+    (tmp_path / "1.txt").write_bytes(b"\xff")
+    sections, table = read_sections(config, SIZES)
+    assert sections
+    batches, counts, _ = make_instances(config, SIZES, sections, table)
+    assert batches == counts == []
+    assert "byte 0xff" in InstanceTable.of(("a",), 23, counts, table).error
+
+
+def test_lost_or_repeated_instances_are_errors(tmp_path, vocab_file):
+    config = make_config(tmp_path, vocab_file)
+    sections, table = read_sections(config, SIZES)
+    batches, counts, _ = make_instances(config, SIZES, sections, table)
+    numbers = InstanceTable.of(("a",), 10**6, counts, table)
+    [(first, parts)] = assign(batches, config, numbers)
+    with pytest.raises(RuntimeError, match="lost or repeated"):
+        InstanceTable.of(("a",), 10**6, counts[1:], table)
+    for wrong in (parts[1:], [*parts, parts[0]]):
+        with pytest.raises(RuntimeError, match="lost or repeated"):
+            cluster.write_chunk((first, wrong), config, str(tmp_path), numbers)
