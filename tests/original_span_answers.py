@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.tasks.answers import Found, Scores, find_answer
+from bert_tf.tasks.answers import AnswerRules, Prediction, Scores, find_answer
 from tests.tokenization import tokenization_oracle
 
 WHITE_SPACE = " \t\r\n\u202f"
@@ -160,7 +160,7 @@ def decide(entries, null, threshold):
     null_score = null.start_logit + null.end_logit
     odds = null_score - best["start_logit"] - best["end_logit"]
     text = "" if odds > threshold else best["text"]
-    return Found(text, entries, odds, best["text"])
+    return Prediction(text, entries, odds, best["text"])
 
 
 def original_answer(
@@ -175,7 +175,7 @@ def original_answer(
     max_answer_length: int = 30,
     with_negative: bool = False,
     null_score_diff_threshold: float = 0.0,
-) -> Found:
+) -> Prediction:
     """What the original answers to one question.
 
     Args:
@@ -216,7 +216,7 @@ def original_answer(
         return decide(entries_of(nbest), null, null_score_diff_threshold)
     entries = entries_of(nbest or {"empty": (0.0, 0.0)})
     text = entries[0]["text"]
-    return Found(text, entries, None, text)
+    return Prediction(text, entries, None, text)
 
 
 def scores_of(starts, ends, n_best_size) -> Scores:
@@ -255,12 +255,12 @@ def compare(question, rows, windows, starts, ends, encoding, **options):
       **options: Of both, such as `with_negative`.
 
     Returns:
-      Two `Found`, ours and the original's; None for the latter if it crashes.
+      Two `Prediction`; None for the original if it crashes.
     """
     own = [windows.windows[row] for row in rows]
     n_best_size = options.get("n_best_size", 20)
     scores = [scores_of(starts[row], ends[row], n_best_size) for row in rows]
-    ours = find_answer(question, own, scores, **options)
+    ours = find_answer(question, own, scores, AnswerRules(**options))
     pieces = [
         [encoding.vocab[index] for index in windows.batch["input_ids"][row]]
         for row in rows

@@ -53,11 +53,11 @@ from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.tasks.answers import (
     Answered,
     AnswerRules,
-    answer,
+    answer_questions,
     metric_names,
+    official_scores,
     require_answers,
-    score,
-    written,
+    write_answers,
 )
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.questions import (
@@ -190,7 +190,7 @@ def run(config: SquadConfig) -> FineTuningResult:
             )
         metrics = _answer(config, answers_of, estimator)
         serve = functools.partial(
-            ServedSpanLabeler, encoding=encoding, **dataclasses.asdict(rules)
+            ServedSpanLabeler, encoding=encoding, rules=rules
         )
         return fine_tuning.finish(config, estimator, metrics, "squad", serve)
 
@@ -240,7 +240,7 @@ def _answer(
     if config.do_predict:
         answers = answers_of(estimator, config.predict_batch_size)
         if is_chief(estimator.strategy):
-            answers = written(
+            answers = write_answers(
                 answers, config.output_dir, config.version_2_with_negative
             )
     elif config.do_eval:
@@ -379,7 +379,7 @@ def _answers(
     batch_size: int | None = None,
 ) -> Iterable[Answered]:
     """Yields the answers of a model, one by one as they are found."""
-    return answer(
+    return answer_questions(
         asked,
         encoding,
         lambda windows: estimator.predict(
@@ -392,7 +392,7 @@ def _answers(
 def _score(
     config: SquadConfig, answers: Iterable[Answered], estimator: Estimator
 ) -> dict[str, float]:
-    scores = score(
+    scores = official_scores(
         answers, config.version_2_with_negative, config.scorer == "korquad"
     )
     return {**scores, "global_step": estimator.step}

@@ -1,4 +1,8 @@
-"""The answer to a question, as it stands in a text."""
+"""Question answering in a graph: windows, answers and the exported model.
+
+The graph gives the same windows and answers as `tasks.questions.make_windows`
+and `tasks.answers.find_answer` do in NumPy.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,111 +10,112 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.errors import InputError
+from bert_tf.errors import wrong_value
 from bert_tf.serving.served import Served, in_parts, shown
-from bert_tf.tasks.questions import ODDS_WITHOUT_SPAN, SpanEncoding
+from bert_tf.tasks.answers import AnswerRules
+from bert_tf.tasks.questions import (
+    NUM_SPECIAL_TOKENS,
+    ODDS_WITHOUT_SPAN,
+    SpanEncoding,
+)
 
-# Contexts in windows, inside a graph: `data.windows` on tensors.
+# Texts are compared for this many spans for each wanted answer at first.
+_SPANS_PER_TEXT = 4
+
+_NEVER = -float("inf")
 
 
-# [CLS] and a [SEP] behind the question and behind the window.
-_NUM_SPECIAL = 3
+# --------------------------------------------------------------------- windows
 
 
 class Windows(NamedTuple):
-    """What W windows show, those of a question in order.
+    """The windows of some questions; those of a question are adjacent.
 
     Attributes:
-      question: Which question each is of, int64 [W].
-      first: The place of its first piece of the context, int64 [W]; the
-        others follow.
-      pieces: Which pieces it shows: numbers of those of all contexts, one
-        context behind another; int64, ragged [W, (L)].
-      is_max_context: Whether no other window shows the piece with more around
-        it, nor an earlier one with as much; bool, ragged [W, (L)].
+      question: Index of the question of each window, int64 [W].
+      first: Position of the first context token, int64 [W].
+      tokens: The context tokens, as indexes into the tokens of all contexts;
+        int64, ragged [W, (L)].
+      is_max_context: Whether this is the window with the most context around
+        the token; of equal ones the first. Bool, ragged [W, (L)].
     """
 
     question: tf.Tensor
     first: tf.Tensor
-    pieces: tf.RaggedTensor
+    tokens: tf.RaggedTensor
     is_max_context: tf.RaggedTensor
 
 
-def lay_windows(
-    num_pieces: tf.Tensor,
+def make_windows(
+    num_tokens: tf.Tensor,
     query_lengths: tf.Tensor,
     max_seq_length: int,
     doc_stride: int,
 ) -> Windows:
-    """Lays windows over contexts, as many as it takes to reach the end.
-
-    A context without pieces has none.
+    """Splits contexts into windows; a context without tokens has none.
 
     Args:
-      num_pieces: Pieces of the context of each question, int64 [B].
-      query_lengths: Pieces of each question itself, cut, int64 [B].
-      max_seq_length: Places of a sequence.
-      doc_stride: Pieces between two starts; never more than a window.
+      num_tokens: Number of tokens of each context, int64 [B].
+      query_lengths: Number of tokens of each question, truncated, int64 [B].
+      max_seq_length: Length of a sequence.
+      doc_stride: Tokens from the start of a window to the start of the next.
     """
-    room = max_seq_length - _NUM_SPECIAL - query_lengths  # [B]
+    room = max_seq_length - NUM_SPECIAL_TOKENS - query_lengths  # [B]
     step = tf.minimum(room, doc_stride)
-    # Rounded up, as a division that rounds down does with the sign changed.
-    steps = -(-tf.maximum(num_pieces - room, 0) // step)
-    numbers = tf.ragged.range(tf.where(num_pieces > 0, steps + 1, 0))
+    # The negative signs round the division up.
+    steps = -(-tf.maximum(num_tokens - room, 0) // step)
+    numbers = tf.ragged.range(tf.where(num_tokens > 0, steps + 1, 0))
     question = numbers.value_rowids()  # [W]
     start = numbers.values * tf.gather(step, question)
     length = tf.minimum(
-        tf.gather(room, question), tf.gather(num_pieces, question) - start
+        tf.gather(room, question), tf.gather(num_tokens, question) - start
     )
-    origin = tf.gather(tf.cumsum(num_pieces, exclusive=True), question)
-    begin = origin + start
-    pieces = tf.ragged.range(begin, begin + length)
+    begin = tf.gather(tf.cumsum(num_tokens, exclusive=True), question) + start
+    tokens = tf.ragged.range(begin, begin + length)
     return Windows(
         question,
         tf.gather(query_lengths, question) + 2,
-        pieces,
-        _max_context(pieces, tf.reduce_sum(num_pieces)),
+        tokens,
+        _max_context(tokens, tf.reduce_sum(num_tokens)),
     )
 
 
 def _max_context(
-    pieces: tf.RaggedTensor, num_pieces: tf.Tensor
+    tokens: tf.RaggedTensor, num_tokens: tf.Tensor
 ) -> tf.RaggedTensor:
-    """The original's `_check_is_max_context`, for all pieces at once.
+    """Returns whether each window owns each of its tokens.
 
-    The score of a window is the lesser of the pieces to the left and to the
-    right, plus a hundredth of its length; of equal ones the first counts.
+    Vectorized `_check_is_max_context` of the original: the score of a token in
+    a window is the smaller number of tokens to its left and right, plus 1 % of
+    the window's length. The first window with the highest score owns it.
     """
-    window = pieces.value_rowids()  # [P], all pieces of all windows
-    left = tf.ragged.range(pieces.row_lengths()).values
-    length = tf.gather(pieces.row_lengths(), window)
+    window = tokens.value_rowids()  # [P], all tokens of all windows
+    left = tf.ragged.range(tokens.row_lengths()).values
+    length = tf.gather(tokens.row_lengths(), window)
     around = tf.minimum(left, length - 1 - left)
-    # In double precision, for the same ones to be equal as in Python.
+    # In double precision, as in NumPy, the same scores are equal.
     score = tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
-    piece = pieces.values
-    best = tf.math.unsorted_segment_max(score, piece, num_pieces)
-    is_best = score == tf.gather(best, piece)
+    token = tokens.values
+    best = tf.math.unsorted_segment_max(score, token, num_tokens)
+    is_best = score == tf.gather(best, token)
     owner = tf.math.unsorted_segment_min(
-        tf.where(is_best, window, window.dtype.max), piece, num_pieces
+        tf.where(is_best, window, window.dtype.max), token, num_tokens
     )
-    return pieces.with_values(tf.gather(owner, piece) == window)
+    return tokens.with_values(tf.gather(owner, token) == window)
 
 
-# From logits to the best answers, inside a graph.
-
-
-# Ranks of a question whose texts are looked at first, for each answer that is
-# wanted: how many more spans than texts there are, in general.
-_SPANS_PER_TEXT = 4
+# ------------------------------------------------------------------ candidates
 
 
 class Contexts(NamedTuple):
-    """Texts in characters and in pieces.
+    """The characters and tokens of texts.
 
     Attributes:
       characters: Code points, int32, ragged [B, (N)].
-      starts: The character each piece starts at, int32, ragged [B, (T)].
-      ends: The character behind each piece, int32, ragged [B, (T)].
+      starts: Index of the first character of each token, int32, ragged
+        [B, (T)].
+      ends: Index after the last character of each token, int32, ragged
+        [B, (T)].
     """
 
     characters: tf.RaggedTensor
@@ -120,12 +125,12 @@ class Contexts(NamedTuple):
     def slices(
         self, context: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
-        """Strings of the shape of `begins` and `ends`: what is between them.
+        """Returns the strings of characters [begin, end).
 
         Args:
-          context: Which contexts these are characters of, int64.
-          begins: int32, of any shape that `context` can be broadcast to.
-          ends: Likewise.
+          context: Index of the context of each slice, int64.
+          begins: int32, of any shape to which `context` can be broadcast.
+          ends: int32, of the same shape.
         """
         origin = tf.gather(self.characters.row_starts(), context)
         first, last = (
@@ -140,13 +145,13 @@ class Contexts(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Spans that may be an answer, those of a question together.
+    """Candidate answers; those of a question are adjacent.
 
     Attributes:
-      question: Which question each answers, int64 [C], rising.
-      begins: The first character in the context, int32 [C].
-      ends: The one behind the last, int32 [C].
-      scores: The sum of its logits, float64 [C].
+      question: Index of the question of each span, int64 [C].
+      begins: Index of the first character in the context, int32 [C].
+      ends: Index after the last character, int32 [C].
+      scores: Sum of the logits of start and end, float64 [C].
     """
 
     question: tf.Tensor
@@ -154,26 +159,9 @@ class Spans(NamedTuple):
     ends: tf.Tensor
     scores: tf.Tensor
 
-    def take(self, which: tf.Tensor) -> "Spans":
-        """Some of them, by their numbers."""
-        return Spans(*(tf.gather(column, which) for column in self))
-
-
-class NBest(NamedTuple):
-    """Answers to each question, [B, n]: the best first.
-
-    Attributes:
-      scores: float64; behind the last -inf.
-      begins: int32; -1 behind the last, and of no answer.
-      ends: int32, likewise.
-    """
-
-    scores: tf.Tensor
-    begins: tf.Tensor
-    ends: tf.Tensor
-
-
-# ----------------------------------------------------------------- candidates
+    def take(self, indexes: tf.Tensor) -> "Spans":
+        """Returns the spans with these indexes."""
+        return Spans(*(tf.gather(column, indexes) for column in self))
 
 
 def allowed_spans(
@@ -181,29 +169,35 @@ def allowed_spans(
     windows: Windows,
     start_logits: tf.Tensor,
     end_logits: tf.Tensor,
-    n_best_size: int,
-    max_answer_length: int,
+    rules: AnswerRules,
 ) -> Spans:
-    """The spans of each window, by the rank of the start, then of the end.
+    """Returns the spans of each window, by rank of the start, then of the end.
 
     Args:
-      contexts: Of all questions.
-      windows: Of these contexts.
-      start_logits: float32 [W, S], that of padding -inf.
-      end_logits: Likewise.
-      n_best_size: How many starts and ends of a window to look at, n.
-      max_answer_length: In pieces.
+      contexts: The contexts of all questions.
+      windows: The windows of these contexts.
+      start_logits: float32 [W, S]; -inf for padding.
+      end_logits: float32 [W, S]; -inf for padding.
+      rules: Which spans are allowed.
     """
-    firsts, start_logits = _best_pieces(windows, start_logits, n_best_size)
-    lasts, end_logits = _best_pieces(windows, end_logits, n_best_size)
-    begins = _of_pieces(contexts.starts.values, windows, firsts)  # [W, n]
-    ends = _of_pieces(contexts.ends.values, windows, lasts)
-    is_start = (firsts >= 0) & _at(windows.is_max_context.values, firsts)
+    count = rules.n_best_size
+    firsts, start_logits = _best_tokens(windows, start_logits, count)
+    lasts, end_logits = _best_tokens(windows, end_logits, count)
+
+    def of_tokens(values: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+        # The values at -1 are not used.
+        return tf.gather(values, tf.maximum(index, 0))
+
+    tokens = windows.tokens.values
+    begins = of_tokens(contexts.starts.values, of_tokens(tokens, firsts))
+    ends = of_tokens(contexts.ends.values, of_tokens(tokens, lasts))  # [W, n]
+    is_start = of_tokens(windows.is_max_context.values, firsts) & (firsts >= 0)
     firsts, lasts = firsts[:, :, tf.newaxis], lasts[:, tf.newaxis]
     lengths = lasts - firsts + 1  # [W, n, n]
     is_allowed = is_start[:, :, tf.newaxis] & (lasts >= 0)
-    is_allowed &= (lengths >= 1) & (lengths <= max_answer_length)
-    # Combining marks that were sorted can stand behind pieces that follow.
+    is_allowed &= (lengths >= 1) & (lengths <= rules.max_answer_length)
+    # Normalization sorts combining marks, which can then precede characters
+    # of earlier tokens.
     is_allowed &= begins[:, :, tf.newaxis] < ends[:, tf.newaxis]
     where = tf.where(is_allowed)  # [C, 3]
     start, end = where[:, :2], tf.gather(where, [0, 2], axis=1)
@@ -216,46 +210,33 @@ def allowed_spans(
     )
 
 
-def _best_pieces(
+def _best_tokens(
     windows: Windows, logits: tf.Tensor, count: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The highest logits and their pieces, [W, n] both.
+    """Returns the tokens with the highest logits, and these, [W, n].
 
-    A piece is a number among those of all windows; what is no piece of the
-    context is -1, and takes part all the same, as in the original.
+    A token is an index into `windows.tokens.values`. Positions outside of the
+    context are -1; as in the original, they count among the best.
     """
     count = tf.minimum(count, tf.shape(logits)[1])
-    best, places = tf.math.top_k(logits, count)
-    number = tf.cast(places, tf.int64) - windows.first[:, tf.newaxis]
-    length = windows.pieces.row_lengths()[:, tf.newaxis]
-    start = windows.pieces.row_starts()[:, tf.newaxis]
+    best, positions = tf.math.top_k(logits, count)
+    number = tf.cast(positions, tf.int64) - windows.first[:, tf.newaxis]
+    length = windows.tokens.row_lengths()[:, tf.newaxis]
+    start = windows.tokens.row_starts()[:, tf.newaxis]
     is_context = (number >= 0) & (number < length)
     return tf.where(is_context, start + number, -1), best
 
 
-def _of_pieces(
-    offsets: tf.Tensor, windows: Windows, shown: tf.Tensor
-) -> tf.Tensor:
-    """Offsets of the contexts' pieces for pieces of windows, [W, n]."""
-    return tf.gather(offsets, _at(windows.pieces.values, shown))
-
-
-def _at(values: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """The values at indices; where these are below 0, the first."""
-    return tf.gather(values, tf.maximum(index, 0))
-
-
-# ------------------------------------------------------------------ the order
-
-
 def best_distinct(spans: Spans, contexts: Contexts, count: int) -> Spans:
-    """The best spans of each question, no text twice, at most `count`.
+    """Returns up to `count` best spans of each question with distinct texts.
 
-    Of equal scores and of equal texts the first stays first. Texts are made
-    for the best ranks alone, and for twice as many as long as a question lacks
-    answers and has more spans: a long context has very many.
+    Among equal scores and equal texts the first comes first. Long contexts have
+    so many spans that texts are made of the best ranks only; the number of
+    ranks doubles while a question lacks answers and has more spans.
     """
-    spans = spans.take(_by_question_and_score(spans))
+    order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
+    by_question = tf.argsort(tf.gather(spans.question, order), stable=True)
+    spans = spans.take(tf.gather(order, by_question))
     num_questions = contexts.characters.nrows()
     num_spans = _counts(spans.question, num_questions)  # [B]
     ranks = tf.ragged.range(num_spans).values  # [C]
@@ -281,30 +262,38 @@ def best_distinct(spans: Spans, contexts: Contexts, count: int) -> Spans:
     return spans.take(kept)
 
 
-def _by_question_and_score(spans: Spans) -> tf.Tensor:
-    order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
-    question = tf.gather(spans.question, order)
-    return tf.gather(order, tf.argsort(question, stable=True))
-
-
 def _counts(question: tf.Tensor, num_questions: tf.Tensor) -> tf.Tensor:
-    """How many there are of each question, int64 [B]."""
+    """Returns how often each question occurs, int64 [B]."""
     return tf.math.unsorted_segment_sum(
         tf.ones_like(question), question, num_questions
     )
 
 
 def _is_first_text(question: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
-    """Whether the question has not had this text before, bool [n]."""
+    """Returns whether the question has no earlier equal text, bool [n]."""
     _, text = tf.unique(texts, tf.int64)
     size = tf.size(text, tf.int64)
     _, both = tf.unique(question * size + text, tf.int64)
-    place = tf.range(size)
-    first = tf.math.unsorted_segment_min(place, both, size)
-    return tf.gather(first, both) == place
+    index = tf.range(size)
+    first = tf.math.unsorted_segment_min(index, both, size)
+    return tf.gather(first, both) == index
 
 
-# ------------------------------------------------------------------ no answer
+# ------------------------------------------------------------------- the answer
+
+
+class NBest(NamedTuple):
+    """The answers to each question in a row, [B, n], the best first.
+
+    Attributes:
+      scores: float64; -inf after the last answer.
+      begins: int32; -1 after the last, and for no answer.
+      ends: int32; -1 after the last, and for no answer.
+    """
+
+    scores: tf.Tensor
+    begins: tf.Tensor
+    ends: tf.Tensor
 
 
 def null_scores(
@@ -313,18 +302,17 @@ def null_scores(
     end_logits: tf.Tensor,
     num_questions: tf.Tensor,
 ) -> tf.Tensor:
-    """What there is to be said for no answer: float64 [B], 0 without windows.
+    """Returns the scores of no answer, float64 [B]; 0 without windows.
 
-    It is the sum of the logits of place 0, where [CLS] stands, in the window
-    that says least.
+    It is the smallest sum of the two logits at [CLS] of a question's windows.
 
     Args:
-      windows: Of all questions.
+      windows: The windows of all questions.
       start_logits: [W, S].
       end_logits: [W, S].
       num_questions: B.
     """
-    # Sums, for without windows there is no place 0 either.
+    # Sums work without windows, too, where S is 0.
     start, end = (
         tf.reduce_sum(tf.cast(logits[:, :1], tf.float64), axis=1)  # [W]
         for logits in (start_logits, end_logits)
@@ -337,7 +325,7 @@ def null_scores(
 
 
 def in_rows(spans: Spans, num_questions: tf.Tensor, count: int) -> NBest:
-    """The spans of each question in a row of its own, [B, count]."""
+    """Returns the spans of each question in a row, [B, count]."""
 
     def table(column, filler):
         rows = tf.RaggedTensor.from_value_rowids(
@@ -346,21 +334,21 @@ def in_rows(spans: Spans, num_questions: tf.Tensor, count: int) -> NBest:
         return rows.to_tensor(filler, shape=[None, count])
 
     return NBest(
-        table(spans.scores, _never()),
+        table(spans.scores, tf.constant(_NEVER, tf.float64)),
         table(spans.begins, -1),
         table(spans.ends, -1),
     )
 
 
 def with_null(answers: NBest, null: tf.Tensor) -> NBest:
-    """Puts no answer behind those that are as good; in any case, at the end.
+    """Inserts no answer after the answers that are as good.
 
     Args:
-      answers: Those of each question, [B, n].
+      answers: The answers to each question, [B, n].
       null: The score of no answer, float64 [B].
 
     Returns:
-      [B, n + 1]: the last place is for no answer alone.
+      [B, n + 1]; only no answer can be the last one.
     """
     count = answers.scores.shape[1]
     nowhere = tf.fill([tf.size(null), 1], -1)
@@ -375,35 +363,29 @@ def with_null(answers: NBest, null: tf.Tensor) -> NBest:
         )
     )
     is_cut = (tf.range(count + 1) == count) & (order != count)
-    return NBest(tf.where(is_cut, _never(), scores), begins, ends)
+    never = tf.constant(_NEVER, tf.float64)
+    return NBest(tf.where(is_cut, never, scores), begins, ends)
 
 
-def _never() -> tf.Tensor:
-    return tf.constant(-float("inf"), tf.float64)
-
-
-# The answer to a question, as it stands in a text.
+# ---------------------------------------------------------- the exported model
 
 
 class ServedSpanLabeler(Served):
-    """A question and a text in, the part of the text that answers it out.
+    """An exported model that answers questions with a slice of a text.
 
-    The text may be of any length: it comes in windows, as in `run_squad.py`,
-    whose answers these are.
+    Texts may have any length: they are split into windows as in
+    `run_squad.py`, and the answers are the same.
 
     Args:
-      model: A `BertSpanLabeler`, built.
-      encoding: How questions became windows when it was trained.
-      n_best_size: How many starts and ends of a window to look at, and among
-        how many answers the probabilities are shared.
-      max_answer_length: In pieces.
-      with_negative: Whether a question may have no answer (SQuAD 2.0).
-      null_score_diff_threshold: There is no answer if the null odds are
-        greater.
-      num_answers: How many of the best are given out; at most `n_best_size`.
+      model: A built `BertSpanLabeler`.
+      encoding: The tokenizer and lengths of the training.
+      rules: How answers are chosen. Probabilities are shared among
+        `n_best_size` answers.
+      num_answers: The number of best answers to return, at most
+        `n_best_size`.
 
     Raises:
-      InputError: A number is not above 0.
+      InputError: If `num_answers` is not at least 1.
     """
 
     kind = "question answering"
@@ -412,28 +394,14 @@ class ServedSpanLabeler(Served):
         self,
         model: keras.Model,
         encoding: SpanEncoding,
-        *,
-        n_best_size: int = 20,
-        max_answer_length: int = 30,
-        with_negative: bool = False,
-        null_score_diff_threshold: float = 0.0,
+        rules: AnswerRules | None = None,
         num_answers: int = 5,
     ):
-        for name, value in {
-            "n_best_size": n_best_size,
-            "max_answer_length": max_answer_length,
-            "num_answers": num_answers,
-        }.items():
-            if value < 1:
-                raise InputError(
-                    f"expected {name} of 1 or more. Received: {value}"
-                )
+        if num_answers < 1:
+            raise wrong_value("num_answers", "at least 1", num_answers)
         super().__init__(model, encoding)
-        self.n_best_size = n_best_size
-        self.max_answer_length = max_answer_length
-        self.with_negative = with_negative
-        self.null_score_diff_threshold = null_score_diff_threshold
-        self.num_answers = min(num_answers, n_best_size)
+        self.rules = rules or AnswerRules()
+        self.num_answers = min(num_answers, self.rules.n_best_size)
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
@@ -457,53 +425,47 @@ class ServedSpanLabeler(Served):
         }
 
     def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The best answers to each question.
+        """Returns the best answers to each question.
 
-        Characters are counted in the context without bytes that are not UTF-8.
-        Where there is no answer, since the model says so (with `with_negative`)
-        or the context is blank, it is "", which starts and ends at -1.
+        Characters are indexes into the context without invalid UTF-8. If there
+        is no answer, because the model predicts so (SQuAD 2.0) or the context
+        is blank, it is "" with -1 as start and end.
 
         Args:
           texts: `question` and `context`, strings [B].
 
         Returns:
-          Dict of `answer`, strings [B], a slice of the context; `start`,
-          its first character, and `end`, the one behind its last, int32 [B];
-          its probability `score`, float32 [B]; `nbest_answers`,
-          `nbest_starts`, `nbest_ends` and `nbest_probabilities`, the same of
-          the best, [B, num_answers]: behind the `num_nbest`, int32 [B], that
-          there are, "", -1, -1 and 0. With `with_negative` also `null_odds`,
-          float32 [B]: by how much no answer is better than the best one.
+          Dict of `answer`, strings [B], a slice of the context; `start`, the
+          index of its first character, and `end`, the index after its last,
+          int32 [B]; its probability `score`, float32 [B]; `nbest_answers`,
+          `nbest_starts`, `nbest_ends` and `nbest_probabilities`, the same for
+          the best answers, [B, num_answers]; and `num_nbest`, int32 [B], their
+          number, after which there is "", -1, -1 and 0. For SQuAD 2.0 also
+          `null_odds`, float32 [B], the score of no answer minus the score of
+          the best span.
 
         Raises:
-          tf.errors.InvalidArgumentError: The model gives no numbers.
+          tf.errors.InvalidArgumentError: If a logit is NaN or infinite.
         """
         contexts, windows, features = self._read(texts)
         start_logits, end_logits = self._logits(features)
+        count = self.rules.n_best_size
         with tf.device("CPU:0"):
             spans = allowed_spans(
-                contexts,
-                windows,
-                start_logits,
-                end_logits,
-                self.n_best_size,
-                self.max_answer_length,
+                contexts, windows, start_logits, end_logits, self.rules
             )
-            best = best_distinct(spans, contexts, self.n_best_size)
+            best = best_distinct(spans, contexts, count)
             num_questions = contexts.characters.nrows()
             null = null_scores(windows, start_logits, end_logits, num_questions)
-            return self._choose(
-                contexts,
-                in_rows(best, num_questions, self.n_best_size),
-                null,
-            )
+            answers = in_rows(best, num_questions, count)
+            return self._choose(contexts, answers, null)
 
     def answer_tokens(
         self, features: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Dict of `start_logits` and `end_logits`, float32 [B, S].
+        """Returns `start_logits` and `end_logits`, float32 [B, S].
 
-        Every place has some, those of the question and of the padding too.
+        Tokens of the question and padding have logits, too.
         """
         outputs = self.model(features)
         return {
@@ -512,17 +474,17 @@ class ServedSpanLabeler(Served):
         }
 
     def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """`FEATURES`, int32 [W, S]: all windows of all questions, in order."""
+        """Returns `FEATURES` of all windows in order, int32 [W, S]."""
         _, _, features = self._read(texts)
         return features
 
     def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """What the model sees.
+        """Returns the inputs of the model.
 
         Returns:
-          Dict of `num_windows`, int32 [B]; `tokens` and `FEATURES`, [B, W, S]
-          for the W of the longest context: the windows of each question, and
-          behind its last such of padding alone.
+          Dict of `num_windows`, int32 [B]; `tokens` and `FEATURES`, [B, W, S],
+          where W is the largest number of windows: the windows of each
+          question, followed by padding.
         """
         contexts, windows, features = self._read(texts)
         num_windows, seen = shown(
@@ -533,9 +495,9 @@ class ServedSpanLabeler(Served):
     def _read(
         self, texts: Mapping[str, tf.Tensor]
     ) -> tuple[Contexts, Windows, dict[str, tf.Tensor]]:
-        """The contexts, their W windows, and `FEATURES`, int32 [W, S]."""
+        """Returns the contexts, their windows, and `FEATURES`, int32 [W, S]."""
         encoding = self.encoding
-        # There are no kernels for strings elsewhere.
+        # String ops only have CPU kernels.
         with tf.device("CPU:0"):
             texts = self.checked(texts)
             characters = tf.strings.unicode_decode(
@@ -546,7 +508,7 @@ class ServedSpanLabeler(Served):
             ids, starts, ends = self.tokenizer.tokenize_with_offsets(
                 texts["context"]
             )
-            windows = lay_windows(
+            windows = make_windows(
                 ids.row_lengths(),
                 query.row_lengths(),
                 encoding.max_seq_length,
@@ -555,7 +517,7 @@ class ServedSpanLabeler(Served):
             features = self.tokenizer.pack(
                 [
                     tf.gather(query, windows.question),
-                    tf.gather(ids.values, windows.pieces),
+                    tf.gather(ids.values, windows.tokens),
                 ]
             )
         return Contexts(characters, starts, ends), windows, features
@@ -563,7 +525,7 @@ class ServedSpanLabeler(Served):
     def _logits(
         self, features: Mapping[str, tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Logits of starts and ends, float32 [W, S]; those of padding -inf."""
+        """Returns the logits of starts and ends, [W, S]; -inf for padding."""
         mask = features["input_mask"]
         names = "start_logits", "end_logits"
         nothing = dict.fromkeys(names, tf.zeros([0, tf.shape(mask)[1]]))
@@ -572,7 +534,7 @@ class ServedSpanLabeler(Served):
             tf.where(
                 mask > 0,
                 tf.debugging.check_numerics(logits[name], "the model's logits"),
-                -float("inf"),
+                _NEVER,
             )
             for name in names
         )
@@ -581,20 +543,20 @@ class ServedSpanLabeler(Served):
     def _choose(
         self, contexts: Contexts, answers: NBest, null: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """What `answer` gives out.
+        """Returns the outputs of `answer`.
 
         Args:
-          contexts: Of all questions.
-          answers: The best to each, [B, n_best_size].
+          contexts: The contexts of all questions.
+          answers: The best answers to each question, [B, n_best_size].
           null: The scores of no answer, float64 [B].
         """
         best, begin, end = (column[:, 0] for column in answers)  # [B]
         is_none = begin < 0
-        if not self.with_negative:
-            # It is an answer only where there is no other.
-            null = tf.where(is_none, tf.zeros_like(null), -float("inf"))
+        if not self.rules.with_negative:
+            # No answer is listed only if there are no others.
+            null = tf.where(is_none, tf.zeros_like(null), _NEVER)
         odds = tf.where(~is_none, null - best, ODDS_WITHOUT_SPAN)
-        is_null = is_none | (odds > self.null_score_diff_threshold)
+        is_null = is_none | (odds > self.rules.null_score_diff_threshold)
         chosen = NBest(
             tf.where(is_null, null, best),
             tf.where(is_null, -1, begin),
@@ -602,10 +564,11 @@ class ServedSpanLabeler(Served):
         )
         listed = with_null(answers, null)
         total = tf.reduce_logsumexp(listed.scores, axis=1, keepdims=True)
+        # Column 0 is the chosen answer; the n best follow.
         scores, begins, ends = (
             tf.concat([one[:, tf.newaxis], more[:, : self.num_answers]], axis=1)
             for one, more in zip(chosen, listed, strict=True)
-        )  # [B, 1 + num_answers]
+        )
         context = tf.range(tf.size(null, tf.int64))[:, tf.newaxis]
         texts = contexts.slices(context, begins, ends)
         probabilities = tf.cast(tf.exp(scores - total), tf.float32)
@@ -621,6 +584,6 @@ class ServedSpanLabeler(Served):
             "nbest_ends": ends[:, 1:],
             "nbest_probabilities": probabilities[:, 1:],
         }
-        if self.with_negative:
+        if self.rules.with_negative:
             answer["null_odds"] = tf.cast(odds, tf.float32)
         return answer

@@ -24,7 +24,7 @@ from bert_tf.tasks.ner import (
     make_tagging_features,
     word_tags,
 )
-from bert_tf.tasks.question_answering import best_places
+from bert_tf.tasks.question_answering import best_indexes
 from bert_tf.tasks.questions import Question, SpanEncoding
 
 # From features, int32 [n, ..., S], to what a model says of each row.
@@ -188,11 +188,11 @@ def score_answers(
             answer = ask(features)
             length = answer["start_logits"].shape[1]
             mask = features["input_mask"][:, :length]
-            places = best_places(answer, mask, rules.n_best_size)
-            return {name: np.asarray(value) for name, value in places.items()}
+            best = best_indexes(answer, mask, rules.n_best_size)
+            return {name: np.asarray(value) for name, value in best.items()}
 
-        found = answers.answer(questions, encoding, predict, rules)
-        scores = answers.score(found, with_negative)
+        found = answers.answer_questions(questions, encoding, predict, rules)
+        scores = answers.official_scores(found, with_negative)
         return {
             name.removeprefix("eval_"): scores[name]
             for name in answers.metric_names(with_negative)

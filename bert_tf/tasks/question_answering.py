@@ -1,6 +1,6 @@
-"""Answers that stand in a text: SQuAD, KorQuAD."""
+"""The task of finding the span of a text that answers a question."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,39 +9,35 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
-from bert_tf.errors import InputError
+from bert_tf.errors import wrong_value
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.tasks.task import FineTuningTask
 
-# The logit of padding in the loss. Not an infinity, which a backend would
-# multiply by the 0 of a one-hot row.
-_NEVER = -1e9
+# The logit of padding in the loss. An infinity times the 0 of a one-hot row
+# would be NaN.
+_MASKED = -1e9
 
 
 class SpanTask(FineTuningTask):
-    """What `run_squad.py` trains; sections 4.2 and 4.3 of the paper.
+    """The task of `run_squad.py`; sections 4.2 and 4.3 of the paper.
 
-    An example is a window: the question and a part of the text. Its answer
-    starts at one place of the sequence and ends at another, both 0, that of
-    [CLS], where there is none in it.
+    An example is a window: the question and a part of the context. The answer
+    starts and ends at positions of the sequence, both 0 ([CLS]) if the window
+    does not have it.
 
-    Padding takes no part, neither in the softmax nor among the best places:
-    a window has the same loss and answers at whatever length it is padded to.
-    The original lets it take part, so that its loss is a little higher, and
-    depends on `max_seq_length`, until the model has learned to score padding
-    low; and it may list places there, which its later steps throw away.
+    Padding is excluded from the softmax and from the best positions, so the
+    loss and the answers do not depend on the padded length. In the original
+    padding takes part: the loss is a little higher and depends on
+    `max_seq_length` until the model has learned to give padding low logits.
 
     Args:
-      config: The model to train.
-      schema: Of its records, see `span_schema`.
-      n_best_size: How many places are kept for the start of an answer, and
-        for its end.
-      frozen_layers: See `BertModel`.
-      gradient_checkpointing: See `BertModel`.
-      bilstm_head: See `heads.TaskModel`.
+      config: The configuration of the model.
+      schema: The features of the records; see `span_schema`.
+      n_best_size: The number of best starts and of best ends to predict.
+      options: Options of `FineTuningTask`.
 
     Raises:
-      InputError: `n_best_size` is not above 0.
+      InputError: If `n_best_size` is not at least 1.
     """
 
     head = "span"
@@ -53,21 +49,11 @@ class SpanTask(FineTuningTask):
         schema: Schema,
         *,
         n_best_size: int = 20,
-        frozen_layers: Sequence[str] = (),
-        gradient_checkpointing: bool = False,
-        bilstm_head: bool = False,
+        **options: Any,
     ):
         if n_best_size < 1:
-            raise InputError(
-                f"expected --n_best_size of 1 or more. Received: {n_best_size}"
-            )
-        super().__init__(
-            config,
-            schema,
-            frozen_layers=frozen_layers,
-            gradient_checkpointing=gradient_checkpointing,
-            bilstm_head=bilstm_head,
-        )
+            raise wrong_value("--n_best_size", "at least 1", n_best_size)
+        super().__init__(config, schema, **options)
         self.n_best_size = n_best_size
 
     @property
@@ -85,7 +71,7 @@ class SpanTask(FineTuningTask):
         return {"span_loss": _loss(features, outputs)}
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """The best places of every window.
+        """Returns the best positions of each window, and the loss if known.
 
         Args:
           features: `input_mask` [b, S], and, for the loss, `start_positions`
@@ -93,56 +79,58 @@ class SpanTask(FineTuningTask):
           outputs: `start_logits` and `end_logits` [b, S].
 
         Returns:
-          What `best_places` does, and `loss`, float32 [b], if the positions
-          are known.
+          The dict of `best_indexes`, and `loss`, float32 [b].
         """
-        kept = best_places(outputs, features["input_mask"], self.n_best_size)
+        kept = best_indexes(outputs, features["input_mask"], self.n_best_size)
         if "start_positions" in features:
             kept["loss"] = _loss(features, outputs)
         return kept
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """The mean loss; how good the answers are, texts alone can tell."""
+        """Returns the mean loss; `answers.official_scores` compares texts."""
         return {"eval_loss": float(np.mean(predictions["loss"], dtype=float))}
 
 
-def best_places(outputs: Mapping, input_mask, count: int) -> dict:
-    """The best places of every window.
+def best_indexes(outputs: Mapping, input_mask, count: int) -> dict:
+    """Returns the positions with the highest logits of each window.
 
     Source: `_get_best_indexes` of `run_squad.py`.
 
     Args:
       outputs: `start_logits` and `end_logits` [b, S].
-      input_mask: [b, S].
-      count: How many are kept for the start of an answer, and for its end.
+      input_mask: Integers [b, S].
+      count: The number of starts and of ends to return.
 
     Returns:
-      Dict of `start_places` and `end_places`, int32 [b, count]: places of the
-      sequence, those with the highest logits first and equal ones in their
-      order; `start_logits` and `end_logits`, float32, their logits. Where a
-      window has fewer, -1 and -inf follow, so that the shape is the same for
-      any S. `null_start_logits` and `null_end_logits`, float32 [b]: of no
-      answer, those of place 0.
+      Dict of `start_indexes` and `end_indexes`, int32 [b, count], positions in
+      descending order of logits, equal ones in order; `start_logits` and
+      `end_logits`, float32 [b, count]; `null_start_logits` and
+      `null_end_logits`, float32 [b], the logits at [CLS]. If a window has fewer
+      positions, the rest is -1 and -inf, so that the shape is static for any S.
     """
-    starts, ends = outputs["start_logits"], outputs["end_logits"]
-    start_logits, start_places = _best(starts, input_mask, count)
-    end_logits, end_places = _best(ends, input_mask, count)
-    return {
-        "start_places": start_places,
-        "start_logits": start_logits,
-        "end_places": end_places,
-        "end_logits": end_logits,
-        "null_start_logits": starts[:, 0],
-        "null_end_logits": ends[:, 0],
-    }
+    best = {}
+    for name in ("start", "end"):
+        logits = outputs[f"{name}_logits"]
+        masked = _masked(logits, input_mask, -np.inf)
+        padding = [[0, 0], [0, count]]
+        masked = ops.pad(masked, padding, constant_values=-np.inf)
+        values, indexes = ops.top_k(masked, count)
+        # Also false for NaN.
+        is_token = values > -np.inf
+        best[f"{name}_indexes"] = ops.where(
+            is_token, ops.cast(indexes, "int32"), -1
+        )
+        best[f"{name}_logits"] = values
+        best[f"null_{name}_logits"] = logits[:, 0]
+    return best
 
 
 def _loss(features: Mapping, outputs: Mapping):
-    """The mean of the cross-entropies of start and end, float32 [b]."""
+    """Returns the mean of the losses of start and end, float32 [b]."""
     losses = [
         keras.losses.sparse_categorical_crossentropy(
             features[f"{name}_positions"],
-            _masked(outputs[f"{name}_logits"], features["input_mask"], _NEVER),
+            _masked(outputs[f"{name}_logits"], features["input_mask"], _MASKED),
             from_logits=True,
         )
         for name in ("start", "end")
@@ -150,20 +138,6 @@ def _loss(features: Mapping, outputs: Mapping):
     return (losses[0] + losses[1]) / 2
 
 
-def _best(logits, mask, count: int):
-    """The highest logits that are no padding's, and their places.
-
-    Both are [b, count], of [b, S]. What is added at the end makes `count` a
-    number that is known when the graph is made, however short the sequence.
-    """
-    logits = _masked(logits, mask, -np.inf)
-    logits = ops.pad(logits, [[0, 0], [0, count]], constant_values=-np.inf)
-    best, places = ops.top_k(logits, count)
-    # NaN has no place either.
-    is_place = best > -np.inf
-    return best, ops.where(is_place, ops.cast(places, "int32"), -1)
-
-
 def _masked(logits, mask, value: float):
-    """`value` where the mask is 0: [b, S] -> float32 [b, S]."""
+    """Returns the logits, [b, S], with `value` where the mask is 0."""
     return ops.where(ops.cast(mask, "bool"), logits, value)

@@ -1,4 +1,4 @@
-"""A label for every word: named entities, parts of speech."""
+"""The task of labeling every word: named entities, parts of speech."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,31 +9,29 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
-from bert_tf.errors import InputError
+from bert_tf.errors import wrong_value
 from bert_tf.feature_tagger import BertFeatureTagger, choose
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.tasks.task import FineTuningTask
 
 
 class TaggingTask(FineTuningTask):
-    """What `run_ner.py` trains; section 5.3 of the paper.
+    """The task of `run_ner.py`; section 5.3 of the paper.
 
-    The first piece of a word answers for it: there `label_mask` is 1. What
-    else is in the sequence (further pieces, [CLS], padding) has no loss and no
-    tag. An example weighs as many words as it has, so that the loss is the
+    The label of a word is predicted at its first token, where `label_mask` is
+    1. Other positions (further tokens, [CLS], padding) have no loss and no
+    label. The weight of an example is its number of words, so the loss is the
     mean over all words of the global batch.
 
     Args:
-      config: The model to train.
-      schema: Of its records, see `tagging_schema`.
-      labels: The tags, in the order of the logits.
+      config: The configuration of the model.
+      schema: The features of the records; see `tagging_schema`.
+      labels: The labels in the order of the logits.
       dropout: See `BertTokenClassifier`.
-      frozen_layers: See `BertModel`.
-      gradient_checkpointing: See `BertModel`.
-      bilstm_head: See `heads.TaskModel`.
+      options: Options of `FineTuningTask`.
 
     Raises:
-      InputError: There are not two labels to choose from.
+      InputError: If there are fewer than two labels.
     """
 
     head = "token"
@@ -46,24 +44,11 @@ class TaggingTask(FineTuningTask):
         labels: Sequence[str],
         *,
         dropout: float = 0.1,
-        frozen_layers: Sequence[str] = (),
-        gradient_checkpointing: bool = False,
-        bilstm_head: bool = False,
+        **options: Any,
     ):
         if len(labels) < 2:
-            raise InputError(
-                "expected at least 2 labels for the words. Received: "
-                f"{', '.join(labels) or 'none'}"
-            )
-        super().__init__(
-            config,
-            schema,
-            labels,
-            dropout=dropout,
-            frozen_layers=frozen_layers,
-            gradient_checkpointing=gradient_checkpointing,
-            bilstm_head=bilstm_head,
-        )
+            raise wrong_value("--labels", "at least 2 labels", labels)
+        super().__init__(config, schema, labels, dropout=dropout, **options)
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -76,20 +61,20 @@ class TaggingTask(FineTuningTask):
         return {"label_loss": ops.sum(_is_word(features), axis=-1)}
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; the sum over the words of an example."""
+        """See `Task`; the loss of an example is the sum over its words."""
         return {"label_loss": _loss(features, outputs)}
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """The likeliest label of every piece.
+        """Returns the most likely label of every token.
 
         Args:
           features: `label_ids` and `label_mask` [b, S].
           outputs: `logits` [b, S, C].
 
         Returns:
-          Dict of `predicted_ids`, int32 [b, S], which mean something where
-          `label_mask` is 1; `label_ids` and `label_mask` as they came; and
-          `loss`, float32 [b], the sum over the words.
+          Dict of `predicted_ids`, int32 [b, S], which are meaningful where
+          `label_mask` is 1; `label_ids` and `label_mask`; and `loss`, float32
+          [b], the sum over the words.
         """
         best = ops.argmax(outputs["logits"], axis=-1)
         return {
@@ -100,56 +85,50 @@ class TaggingTask(FineTuningTask):
         }
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """The share of words with the right label, and their mean loss.
+        """Returns the accuracy and the mean loss of the words.
 
-        Entities need whole sentences, see `ner.score`.
+        `ner.score` adds the entities, which need whole sentences.
         """
         is_word = predictions["label_mask"] == 1
         is_right = predictions["predicted_ids"] == predictions["label_ids"]
         words = max(np.count_nonzero(is_word), 1)
+        loss = np.sum(predictions["loss"], dtype=float)
         return {
-            "eval_accuracy": float(
-                np.count_nonzero(is_right & is_word) / words
-            ),
-            "eval_loss": float(
-                np.sum(predictions["loss"], dtype=float) / words
-            ),
+            "eval_accuracy": np.count_nonzero(is_right & is_word) / words,
+            "eval_loss": float(loss / words),
         }
 
 
 def _is_word(features: Mapping):
-    """1.0 at the first piece of each word, float32 [b, S]."""
+    """Returns 1.0 at the first token of each word, float32 [b, S]."""
     return ops.cast(features["label_mask"], "float32")
 
 
 def _loss(features: Mapping, outputs: Mapping):
-    """The cross-entropies of an example's words, added: float32 [b]."""
+    """Returns the sum of the losses of an example's words, float32 [b]."""
     losses = keras.losses.sparse_categorical_crossentropy(
         features["label_ids"], outputs["logits"], from_logits=True
     )  # [b, S]
     return ops.sum(losses * _is_word(features), axis=-1)
 
 
-# A label for every word, from vectors of a BERT that is not trained.
-
-
 class FeatureTaggingTask(TaggingTask):
-    """What `run_ner.py --mode=feature_based` trains; table 7 of the paper.
+    """The task of `run_ner.py --mode=feature_based`; table 7 of the paper.
 
     Args:
-      config: The model that the vectors are from.
-      schema: Of its records, see `tagging_schema`.
-      labels: The tags, in the order of the logits.
+      config: The configuration of the frozen encoder.
+      schema: The features of the records; see `tagging_schema`.
+      labels: The labels in the order of the logits.
       layers: See `BertFeatureTagger`.
-      lstm_size: See there.
-      dropout: See there.
+      lstm_size: See `BertFeatureTagger`.
+      dropout: See `BertFeatureTagger`.
 
     Raises:
-      InputError: There are not two labels to choose from, or the model has
-        too few layers.
+      InputError: If there are fewer than two labels, or the model has too few
+        layers.
     """
 
-    # What all others can make of its checkpoints.
+    # Other tools can only use the encoder of its checkpoints.
     head = "encoder"
 
     def __init__(
@@ -166,8 +145,8 @@ class FeatureTaggingTask(TaggingTask):
         super().__init__(config, schema, labels, dropout=dropout)
         self._features = {"layers": layers, "lstm_size": lstm_size}
 
-    def make_model(self, *, dropout: float, **of_training: Any) -> keras.Model:
-        """See `FineTuningTask`; nothing of the encoder is to be trained."""
+    def make_model(self, *, dropout: float, **_: Any) -> keras.Model:
+        """See `FineTuningTask`; the options of the encoder do not apply."""
         return BertFeatureTagger(
             self.config, len(self.labels), dropout=dropout, **self._features
         )

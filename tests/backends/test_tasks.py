@@ -30,7 +30,7 @@ def test_spans():
             places = np.argsort(-logits, kind="stable")[:5].tolist()
             missing = 5 - len(places)
             expected = places + [-1] * missing
-            assert kept[f"{name}_places"][row].tolist() == expected
+            assert kept[f"{name}_indexes"][row].tolist() == expected
             scores = [*logits[places], *[-np.inf] * missing]
             assert kept[f"{name}_logits"][row].tolist() == scores
             losses.append(

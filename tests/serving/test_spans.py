@@ -133,8 +133,10 @@ DRAWN = Drawn()
 
 
 @functools.cache
-def labeler(model=DRAWN, encoding=None, **options):
-    return ServedSpanLabeler(model, encoding or encoding_of(), **options)
+def labeler(model=DRAWN, encoding=None, num_answers=5, **rules):
+    return ServedSpanLabeler(
+        model, encoding or encoding_of(), AnswerRules(**rules), num_answers
+    )
 
 
 class Rule:
@@ -183,27 +185,17 @@ def asked(questions, contexts):
     return {"question": list(questions), "context": list(contexts)}
 
 
-def rules_of(served):
-    return AnswerRules(
-        n_best_size=served.n_best_size,
-        max_answer_length=served.max_answer_length,
-        with_negative=served.with_negative,
-        null_score_diff_threshold=served.null_score_diff_threshold,
-    )
-
-
 def found_by_script(served, questions, contexts):
     """What run_squad.py would write of each."""
-    task = SpanTask(
-        ALL_CONFIG, served.encoding.schema, n_best_size=served.n_best_size
-    )
+    count = served.rules.n_best_size
+    task = SpanTask(ALL_CONFIG, served.encoding.schema, n_best_size=count)
 
     def predict(windows):
         outputs = served.model(windows.arrays)
         kept = task.predictions(windows.arrays, outputs)
         return {name: np.array(values) for name, values in kept.items()}
 
-    answered = answers.answer(
+    answered = answers.answer_questions(
         [
             Question(str(number), text_of(question), text_of(context))
             for number, (question, context) in enumerate(
@@ -212,7 +204,7 @@ def found_by_script(served, questions, contexts):
         ],
         served.encoding,
         predict,
-        rules_of(served),
+        served.rules,
     )
     return [found for _, found in answered]
 
@@ -469,12 +461,9 @@ def test_a_model_without_numbers_is_an_error():
         by_hand("a", {"a": np.nan}, {})
 
 
-@pytest.mark.parametrize(
-    "name", ["n_best_size", "max_answer_length", "num_answers"]
-)
-def test_numbers_are_above_0(name):
-    with pytest.raises(InputError, match=f"{name} of 1 or more. Received: 0"):
-        labeler(**{name: 0})
+def test_at_least_one_answer_is_returned():
+    with pytest.raises(InputError, match="num_answers must be at least 1"):
+        labeler(num_answers=0)
 
 
 # ----------------------------------------------------------- other signatures

@@ -103,7 +103,7 @@ def test_best_places_by_hand(count):
     features, outputs = windows(LENGTHS), logits()
     kept = as_arrays(make(n_best_size=count).predictions(features, outputs))
     for name in ("start", "end"):
-        places, scores = kept[f"{name}_places"], kept[f"{name}_logits"]
+        places, scores = kept[f"{name}_indexes"], kept[f"{name}_logits"]
         assert places.shape == scores.shape == (B, count)
         assert (places.dtype, scores.dtype) == (np.int32, np.float32)
         for row, length in enumerate(LENGTHS):
@@ -118,7 +118,7 @@ def test_equal_logits_stand_in_the_order_of_their_places():
     features, outputs = windows(LENGTHS), logits()
     outputs["start_logits"][:] = [0, 2, 1, 2, 1, 2, 0, 2, 1, 9, 9]
     kept = as_arrays(make(n_best_size=7).predictions(features, outputs))
-    assert kept["start_places"].tolist() == [
+    assert kept["start_indexes"].tolist() == [
         [1, 3, 2, 4, 0, -1, -1],
         [1, 3, 5, 7, 2, 4, 0],
         [1, 3, 5, 7, 2, 4, 8],
@@ -149,7 +149,7 @@ def test_a_compiled_graph_of_any_length_gives_the_same():
         for dict_ in (features, outputs)
     ]
     graph = tf.function(task.predictions, arguments).get_concrete_function()
-    assert graph.structured_outputs["start_places"].shape[1] == 13
+    assert graph.structured_outputs["start_indexes"].shape[1] == 13
     assert graph.structured_outputs["end_logits"].shape[1] == 13
     compiled = tf.function(task.predictions, jit_compile=True)
     for kept in (graph(features, outputs), compiled(features, outputs)):
@@ -169,7 +169,7 @@ def test_windows_without_answers_have_no_loss():
     features = windows(LENGTHS)
     del features["start_positions"], features["end_positions"]
     assert set(make().predictions(features, logits())) == {
-        *("start_places", "start_logits", "end_places", "end_logits"),
+        *("start_indexes", "start_logits", "end_indexes", "end_logits"),
         *("null_start_logits", "null_end_logits"),
     }
 
@@ -178,12 +178,12 @@ def test_logits_that_are_no_numbers_have_no_places():
     outputs = logits()
     outputs["start_logits"][:] = np.nan
     kept = as_arrays(make().predictions(windows(LENGTHS), outputs))
-    assert (kept["start_places"] == -1).all()
-    assert (kept["end_places"][:, 0] >= 0).all()
+    assert (kept["start_indexes"] == -1).all()
+    assert (kept["end_indexes"][:, 0] >= 0).all()
 
 
 def test_at_least_one_place_is_kept():
-    with pytest.raises(InputError, match="n_best_size of 1 or more"):
+    with pytest.raises(InputError, match="n_best_size must be at least 1"):
         make(n_best_size=0)
 
 
@@ -210,5 +210,5 @@ def test_learns_eight_windows_of_two_lengths_by_heart(tmp_path):
     assert after["eval_loss"] < 0.2 * before["eval_loss"]
     for name in ("start", "end"):
         expected = features[f"{name}_positions"].tolist()
-        assert kept[f"{name}_places"][:, 0].tolist() == expected
+        assert kept[f"{name}_indexes"][:, 0].tolist() == expected
         assert kept[f"{name}_logits"].shape == (8, 3)

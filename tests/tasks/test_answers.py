@@ -1,14 +1,28 @@
-"""From logits to answers: by hand, and as the original where it is right."""
+"""Answers chosen from logits, by hand and as the original, and their files."""
 
+import dataclasses
 import json
+import math
 import random
 import re
 
 import numpy as np
 import pytest
+import squad_files
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.answers import Scores, find_answer
+from bert_tf.tasks import answers as answers_module
+from bert_tf.tasks.answers import (
+    AnswerRules,
+    Scores,
+    answer_questions,
+    find_answer,
+    json_object_writer,
+    metric_names,
+    official_scores,
+    require_answers,
+    write_answers,
+)
 from bert_tf.tasks.questions import (
     ODDS_WITHOUT_SPAN,
     Question,
@@ -18,7 +32,7 @@ from bert_tf.tasks.questions import (
 )
 from tests import original_span_answers as slow
 
-FIRST = 4  # [CLS], two pieces of a question, [SEP].
+FIRST = 4  # [CLS], two tokens of a question, [SEP].
 CONTEXT = "The U.S.\nhas 50 states."
 
 
@@ -26,15 +40,15 @@ def question_of(context):
     return Question("q1", "what is", context)
 
 
-def window_of(context, pattern=r"\w+|[^\w\s]", is_max_context=True):
-    """A window of the whole context, one piece a match."""
+def window_of(context, pattern=r"\w+|[^\w\s]"):
+    """Returns a window of the whole context, with one token a match."""
     spans = [match.span() for match in re.finditer(pattern, context)]
     starts, ends = np.array(spans, np.int32).reshape(-1, 2).T
-    return Window(0, FIRST, starts, ends, np.full(len(starts), is_max_context))
+    return Window(0, FIRST, starts, ends, np.full(len(starts), True))
 
 
 def scores_of(starts, ends, null=(0.0, 0.0)):
-    """From {place: logit} in the order of rank."""
+    """Returns scores from {position: logit} in the order of rank."""
     return Scores(
         np.array([*starts], np.int32),
         np.array([*starts.values()], np.float32),
@@ -44,12 +58,12 @@ def scores_of(starts, ends, null=(0.0, 0.0)):
     )
 
 
-def answer(context, starts, ends, null=(0.0, 0.0), window=None, **options):
+def answer(context, starts, ends, null=(0.0, 0.0), window=None, **rules):
     return find_answer(
         question_of(context),
         [window or window_of(context)],
         [scores_of(starts, ends, null)],
-        **options,
+        AnswerRules(**rules),
     )
 
 
@@ -57,27 +71,13 @@ def texts(found):
     return [entry["text"] for entry in found.nbest]
 
 
-# ------------------------------------------------------------------ the text
-
-
-def test_an_answer_is_a_slice_of_the_context():
-    """ "U.S." over four pieces, with a line break and a number behind it."""
-    found = answer(CONTEXT, {5: 3.0}, {10: 2.0})
-    assert found.text == "U.S.\nhas 50" == CONTEXT[4:15]
-    assert found.nbest == [
-        {
-            "text": "U.S.\nhas 50",
-            "probability": 1.0,
-            "start_logit": 3.0,
-            "end_logit": 2.0,
-        }
-    ]
-    assert found.null_odds is None
+# ---------------------------------------------------------- choosing an answer
 
 
 @pytest.mark.parametrize(
     ("context", "pattern", "first", "last", "text"),
     [
+        (CONTEXT, r"\w+|[^\w\s]", 1, 6, "U.S.\nhas 50"),
         ("我爱北京天安门。", ".", 2, 6, "北京天安门"),
         ("ประเทศไทยสวย", ".{1,3}", 0, 2, "ประเทศไทย"),
         ("عاصمة مصر هي القاهرة.", r"\w{1,3}|\.", 4, 6, "القاهرة"),
@@ -85,15 +85,16 @@ def test_an_answer_is_a_slice_of_the_context():
         ("x 🤗🤗 y", r"\S", 1, 2, "🤗🤗"),
     ],
 )
-def test_no_script_needs_spaces(context, pattern, first, last, text):
+def test_an_answer_is_a_slice_of_the_context(
+    context, pattern, first, last, text
+):
     window = window_of(context, pattern)
-    found = answer(
-        context, {FIRST + first: 1.0}, {FIRST + last: 1.0}, window=window
-    )
-    assert found.text == text
-
-
-# ------------------------------------------------------------ what is allowed
+    starts, ends = {FIRST + first: 3.0}, {FIRST + last: 2.0}
+    found = answer(context, starts, ends, window=window)
+    logits = {"start_logit": 3.0, "end_logit": 2.0}
+    assert found.nbest == [{"text": text, "probability": 1.0, **logits}]
+    assert found.text == found.best_span == text
+    assert found.null_odds is None
 
 
 @pytest.mark.parametrize(
@@ -152,10 +153,11 @@ def test_of_equal_scores_the_earlier_window_and_the_higher_start_come_first():
         scores_of({5: 4.0}, {5: 0.0}),
     ]
     windows = [window_of(context)] * 2
-    found = find_answer(question_of(context), windows, scores)
+    rules = AnswerRules()
+    found = find_answer(question_of(context), windows, scores, rules)
     assert texts(found) == ["c d", "b", "c", "a b c d", "a b c"]
     scores.reverse()
-    found = find_answer(question_of(context), windows, scores)
+    found = find_answer(question_of(context), windows, scores, rules)
     assert texts(found) == ["b", "c d", "c", "a b c d", "a b c"]
 
 
@@ -251,7 +253,7 @@ def test_the_null_score_is_the_smallest_of_the_windows():
         question_of(CONTEXT),
         [window_of(CONTEXT)] * 4,
         [scores_of(*spans, null) for null in nulls],
-        with_negative=True,
+        AnswerRules(with_negative=True),
     )
     assert found.null_odds == 1.0
     # Of equal ones the first.
@@ -265,10 +267,10 @@ def test_the_null_score_is_the_smallest_of_the_windows():
 
 @pytest.mark.parametrize("threshold", [0.0, 1e9])
 def test_without_a_span_there_is_no_answer(threshold):
-    """The original crashes in both cases."""
+    """The original crashes with SQuAD 2.0, and answers "empty" otherwise."""
     options = {"with_negative": True, "null_score_diff_threshold": threshold}
     spanless = answer(CONTEXT, {0: 9.0}, {0: 9.0}, (2.5, -1.0), **options)
-    blank = find_answer(question_of(" \n"), [], [], **options)
+    blank = find_answer(question_of(" \n"), [], [], AnswerRules(**options))
     for found, logits in ((spanless, (2.5, -1.0)), (blank, (0.0, 0.0))):
         assert found.text == ""
         assert found.null_odds == ODDS_WITHOUT_SPAN
@@ -276,41 +278,39 @@ def test_without_a_span_there_is_no_answer(threshold):
         [entry] = found.nbest
         assert (entry["start_logit"], entry["end_logit"]) == logits
     json.dumps([spanless.null_odds, blank.nbest], allow_nan=False)
-
-
-def test_a_blank_context_without_negatives_has_an_empty_answer():
-    """Where the original says "empty"."""
-    found = find_answer(question_of(""), [], [])
+    found = find_answer(question_of(""), [], [], AnswerRules())
     assert (found.text, texts(found), found.null_odds) == ("", [""], None)
-
-
-# ------------------------------------------------------------------ bad logits
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["start", "end", "null"])
-def test_logits_that_are_no_numbers_are_an_error(bad, where):
+def test_logits_must_be_finite(bad, where):
     starts, ends = {4: 1.0, -1: -np.inf}, {4: 1.0, -1: -np.inf}
     null = (bad, 0.0) if where == "null" else (0.0, 0.0)
     if where == "start":
         starts[5] = bad
     if where == "end":
         ends[5] = bad
-    with pytest.raises(InputError, match=f"{bad} for question 'q1'"):
+    with pytest.raises(InputError, match="question 'q1' are not finite"):
         answer(CONTEXT, starts, ends, null)
+    if np.isnan(bad):  # `best_indexes` gives NaN no position.
+        with pytest.raises(InputError, match="'q1' are not finite"):
+            answer(CONTEXT, {-1: bad}, {4: 1.0})
 
 
-def test_a_nan_without_a_place_is_an_error_as_well():
-    with pytest.raises(InputError, match="nan"):
-        answer(CONTEXT, {-1: np.nan}, {4: 1.0})
-
-
-def test_windows_and_scores_are_as_many():
+def test_every_window_has_scores():
+    window = window_of(CONTEXT)
     with pytest.raises(ValueError, match="zip"):
-        find_answer(question_of(CONTEXT), [window_of(CONTEXT)], [])
+        find_answer(question_of(CONTEXT), [window], [], AnswerRules())
 
 
-# -------------------------------------------------------- beside the original
+@pytest.mark.parametrize("name", ["n_best_size", "max_answer_length"])
+def test_rules_are_at_least_1(name):
+    with pytest.raises(InputError, match=f"--{name} must be at least 1; got 0"):
+        AnswerRules(**{name: 0})
+
+
+# ---------------------------------------------------------- beside the original
 
 
 def random_windows(rng, whole):
@@ -347,7 +347,8 @@ def both_ways(case):
     context, windows, logits, options = case
     size = options["n_best_size"]
     scores = [slow.scores_of(*pair, size) for pair in logits]
-    ours = find_answer(question_of(context), windows, scores, **options)
+    rules = AnswerRules(**options)
+    ours = find_answer(question_of(context), windows, scores, rules)
     pieces = [
         ["[CLS]", "what", "is", "[SEP]"]
         + [context[a] for a in window.starts]
@@ -435,7 +436,7 @@ def test_the_slice_beside_the_originals_guess(
     assert (ours.text, original.text) == (text, originals)
 
 
-def test_compare_tells_where_the_original_crashes():
+def test_compare_finds_crashes_of_the_original():
     encoding = SpanEncoding(VOCAB, True, None, 32, max_query_length=4)
     question = Question("q1", "was", " ")
     windows = make_windows([question], encoding, with_positions=False)
@@ -444,3 +445,212 @@ def test_compare_tells_where_the_original_crashes():
         question, [], windows, logits, logits, encoding, with_negative=True
     )
     assert (ours.text, original) == ("", None)
+
+
+# --------------------------------------------------------- answering questions
+
+LENGTH = 19
+ENCODING = SpanEncoding(
+    tuple(squad_files.VOCAB),
+    True,
+    None,
+    LENGTH,
+    doc_stride=5,
+    max_query_length=4,
+)
+QUESTIONS = squad_files.questions(13, impossible=4)
+BLANK = Question("blank", "Where ba?", " \t", where="question 13")
+WITH_NEGATIVE = AnswerRules(with_negative=True)
+
+
+def find_the_word(windows):
+    """A perfect model: it finds the token that the question asks for."""
+    ids = windows.arrays["input_ids"]
+    asked = ids[:, 2:3]  # [CLS] where WORD ? [SEP]
+    is_there = (ids == asked) & (np.arange(LENGTH) > 4)
+    logits = np.where(is_there, 9.0, -1.0)
+    logits[:, 0] = 4.0
+    order = np.argsort(-logits, axis=1, kind="stable")[:, :3]
+    best = np.take_along_axis(logits, order, axis=1)
+    return {
+        "start_indexes": order,
+        "start_logits": best,
+        "end_indexes": order,
+        "end_logits": best,
+        "null_start_logits": logits[:, 0],
+        "null_end_logits": logits[:, 0],
+    }
+
+
+def answered(questions=QUESTIONS, rules=WITH_NEGATIVE, predict=find_the_word):
+    return list(answer_questions(questions, ENCODING, predict, rules))
+
+
+def test_questions_are_answered_in_order(monkeypatch, caplog):
+    asked = [*QUESTIONS[:5], BLANK, *QUESTIONS[5:], BLANK]
+    expected = answered(asked)
+    assert [question for question, _ in expected] == asked
+    for question, found in expected:
+        assert found.text == "".join(a.text for a in question.answers)
+        assert (found.null_odds > 0) == (not question.answers)
+    [warning] = [m for m in caplog.messages if "no window" in m]
+    assert ": 2; the first: 'blank'" in warning
+    for at_a_time in (1, 3, 13):
+        monkeypatch.setattr(answers_module, "_WINDOWS_AT_A_TIME", at_a_time)
+        assert answered(asked) == expected
+
+
+def test_few_windows_are_predicted_at_a_time(monkeypatch):
+    sizes = []
+
+    def predict(windows):
+        sizes.append(len(windows))
+        return find_the_word(windows)
+
+    monkeypatch.setattr(answers_module, "_WINDOWS_AT_A_TIME", 2)
+    stream = answer_questions(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
+    next(stream)
+    assert len(sizes) == 1
+    assert len(list(stream)) == 12
+    assert len(sizes) > 6
+    sizes.clear()
+    [(_, found)] = answered([BLANK], predict=predict)
+    assert (found.text, sizes) == ("", [])
+    assert found.nbest[0]["probability"] == 1.0
+
+
+def test_the_files_are_the_originals(tmp_path):
+    answers = answered()
+    assert list(write_answers(answers, str(tmp_path), True)) == answers
+    for name, attribute in {
+        "predictions": "text",
+        "nbest_predictions": "nbest",
+        "null_odds": "null_odds",
+    }.items():
+        content = {q.id: getattr(found, attribute) for q, found in answers}
+        text = (tmp_path / f"{name}.json").read_text()
+        assert text == json.dumps(content, indent=4) + "\n"
+    # Without negatives a stale file is removed.
+    answers = answered(rules=AnswerRules())
+    assert list(write_answers(answers, str(tmp_path), False)) == answers
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"predictions.json", "nbest_predictions.json"}
+
+
+def test_a_failure_leaves_no_file(tmp_path):
+    def predict(windows):
+        kept = find_the_word(windows)
+        return {**kept, "start_logits": kept["start_logits"] * np.nan}
+
+    stream = answer_questions(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
+    with pytest.raises(InputError, match="'q0'"):
+        list(write_answers(stream, str(tmp_path), True))
+    assert not list(tmp_path.iterdir())
+
+
+# --------------------------------------------------------------- JSON in pieces
+
+
+def write_object(path, members):
+    with json_object_writer(str(path)) as add:
+        for key, value in members.items():
+            add(key, value)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"": ""},
+        {"a": {}, "b": [], "c": [[]], "d": None, "e": True, "f": -0.0},
+        {"}": "{", "\n}": "{\n", "{": "\n}\n", '"': "\\"},
+        {"é": "김치 \u2028 🤗", "half": "\ud83e", "tab": "\t\x00\x7f"},
+        {"x": 0.1, "y": 1e-320, "z": 1e6, "n": 10**30},
+        {
+            str(n): [{"text": "1\n2", "probability": 1 / 3}] * n
+            for n in range(5)
+        },
+    ],
+)
+def test_the_bytes_are_those_of_json_dumps(tmp_path, members):
+    path = tmp_path / "sub" / "object.json"
+    write_object(path, members)
+    text = path.read_bytes().decode("ascii")
+    assert text == json.dumps(members, indent=4) + "\n"
+    assert [file.name for file in path.parent.iterdir()] == ["object.json"]
+
+
+def test_a_failure_keeps_the_existing_file(tmp_path):
+    path = tmp_path / "object.json"
+    write_object(path, {"old": 1})
+    before = path.read_bytes()
+
+    class Members(dict):
+        def items(self):
+            yield "new", 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_object(path, Members())
+    for value in (math.nan, math.inf, [{"a": -math.inf}]):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write_object(path, {"good": 1.0, "bad": value})
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["object.json"]
+
+
+def test_members_are_written_at_once(tmp_path):
+    with json_object_writer(str(tmp_path / "object.json")) as add:
+        add("long", "x" * 100_000)
+        [file] = tmp_path.iterdir()
+        assert file.name != "object.json"
+        assert file.stat().st_size > 90_000
+
+
+# ---------------------------------------------------------------------- scores
+
+
+def test_scores_of_a_perfect_model():
+    scores = official_scores(answered(), with_negative=True)
+    assert scores["eval_exact"] == scores["eval_f1"] == 100.0
+    assert scores["eval_best_f1"] == 100.0
+    assert (scores["eval_HasAns_total"], scores["eval_NoAns_total"]) == (9, 4)
+    assert {*metric_names(with_negative=True)} <= scores.keys()
+
+
+@pytest.mark.parametrize("n_best_size", [1, 20])
+def test_the_best_threshold_is_computed_from_the_spans(n_best_size):
+    """Even if all answers are "", because of the threshold of the rules."""
+    rules = AnswerRules(
+        n_best_size=n_best_size,
+        with_negative=True,
+        null_score_diff_threshold=-1e9,
+    )
+    answers = answered(rules=rules)
+    assert {found.text for _, found in answers} == {""}
+    scores = official_scores(answers, with_negative=True)
+    assert scores["eval_exact"] == pytest.approx(100 * 4 / 13)
+    assert scores["eval_best_exact"] == 100.0
+
+
+def test_korean_is_scored_by_characters():
+    questions = [q for q in QUESTIONS if q.answers]
+    answers = [
+        each._replace(
+            prediction=dataclasses.replace(
+                each.prediction, text=f"{each.prediction.text}xx"
+            )
+        )
+        for each in answered(questions, AnswerRules())
+    ]
+    words = official_scores(answers, with_negative=False)
+    letters = official_scores(answers, with_negative=False, is_korquad=True)
+    assert words["eval_f1"] == 0.0
+    assert letters["eval_f1"] == pytest.approx(100 * 2 / 3)
+    assert {*metric_names(False)} == letters.keys() == words.keys()
+
+
+def test_questions_to_score_need_answers():
+    require_answers(QUESTIONS, with_negative=True)
+    with pytest.raises(InputError, match=r"'q0' \(question 0\) has no answer"):
+        require_answers(QUESTIONS, with_negative=False)
