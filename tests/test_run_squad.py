@@ -338,7 +338,7 @@ def test_a_blank_context_is_answered(done, run, tmp_path):
         ({"do_train": True, "train_file": "none.json"}, "none.json"),
         (
             {"do_eval": True, "version_2_with_negative": False},
-            "expected an answer to every question",
+            "has no answer, so it cannot be scored",
         ),
         (
             {"do_eval": True, "scorer": "korquad"},

@@ -92,9 +92,10 @@ class TaggingTask(FineTuningTask):
         is_word = predictions["label_mask"] == 1
         is_right = predictions["predicted_ids"] == predictions["label_ids"]
         words = max(np.count_nonzero(is_word), 1)
+        num_right = np.count_nonzero(is_right & is_word)
         loss = np.sum(predictions["loss"], dtype=float)
         return {
-            "eval_accuracy": np.count_nonzero(is_right & is_word) / words,
+            "eval_accuracy": float(num_right / words),
             "eval_loss": float(loss / words),
         }
 
