@@ -14,7 +14,7 @@ import sentence_files
 
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertClassifier
-from bert_tf.interop.checkpoint import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 
@@ -97,7 +97,7 @@ def write_release(folder, labels):
     checkpoints.write(prefix, {k: v.numpy() for k, v in variables.items()})
     vocab = tuple(sentence_files.VOCAB)
     facts = Pretrained(prefix, {}, config, vocab, True, labels=labels)
-    write_companions(str(folder), facts)
+    write_metadata(str(folder), facts)
     return folder
 
 

@@ -1,7 +1,8 @@
-"""convert_checkpoint.py, as it is run."""
+"""convert_checkpoint.py as a program."""
 
 import dataclasses
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -24,7 +25,7 @@ TO = "--to=google"
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Checkpoints to convert: a release, one of training, damaged ones."""
+    """Checkpoints to convert: a release, one of training, invalid ones."""
     folder = tmp_path_factory.mktemp("places")
     weights = arrays("pretraining")
     (folder / "release").mkdir()
@@ -59,7 +60,7 @@ def launch():
 
 @pytest.fixture
 def run(launch, capsys, places, monkeypatch):
-    """Runs the script among the places and returns the lines it prints."""
+    """Runs the script in the folder and returns the lines it prints."""
     monkeypatch.chdir(places)
 
     def call(*arguments):
@@ -69,8 +70,7 @@ def run(launch, capsys, places, monkeypatch):
     return call
 
 
-def test_there_and_back_again(places, run, tmp_path):
-    """Two commands, the first as it is run."""
+def test_a_round_trip_in_two_commands(places, run, tmp_path):
     words = ["--input=training", "--to=huggingface", "--verify"]
     done = subprocess.run(
         [
@@ -103,7 +103,7 @@ def test_there_and_back_again(places, run, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"ours", "theirs"}
 
 
-def test_an_optimizer_goes_along(run, tmp_path):
+def test_keeps_an_optimizer(run, tmp_path):
     lines = run(
         "--input=training/model.ckpt-11",
         f"--output_dir={tmp_path}/again",
@@ -120,7 +120,7 @@ def test_an_optimizer_goes_along(run, tmp_path):
     assert f"kept        {2 * len(weights) + 1} optimizer slots" in lines
 
 
-def test_a_bare_checkpoint_and_what_belongs_to_it(run, tmp_path):
+def test_adds_files_to_a_bare_checkpoint(run, tmp_path):
     run(
         "--input=bare/bert_model.ckpt",
         f"--output_dir={tmp_path}/out",
@@ -139,13 +139,13 @@ def test_a_bare_checkpoint_and_what_belongs_to_it(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--input=nowhere"], "'nowhere', and there is nothing"),
-        (["--input=bare"], "give --bert_config_file"),
+        (["--input=nowhere"], "nowhere: there is no such checkpoint"),
+        (["--input=bare"], "Give --bert_config_file"),
         (["--input=cut"], "the file is damaged"),
         (["--input=pickle"], "a pickle"),
         (["--input=full/mine.txt"], "mine.txt"),
         (["--head=span"], "cls/squad/output_weights"),
-        (["--keep_optimizer"], "leave --keep_optimizer away"),
+        (["--keep_optimizer"], "Run without --keep_optimizer"),
         (["--input=training", "--keep_optimizer", "--to=keras"], "--to=google"),
         (["--output_dir=full"], "new or empty. Received: 'full'"),
         (["--output_dir=full/mine.txt"], "full/mine.txt"),
@@ -156,7 +156,7 @@ def test_a_bare_checkpoint_and_what_belongs_to_it(run, tmp_path):
         (["--output_dir=/"], "new or empty. Received: '/'"),
     ],
 )
-def test_a_mistake_is_one_line_and_makes_nothing(
+def test_an_error_is_one_line_and_nothing_is_written(
     launch, places, capsys, monkeypatch, arguments, message
 ):
     monkeypatch.chdir(places)
@@ -166,28 +166,37 @@ def test_a_mistake_is_one_line_and_makes_nothing(
     assert contents(places) == before
 
 
-def test_an_empty_folder_name_is_none(launch, capsys):
+def test_an_empty_folder_name_is_missing(launch, capsys):
     assert launch(["--input=release", "--output_dir=", TO]) == 2
     line = in_process.the_error(capsys, "convert_checkpoint")
     assert "expected --output_dir. Received: nothing" in line
 
 
-def test_a_verification_that_fails_makes_nothing(
-    launch, places, capsys, monkeypatch
+@pytest.mark.parametrize("fault", ["lost vocabulary", "cut weights"])
+def test_nothing_is_written_if_the_verification_fails(
+    launch, places, capsys, monkeypatch, fault
 ):
     monkeypatch.chdir(places)
     before = contents(places)
 
-    def lose_the_vocabulary(folder, pretrained):
-        """Stands in for a fault of ours."""
-        write(folder, dataclasses.replace(pretrained, vocab=None))
+    def damage(folder, pretrained):
+        """Stands in for a bug."""
+        if fault == "lost vocabulary":
+            pretrained = dataclasses.replace(pretrained, vocab=None)
+        else:
+            [path] = pathlib.Path(folder).glob("*.data-*")
+            path.write_bytes(path.read_bytes()[:99])
+        write(folder, pretrained)
 
-    write = google.write_companions
-    monkeypatch.setattr(google, "write_companions", lose_the_vocabulary)
+    write = google.write_metadata
+    monkeypatch.setattr(google, "write_metadata", damage)
     words = ["--input=release", "--output_dir=new", TO, "--verify"]
     assert launch(words) == 1
     said = in_process.the_error(capsys, "convert_checkpoint")
-    assert "new was not written" in said
+    if fault == "lost vocabulary":
+        assert "new was not written" in said
+    else:
+        assert "new/bert_model.ckpt" in said
     assert contents(places) == before
 
 

@@ -27,7 +27,7 @@ from bert_tf.heads import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.interop.checkpoint import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs import features, fill_mask, fine_tuning, pretraining
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks import datasets
@@ -71,7 +71,7 @@ def write_start(folder, make, words=sentence_files.VOCAB, **facts):
     variables = checkpoint_variables(model)
     checkpoints.write(prefix, {k: v.numpy() for k, v in variables.items()})
     facts = Pretrained(prefix, {}, config, tuple(words), True, **facts)
-    write_companions(str(folder), facts)
+    write_metadata(str(folder), facts)
     return folder
 
 

@@ -337,7 +337,7 @@ def test_a_checkpoint_with_other_attention_heads(done, says, tmp_path, inputs):
         bert_config_file=config,
         init_checkpoint=done / "release",
     )
-    assert "expected 4 attention heads" in line
+    assert "num_attention_heads of the model" in line
 
 
 def test_a_config_of_hugging_faces(done, run, tmp_path, inputs):
@@ -547,7 +547,7 @@ def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
 def test_a_configuration_has_to_come_from_somewhere(says, tmp_path):
     line = says(tmp_path, bert_config_file=None)
     assert (
-        "expected --bert_config_file, --model_size, or --init_checkpoint"
+        "Give --bert_config_file, --model_size, or --init_checkpoint"
         in line
     )
 

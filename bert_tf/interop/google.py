@@ -1,6 +1,6 @@
-"""TF1 checkpoints: Google's releases, and this project's own.
+"""TF1 checkpoints: Google's releases, and those that this project trains.
 
-The names inside are this project's, so nothing is translated:
+The variables have this project's names, so nothing is translated:
 
     bert_model.ckpt.index, .data-00000-of-00001    the weights
     bert_config.json, vocab.txt, bert_tf.json      see `checkpoint.py`
@@ -15,37 +15,38 @@ import numpy as np
 
 from bert_tf.interop.checkpoint import (
     Pretrained,
-    with_companions,
-    write_companions,
+    with_metadata,
+    write_metadata,
 )
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import BOOKKEEPING
 
 PREFIX = "bert_model.ckpt"
 
-# What the names of a checkpoint tell about its head.
+# The head by the scopes of its variables.
 _HEADS = {
     ("cls/predictions", "cls/seq_relationship"): "pretraining",
     ("cls/predictions",): "masked_lm",
     ("cls/seq_relationship",): "next_sentence",
     ("cls/squad",): "span",
     (): "encoder",
-    # Not ("output",): classifier, tagger and choice are called the same.
+    # Not ("output",), which a classifier, a tagger and a multiple choice
+    # model share.
 }
 _HEAD_SCOPE = re.compile(r"(cls/\w+|output)[/_]")
 
 
 def read(path: str) -> Pretrained:
-    """Reads a checkpoint with what lies beside it.
+    """Reads a checkpoint and the files beside it.
 
     Args:
-      path: Its prefix, with or without `.index`, or its directory.
+      path: The checkpoint's prefix, with or without `.index`, or its directory.
 
     Raises:
-      InputError: There is no checkpoint, or one of the files is at fault.
+      InputError: If there is no checkpoint, or one of the files is invalid.
     """
     weights = checkpoints.open_checkpoint(path)
-    pretrained = with_companions(
+    pretrained = with_metadata(
         Pretrained(weights.path, weights), os.path.dirname(weights.path)
     )
     if pretrained.head is None:
@@ -55,7 +56,7 @@ def read(path: str) -> Pretrained:
 
 
 def head_of(names: Iterable[str]) -> str | None:
-    """The kind of head that the names of variables tell of, or None."""
+    """Returns the head that the names of variables belong to, if one only."""
     scopes = {
         match[1]
         for match in map(_HEAD_SCOPE.match, names)
@@ -69,14 +70,13 @@ def write(
     pretrained: Pretrained,
     bookkeeping: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Writes a release.
+    """Writes a checkpoint and the files beside it.
 
     Args:
       folder: An existing directory.
-      pretrained: What to write.
-      bookkeeping: Optimizer slots and `global_step`. With them it becomes a
-        training directory, with `model.ckpt-STEP` for a name, from which
-        training goes on.
+      pretrained: The checkpoint's contents.
+      bookkeeping: Optimizer slots and `global_step`. With them, the folder is
+        an output folder with `model.ckpt-STEP`, from which training can resume.
     """
     weights = pretrained.weights
     tensors = {
@@ -90,4 +90,4 @@ def write(
         manager = checkpoints.CheckpointManager(folder)
         step = int(bookkeeping["global_step"])
         manager.save(step, {**tensors, **bookkeeping})
-    write_companions(folder, pretrained)
+    write_metadata(folder, pretrained)

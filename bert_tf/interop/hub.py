@@ -1,8 +1,8 @@
 """Models on the Hugging Face Hub: `hf://owner/name[@revision]`.
 
-The files go through huggingface_hub's cache, so that what was downloaded once
-is there without a network too. HF_HOME, HF_ENDPOINT, HF_TOKEN and
-HF_HUB_OFFLINE mean what they mean there.
+Files go through the cache of huggingface_hub, so a model that was downloaded
+once can be read without a network. HF_HOME, HF_ENDPOINT, HF_TOKEN and
+HF_HUB_OFFLINE work as they do there.
 """
 
 import contextlib
@@ -14,53 +14,77 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.errors import InputError
-from bert_tf.interop import checkpoint, huggingface_weights
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.interop.checkpoint import find_unsupported, unsupported_format
+from bert_tf.interop.huggingface_weights import INDEX, WHOLE
 
 SCHEME = "hf://"
 
-# What `huggingface.read` reads. Folders hold the same in formats of others.
+# The files that `huggingface.read` reads. Folders in a repository contain the
+# same model in other formats.
 _FILES = (
     "config.json",
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
     "added_tokens.json",
-    huggingface_weights.WHOLE,
-    huggingface_weights.INDEX,
+    WHOLE,
+    INDEX,
     "model-*-of-*.safetensors",
 )
 _FOLDERS = ("*/*",)
 
 _REFERENCE = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", re.ASCII)
-_SECONDS_TO_ANSWER = 10.0
-# Answers of HTTP that say no, and not that something is out of order.
+_TIMEOUT_SECONDS = 10.0
+# HTTP status codes of a refusal, after which the cache is not tried.
 _REFUSED = (401, 403, 404)
 
 
 def download(reference: str) -> str:
-    """Downloads what there is to read of a model; pickles never.
+    """Downloads a model's files, never pickles.
 
     Args:
-      reference: `hf://owner/name`, with `@` and a branch, a tag or a commit
-        behind it unless it is `main`.
+      reference: `hf://owner/name`, or `hf://owner/name@revision` with a branch,
+        tag or commit.
 
     Returns:
       The folder in the cache.
 
     Raises:
-      InputError: The reference is malformed; there is no such repository or
-        revision, or none for this user; it has no safetensors; the Hub cannot
-        be reached and the cache does not have it; or huggingface_hub is not
-        installed.
+      InputError: If the reference is malformed; the repository or the revision
+        does not exist or is not accessible; it has no safetensors; the Hub
+        cannot be reached and the cache lacks the model; or huggingface_hub is
+        not installed.
     """
-    name, revision = _parse(reference)
-    hub = _import_hub()
-    with _blaming(hub, reference):
+    match = _REFERENCE.fullmatch(reference.rstrip("/"))
+    if not match or ".." in reference:
+        raise wrong_value(
+            "The reference to a model of the Hub",
+            "hf://OWNER/NAME or hf://OWNER/NAME@REVISION, such as "
+            "hf://google-bert/bert-base-uncased",
+            reference,
+        )
+    name, revision = match[1], match[2]
+    try:
+        import huggingface_hub as hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise InputError(
+            f"Reading {reference} needs the package huggingface_hub ({error}). "
+            "Run: pip install 'bert-tf[huggingface]'"
+        ) from None
+    with _converting_errors(hub, reference):
         names = _list_files(hub, name, revision)
-    if names is not None:
-        _check_files(names, name)
-    with _blaming(hub, reference):
+    if names is not None and not names & {WHOLE, INDEX}:
+        other = find_unsupported(names)
+        if other:
+            raise unsupported_format(
+                f"{posixpath.basename(name)}/{other}", name
+            )
+        raise InputError(
+            f"{name} has no {WHOLE}; none of its {len(names)} files is one."
+        )
+    with _converting_errors(hub, reference):
         return hub.snapshot_download(
             name,
             revision=revision,
@@ -70,94 +94,59 @@ def download(reference: str) -> str:
         )
 
 
-def _parse(reference: str) -> tuple[str, str | None]:
-    """Splits a reference into the name of a repository and a revision."""
-    match = _REFERENCE.fullmatch(reference.rstrip("/"))
-    if not match or ".." in reference:
-        raise InputError(
-            "expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION, such as "
-            f"hf://google-bert/bert-base-uncased. Received: {reference}"
-        )
-    return match[1], match[2]
-
-
-def _import_hub() -> Any:
-    try:
-        import huggingface_hub
-        import huggingface_hub.errors
-    except ImportError as error:
-        raise InputError(
-            "expected the package huggingface_hub, to read from the Hub. "
-            f"Received: {error}; pip install 'bert-tf[huggingface]'"
-        ) from None
-    return huggingface_hub
-
-
 def _list_files(hub: Any, name: str, revision: str | None) -> set[str] | None:
-    """The files at a repository's root; None if the Hub cannot be asked."""
+    """Returns the files at a repository's root; None without a connection."""
     try:
         info = hub.HfApi().model_info(
-            name, revision=revision, timeout=_SECONDS_TO_ANSWER
+            name, revision=revision, timeout=_TIMEOUT_SECONDS
         )
     except (OSError, hub.errors.HTTPError) as error:
         response = getattr(error, "response", None)
         if response is not None and response.status_code in _REFUSED:
             raise
-        reason = " ".join(str(error).split()) or type(error).__name__
-        logging.warning("%s; looking in the cache for %s", reason, name)
+        logging.warning(
+            "%s; looking for %s in the cache", _in_one_line(error), name
+        )
         return None
     names = {file.rfilename for file in info.siblings or ()}
     return {name for name in names if "/" not in name}
 
 
-def _check_files(names: set[str], repository: str) -> None:
-    """Raises InputError if no file of a repository holds weights for us."""
-    if names & {huggingface_weights.WHOLE, huggingface_weights.INDEX}:
-        return
-    other = checkpoint.find_unsupported(names)
-    if other:
-        folder = posixpath.basename(repository)
-        raise checkpoint.unsupported_format(f"{folder}/{other}", repository)
-    raise InputError(
-        f"expected {huggingface_weights.WHOLE} in {repository}. Received: "
-        f"{len(names)} files, none of them weights"
-    )
-
-
 @contextlib.contextmanager
-def _blaming(hub: Any, reference: str) -> Iterator[None]:
-    """Turns what huggingface_hub and its HTTP library raise into InputErrors.
+def _converting_errors(hub: Any, reference: str) -> Iterator[None]:
+    """Turns errors of huggingface_hub and its HTTP library into InputErrors.
 
-    A ValueError is of a name that cannot be, or an answer that is no JSON.
+    They raise ValueError for an impossible name or an answer that is not JSON.
     """
+    errors = hub.errors
+    # The order matters: GatedRepoError is a RepositoryNotFoundError.
+    reasons = {
+        errors.GatedRepoError: (
+            "the model is gated; request access on its page, then run "
+            "`hf auth login` or set HF_TOKEN"
+        ),
+        errors.RepositoryNotFoundError: (
+            "the repository does not exist or is private; correct the name, "
+            "run `hf auth login` or set HF_TOKEN"
+        ),
+        errors.RevisionNotFoundError: "the repository has no such revision",
+        errors.LocalEntryNotFoundError: (
+            "the Hub cannot be reached and the cache does not have the model; "
+            "check the network, or give a local folder"
+        ),
+        json.JSONDecodeError: (
+            "the answer is not JSON; does the network require a login?"
+        ),
+    }
     try:
         yield
-    except (OSError, ValueError, hub.errors.HTTPError) as error:
-        raise InputError(
-            f"cannot get {reference}: {_reason(hub, error)}"
-        ) from error
+    except (OSError, ValueError, errors.HTTPError) as error:
+        known = [
+            text for kind, text in reasons.items() if isinstance(error, kind)
+        ]
+        reason = known[0] if known else _in_one_line(error)
+        raise InputError(f"cannot get {reference}: {reason}") from error
 
 
-def _reason(hub: Any, error: Exception) -> str:
-    """What is wrong and what to do, in one line."""
-    errors = hub.errors
-    if isinstance(error, errors.GatedRepoError):
-        return (
-            "its owner lets in who has asked; do so on its page, then "
-            "`hf auth login`, or set HF_TOKEN"
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            "there is no such repository, or it is private; correct the "
-            "name, or `hf auth login`, or set HF_TOKEN"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return "the repository has no such revision"
-    if isinstance(error, errors.LocalEntryNotFoundError):
-        return (
-            "the Hub cannot be reached, and the cache does not have it; see "
-            "to the network, or give a folder"
-        )
-    if isinstance(error, json.JSONDecodeError):
-        return "the answer is no JSON; does the network want you to log in?"
+def _in_one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

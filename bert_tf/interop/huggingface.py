@@ -1,11 +1,11 @@
-"""Hugging Face folders: read, and written as transformers itself does.
+"""Hugging Face folders, read and written as transformers does.
 
     config.json                         configuration, kind of head, labels
     model.safetensors                   the weights, or
     model.safetensors.index.json        ... the list of their shards
     vocab.txt, tokenizer_config.json    vocabulary and casing
 
-Free of TensorFlow and PyTorch.
+Does not need TensorFlow or PyTorch.
 """
 
 import dataclasses
@@ -18,28 +18,209 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
-from bert_tf.interop import (
-    checkpoint,
-    huggingface_names,
-    huggingface_tokenizer,
-    huggingface_weights,
+from bert_tf.errors import (
+    InputError,
+    in_file,
+    listed,
+    wrong_value,
 )
-from bert_tf.interop.checkpoint import PROBLEM_TYPES, Pretrained
-from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, head_of_parts
-from bert_tf.interop.huggingface_tokenizer import Tokenizer
+from bert_tf.interop import huggingface_tokenizer, huggingface_weights
+from bert_tf.interop.checkpoint import (
+    PROBLEM_TYPES,
+    Pretrained,
+    find_unsupported,
+    unsupported_format,
+)
+from bert_tf.interop.huggingface_names import (
+    DECODER,
+    PARTS_OF_HEAD,
+    head_of_parts,
+)
 from bert_tf.interop.huggingface_weights import (
+    INDEX,
+    WHOLE,
     HuggingFaceWeights,
-    from_ours,
-    parts_of,
-    weights_of,
 )
 from bert_tf.training.weights import Weights
 
-# Hugging Face's `config.json`: a BertConfig, a kind of head, labels.
+# The heads whose classes have names.
+_WITH_LABELS = ("classifier", "token")
 
 
-FILE = "config.json"
+def is_folder(path: str) -> bool:
+    """Returns whether a path is a folder of Hugging Face's files.
+
+    The weights may be in a format that is refused, unless there is a TF1
+    checkpoint too.
+    """
+    if not files.is_directory(path):
+        return False
+    names = files.listdir(path)
+    if WHOLE in names or INDEX in names:
+        return True
+    is_theirs = CONFIG in names or find_unsupported(names) is not None
+    return is_theirs and not any(n.endswith(".index") for n in names)
+
+
+def read(path: str) -> Pretrained:
+    """Reads a folder. Its weights are read on access.
+
+    Args:
+      path: The folder, its safetensors file or the index of its shards. The
+        other files are read from the same folder.
+
+    Raises:
+      InputError: If a file is missing or damaged, or is not for a BERT that
+        this project can compute.
+    """
+    file = _find_weights(path)
+    folder = os.path.dirname(file)
+    described = read_config(os.path.join(folder, CONFIG))
+    weights = HuggingFaceWeights(
+        huggingface_weights.open_tensors(file), described.config
+    )
+    if (
+        not described.is_tied
+        and "masked_lm" in weights.parts
+        # If the file has it, it was compared with the embeddings.
+        and DECODER not in weights.explained
+    ):
+        raise in_file(
+            described.path,
+            f"tie_word_embeddings is false, but {weights.path} has no "
+            f"{DECODER}. Here, masked LM always uses the embedding matrix.",
+        )
+    head = described.head(weights.parts)
+    tokenizer = huggingface_tokenizer.read(folder, described.config.vocab_size)
+    return Pretrained(
+        path=path,
+        weights=weights,
+        config=described.config,
+        vocab=tokenizer.vocab,
+        do_lower_case=tokenizer.do_lower_case,
+        strip_accents=tokenizer.strip_accents,
+        # A config.json may name two classes for a model without classes.
+        labels=_labels_of_head(described.labels, weights, head),
+        head=head,
+        problem_type=described.problem_type,
+        classifier_dropout=described.classifier_dropout,
+    )
+
+
+def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
+    """Writes a folder that transformers loads with `from_pretrained`.
+
+    Args:
+      folder: An existing directory.
+      pretrained: The model. Its config must be known, and its head too, unless
+        the names of the weights determine it.
+
+    Returns:
+      The names of the weights that Hugging Face's class for the head lacks.
+      They are not written.
+
+    Raises:
+      InputError: If the config or the head is unknown; a weight is missing,
+        has another shape or is not BERT's; or the model is left-to-right.
+    """
+    config, weights = pretrained.config, pretrained.weights
+    if config is None:
+        raise in_file(pretrained.path, "the configuration is unknown.")
+    head = pretrained.head or head_of_parts(
+        huggingface_weights.parts_of(weights, config)
+    )
+    if head is None:
+        raise in_file(
+            pretrained.path,
+            "the weights fit more than one head. Give one of "
+            f"{listed(PARTS_OF_HEAD, last='or')}.",
+        )
+    tensors = huggingface_weights.to_rows(weights, config, head)
+    labels = _labels_of_head(pretrained.labels, weights, head)
+    if labels is None and head in _WITH_LABELS:
+        labels = numbered_labels(_num_classes(weights))
+    vocab = pretrained.vocab
+    pad_token_id: int | None = 0
+    if vocab is not None:
+        pad_token_id = vocab.index("[PAD]") if "[PAD]" in vocab else None
+    # Before anything is written, since it can fail.
+    config_json = to_json(
+        config,
+        head,
+        labels,
+        pad_token_id,
+        pretrained.problem_type,
+        pretrained.classifier_dropout,
+    )
+    huggingface_weights.write(
+        os.path.join(folder, WHOLE),
+        {row.their_name(head): value for row, value in tensors.items()},
+    )
+    files.write_text(os.path.join(folder, CONFIG), config_json)
+    tokenizer = huggingface_tokenizer.Tokenizer(
+        vocab, pretrained.do_lower_case, pretrained.strip_accents
+    )
+    huggingface_tokenizer.write(
+        folder, tokenizer, config.max_position_embeddings
+    )
+    written = {row.ours for row in tensors}
+    names = huggingface_weights.weights_of(weights)
+    return tuple(name for name in sorted(names) if name not in written)
+
+
+def _find_weights(path: str) -> str:
+    """Returns the weight file that a path means."""
+    if not files.is_directory(path):
+        if find_unsupported([path]):
+            raise unsupported_format(path)
+        if not files.exists(path):
+            raise in_file(path, "there is no such Hugging Face folder.")
+        return path
+    names = files.listdir(path)
+    for name in (WHOLE, INDEX):
+        if name in names:
+            return os.path.join(path, name)
+    other = find_unsupported(names)
+    if other:
+        raise unsupported_format(os.path.join(path, other))
+    raise in_file(
+        path,
+        f"this folder has no {WHOLE}. Give one that save_pretrained wrote.",
+    )
+
+
+def _labels_of_head(
+    labels: tuple[str, ...] | None, weights: Weights, head: str | None
+) -> tuple[str, ...] | None:
+    """Returns the labels if the head has named classes, else None.
+
+    Raises:
+      InputError: If the number of classes is wrong.
+    """
+    if head == "choice" and _num_classes(weights) != 1:
+        raise in_file(
+            weights.path,
+            "output_bias of a multiple choice model must have 1 element; got "
+            f"{_num_classes(weights)}.",
+        )
+    if head not in (None, *_WITH_LABELS) or "output_bias" not in weights:
+        return None
+    if labels is not None and len(labels) != _num_classes(weights):
+        raise in_file(
+            weights.path,
+            f"there are {_num_classes(weights)} classes, but {len(labels)} "
+            f"labels: {listed(labels, most=4, quote=True)}.",
+        )
+    return labels
+
+
+def _num_classes(weights: Weights) -> int:
+    return weights.shapes["output_bias"][0]
+
+
+# config.json: the configuration, the head and the labels.
+
+CONFIG = "config.json"
 
 ARCHITECTURES = {
     "encoder": "BertModel",
@@ -52,7 +233,8 @@ ARCHITECTURES = {
     "span": "BertForQuestionAnswering",
 }
 _HEADS = {name: head for head, name in ARCHITECTURES.items()}
-# What transformers 2 to 5 call the two forms of GELU. The first is ours too.
+# The names of transformers 2 to 5 for both forms of GELU and others. The first
+# name of each is the one that is written.
 _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -66,30 +248,69 @@ _ACTIVATIONS = {
     "linear": "linear",
 }
 
-# What an absent key means there; Google's code has 16 types.
+# The values of absent keys in transformers. Google's default is 16 types.
 _DEFAULTS = {"hidden_act": "gelu", "type_vocab_size": 2}
 
-# What a key must be, where it is there at all, and what else it would mean.
+# The only supported values of some keys, which may be absent or null.
 _REQUIRED: dict[str, tuple[Any, str]] = {
-    "layer_norm_eps": (1e-12, "this project's layer norms add 1e-12"),
-    "position_embedding_type": ("absolute", "others have other weights"),
-    "is_decoder": (False, "it would look to the left only"),
-    "add_cross_attention": (False, "it would look at another text too"),
+    "model_type": ("bert", ""),
+    "layer_norm_eps": (1e-12, "This project's layer norms add 1e-12."),
+    "position_embedding_type": ("absolute", "Others have other weights."),
+    "is_decoder": (False, "A decoder attends to the left only."),
+    "add_cross_attention": (False, "Cross-attention is not supported."),
+}
+
+
+def _is_dropout(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value < 1
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+# What other keys must be if they are not null: a test and its description.
+_CHECKS: dict[str, tuple[Any, str]] = {
+    "hidden_act": (
+        lambda value: isinstance(value, str) and value in _ACTIVATIONS,
+        f"one of {listed(_ACTIVATIONS, last='or')}",
+    ),
+    "problem_type": (
+        lambda value: value in PROBLEM_TYPES,
+        f"one of {listed(PROBLEM_TYPES, last='or')}",
+    ),
+    "classifier_dropout": (_is_dropout, "a number in [0, 1)"),
+    "tie_word_embeddings": (
+        lambda value: isinstance(value, bool),
+        "true, false or null",
+    ),
+    "id2label": (
+        lambda value: (
+            not value
+            or (
+                isinstance(value, dict)
+                and {*value} == {*map(str, range(len(value)))}
+                and all(map(_is_label, value.values()))
+            )
+        ),
+        "an object with a name for each of the classes '0', '1', '2', ...",
+    ),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Described:
-    """What a `config.json` says.
+class ConfigFile:
+    """The contents of a `config.json`.
 
     Attributes:
       path: The file.
       config: The configuration.
-      architecture: The name of the class that wrote it, if it says.
-      labels: The names of the classes, if they were given any.
-      problem_type: What the labels mean, if it says.
-      classifier_dropout: The dropout before the classes, if it has its own.
-      is_tied: Whether masked LM uses the matrix of the embeddings.
+      architecture: The name of the class that wrote it, if recorded.
+      labels: The names of the classes, if they have any.
+      problem_type: What the labels mean, if recorded.
+      classifier_dropout: The dropout rate before the output layer, if recorded.
+      is_tied: Whether masked LM uses the embedding matrix.
     """
 
     path: str
@@ -101,60 +322,101 @@ class Described:
     is_tied: bool
 
     def head(self, parts: Collection[str]) -> str | None:
-        """The kind of head, of those that the weights allow.
+        """Returns the head, by the architecture and the weights.
 
         Args:
-          parts: The parts of the model that there are weights of.
+          parts: The parts of the model that have weights.
 
         Returns:
-          One of `PARTS_OF_HEAD`; None if neither class nor weights tell.
+          A key of `PARTS_OF_HEAD`; None if neither determines it.
 
         Raises:
-          InputError: The class has parts that the weights lack.
+          InputError: If the architecture has parts without weights.
         """
-        said = _HEADS.get(self.architecture or "")
-        if said is None:
+        head = _HEADS.get(self.architecture or "")
+        if head is None:
             return head_of_parts(parts)
-        lacking = set(PARTS_OF_HEAD[said]) - set(parts)
-        # Models without a pooler are common, and none of these is used.
-        if said == "encoder":
+        lacking = set(PARTS_OF_HEAD[head]) - set(parts)
+        # Encoders without a pooler are common.
+        if head == "encoder":
             lacking.discard("pooler")
         if lacking:
-            raise InputError(
-                f"expected the weights of a {self.architecture}, as "
-                f"{self.path} says. Received: none of its {min(lacking)}; "
-                "correct 'architectures' (BertModel is the encoder alone)"
+            raise in_file(
+                self.path,
+                f"the weights have no {min(lacking)}, which is part of a "
+                f"{self.architecture}. Correct 'architectures'; BertModel is "
+                "the encoder.",
             )
-        # Google's checkpoints were published as a BertForMaskedLM, pooler and
-        # next sentence included.
+        # Google's checkpoints were published as BertForMaskedLM, with pooler
+        # and next sentence head.
         whole = set(PARTS_OF_HEAD["pretraining"])
-        simpler = set(PARTS_OF_HEAD[said]) < whole
-        return "pretraining" if simpler and whole <= {*parts} else said
+        is_part = set(PARTS_OF_HEAD[head]) < whole
+        return "pretraining" if is_part and whole <= {*parts} else head
 
 
-def read_config(path: str) -> Described:
+def read_config(path: str) -> ConfigFile:
     """Reads a `config.json`.
 
     Raises:
-      InputError: It cannot be read, is of another model than BERT, or of a
-        BERT that computes what this project does not.
+      InputError: If it cannot be read, or is not for a BERT that this project
+        can compute.
     """
     values = files.read_json(path)
+    names = values.get("architectures")
+    architecture = None
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        architecture = names[0]
+    _check_config(values, architecture, path)
+    known = [field.name for field in dataclasses.fields(BertConfig)]
+    kept = _DEFAULTS | {name: values[name] for name in known if name in values}
+    kept["hidden_act"] = _ACTIVATIONS[str(kept["hidden_act"])]
     try:
-        _check_kind(values)
-        described = Described(
-            path,
-            _config(values),
-            _architecture(values),
-            _labels_of_config(values),
-            _problem_type(values),
-            _classifier_dropout(values),
-            is_tied=_is_tied(values),
-        )
+        config = BertConfig.from_dict(kept)
     except InputError as error:
-        raise InputError(f"{error} (in {path})") from None
-    _warn_of_other_class(described)
-    return described
+        raise in_file(path, str(error)) from None
+    if architecture not in (None, *_HEADS):
+        logging.warning(
+            "%s: the class %r is not one of %s. Reading a BERT, whose head "
+            "depends on the weights",
+            path,
+            architecture,
+            ", ".join(_HEADS),
+        )
+    dropout = values.get("classifier_dropout")
+    return ConfigFile(
+        path,
+        config,
+        architecture,
+        _labels(values.get("id2label") or {}),
+        values.get("problem_type"),
+        None if dropout is None else float(dropout),
+        # Absent and null mean true, as in transformers.
+        is_tied=values.get("tie_word_embeddings") is not False,
+    )
+
+
+def _check_config(
+    values: Mapping[str, Any], architecture: str | None, path: str
+) -> None:
+    for key, (required, advice) in _REQUIRED.items():
+        value = values.get(key)
+        if value is not None and value != required:
+            raise wrong_value(f"{path}: {key}", repr(required), value, advice)
+    if architecture == "BertLMHeadModel":
+        raise in_file(path, "a BertLMHeadModel attends to the left only.")
+    for key, (is_valid, requirement) in _CHECKS.items():
+        value = values.get(key)
+        # A null activation is wrong; an absent one has a default.
+        is_given = key in values if key == "hidden_act" else value is not None
+        if is_given and not is_valid(value):
+            raise wrong_value(f"{path}: {key}", requirement, value)
+
+
+def _labels(given: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Returns the labels in order; None if they are LABEL_0, LABEL_1, ..."""
+    labels = tuple(str(given[str(n)]) for n in range(len(given)))
+    # The same names in another order are real labels.
+    return None if labels == numbered_labels(len(labels)) else labels
 
 
 def to_json(
@@ -165,36 +427,36 @@ def to_json(
     problem_type: str | None = None,
     classifier_dropout: float | None = None,
 ) -> str:
-    """The text of a `config.json`.
+    """Returns the text of a `config.json`.
 
     Args:
       config: The configuration.
-      head: One of `PARTS_OF_HEAD`.
-      labels: The names of the classes; None where the head has none. Where
-        two are called the same, `id2label` has both, and `label2id`, which
-        cannot, the first, with a warning.
+      head: A key of `PARTS_OF_HEAD`.
+      labels: The names of the classes, if the head has classes. If two have the
+        same name, `label2id` contains only the first, and a warning is logged.
       pad_token_id: The id of [PAD].
-      problem_type: What the labels mean, if that is known.
-      classifier_dropout: The dropout before the classes; None for that of
-        the layers.
+      problem_type: What the labels mean, if known.
+      classifier_dropout: The dropout rate before the output layer; None for the
+        encoder's.
 
     Raises:
-      InputError: The model looks to the left alone. There is a decoder in
-        transformers, but it pools [CLS], which sees nothing but itself.
+      InputError: If the model is left-to-right. transformers has a decoder, but
+        pools [CLS], which attends to itself only.
     """
     if config.is_left_to_right:
-        raise InputError(
-            "expected a model that looks both ways, for transformers pools "
-            f"[CLS] whatever it sees. Received: attention_direction="
-            f"{config.attention_direction!r}"
+        raise wrong_value(
+            "attention_direction of a Hugging Face model",
+            "'bidirectional'",
+            config.attention_direction,
         )
+    theirs = {ours: name for name, ours in reversed(_ACTIVATIONS.items())}
     values = {
         **config.to_dict(),
         "add_cross_attention": False,
         "architectures": [ARCHITECTURES[head]],
         "classifier_dropout": classifier_dropout,
         "dtype": "float32",
-        "hidden_act": _their_activation(config.hidden_act),
+        "hidden_act": theirs[config.hidden_act],
         "is_decoder": False,
         "layer_norm_eps": 1e-12,
         "model_type": "bert",
@@ -206,330 +468,18 @@ def to_json(
         values["problem_type"] = problem_type
     if labels is not None:
         values["id2label"] = dict(enumerate(labels))
-        values["label2id"] = _ids_of_labels(labels)
+        values["label2id"] = {label: labels.index(label) for label in labels}
+        shared = [x for x in values["label2id"] if labels.count(x) > 1]
+        if shared:
+            logging.warning(
+                "Several classes are named %s: label2id contains the number of "
+                "the first, id2label contains all",
+                ", ".join(map(repr, shared)),
+            )
     text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
     return text + "\n"
 
 
 def numbered_labels(count: int) -> tuple[str, ...]:
-    """What Hugging Face calls classes that have no names."""
+    """Returns Hugging Face's names of classes without names."""
     return tuple(f"LABEL_{n}" for n in range(count))
-
-
-def _ids_of_labels(labels: Sequence[str]) -> dict[str, int]:
-    """The number of each label; the first of those that share a name."""
-    ids = {label: labels.index(label) for label in labels}
-    shared = [label for label in ids if labels.count(label) > 1]
-    if shared:
-        logging.warning(
-            "Classes share the name %s: label2id gives the number of the "
-            "first alone, id2label has them all",
-            ", ".join(map(repr, shared)),
-        )
-    return ids
-
-
-def _check_kind(values: Mapping[str, Any]) -> None:
-    kind = values.get("model_type", "bert")
-    if kind != "bert":
-        raise InputError(f"expected model_type 'bert'. Received: {kind!r}")
-    architecture = _architecture(values)
-    if architecture == "BertLMHeadModel":
-        raise InputError(
-            "expected a BERT that looks both ways. Received: "
-            "'BertLMHeadModel', which looks to the left only"
-        )
-    for key, (expected, why) in _REQUIRED.items():
-        value = values.get(key)
-        if value is not None and value != expected:
-            raise InputError(
-                f"expected {key} {expected!r}. Received: {value!r}; {why}"
-            )
-
-
-def _config(values: Mapping[str, Any]) -> BertConfig:
-    names = [field.name for field in dataclasses.fields(BertConfig)]
-    kept = {name: values[name] for name in names if name in values}
-    kept = {**_DEFAULTS, **kept}
-    kept["hidden_act"] = _our_activation(kept["hidden_act"])
-    return BertConfig.from_dict(kept)
-
-
-def _our_activation(name: Any) -> str:
-    if not isinstance(name, str) or name not in _ACTIVATIONS:
-        raise InputError(
-            f"expected hidden_act to be one of {', '.join(_ACTIVATIONS)}. "
-            f"Received: {name!r}"
-        )
-    return _ACTIVATIONS[name]
-
-
-def _their_activation(name: str) -> str:
-    return next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == name)
-
-
-def _architecture(values: Mapping[str, Any]) -> str | None:
-    names = values.get("architectures")
-    if isinstance(names, list) and names and isinstance(names[0], str):
-        return names[0]
-    return None
-
-
-def _warn_of_other_class(described: Described) -> None:
-    """Says in one line that the class which wrote a model is not known."""
-    if described.architecture not in (None, *_HEADS):
-        logging.warning(
-            "%s was written by the class %r, which is none of %s: it is read "
-            "as a BERT, and its weights alone tell its head",
-            described.path,
-            described.architecture,
-            ", ".join(_HEADS),
-        )
-
-
-def _labels_of_config(values: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The labels by their numbers; None where they are but numbers."""
-    given = values.get("id2label")
-    if not given:
-        return None
-    if not isinstance(given, dict) or {*given} != {
-        *map(str, range(len(given)))
-    }:
-        raise InputError(
-            "expected id2label to name the classes '0', '1', '2', and so on. "
-            f"Received: {str(given)[:60]}"
-        )
-    for number, label in given.items():
-        if isinstance(label, bool) or not isinstance(label, str | int | float):
-            raise InputError(
-                f"expected a name for class {number} in id2label. Received: "
-                f"{str(label)[:60]}"
-            )
-    labels = tuple(str(given[str(n)]) for n in range(len(given)))
-    # Any other order of such names says which class of another model is meant.
-    return None if labels == numbered_labels(len(labels)) else labels
-
-
-def _problem_type(values: Mapping[str, Any]) -> str | None:
-    value = values.get("problem_type")
-    if value is not None and value not in PROBLEM_TYPES:
-        raise InputError(
-            f"expected problem_type to be one of {', '.join(PROBLEM_TYPES)}. "
-            f"Received: {value!r}"
-        )
-    return value
-
-
-def _classifier_dropout(values: Mapping[str, Any]) -> float | None:
-    value = values.get("classifier_dropout")
-    if value is None:
-        return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < 1:
-        raise InputError(
-            "expected classifier_dropout to be a number from 0 to below 1. "
-            f"Received: {value!r}"
-        )
-    return float(value)
-
-
-def _is_tied(values: Mapping[str, Any]) -> bool:
-    """Absent and null mean what they mean to transformers."""
-    value = values.get("tie_word_embeddings")
-    if value is not None and not isinstance(value, bool):
-        raise InputError(
-            "expected tie_word_embeddings to be true, false or null. "
-            f"Received: {value!r}"
-        )
-    return value is not False
-
-
-# Hugging Face folders: read, and written as transformers itself does.
-
-
-# The heads whose classes have names.
-_WITH_LABELS = ("classifier", "token")
-
-
-def is_folder(path: str) -> bool:
-    """True for a directory with Hugging Face's files, be they refused.
-
-    A TF1 checkpoint goes before weights that are refused.
-    """
-    if not files.is_directory(path):
-        return False
-    names = files.listdir(path)
-    if huggingface_weights.WHOLE in names or huggingface_weights.INDEX in names:
-        return True
-    is_theirs = FILE in names or checkpoint.find_unsupported(names)
-    return bool(is_theirs) and not any(n.endswith(".index") for n in names)
-
-
-def read(path: str) -> Pretrained:
-    """Reads a folder; its weights are read when they are asked for.
-
-    Args:
-      path: The folder, its safetensors file or the index of its shards. What
-        describes the model is read from the same folder.
-
-    Raises:
-      InputError: A file is missing, damaged, or not that of a BERT that this
-        project can compute.
-    """
-    file = _find(path)
-    folder = os.path.dirname(file)
-    config_file = os.path.join(folder, FILE)
-    described = read_config(config_file)
-    weights = HuggingFaceWeights(
-        huggingface_weights.open_tensors(file), described.config
-    )
-    _check_tied(described, weights)
-    head = described.head(weights.parts)
-    tokenizer = huggingface_tokenizer.read(folder, described.config.vocab_size)
-    return Pretrained(
-        path=path,
-        weights=weights,
-        config=described.config,
-        vocab=tokenizer.vocab,
-        do_lower_case=tokenizer.do_lower_case,
-        strip_accents=tokenizer.strip_accents,
-        # A config.json may name two classes where a model has none.
-        labels=_labels(described.labels, weights, head),
-        head=head,
-        problem_type=described.problem_type,
-        classifier_dropout=described.classifier_dropout,
-    )
-
-
-def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
-    """Writes a folder that transformers loads with `from_pretrained`.
-
-    Args:
-      folder: An existing directory.
-      pretrained: The model. Its config must be known, and its head, unless the
-        names of the weights tell.
-
-    Returns:
-      The names of the weights that are left out: Hugging Face's class for the
-      head has none of them.
-
-    Raises:
-      InputError: The config or the head is not known; a weight is missing, of
-        another shape, or none of BERT's; the model looks to the left alone; or
-        the folder cannot be written to.
-    """
-    config, weights = pretrained.config, pretrained.weights
-    if config is None:
-        raise InputError(
-            f"expected a configuration with {pretrained.path}, for "
-            f"{FILE}. Received: none"
-        )
-    head = _head_of(pretrained, config)
-    tensors = from_ours(weights, config, head)
-    labels = _labels(pretrained.labels, weights, head)
-    if labels is None and head in _WITH_LABELS:
-        labels = numbered_labels(_num_classes(weights))
-    # Refused is what it cannot describe, before anything is written.
-    description = to_json(
-        config,
-        head,
-        labels,
-        huggingface_tokenizer.pad_token_id(pretrained.vocab),
-        pretrained.problem_type,
-        pretrained.classifier_dropout,
-    )
-    huggingface_weights.write(
-        os.path.join(folder, huggingface_weights.WHOLE),
-        {row.their_name(head): value for row, value in tensors.items()},
-    )
-    files.write_text(os.path.join(folder, FILE), description)
-    tokenizer = Tokenizer(
-        pretrained.vocab, pretrained.do_lower_case, pretrained.strip_accents
-    )
-    model_max_length = config.max_position_embeddings
-    huggingface_tokenizer.write(folder, tokenizer, model_max_length)
-    written = {row.ours for row in tensors}
-    return tuple(n for n in sorted(weights_of(weights)) if n not in written)
-
-
-def _find(path: str) -> str:
-    """The file of weights that a path means; refuses what is never opened."""
-    if not files.is_directory(path):
-        if checkpoint.find_unsupported([path]):
-            raise checkpoint.unsupported_format(path)
-        if not files.exists(path):
-            raise InputError(
-                f"expected a Hugging Face folder at {path}. Received: nothing "
-                "of that name"
-            )
-        return path
-    names = files.listdir(path)
-    for name in (huggingface_weights.WHOLE, huggingface_weights.INDEX):
-        if name in names:
-            return os.path.join(path, name)
-    other = checkpoint.find_unsupported(names)
-    if other:
-        raise checkpoint.unsupported_format(os.path.join(path, other))
-    raise InputError(
-        f"expected {huggingface_weights.WHOLE} in {path}. Received: a folder "
-        "without; give one that save_pretrained wrote"
-    )
-
-
-def _check_tied(described: Described, weights: HuggingFaceWeights) -> None:
-    """Raises InputError if masked LM has a matrix of its own, now lost.
-
-    One that is in the file was compared with the embeddings' already.
-    """
-    if (
-        not described.is_tied
-        and "masked_lm" in weights.parts
-        and huggingface_names.DECODER not in weights.explained
-    ):
-        raise InputError(
-            f"expected tie_word_embeddings True for a masked LM. Received: "
-            f"False in {described.path}, without {huggingface_names.DECODER} "
-            f"in {weights.path}; masked LM has no matrix of its own here"
-        )
-
-
-def _head_of(pretrained: Pretrained, config: BertConfig) -> str:
-    """The kind of head, told or seen from the weights."""
-    head = pretrained.head or head_of_parts(
-        parts_of(pretrained.weights, config)
-    )
-    if head is None:
-        raise InputError(
-            f"expected the kind of head of {pretrained.path}. Received: "
-            "weights that fit more than one; say which of "
-            f"{', '.join(PARTS_OF_HEAD)}"
-        )
-    return head
-
-
-def _labels(
-    labels: tuple[str, ...] | None, weights: Weights, head: str | None
-) -> tuple[str, ...] | None:
-    """The labels of a head whose classes have any; None of another head.
-
-    Raises:
-      InputError: There are more or fewer classes than the head should have.
-    """
-    if head == "choice" and _num_classes(weights) != 1:
-        raise InputError(
-            "expected one score for a choice. Received: output_bias with "
-            f"{_num_classes(weights)} classes in {weights.path}"
-        )
-    if head not in (None, *_WITH_LABELS) or "output_bias" not in weights:
-        return None
-    if labels is not None and len(labels) != _num_classes(weights):
-        raise InputError(
-            f"expected {_num_classes(weights)} labels, as there are classes "
-            f"in {weights.path}. Received: {len(labels)}, "
-            f"{', '.join(map(repr, labels[:4]))}"
-        )
-    return labels
-
-
-def _num_classes(weights: Weights) -> int:
-    return weights.shapes["output_bias"][0]

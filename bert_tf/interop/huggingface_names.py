@@ -1,14 +1,15 @@
-"""What Hugging Face calls the weights of BERT, and which each model has.
+"""Hugging Face's names of the weights of BERT, and the weights of each model.
 
-The table has a part of the model to a paragraph. Its first row holds the
-scopes of the part, every other row one weight: our name (Google's), theirs,
-and our shape. N counts the layers; the sizes are
+The table has a paragraph for each part of the model. Its first row has the
+scopes of the part, each other row one weight: this project's name (Google's),
+Hugging Face's name, and this project's shape. N is the number of the layer; the
+sizes are
 
     V  vocabulary        P  positions           H  hidden size
     C  classes           T  token types         I  intermediate size
 
-Theirs are matrices [out, in] that multiply from the left, ours that are
-called `kernel` are [in, out]: these are transposed.
+Hugging Face's matrices are [out, in], this project's kernels [in, out], so
+kernels are transposed.
 """
 
 import re
@@ -76,8 +77,8 @@ output_weights                      weight                               2,H
 output_bias                         bias                                 2
 """
 
-# The parts of each kind of model. A tagger and a reader of passages look at
-# every position and have no pooler.
+# The parts of the model with each head. Taggers and span models use every
+# position and have no pooler.
 PARTS_OF_HEAD = {
     "encoder": ("encoder", "pooler"),
     "pretraining": ("encoder", "pooler", "masked_lm", "next_sentence"),
@@ -89,15 +90,15 @@ PARTS_OF_HEAD = {
     "span": ("encoder", "span"),
 }
 
-# Counters that some versions store beside the weights; nothing reads them.
+# Counters that some versions store; nothing reads them.
 BUFFERS = frozenset(
     {"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}
 )
 
-# The matrix of masked LM, which is that of the embeddings here.
+# The output matrix of masked LM, which here is always the embedding matrix.
 DECODER = "cls.predictions.decoder.weight"
 
-# Older spellings, and the matrix that masked LM shares with the embeddings.
+# Older spellings, and names of weights that masked LM shares.
 _RENAMED = (
     (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),
     (re.compile(r"(?<=LayerNorm\.)gamma$"), "weight"),
@@ -114,10 +115,10 @@ class Row(NamedTuple):
     """One weight.
 
     Attributes:
-      part: The part of the model that it belongs to.
-      ours: Its TF1 name.
-      theirs: Its name in a Hugging Face model that has a head.
-      shape: Its shape by our name; 0 stands for any number of classes.
+      part: The part of the model.
+      ours: The TF1 name.
+      theirs: The name in a Hugging Face model with a head.
+      shape: The shape by the TF1 name; 0 means any number of classes.
     """
 
     part: str
@@ -130,27 +131,30 @@ class Row(NamedTuple):
         return self.ours.endswith("/kernel")
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """True if a weight of this shape, by our name, can be this one."""
+        """Returns whether a weight by the TF1 name can have a shape."""
         return len(shape) == len(self.shape) and all(
             size == expected if expected else size > 0
             for size, expected in zip(shape, self.shape, strict=True)
         )
 
     def their_name(self, head: str) -> str:
-        """Its name in the class for a head: BertModel has no scope `bert`."""
+        """Returns the name in the class for a head.
+
+        The names in `BertModel` have no scope `bert`.
+        """
         return self.theirs.removeprefix("bert." if head == "encoder" else "")
 
     def turned_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Makes their shape of ours, or ours of theirs."""
+        """Converts a shape from or to Hugging Face's."""
         return tuple(shape[::-1] if self.is_transposed else shape)
 
     def turned(self, value: np.ndarray) -> np.ndarray:
-        """Makes theirs of ours, or ours of theirs."""
+        """Converts a value from or to Hugging Face's."""
         return np.ascontiguousarray(value.T) if self.is_transposed else value
 
 
 def rows(config: BertConfig) -> tuple[Row, ...]:
-    """The weights that a model of this size can have, of any head."""
+    """Returns all weights that a model of this size can have, with any head."""
     sizes = {
         "V": config.vocab_size,
         "P": config.max_position_embeddings,
@@ -167,7 +171,7 @@ def rows(config: BertConfig) -> tuple[Row, ...]:
 
 
 def _expand(layers: int) -> Iterator[tuple[str, str, str, list[str]]]:
-    """The rows of the table with whole names, those with an N many times."""
+    """Yields the rows of the table with whole names, for every layer."""
     for paragraph in _TABLE.strip().split("\n\n"):
         part, scopes, *lines = paragraph.splitlines()
         our_scope, their_scope = scopes.split()
@@ -184,17 +188,17 @@ def _expand(layers: int) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def canonical(name: str) -> str:
-    """The name in the table of a tensor, however the file spells it."""
+    """Returns the name in the table for any spelling of it."""
     for pattern, replacement in _RENAMED:
         name = pattern.sub(replacement, name)
     return name
 
 
 def head_of_parts(parts: Collection[str]) -> str | None:
-    """The kind of head that the parts of a model tell by themselves."""
+    """Returns the head that the parts of a model determine, or None."""
     heads = {*parts} - {"encoder", "pooler"}
     if heads == {"classes"}:
-        # With a pooler it can be a classifier, a choice, or an old tagger.
+        # With a pooler: a classifier, multiple choice, or an old tagger.
         return None if "pooler" in parts else "token"
     if heads == {"masked_lm", "next_sentence"}:
         return "pretraining"

@@ -1,14 +1,14 @@
-"""The vocabulary and the casing in a Hugging Face folder.
+"""The tokenizer of a Hugging Face folder: vocabulary and casing.
 
-`vocab.txt` holds the tokens; where it is missing, `tokenizer.json` does. The
-casing is in `tokenizer_config.json`, or in `tokenizer.json`. Tokens that were
-added later are in `added_tokens.json` (transformers 4), `tokenizer.json` or
-`tokenizer_config.json`; their ids go on behind the vocabulary's.
+`vocab.txt` contains the tokens; if it is missing, `tokenizer.json` does. The
+casing is in `tokenizer_config.json` or `tokenizer.json`. Tokens added later are
+in `added_tokens.json` (transformers 4), `tokenizer.json` or
+`tokenizer_config.json`; their ids follow those of the vocabulary.
 
-The two kinds of tokenizer are not quite the same. Hugging Face's gives up on
-words of more than 100 characters, Google's and this project's of more than
-200; and it looks for special and added tokens in the text, which are words
-like others here. Folders that differ more are read with a warning.
+Hugging Face's tokenizer differs from Google's in two ways: it maps words of
+more than 100 characters to [UNK] (Google's: 200), and it finds special and
+added tokens in the text. Reading a tokenizer that differs in more logs a
+warning.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from typing import Any
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import InputError
+from bert_tf.errors import in_file, listed, shortened, wrong_value
+from bert_tf.interop.checkpoint import VOCABULARY
 from bert_tf.tokenization.wordpiece import CONTINUATION, read_tokens
 
-VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
 ADDED = "added_tokens.json"
@@ -34,7 +34,7 @@ _CLASSES = (
     "PreTrainedTokenizerFast",
     "TokenizersBackend",
 )
-# The settings of Google's tokenizer, which cannot be told to do otherwise.
+# The settings of Google's tokenizer, which are fixed.
 _GOOGLES = {
     "do_basic_tokenize": True,
     "tokenize_chinese_chars": True,
@@ -45,13 +45,12 @@ _GOOGLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """What a folder says of its tokenizer; None where it says nothing.
+    """A folder's vocabulary and casing; None for what is not recorded.
 
     Attributes:
       vocab: The tokens in the order of their ids.
-      do_lower_case: Whether the vocabulary is an uncased one.
-      strip_accents: Whether accents are dropped; None does as
-        `do_lower_case`.
+      do_lower_case: Whether the vocabulary is uncased.
+      strip_accents: Whether accents are removed; None for `do_lower_case`.
     """
 
     vocab: tuple[str, ...] | None = None
@@ -60,21 +59,22 @@ class Tokenizer:
 
 
 def read(folder: str, vocab_size: int) -> Tokenizer:
-    """Reads a folder's tokenizer.
-
-    What is wrong with lines of a `vocab.txt` matters where they are used to
-    tokenize, not here.
+    """Reads a folder's tokenizer; does not validate the lines of `vocab.txt`.
 
     Args:
       folder: The folder.
-      vocab_size: How many words the model knows.
+      vocab_size: The number of word embeddings of the model.
 
     Raises:
-      InputError: A file is at fault, or the tokenizer is none of BERT's.
+      InputError: If a file is invalid, or the tokenizer is not BERT's.
     """
-    whole = _read_json(folder, TOKENIZER)
-    own_settings = _read_json(folder, SETTINGS)
-    settings = _normalizer(whole) | own_settings
+    whole, own, added_tokens = (
+        files.read_json(path) if files.exists(path) else {}
+        for path in (
+            os.path.join(folder, name) for name in (TOKENIZER, SETTINGS, ADDED)
+        )
+    )
+    settings = _normalizer(whole) | own
     vocab_file = os.path.join(folder, VOCABULARY)
     vocab = None
     if files.exists(vocab_file):
@@ -82,27 +82,31 @@ def read(folder: str, vocab_size: int) -> Tokenizer:
     elif whole:
         vocab = _vocabulary(whole, os.path.join(folder, TOKENIZER))
     if vocab is not None:
-        added = _added_tokens(folder, whole, own_settings)
-        _check_added(added, vocab, folder)
-        vocab += _continuation(added, len(vocab), vocab_size, folder)
+        pairs = ((n, token) for token, n in added_tokens.items())
+        entries = [*_added_entries(whole, own), *pairs]
+        added = _check_added(entries, vocab, folder)
+        vocab += _extra_tokens(added, len(vocab), vocab_size, folder)
+    for name in ("do_lower_case", "strip_accents"):
+        if not isinstance(settings.get(name), bool | None):
+            requirement = "true, false or null"
+            where = f"{folder}: {name} of the tokenizer"
+            raise wrong_value(where, requirement, settings[name])
     _warn_of_differences(settings, folder)
     return Tokenizer(
-        vocab,
-        _switch(settings, "do_lower_case", folder),
-        _switch(settings, "strip_accents", folder),
+        vocab, settings.get("do_lower_case"), settings.get("strip_accents")
     )
 
 
 def write(folder: str, tokenizer: Tokenizer, model_max_length: int) -> None:
     """Writes `vocab.txt` and `tokenizer_config.json`.
 
-    transformers makes its tokenizer of the two. There is no `tokenizer.json`:
-    transformers 5 would take nothing but the vocabulary from it.
+    transformers builds its tokenizer from these two. There is no
+    `tokenizer.json`, from which transformers 5 would take the vocabulary only.
 
     Args:
       folder: An existing directory.
-      tokenizer: What to write.
-      model_max_length: The longest input of the model, in pieces.
+      tokenizer: The tokenizer.
+      model_max_length: The model's maximum sequence length.
     """
     if tokenizer.vocab is not None:
         files.write_text(
@@ -117,8 +121,8 @@ def write(folder: str, tokenizer: Tokenizer, model_max_length: int) -> None:
     }
     if tokenizer.do_lower_case is None:
         logging.warning(
-            "It is not known whether the vocabulary is an uncased one; "
-            "transformers will lower-case texts unless %s says otherwise",
+            "The casing of the vocabulary is unknown; transformers will "
+            "lower-case texts unless %s sets do_lower_case",
             os.path.join(folder, SETTINGS),
         )
     else:
@@ -129,14 +133,8 @@ def write(folder: str, tokenizer: Tokenizer, model_max_length: int) -> None:
     )
 
 
-def _read_json(folder: str, name: str) -> dict[str, Any]:
-    """The content of a file that may be missing."""
-    path = os.path.join(folder, name)
-    return files.read_json(path) if files.exists(path) else {}
-
-
 def _normalizer(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The casing in a `tokenizer.json`, in the words of the settings."""
+    """Returns the casing of a `tokenizer.json` as settings."""
     steps = normalizer = whole.get("normalizer")
     if isinstance(normalizer, dict):
         steps = normalizer.get("normalizers", [normalizer])
@@ -147,71 +145,44 @@ def _normalizer(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
-    """The tokens of a `tokenizer.json`, by their ids."""
+    """Returns the tokens of a `tokenizer.json` in the order of their ids."""
     model = whole.get("model")
     model = model if isinstance(model, dict) else {"type": None}
-    # Older files do not name the type of their model.
+    # Older files do not have the type of their model.
     kind = model.get("type", "WordPiece")
     prefix = model.get("continuing_subword_prefix")
     if kind != "WordPiece" or prefix != CONTINUATION:
-        raise InputError(
-            f"expected a WordPiece vocabulary with {CONTINUATION!r} before "
-            f"continuations in {path}. Received: {kind!r} with {prefix!r}"
+        raise in_file(
+            path,
+            f"the tokenizer must be WordPiece with the prefix {CONTINUATION!r};"
+            f" got {kind!r} with {prefix!r}.",
         )
-    return _in_order(model.get("vocab"), path)
-
-
-def _in_order(ids: Any, path: str) -> tuple[str, ...]:
-    """The keys of a dict from token to id, which must count from 0."""
+    ids = model.get("vocab")
     if not isinstance(ids, dict) or not ids:
-        raise InputError(
-            f"expected the id of every token in {path}. Received: "
-            f"{str(ids)[:60]!r}"
+        raise in_file(
+            path, f"'vocab' must map tokens to ids; got {shortened(ids, 60)}."
         )
     by_id = {n: token for token, n in ids.items() if isinstance(n, int)}
-    for number in range(len(ids)):
-        if number not in by_id:
-            raise InputError(
-                f"expected the ids 0 to {len(ids) - 1}, each once, in {path}. "
-                f"Received: no token with id {number}"
-            )
+    missing = [n for n in range(len(ids)) if n not in by_id]
+    if missing:
+        raise in_file(
+            path,
+            f"the ids of the tokens must be 0 to {len(ids) - 1}; {missing[0]} "
+            "is missing.",
+        )
     for token, number in ids.items():
         if token and not _is_line(token):
-            raise InputError(
-                "expected tokens that can stand on a line of a vocab.txt. "
-                f"Received: {token!r}, id {number}, in {path}"
+            raise in_file(
+                path,
+                f"token {number}, {token!r}, cannot be a line of vocab.txt.",
             )
     return tuple(by_id[number] for number in range(len(ids)))
 
 
-def _added_tokens(
-    folder: str, whole: Mapping[str, Any], settings: Mapping[str, Any]
-) -> dict[int, str]:
-    """The tokens that three files may list beside the vocabulary, by id.
-
-    Raises:
-      InputError: They are malformed, or do not agree.
-    """
-    listed = [
-        *_listed(whole, settings),
-        *((n, token) for token, n in _read_json(folder, ADDED).items()),
-    ]
-    added: dict[int, str] = {}
-    for number, token in listed:
-        if type(number) is not int or not isinstance(token, str):
-            raise InputError(
-                f"expected added tokens in {folder} to be words with ids. "
-                f"Received: {token!r} with id {number!r}"
-            )
-        if added.setdefault(number, token) != token:
-            raise _contradiction(number, added[number], token, folder)
-    return added
-
-
-def _listed(
+def _added_entries(
     whole: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """(id, token) of what `tokenizer.json` and the settings add, unchecked."""
+    """Yields (id, token) as `tokenizer.json` and the settings have them."""
     in_whole = whole.get("added_tokens")
     for entry in in_whole if isinstance(in_whole, list) else []:
         if isinstance(entry, dict):
@@ -225,91 +196,90 @@ def _listed(
 
 
 def _check_added(
-    added: Mapping[int, str], vocab: Sequence[str], folder: str
-) -> None:
-    """Raises InputError if added tokens and the vocabulary do not agree."""
-    ids = {token: number for number, token in enumerate(vocab)}
-    for number, token in added.items():
-        if 0 <= number < len(vocab):
-            if vocab[number] != token.strip():
-                raise _contradiction(number, vocab[number], token, folder)
-        elif number < 0 or token in ids:
-            raise InputError(
-                f"expected added tokens behind the {len(vocab)} of the "
-                f"vocabulary of {folder}. Received: {token!r} with id {number}"
-                + (f", which has id {ids[token]}" if token in ids else "")
-            )
-
-
-def _contradiction(
-    number: int, one: str, other: str, folder: str
-) -> InputError:
-    return InputError(
-        f"expected one token with id {number} in {folder}. Received: {one!r} "
-        f"and {other!r}; correct one of {VOCABULARY}, {TOKENIZER}, {SETTINGS} "
-        f"and {ADDED}"
-    )
-
-
-def _continuation(
-    added: Mapping[int, str], start: int, vocab_size: int, folder: str
-) -> tuple[str, ...]:
-    """The added tokens behind a vocabulary of `start` tokens.
-
-    Those that the model has no embedding of are left out. Those that cannot
-    stand on a line of a `vocab.txt` leave their id to a word that never
-    occurs.
+    entries: Sequence[tuple[Any, Any]], vocab: Sequence[str], folder: str
+) -> dict[int, str]:
+    """Returns the added tokens by id.
 
     Raises:
-      InputError: An id is missing among theirs.
+      InputError: If they are malformed, or contradict each other or `vocab`.
+    """
+    ids = {token: number for number, token in enumerate(vocab)}
+    added: dict[int, str] = {}
+    for number, token in entries:
+        if type(number) is not int or not isinstance(token, str):
+            raise in_file(
+                folder,
+                "added tokens must be strings with integer ids; got "
+                f"{shortened(token)} with id {shortened(number)}.",
+            )
+        other = added.setdefault(number, token)
+        if 0 <= number < len(vocab):
+            if vocab[number] != token.strip():
+                other = vocab[number]
+        elif number < 0 or token in ids:
+            known = f", which has id {ids[token]}" if token in ids else ""
+            raise in_file(
+                folder,
+                f"ids of added tokens must follow the vocabulary's {len(vocab)}"
+                f"; got {token!r} with id {number}{known}.",
+            )
+        if other != token:
+            raise in_file(
+                folder,
+                f"both {other!r} and {token!r} have id {number}. Correct "
+                f"{VOCABULARY}, {TOKENIZER}, {SETTINGS} or {ADDED}.",
+            )
+    return added
+
+
+def _extra_tokens(
+    added: Mapping[int, str], start: int, vocab_size: int, folder: str
+) -> tuple[str, ...]:
+    """Returns the added tokens after a vocabulary of `start` tokens.
+
+    Tokens without an embedding are left out. Tokens that cannot be a line of
+    `vocab.txt` are replaced by a word that never occurs, [unused<id>].
+
+    Raises:
+      InputError: If an id is missing.
     """
     more = sorted(number for number in added if start <= number < vocab_size)
     if more and more[-1] != start + len(more) - 1:
-        free = next(n for n in range(start, more[-1]) if n not in added)
-        raise InputError(
-            f"expected the ids of added tokens in {folder} to go on from "
-            f"{start}. Received: {more[-1]} for {added[more[-1]]!r}, and no "
-            f"token with id {free}"
+        gap = next(n for n in range(start, more[-1]) if n not in added)
+        raise in_file(
+            folder,
+            f"no token has id {gap}, but {added[more[-1]]!r} has {more[-1]}. "
+            f"Ids of added tokens must be consecutive from {start}.",
         )
     odd = [n for n in more if not _is_line(added[n])]
     beyond = [number for number in added if number >= vocab_size]
-    tokens = [added[n] for n in (*more, *beyond)]
-    _warn_of_added(tokens, len(odd), len(beyond), folder)
+    if more or beyond:
+        tokens = [added[n][:80] for n in (*more, *beyond)]
+        faults = "".join(
+            f"; {count} left out, {reason}"
+            for count, reason in (
+                (len(odd), "with outer white space or several lines"),
+                (len(beyond), "without an embedding"),
+            )
+            if count
+        )
+        logging.warning(
+            "%s adds %d tokens to its vocabulary (%s): transformers finds them "
+            "anywhere in a text, this project treats them as words%s",
+            folder,
+            len(tokens),
+            listed(tokens, most=4, quote=True),
+            faults,
+        )
     return tuple(f"[unused{n}]" if n in odd else added[n] for n in more)
 
 
 def _is_line(token: str) -> bool:
-    """Whether a token can stand on a line of a `vocab.txt`."""
+    """Returns whether a token can be a line of a `vocab.txt`."""
     return token != "" and token == token.strip() and "\n" not in token
 
 
-def _warn_of_added(
-    tokens: Sequence[str], odd: int, beyond: int, folder: str
-) -> None:
-    """Says in one line what becomes of added tokens, if there are any."""
-    faults = [
-        f"{count} of them left out, {reason}"
-        for count, reason in (
-            (odd, "with white space at an end or more than a line"),
-            (beyond, "with ids that the model has no embedding of"),
-        )
-        if count
-    ]
-    if tokens:
-        shown = ", ".join(repr(token[:80]) for token in tokens[:4])
-        logging.warning(
-            "%s adds %d to its vocabulary (%s): transformers looks for such "
-            "tokens in texts before all else, here they are words like others"
-            "%s",
-            folder,
-            len(tokens),
-            shown + (", ..." if tokens[4:] else ""),
-            "".join(f"; {fault}" for fault in faults),
-        )
-
-
 def _warn_of_differences(settings: Mapping[str, Any], folder: str) -> None:
-    """Says in one line what makes this tokenizer another than ours."""
     differences = [
         f"{name}={settings[name]!r}"
         for name, value in _GOOGLES.items()
@@ -320,25 +290,8 @@ def _warn_of_differences(settings: Mapping[str, Any], folder: str) -> None:
         differences.append(f"tokenizer_class={name!r}")
     if differences:
         logging.warning(
-            "%s splits texts in another way than this project's tokenizer "
-            "(%s): its weights are read, but give other results on raw texts",
+            "%s: the tokenizer differs from this project's (%s), so raw texts "
+            "give other results",
             folder,
             ", ".join(differences),
         )
-
-
-def _switch(settings: Mapping[str, Any], name: str, folder: str) -> bool | None:
-    value = settings.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise InputError(
-            f"expected {name} to be true, false or null in the tokenizer of "
-            f"{folder}. Received: {value!r}"
-        )
-    return value
-
-
-def pad_token_id(vocab: Sequence[str] | None) -> int | None:
-    """The id of [PAD]: 0 where there is no vocabulary that says otherwise."""
-    if vocab is None:
-        return 0
-    return vocab.index("[PAD]") if "[PAD]" in vocab else None

@@ -92,7 +92,7 @@ def run(config: ConvertCheckpointConfig) -> str:
         conversion.write(planned, folder)
         checks = _verify(config, planned, folder) if config.verify else []
     print(planned)
-    _report_companions(config, planned.target)
+    _report_metadata(config, planned.target)
     for check in checks:
         print(check)
     print(f"made        {config.output_dir}")
@@ -100,7 +100,7 @@ def run(config: ConvertCheckpointConfig) -> str:
 
 
 def _source(config: ConvertCheckpointConfig) -> Pretrained:
-    """What to convert, with what the flags add to it."""
+    """Opens the checkpoint and applies the flags that describe it."""
     source = open_pretrained(config.input)
     more: dict[str, object] = {}
     if config.bert_config_file:
@@ -112,10 +112,10 @@ def _source(config: ConvertCheckpointConfig) -> Pretrained:
     return dataclasses.replace(source, **more)
 
 
-def _report_companions(
+def _report_metadata(
     config: ConvertCheckpointConfig, target: Pretrained
 ) -> None:
-    """Says what went along with the weights."""
+    """Prints the configuration, the vocabulary and the labels."""
     bert_config = target.config
     assert bert_config is not None
     print(
@@ -125,18 +125,18 @@ def _report_companions(
     )
     if config.to == "google" and bert_config.hidden_act == "gelu_erf":
         logging.warning(
-            "Google's own code knows the tanh form of GELU alone and will "
-            "refuse gelu_erf; this project computes it"
+            "Google's code has only the tanh form of GELU and will refuse "
+            "gelu_erf; this project supports it"
         )
     if config.to == "google" and bert_config.is_left_to_right:
         logging.warning(
-            "Google's own code looks both ways whatever bert_config.json says; "
-            "this project looks from left to right"
+            "Google's code ignores attention_direction and attends in both "
+            "directions; this project attends from left to right"
         )
     if target.vocab is None:
-        logging.warning("There is no vocabulary: give --vocab_file")
+        logging.warning("No vocabulary was found. Give --vocab_file")
     else:
-        casing = {True: "uncased", False: "cased", None: "casing not known"}
+        casing = {True: "uncased", False: "cased", None: "casing unknown"}
         print(
             f"vocabulary  {len(target.vocab)} tokens, "
             f"{casing[target.do_lower_case]}"

@@ -25,7 +25,7 @@ from bert_tf import files
 from bert_tf.data import buckets
 from bert_tf.data.buckets import Features, Padding
 from bert_tf.errors import InputError
-from bert_tf.interop.checkpoint import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import FineTuningOptions
@@ -541,7 +541,7 @@ def release(
         **facts,
     )
     # The weights last: where they are, all is.
-    write_companions(folder, pretrained)
+    write_metadata(folder, pretrained)
     estimator.export_weights(prefix)
     output_folder.settle(output_dir)
 

@@ -19,7 +19,7 @@ from absl import logging
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.checkpoint import read_companions
+from bert_tf.interop.checkpoint import read_metadata
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions
 
@@ -631,7 +631,7 @@ def require_writable(folder: str) -> None:
 
 def _kind_of(release: str) -> dict[str, Any]:
     """Returns the kind of a release, for `verify_kind`; empty if unknown."""
-    found = read_companions(release)
+    found = read_metadata(release)
     if "config" not in found:
         return {}
     return {

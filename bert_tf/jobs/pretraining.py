@@ -43,8 +43,8 @@ from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import (
     Pretrained,
-    with_companions,
-    write_companions,
+    with_metadata,
+    write_metadata,
 )
 from bert_tf.jobs import output_folder, settings
 from bert_tf.jobs.fine_tuning import export_kept
@@ -388,7 +388,7 @@ def _with_recorded(config: PretrainingConfig) -> PretrainingConfig:
     if CheckpointManager(config.output_dir).steps():
         # The trained model takes precedence over the initial one.
         path = os.path.join(config.output_dir, RELEASE)
-        known = with_companions(Pretrained(path, {}), path).trained_with
+        known = with_metadata(Pretrained(path, {}), path).trained_with
     elif path:
         known = open_pretrained(path).trained_with
     return with_recorded(config, (path, known))
@@ -529,9 +529,7 @@ def _release(
     facts = {**casing, **trained_with(config)}
     bert_config = estimator.task.config
     facts |= output_folder.released_kind(_kind(config, bert_config))
-    write_companions(
-        folder, Pretrained(prefix, {}, bert_config, vocab, **facts)
-    )
+    write_metadata(folder, Pretrained(prefix, {}, bert_config, vocab, **facts))
 
 
 def _encoding(

@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on this machine, as far as it is asked; no test."""
+"""A small Hugging Face Hub on this machine."""
 
 import contextlib
 import hashlib
@@ -33,10 +33,10 @@ class FakeHub:
     """One repository, `owner/name`, with the files of a folder.
 
     Attributes:
-      folder: Where the files are.
-      url: What HF_ENDPOINT is for it.
-      answers: What is answered to paths that hold a text, if not the truth.
-      asked: The paths of all requests so far.
+      folder: The folder with the files.
+      url: The value of HF_ENDPOINT.
+      answers: Answers to paths that contain a text, instead of the true ones.
+      asked: The paths of all requests.
     """
 
     def __init__(self, folder: pathlib.Path, url: str):

@@ -1,25 +1,25 @@
-"""Small Hugging Face folders to read; no test by itself."""
+"""Small Hugging Face folders."""
 
 import json
 
 from safetensors.numpy import save_file
 
 from bert_tf.interop.huggingface import to_json
-from bert_tf.interop.huggingface_weights import from_ours
+from bert_tf.interop.huggingface_weights import to_rows
 from tests.interop.small_models import CONFIG, arrays
 
 
 def their_tensors(head="pretraining", config=CONFIG):
-    """What a file of Hugging Face's class for this head holds."""
+    """The tensors of Hugging Face's class for this head."""
     weights = arrays(head, config)
     return {
         row.their_name(head): value
-        for row, value in from_ours(weights, config, head).items()
+        for row, value in to_rows(weights, config, head).items()
     }
 
 
 def config_dict(head="pretraining", config=CONFIG, **changes):
-    """What config.json holds; None takes a key away."""
+    """The contents of config.json; None removes a key."""
     values = json.loads(to_json(config, head)) | changes
     return {k: v for k, v in values.items() if v is not None}
 
@@ -38,7 +38,7 @@ def write_folder(folder, tensors=None, config=None, head="pretraining"):
 
 
 def write_shards(folder, tensors, count=3):
-    """Deals tensors to shards, beside an index."""
+    """Writes tensors as shards with an index."""
     names = sorted(tensors)
     home = {}
     for n in range(count):

@@ -1,4 +1,4 @@
-"""A small model of every kind, as arrays by name; no test by itself."""
+"""A small model with each head, as arrays by name."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqr")
 
 
 class Arrays(dict):
-    """A `Weights` that is held in memory."""
+    """A `Weights` in memory."""
 
     path = "memory"
 
@@ -30,7 +30,7 @@ class Arrays(dict):
 
 
 def arrays(head, config=CONFIG, pooler=True, seed=0):
-    """Random weights of a model of this kind, by their TF1 names."""
+    """Random weights of a model with this head, by their TF1 names."""
     generator = np.random.default_rng(seed)
     parts = {*PARTS_OF_HEAD[head]} | ({"pooler"} if pooler else set())
     return Arrays(
@@ -46,7 +46,7 @@ def arrays(head, config=CONFIG, pooler=True, seed=0):
 
 
 def slots(weights, step=11, seed=1):
-    """What Adam holds beside these weights."""
+    """Adam's slots for these weights."""
     generator = np.random.default_rng(seed)
     named = {
         f"{name}/{slot}": generator.random(value.shape, dtype="float32")
@@ -74,7 +74,7 @@ def pretrained(head, config=CONFIG, **more):
 
 
 def assert_same_weights(ours, theirs):
-    """Both hold the same names and the same bits."""
+    """Compares names and values."""
     assert set(ours.shapes) == set(theirs.shapes)
     for name in ours.shapes:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)

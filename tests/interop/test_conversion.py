@@ -1,6 +1,7 @@
-"""Every variable is accounted for; every direction keeps every bit."""
+"""Conversions keep every bit, report every variable and are verified."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -16,17 +17,19 @@ from interop.small_models import (
 )
 
 from bert_tf.errors import InputError
-from bert_tf.interop import conversion
+from bert_tf.interop import conversion, google
 from bert_tf.interop.checkpoint import HEADS, Pretrained
+from bert_tf.interop.conversion import Check, probe_batch
+from bert_tf.interop.huggingface import numbered_labels
 from bert_tf.pretrained import open_pretrained
 
 WITH_POOLER = [h for h in HEADS if h not in ("masked_lm", "token", "span")]
 
 
-def convert(source, folder, to, **how):
-    """Converts into a new folder and opens what came out."""
+def convert(source, folder, to, **options):
+    """Converts into a new folder and opens the result."""
     folder.mkdir(parents=True)
-    conversion.write(conversion.plan(source, to, **how), str(folder))
+    conversion.write(conversion.plan(source, to, **options), str(folder))
     return open_pretrained(folder)
 
 
@@ -37,14 +40,19 @@ def assert_same(ours, theirs):
             assert getattr(ours, field.name) == getattr(theirs, field.name)
 
 
-@pytest.mark.parametrize("act", ["gelu_tanh", "gelu_erf"])
-@pytest.mark.parametrize("head", WITH_POOLER)
-def test_there_and_back_again_keeps_every_bit(tmp_path, head, act, fidelity):
+@pytest.mark.parametrize(
+    ("head", "act"),
+    [
+        *((head, "gelu_tanh") for head in WITH_POOLER),
+        ("pretraining", "gelu_erf"),
+    ],
+)
+def test_a_round_trip_keeps_every_bit(tmp_path, head, act, fidelity):
     """TF1 -> Keras -> Hugging Face -> TF1 -> Hugging Face -> Keras -> TF1."""
     config = dataclasses.replace(CONFIG, hidden_act=act)
     first = now = convert(pretrained(head, config), tmp_path / "0", "google")
     path = ["huggingface", "google", "huggingface"]
-    if head != "next_sentence":  # Keras's model has a masked-LM head as well.
+    if head != "next_sentence":  # Keras's model has a masked LM head too.
         path = ["keras", *path, "keras"]
     for step, to in enumerate([*path, "google"], start=1):
         now = convert(now, tmp_path / str(step), to, head=head)
@@ -62,8 +70,7 @@ def test_there_and_back_again_keeps_every_bit(tmp_path, head, act, fidelity):
 
 
 @pytest.mark.parametrize("head", ["masked_lm", "token", "span"])
-def test_a_pooler_that_nothing_looks_at_goes_no_further(tmp_path, head):
-    """Hugging Face's classes for these have none."""
+def test_hugging_face_drops_an_unused_pooler(tmp_path, head):
     first = pretrained(head)
     theirs = convert(first, tmp_path / "theirs", "huggingface")
     back = convert(theirs, tmp_path / "ours", "google", head=head)
@@ -73,34 +80,40 @@ def test_a_pooler_that_nothing_looks_at_goes_no_further(tmp_path, head):
     assert_same_weights(back.weights, expected)
     assert str(conversion.plan(back, "google", head)).endswith(
         "missing     2: bert/pooler/dense/kernel, bert/pooler/dense/bias "
-        f"(a model of kind {head} does without)"
+        f"(optional with head {head})"
     )
 
 
-def test_the_optimizer_is_kept_if_asked_for(tmp_path):
+def test_keeps_the_optimizer_only_if_asked(tmp_path):
     weights = arrays("pretraining")
     kept = slots(weights)
     source = pretrained("pretraining", weights=Arrays({**weights, **kept}))
     whole = convert(source, tmp_path / "a", "google", keep_optimizer=True)
     assert_same_weights(whole.weights, source.weights)
-    again = convert(whole, tmp_path / "b", "google", keep_optimizer=True)
-    assert_same_weights(again.weights, source.weights)
     bare = convert(whole, tmp_path / "c", "google")
     assert_same_weights(bare.weights, weights)
     report = str(conversion.plan(whole, "google"))
     assert f"left over   {len(kept)}: " in report
     assert "--keep_optimizer" in report
+    # Slots of other weights are left out.
+    planned = conversion.plan(source, "google", "encoder", keep_optimizer=True)
+    encoder = {k: v for k, v in weights.items() if k.startswith("bert/")}
+    assert set(planned.bookkeeping) == set(slots(encoder))
+    left = [n for names in planned.left_over.values() for n in names]
+    assert len(left) == 7 + 2 * 7
 
 
-@pytest.mark.parametrize("to", ["huggingface", "keras"])
-def test_only_google_holds_an_optimizer(to):
-    with pytest.raises(InputError, match="--to=google with --keep_optimizer"):
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("huggingface", "--keep_optimizer needs --to=google"),
+        ("keras", "--keep_optimizer needs --to=google"),
+        ("google", "79 of Adam's slots and global_step are missing: bert/"),
+    ],
+)
+def test_refuses_to_keep_an_optimizer(to, message):
+    with pytest.raises(InputError, match=message):
         conversion.plan(pretrained("encoder"), to, keep_optimizer=True)
-
-
-def test_an_optimizer_that_is_not_there():
-    with pytest.raises(InputError, match="lacks 79 of them, global_step, b"):
-        conversion.plan(pretrained("encoder"), "google", keep_optimizer=True)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +125,7 @@ def test_an_optimizer_that_is_not_there():
         ("classifier", "token"),
     ],
 )
-def test_a_smaller_model_of_a_larger(tmp_path, source, head):
-    """What is left over is said, with the reason."""
+def test_reports_what_a_smaller_model_leaves_out(source, head):
     whole = pretrained(source)
     planned = conversion.plan(whole, "google", head)
     assert planned.target.head == head
@@ -124,24 +136,26 @@ def test_a_smaller_model_of_a_larger(tmp_path, source, head):
     assert (planned.target.labels is None) == (head != "token")
 
 
-def test_a_report_in_words():
+def test_the_report_in_words():
     planned = conversion.plan(pretrained("pretraining"), "keras", "encoder")
     first, second, third, fourth = str(planned).splitlines()
-    count = len(arrays("pretraining"))
-    assert first.startswith(f"read        {count} variables, ")
-    assert second.startswith(f"written     {count - 7} variables, ")
+    weights = arrays("pretraining")
+    total = sum(value.size for value in weights.values())
+    assert first == (
+        f"read        {len(weights)} variables, {total:,} numbers, from memory"
+    )
+    assert second.startswith(f"written     {len(weights) - 7} variables, ")
     assert second.endswith("as encoder")
     assert third == (
         "left over   7: cls/predictions/transform/dense/kernel, "
         "cls/predictions/transform/dense/bias, "
-        "cls/predictions/transform/LayerNorm/gamma, ... (no part of a model "
-        "of kind encoder in the format keras)"
+        "cls/predictions/transform/LayerNorm/gamma, ... (not in a "
+        "model with head encoder in the format keras)"
     )
     assert fourth == "missing     0"
 
 
-def test_what_hugging_face_has_besides_is_said(tmp_path):
-    """Counters, and the matrix that the words and their scores share."""
+def test_reports_copies_and_counters_of_hugging_face(tmp_path):
     convert(pretrained("masked_lm"), tmp_path / "theirs", "huggingface")
     file = tmp_path / "theirs" / "model.safetensors"
     tensors = safetensors.numpy.load_file(file)
@@ -171,87 +185,72 @@ def broken(**changes):
     [
         (
             {"bert__pooler__dense__bias": None},
-            "lacks 1 of them, bert/pooler",
+            "variables of a model with head classifier are missing: bert/poo",
         ),
-        ({"output_bias": None}, "lacks 1 of them, output_bias"),
-        ({"my__own": np.ones(3)}, r"1 others, my/own; --drop leaves"),
+        ({"output_bias": None}, "missing: output_bias"),
+        ({"my__own": np.ones(3)}, "variables are not BERT's: my/own.*--drop"),
         (
             {"bert__encoder__layer_2__output__dense__bias": np.ones(12)},
-            "1 others, bert/encoder/layer_2/output/dense/bias",
+            "not BERT's: bert/encoder/layer_2/output/dense/bias",
         ),
         (
             {"bert__pooler__dense__bias": np.ones(13, "f4")},
-            r"bert/pooler/dense/bias of shape \[12\].* \[13\] in memory",
+            r"memory: bert/pooler/dense/bias .* \[12\].* got \[13\]",
         ),
         ({"output_weights": np.ones((2, 3), "f4")}, r"\[any, 12\].*\[2, 3\]"),
     ],
 )
-def test_what_nobody_can_explain_is_an_error(changes, message):
+def test_refuses_unexplained_variables(changes, message):
     with pytest.raises(InputError, match=message) as raised:
         conversion.plan(broken(**changes), "google")
     assert "\n" not in str(raised.value)
 
 
-def test_what_may_be_dropped():
+def test_refuses_half_an_optional_part():
+    weights = arrays("span")
+    del weights["bert/pooler/dense/bias"]
+    with pytest.raises(InputError, match="missing: bert/pooler"):
+        conversion.plan(pretrained("span", weights=weights), "keras")
+
+
+def test_drops_foreign_variables_only():
     source = broken(my__own=np.ones(3), my__other=np.ones(2))
     for drop in (["my/own", "my/other"], ["*/o*"]):
         planned = conversion.plan(source, "google", drop=drop)
-        assert planned.left_over == {"--drop": ("my/other", "my/own")}
+        assert planned.left_over == {"--drop": ["my/other", "my/own"]}
         assert set(planned.target.weights.shapes) == set(arrays("classifier"))
-    with pytest.raises(InputError, match="1 others, my/other"):
+    with pytest.raises(InputError, match="not BERT's: my/other"):
         conversion.plan(source, "google", drop=["my/own"])
-
-
-@pytest.mark.parametrize("pattern", ["yours", "bert/pooler/*"])
-def test_nothing_else_may_be_dropped(pattern):
-    with pytest.raises(InputError, match="which matches none"):
-        conversion.plan(broken(), "google", drop=[pattern])
+    for pattern in ("yours", "bert/pooler/*"):
+        with pytest.raises(InputError, match="--drop must be a pattern of"):
+            conversion.plan(broken(), "google", drop=[pattern])
 
 
 @pytest.mark.parametrize("fact", ["config", "head"])
-def test_what_has_to_be_known(fact):
+def test_config_and_head_must_be_known(fact):
     source = dataclasses.replace(pretrained("encoder"), **{fact: None})
-    with pytest.raises(InputError, match=f"--(bert_)?{fact}"):
+    with pytest.raises(InputError, match=f"Give --(bert_)?{fact}"):
         conversion.plan(source, "google")
 
 
-def test_slots_of_what_is_left_out_are_left_out_too(tmp_path):
-    weights = arrays("pretraining")
-    source = pretrained(
-        "pretraining", weights=Arrays({**weights, **slots(weights)})
-    )
-    planned = conversion.plan(source, "google", "encoder", keep_optimizer=True)
-    encoder = Arrays(
-        {k: v for k, v in weights.items() if k.startswith("bert/")}
-    )
-    assert set(planned.bookkeeping) == set(slots(encoder))
-    left = [n for names in planned.left_over.values() for n in names]
-    assert len(left) == 7 + 2 * 7
-
-
-def test_an_encoder_without_a_pooler(tmp_path):
-    """And a masked-LM model's encoder, which has none."""
-    for number, head in enumerate(["encoder", "masked_lm"]):
-        bare = arrays(head, pooler=False)
-        expected = arrays(head, pooler=False)
-        for name in list(expected):
-            if name.startswith("cls/"):
-                del expected[name]
-        now = pretrained(head, weights=bare)
-        for to in ("google", "keras", "huggingface", "google"):
-            folder = tmp_path / f"{number}" / to / "0"
-            while folder.exists():
-                folder = folder.with_name(folder.name + "0")
-            now = convert(now, folder, to, head="encoder")
-            assert_same_weights(now.weights, expected)
+@pytest.mark.parametrize("head", ["encoder", "masked_lm"])
+def test_an_encoder_may_have_no_pooler(tmp_path, head):
+    expected = arrays(head, pooler=False)
+    now = pretrained(head, weights=arrays(head, pooler=False))
+    for name in [*expected]:
+        if name.startswith("cls/"):
+            del expected[name]
+    path = ("google", "keras", "huggingface", "google")
+    for step, to in enumerate(path):
+        now = convert(now, tmp_path / str(step), to, head="encoder")
+        assert_same_weights(now.weights, expected)
 
 
 @pytest.mark.parametrize("head", ["masked_lm", "next_sentence", "span"])
-def test_what_keras_has_besides_is_zero_and_not_read(tmp_path, head):
-    """Its class has more parts than the checkpoint: no random ones."""
-    whole = pretrained(head, weights=arrays(head, pooler=False))
-    if head == "next_sentence":
-        whole = pretrained(head)
+def test_extra_parts_of_keras_are_zero_and_not_read(tmp_path, head):
+    """Keras's class has more parts than the checkpoint."""
+    pooler = head == "next_sentence"
+    whole = pretrained(head, weights=arrays(head, pooler=pooler))
     planned = conversion.plan(whole, "keras")
     [(reason, names)] = planned.missing.items()
     assert reason.endswith("zeros in the file")
@@ -262,34 +261,208 @@ def test_what_keras_has_besides_is_zero_and_not_read(tmp_path, head):
     assert not set(names) & set(open_pretrained(tmp_path / "a").weights.shapes)
 
 
-@pytest.mark.parametrize(
-    ("vocab", "message"),
-    [
-        (
-            ("[PAD]", "a", "a"),
-            "'a' on lines 2 and 3 of the vocabulary of memory;",
-        ),
-        (tuple(map(str, range(24))), "at most 23 words .* Received: 24"),
-    ],
-)
-def test_a_vocabulary_that_cannot_be_the_models(vocab, message):
-    with pytest.raises(InputError, match=message):
-        conversion.plan(pretrained("encoder", vocab=vocab), "keras")
-
-
-def test_a_vocabulary_that_was_cut_short_is_logged(caplog):
+def test_checks_the_vocabulary(caplog):
+    twice = pretrained("encoder", vocab=("[PAD]", "a", "a"))
+    with pytest.raises(InputError, match="lines 2 and 3 of the vocabulary of"):
+        conversion.plan(twice, "keras")
+    large = pretrained("encoder", vocab=tuple(map(str, range(24))))
+    with pytest.raises(InputError, match="24 tokens, but vocab_size is 23"):
+        conversion.plan(large, "keras")
     conversion.plan(pretrained("encoder"), "keras")
     assert not caplog.records
     conversion.plan(pretrained("encoder", vocab=VOCAB[:-2]), "keras")
     [record] = caplog.records
-    assert record.getMessage() == (
-        "the vocabulary of memory has 21 tokens, and the model's vocab_size is "
-        "23; if the file was cut short, copy it again"
+    assert "the vocabulary of memory has 21 tokens" in record.getMessage()
+
+
+# --verify
+
+
+def written(folder, head, to="google", **options):
+    """Returns a conversion that was written to a folder."""
+    weights = arrays(head)
+    source = pretrained(head, weights=Arrays({**weights, **slots(weights)}))
+    planned = conversion.plan(source, to, **options)
+    conversion.write(planned, str(folder))
+    return planned
+
+
+def verify(planned, folder):
+    return conversion.verify(planned, open_pretrained(folder))
+
+
+def failed(checks):
+    return [check.what for check in checks if not check.holds]
+
+
+@pytest.mark.parametrize(
+    ("head", "to"),
+    [(head, "huggingface") for head in HEADS]
+    + [("pretraining", "google"), ("token", "keras")],
+)
+def test_correct_files_pass(tmp_path, head, to):
+    checks = verify(written(tmp_path, head, to), tmp_path)
+    assert len(checks) >= 3
+    assert failed(checks) == []
+
+
+def test_finds_another_weight(tmp_path):
+    planned = written(tmp_path, "classifier")
+    weights = arrays("classifier")
+    weights["output_bias"][3] += 1
+    google.write(str(tmp_path), pretrained("classifier", weights=weights))
+    first, _, outputs = verify(planned, tmp_path)[:3]
+    assert first.difference == 1
+    assert outputs.difference == pytest.approx(1, rel=1e-5)
+    assert not first.holds
+    assert not outputs.holds
+
+
+def test_finds_another_optimizer_slot(tmp_path):
+    planned = written(tmp_path, "encoder", keep_optimizer=True)
+    assert failed(verify(planned, tmp_path)) == []
+    weights = planned.source.weights
+    kept = {n: weights[n] for n in planned.bookkeeping}
+    name = "bert/pooler/dense/bias/adam_v"
+    google.write(str(tmp_path), planned.target, {**kept, name: kept[name] + 1})
+    assert failed(verify(planned, tmp_path)) == ["weights that differ"]
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "bert_tf.json"])
+def test_finds_a_lost_file(tmp_path, name):
+    planned = written(tmp_path, "encoder")
+    (tmp_path / name).unlink()
+    assert failed(verify(planned, tmp_path)) == ["facts that differ"]
+
+
+def test_a_check_in_words():
+    assert not Check("x", float("nan"), 1.0).holds
+    assert str(Check("x", 0.5, 1.0)).endswith("x: 0.5 (at most 1) ok")
+    assert str(Check("x", 2.0, 1.0)).endswith("FAILED")
+
+
+def test_the_probe_has_padding_and_two_segments():
+    batch = probe_batch(CONFIG, "encoder")
+    ids, mask = batch["input_ids"], batch["input_mask"]
+    assert ids.shape == mask.shape == (3, 19)
+    assert mask.sum(axis=1).tolist() == [19, 10, 1]
+    assert (ids[mask == 0] == 0).all()
+    assert ids.max() < CONFIG.vocab_size
+    assert np.unique(batch["segment_ids"][0]).tolist() == [0, 1]
+    choices = probe_batch(CONFIG, "choice")
+    assert choices["input_ids"].shape == (1, 3, 19)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.5),
+        ([1.0, np.nan], [1.0, np.nan], 0),
+        ([np.inf, -np.inf], [np.inf, -np.inf], 0),
+        ([1.0, np.nan], [1.5, 1.0], np.nan),
+        ([np.inf, 1.0], [-np.inf, 1.0], np.inf),
+        ([1.0], [1.0, 1.0], np.inf),
+    ],
+)
+def test_the_distance_of_outputs(ours, theirs, expected):
+    """Python's max() would ignore a NaN that is not the first."""
+    same = {"a": np.zeros(3), "z": np.ones(3)}
+    distance = conversion._distance(
+        same | {"b": np.array(ours)}, same | {"b": np.array(theirs)}
     )
+    np.testing.assert_equal(distance, expected)
 
 
-def test_half_a_pooler():
-    weights = arrays("span")
-    del weights["bert/pooler/dense/bias"]
-    with pytest.raises(InputError, match="lacks 1 of them, bert/pooler"):
-        conversion.plan(pretrained("span", weights=weights), "keras")
+def test_weights_are_compared_by_their_bits(tmp_path):
+    planned = written(tmp_path, "classifier")
+    weights = planned.source.weights
+    weights["output_bias"][1:3] = np.nan, 0
+    conversion.write(planned, str(tmp_path))
+    first, _, outputs = verify(planned, tmp_path)[:3]
+    assert first.difference == outputs.difference == 0
+    weights["output_bias"][2] = -0.0
+    assert failed(verify(planned, tmp_path)) == ["weights that differ"]
+
+
+def test_weights_of_other_precisions_are_compared_as_numbers(tmp_path):
+    planned = written(tmp_path, "encoder", "huggingface")
+    weights = planned.source.weights
+    for name, value in weights.items():
+        weights[name] = np.asarray(value, "float64")
+    assert failed(verify(planned, tmp_path)) == []
+
+
+@pytest.mark.parametrize("to", conversion.FORMATS)
+def test_every_format_keeps_every_fact(tmp_path, to):
+    source = pretrained(
+        "classifier",
+        strip_accents=False,
+        labels=numbered_labels(5),
+        problem_type="regression",
+        classifier_dropout=0.5,
+    )
+    planned = conversion.plan(source, to)
+    conversion.write(planned, str(tmp_path))
+    opened = open_pretrained(tmp_path)
+    assert failed(conversion.verify(planned, opened)) == []
+    for change in ({"problem_type": None}, {"strip_accents": None}):
+        changed = dataclasses.replace(opened, **change)
+        facts = conversion.verify(planned, changed)[1]
+        assert facts.difference == 1
+
+
+@pytest.fixture
+def transformers_raises(monkeypatch):
+    """Makes transformers fail for every folder."""
+
+    def let(error):
+        def run(folder, head, probe):
+            raise error
+
+        monkeypatch.setattr(conversion, "has_transformers", lambda: True)
+        monkeypatch.setattr(conversion, "run_transformers", run)
+        monkeypatch.setattr(
+            conversion, "_failures_of_hub", lambda: (StrictDataclassError,)
+        )
+
+    return let
+
+
+class StrictDataclassError(Exception):
+    """Stands in for huggingface_hub's, which may not be installed."""
+
+
+@pytest.mark.parametrize(
+    ("error", "holds", "reason"),
+    [
+        (ValueError("not\nso"), False, "FAILED, transformers .*: not so"),
+        (KeyError("x"), False, "FAILED, .*: 'x'"),
+        (AssertionError(), False, "FAILED, .*: AssertionError"),
+        (OSError("is odd"), False, "FAILED, .*: is odd"),
+        (StrictDataclassError("int"), False, "FAILED, .*: int"),
+        (ImportError("no torch"), True, "skipped, .*: no torch"),
+    ],
+)
+def test_a_failure_of_transformers_is_one_line(
+    tmp_path, transformers_raises, error, holds, reason
+):
+    planned = written(tmp_path, "encoder", "huggingface")
+    transformers_raises(error)
+    check = verify(planned, tmp_path)[-1]
+    assert check.holds == holds
+    assert check.what == "outputs of what was written, in transformers"
+    assert re.search(f": {reason}", str(check))
+    assert "\n" not in str(check)
+    assert " ok" not in str(check)
+
+
+def test_transformers_may_fail_for_the_source(tmp_path, transformers_raises):
+    written(tmp_path, "encoder", "huggingface")
+    planned = conversion.plan(open_pretrained(str(tmp_path)), "google")
+    (tmp_path / "out").mkdir()
+    conversion.write(planned, str(tmp_path / "out"))
+    transformers_raises(RuntimeError("odd"))
+    check = verify(planned, tmp_path / "out")[-1]
+    assert check.what == "outputs of what was read, in transformers"
+    assert check.holds
+    assert str(check).endswith(f"cannot run {tmp_path}: odd")

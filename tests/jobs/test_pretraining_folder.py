@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.checkpoint import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs import output_folder
 
 KIND = {
@@ -47,7 +47,7 @@ def release(folder, kind):
     )
     facts = output_folder.released_kind(kind)
     place = str(folder / "release")
-    write_companions(place, Pretrained(place, {}, config, **facts))
+    write_metadata(place, Pretrained(place, {}, config, **facts))
 
 
 def test_another_seed_is_logged(tmp_path, caplog):

@@ -10,7 +10,7 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.checkpoint import Pretrained, write_companions
+from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs.start import (
     Start,
     casing_of_name,
@@ -43,7 +43,7 @@ def release(tmp_path):
         prefix = str(folder / "bert_model.ckpt")
         table = {"bert/embeddings/word_embeddings": np.zeros([rows, 4], "f")}
         checkpoints.write(prefix, table)
-        write_companions(str(folder), Pretrained(prefix, {}, **facts))
+        write_metadata(str(folder), Pretrained(prefix, {}, **facts))
         return prefix
 
     return make
@@ -432,7 +432,7 @@ def classifier(tmp_path):
             tensors["bilstm/forward_lstm/lstm_cell/bias"] = np.zeros(16, "f")
         checkpoints.write(prefix, tensors)
         facts = {"labels": Task.labels, **facts}
-        write_companions(str(tmp_path), Pretrained(prefix, {}, **facts))
+        write_metadata(str(tmp_path), Pretrained(prefix, {}, **facts))
         return prefix
 
     return make
