@@ -175,7 +175,7 @@ def test_a_checkpoint_tells_its_casing(launch, release, tmp_path, said, capsys):
         (["--text=[MASK]", "--vocab_file=NO_MASK"], "Expected [MASK]"),
         (["--text=[MASK]", "--init_checkpoint=BARE"], "--bert_config_file"),
         (["--text=[MASK]", "--init_checkpoint=ENCODER"], "a masked-LM head"),
-        (["--text=[MASK]", "--bert_config_file=HEADS"], "num_attention_heads of the"),
+        (["--text=[MASK]", "--bert_config_file=HEADS"], "num_attention_heads"),
         (["--text_b=the"], "expected --text, which --text_b='the'"),
         (["--text=the", f"--text_b={'cat ' * 10}"], "at most 10 pieces"),
         (

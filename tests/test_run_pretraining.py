@@ -437,7 +437,7 @@ def says(launch, inputs, capsys):
         ({"do_train": None, "do_eval": True}, "--init_checkpoint, to evaluate"),
         (
             {"init_checkpoint": "/none/x.ckpt"},
-            "nothing of that name",
+            "no such checkpoint",
         ),
         ({"gradient_accumulation_steps": 4}, "--train_batch_size"),
         ({"learning_rate": -1}, "--learning_rate above 0. Received: -1.0"),
@@ -546,10 +546,7 @@ def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
 
 def test_a_configuration_has_to_come_from_somewhere(says, tmp_path):
     line = says(tmp_path, bert_config_file=None)
-    assert (
-        "Give --bert_config_file, --model_size, or --init_checkpoint"
-        in line
-    )
+    assert "Give --bert_config_file, --model_size, or --init_checkpoint" in line
 
 
 @pytest.fixture
