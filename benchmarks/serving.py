@@ -120,7 +120,7 @@ def read_texts() -> list[str]:
       SystemExit: There is no such file or column, or there are too few.
     """
     try:
-        titles, *rows = (row.fields for row in read_tsv(FLAGS.data_file))
+        titles, *rows = (fields for fields, _ in read_tsv(FLAGS.data_file))
     except InputError as error:
         raise SystemExit(f"error: {error}; give --data_file") from None
     if FLAGS.column not in titles:

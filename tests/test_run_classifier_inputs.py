@@ -55,7 +55,7 @@ def says(launch, inputs, capsys):
     ("changes", "expected"),
     [
         ({"do_train": None}, "expected --do_train, --do_eval, --do_predict"),
-        ({"task_name": "rtee"}, "'rtee'; did you mean 'rte'?"),
+        ({"task_name": "rtee"}, "'rtee'. Did you mean 'rte'?"),
         ({"bert_config_file": None}, "expected --bert_config_file, or --init"),
         ({"vocab_file": None}, "expected --vocab_file, or --init_checkpoint"),
         ({"bert_config_file": "/none/x.json"}, "/none/x.json"),
@@ -64,7 +64,7 @@ def says(launch, inputs, capsys):
         ({"max_seq_length": 30}, "--max_seq_length of at most 29"),
         ({"max_seq_length": 513}, "--max_seq_length of at most 29"),
         ({"data_dir": ""}, "expected --data_dir. Received: none"),
-        ({"data_dir": "/none"}, "train.tsv in /none, the training set of rte"),
+        ({"data_dir": "/none"}, "/none: no train.tsv, the training set of rte"),
         ({"train_batch_size": 25}, "of at most 12 examples times"),
         ({"train_batch_size": 0}, "--train_batch_size"),
         ({"learning_rate": -1}, "--learning_rate above 0"),
@@ -144,8 +144,8 @@ def test_a_missing_file_is_told_with_what_is_there(says, inputs, tmp_path):
     shutil.copytree(inputs["data_dir"], folder)
     (folder / "dev.tsv").rename(folder / "develop.tsv")
     line = says(tmp_path / "out", do_eval=True, data_dir=folder)
-    assert f"Expected dev.tsv in {folder}, the development set of rte" in line
-    assert "Received: develop.tsv, test.tsv, train.tsv" in line
+    assert f"{folder}: no dev.tsv, the development set of rte" in line
+    assert "the folder has develop.tsv, test.tsv and train.tsv" in line
     assert not (tmp_path / "out").exists()
 
 
@@ -155,15 +155,15 @@ def test_a_missing_file_is_told_with_what_is_there(says, inputs, tmp_path):
         (
             "train.tsv",
             lambda row: "cut\n",
-            "columns, as at {}:2. Received: 1 at",
+            "columns, as in {}:2, found 1.",
         ),
         (
             "dev.tsv",
             lambda row: row.replace("\tentailment", "\tmaybe"),
-            "'entailment', 'not_entailment'. Received: 'maybe' at",
+            "unknown label 'maybe'; the labels are 'entailment' and",
         ),
-        ("dev.tsv", lambda row: row.rpartition("\t")[0] + "\t\n", "none at"),
-        ("test.tsv", lambda row: "cut\n", "Received: 1 at"),
+        ("dev.tsv", lambda row: row.rpartition("\t")[0] + "\t\n", "no label"),
+        ("test.tsv", lambda row: "cut\n", "found 1."),
     ],
 )
 def test_rows_at_fault_show_before_anything_is_written(
@@ -181,8 +181,7 @@ def test_words_for_the_numbers_of_a_regression(says, tmp_path):
     folder = sentence_files.write(tmp_path / "data", "tsv")
     changes = {"task_name": "custom", "problem": "regression"}
     line = says(tmp_path / "out", data_dir=folder, **changes)
-    assert "Expected a finite number as the label of a regression" in line
-    assert f"Received: 'no' at {folder}/train.tsv:2" in line
+    assert f"{folder}/train.tsv:2: a label for regression must be a" in line
 
 
 def test_class_weights_where_there_are_no_classes(says, tmp_path):
@@ -299,7 +298,7 @@ def test_a_model_whose_labels_mean_something_else(
     assert not (tmp_path / "out").exists()
     words = {**inputs, **words, "output_dir": tmp_path / "out"}
     assert launch(arguments(**words, allow_label_mapping=True)) == 0
-    assert "not_entailment are taken for 0, 1, in this order" in caplog.text
+    assert "not_entailment are assigned to 0, 1, in this order" in caplog.text
 
 
 @pytest.mark.slow

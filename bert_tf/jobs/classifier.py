@@ -305,7 +305,7 @@ def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
     """Compares options with each other and with the task."""
     if config.do_export:
         require_lines(data_set.labels, "labels.txt")
-    names = [plan.submission for plan in data_set.test]
+    names = [source.submission for source in data_set.test]
     if config.glue_submission and not any(names):
         raise InputError(
             "expected --glue_submission with a task of GLUE. Received: "
@@ -417,7 +417,9 @@ def _metric_names(
 ) -> list[str]:
     """The names that evaluation gives, or would give, of all its parts."""
     names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
-    found = [part.suffix for part in parts.get("dev", data_set.dev)]
+    found = dict.fromkeys(
+        part.suffix for part in parts.get("dev", data_set.dev)
+    )
     return [name + suffix for suffix in found or [""] for name in names]
 
 

@@ -618,7 +618,6 @@ class Inputs:
             examples,
             self.encoding,
             sources=part.files,
-            reading=part.reading,
             num_workers=self.num_workers,
         )
         features = buckets.load(

@@ -16,7 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.classification import decide
-from bert_tf.tasks.datasets import DataSet, only
+from bert_tf.tasks.datasets import DataSet
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.ner import (
     Sentence,
@@ -44,8 +44,8 @@ def read_as(data_set: DataSet, path: str) -> list[Example]:
         raise InputError(
             f"expected a task with a development set. Received: {data_set.name}"
         )
-    source = dataclasses.replace(data_set.dev[0].sources[0], name=path)
-    [part] = dataclasses.replace(data_set, dev=only(source)).split("dev", "")
+    source = dataclasses.replace(data_set.dev[0], files=(path,))
+    [part] = dataclasses.replace(data_set, dev=(source,)).split("dev", "")
     return part.read()
 
 

@@ -133,7 +133,7 @@ def test_json_objects_are_documents(tmp_path):
         ("{}", r"a\.txt:9: .* 'text', found an empty object\."),
         ('{"text": ["a"]}', r":9: the field 'text' must be text, not a list"),
         ('{"text": null}', r":9: the field 'text' must be text, not null\."),
-        ('{"text": "\\ud83d"}', r"half of a surrogate pair.*a\.txt:9"),
+        ('{"text": "\\ud83d"}', r"a\.txt:9: .*half of a surrogate pair"),
         ("a\xff", r"a\.txt:9: byte 0xff is not UTF-8\. .*--errors=replace"),
     ],
 )

@@ -29,7 +29,6 @@ def part(tmp_path):
     return types.SimpleNamespace(
         suffix="_mismatched",
         files=(str(path),),
-        reading={"has_header": True},
         submission="MNLI-mm.tsv",
     )
 
@@ -110,11 +109,6 @@ def test_records_are_rebuilt_for_another_encoding(inputs, load_again, changes):
 
 def test_records_are_rebuilt_for_another_file(inputs, load_again, tmp_path):
     (tmp_path / "dev.tsv").write_text("other")
-    assert load_again(inputs)[1]
-
-
-def test_records_are_rebuilt_for_another_file_format(inputs, load_again, part):
-    part.reading = {"has_header": False}
     assert load_again(inputs)[1]
 
 
