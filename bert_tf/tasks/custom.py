@@ -59,17 +59,7 @@ def data_set(
       InputError: The arguments contradict each other, or there are no labels
         and no training file to find them in.
     """
-    if problem not in PROBLEMS:
-        one_of = f"one of {listed(PROBLEMS, last='or')}"
-        raise wrong_value("--problem", one_of, problem)
-    if problem == "multi_label" and not label_separator:
-        raise wrong_value(
-            "--label_separator", "at least one character", label_separator
-        )
-    if problem == "regression" and labels:
-        raise wrong_value(
-            "--labels", "left out for --problem=regression", list(labels)
-        )
+    _check(problem, labels, label_separator)
     column: str | tuple[str, ...] | None = label_column
     indicators: tuple[str, ...] = ()
     if problem == "multi_label" and label_column and "," in label_column:
@@ -115,6 +105,22 @@ def data_set(
         metrics = ("micro_f1", "macro_f1", "exact_match")
     target = dataclasses.replace(found.target, labels=names)
     return dataclasses.replace(found, target=target, metrics=metrics)
+
+
+def _check(
+    problem: str, labels: Sequence[str] | None, label_separator: str
+) -> None:
+    if problem not in PROBLEMS:
+        one_of = f"one of {listed(PROBLEMS, last='or')}"
+        raise wrong_value("--problem", one_of, problem)
+    if problem == "multi_label" and not label_separator:
+        raise wrong_value(
+            "--label_separator", "at least one character", label_separator
+        )
+    if problem == "regression" and labels:
+        raise wrong_value(
+            "--labels", "left out for --problem=regression", list(labels)
+        )
 
 
 def _indicators(
