@@ -111,7 +111,7 @@ def test_pairs(launch, release, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"no blank", "Received: 'no blank', line 3 of the standard input"),
+        (b"no blank", "line 3 of the standard input: The text has no [MASK]"),
         (
             b"caf\xe9 [MASK]",
             "line 3 of the standard input to be UTF-8. "
@@ -167,7 +167,7 @@ def test_a_checkpoint_tells_its_casing(launch, release, tmp_path, said, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text=no blank"], "expected a text with [MASK]"),
+        (["--text=no blank"], "The text has no [MASK]"),
         (["--text=[MASK]", "--init_checkpoint=/nowhere"], "/nowhere"),
         (["--text=[MASK]", "--vocab_file=/no.txt"], "/no.txt"),
         (["--text=[MASK]", "--top_k=0"], "top_k"),
@@ -177,7 +177,7 @@ def test_a_checkpoint_tells_its_casing(launch, release, tmp_path, said, capsys):
         (["--text=[MASK]", "--init_checkpoint=ENCODER"], "a masked-LM head"),
         (["--text=[MASK]", "--bert_config_file=HEADS"], "num_attention_heads"),
         (["--text_b=the"], "expected --text, which --text_b='the'"),
-        (["--text=the", f"--text_b={'cat ' * 10}"], "at most 10 pieces"),
+        (["--text=the", f"--text_b={'cat ' * 10}"], "has room for 10"),
         (
             ["--text=the", "--text_b=cat", "--init_checkpoint=NO_PAIRS"],
             "a next-sentence head",

@@ -298,7 +298,7 @@ def _extract(
         texts_at_a_time=how_many_at_a_time(
             choices,
             model.config,
-            places=1 if is_pooled else config.max_seq_length,
+            vectors_per_text=1 if is_pooled else config.max_seq_length,
             batch_size=batch_size,
         ),
         multiple=config.max_seq_length if is_tpu else 8,

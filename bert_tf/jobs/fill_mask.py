@@ -115,7 +115,7 @@ def run(config: FillMaskConfig) -> None:
                 _require_next_sentence(pretrained)
             _show(config, model, encoding.tokenizer, text, text_b)
         except InputError as error:
-            raise InputError(f"{error}{place}") from error
+            raise InputError(f"{place}{error}") from error
 
 
 def _check_export(config: FillMaskConfig) -> None:
@@ -140,7 +140,7 @@ def _require_next_sentence(pretrained: Pretrained) -> None:
 
 
 def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
-    """What is asked: each text or pair, behind the words that say its place.
+    """Yields a prefix for messages and each text or pair.
 
     Raises:
       InputError: Something is not UTF-8.
@@ -154,7 +154,7 @@ def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
         text = line.decode("utf-8", errors="surrogateescape")
         _require_text(place, text)
         if text.strip():
-            yield f", {place}", *split_pair(text)
+            yield f"{place}: ", *split_pair(text)
 
 
 def _require_text(place: str, text: str) -> None:

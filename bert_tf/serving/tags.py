@@ -1,7 +1,7 @@
-"""Tags of words, of named entities for example, with where the words stand.
+"""Tags of words in a graph, for named entities for example.
 
-What `data.tagged_sentences` does for files is done here in a graph: the same
-pieces of the same words in the same rows.
+The graph makes the same rows of the same tokens as
+`tasks.ner.make_tagging_features` does in NumPy.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.serving.served import Served, in_parts, shown
 from bert_tf.tasks.ner import TaggingEncoding
 
-# What `str.split` of Python takes for white space: ASCII's and Unicode's.
+# The white space at which `str.split` of Python splits: ASCII and Unicode.
 WHITE_SPACE = tuple(
     code for code in range(ord("\u3000") + 1) if chr(code).isspace()
 )
@@ -23,10 +23,10 @@ class Words(NamedTuple):
     """The words of B texts, each a ragged [B, (W)].
 
     Attributes:
-      strings: The words; what is not UTF-8 is not in them.
-      starts: The first character of each, int32; counted from 0 in the text
-        without what is not UTF-8.
-      ends: The character behind its last, int32.
+      strings: The words, without invalid UTF-8.
+      starts: Index of the first character of each word in the text without
+        invalid UTF-8, int32.
+      ends: Index after the last character of each word, int32.
     """
 
     strings: tf.RaggedTensor
@@ -35,32 +35,32 @@ class Words(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The words of B texts as a model takes them, in R rows.
+    """The words of B texts in R rows of the model.
 
     Attributes:
       features: `FEATURES`, int32 [R, S].
-      texts: The text that each row is of, int64 [R], in order.
-      first_pieces: The place of each word's first piece, int64 [words, 2]: its
-        row, and where in it.
+      texts: Index of the text of each row, int64 [R], in order.
+      first_tokens: Row and position of the first token of each word, int64
+        [words, 2].
     """
 
     features: dict[str, tf.Tensor]
     texts: tf.Tensor
-    first_pieces: tf.Tensor
+    first_tokens: tf.Tensor
 
 
 def split_words(texts: tf.Tensor) -> Words:
-    """`text.split()` of Python for strings [B], with places."""
-    # The space keeps neighbours from different texts apart.
+    """Returns `text.split()` of Python for strings [B], with the characters."""
+    # The space separates words of adjacent texts.
     characters = tf.strings.unicode_decode(
         tf.strings.join([texts, " "]), "UTF-8", errors="ignore"
     )
     codes = characters.values  # [N]
     is_space = tf.reduce_any(codes[:, tf.newaxis] == WHITE_SPACE, axis=1)
     space_before = tf.concat([[True], is_space[:-1]], axis=0)
-    space_behind = tf.concat([is_space[1:], [True]], axis=0)
+    space_after = tf.concat([is_space[1:], [True]], axis=0)
     starts = tf.where(~is_space & space_before)[:, 0]  # [words]
-    ends = tf.where(~is_space & space_behind)[:, 0] + 1
+    ends = tf.where(~is_space & space_after)[:, 0] + 1
     letters = tf.RaggedTensor.from_row_lengths(
         tf.boolean_mask(codes, ~is_space), ends - starts, validate=False
     )
@@ -80,23 +80,23 @@ def split_words(texts: tf.Tensor) -> Words:
 
 
 class ServedTagger(Served):
-    """Strings in, a tag for each word out.
+    """An exported model that tags the words of texts.
 
-    Words are what white space separates, as Python's `str.split` does it:
-    tabs, line breaks, a no-break space and the ideographic one too. They are
-    what stood in the column of words when the model was trained, and CoNLL
-    files have punctuation in words of its own: "lives in Bonn ." gets better
-    tags than "lives in Bonn.", whose last word is one that was never seen.
+    Words are separated by white space, as in `str.split` of Python: tabs, line
+    breaks, no-break and ideographic spaces, too. They should look like the
+    words of the training set. In CoNLL files punctuation marks are words, so
+    "lives in Bonn ." gets better tags than "lives in Bonn.", whose last word
+    never occurs in training.
 
-    A text that is too long for `max_seq_length` is tagged in several rows, and
-    no word is lost. Tags are those that `run_ner.py` predicts for such
-    sentences: a word is told at its first piece; one of no piece at all, a
-    control character for example, is `[UNK]`.
+    A text longer than `max_seq_length` is tagged in several rows, without
+    losing words. The tags equal those of `run_ner.py`: the first token of a
+    word decides, and a word without tokens, such as a control character, is
+    `[UNK]`.
 
     Args:
-      model: A `BertTokenClassifier` or a `BertFeatureTagger`, built.
-      encoding: How sentences became features when it was trained; it has the
-        tags in the order of the logits.
+      model: A built `BertTokenClassifier` or `BertFeatureTagger`.
+      encoding: The tokenizer and length of the training, and the tags in the
+        order of the logits.
     """
 
     kind = "tagger"
@@ -118,22 +118,24 @@ class ServedTagger(Served):
         }
 
     def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The tags of the words of each text.
+        """Returns the tags of the words of each text.
 
         Args:
           texts: `text`, strings [B].
 
         Returns:
-          Dict of `num_words`, int32 [B], and of arrays [B, W] for the W of the
-          longest text, padded: `words`, strings, "" behind the last;
-          `starts` and `ends`, int32, the characters of the text that the word
-          is, -1 behind the last; `tags`, strings, "" behind the last, and
-          `probabilities`, float32, of these, 0 behind the last.
+          Dict of `num_words`, int32 [B], and of arrays [B, W], where W is the
+          largest number of words: `words`, strings; `starts` and `ends`,
+          int32, the characters of each word; `tags`, strings; and
+          `probabilities`, float32. Padding is "", -1 and 0.
         """
         words = self._words(texts)
         rows = self._rows(words.strings)
+        length = tf.shape(rows.features["input_ids"])[1]
+        nothing = {"logits": tf.zeros([0, length, len(self.labels)])}
+        logits = in_parts(self.model, rows.features, nothing)["logits"]
         tags, probabilities = self._best(
-            tf.gather_nd(self._logits(rows.features), rows.first_pieces)
+            tf.gather_nd(logits, rows.first_tokens)
         )
         by_text = words.strings.with_values
         num_words = words.strings.row_lengths()
@@ -149,37 +151,37 @@ class ServedTagger(Served):
     def answer_tokens(
         self, features: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """A tag for each piece; only those of words' first ones were learned.
+        """Returns a tag for each token; only first tokens have learned theirs.
 
         Args:
           features: `FEATURES`, int32 [B, S].
 
         Returns:
-          Dict of `tags`, strings [B, S], "" in the padding; `tag_ids`, their
-          numbers, int32 [B, S], there -1; and of their `probabilities`,
-          float32 [B, S], there 0.
+          Dict of `tags`, strings [B, S], "" for padding; `tag_ids`, int32
+          [B, S], -1 for padding; and `probabilities`, float32 [B, S], 0 for
+          padding.
         """
         logits = self.model(features)["logits"]
         tags, probabilities = self._best(logits)
         tag_ids = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        is_piece = features["input_mask"] > 0
+        is_token = features["input_mask"] > 0
         return {
-            "tags": tf.where(is_piece, tags, ""),
-            "tag_ids": tf.where(is_piece, tag_ids, -1),
-            "probabilities": tf.where(is_piece, probabilities, 0.0),
+            "tags": tf.where(is_token, tags, ""),
+            "tag_ids": tf.where(is_token, tag_ids, -1),
+            "probabilities": tf.where(is_token, probabilities, 0.0),
         }
 
     def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """`FEATURES`, int32 [R, S]: the rows of all texts, in their order."""
+        """Returns `FEATURES` of the rows of all texts, int32 [R, S]."""
         return self._rows(self._words(texts).strings).features
 
     def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """What the model sees.
+        """Returns the inputs of the model.
 
         Returns:
-          Dict of `num_rows`, int32 [B]; `tokens` and `FEATURES`, [B, R, S] for
-          the R of the text of most rows: the rows of each text, and behind
-          its last such of padding alone.
+          Dict of `num_rows`, int32 [B]; `tokens` and `FEATURES`, [B, R, S],
+          where R is the largest number of rows: the rows of each text,
+          followed by padding.
         """
         rows = self._rows(self._words(texts).strings)
         num_rows, seen = shown(
@@ -188,81 +190,72 @@ class ServedTagger(Served):
         return {"num_rows": num_rows, **seen}
 
     def _words(self, texts: Mapping[str, tf.Tensor]) -> Words:
-        # There are no kernels for strings elsewhere.
+        # String ops only have CPU kernels.
         with tf.device("CPU:0"):
             return split_words(self.checked(texts)["text"])
 
-    def _logits(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """The logits of all rows, float32 [R, S, C]."""
-        length = tf.shape(features["input_ids"])[1]
-        nothing = {"logits": tf.zeros([0, length, len(self.labels)])}
-        return in_parts(self.model, features, nothing)["logits"]
-
     def _best(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The likeliest tags and their probabilities, [...] of [..., C]."""
+        """Returns the most likely tags and their probabilities, each [...].
+
+        Args:
+          logits: [..., C].
+        """
         probabilities = tf.nn.softmax(logits)
         tags = self.label_names(tf.argmax(logits, axis=-1))
         return tags, tf.reduce_max(probabilities, axis=-1)
 
     def _rows(self, words: tf.RaggedTensor) -> _Rows:
-        """Splits texts where they are too long: `make_tagging_features`.
+        """Splits texts into rows, as `make_tagging_features` does.
 
         Args:
           words: Strings [B, (W)].
         """
+        room = self.encoding.max_seq_length - 2  # [CLS] and [SEP]
         with tf.device("CPU:0"):
-            pieces = self._pieces(words.values)  # [words, (P)]
-            borders = pieces.row_splits  # [words + 1]
-            begins = _row_begins(words, borders, self._room)  # [words]
+            tokens = self.tokenizer.tokenize(words.values)  # [words, (T)]
+            is_empty = tf.cast(tokens.row_lengths() == 0, tf.int64)
+            unknown = tf.RaggedTensor.from_row_lengths(
+                tf.fill(
+                    [tf.reduce_sum(is_empty)],
+                    self.encoding.vocab.index("[UNK]"),
+                ),
+                is_empty,
+                validate=False,
+            )
+            tokens = tf.concat([tokens, unknown], axis=1)[:, :room]
+            borders = tokens.row_splits  # [words + 1]
+            begins = _row_begins(words, borders, room)  # [words]
             row_of = tf.cumsum(begins) - 1
             ids = tf.RaggedTensor.from_value_rowids(
-                pieces.values,
-                tf.repeat(row_of, pieces.row_lengths()),
+                tokens.values,
+                tf.repeat(row_of, tokens.row_lengths()),
                 nrows=tf.reduce_sum(begins),
                 validate=False,
             )  # [R, (S - 2)]
-            place = borders[:-1] - tf.gather(ids.row_starts(), row_of)
+            position = borders[:-1] - tf.gather(ids.row_starts(), row_of)
             return _Rows(
                 self.tokenizer.pack([ids]),
                 tf.boolean_mask(words.value_rowids(), begins > 0),
                 # [CLS] is the first.
-                tf.stack([row_of, place + 1], axis=1),
+                tf.stack([row_of, position + 1], axis=1),
             )
-
-    @property
-    def _room(self) -> int:
-        """Pieces of a row, between [CLS] and [SEP]."""
-        return self.encoding.max_seq_length - 2
-
-    def _pieces(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """The ids of each word, one to as many as a row takes: [words, (P)]."""
-        pieces = self.tokenizer.tokenize(words)
-        is_none = tf.cast(pieces.row_lengths() == 0, tf.int64)
-        unknown = tf.RaggedTensor.from_row_lengths(
-            tf.fill(
-                [tf.reduce_sum(is_none)], self.encoding.vocab.index("[UNK]")
-            ),
-            is_none,
-            validate=False,
-        )
-        return tf.concat([pieces, unknown], axis=1)[:, : self._room]
 
 
 def _row_begins(
     words: tf.RaggedTensor, borders: tf.Tensor, room: int
 ) -> tf.Tensor:
-    """Where rows begin: each takes as many words of a text as it has room for.
+    """Returns 1 for words that begin a row, else 0: int64 [words].
+
+    A row takes as many words of a text as fit.
 
     Args:
-      words: Of each text, [B, (W)].
-      borders: The pieces before each word, and all of them: int64 [words + 1].
-        No word has more than `room`.
-      room: The pieces of a row.
-
-    Returns:
-      1 for a word that begins a row, else 0: int64 [words].
+      words: The words of each text, [B, (W)].
+      borders: Number of tokens before each word, and of all, int64
+        [words + 1]. No word has more than `room` tokens.
+      room: Number of tokens of a row.
     """
-    # Word number `num_words` is none: there texts go when they are done.
+    # A text that is finished moves to word number `num_words`, which does not
+    # exist.
     num_words = tf.size(words.values, tf.int64)
     last = tf.gather(words.row_limits(), words.value_rowids())
     last = tf.concat([last, [num_words]], axis=0)  # [words + 1]
@@ -278,7 +271,7 @@ def _row_begins(
         )
         return begins, tf.gather(following, word)
 
-    # Once for each row of the longest text.
+    # One iteration for each row of the longest text.
     begins, _ = tf.while_loop(
         lambda _, word: tf.reduce_any(word < num_words),
         step,

@@ -1,4 +1,4 @@
-"""The pre-training heads put to use: what belongs into a blank, what follows?
+"""Predictions of a pre-trained model: words for blanks, and the next sentence.
 
 Source: section 3.1, tasks 1 and 2, of the paper.
 """
@@ -7,13 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, shortened, wrong_value
 from bert_tf.tokenization.packing import pack
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 MASK = "[MASK]"
 
-# The candidates of one blank: words and their probabilities, the best first.
+# The candidates of a blank, words and their probabilities, the best first.
 Blank = list[tuple[str, float]]
 
 
@@ -24,38 +24,37 @@ def fill_mask(
     top_k: int = 5,
     text_b: str | None = None,
 ) -> list[Blank]:
-    """Finds the most probable pieces for every `[MASK]` of a text or a pair.
+    """Returns the most probable tokens for every `[MASK]` of a text or a pair.
 
-    Each blank is filled on its own, with the other blanks left open.
+    Each blank is filled on its own; the other blanks stay open.
 
     Args:
       model: A `BertPretrainer`.
-      tokenizer: The tokenizer that the model was trained with.
-      text: Text with one or more `[MASK]`.
-      top_k: Candidates for each blank.
-      text_b: The second text of a pair; either may have the blanks.
+      tokenizer: The tokenizer with which the model was trained.
+      text: The text, with or without `[MASK]`.
+      top_k: Number of candidates for each blank.
+      text_b: The second text of a pair.
 
     Returns:
-      A list with the candidates of each blank, in the order of the text.
+      The candidates of each blank, in the order of the texts.
 
     Raises:
-      InputError: There is no blank, the text is too long for the model, or
-        no candidates are asked for.
+      InputError: If there is no `[MASK]`, the texts are too long for the
+        model, or `top_k` is not at least 1.
     """
     if top_k < 1:
-        raise InputError(f"expected a top_k of 1 or more. Received: {top_k}")
+        raise wrong_value("--top_k", "at least 1", top_k)
     vocab = tokenizer.vocab
     features = _features(model, tokenizer, text, text_b)
     [positions] = np.nonzero(features["input_ids"][0] == vocab[MASK])
     if not len(positions):
-        received = repr(text) if text_b is None else f"{text!r}, {text_b!r}"
-        raise InputError(f"expected a text with {MASK}. Received: {received}")
+        texts = text if text_b is None else (text, text_b)
+        raise InputError(f"The text has no {MASK}: {shortened(texts)}.")
     features["masked_lm_positions"] = np.array([positions], np.int32)
     logits = model(features)["masked_lm_logits"]  # [1, blanks, V]
-    # A model may have room for more words than its vocabulary has.
+    # The embedding table may have more rows than the vocabulary.
     logits = logits[0, :, : len(vocab)]
-    best = min(top_k, len(vocab))
-    values, ids = ops.top_k(ops.softmax(logits), best)
+    values, ids = ops.top_k(ops.softmax(logits), min(top_k, len(vocab)))
     return [
         list(zip(tokenizer.convert_ids_to_tokens(row_ids), row, strict=True))
         for row_ids, row in zip(
@@ -69,20 +68,20 @@ def fill_mask(
 def next_sentence(
     model: keras.Model, tokenizer: FullTokenizer, text_a: str, text_b: str
 ) -> float:
-    """How probable it is that one text follows the other, from 0 to 1.
+    """Returns the probability that the second text follows the first.
 
     Args:
       model: A `BertPretrainer`.
-      tokenizer: The tokenizer that the model was trained with.
-      text_a: The first text; it may have a `[MASK]`, as the second may.
-      text_b: The one behind it.
+      tokenizer: The tokenizer with which the model was trained.
+      text_a: The first text; `[MASK]` is allowed in both.
+      text_b: The second text.
 
     Raises:
-      InputError: The pair is too long for the model.
+      InputError: If the pair is too long for the model.
     """
     features = _features(model, tokenizer, text_a, text_b)
     logits = model.cls.next_sentence(model.bert.pooled_output(features))
-    # The first of the two classes is "it follows".
+    # Class 0 means that it follows.
     return float(ops.softmax(logits)[0, 0])
 
 
@@ -92,16 +91,16 @@ def _features(
     text_a: str,
     text_b: str | None,
 ) -> dict[str, np.ndarray]:
-    """A batch of one text or one pair, int32 [1, S]."""
-    ids_a = _with_blanks(tokenizer, text_a)
-    ids_b = None if text_b is None else _with_blanks(tokenizer, text_b)
+    """Returns a batch of one text or one pair, int32 [1, S]."""
+    ids_a = _encode(tokenizer, text_a)
+    ids_b = None if text_b is None else _encode(tokenizer, text_b)
     limit = model.config.max_position_embeddings
     kind, room = ("text", limit - 2) if ids_b is None else ("pair", limit - 3)
     length = len(ids_a) + len(ids_b or [])
     if length > room:
         raise InputError(
-            f"expected a {kind} of at most {room} pieces, for a model of "
-            f"{limit} positions. Received: {length}"
+            f"The {kind} has {length} tokens; a model with {limit} positions "
+            f"(max_position_embeddings) has room for {room}."
         )
     cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
     input_ids, segment_ids = pack(ids_a, ids_b, limit, cls_id, sep_id)
@@ -111,8 +110,8 @@ def _features(
     }
 
 
-def _with_blanks(tokenizer: FullTokenizer, text: str) -> list[int]:
-    """The ids of a text; the tokenizer alone would tear `[MASK]` apart."""
+def _encode(tokenizer: FullTokenizer, text: str) -> list[int]:
+    """Returns the ids of a text; the tokenizer alone would split `[MASK]`."""
     first, *others = text.split(MASK)
     ids = tokenizer.encode(first)
     for part in others:
