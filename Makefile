@@ -135,9 +135,8 @@ format: venv  ## bring the code into the house style
 
 # A benchmark whose results are a section of docs/performance.md.
 define bench
-	"$(BIN)/python" benchmarks/$(1).py --output=build/$(1).json $(2)
-	"$(BIN)/python" benchmarks/turns_section.py build/$(1).json \
-	docs/performance.md $(1)
+	"$(BIN)/python" benchmarks/$(1).py --output=build/$(1).json \
+	--page=docs/performance.md $(2)
 endef
 
 bench: venv $(BENCH_VOCAB)  ## docs/performance.md, beside its peers, an hour
@@ -147,7 +146,7 @@ bench: venv $(BENCH_VOCAB)  ## docs/performance.md, beside its peers, an hour
 	--vocab_file="$(BENCH_VOCAB)")
 	$(call bench,input_pipeline)
 	$(call bench,training_step)
-	$(MAKE) --no-print-directory bench-serving
+	$(call bench,serving)
 	"$(BIN)/python" benchmarks/corpus_scale.py \
 	--page=docs/scale.md --picture=docs/corpus_scale.png
 
@@ -170,26 +169,23 @@ bench-fine-tuning: venv  ## docs/results.md: beside Hugging Face's Trainer, hour
 	--dev_file="$(SQUAD_DEV)" --num_seeds=1 --num_train_epochs=1 \
 	--max_seq_length=384 --train_batch_size=16 --learning_rate=1e-4 \
 	--output=build/fine_tuning/squad.json
-	"$(BIN)/python" benchmarks/write_results.py docs/results.md \
-	build/fine_tuning/mrpc.json build/fine_tuning/sts-b.json \
-	build/fine_tuning/sst-2.json build/fine_tuning/padding.json \
+	"$(BIN)/python" benchmarks/fine_tuning.py --page=docs/results.md \
+	--results=build/fine_tuning/mrpc.json,build/fine_tuning/sts-b.json,$\
+	build/fine_tuning/sst-2.json,build/fine_tuning/padding.json,$\
 	build/fine_tuning/squad.json
 
 bench-gpu: venv  ## docs/performance.md: on a GPU, Keras on JAX beside torch
 	$(call bench,gpu)
 
 bench-serving: venv  ## docs/performance.md: exports beside torch and ONNX Runtime
-	"$(BIN)/python" benchmarks/serving.py --output=build/serving.json
-	"$(BIN)/python" benchmarks/serving_section.py build/serving.json \
-	docs/performance.md
+	$(call bench,serving)
 
 equalities: venv  ## docs/scale.md: weights of replicas, workers, hosts; with root, for hosts
 	"$(BIN)/python" benchmarks/equality.py --page=docs/scale.md
 
 tpu: $(VENV)-tf220/.installed  ## docs/scale.md: the largest batch of each TPU, by its compiler, hours
-	"$(VENV)-tf220/bin/python" benchmarks/tpu_compile.py --output=build/tpu.json
-	"$(VENV)-tf220/bin/python" benchmarks/tpu_section.py docs/scale.md \
-	build/tpu.json
+	"$(VENV)-tf220/bin/python" benchmarks/tpu_compile.py \
+	--output=build/tpu.json --page=docs/scale.md
 
 demo_output/vocab.txt:
 	$(MAKE) demo

@@ -1,10 +1,10 @@
-"""Runs a script as on a machine with several CPU devices.
+"""Runs a script on a machine with several CPU devices.
 
     python benchmarks/cpu_devices.py 4 run_pretraining.py \\
         --distribution_strategy=mirrored ...
 
-TensorFlow makes logical devices of the one that there is, which then are
-replicas. They compute what as many GPUs would, no faster than one.
+TensorFlow splits its CPU device into logical devices, which become replicas.
+They compute what as many GPUs would, no faster than one device.
 """
 
 # Before anything that imports TensorFlow.
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 
 def main(count: int, script: str, *words: str) -> None:
-    """Runs `script` as the main program, on `count` devices."""
+    """Runs `script` as the main program on `count` devices."""
     [cpu] = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * count

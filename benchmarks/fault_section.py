@@ -1,9 +1,9 @@
-"""The section about faults in docs/scale.md, from what its tests have seen.
+"""Writes the section about faults in docs/scale.md from rows of tests.
 
     python -m pytest -m fault --fault_rows=build/faults.json
     python benchmarks/fault_section.py build/faults.json docs/scale.md
 
-`make faults` does both.
+`make faults` does both; without a page the section is printed.
 """
 
 import json
@@ -11,20 +11,13 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from pages import publish, table
+from comparison import paragraphs, publish, table
 
-TITLES = (
-    *("what was broken", "what happened"),
-    *("difference in the end", "test"),
-)
+TITLES = ["what was broken", "what happened", "difference in the end", "test"]
 
 
 def section(rows: Sequence[Mapping[str, str | float]]) -> str:
-    """Everything that was seen, in Markdown.
-
-    Args:
-      rows: What tests/fault_rows.py writes.
-    """
+    """Returns the section for the rows that tests/fault_rows.py wrote."""
     cells = (
         [
             *(row["broken"], row["happened"], f"{row['difference']:g}"),
@@ -32,25 +25,20 @@ def section(rows: Sequence[Mapping[str, str | float]]) -> str:
         ]
         for row in rows
     )
-    lines = [
-        "`make faults` writes this. After each fault the same command was",
-        "given again, its cause being mended where it would come back. The",
-        "difference is the largest one between the weights and moments of Adam",
-        "that it ended with and those of a run that nothing had disturbed.",
-        "",
-        *table([TITLES, *(list(map(_cell, row)) for row in cells)]),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return paragraphs(
+        [
+            "`make faults` writes this. After each fault the same command was",
+            "rerun, once its cause was fixed where it would come back. The",
+            "difference is the largest one between the final weights and",
+            "moments of Adam and those of an undisturbed run.",
+        ],
+        table([TITLES, *([c.replace("|", "\\|") for c in r] for r in cells)]),
+    )
 
 
 def main(rows: str, page: str | None = None) -> None:
-    """Prints the section of a file of rows, or writes it into a page."""
-    text = section(json.loads(pathlib.Path(rows).read_text("utf-8")))
-    publish(text, page, "faults")
+    text = pathlib.Path(rows).read_text(encoding="utf-8")
+    publish(section(json.loads(text)), page, "faults")
 
 
 if __name__ == "__main__":

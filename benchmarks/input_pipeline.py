@@ -1,99 +1,79 @@
-"""Records per second that the training pipeline reads, alone.
+"""Speed of the training input pipeline alone: records in, batches out.
 
     python benchmarks/input_pipeline.py --output=build/input_pipeline.json
 
-writes random records of 128 tokens and 20 predictions to a temporary folder,
-in 4 files, and draws batches of 32 from them, for some seconds each round.
-turns_section.py writes the results into docs/performance.md.
+writes random records of 128 tokens and 20 predictions to 4 files and draws
+batches of 32 from them, in this process.
 """
 
+import dataclasses
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 
-import benchmark_flags
 import numpy as np
-import turns
-import turns_section
-from absl import app, flags
-from peer_environment import versions_of
-from turns import OURS, Case, Comparison
+from comparison import (
+    OURS,
+    Case,
+    Comparison,
+    ReportOptions,
+    publish,
+    rounds_option,
+    section,
+    take_turns,
+)
+from sides import versions_of
 
+from bert_tf import cli
 from bert_tf.data import pipeline, records, schema
+from bert_tf.options import option
 
 BATCH_SIZE = 32
 MAX_SEQ_LENGTH = 128
 MAX_PREDICTIONS_PER_SEQ = 20
 VOCAB_SIZE = 30_522
 NUM_FILES = 4
-RECORDS_PER_FILE = 10_000
-SECONDS = 5.0
-# Until its buffers are full.
-BATCHES_BEFORE = 100
-
-FLAGS = flags.FLAGS
-benchmark_flags.define_rounds(3)
-benchmark_flags.define_output()
+# The batches that fill the buffers.
+WARM_UP = 100
 
 
-def random_batch(num_records: int, seed: int) -> dict[str, np.ndarray]:
-    """Full-length examples of random tokens."""
-    rng = np.random.default_rng(seed)
-    sequence = num_records, MAX_SEQ_LENGTH
-    predictions = num_records, MAX_PREDICTIONS_PER_SEQ
-    return {
-        "input_ids": rng.integers(0, VOCAB_SIZE, sequence),
-        "input_mask": np.ones(sequence, int),
-        "segment_ids": rng.integers(0, 2, sequence),
-        "masked_lm_positions": rng.integers(0, MAX_SEQ_LENGTH, predictions),
-        "masked_lm_ids": rng.integers(0, VOCAB_SIZE, predictions),
-        "masked_lm_weights": np.ones(predictions, np.float32),
-        "next_sentence_labels": rng.integers(0, 2, (num_records, 1)),
-    }
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputPipelineConfig(ReportOptions):
+    """Options of this benchmark."""
 
-
-def write_files(folder: str, features: schema.Schema) -> list[str]:
-    """Writes the records to read."""
-    paths = [f"{folder}/{number}.tfrecord" for number in range(NUM_FILES)]
-    for seed, path in enumerate(paths):
-        batch = random_batch(RECORDS_PER_FILE, seed)
-        with records.RecordWriter(path) as writer:
-            writer.write_all(records.encode_batch(features, batch))
-    return paths
+    rounds: int = rounds_option(3)
+    seconds: float = option("Duration of a round.", default=5.0)
+    records_per_file: int = option("Number of records.", default=10_000)
 
 
 class Pipeline:
-    """A side that draws batches; see `turns.take`."""
+    """A side that draws batches for some seconds."""
 
     def __init__(self, batches: Iterator):
         self.versions = versions_of(sys.executable, "tensorflow")
         self._batches = batches
 
     def ask(self, seconds: float) -> dict[str, float]:
-        """Draws as many as it can in so long."""
         cpu_start, start = time.process_time(), time.perf_counter()
-        taken, times = 0.0, 0
-        while taken < seconds:
+        elapsed, times = 0.0, 0
+        while elapsed < seconds:
             next(self._batches)
-            taken, times = time.perf_counter() - start, times + 1
+            elapsed, times = time.perf_counter() - start, times + 1
         cpu_seconds = time.process_time() - cpu_start
-        return {
-            "times": times,
-            "seconds": taken,
-            "cpu_seconds": cpu_seconds,
-            "request_cpu_seconds": cpu_seconds,
-        }
+        return {"times": times, "seconds": elapsed, "cpu_seconds": cpu_seconds}
 
 
-def main() -> None:
-    comparison = Comparison.begin(
+def run(config: InputPipelineConfig) -> Comparison:
+    """Runs the benchmark."""
+    comparison = Comparison(
         "Input pipeline: records in, batches out",
         "records/s",
         {OURS: "bert_tf"},
         facts=[
-            f"{NUM_FILES} files of {RECORDS_PER_FILE:,} records, shuffled and "
-            "checked as in training; nothing computes with the batches"
+            f"{NUM_FILES} files of {config.records_per_file:,} records, "
+            "shuffled and checked as in training; nothing computes with the "
+            "batches"
         ],
     )
     features = schema.pretraining_schema(
@@ -101,25 +81,47 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         dataset = pipeline.training_dataset(
-            write_files(folder, features),
+            _write_files(folder, features, config.records_per_file),
             features,
             batch_size=BATCH_SIZE,
             seed=0,
             vocab_size=VOCAB_SIZE,
         )
         batches = iter(dataset)
-        for _ in range(BATCHES_BEFORE):
+        for _ in range(WARM_UP):
             next(batches)
         name = f"{BATCH_SIZE} x {MAX_SEQ_LENGTH}"
-        turns.take(
+        take_turns(
             comparison,
-            [Case(name, BATCH_SIZE, {OURS: SECONDS}, {})],
+            [Case(name, BATCH_SIZE, {OURS: config.seconds})],
             {OURS: Pipeline(batches)},
-            FLAGS.rounds,
-            turns_section.keeper(comparison, FLAGS.output),
+            config.rounds,
+            config.output,
         )
-    print(turns_section.section(comparison))
+    publish(section(comparison), config.page, "input_pipeline")
+    return comparison
+
+
+def _write_files(folder: str, features: schema.Schema, count: int) -> list[str]:
+    """Writes files of full-length examples of random tokens."""
+    paths = [f"{folder}/{number}.tfrecord" for number in range(NUM_FILES)]
+    sequence = count, MAX_SEQ_LENGTH
+    predictions = count, MAX_PREDICTIONS_PER_SEQ
+    for seed, path in enumerate(paths):
+        rng = np.random.default_rng(seed)
+        batch = {
+            "input_ids": rng.integers(0, VOCAB_SIZE, sequence),
+            "input_mask": np.ones(sequence, int),
+            "segment_ids": rng.integers(0, 2, sequence),
+            "masked_lm_positions": rng.integers(0, MAX_SEQ_LENGTH, predictions),
+            "masked_lm_ids": rng.integers(0, VOCAB_SIZE, predictions),
+            "masked_lm_weights": np.ones(predictions, np.float32),
+            "next_sentence_labels": rng.integers(0, 2, (count, 1)),
+        }
+        with records.RecordWriter(path) as writer:
+            writer.write_all(records.encode_batch(features, batch))
+    return paths
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: main())
+    cli.main(run)

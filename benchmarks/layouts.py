@@ -1,37 +1,44 @@
-"""One script on any devices: replicas, worker processes, hosts."""
+"""Runs a script on several devices: replicas, worker processes, two hosts.
+
+Hosts are network namespaces of one machine with a cable between them: a process
+in one of them has its own network devices, addresses and ports. They need
+Linux, root and `ip` (Debian: iproute2).
+"""
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from measured import failure
-from places import ROOT
-from two_hosts import two_hosts
+from sides import ROOT, failure
 
-PORT = 2222  # On hosts, whose ports are all their own.
-
-# What the others of a worker that has failed are given to end by themselves.
+# The port of the workers on hosts.
+PORT = 2222
+# The time in which the others have to end after a worker has failed.
 _SECONDS_TO_END = 20.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Unavailable(Exception):
+    """Hosts cannot be created here; the message says why."""
+
+
+class Layout(NamedTuple):
     """Devices, and the processes that they belong to.
 
     Attributes:
-      title: For people.
-      strategy: As --distribution_strategy has it.
-      num_devices: CPU devices of each process.
-      num_workers: Processes.
-      has_hosts: Whether each of two processes has a host of its own, and there
-        a folder. Others share their folder.
+      title: Its name on the page.
+      strategy: The value of --distribution_strategy.
+      num_devices: The number of CPU devices of each process.
+      num_workers: The number of processes.
+      has_hosts: Whether each process has a host and an output folder of its
+        own.
     """
 
     title: str
@@ -54,9 +61,6 @@ LAYOUTS = {
     "two_hosts": Layout("two hosts", WORKERS, num_workers=2, has_hosts=True),
 }
 
-# An address, and what makes a command line run there.
-_Place = tuple[str, Callable[[Sequence[str]], list[str]]]
-
 
 def run(
     layout: Layout,
@@ -65,85 +69,76 @@ def run(
     folder: pathlib.Path,
     output_flag: str = "output_dir",
 ) -> pathlib.Path:
-    """Runs a script to its end, on all workers at once.
+    """Runs a script on all workers at once, to its end.
 
     Args:
-      layout: On what.
-      script: Its path below the root of the project.
-      flags: All but --distribution_strategy and `output_flag`.
-      folder: A new one, for logs (`worker0.log` ...) and what the script
-        writes.
-      output_flag: What tells the script where to write.
+      layout: The devices.
+      script: The path of the script in the project.
+      flags: All flags except --distribution_strategy and `output_flag`.
+      folder: A new folder for the output and the logs (`worker0.log` ...).
+      output_flag: The flag that names the output.
 
     Returns:
-      What the chief had for `output_flag`.
+      The output of the first worker.
 
     Raises:
-      Unavailable: There can be no hosts here.
-      SystemExit: A worker failed; with the end of what it said.
+      Unavailable: Hosts cannot be created here.
+      InputError: A worker failed; the end of its log is printed.
     """
     folder.mkdir(parents=True)
-    started: list[tuple[subprocess.Popen, pathlib.Path]] = []
-    with _places(layout) as places:
-        cluster = {"worker": [address for address, _ in places]}
-        for index, (_, command) in enumerate(places):
-            task = {"cluster": cluster, "task": {"type": "worker"}}
-            task["task"]["index"] = index
+    outputs = [folder / "output"] * layout.num_workers
+    if layout.has_hosts:
+        outputs = [folder / f"host{n}" for n in range(layout.num_workers)]
+    workers = []
+    with _hosts(layout) as hosts:
+        addresses = [address for address, _ in hosts]
+        for index, (_, prefix) in enumerate(hosts):
+            words = _words(layout, script, flags, output_flag, outputs[index])
             log = folder / f"worker{index}.log"
-            place = {output_flag: _output(layout, folder, index)}
-            words = command(_words(layout, script, {**flags, **place}))
             with log.open("wb") as file:
                 process = subprocess.Popen(
-                    words,
+                    [*prefix, *words],
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=_environment(task if len(places) > 1 else None),
+                    env=_environment(addresses, index),
                 )
-            started.append((process, log))
-        _finish(started)
-    return _output(layout, folder, 0)
-
-
-def _output(layout: Layout, folder: pathlib.Path, index: int) -> pathlib.Path:
-    return folder / (f"host{index}" if layout.has_hosts else "output")
+            workers.append((process, log))
+        _finish(workers)
+    return outputs[0]
 
 
 def _words(
-    layout: Layout, script: str, flags: Mapping[str, object]
+    layout: Layout,
+    script: str,
+    flags: Mapping[str, object],
+    output_flag: str,
+    output: pathlib.Path,
 ) -> list[str]:
-    """A worker's command line."""
+    """Returns the command line of a worker."""
     python = [sys.executable]
     if layout.num_devices > 1:
         launcher = ROOT / "benchmarks" / "cpu_devices.py"
         python += [str(launcher), str(layout.num_devices)]
-    values = {**flags, "distribution_strategy": layout.strategy}
+    strategy = {"distribution_strategy": layout.strategy}
+    values = {**flags, output_flag: output, **strategy}
     words = [f"--{name}={value}" for name, value in values.items()]
     return [*python, str(ROOT / script), *words]
 
 
-def _environment(tf_config: Mapping | None) -> dict[str, str]:
-    """Of a user, who has no GPU."""
-    inherited = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+def _environment(addresses: Sequence[str], index: int) -> dict[str, str]:
+    """Returns the environment of a worker, as a user without GPU has it."""
+    found = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     for name in ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL"):
-        inherited.pop(name, None)
-    if tf_config is None:
-        return inherited
-    return {**inherited, "TF_CONFIG": json.dumps(tf_config)}
-
-
-@contextlib.contextmanager
-def _places(layout: Layout) -> Iterator[list[_Place]]:
-    """Where the workers run, for as long as the block does."""
-    if layout.has_hosts:
-        with two_hosts() as hosts:
-            yield [(f"{host.address}:{PORT}", host.command) for host in hosts]
-    else:
-        ports = free_ports(layout.num_workers)
-        yield [(f"localhost:{port}", list) for port in ports]
+        found.pop(name, None)
+    if len(addresses) > 1:
+        task = {"type": "worker", "index": index}
+        cluster = {"worker": list(addresses)}
+        found["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    return found
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this host at which nobody listens."""
+    """Returns ports of this host that nothing listens on."""
     with contextlib.ExitStack() as stack:
         servers = [
             stack.enter_context(socket.create_server(("localhost", 0)))
@@ -152,21 +147,72 @@ def free_ports(count: int) -> list[int]:
         return [server.getsockname()[1] for server in servers]
 
 
-def _finish(started: Sequence[tuple[subprocess.Popen, pathlib.Path]]) -> None:
-    """Waits for all; if one fails the others do not outlive it by much."""
+@contextlib.contextmanager
+def _hosts(layout: Layout) -> Iterator[list[tuple[str, list[str]]]]:
+    """Yields the address of each worker, and the start of its command line."""
+    if not layout.has_hosts:
+        ports = free_ports(layout.num_workers)
+        yield [(f"localhost:{port}", []) for port in ports]
+        return
+    with two_hosts() as hosts:
+        yield [
+            (f"{address}:{PORT}", ["ip", "netns", "exec", name])
+            for name, address in hosts.items()
+        ]
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[dict[str, str]]:
+    """Creates two network namespaces; yields their names and addresses.
+
+    Raises:
+      Unavailable: They cannot be created.
+    """
+    if shutil.which("ip") is None:
+        raise Unavailable("there is no program `ip` (Debian: iproute2)")
+    if os.geteuid() != 0:
+        raise Unavailable("network namespaces need root")
+    names = [f"bert-tf-{os.getpid()}-{number}" for number in (1, 2)]
+    hosts = dict(zip(names, ("10.77.0.1", "10.77.0.2"), strict=True))
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "delete", name)
+        first, second = names
+        _ip(
+            *("link", "add", "name", "eth0", "netns", first, "type", "veth"),
+            *("peer", "name", "eth0", "netns", second),
+        )
+        for name, address in hosts.items():
+            inside = ("-netns", name)
+            _ip(*inside, "address", "add", f"{address}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                _ip(*inside, "link", "set", device, "up")
+        yield hosts
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode:
+        message = done.stderr.strip()
+        raise Unavailable(f"`ip {' '.join(words)}` failed: {message}")
+
+
+def _finish(workers: Sequence[tuple[subprocess.Popen, pathlib.Path]]) -> None:
+    """Waits for all workers; ends the others soon after one has failed."""
     try:
         while True:
-            states = [process.poll() for process, _ in started]
+            states = [process.poll() for process, _ in workers]
             if any(states) or None not in states:
                 break
             time.sleep(0.05)
-        for process, _ in started:
+        for process, _ in workers:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SECONDS_TO_END)
     finally:
-        for process, _ in started:
+        for process, _ in workers:
             process.kill()
             process.wait()
-    for (process, log), state in zip(started, states, strict=True):
+    for (process, log), state in zip(workers, states, strict=True):
         if state:
             raise failure(process.args, state, log)

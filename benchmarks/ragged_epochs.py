@@ -1,15 +1,15 @@
-"""Trains on epochs that end in a ragged batch, in part on nothing.
+"""Trains on epochs that end in a smaller batch.
 
     python benchmarks/ragged_epochs.py --output_dir=/tmp/ragged \\
         --train_batch_size=24 --num_train_steps=30 \\
         --gradient_accumulation_steps=3
 
-The data has 29 examples, so every second batch has 5 of them. It is cut where
-whole ones are: of two replicas the first then gets 5 examples, the second none;
-of three micro-batches two get 2 and one gets 1. The streams of the scripts have
-no such batches, for theirs go on into the next epoch, but a data set of your
-own may: this is how to give one to `Estimator`. What comes out, checkpoints in
---output_dir, is the same on any devices; `equality.py` compares it.
+The data has 29 examples, so every second batch has 5. It is split as a full
+batch is: of two replicas the first gets 5 examples and the second none; of
+three micro-batches two get 2 and one gets 1. The scripts have no such batches,
+since theirs continue into the next epoch, but custom data may: this is how to
+pass it to `Estimator`. The checkpoints in --output_dir are the same on any
+devices; equality.py compares them.
 """
 
 # Before anything that imports TensorFlow.
@@ -57,11 +57,11 @@ def run(config: RaggedConfig) -> None:
 def training_data(
     examples: dict[str, np.ndarray], global_batch_size: int
 ) -> TrainingData:
-    """Epoch after epoch of all examples, in their order.
+    """Returns a function that makes a data set of all epochs.
 
     Args:
       examples: Dict from the name of a feature to an array [n, ...].
-      global_batch_size: Examples of a whole batch, over all replicas.
+      global_batch_size: The number of examples of a batch of all replicas.
     """
     count = len(next(iter(examples.values())))
 
@@ -70,7 +70,7 @@ def training_data(
     ) -> tf.data.Dataset:
         first = np.arange(0, count, global_batch_size)[:, np.newaxis]
         first = first + np.arange(0, global_batch_size, batch_size)
-        # The replicas of a worker are neighbours.
+        # The replicas of a worker are adjacent.
         first = first.reshape(len(first), num_shards, -1)[:, shard]
         steps_done = start_example // global_batch_size
         return (
@@ -81,7 +81,7 @@ def training_data(
         )
 
     def rows(start: tf.Tensor, end: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Those that there are, from none up."""
+        """Returns the examples that exist, possibly none."""
         return {k: tf.constant(v)[start:end] for k, v in examples.items()}
 
     return make

@@ -1,261 +1,247 @@
-"""What --pack_sequences saves: padding, and time for the same examples.
+"""The padding and the time that --pack_sequences saves.
 
     python benchmarks/sequence_packing.py \\
         --wikitext=wiki.test.raw --vocab_file=bert-base-uncased-vocab.txt \\
         --page=docs/scale.md
 
-makes records of 128 and 512 tokens of WikiText, once with its articles as
-documents and once with its sections, and counts how full rows of them are. Then
-it runs training steps on rows of 512 and, in turn, on the same examples in a
-row each. It takes three minutes on two cores, prints the section "packing" of
-the page and writes it there.
-
-Times are CPU seconds of this process, all its threads, so that other programs
-disturb them less than a clock's.
+creates records of 128 and 512 tokens from WikiText, with its articles and with
+its sections as documents, and counts how full packed rows are. Then it runs
+training steps on packed rows of 512 and, in turn, on the same examples in a row
+each. It takes three minutes on two cores. Times are CPU seconds of all threads,
+which other programs disturb less than wall-clock time.
 """
 
 # Before anything that imports TensorFlow.
 import bert_tf.quiet_tensorflow  # noqa: F401
 
 # isort: split
+import dataclasses
 import pathlib
-import subprocess
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
-import pretraining_step
 import tensorflow as tf
-import wikitext
-from absl import app, flags
-from measured import machine
-from pages import table, write_section
-from places import ROOT
-from timed import Spread
+from comparison import machine, paragraphs, publish, spread, table
+from sides import PEERS
 
-from bert_tf import cli
-from bert_tf.config import BertConfig
+from bert_tf import BertConfig, cli
 from bert_tf.data import pipeline
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking
-from bert_tf.jobs import settings
+from bert_tf.jobs import pretraining_data, settings
 from bert_tf.jobs.settings import DeviceOptions
+from bert_tf.options import option
 
-FLAGS = flags.FLAGS
+sys.path.append(str(PEERS))
+from bert_tf_training import make_step
 
-flags.DEFINE_string("wikitext", None, "A file of WikiText, raw.", required=True)
-flags.DEFINE_string("vocab_file", None, "Its vocabulary.", required=True)
-flags.DEFINE_string("page", None, "Page to write to, beside printing.")
-flags.DEFINE_integer("dupe_factor", 5, "Passes over the text.")
-flags.DEFINE_integer("hidden_size", 384, "Width of the model; heads are 64.")
-flags.DEFINE_integer("num_hidden_layers", 6, "Blocks of the model.")
-flags.DEFINE_integer("vocab_size", 30522, "Pieces in the vocabulary.")
-flags.DEFINE_integer("batch_size", 8, "Rows of a step.")
-flags.DEFINE_integer("max_seq_length", 512, "Positions of a row.")
-flags.DEFINE_integer("rounds", 5, "Measurements; their median is printed.")
-cli.define_flags(DeviceOptions)
-
-# Length of the records -> their masked words: 15 %.
+# Length of the records -> masked words: 15 %.
 LENGTHS = {128: 20, 512: 77}
-DOCUMENTS = {"sections": wikitext.sections, "articles": wikitext.articles}
-# Rows of a parse, or of a batch of the pipeline.
-PIPELINE_BATCH = 32
-PIPELINE_BATCHES = 300
+# Rows of a batch of the pipeline, and batches.
+PIPELINE_BATCH, PIPELINE_BATCHES = 32, 300
 
 
-class Times(NamedTuple):
-    """CPU seconds of a step, and with how many examples."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SequencePackingConfig(DeviceOptions):
+    """Options of this benchmark."""
 
-    rows: int
-    examples: int
-    packed: Spread
-    plain: Spread
-    packed_clock: Spread
-    plain_clock: Spread
+    wikitext: str = option("Raw file of WikiText.")
+    vocab_file: str = option("Vocabulary file.")
+    page: str | None = option(
+        "Markdown page whose section is replaced.", default=None
+    )
+    dupe_factor: int = option("Passes over the text.", default=5)
+    hidden_size: int = option("Width; heads have 64.", default=384)
+    num_hidden_layers: int = option("Number of layers.", default=6)
+    vocab_size: int = option("Size of the vocabulary.", default=30522)
+    batch_size: int = option("Rows of a step.", default=8)
+    max_seq_length: int = option("Length of a row: 128 or 512.", default=512)
+    rounds: int = option("Number of rounds.", default=5, at_least=1)
 
 
-def main(argv) -> None:
-    del argv
-    settings.connect(cli.read_config(DeviceOptions))
-    with tempfile.TemporaryDirectory() as folder:
-        files = {
-            (name, length): make_records(pathlib.Path(folder), name, length)
-            for name in DOCUMENTS
+# WikiText.
+
+
+def documents(path: pathlib.Path, of: str) -> list[list[str]]:
+    """Returns the sentences of each article, or of each section.
+
+    Headings of articles are "= Title =", of sections "= = Title = =". Documents
+    of a single sentence are left out.
+    """
+    is_article = re.compile(r"= [^=].* =").fullmatch
+    # Tokens are separated by blanks, so only the end of a sentence looks so.
+    end_of_sentence = re.compile(r"(?<= [.!?]) ")
+    found, sentences = [], []
+    for line in map(str.strip, path.open(encoding="utf-8")):
+        is_heading = line.startswith("= ")
+        if is_article(line) or (is_heading and of == "sections"):
+            found.append(sentences)
+            sentences = []
+        elif line and not is_heading:
+            sentences += end_of_sentence.split(line)
+    found.append(sentences)
+    return [sentences for sentences in found if len(sentences) > 1]
+
+
+def make_records(
+    config: SequencePackingConfig, folder: pathlib.Path, of: str, length: int
+) -> str:
+    """Creates records of WikiText; returns the path of the file."""
+    text = folder / f"{of}.txt"
+    parts = map("\n".join, documents(pathlib.Path(config.wikitext), of))
+    text.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    [path] = pretraining_data.run(
+        pretraining_data.PretrainingDataConfig(
+            input_file=text,
+            output_file=folder / f"{of}.{length}.tfrecord",
+            vocab_file=config.vocab_file,
+            max_seq_length=length,
+            max_predictions_per_seq=LENGTHS[length],
+            dupe_factor=config.dupe_factor,
+        )
+    )
+    return path
+
+
+# The measurements.
+
+
+def run(config: SequencePackingConfig) -> None:
+    """Runs the benchmark."""
+    settings.connect(config)
+    with tempfile.TemporaryDirectory() as name:
+        paths = {
+            (of, length): make_records(config, pathlib.Path(name), of, length)
+            for of in ("sections", "articles")
             for length in LENGTHS
         }
         fills = {
-            key: pipeline.fill([file], schema(key[1]), SequencePacking())
-            for key, file in files.items()
+            key: pipeline.fill([path], schema(key[1]), SequencePacking())
+            for key, path in paths.items()
         }
-        file = files["sections", FLAGS.max_seq_length]
-        rates = {
-            name: examples_per_second(file, packing)
-            for name, packing in (
-                ("packed", SequencePacking()),
-                ("plain", None),
-            )
-        }
-        times = step_times(file)
-    text = "\n".join(section(fills, times, rates))
-    print(text)
-    if FLAGS.page:
-        write_section(FLAGS.page, "packing", text)
+        path = paths["sections", config.max_seq_length]
+        rates = [
+            examples_per_second(config, path, packing)
+            for packing in (SequencePacking(), None)
+        ]
+        rows, times = step_times(config, path)
+    publish(section(config, fills, rows, times, rates), config.page, "packing")
 
 
 def schema(length: int) -> Schema:
     return pretraining_schema(length, LENGTHS[length])
 
 
-def make_records(folder: pathlib.Path, name: str, length: int) -> str:
-    """Runs create_pretraining_data.py; returns the file that it wrote."""
-    text = folder / f"{name}.txt"
-    wikitext.write(DOCUMENTS[name](pathlib.Path(FLAGS.wikitext)), text)
-    output = folder / f"{name}.{length}.tfrecord"
-    subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "create_pretraining_data.py"),
-            f"--input_file={text}",
-            f"--output_file={output}",
-            f"--vocab_file={FLAGS.vocab_file}",
-            f"--max_seq_length={length}",
-            f"--max_predictions_per_seq={LENGTHS[length]}",
-            f"--dupe_factor={FLAGS.dupe_factor}",
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return str(output)
-
-
-def examples_per_second(file: str, packing: SequencePacking | None) -> float:
-    """Examples that the training pipeline makes in a CPU second."""
+def examples_per_second(
+    config: SequencePackingConfig, path: str, packing: SequencePacking | None
+) -> float:
+    """Returns the examples that the pipeline makes in a CPU second."""
     batches = iter(
         pipeline.training_dataset(
-            [file],
-            schema(FLAGS.max_seq_length),
+            [path],
+            schema(config.max_seq_length),
             batch_size=PIPELINE_BATCH,
             seed=0,
-            vocab_size=FLAGS.vocab_size,
+            vocab_size=config.vocab_size,
             packing=packing,
         )
     )
     next(batches)
-    started, examples = time.process_time(), 0.0
+    start, examples = time.process_time(), 0.0
     for _ in range(PIPELINE_BATCHES):
-        labels = next(batches)
-        weights = labels.get("next_sentence_weights")
+        weights = next(batches).get("next_sentence_weights")
         examples += (
             PIPELINE_BATCH if weights is None else float(tf.reduce_sum(weights))
         )
-    return examples / (time.process_time() - started)
+    return examples / (time.process_time() - start)
 
 
-def batches_of_the_same(file: str) -> tuple[dict, dict]:
-    """Rows at random, and the examples in them in a row each."""
-    features = schema(FLAGS.max_seq_length)
-    packing = SequencePacking()
+def batches_of_the_same(
+    config: SequencePackingConfig, path: str
+) -> tuple[dict, dict]:
+    """Returns random packed rows, and their examples in a row each."""
+    features, packing = schema(config.max_seq_length), SequencePacking()
     rows = packing.rows(
-        tf.data.TFRecordDataset(file),
-        pipeline.parser(features),
+        tf.data.TFRecordDataset(path), pipeline.parser(features)
     )
-    slots = next(iter(rows.shuffle(10_000, seed=1).batch(FLAGS.batch_size)))
-    parse = pipeline.parser(features, FLAGS.vocab_size)
-    return packing.join(slots, parse), parse(
-        tf.boolean_mask(slots, tf.not_equal(slots, b""))
-    )
+    slots = next(iter(rows.shuffle(10_000, seed=1).batch(config.batch_size)))
+    parse = pipeline.parser(features, config.vocab_size)
+    alone = parse(tf.boolean_mask(slots, tf.not_equal(slots, b"")))
+    return packing.join(slots, parse), alone
 
 
-def step_times(file: str) -> Times:
-    """Runs steps in turn."""
-    config = BertConfig(
-        FLAGS.vocab_size,
-        hidden_size=FLAGS.hidden_size,
-        num_hidden_layers=FLAGS.num_hidden_layers,
-        num_attention_heads=FLAGS.hidden_size // 64,
-        intermediate_size=4 * FLAGS.hidden_size,
-        type_vocab_size=2,
-    )
-    compiled = settings.jit_compile(cli.read_config(DeviceOptions))
-    batches = batches_of_the_same(file)
-    runs = [pretraining_step.make(config, b, compiled) for b in batches]
-    for run_step in runs:
-        run_step()
-    rounds = [
-        [measure(run_step) for run_step in runs] for _ in range(FLAGS.rounds)
-    ]
-    (packed, packed_clock), (plain, plain_clock) = (
-        map(Spread.of, zip(*side, strict=True))
-        for side in zip(*rounds, strict=True)
-    )
-    rows, examples = (len(b["input_ids"]) for b in batches)
-    return Times(rows, examples, packed, plain, packed_clock, plain_clock)
+def step_times(
+    config: SequencePackingConfig, path: str
+) -> tuple[list[int], list[list[tuple[float, float]]]]:
+    """Returns the rows of both batches, and CPU and wall seconds of steps."""
+    heads = config.hidden_size // 64
+    size = f"L-{config.num_hidden_layers}_H-{config.hidden_size}_A-{heads}"
+    model = BertConfig.from_name(size, config.vocab_size)
+    batches = batches_of_the_same(config, path)
+    compiled = settings.jit_compile(config)
+    steps = [make_step(model, batch, compiled) for batch in batches]
+    for step in steps:
+        step()
+    rounds = [[measure(step) for step in steps] for _ in range(config.rounds)]
+    rows = [len(batch["input_ids"]) for batch in batches]
+    return rows, [list(side) for side in zip(*rounds, strict=True)]
 
 
-def measure(run_step: Callable[[], object]) -> tuple[float, float]:
-    """CPU and clock seconds of a call."""
-    clock, cpu = time.perf_counter(), time.process_time()
-    run_step()
-    return time.process_time() - cpu, time.perf_counter() - clock
+def measure(step: Callable[[], object]) -> tuple[float, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    step()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+# The section.
 
 
 def section(
-    fills: dict[tuple[str, int], Fill], times: Times, rates: dict[str, float]
-) -> Iterator[str]:
-    """Everything that was measured, in Markdown."""
-    yield from ("```", command(), "```", "")
-    yield "How full rows are: the share of their places that is no padding."
-    yield ""
-    yield from table(fill_rows(fills))
-    yield ""
-    yield (
-        f"A training step of {FLAGS.num_hidden_layers} layers of "
-        f"{FLAGS.hidden_size}, {FLAGS.mixed_precision}, on {times.examples} "
-        f"examples of sections at {FLAGS.max_seq_length}: medians of "
-        f"{FLAGS.rounds} steps in turn (least to most)."
-    )
-    yield ""
-    yield from table(time_rows(times))
-    yield ""
-    yield (
-        f"Packing takes {times.packed.median / times.plain.median:.2f} of the "
-        "CPU time for the same examples. The input pipeline, alone, makes "
-        f"{rates['packed']:,.0f} examples in a CPU second packed and "
-        f"{rates['plain']:,.0f} unpacked."
-    )
-    yield ""
-    facts = machine()
-    yield (
-        f"{facts['processor']}, {facts['cores']} cores, {facts['system']}. CPU "
-        "seconds are those of all threads: of what else a machine does they "
-        "show less than the clock."
-    )
-
-
-def command() -> str:
-    """How to do it again."""
-    return " \\\n    ".join(
+    config: SequencePackingConfig,
+    fills: dict[tuple[str, int], Fill],
+    rows: list[int],
+    times: list[list[tuple[float, float]]],
+    rates: list[float],
+) -> str:
+    words = [word for word in sys.argv[1:] if not word.startswith("--page")]
+    medians = [sorted(cpu for cpu, _ in side)[len(side) // 2] for side in times]
+    packed, unpacked = rates
+    return paragraphs(
         [
-            "python benchmarks/sequence_packing.py",
-            *(word for word in sys.argv[1:] if not word.startswith("--page")),
-        ]
+            "```",
+            " \\\n    ".join(["python benchmarks/sequence_packing.py", *words]),
+            "```",
+        ],
+        ["How full rows are: the share of their tokens that is not padding."],
+        table(_fill_rows(fills)),
+        [
+            f"A training step of {config.num_hidden_layers} layers of "
+            f"{config.hidden_size}, {config.mixed_precision}, on {rows[1]} "
+            f"examples of sections at {config.max_seq_length}: medians of "
+            f"{config.rounds} steps in turn (least to most)."
+        ],
+        table(_time_rows(rows, times)),
+        [
+            f"Packing takes {medians[0] / medians[1]:.2f} of the CPU time for "
+            "the same examples. The input pipeline alone makes "
+            f"{packed:,.0f} examples in a CPU second packed and "
+            f"{unpacked:,.0f} unpacked."
+        ],
+        [f"{machine()}. CPU seconds are those of all threads."],
     )
 
 
-def fill_rows(fills: dict[tuple[str, int], Fill]) -> Iterator[list[str]]:
+def _fill_rows(fills: dict[tuple[str, int], Fill]) -> Iterator[list[str]]:
     yield [
-        "WikiText's",
-        "length",
-        "examples",
-        "a row each",
-        "packed",
-        "examples a row",
+        *("WikiText's", "length", "examples"),
+        *("a row each", "packed", "examples a row"),
     ]
-    for (name, length), fill in fills.items():
+    for (of, length), fill in fills.items():
         yield [
-            name,
+            of,
             str(length),
             f"{fill.examples:,}",
             f"{fill.unpacked:.1%}",
@@ -264,18 +250,16 @@ def fill_rows(fills: dict[tuple[str, int], Fill]) -> Iterator[list[str]]:
         ]
 
 
-def time_rows(times: Times) -> Iterator[list[str]]:
-    yield ["", "rows", "CPU seconds", "seconds by the clock"]
-    for name, rows, cpu, clock in (
-        ("packed", times.rows, times.packed, times.packed_clock),
-        ("a row each", times.examples, times.plain, times.plain_clock),
+def _time_rows(
+    rows: list[int], times: list[list[tuple[float, float]]]
+) -> Iterator[list[str]]:
+    yield ["", "rows", "CPU seconds", "wall-clock seconds"]
+    for name, count, side in zip(
+        ("packed", "a row each"), rows, times, strict=True
     ):
-        yield [name, str(rows), show(cpu), show(clock)]
-
-
-def show(spread: Spread) -> str:
-    return f"{spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"
+        cells = (spread(values) for values in zip(*side, strict=True))
+        yield [name, str(count), *cells]
 
 
 if __name__ == "__main__":
-    app.run(main)
+    cli.main(run)

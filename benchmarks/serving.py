@@ -1,276 +1,302 @@
-"""Strings in, labels out: an export beside transformers and ONNX Runtime.
+"""Speed of serving: an export of bert_tf, beside transformers and ONNX Runtime.
 
     python benchmarks/serving.py --output=build/serving.json
 
-gives the same weights to all sides: a classifier made of MiniLM and a head of
-random numbers. Ours is the SavedModel of `serving.export`, loaded by a process
-that knows nothing of bert_tf; the others are what peers/ has. Each side is a
-process of its own on the same cores, which stays; round by round, in turn, one
-after another is sent the same texts, in batches of 1 and in batches of 32. The
-texts are real ones in the order of their file, hence of all lengths; every side
-pads to the longest of a batch.
+gives the same weights to all sides: a classifier made of MiniLM and a random
+head. Ours is the SavedModel of `bert_tf.serving.export`, in a process with
+TensorFlow and TensorFlow Text only. The sides of a precision take turns with
+the same real texts, in batches of 1 and of 32, padded to the longest of a
+batch. Before that every side answers all texts: this warms up, and the
+probabilities must be the same.
 
-First all texts are answered by all sides: that warms up, and the probabilities
-have to be the same. Then the rounds are timed, from strings to labels. In the
-end there are the tables that serving_section.py makes for docs/performance.md.
-
-bfloat16 is `--mixed_precision=bfloat16` for ours; for torch, autocast, which is
-the same, and weights in bfloat16, which is faster and less exact. ONNX Runtime
-computes in float32 alone on CPUs. torch compiles with a C++ compiler; without
-one those sides are left out. The peers are installed into virtual environments
-of their own, once; --peer_python and --onnxruntime_python name such as are
-there. Nothing else should run meanwhile; what others took is told.
+bfloat16 is --mixed_precision=bfloat16 for ours; for torch it is autocast, which
+is the same, and weights in bfloat16, which is faster and less exact. ONNX
+Runtime computes in float32 only on CPUs.
 """
 
-import contextlib
+import csv
 import dataclasses
 import os
 import pathlib
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-import benchmark_flags
-import measured
-import peer_environment
-import serving_section
-from absl import app, flags
-from answerers import Answerer, answerer
-from minilm import minilm, write_classifier
-from places import BENCHMARKS, DATA, PEERS
-from results_file import command_line
-from serving_comparison import (
-    MANY,
-    ONE,
-    Agreement,
+import numpy as np
+from comparison import (
+    OURS,
+    Case,
     Comparison,
-    Round,
-    Settings,
+    ReportOptions,
+    publish,
+    python_option,
+    require_known,
+    rounds_option,
+    section,
+    take_turns,
+    threads_option,
 )
-from serving_sides import ONNX, SIDES, WEIGHTS
-from turns import in_turn
+from minilm import minilm, write_classifier
+from sides import (
+    DATA,
+    PEERS,
+    Process,
+    limit_cpus,
+    peer_python,
+    peer_variables,
+    run_command,
+    started,
+    without_compiler,
+)
 
-from bert_tf.data.tables import read_tsv
-from bert_tf.errors import InputError
+import bert_tf
+from bert_tf import cli, files
+from bert_tf.errors import InputError, in_file, wrong_value
+from bert_tf.options import option
 
-FLAGS = flags.FLAGS
-
-FLAG_OF_PEER = {
-    "huggingface": "peer_python",
-    "onnxruntime": "onnxruntime_python",
-}
-# What rounding may do to a probability, before it is another model's.
+ONE, MANY = 1, 32
+# How far rounding may move a probability.
 MOST_DIFFERENT = {"float32": 1e-4, "bfloat16": 0.1}
 
-flags.DEFINE_string(
-    "data_file",
-    str(DATA / "glue" / "SST-2" / "dev.tsv"),
-    "Table with a line of titles.",
-)
-flags.DEFINE_string("column", "sentence", "Title of the texts' column.")
-flags.DEFINE_integer(
-    "num_texts", None, "How many of the first; all unless given.", lower_bound=1
-)
-flags.DEFINE_string(
-    "init_checkpoint",
-    None,
-    "Folder of weights in Hugging Face's layout; MiniLM unless given.",
-)
-flags.DEFINE_integer("max_seq_length", 128, "Longest sequence, in pieces.")
-benchmark_flags.define_rounds(5)
-benchmark_flags.define_num_threads()
-benchmark_flags.define_some("variants", SIDES)
-benchmark_flags.define_output()
-benchmark_flags.define_interpreter("peer_python", "huggingface")
-benchmark_flags.define_interpreter("onnxruntime_python", "onnxruntime")
+
+class Peer(NamedTuple):
+    """A side that is not ours.
+
+    Attributes:
+      title: Its name on the page.
+      backend: See peers/serving.py.
+      words: More arguments.
+    """
+
+    title: str
+    backend: str
+    words: tuple[str, ...] = ()
 
 
-def main() -> None:
-    variables = measured.hold_to_cpus(FLAGS.num_threads)
-    texts = read_texts()
-    comparison = Comparison(
-        command_line(),
-        settings_of_flags(len(texts)),
-        measured.machine(),
-        left_out=left_out(),
+AUTOCAST, BFLOAT16 = "--precision=autocast", "--precision=bfloat16"
+SIDES = {
+    "float32": {
+        "eager": Peer("torch", "torch"),
+        "compiled": Peer("torch, compiled", "torch", ("--compile",)),
+        "onnxruntime": Peer("ONNX Runtime", "onnxruntime"),
+    },
+    "bfloat16": {
+        "eager_autocast": Peer("torch, autocast", "torch", (AUTOCAST,)),
+        "eager_bfloat16": Peer(
+            "torch, weights in bfloat16", "torch", (BFLOAT16,)
+        ),
+        "compiled_autocast": Peer(
+            "torch, autocast, compiled", "torch", (AUTOCAST, "--compile")
+        ),
+        "compiled_bfloat16": Peer(
+            *("torch, weights in bfloat16, compiled", "torch"),
+            (BFLOAT16, "--compile"),
+        ),
+    },
+}
+PEER_SIDES = SIDES["float32"] | SIDES["bfloat16"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServingConfig(ReportOptions):
+    """Options of this benchmark."""
+
+    data_file: str = option(
+        "TSV file with a header.",
+        default=str(DATA / "glue" / "SST-2" / "dev.tsv"),
     )
-    names = [name for name in FLAGS.variants if name not in comparison.left_out]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.ExitStack() as stack,
-    ):
-        place = Place(pathlib.Path(folder), variables)
-        place.make_models(comparison.settings, names)
-        sides = {
-            name: stack.enter_context(place.start(name, comparison.settings))
-            for name in names
-        }
-        comparison.versions = {
-            name: side.versions for name, side in sides.items()
-        }
-        comparison.agreement = compare(sides, texts)
-        measure(comparison, sides, texts)
-    print(serving_section.section(comparison))
+    column: str = option("Column of the texts.", default="sentence")
+    num_texts: int | None = option(
+        "Number of texts. Default: all.", default=None, at_least=1
+    )
+    init_checkpoint: str | None = option(
+        "Hugging Face folder of the weights. Default: MiniLM.", default=None
+    )
+    max_seq_length: int = option("Largest number of tokens.", default=128)
+    rounds: int = rounds_option(5)
+    num_threads: int | None = threads_option()
+    precisions: tuple[str, ...] = option(
+        "Precisions: float32, bfloat16.", default=tuple(SIDES)
+    )
+    variants: tuple[str, ...] = option(
+        f"Sides beside bert_tf: {', '.join(PEER_SIDES)}.",
+        default=tuple(PEER_SIDES),
+    )
+    peer_python: str | None = python_option("huggingface")
+    onnxruntime_python: str | None = python_option("onnxruntime")
 
 
-def read_texts() -> list[str]:
-    """Texts for full batches of every size.
+def run(config: ServingConfig) -> Comparison:
+    """Runs the benchmark."""
+    require_known("precisions", config.precisions, SIDES)
+    require_known("variants", config.variants, {OURS, *PEER_SIDES})
+    threads = limit_cpus(config.num_threads)
+    texts = read_texts(config)
+    checkpoint = os.path.abspath(config.init_checkpoint or minilm())
+    name = "/".join(pathlib.Path(checkpoint).parts[-2:])
+    comparison = Comparison(
+        "Serving: strings in, labels out",
+        "texts/s",
+        {OURS: "bert_tf"}
+        | {name: peer.title for name, peer in PEER_SIDES.items()},
+        facts=[
+            f"{name} with a random head; {len(texts)} texts of "
+            f"{config.data_file}, at most {config.max_seq_length} tokens, "
+            f"padded to the longest of a batch; cores for each side: "
+            f"{threads['OMP_NUM_THREADS']}"
+        ],
+        left_out=without_compiler(
+            name
+            for name in config.variants
+            if name != OURS and "--compile" in PEER_SIDES[name].words
+        ),
+    )
+    with tempfile.TemporaryDirectory() as name:
+        models = pathlib.Path(name)
+        (models / "huggingface").mkdir()
+        write_classifier(checkpoint, str(models / "huggingface"))
+        for precision in config.precisions:
+            commands = {OURS: _our_command(config, models, precision)}
+            for side, peer in SIDES[precision].items():
+                if side in config.variants and side not in comparison.left_out:
+                    command = _peer_command(config, models, peer, threads)
+                    commands[side] = command
+            variables = dict.fromkeys(commands, threads)
+            with started(commands, variables) as sides:
+                comparison.facts += compare(sides, texts, precision)
+                cases = [
+                    Case(
+                        f"batches of {size}, {precision}",
+                        len(texts),
+                        dict.fromkeys(sides, request(texts, size)),
+                    )
+                    for size in (MANY, ONE)
+                ]
+                take_turns(
+                    comparison, cases, sides, config.rounds, config.output
+                )
+    publish(section(comparison), config.page, "serving")
+    return comparison
+
+
+def read_texts(config: ServingConfig) -> list[str]:
+    """Returns texts for full batches of every size.
 
     Raises:
-      SystemExit: There is no such file or column, or there are too few.
+      InputError: The file or the column is missing, or the texts are too few.
     """
-    try:
-        titles, *rows = (fields for fields, _ in read_tsv(FLAGS.data_file))
-    except InputError as error:
-        raise SystemExit(f"error: {error}; give --data_file") from None
-    if FLAGS.column not in titles:
-        raise SystemExit(
-            f"error: expected --column among {', '.join(titles)}. Received: "
-            f"{FLAGS.column}"
-        )
-    column = titles.index(FLAGS.column)
-    texts = [fields[column] for fields in rows][: FLAGS.num_texts]
+    lines = files.read_text(config.data_file).splitlines()
+    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    titles = reader.fieldnames or []
+    if config.column not in titles:
+        columns = f"one of {', '.join(titles)}, the columns of --data_file"
+        raise wrong_value("--column", columns, config.column)
+    texts = [row[config.column] for row in reader][: config.num_texts]
     if len(texts) < MANY:
-        raise SystemExit(
-            f"error: expected {MANY} texts or more. Received: {len(texts)} of "
-            f"{FLAGS.data_file}"
-        )
+        message = f"expected {MANY} texts or more, found {len(texts)}."
+        raise in_file(config.data_file, message)
     return texts[: len(texts) // MANY * MANY]
 
 
-def settings_of_flags(num_texts: int) -> Settings:
-    return Settings(
-        data_file=os.path.abspath(FLAGS.data_file),
-        column=FLAGS.column,
-        num_texts=num_texts,
-        init_checkpoint=os.path.abspath(FLAGS.init_checkpoint or minilm()),
-        max_seq_length=FLAGS.max_seq_length,
-        num_threads=FLAGS.num_threads,
+def _our_command(
+    config: ServingConfig, models: pathlib.Path, precision: str
+) -> list[str]:
+    """Exports the classifier; returns the command that loads the export."""
+    from bert_tf.pretrained import open_pretrained
+    from bert_tf.serving.classifiers import ServedClassifier
+    from bert_tf.serving.export import export
+    from bert_tf.tasks.encoding import TextEncoding
+
+    weights = str(models / "huggingface")
+    pretrained = open_pretrained(weights)
+    model = bert_tf.BertClassifier(
+        pretrained.config,
+        len(pretrained.labels),
+        dtype="float32" if precision == "float32" else f"mixed_{precision}",
     )
-
-
-def left_out() -> dict[str, str]:
-    """Sides that cannot be measured here, and why."""
-    return peer_environment.left_out(
-        name for name in FLAGS.variants if SIDES[name].is_compiled
+    bert_tf.load_checkpoint(model, weights, may_lack="")
+    encoding = TextEncoding(
+        pretrained.vocab,
+        pretrained.do_lower_case,
+        pretrained.strip_accents,
+        config.max_seq_length,
     )
+    served = ServedClassifier(
+        model, encoding, pretrained.labels, "single_label", is_pair=False
+    )
+    path = export(served, str(models / precision))
+    words = ["--backend=saved_model", f"--model={path}"]
+    return [sys.executable, "serving.py", *words]
 
 
-def interpreter(peer: str | None) -> str:
-    if peer is None:
-        return sys.executable
-    return benchmark_flags.interpreter(FLAG_OF_PEER[peer], peer)
+def _peer_command(
+    config: ServingConfig,
+    models: pathlib.Path,
+    peer: Peer,
+    threads: Mapping[str, str],
+) -> list[str]:
+    """Returns the command of a peer; writes its ONNX file if it needs one."""
+    words = [
+        f"--backend={peer.backend}",
+        f"--model={models / 'huggingface'}",
+        f"--max_seq_length={config.max_seq_length}",
+        f"--num_threads={threads['OMP_NUM_THREADS']}",
+        *peer.words,
+    ]
+    if peer.backend == "torch":
+        python = peer_python(config.peer_python, "huggingface")
+        return [python, "serving.py", *words]
+    python = peer_python(config.onnxruntime_python, "onnxruntime")
+    onnx = models / "model.onnx"
+    program = str(PEERS / "onnx_export.py")
+    flags = [f"--model={models / 'huggingface'}", f"--output={onnx}"]
+    variables = {**threads, **peer_variables(models)}
+    run_command([python, program, *flags], models, variables)
+    return [python, "serving.py", *words, f"--onnx={onnx}"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """A folder for the models and for what the sides say, and variables."""
-
-    folder: pathlib.Path
-    variables: Mapping[str, str]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**self.variables, **peer_environment.quiet(self.folder)}
-
-    def make_models(self, settings: Settings, names: Sequence[str]) -> None:
-        """Makes what the sides load, of the same weights."""
-        weights = self.folder / WEIGHTS
-        weights.mkdir()
-        write_classifier(settings.init_checkpoint, str(weights))
-        for name in names:
-            side = SIDES[name]
-            if side.peer is None:
-                self.export(side.model, settings)
-            elif side.peer == "onnxruntime":
-                self.run(
-                    interpreter(side.peer),
-                    str(PEERS / "onnx_export.py"),
-                    f"--model={weights}",
-                    f"--output={self.folder / ONNX}",
-                )
-
-    def export(self, precision: str, settings: Settings) -> None:
-        """Exports by the library, into a folder that has a name."""
-        versions = self.folder / "exports" / precision
-        self.run(
-            sys.executable,
-            str(BENCHMARKS / "export_classifier.py"),
-            f"--init_checkpoint={self.folder / WEIGHTS}",
-            f"--export_dir={versions}",
-            f"--max_seq_length={settings.max_seq_length}",
-            f"--mixed_precision={precision}",
-        )
-        (version,) = versions.iterdir()
-        version.rename(self.folder / precision)
-
-    def run(self, *command: str) -> None:
-        measured.run(command, self.folder, self.environment)
-
-    def start(
-        self, name: str, settings: Settings
-    ) -> contextlib.AbstractContextManager[Answerer]:
-        side = SIDES[name]
-        words = side.command(
-            self.folder, settings.max_seq_length, settings.num_threads
-        )
-        return answerer(
-            [interpreter(side.peer), *words],
-            self.folder / f"{name}.stderr",
-            self.environment,
-        )
+def request(
+    texts: Sequence[str], size: int, with_answers: bool = False
+) -> dict[str, Any]:
+    batches = [texts[at : at + size] for at in range(0, len(texts), size)]
+    return {"batches": batches, "with_answers": with_answers}
 
 
 def compare(
-    sides: Mapping[str, Answerer], texts: Sequence[str]
-) -> dict[str, Agreement]:
-    """The answers of all sides, in both sizes, beside those of the first.
+    sides: Mapping[str, Process], texts: Sequence[str], precision: str
+) -> list[str]:
+    """Compares the answers of all sides, in both batch sizes, with ours.
+
+    Returns:
+      A sentence on each peer.
 
     Raises:
-      SystemExit: They are too different to be those of the same model.
+      InputError: The answers are not those of the same model.
     """
-    agreement: dict[str, Agreement] = {}
-    first = None
+    facts, ours = [], None
     for name, side in sides.items():
-        replies = [side.ask(batches(texts, size)) for size in (ONE, MANY)]
-        answers = {
-            key: [row for reply in replies for row in reply[key]]
+        replies = [side.ask(request(texts, n, True)) for n in (ONE, MANY)]
+        labels, probabilities = (
+            [row for reply in replies for row in reply[key]]
             for key in ("labels", "probabilities")
-        }
-        first = first or answers
-        found = Agreement.of(first, answers)
-        limit = MOST_DIFFERENT[SIDES[name].precision]
-        if not found.largest_difference <= limit:
-            raise SystemExit(
-                f"error: expected probabilities of {name} that differ from "
-                f"those of {next(iter(sides))} by {limit} at most. Received: "
-                f"{found.largest_difference}"
+        )
+        if ours is None:
+            ours = labels, probabilities
+            continue
+        gap = float(np.abs(np.subtract(probabilities, ours[1])).max())
+        if not gap <= MOST_DIFFERENT[precision]:
+            raise InputError(
+                f"The probabilities of {name} differ from ours by {gap:.2g}, "
+                f"more than {MOST_DIFFERENT[precision]:g}: it is another model."
             )
-        agreement[name] = found
-    return agreement
-
-
-def measure(
-    comparison: Comparison, sides: Mapping[str, Answerer], texts: Sequence[str]
-) -> None:
-    """Lets the sides take turns; keeps every round and prints it."""
-    for number in range(FLAGS.rounds):
-        for size in (MANY, ONE):
-            for name in in_turn(list(sides), number):
-                asked = batches(texts, size)
-                busy = measured.busy_seconds()
-                reply = sides[name].ask(asked)
-                busy = measured.busy_seconds() - busy
-                turn = Round.of(name, asked, reply, busy)
-                comparison.rounds.append(turn)
-                print(serving_section.line(turn), flush=True)
-                if FLAGS.output:
-                    comparison.write(pathlib.Path(FLAGS.output))
-
-
-def batches(texts: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [texts[at : at + size] for at in range(0, len(texts), size)]
+        others = sum(map(str.__ne__, labels, ours[0]))
+        facts.append(
+            f"{PEER_SIDES[name].title} ({precision}): probabilities differ "
+            f"from ours by at most {gap:.1g}, labels of {others} texts differ"
+        )
+    return facts
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: main())
+    cli.main(run)

@@ -1,192 +1,334 @@
-"""The sides of benchmarks/fine_tuning.py: their commands, what they answer.
+"""The sides of a benchmark: their environments, commands and processes."""
 
-Each side gets a folder of its own, in which it makes `model`; what it prints
-is in `stdout` there.
-"""
-
-import dataclasses
-import functools
+import contextlib
 import importlib.metadata
 import json
+import os
 import pathlib
+import platform
+import resource
+import shlex
+import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from comparison import Settings
-from places import PEERS, ROOT
+from bert_tf.errors import InputError, wrong_value
 
-from bert_tf.metrics import METRICS, squad_v1
-from bert_tf.tasks.questions import read_questions
-
-# Scores of SQuAD are out of 100, as its official script prints them.
-PERCENT = 100
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """What a side says of its training."""
-
-    scores: dict[str, float]
-    eval_loss: float | None
-    global_step: int
-    train_seconds: float
-    versions: dict[str, str]
+BENCHMARKS = pathlib.Path(__file__).resolve().parent
+PEERS = BENCHMARKS / "peers"
+ROOT = BENCHMARKS.parent
+# Data sets beside the checkout.
+DATA = ROOT.parent / "shared" / "data"
+_SAMPLING_SECONDS = 0.05
+_SECONDS_TO_END = 20.0
+_LAST_CHARACTERS = 2000
 
 
-@dataclasses.dataclass(frozen=True)
-class Side:
-    """One way to train.
+# The machine.
 
-    Attributes:
-      title: For the readers of the results.
-      arguments: Settings, seed and folder -> what follows the interpreter.
-      answer: Settings and folder -> what it said in the end.
-      peer: Whose environment it runs in, a name of benchmarks/peers; None for
-        the environment of the benchmark.
+
+def busy_seconds(stat: pathlib.Path = pathlib.Path("/proc/stat")) -> float:
+    """Returns the CPU time of all programs since the machine started.
+
+    Time that a hypervisor gave to other machines ("steal") is included.
     """
-
-    title: str
-    arguments: Callable[[Settings, int, pathlib.Path], list[str]]
-    answer: Callable[[Settings, pathlib.Path], Answer]
-    peer: str | None = None
+    ticks = [int(word) for word in stat.read_text().split("\n")[0].split()[1:]]
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+    return (sum(ticks[:8]) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
 
 
-def our_arguments(
-    settings: Settings, seed: int, folder: pathlib.Path, padding: str = "auto"
-) -> list[str]:
-    return [
-        *evaluation_arguments(settings, folder),
-        f"--random_seed={seed}",
-        f"--padding={padding}",
-        "--adam_bias_correction",  # As every AdamW of PyTorch.
-        "--do_train",
-    ]
-
-
-def evaluation_arguments(settings: Settings, folder: pathlib.Path) -> list[str]:
-    """Of our script, for a model that is trained already."""
-    script = (
-        "run_squad.py" if settings.task_name == "squad" else "run_classifier.py"
-    )
-    return [
-        str(ROOT / script),
-        *shared_flags(settings),
-        f"--output_dir={folder / 'model'}",
-        "--do_eval",
-    ]
-
-
-def peer_arguments(
-    settings: Settings, seed: int, folder: pathlib.Path
-) -> list[str]:
-    script = (
-        "huggingface_squad.py"
-        if settings.task_name == "squad"
-        else "huggingface_trainer.py"
-    )
-    return [
-        str(PEERS / script),
-        *shared_flags(settings),
-        f"--output_dir={folder / 'model'}",
-        f"--random_seed={seed}",
-        f"--num_threads={settings.num_threads}",
-    ]
-
-
-def shared_flags(settings: Settings) -> list[str]:
-    """What both programs call the same."""
-    values = dataclasses.asdict(settings)
-    del values["num_threads"], values["train_file"], values["dev_file"]
-    if settings.task_name == "squad":
-        del values["task_name"], values["data_dir"]
-        values["train_file"] = path_of(settings, settings.train_file)
-        values["predict_file"] = path_of(settings, settings.dev_file)
-        values["predict_batch_size"] = values.pop("eval_batch_size")
-    return [f"--{name}={value}" for name, value in values.items()]
-
-
-def path_of(settings: Settings, file: str) -> pathlib.Path:
-    return pathlib.Path(settings.data_dir) / file
-
-
-def our_answer(settings: Settings, folder: pathlib.Path) -> Answer:
-    path = folder / "model" / "eval_results.json"
-    results = json.loads(path.read_text(encoding="utf-8"))
-    scale = PERCENT if settings.task_name == "squad" else 1
-    return Answer(
-        scores={
-            name: results[f"eval_{name}"] / scale for name in settings.metrics
-        },
-        eval_loss=results.get("eval_loss"),
-        global_step=results["global_step"],
-        train_seconds=results["train_seconds"],
-        versions=our_versions(),
+def machine() -> str:
+    """Returns a line about the processor, cores, memory and system."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{processor()}; {os.cpu_count()} cores; {memory:.0f} GiB; "
+        f"{platform.system()} {platform.release()}"
     )
 
 
-def peer_answer(settings: Settings, folder: pathlib.Path) -> Answer:
-    """Reads its last line; its predictions are scored as ours are."""
-    output = (folder / "stdout").read_text(encoding="utf-8")
-    said = json.loads(output.splitlines()[-1])
-    scores = (
-        answers_scored(settings, folder)
-        if settings.task_name == "squad"
-        else {
-            name: METRICS[name](said["labels"], said["predictions"])
-            for name in settings.metrics
-        }
-    )
-    return Answer(
-        scores,
-        said.get("eval_loss"),
-        said["global_step"],
-        said["train_seconds"],
-        said["versions"],
-    )
+def processor(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
+    """Returns the name of the processor and its widest vector instructions."""
+    if not cpuinfo.exists():
+        return platform.processor() or platform.machine()
+    pairs = (line.partition(":") for line in cpuinfo.read_text().splitlines())
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    known = facts.get("flags", "").split()
+    vectors = {"avx512f": "AVX-512", "avx2": "AVX2"}
+    widest = [name for flag, name in vectors.items() if flag in known][:1]
+    return ", ".join([facts.get("model name", platform.machine()), *widest])
 
 
-def answers_scored(
-    settings: Settings, folder: pathlib.Path
-) -> dict[str, float]:
-    """The official scores of `predictions.json`, from 0 to 1."""
-    path = folder / "model" / "predictions.json"
-    predictions = json.loads(path.read_text(encoding="utf-8"))
-    questions = read_questions(
-        str(path_of(settings, settings.dev_file)),
-        with_negative=False,
-        needs_answers=False,
-    )
-    gold = {
-        question.id: [answer.text for answer in question.answers]
-        for question in questions
+def limit_cpus(num_threads: int | None) -> dict[str, str]:
+    """Restricts this process and its children to some cores.
+
+    Libraries count the available cores when they are loaded, and some read
+    environment variables instead, which are returned.
+
+    Args:
+      num_threads: The number of cores; None for all.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    num_threads = num_threads or len(cpus)
+    if num_threads > len(cpus):
+        limit = f"at most {len(cpus)}, the number of cores"
+        raise wrong_value("--num_threads", limit, num_threads)
+    os.sched_setaffinity(0, cpus[:num_threads])
+    return {
+        "OMP_NUM_THREADS": str(num_threads),
+        "TF_NUM_INTRAOP_THREADS": str(num_threads),
     }
-    scores = squad_v1(gold, predictions)
-    return {name: score / PERCENT for name, score in scores.items()}
 
 
-@functools.cache
-def our_versions() -> dict[str, str]:
+# Environments of the peers.
+
+
+def peer_python(given: str | None, name: str, on_top: bool = False) -> str:
+    """Returns the interpreter of a peer's environment.
+
+    Unless it is given, `.venv-peer-NAME` is created from peers/NAME.txt, and
+    again after the list has changed.
+
+    Args:
+      given: An interpreter that has the packages already.
+      name: The name of the list.
+      on_top: Whether packages that are not in the list come from the
+        environment of this process.
+    """
+    if given:
+        return given
+    packages, folder = PEERS / f"{name}.txt", ROOT / f".venv-peer-{name}"
+    python, installed = folder / "bin" / "python", folder / ".installed"
+    is_current = (
+        installed.exists()
+        and installed.stat().st_mtime >= packages.stat().st_mtime
+    )
+    if not is_current:
+        print(f"Installing {packages} into {folder}", file=sys.stderr)
+        venv.create(folder, with_pip=True, clear=True)
+        install = [python, "-m", "pip", "install", "-q", "-r", packages]
+        if on_top:
+            site = sysconfig.get_path("purelib", vars={"base": str(folder)})
+            below = pathlib.Path(site) / "below.pth"
+            below.write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+            install.append("--no-deps")
+        subprocess.run(install, check=True)
+        installed.touch()
+    return str(python)
+
+
+def peer_variables(folder: pathlib.Path) -> dict[str, str]:
+    """Returns variables that keep peers offline, with caches in `folder`."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HOME": str(folder / "cache"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+    }
+
+
+def without_compiler(compiled: Iterable[str]) -> dict[str, str]:
+    """Returns the sides that cannot run without a C++ compiler, and why."""
+    if shutil.which(os.environ.get("CXX", "g++")):
+        return {}
+    return dict.fromkeys(compiled, "there is no C++ compiler")
+
+
+def versions_of(python: str, *packages: str) -> dict[str, str]:
+    """Returns the versions of packages in the environment of `python`."""
+    program = (
+        "import sys, json; from importlib.metadata import version; "
+        "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
+    )
+    answer = subprocess.run(
+        [python, "-c", program, *packages], check=True, capture_output=True
+    )
+    return json.loads(answer.stdout)
+
+
+def our_versions(*packages: str) -> dict[str, str]:
+    """Returns the commit of bert_tf and the versions of packages."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        check=False,  # What was unpacked from an archive has no history.
+        check=False,  # An unpacked archive has no history.
     )
-    return {"bert_tf": described.stdout.strip() or "unknown"} | {
-        package: importlib.metadata.version(package)
-        for package in ("tensorflow", "keras", "numpy")
-    }
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"bert_tf": described.stdout.strip() or "unknown", **found}
 
 
-SIDES = {
-    "ours": Side("bert_tf", our_arguments, our_answer),
-    "huggingface": Side(
-        "Hugging Face Trainer", peer_arguments, peer_answer, "huggingface"
-    ),
-    "ours_static": Side(
-        "bert_tf, static padding",
-        functools.partial(our_arguments, padding="max_length"),
-        our_answer,
-    ),
-}
+# Sides.
+
+
+class Side(Protocol):
+    """Does the work that it is asked for.
+
+    `ask` returns how many "times" it did the work, and the "seconds" and
+    "cpu_seconds" that took. The optional "request_cpu_seconds" includes work
+    that is not timed. Other keys are measurements of their own.
+    """
+
+    versions: dict[str, str]
+
+    def ask(self, request: Any) -> dict[str, Any]: ...
+
+
+def failure(
+    command: Sequence[str], status: int, log: pathlib.Path
+) -> InputError:
+    """Prints the end of a failed command's log; returns the error to raise."""
+    end = log.read_text(encoding="utf-8", errors="replace")[-_LAST_CHARACTERS:]
+    print(end, file=sys.stderr)
+    words = shlex.join(map(str, command))
+    return InputError(f"{words} failed with exit status {status}.")
+
+
+def run_command(
+    command: Sequence[str],
+    folder: pathlib.Path,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, float]:
+    """Runs a command to its end and returns what it took.
+
+    Args:
+      command: The words of the command.
+      folder: Gets the files `stdout` and `stderr`.
+      variables: Environment variables beside those of this process.
+
+    Returns:
+      "seconds", "cpu_seconds" of all processes, and "peak_bytes", the largest
+      sum of the resident memory of all processes, sampled 20 times a second.
+
+    Raises:
+      InputError: The command failed; with the end of its standard error.
+    """
+    log = folder / "stderr"
+    with (folder / "stdout").open("wb") as out, log.open("wb") as error:
+        start, cpu_start = time.monotonic(), _children_cpu_seconds()
+        process = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=error,
+            env={**os.environ, **(variables or {})},
+            start_new_session=True,
+        )
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, resident_bytes(process.pid))
+            time.sleep(_SAMPLING_SECONDS)
+    seconds = time.monotonic() - start
+    if process.returncode:
+        raise failure(command, process.returncode, log)
+    cpu_seconds = _children_cpu_seconds() - cpu_start
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak}
+
+
+def _children_cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def resident_bytes(session: int) -> int:
+    """Returns the resident memory of all processes of a session."""
+    pages = 0
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        # The process may end meanwhile.
+        with contextlib.suppress(OSError):
+            if os.getsid(int(folder.name)) == session:
+                pages += int((folder / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Command:
+    """A side that runs a command for each request.
+
+    Args:
+      words: The command line.
+      versions: The versions of the side's packages.
+      count: Returns the amount of work, from the folder of the command.
+    """
+
+    def __init__(self, words, versions, count=lambda folder: 1):
+        self.versions = versions
+        self._words, self._count = words, count
+
+    def ask(self, request: Sequence[str]) -> dict[str, Any]:
+        """Runs the command with more words; `{folder}` is a new folder."""
+        with tempfile.TemporaryDirectory() as folder:
+            more = [word.format(folder=folder) for word in request]
+            usage = run_command([*self._words, *more], pathlib.Path(folder))
+            return {"times": self._count(folder), **usage}
+
+
+class Process:
+    """A side that is a process, which answers lines of JSON (peers/side.py)."""
+
+    def __init__(self, process: subprocess.Popen, log: pathlib.Path):
+        self._process, self._log = process, log
+        self.versions = self._reply()["versions"]
+
+    def ask(self, request: Any) -> dict[str, Any]:
+        # A process that has failed is reported when it should reply.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return self._reply()
+
+    def _reply(self) -> dict[str, Any]:
+        if line := self._process.stdout.readline():
+            return json.loads(line)
+        status = self._process.wait()
+        raise failure(self._process.args, status, self._log)
+
+
+@contextlib.contextmanager
+def started(
+    commands: Mapping[str, Sequence[str]],
+    variables: Mapping[str, Mapping[str, str]],
+) -> Iterator[dict[str, Process]]:
+    """Starts sides, and ends them when the block ends.
+
+    Args:
+      commands: Side -> interpreter, program in benchmarks/peers, arguments.
+      variables: Side -> environment variables beside those of this process.
+    """
+    with (
+        tempfile.TemporaryDirectory() as name,
+        contextlib.ExitStack() as stack,
+    ):
+        folder, sides = pathlib.Path(name), {}
+        for side, (python, program, *words) in commands.items():
+            log = folder / f"{side}.stderr"
+            process = subprocess.Popen(
+                [python, str(PEERS / program), *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stack.enter_context(log.open("wb")),
+                text=True,
+                encoding="utf-8",
+                env={
+                    **os.environ,
+                    **peer_variables(folder),
+                    **variables.get(side, {}),
+                },
+            )
+            stack.enter_context(process)
+            stack.callback(_end, process)
+            sides[side] = Process(process, log)
+        yield sides
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Closes the input of a side, which then ends by itself."""
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_SECONDS_TO_END)
+    process.kill()

@@ -1,8 +1,8 @@
-"""What the programs about distribution train: small BERTs on uneven data.
+"""Small tasks for runs on several devices: BERTs on uneven data.
 
-Lengths, masked words and classes differ from example to example, and no number
-of examples is a multiple of a batch: whoever counts an example twice, or weighs
-a half of a batch like the other, ends with other weights.
+Lengths, masked words and classes differ between examples, and no number of
+examples is a multiple of a batch: a script that counts an example twice, or
+weights parts of a batch wrongly, ends with other weights.
 """
 
 import json
@@ -19,7 +19,7 @@ WORDS = tuple(a + b for a in "bdgkmst" for b in "aeou")
 VOCAB = (*SPECIAL, *WORDS)
 LENGTH, PREDICTIONS = 23, 5
 CLASSES = ("no", "some", "yes")
-# Without dropout, whose masks differ from replica to replica.
+# No dropout: its masks differ between replicas.
 CONFIG = {
     "vocab_size": len(VOCAB),
     "hidden_size": 16,
@@ -34,10 +34,9 @@ CONFIG = {
 
 
 def pretraining_examples(count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random examples, of 5 tokens up, some without any masked word.
+    """Returns features [count, ...] of random examples.
 
-    Returns:
-      Dict from the name of a feature to an array [count, ...].
+    They have 5 tokens or more, and some have no masked word.
     """
     draw = np.random.default_rng(seed)
 
@@ -58,7 +57,7 @@ def pretraining_examples(count: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def write_pretraining(folder: pathlib.Path) -> dict[str, object]:
-    """31 records in three files, 5 held out; the flags that name them."""
+    """Writes 31 records in three files and 5 held out; returns the flags."""
     batch = pretraining_examples(36)
     schema = pretraining_schema(LENGTH, PREDICTIONS)
     names = ["a.tfrecord", "b.tfrecord.gz", "c.tfrecord", "held_out.tfrecord"]
@@ -78,7 +77,7 @@ def write_pretraining(folder: pathlib.Path) -> dict[str, object]:
 
 
 def write_classification(folder: pathlib.Path) -> dict[str, object]:
-    """31, 7 and 5 texts of up to 20 words; the flags that name them."""
+    """Writes 31, 7 and 5 texts of up to 20 words; returns the flags."""
     draw = random.Random(0)
     for name, count in {"train": 31, "dev": 7, "test": 5}.items():
         lines = ["text\tlabel"]

@@ -1,23 +1,16 @@
-"""Strings to ids: the tokenizer in a graph, beside the original's and others.
+"""Tokenization speed, beside the original's tokenizer and Hugging Face's.
 
     python benchmarks/tokenization.py --output=build/tokenization.json
 
-gives the same lines to `bert_tf.BertTokenizer`, in a tf.data pipeline; to the
-original's FullTokenizer as `tf-models-official` packages it; and to Hugging
-Face's `tokenizers` (encode_batch_fast). Each is a process of its own with as
-many cores as threads; they take turns, round by round. Our ids have to be the
-original's, line by line; of the other side's the lines that differ are counted.
-turns_section.py writes the results into docs/performance.md.
-
-Every side has the texts in the form that its users have them in: tensors of
-strings, or Python's strings. They are English, Korean, and mixed: lines of both
-and of words in all scripts that the multilingual vocabulary knows. The peers
-are installed into virtual environments of their own, once; --peer_python and
---original_python name such as are there. Nothing else should run meanwhile;
-what others took is told.
+gives the same lines to `bert_tf.BertTokenizer` in a tf.data pipeline, to the
+original's FullTokenizer (`tf-models-official`) and to Hugging Face's
+`tokenizers` (encode_batch_fast). Each side is a process with as many cores as
+threads, and gets the texts in the form that its users have: tensors of strings,
+or Python's strings. The texts are English, Korean, and a mix of both with words
+of all scripts. Our ids must be the original's, line by line; lines for which
+`tokenizers` returns other ids are counted.
 """
 
-import contextlib
 import dataclasses
 import pathlib
 import random
@@ -25,130 +18,134 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
-import benchmark_flags
-import turns
-import turns_section
-from absl import app, flags
-from answerers import Answerer, answerer
-from places import DATA, PEERS, ROOT
-from turns import OURS, Case, Comparison
+from comparison import (
+    OURS,
+    Case,
+    Comparison,
+    ReportOptions,
+    publish,
+    python_option,
+    rounds_option,
+    section,
+    take_turns,
+)
+from sides import DATA, ROOT, Process, peer_python, started
 
-from bert_tf.tokenization.wordpiece import CONTINUATION
+from bert_tf import cli
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.options import option
 
-FLAGS = flags.FLAGS
 ORIGINAL, HUGGINGFACE = "original", "huggingface"
 TITLES = {
     OURS: "bert_tf",
     ORIGINAL: "tf-models-official",
     HUGGINGFACE: "tokenizers",
 }
-PROGRAMS = {
-    OURS: "bert_tf_tokenization.py",
-    ORIGINAL: "tf_models_tokenization.py",
-    HUGGINGFACE: "huggingface_tokenization.py",
-}
-# How many times as fast ours should be.
-ENGLISH_AIMS = {ORIGINAL: 10.0, HUGGINGFACE: 3.0}
-OTHER_AIMS = {ORIGINAL: 3.0, HUGGINGFACE: 1.5}
-WORDS_OF_A_LINE = 12
-BYTES_PER_MB = 1e6
+WORDS_PER_LINE = 12
+MEGABYTE = 1e6
 
-flags.DEFINE_string(
-    "data_dir", str(DATA), "Folder of pretraining_text, nsmc and vocab."
-)
-flags.DEFINE_float("megabytes", 2.0, "Of each text, at most.", lower_bound=0)
-benchmark_flags.define_rounds(5)
-flags.DEFINE_float("least_seconds", 1.0, "Of a round of a side.")
-flags.DEFINE_list("num_threads", ["1", "2"], "Threads of a side, one by one.")
-benchmark_flags.define_output()
-benchmark_flags.define_interpreter("peer_python", "huggingface")
-benchmark_flags.define_interpreter("original_python", "tf-models-official")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizationConfig(ReportOptions):
+    """Options of this benchmark."""
+
+    data_dir: str = option(
+        "Folder with pretraining_text, nsmc and vocab.", default=str(DATA)
+    )
+    megabytes: float = option(
+        "Largest size of each text.", default=2.0, at_least=0
+    )
+    rounds: int = rounds_option(5)
+    least_seconds: float = option("Least duration of a round.", default=1.0)
+    num_threads: tuple[str, ...] = option(
+        "Numbers of threads of a side.", default=("1", "2")
+    )
+    peer_python: str | None = python_option("huggingface")
+    original_python: str | None = python_option("tf-models-official")
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Lines in a file, and the vocabulary for them."""
+    """The lines of a file, and the vocabulary for them."""
 
     name: str
     path: pathlib.Path
     vocab_file: pathlib.Path
     do_lower_case: bool
-    aims: Mapping[str, float]
 
-    def request(self, with_ids: bool = False) -> dict:
+    @property
+    def megabytes(self) -> float:
+        return self.path.stat().st_size / MEGABYTE
+
+    def request(self, least_seconds: float, with_ids: bool = False) -> dict:
         return {
             "file": str(self.path),
             "vocab_file": str(self.vocab_file),
             "do_lower_case": self.do_lower_case,
-            "least_seconds": 0.0 if with_ids else FLAGS.least_seconds,
+            "least_seconds": least_seconds,
             "with_ids": with_ids,
         }
 
-    def case(self, num_threads: int) -> Case:
-        """The text for as many threads; the original knows one alone."""
-        requests = dict.fromkeys(sides_with(num_threads), self.request())
-        return Case(
-            f"{self.name}, {num_threads} thread{'s' * (num_threads > 1)}",
-            self.path.stat().st_size / BYTES_PER_MB,
-            requests,
-            {side: self.aims[side] for side in requests if side != OURS},
-        )
 
-
-def main() -> None:
-    comparison = Comparison.begin(
-        "Tokenization: strings in, ids out",
-        "MB/s",
-        TITLES,
-    )
-
-    keep = turns_section.keeper(comparison, FLAGS.output)
+def run(config: TokenizationConfig) -> Comparison:
+    """Runs the benchmark."""
+    comparison = Comparison("Tokenization: strings in, ids out", "MB/s", TITLES)
     with tempfile.TemporaryDirectory() as folder:
-        texts = list(make_texts(pathlib.Path(FLAGS.data_dir), folder))
-        for num_threads in map(int, FLAGS.num_threads):
-            with contextlib.ExitStack() as stack:
-                sides = {
-                    side: stack.enter_context(start(side, num_threads, folder))
-                    for side in sides_with(num_threads)
-                }
-                facts = [compare(text, sides) for text in texts]
+        texts = list(_texts(config, pathlib.Path(folder)))
+        for threads in config.num_threads:
+            # The original uses one thread.
+            names = [s for s in TITLES if threads == "1" or s != ORIGINAL]
+            commands = {s: _command(config, s, threads) for s in names}
+            variables = {OURS: {"PYTHONPATH": str(ROOT)}}
+            with started(commands, variables) as sides:
+                facts = [_compare(text, sides) for text in texts]
                 comparison.facts = comparison.facts or facts
-                cases = [text.case(num_threads) for text in texts]
-                turns.take(comparison, cases, sides, FLAGS.rounds, keep)
-    print(turns_section.section(comparison))
+                cases = [
+                    Case(
+                        f"{text.name}, threads: {threads}",
+                        text.megabytes,
+                        dict.fromkeys(
+                            names, text.request(config.least_seconds)
+                        ),
+                    )
+                    for text in texts
+                ]
+                take_turns(
+                    comparison, cases, sides, config.rounds, config.output
+                )
+    publish(section(comparison), config.page, "tokenization")
+    return comparison
 
 
-def make_texts(data: pathlib.Path, folder: str) -> Iterator[Text]:
-    """Writes the texts into a folder."""
-    english = lines_of(sorted(data.glob("pretraining_text/*/*.*")))
-    korean = lines_of([data / "nsmc" / "mini" / "ratings_train.txt"])
+def _texts(config: TokenizationConfig, folder: pathlib.Path) -> Iterator[Text]:
+    data = pathlib.Path(config.data_dir)
+    english = _lines(config, sorted(data.glob("pretraining_text/*/*.*")))
+    korean = _lines(config, [data / "nsmc" / "mini" / "ratings_train.txt"])
     uncased, multilingual = (
         data / "vocab" / f"bert-base-{name}-vocab.txt"
         for name in ("uncased", "multilingual-cased")
     )
-    mixed = mix(english, korean, lines_of([multilingual]))
-    place = pathlib.Path(folder)
-    for name, lines, vocab, lower, aims in (
-        ("English", english, uncased, True, ENGLISH_AIMS),
-        ("Korean", korean, multilingual, False, OTHER_AIMS),
-        ("mixed", mixed, multilingual, False, OTHER_AIMS),
+    mixed = mix(english, korean, _lines(config, [multilingual]))
+    for name, lines, vocab, lower in (
+        ("English", english, uncased, True),
+        ("Korean", korean, multilingual, False),
+        ("mixed", mixed, multilingual, False),
     ):
-        path = place / f"{name}.txt"
-        path.write_text("\n".join(within(lines)) + "\n", encoding="utf-8")
-        yield Text(name, path, vocab, lower, aims)
+        path = folder / f"{name}.txt"
+        kept = first_megabytes(lines, config.megabytes)
+        path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+        yield Text(name, path, vocab, lower)
 
 
-def lines_of(paths: Sequence[pathlib.Path]) -> list[str]:
-    """Lines that hold something.
-
-    Raises:
-      SystemExit: There is no such file.
-    """
-    missing = [path for path in paths if not path.exists()]
-    if missing or not paths:
-        raise SystemExit(
-            f"error: expected texts in --data_dir. Received: {FLAGS.data_dir}"
-            f"{', which lacks ' + str(missing[0]) if missing else ''}"
+def _lines(
+    config: TokenizationConfig, paths: Sequence[pathlib.Path]
+) -> list[str]:
+    """Returns the lines of files that are not blank."""
+    if not paths or not all(path.exists() for path in paths):
+        raise wrong_value(
+            "--data_dir",
+            "a folder with pretraining_text, nsmc and vocab",
+            config.data_dir,
         )
     return [
         line
@@ -161,18 +158,17 @@ def lines_of(paths: Sequence[pathlib.Path]) -> list[str]:
 def mix(
     english: Sequence[str], korean: Sequence[str], vocabulary: Sequence[str]
 ) -> list[str]:
-    """As many lines of each language, and of words of all scripts."""
+    """Returns as many lines of each language and of words of all scripts."""
     choice = random.Random(0)
-    words = [word for word in vocabulary if not word.startswith(CONTINUATION)]
+    words = [word for word in vocabulary if not word.startswith("##")]
     lines = []
     for pair in zip(english, korean, strict=False):
-        lines += [*pair, " ".join(choice.choices(words, k=WORDS_OF_A_LINE))]
+        lines += [*pair, " ".join(choice.choices(words, k=WORDS_PER_LINE))]
     return lines
 
 
-def within(lines: Sequence[str]) -> Iterator[str]:
-    """The first lines, as many as --megabytes have room for."""
-    room = FLAGS.megabytes * BYTES_PER_MB
+def first_megabytes(lines: Sequence[str], megabytes: float) -> Iterator[str]:
+    room = megabytes * MEGABYTE
     for line in lines:
         room -= len(line.encode()) + 1
         if room < 0:
@@ -180,62 +176,46 @@ def within(lines: Sequence[str]) -> Iterator[str]:
         yield line
 
 
-def sides_with(num_threads: int) -> list[str]:
-    """Those that make use of so many threads."""
-    return [side for side in TITLES if num_threads == 1 or side != ORIGINAL]
-
-
-def start(
-    side: str, num_threads: int, folder: str
-) -> contextlib.AbstractContextManager[Answerer]:
-    return answerer(
-        [
-            interpreter(side),
-            str(PEERS / PROGRAMS[side]),
-            f"--num_threads={num_threads}",
-        ],
-        pathlib.Path(folder) / f"{side}.stderr",
-        {"PYTHONPATH": str(ROOT)} if side == OURS else {},
-    )
-
-
-def interpreter(side: str) -> str:
+def _command(config: TokenizationConfig, side: str, threads: str) -> list[str]:
     if side == OURS:
-        return sys.executable
-    if side == HUGGINGFACE:
-        return benchmark_flags.interpreter("peer_python", "huggingface")
-    return benchmark_flags.interpreter(
-        "original_python", "tf-models-official", on_top=True
-    )
+        python, library = sys.executable, "bert_tf"
+    elif side == HUGGINGFACE:
+        python = peer_python(config.peer_python, "huggingface")
+        library = "tokenizers"
+    else:
+        python = peer_python(
+            config.original_python, "tf-models-official", on_top=True
+        )
+        library = "official"
+    words = [f"--library={library}", f"--num_threads={threads}"]
+    return [python, "tokenization.py", *words]
 
 
-def compare(text: Text, sides: Mapping[str, Answerer]) -> str:
-    """How many lines have the same ids; it also warms up.
+def _compare(text: Text, sides: Mapping[str, Process]) -> str:
+    """Counts the lines with other ids; this also warms up the sides.
 
     Raises:
-      SystemExit: Ours are not the original's.
+      InputError: Our ids are not the original's.
     """
     lines = {
-        name: side.ask(text.request(with_ids=True))["lines"]
+        name: side.ask(text.request(0.0, with_ids=True))["lines"]
         for name, side in sides.items()
     }
-    total = len(lines[OURS])
     differ = {
         name: sum(map(str.__ne__, lines[OURS], theirs))
         for name, theirs in lines.items()
     }
     if differ.get(ORIGINAL):
-        raise SystemExit(
-            f"error: expected the original's ids for all {total:,} lines of "
-            f"{text.path}. Received: others for {differ[ORIGINAL]:,}"
+        raise InputError(
+            f"bert_tf and the original give different ids for "
+            f"{differ[ORIGINAL]:,} lines of {text.path}."
         )
     return (
-        f"{text.name}: {total:,} lines, "
-        f"{text.path.stat().st_size / BYTES_PER_MB:.2f} MB, "
+        f"{text.name}: {len(lines[OURS]):,} lines, {text.megabytes:.2f} MB, "
         f"{text.vocab_file.name}. The ids of bert_tf are the original's; "
         f"tokenizers gives others for {differ[HUGGINGFACE]:,} lines"
     )
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: main())
+    cli.main(run)

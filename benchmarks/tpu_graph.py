@@ -1,13 +1,10 @@
-"""TPUStrategy without a TPU: the graph that it makes of a step, for others.
+"""The graph that TPUStrategy makes of a step, on a machine without a TPU.
 
-`tf.distribute.TPUStrategy` writes a step down as a graph, in Python; a TPU is
-only needed to run it. Here it is told of chips that are not there, and keeps
-its variables on CPUs, so that they can be made, read and restored. From the
-graph that it wrote, `replica_function` takes the part of a replica, which XLA
-can lower, or of all of them, which a CPU can run.
-
-The strategy is TensorFlow's own, and so is the way through it: how replicas
-sum and gather, where variables are written, what it refuses.
+`tf.distribute.TPUStrategy` traces a step in Python; a TPU is needed only to run
+it. Here the strategy sees simulated chips and keeps its variables on CPUs, so
+that they can be created, read and restored. `replica_function` takes the part
+of one replica, for XLA, or of all replicas, for a CPU, from the graph. How
+replicas reduce and gather and where variables are updated is TensorFlow's code.
 """
 
 import dataclasses
@@ -19,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.compat.v1 import AttrValue, GraphDef, NodeDef
 
-# They stand around the replicas' part, and compute nothing.
+# Nodes around the part of the replicas, which compute nothing.
 _AROUND = ("TPUReplicateMetadata", "TPUCompilationResult")
 
 
@@ -28,7 +25,7 @@ class _Chip(NamedTuple):
 
 
 class _Resolver(tf.distribute.cluster_resolver.ClusterResolver):
-    """Says that this machine has so many chips."""
+    """Reports a number of chips on this machine."""
 
     def __init__(self, chips: int):
         self._chips = chips
@@ -54,7 +51,7 @@ class _Resolver(tf.distribute.cluster_resolver.ClusterResolver):
 
 
 class _Assignment(tf.tpu.experimental.DeviceAssignment):
-    """Gives each replica a CPU, where its variables go."""
+    """Assigns the variables of each replica to a CPU."""
 
     def tpu_device(self, replica=0, logical_core=0, job=None) -> str:
         return _device("CPU", replica)
@@ -68,10 +65,10 @@ def _device(kind: str, number: int) -> str:
 
 
 def traceable_strategy(replicas: int = 1) -> tf.distribute.TPUStrategy:
-    """A strategy under which steps can be traced, but not run.
+    """Returns a strategy under which steps can be traced, but not run.
 
     Args:
-      replicas: How many chips; as many CPU devices have to be there.
+      replicas: The number of chips; there must be as many CPU devices.
     """
     places = np.array([[number, 0, 0, 0] for number in range(replicas)])
     topology = tf.tpu.experimental.Topology(
@@ -80,7 +77,7 @@ def traceable_strategy(replicas: int = 1) -> tf.distribute.TPUStrategy:
     strategy = tf.distribute.TPUStrategy(
         _Resolver(replicas), _Assignment(topology, places[:, np.newaxis])
     )
-    # One handle for the variables of all replicas: XLA asks for a single one.
+    # XLA asks for the handle of a single variable.
     strategy._enable_packed_variable_in_eager_mode = False
     return strategy
 
@@ -91,28 +88,28 @@ def replica_function(
     replicas: int = 1,
     chips: int = 1,
 ) -> tuple[Callable[..., Any], list[tf.TensorSpec]]:
-    """What replicas do in a function that `traceable_strategy` traced.
+    """Returns what replicas do in a function that was traced as above.
 
     Args:
-      traced: It calls `strategy.run`, and returns tensors of one replica.
-      replicas: The first so many, one beside the other on one machine. Each
-        writes its own variables.
-      chips: On how many chips the result is to run: sums are over all of
-        them, by collective operations.
+      traced: Calls `strategy.run` and returns tensors of one replica.
+      replicas: The number of replicas to take, side by side on one machine.
+        Each updates its own variables.
+      chips: The number of chips that the result runs on. Sums over all of them
+        become collective operations.
 
     Returns:
-      A function for the inside of a `tf.function`, which gives what `traced`
-      gives, of the first replica; and what it takes, the batches of all.
+      A function to call inside a `tf.function`, which returns what `traced`
+      does for the first replica, and its arguments: the batches of all.
     """
     graph = traced.graph.as_graph_def()
     kinds = {node.name: node.op for node in graph.node}
-    places = [_Place(n, replicas, chips, kinds) for n in range(replicas)]
+    places = [_Replica(n, replicas, chips, kinds) for n in range(replicas)]
     part = GraphDef(versions=graph.versions, library=graph.library)
     for place in places:
         for node in graph.node:
             if node.op not in (*_AROUND, "Placeholder"):
                 part.node.extend(place.nodes(node))
-    asked = {_node_of(name) for node in part.node for name in node.input}
+    used = {_node_of(name) for node in part.node for name in node.input}
     captured = {inner.name: outer for outer, inner in traced.graph.captures}
     arguments = [t for t in traced.inputs if t.name not in captured]
     outputs = [places[0].name(tensor.name) for tensor in traced.outputs]
@@ -120,28 +117,28 @@ def replica_function(
     def run(*values):
         here = tf.compat.v1.get_default_graph()
         given = {t.name: v for t, v in zip(arguments, values, strict=True)}
-        taken = {
+        inputs = {
             t.name: given[t.name]
             if t.name in given
             else here.capture(captured[t.name])
             for t in traced.inputs
-            if t.op.name in asked
+            if t.op.name in used
         }
-        found = tf.graph_util.import_graph_def(part, taken, outputs, name="")
+        found = tf.graph_util.import_graph_def(part, inputs, outputs, name="")
         return tf.nest.pack_sequence_as(traced.structured_outputs, found)
 
     return run, [tf.TensorSpec.from_tensor(t) for t in arguments]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where a replica's nodes go.
+class _Replica:
+    """Copies the nodes of the strategy's graph for one replica.
 
     Attributes:
-      replica: Its number.
-      replicas: How many there are beside each other.
-      chips: How many run them.
-      kinds: The operations of the strategy's graph, by the nodes' names.
+      replica: The number of the replica.
+      replicas: The number of replicas side by side.
+      chips: The number of chips that run them.
+      kinds: Node -> operation, in the graph of the strategy.
     """
 
     replica: int
@@ -150,34 +147,32 @@ class _Place:
     kinds: Mapping[str, str]
 
     def nodes(self, node: NodeDef) -> list[NodeDef]:
-        """What stands here for a node of the strategy's graph."""
+        """Returns the nodes that replace a node of the strategy's graph."""
         name = self.name(node.name)
         if node.op == "CrossReplicaSum":
             return self._sum(name, node.input[0], node.attr["T"])
-        if node.op == "TPUReplicatedInput":
-            value = self.name(node.input[self.replica])
-            return [_node(name, "Identity", [value], T=node.attr["T"])]
-        if node.op == "TPUReplicatedOutput":
-            value = self.name(node.input[0])
+        if node.op in ("TPUReplicatedInput", "TPUReplicatedOutput"):
+            number = self.replica if node.op == "TPUReplicatedInput" else 0
+            value = self.name(node.input[number])
             return [_node(name, "Identity", [value], T=node.attr["T"])]
         inputs = [
             self.name(tensor)
             for tensor in node.input
             if self.kinds[_node_of(tensor)] not in _AROUND
         ]
-        # What begins with "_" are marks for TensorFlow's passes for TPUs.
+        # Attributes that begin with "_" mark nodes for TensorFlow's TPU passes.
         kept = {k: v for k, v in node.attr.items() if not k.startswith("_")}
         return [_node(name, node.op, inputs, **kept)]
 
     def name(self, tensor: str) -> str:
-        """What a node, a tensor or a control dependency is called here."""
+        """Returns the new name of a node, tensor or control dependency."""
         node = _node_of(tensor)
         kind = self.kinds[node]
         if kind == "Placeholder":
             return tensor
         prefix = "^" if tensor.startswith("^") else ""
         _, colon, number = tensor.partition(":")
-        if kind == "TPUReplicatedOutput":  # One for each replica, there.
+        if kind == "TPUReplicatedOutput":  # It has an output per replica.
             colon, number = colon and ":", colon and "0"
         return f"{prefix}replica_{self.replica}/{node}{colon}{number}"
 
@@ -190,10 +185,10 @@ class _Place:
         if self.chips == 1:
             return [_node(name, "AddN", values, T=kind, N=count)]
         here = _node(f"{name}/here", "AddN", values, T=kind, N=count)
-        # Which chips belong together, and which of their operations.
         constants = [
             _constant(f"{name}/chips", self.chips),
             _constant(f"{name}/group", 1),
+            # All chips give the same operation the same key.
             _constant(f"{name}/number", zlib.crc32(name.encode()) // 2),
         ]
         everywhere = _node(
@@ -208,7 +203,7 @@ class _Place:
 
 
 def _node_of(tensor: str) -> str:
-    """The node that a tensor or a control dependency comes from."""
+    """Returns the node of a tensor or a control dependency."""
     return tensor.removeprefix("^").partition(":")[0]
 
 
@@ -220,9 +215,5 @@ def _node(
 
 def _constant(name: str, value: int) -> NodeDef:
     content = tf.make_tensor_proto(value, tf.int32)
-    return _node(
-        name,
-        "Const",
-        dtype=AttrValue(type=content.dtype),
-        value=AttrValue(tensor=content),
-    )
+    kind, content = AttrValue(type=content.dtype), AttrValue(tensor=content)
+    return _node(name, "Const", dtype=kind, value=content)

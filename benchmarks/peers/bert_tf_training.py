@@ -1,32 +1,64 @@
-"""run_pretraining.py's step, for benchmarks/training_step.py."""
+"""The step of run_pretraining.py, for benchmarks/training_step.py."""
 
+import argparse
 import os
-from collections.abc import Mapping
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
-import pretraining_step
+import side
 import tensorflow as tf
-import training
-from random_examples import batch_of
+from workload import batch_of
 
-from bert_tf.config import BertConfig
+from bert_tf import AdamWeightDecay, BertConfig
+from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.training.distribution import should_compile
+from bert_tf.training.step import TrainingStep
 
 
-def make(request: Mapping[str, Any]):
+def make_step(config, features, jit_compile=None):
+    """Returns a function that makes one update of a new model.
+
+    Args:
+      config: The configuration of the model.
+      features: The batch of every step.
+      jit_compile: Whether XLA compiles the step; None decides by the device.
+    """
+    strategy = tf.distribute.get_strategy()
+    length = features["input_ids"].shape[1]
+    masked = features["masked_lm_positions"].shape[1]
+    task = PretrainingTask(config, length, masked)
+    with strategy.scope():
+        model = task.build_model()
+        optimizer = AdamWeightDecay(1e-4)
+        optimizer.build(model.trainable_variables)
+    step = TrainingStep(
+        task,
+        model,
+        optimizer,
+        strategy,
+        jit_compile=should_compile(strategy, jit_compile),
+        jit_compile_passes=jit_compile is not False,
+    )
+    data = iter(tf.data.Dataset.from_tensors(dict(features)).repeat())
+    return lambda: step.run(data, tf.constant(1))["loss"].numpy()
+
+
+def make(request):
     if request["precision"] == "bfloat16":
         keras.config.set_dtype_policy("mixed_bfloat16")
-    config = BertConfig(**request["config"])
     matrix = tf.cast(
         tf.random.normal([request["matrix_size"]] * 2), request["precision"]
     )
-    return training.Work(
-        pretraining_step.make(config, batch_of(request)),
+    return side.Work(
+        make_step(BertConfig(**request["config"]), batch_of(request)),
         lambda: tf.matmul(matrix, matrix).numpy(),
     )
 
 
 if __name__ == "__main__":
-    training.main(make, ("tensorflow", "keras"))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--num_threads", type=int, required=True)
+    side.serve_training(
+        make, parser.parse_args().num_threads, ("tensorflow", "keras")
+    )

@@ -1,32 +1,24 @@
-"""Question answering by Hugging Face's Trainer, to compare run_squad.py with.
+"""Question answering by Hugging Face's Trainer, as in its recipe run_qa.
 
     python huggingface_squad.py --train_file=train-v1.1.json \
         --predict_file=dev-v1.1.json --init_checkpoint=FOLDER \
         --output_dir=NEW_FOLDER
 
-trains on one file in the format of SQuAD 1.1, writes answers to the questions
-of the other into OUTPUT_DIR/predictions.json and saves the model, as users of
-the recipe run_qa do it: fast tokenizer, windows that overlap, the recipe of
-huggingface_trainer.py, the best pair of a start and an end over all windows of
-a question. The last line that it prints is JSON: the time of the training loop
-and that of the prediction (tokenizer, model, answers), how many windows there
-were, versions.
+trains on one file, writes answers to the questions of the other to
+OUTPUT_DIR/predictions.json and saves the model. The last line printed is JSON:
+the times of training and prediction, the number of windows, versions.
 
---doc_stride is what it is in run_qa: how many pieces of the context a window
-shares with the next. In BERT's run_squad.py it is how far the next begins
-behind a window. Windows of 384 pieces with 128 advance by some 240 here and by
-128 there, so that there are fewer here. Here, as in run_qa, any window with a
-piece may answer for it; nothing asks where it has the most context.
-
-It needs what huggingface.txt lists, and nothing of bert_tf.
+--doc_stride is run_qa's: the number of tokens that a window shares with the
+next. In BERT's run_squad.py it is the distance between their starts: windows of
+384 tokens with 128 advance by about 240 here and by 128 there. Here any window
+that holds a token may answer for it, not only the one with the most context. It
+needs huggingface.txt, and nothing of bert_tf.
 """
 
-import argparse
-import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +32,7 @@ from transformers import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """A question; its first answer, if any, begins at character `start`."""
 
     id: str
@@ -51,16 +42,15 @@ class Question:
     start: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """What the model gets, and where that is in the context.
 
     Attributes:
-      question: Which question it is of.
-      features: Lists, unpadded, by the names that the model has for them.
-      first: Place of the first piece of the context in the sequence.
-      offsets: [n, 2] int64: first character of each of the n pieces of the
-        context, and that behind its last.
+      question: The number of its question.
+      features: Unpadded lists, by the model's names for them.
+      first: The position of the context's first token in the sequence.
+      offsets: [n, 2] int64: the first character of each of the n tokens of the
+        context, and the one after its last.
     """
 
     question: int
@@ -69,14 +59,14 @@ class Window:
     offsets: np.ndarray
 
     @property
-    def length(self) -> int:
+    def length(self):
         return len(self.features["input_ids"])
 
 
-def main() -> None:
+def main():
     arguments = parse_arguments()
     torch.set_num_threads(arguments.num_threads)
-    # Trainer sets the seed as well, when the new head has its weights already.
+    # Trainer sets the seed only after the new head has its weights.
     transformers.set_seed(arguments.random_seed)
     tokenizer = AutoTokenizer.from_pretrained(arguments.init_checkpoint)
     train_questions = read_questions(arguments.train_file)
@@ -104,10 +94,8 @@ def main() -> None:
 
     path = pathlib.Path(arguments.output_dir) / "predictions.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        json.dumps(answers, indent=4, ensure_ascii=False) + "\n",
-        encoding="utf-8",
-    )
+    text = json.dumps(answers, indent=4, ensure_ascii=False)
+    path.write_text(f"{text}\n", encoding="utf-8")
     trainer.save_model()
     result = {
         "train_seconds": trained.metrics["train_runtime"],
@@ -120,15 +108,14 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def parse_arguments() -> argparse.Namespace:
-    """The flags, those of run_squad.py where it has them."""
+def parse_arguments():
+    """Parses the flags, which are those of run_squad.py."""
     parser = recipe_parser()
     parser.add_argument("--train_file", type=pathlib.Path, required=True)
     parser.add_argument("--predict_file", type=pathlib.Path, required=True)
     parser.add_argument("--max_seq_length", type=int, default=384)
     parser.add_argument("--doc_stride", type=int, default=128)
     parser.add_argument("--max_query_length", type=int, default=64)
-    # The recipe of huggingface_trainer.py has another name for it.
     parser.add_argument(
         "--predict_batch_size", dest="eval_batch_size", type=int, default=8
     )
@@ -137,7 +124,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def read_questions(path: pathlib.Path) -> list[Question]:
+def read_questions(path):
     articles = json.loads(path.read_text(encoding="utf-8-sig"))["data"]
     questions = []
     for article in articles:
@@ -147,8 +134,8 @@ def read_questions(path: pathlib.Path) -> list[Question]:
                 questions.append(
                     Question(
                         id=entry["id"],
-                        # Blanks before it would cost pieces of the context in
-                        # some tokenizers; run_qa takes them away as well.
+                        # As in run_qa: leading blanks are tokens of their own
+                        # for some tokenizers.
                         text=entry["question"].lstrip(),
                         context=paragraph["context"],
                         answer=first and first["text"],
@@ -158,10 +145,8 @@ def read_questions(path: pathlib.Path) -> list[Question]:
     return questions
 
 
-def make_windows(
-    questions: Sequence[Question], tokenizer, arguments: argparse.Namespace
-) -> list[Window]:
-    """The windows of all questions, in their order."""
+def make_windows(questions, tokenizer, arguments):
+    """Returns the windows of all questions, in their order."""
     encoded = tokenizer(
         cut_texts(questions, tokenizer, arguments.max_query_length),
         [question.context for question in questions],
@@ -176,25 +161,23 @@ def make_windows(
     offsets = encoded.pop("offset_mapping")
     windows = []
     for number, question in enumerate(of_question):
-        # 0 are pieces of the question, 1 those of the context, None others.
+        # 0: tokens of the question; 1: of the context; None: special tokens.
         texts = encoded.sequence_ids(number)
         first = texts.index(1) if 1 in texts else len(texts)
-        pieces = offsets[number][first : first + texts.count(1)]
+        tokens = offsets[number][first : first + texts.count(1)]
         windows.append(
             Window(
                 question=question,
                 features={name: encoded[name][number] for name in encoded},
                 first=first,
-                offsets=np.array(pieces, np.int64).reshape(-1, 2),
+                offsets=np.array(tokens, np.int64).reshape(-1, 2),
             )
         )
     return windows
 
 
-def cut_texts(
-    questions: Sequence[Question], tokenizer, length: int
-) -> list[str]:
-    """The texts of the questions, up to `length` pieces of each."""
+def cut_texts(questions, tokenizer, length):
+    """Returns the texts of the questions, up to `length` tokens of each."""
     texts = [question.text for question in questions]
     offsets = tokenizer(
         texts,
@@ -203,15 +186,15 @@ def cut_texts(
         max_length=length,
         return_offsets_mapping=True,
     )["offset_mapping"]
-    # A text with fewer pieces stays as it is, to its last character.
+    # A text with fewer tokens keeps all of its characters.
     return [
-        text[: pieces[-1][1]] if len(pieces) == length else text
-        for text, pieces in zip(texts, offsets, strict=True)
+        text[: tokens[-1][1]] if len(tokens) == length else text
+        for text, tokens in zip(texts, offsets, strict=True)
     ]
 
 
-def positions(window: Window, question: Question) -> dict[str, int]:
-    """The first and the last place of the answer; twice [CLS] without one."""
+def positions(window, question):
+    """Returns the first and last token of the answer, or twice [CLS]."""
     absent = {"start_positions": 0, "end_positions": 0}
     if question.answer is None or not len(window.offsets):
         return absent
@@ -227,10 +210,9 @@ def positions(window: Window, question: Question) -> dict[str, int]:
     }
 
 
-def predict(trainer: Trainer, windows: Sequence[Window]) -> list[np.ndarray]:
-    """[S, 2] float32 of each window: its S pieces as a start and as an end."""
-    # Trainer would take them at random, in groups of like length, and not tell
-    # the order.
+def predict(trainer, windows):
+    """Returns float32 [S, 2] for each window: start and end logits."""
+    # Trainer would shuffle windows of similar length and not report the order.
     order = sorted(range(len(windows)), key=lambda i: -windows[i].length)
     trainer.args.train_sampling_strategy = "sequential"
     outputs = trainer.predict([windows[i].features for i in order])
@@ -239,13 +221,8 @@ def predict(trainer: Trainer, windows: Sequence[Window]) -> list[np.ndarray]:
     return [found[i][: window.length] for i, window in enumerate(windows)]
 
 
-def find_answers(
-    questions: Sequence[Question],
-    windows: Sequence[Window],
-    logits: Sequence[np.ndarray],
-    arguments: argparse.Namespace,
-) -> dict[str, str]:
-    """For the id of each question the text of its best span."""
+def find_answers(questions, windows, logits, arguments):
+    """Returns the text of the best span of each question, by its id."""
     best = [(-np.inf, "")] * len(questions)
     for window, scores in zip(windows, logits, strict=True):
         score, start, end = best_span(
@@ -253,22 +230,20 @@ def find_answers(
         )
         if score > best[window.question][0]:
             begin = window.offsets[start - window.first, 0]
-            behind = window.offsets[end - window.first, 1]
+            after = window.offsets[end - window.first, 1]
             context = questions[window.question].context
-            best[window.question] = score, context[begin:behind]
+            best[window.question] = score, context[begin:after]
     return {
         question.id: text
         for question, (_, text) in zip(questions, best, strict=True)
     }
 
 
-def best_span(
-    window: Window, scores: np.ndarray, n_best_size: int, max_length: int
-) -> tuple[float, int, int]:
-    """The highest sum over the best starts and ends, and the places of both.
+def best_span(window, scores, n_best_size, max_length):
+    """Returns the highest sum of a start and an end, and both positions.
 
-    The best are taken from the whole sequence, only then those outside of the
-    context are dropped, as in run_qa. The sum is -inf where no pair is left.
+    As in run_qa, the best are taken from the whole sequence before those
+    outside of the context are dropped. The sum is -inf if none remain.
     """
     starts, ends = np.argsort(-scores, axis=0, kind="stable")[:n_best_size].T
     lengths = ends - starts[:, None] + 1

@@ -1,24 +1,21 @@
-"""One fine-tuning by Hugging Face's Trainer, to compare run_classifier.py with.
+"""A classifier fine-tuned by Hugging Face's Trainer.
 
     python huggingface_trainer.py --task_name=mrpc --data_dir=MRPC \
         --init_checkpoint=FOLDER --output_dir=NEW_FOLDER
 
-trains on train.tsv, predicts dev.tsv and saves the model, all as its users do
-it: fast tokenizer, batches of examples of like length that are padded to the
-longest of them, fused AdamW, float32. The last line that it prints is JSON:
-the time of the training loop, the loss on dev.tsv, its labels, what was
-predicted, versions. `benchmarks/fine_tuning.py` gives the scores.
-
-It needs what huggingface.txt lists, and nothing of bert_tf.
+trains on train.tsv, predicts dev.tsv and saves the model, as users of Trainer
+do: fast tokenizer, batches of examples of similar length padded to the longest,
+fused AdamW, float32. The last line printed is JSON: the time of the training
+loop, the loss on dev.tsv, labels, predictions, versions. It needs
+huggingface.txt, and nothing of bert_tf.
 """
 
 import argparse
-import dataclasses
 import importlib.metadata
 import json
 import pathlib
+from typing import NamedTuple
 
-import numpy as np
 import torch
 import transformers
 from transformers import (
@@ -30,9 +27,8 @@ from transformers import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """Columns of the files, and the classes; none where it is a number."""
+class Task(NamedTuple):
+    """The columns of the files, and the classes; none for a regression."""
 
     text_a: int
     text_b: int | None
@@ -47,10 +43,10 @@ TASKS = {
 }
 
 
-def main() -> None:
+def main():
     arguments = parse_arguments()
     torch.set_num_threads(arguments.num_threads)
-    # Trainer sets the seed as well, when the new head has its weights already.
+    # Trainer sets the seed only after the new head has its weights.
     transformers.set_seed(arguments.random_seed)
     task = TASKS[arguments.task_name]
     tokenizer = AutoTokenizer.from_pretrained(arguments.init_checkpoint)
@@ -71,7 +67,6 @@ def main() -> None:
         processing_class=tokenizer,
     )
     trained = trainer.train()
-    # In batches of like length as well, hence in an order of its own.
     predicted = trainer.predict(dev)
     trainer.save_model()
     result = {
@@ -85,8 +80,8 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def parse_arguments() -> argparse.Namespace:
-    """The flags, those of run_classifier.py where it has them."""
+def parse_arguments():
+    """Parses the flags, which are those of run_classifier.py."""
     parser = recipe_parser()
     parser.add_argument("--task_name", choices=TASKS, required=True)
     parser.add_argument("--data_dir", type=pathlib.Path, required=True)
@@ -95,8 +90,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def recipe_parser() -> argparse.ArgumentParser:
-    """The flags of every training."""
+def recipe_parser():
+    """Returns a parser with the flags of every training."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--init_checkpoint", required=True)
     parser.add_argument("--output_dir", required=True)
@@ -109,15 +104,15 @@ def recipe_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_rows(path: pathlib.Path) -> list[list[str]]:
-    """The rows of a table without its header; quotation marks are text."""
+def read_rows(path):
+    """Returns the rows of a table without its header; quotes are text."""
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         lines = [line.rstrip("\r\n") for line in file]
     return [line.split("\t") for line in lines if line][1:]
 
 
-def features(path: pathlib.Path, task: Task, tokenizer, length: int) -> list:
-    """Examples as dicts of lists, unpadded; a list is a data set to torch."""
+def features(path, task, tokenizer, length):
+    """Returns unpadded examples, as dicts of lists."""
     rows = read_rows(path)
     texts = [[row[task.text_a] for row in rows]]
     if task.text_b is not None:
@@ -132,27 +127,26 @@ def features(path: pathlib.Path, task: Task, tokenizer, length: int) -> list:
     ]
 
 
-def label_of(row: list[str], task: Task) -> int | float:
+def label_of(row, task):
     label = row[task.label]
     return task.classes.index(label) if task.classes else float(label)
 
 
-def make_model(folder: str, task: Task):
-    """The checkpoint, its pooler too, under a new head of one layer."""
+def make_model(folder, task):
+    """Loads the checkpoint with its pooler and a new head of one layer."""
     names = dict(enumerate(task.classes or ("score",)))
+    kind = "single_label_classification" if task.classes else "regression"
     return AutoModelForSequenceClassification.from_pretrained(
         folder,
         dtype=torch.float32,
         id2label=names,
         label2id={name: number for number, name in names.items()},
-        problem_type="single_label_classification"
-        if task.classes
-        else "regression",
+        problem_type=kind,
     )
 
 
-def training_arguments(arguments: argparse.Namespace) -> TrainingArguments:
-    """BERT's recipe; what is not named here is Trainer's default."""
+def training_arguments(arguments):
+    """Returns BERT's recipe; everything else is Trainer's default."""
     return TrainingArguments(
         arguments.output_dir,
         seed=arguments.random_seed,
@@ -162,7 +156,7 @@ def training_arguments(arguments: argparse.Namespace) -> TrainingArguments:
         max_steps=arguments.max_steps,
         learning_rate=arguments.learning_rate,
         lr_scheduler_type="linear",
-        warmup_steps=0.1,  # Of all steps.
+        warmup_steps=0.1,  # A fraction of all steps.
         weight_decay=0.01,
         max_grad_norm=1.0,
         train_sampling_strategy="group_by_length",
@@ -174,12 +168,12 @@ def training_arguments(arguments: argparse.Namespace) -> TrainingArguments:
     )
 
 
-def decide(outputs: np.ndarray, task: Task) -> np.ndarray:
-    """[n, C] logits to classes, [n, 1] to numbers: [n]."""
+def decide(outputs, task):
+    """Returns the predictions [n] of logits [n, classes] or scores [n, 1]."""
     return outputs.argmax(axis=-1) if task.classes else outputs.reshape(-1)
 
 
-def versions() -> dict[str, str]:
+def versions():
     return {
         package: importlib.metadata.version(package)
         for package in ("torch", "transformers", "accelerate")

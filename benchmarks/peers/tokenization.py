@@ -1,0 +1,122 @@
+"""A tokenizer, for benchmarks/tokenization.py: strings in, ids out.
+
+    python tokenization.py --library=tokenizers --num_threads=2
+
+A request names a file, how long it is tokenized, again and again, and whether
+the ids are returned. Reading the file is not timed. `tokenizers` needs the
+packages of huggingface.txt, `official` those of tf-models-official.txt.
+"""
+
+import argparse
+import array
+import functools
+import hashlib
+import os
+
+import side
+
+
+def bert_tf(vocab_file, do_lower_case, num_threads):
+    """`bert_tf.BertTokenizer` in tf.data."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    from bert_tf import BertTokenizer
+
+    tokenizer = BertTokenizer(vocab_file, do_lower_case)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = num_threads
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def tokenize(texts):
+        return tokenizer.tokenize(texts)
+
+    def prepare(lines):
+        batches = tf.data.Dataset.from_tensor_slices(lines).batch(1000)
+        count = len(batches)
+        batches = batches.cache().repeat()
+        batches = batches.map(tokenize, num_parallel_calls=num_threads)
+        # One iterator for all passes, as in training: creating it takes 0.1 s.
+        iterator = iter(batches.with_options(options))
+        return lambda: [next(iterator) for _ in range(count)]
+
+    return prepare, lambda batches: [
+        ids for batch in batches for ids in batch.to_list()
+    ]
+
+
+def official(vocab_file, do_lower_case, num_threads):
+    """The original's tokenizer, which uses one thread."""
+    from official.nlp.tools.tokenization import FullTokenizer
+
+    tokenizer = FullTokenizer(vocab_file, do_lower_case)
+
+    def tokenize(line):
+        return tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line))
+
+    return lambda lines: lambda: list(map(tokenize, lines)), iter
+
+
+def tokenizers(vocab_file, do_lower_case, num_threads):
+    """Hugging Face's tokenizers."""
+    # They are read when the first lines are tokenized.
+    os.environ["TOKENIZERS_PARALLELISM"] = str(num_threads > 1).lower()
+    os.environ["RAYON_NUM_THREADS"] = str(num_threads)
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    model = models.WordPiece.from_file(vocab_file, unk_token="[UNK]")
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=do_lower_case)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def prepare(lines):
+        return functools.partial(
+            tokenizer.encode_batch_fast, lines, add_special_tokens=False
+        )
+
+    return prepare, lambda encodings: (encoding.ids for encoding in encodings)
+
+
+# Library -> makes a tokenizer: a function that prepares lines for timing, and
+# one from its result to the ids of each line. Then the packages.
+LIBRARIES = {
+    "bert_tf": (bert_tf, ("tensorflow", "tensorflow-text")),
+    "official": (official, ("tf-models-official",)),
+    "tokenizers": (tokenizers, ("tokenizers",)),
+}
+
+
+def digest(ids):
+    """Returns a few characters for the ids of a line."""
+    content = array.array("i", ids).tobytes()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", choices=LIBRARIES, required=True)
+    parser.add_argument("--num_threads", type=int, required=True)
+    arguments = parser.parse_args()
+    side.limit_threads(arguments.num_threads)
+    make, packages = LIBRARIES[arguments.library]
+
+    @functools.cache
+    def prepared(file, vocab_file, do_lower_case):
+        prepare, ids_of = make(vocab_file, do_lower_case, arguments.num_threads)
+        with open(file, encoding="utf-8") as lines:
+            return prepare(lines.read().splitlines()), ids_of
+
+    def reply(request):
+        tokenize, ids_of = prepared(
+            request["file"], request["vocab_file"], request["do_lower_case"]
+        )
+        usage, tokens = side.repeat(tokenize, request["least_seconds"])
+        if request["with_ids"]:
+            usage["lines"] = [digest(ids) for ids in ids_of(tokens)]
+        return usage
+
+    side.serve(reply, packages)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,415 @@
+"""Compiles a step of the scripts for a TPU, on a machine without one.
+
+    python benchmarks/tpu_program.py --task=pretraining --kind=training \\
+        --model=base --max_seq_length=128 --batch_size=32 --chip=v5e
+
+prints as JSON the bytes that the program takes of a chip ("memory", null if it
+does not fit) and the bytes that programs can use ("available").
+
+XLA lowers the step to StableHLO; libtpu has the compiler that runs on a TPU's
+host, which JAX calls for chips that are not there. Three changes make the
+program the one that TensorFlow gives to the compiler on a TPU:
+
+- Dropout's random bits: TensorFlow uses Philox on CPUs and GPUs, and the chip's
+  generator on a TPU (`DefaultRngAlgForDeviceType` in tf2xla). Philox there
+  takes a hundred times the memory of its result.
+- Weights and moments are stored in place of the old ones, not twice.
+- Sums over chips have no channel, as a program without partitions has none.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Before JAX is imported: it must not look for a TPU, nor libtpu for metadata.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "true")
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tpu_graph
+from jax._src.interpreters import mlir
+from jax.errors import JaxRuntimeError
+from jax.experimental import topologies
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+from jaxlib import _jax, xla_client
+from tpu_compile import KINDS, MEMORY
+
+from bert_tf import BertConfig, cli
+from bert_tf.data import buckets, pipeline, records, schema
+from bert_tf.data.sequence_packing import SequencePacking
+from bert_tf.jobs import fine_tuning
+from bert_tf.options import Options, option
+from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
+from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.tasks.question_answering import SpanTask
+from bert_tf.tasks.tagging import TaggingTask
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.settings import TrainingConfig
+
+# Chip -> a slice of four of them, in libtpu's words, and options.
+SLICES = {
+    # TensorFlow uses the two cores of a v4 as one device, "megacore".
+    "v4": ("v4:2x2x1", {"chip_config_name": "megacore"}),
+    "v5e": ("v5e:2x2", {}),
+    "v5p": ("v5p:2x2x1", {}),
+    "v6e": ("v6e:2x2", {}),
+}
+# The vocabulary of BERT's uncased English models.
+VOCAB_SIZE = 30522
+# The share of the tokens that is masked, as in `create_pretraining_data.py`.
+MASKED = 0.15
+# SWAG's choices, and CoNLL-2003's tags in IOB2.
+CHOICES = 4
+TAGS = ("O", *(f"{p}-{k}" for k in ("LOC", "MISC", "ORG", "PER") for p in "BI"))
+# The chip's generator keeps two of Philox's three numbers of state.
+_STATE_SIZE = 2
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+_AVAILABLE = re.compile(r"available HBM \(([\d.]+)G\)")
+
+
+# The compiler.
+
+
+class Memory(NamedTuple):
+    """The bytes that a program takes of a chip.
+
+    Attributes:
+      arguments: Weights, moments and the batch.
+      temporaries: Activations, gradients and everything else in between.
+      outputs: Results that are not stored in an argument.
+      program: The code.
+    """
+
+    arguments: int
+    temporaries: int
+    outputs: int
+    program: int
+
+
+class OutOfMemoryError(Exception):
+    """The compiler found no program that fits into the chip's memory."""
+
+
+def lower(function: Callable, specs: Sequence[tf.TensorSpec]) -> str:
+    """Returns the StableHLO of a function of tensors, which may use variables.
+
+    Raises:
+      ValueError: A shape is unknown, or XLA does not support an operation.
+    """
+    unknown = [spec for spec in specs if not spec.shape.is_fully_defined()]
+    if unknown:
+        raise ValueError(f"the shape of {unknown[0]} is not known")
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+    text = compiled.experimental_get_compiler_ir(*specs)(stage="stablehlo")
+    dynamic = re.search(r"tensor<[^>]*\?[^>]*>", text)
+    if dynamic:
+        raise ValueError(f"the shape of {dynamic[0]} depends on the data")
+    return text
+
+
+def compile_for(chip: str, text: str, chips: int = 1) -> Memory:
+    """Compiles the result of `lower` for some chips of a kind.
+
+    Raises:
+      OutOfMemoryError: The chip has too little memory.
+      JaxRuntimeError: The compiler rejects the program for another reason.
+    """
+    topology, more = SLICES[chip]
+    slice_ = topologies.get_topology_desc(topology, platform="tpu", **more)
+    devices = tuple(slice_.devices[:chips])
+    options = xla_client.CompileOptions()
+    options.num_replicas = chips
+    options.num_partitions = 1
+    options.device_assignment = xla_client.DeviceAssignment.create(
+        np.array([[device.id] for device in devices])
+    )
+    with mlir.make_ir_context():
+        module = ir.Module.parse(text)
+        _adapt(module)
+        try:
+            executable = devices[0].client.compile(
+                module, _jax.DeviceList(devices), options
+            )
+        except JaxRuntimeError as error:
+            if not str(error).startswith(_OUT_OF_MEMORY):
+                raise
+            raise OutOfMemoryError(str(error)) from error
+    memory = executable.get_compiled_memory_stats()
+    return Memory(
+        arguments=memory.argument_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        program=memory.generated_code_size_in_bytes,
+    )
+
+
+def available_memory(chip: str) -> int:
+    """Returns the bytes for programs, from the error about a large program."""
+
+    def large(seed):
+        return tf.random.stateless_uniform([2**18, 2**18], seed)
+
+    try:
+        compile_for(chip, lower(large, [tf.TensorSpec([2], tf.int32)]))
+    except OutOfMemoryError as error:
+        return round(float(_AVAILABLE.search(str(error))[1]) * 2**30)
+    raise AssertionError(f"{chip} has 256 GiB or more")
+
+
+def _adapt(module: ir.Module) -> None:
+    """Makes the three changes of the module's docstring."""
+    operations = []
+
+    def note(operation):
+        operations.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    for operation in operations:
+        if operation.name == "mhlo.copy":
+            # The compiler of TPUs does not know this operation.
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
+        elif operation.name == "stablehlo.rng_bit_generator":
+            _use_own_generator(operation)
+        elif operation.name == "stablehlo.all_reduce":
+            del operation.attributes["channel_handle"]
+    _alias(module)
+    for name in list(module.operation.attributes):
+        if str(name).startswith("mhlo."):
+            del module.operation.attributes[name]
+
+
+def _use_own_generator(philox) -> None:
+    """Replaces Philox by the chip's generator of random bits."""
+
+    def cut(value, start, end):
+        bounds = ([start], [end], [1])
+        return stablehlo.slice(value, *map(ir.DenseI64ArrayAttr.get, bounds))
+
+    state, bits = philox.results
+    with ir.InsertionPoint(philox), philox.location:
+        before = cut(philox.operands[0], 0, _STATE_SIZE)
+        own = stablehlo.RngBitGeneratorOp(
+            before.type,
+            bits.type,
+            stablehlo.RngAlgorithmAttr.get("DEFAULT"),
+            before,
+        )
+        rest = cut(philox.operands[0], _STATE_SIZE, state.type.shape[0])
+        after = stablehlo.concatenate([own.results[0], rest], dimension=0)
+    state.replace_all_uses_with(after)
+    bits.replace_all_uses_with(own.results[1])
+    philox.operation.erase()
+
+
+def _alias(module: ir.Module) -> None:
+    """Declares which output is stored in which argument."""
+    (main,) = (f for f in module.body.operations if f.name.value == "main")
+    attributes = [ir.DictAttr.get() for _ in main.type.inputs]
+    number = ir.IntegerType.get_signless(32)
+    for entry in module.operation.attributes["mhlo.input_output_alias"]:
+        argument = int(entry["alias"]["parameter_number"])
+        output = ir.IntegerAttr.get(number, entry["output_index"][0])
+        attributes[argument] = ir.DictAttr.get({"tf.aliasing_output": output})
+    main.arg_attrs = ir.ArrayAttr.get(attributes)
+
+
+# The steps.
+
+
+def _pretraining(config: BertConfig, length: int) -> PretrainingTask:
+    return PretrainingTask(config, length, math.ceil(MASKED * length))
+
+
+def _classification(config: BertConfig, length: int, **options: Any):
+    features = schema.classification_schema(length)
+    labels = ("no", "yes")
+    return ClassificationTask(
+        config, features, "single_label", labels, **options
+    )
+
+
+def _multiple_choice(config: BertConfig, length: int, **options: Any):
+    kind = "multiple_choice"
+    features = schema.classification_schema(length, kind, num_choices=CHOICES)
+    labels = tuple(map(str, range(CHOICES)))
+    return MultipleChoiceTask(config, features, kind, labels, **options)
+
+
+def _spans(config: BertConfig, length: int, **options: Any) -> SpanTask:
+    return SpanTask(config, schema.span_schema(length), **options)
+
+
+def _tokens(config: BertConfig, length: int, **options: Any) -> TaggingTask:
+    return TaggingTask(config, schema.tagging_schema(length), TAGS, **options)
+
+
+# The tasks of the scripts; `packed_` is --pack_sequences.
+TASKS = {
+    "pretraining": _pretraining,
+    "packed_pretraining": _pretraining,
+    "classification": _classification,
+    "multiple_choice": _multiple_choice,
+    "spans": _spans,
+    "tokens": _tokens,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step of one chip: the script's task, batches and training step.
+
+    Attributes:
+      task: One of TASKS.
+      kind: "training" or "prediction", which is evaluation too: metrics are
+        computed on the host.
+      config: The configuration of the model.
+      max_seq_length: The length of the sequences, which is fixed on a TPU.
+      batch_size: The number of examples per chip.
+      settings: More options of the training.
+      options: More options of a fine-tuning task.
+    """
+
+    task: str
+    kind: str
+    config: BertConfig
+    max_seq_length: int
+    batch_size: int
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def trace(
+        self, strategy: tf.distribute.Strategy
+    ) -> tf.types.experimental.ConcreteFunction:
+        """Traces the step of all replicas, with the policy of Keras."""
+        batch_size = self.batch_size * strategy.num_replicas_in_sync
+        config = TrainingConfig(
+            train_batch_size=batch_size,
+            eval_batch_size=batch_size,
+            num_train_steps=10,
+            **self.settings,
+        )
+        task = TASKS[self.task](
+            self.config, self.max_seq_length, **self.options
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            estimator = Estimator(task, strategy, config, folder)
+            make_data = self._data(task.schema, config, folder)
+            if self.kind == "training":
+                batches = estimator.training_batches(make_data)
+                replica_step = estimator.training_step().replica_step
+            else:
+                batches = estimator.evaluation_batches(make_data, batch_size)
+                replica_step = estimator.prediction_step
+
+        def step(batch):
+            return tf.nest.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0],
+                strategy.run(replica_step, (batch,)),
+            )
+
+        return tf.function(step).get_concrete_function(batches.element_spec)
+
+    def lower(self, chips: int = 1) -> str:
+        """Returns the StableHLO of one chip among so many.
+
+        One replica is traced, since several would all have variables in the
+        memory of this machine. Sums are over all chips.
+        """
+        traced = self.trace(tpu_graph.traceable_strategy())
+        return lower(*tpu_graph.replica_function(traced, chips=chips))
+
+    def _data(
+        self, features: schema.Schema, config: TrainingConfig, folder: str
+    ) -> Callable[..., Any]:
+        """Returns the function that gives batches to the estimator."""
+        is_training = self.kind == "training"
+        if self.task.endswith("pretraining"):
+            return self._pretraining_data(features, config, folder)
+        data = buckets.in_memory(
+            [_examples(features, self.batch_size)], features
+        )
+        padding = buckets.Padding(static=True)
+        if is_training:
+            return fine_tuning.training_data(data, padding, config)
+        return fine_tuning.evaluation_data(data, padding)
+
+    def _pretraining_data(
+        self, features: schema.Schema, config: TrainingConfig, folder: str
+    ) -> Callable[..., Any]:
+        path = os.path.join(folder, "records")
+        with records.RecordWriter(path) as writer:
+            examples = _examples(features, 1)
+            writer.write_all(list(records.encode_batch(features, examples)))
+        is_packed = self.task.startswith("packed")
+        arguments = {
+            "vocab_size": self.config.vocab_size,
+            "packing": SequencePacking() if is_packed else None,
+        }
+        make = pipeline.evaluation_dataset
+        if self.kind == "training":
+            arguments["seed"] = config.random_seed
+            make = pipeline.training_dataset
+        return functools.partial(make, [path], features, **arguments)
+
+
+def _examples(features: schema.Schema, count: int) -> dict[str, np.ndarray]:
+    """Returns examples of ones: their values change nothing here."""
+    return {
+        feature.name: np.ones((count, *feature.shape), feature.dtype)
+        for feature in features
+    }
+
+
+# The program.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramConfig(Options):
+    """Options of this program."""
+
+    task: str = option("Task.", choices=tuple(TASKS))
+    kind: str = option("Kind of step.", choices=KINDS)
+    model: str = option("Size of the model.")
+    max_seq_length: int = option("Length of the sequences.")
+    batch_size: int = option("Number of examples per chip.")
+    chip: str = option("Kind of TPU.", choices=tuple(MEMORY))
+    chips: int = option(
+        "Number of chips that share a batch.", default=4, at_least=1, at_most=4
+    )
+
+
+def run(config: ProgramConfig) -> None:
+    """Compiles the step and prints what it takes."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    step = Step(
+        config.task,
+        config.kind,
+        BertConfig.from_name(config.model, VOCAB_SIZE),
+        config.max_seq_length,
+        config.batch_size,
+    )
+    text = step.lower(config.chips)
+    available = available_memory(config.chip)
+    try:
+        memory = compile_for(config.chip, text, config.chips)._asdict()
+    except OutOfMemoryError:
+        memory = None
+    print(json.dumps({"memory": memory, "available": available}))
+
+
+if __name__ == "__main__":
+    cli.main(run)
