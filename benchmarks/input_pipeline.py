@@ -6,6 +6,11 @@ writes random records of 128 tokens and 20 predictions to 4 files and draws
 batches of 32 from them, in this process.
 """
 
+# Before anything that imports TensorFlow.
+import bert_tf.quiet_tensorflow  # noqa: F401
+
+# isort: split
+
 import dataclasses
 import sys
 import tempfile

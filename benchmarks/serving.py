@@ -14,6 +14,11 @@ is the same, and weights in bfloat16, which is faster and less exact. ONNX
 Runtime computes in float32 only on CPUs.
 """
 
+# Before anything that imports TensorFlow.
+import bert_tf.quiet_tensorflow
+
+# isort: split
+
 import csv
 import dataclasses
 import os

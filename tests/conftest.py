@@ -89,14 +89,14 @@ def shared_data() -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def benchmarks():
-    """Gives a module of benchmarks/ by its name."""
+    """Returns a function from a name to a module of benchmarks/."""
     with benchmark_modules.importable() as module_of:
         yield module_of
 
 
 @pytest.fixture(scope="module")
 def layouts(benchmarks):
-    """`benchmarks/layouts.py`: scripts on two workers, two hosts ..."""
+    """Returns `benchmarks/layouts.py`, which runs scripts on workers."""
     return benchmarks("layouts")
 
 

@@ -1,15 +1,15 @@
-"""What was broken and what came of it: tests assert, docs/scale.md lists.
+"""Rows of the table of faults in docs/scale.md, which tests assert.
 
-The fixture `fault` holds the weights after a fault to those of a run that
-nothing disturbed, and keeps a row:
+The fixture `fault` compares the weights after a fault with those of an
+undisturbed run, and keeps a row:
 
     def test_a_full_disk(fault):
         ...
         fault("a full disk", "one line: `...`", difference)
 
 Tests with the fixture have the mark `fault`. A run of them with
-`--fault_rows=FILE` writes the rows, and benchmarks/fault_section.py the section
-of them; `make faults` does both.
+`--fault_rows=FILE` writes the rows, and benchmarks/fault_section.py writes the
+section; `make faults` does both.
 """
 
 import json
@@ -28,13 +28,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fault_rows",
         metavar="FILE",
         type=pathlib.Path,
-        help="write what the fixture `fault` was told, as JSON",
+        help="write the rows of the fixture `fault` as JSON",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ROWS] = []
-    config.addinivalue_line("markers", "fault: what it breaks is in the table")
+    config.addinivalue_line(
+        "markers", "fault: has a row in the table of faults"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # Before `-m` chooses.
@@ -53,13 +55,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def fault(request: pytest.FixtureRequest) -> Fault:
-    """`fault(broken, happened, difference)`: asserts and records.
+    """Returns `fault(broken, happened, difference)`: asserts and records.
 
-    Args of what it gives:
-      broken: What was done to a run, for the table's readers.
-      happened: What came of it, as it was seen.
-      difference: The largest one between what the same command ends with and
-        what an undisturbed run does. It has to be 0.
+    Its arguments:
+      broken: What was broken, for the readers of the table.
+      happened: What the run did then.
+      difference: The largest difference between the final weights of the rerun
+        command and of an undisturbed run, which must be 0.
     """
     node = request.node.nodeid.partition("[")[0]
     rows = request.config.stash[_ROWS]

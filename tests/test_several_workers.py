@@ -128,11 +128,11 @@ def test_two_hosts_train_on_ragged_batches(layouts, benchmarks, tmp_path):
             flags,
             tmp_path / "together",
         )
-    except benchmarks("two_hosts").Unavailable as reason:
+    except layouts.Unavailable as reason:
         pytest.skip(f"no hosts: {reason}")
-    results = benchmarks("equality_results")
-    found = results.difference(
-        results.read(folder, 30), results.read(alone, 30)
+    equality = benchmarks("equality")
+    found = equality.difference(
+        equality.read(folder, 30), equality.read(alone, 30)
     )
     assert found.weights < 1e-6
     assert found.moments < 1e-5

@@ -18,8 +18,7 @@ import side
 from keras import ops
 from workload import batch_of
 
-from bert_tf import AdamWeightDecay, BertConfig, BertModel
-from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf import AdamWeightDecay, BertConfig, BertModel, BertPretrainer
 
 # The features that the encoder takes.
 FEATURES = (
@@ -56,22 +55,33 @@ def training_step(config, batch, precision):
     """Returns a function that makes one update and returns the loss."""
     if precision != "float32":
         keras.config.set_dtype_policy(f"mixed_{precision}")
-    length, masked = (
-        batch[name].shape[1] for name in ("input_ids", "masked_lm_ids")
-    )
-    task = PretrainingTask(config, length, masked)
-    model = task.build_model()
+    model = BertPretrainer(config)
+    model.build()
     optimizer = AdamWeightDecay(1e-4, global_clipnorm=1.0)
     optimizer.build(model.trainable_variables)
+    # Rows that are not shared hold one example each.
+    follows = batch["next_sentence_labels"]
+    is_shared = "next_sentence_weights" in batch
+    weights_of_follows = batch.get(
+        "next_sentence_weights", ops.ones(follows.shape)
+    )
 
     def loss_of(weights, others, batch):
         outputs, others = model.stateless_call(
             weights, others, batch, training=True
         )
-        totals = task.losses(batch, outputs)
-        counts = task.loss_weights(batch)
-        means = [ops.sum(totals[n]) / ops.sum(counts[n]) for n in totals]
-        return sum(means), others
+        logits = outputs["next_sentence_logits"]
+        words = mean_loss(
+            batch["masked_lm_ids"],
+            outputs["masked_lm_logits"],
+            batch["masked_lm_weights"],
+        )
+        sentences = mean_loss(
+            follows,
+            logits if is_shared else logits[:, None],
+            weights_of_follows,
+        )
+        return words + sentences, others
 
     @functools.partial(jax.jit, donate_argnums=0)
     def update(state, batch):
@@ -93,6 +103,13 @@ def training_step(config, batch, precision):
         return loss
 
     return step
+
+
+def mean_loss(labels, logits, weights):
+    losses = keras.losses.sparse_categorical_crossentropy(
+        labels, logits, from_logits=True
+    )
+    return ops.sum(losses * weights) / ops.sum(weights)
 
 
 def forward_pass(config, batch, precision):

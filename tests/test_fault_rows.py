@@ -1,19 +1,12 @@
-"""The table of faults: rows of tests that exist, and of all of them."""
+"""The fixture `fault` and the table of faults in docs/scale.md."""
 
 import json
 import re
 
-import pytest
 from checkout import ROOT, nodes_with
 
 pytest_plugins = ["pytester"]
 
-ROW = {
-    "broken": "a | disk",
-    "happened": "one line",
-    "difference": 0.0,
-    "node": "tests/test_x.py::test_y",
-}
 TESTS = """
 import pytest
 
@@ -32,12 +25,7 @@ def test_plain():
 """
 
 
-@pytest.fixture(scope="module")
-def fault_section(benchmarks):
-    return benchmarks("fault_section")
-
-
-def test_rows_are_kept_of_weights_that_are_the_same(pytester):
+def test_rows_are_kept_of_equal_weights(pytester):
     pytester.makepyfile(TESTS)
     path = pytester.path / "rows.json"
     plugin = ("-p", "tests.fault_rows", "--strict-markers")
@@ -54,23 +42,8 @@ def test_rows_are_kept_of_weights_that_are_the_same(pytester):
         assert row["node"].endswith("::test_rows")
 
 
-def test_the_section(fault_section, tmp_path, capsys):
-    rows, page = tmp_path / "rows.json", tmp_path / "page.md"
-    rows.write_text(json.dumps([ROW]))
-    fault_section.main(str(rows))
-    text = capsys.readouterr().out
-    assert text.splitlines()[-3:] == [
-        "| what was broken | what happened | difference in the end | test |",
-        "| --- | --- | --- | --- |",
-        "| a \\| disk | one line | 0 | `tests/test_x.py::test_y` |",
-    ]
-    page.write_text("<!-- faults: here -->\n<!-- end of faults -->\n")
-    fault_section.main(str(rows), str(page))
-    assert text in page.read_text()
-
-
 def test_the_page_has_a_row_of_every_test():
-    """Else `make faults`."""
+    """If not: `make faults`."""
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     [section] = re.findall(
         r"<!-- faults:.*?<!-- end of faults -->", page, re.DOTALL
