@@ -94,7 +94,6 @@ WITH_TENSORFLOW = (
     "bert_tf.serving",
     "bert_tf.tasks",
     "bert_tf.tokenization.graph",
-    "bert_tf.tokenization.graph_normalization",
     "bert_tf.training.checkpoints",
     "bert_tf.training.distribution",
     "bert_tf.training.estimator",

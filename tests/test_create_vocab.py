@@ -62,7 +62,7 @@ def test_flags_reach_their_place(run):
     assert len(vocab) == 21
     assert vocab["[unused2]"] == 7
     assert {"A", "a", "cat"} <= vocab.keys()
-    assert "11 of" in done.stderr
+    assert "Alphabet: 11 characters" in done.stderr
 
 
 def test_accents_can_be_kept(run):
@@ -91,8 +91,8 @@ def test_says_when_words_are_not_composed(run):
     [
         (["--vocab_size=53"], "input_file"),
         (["--input_file=none*", "--vocab_size=53"], "none*"),
-        (["--input_file=a.txt", "--vocab_size=59000"], "ask for at most"),
-        (["--input_file=bad.txt", "--vocab_size=53"], "0xff at bad.txt:3"),
+        (["--input_file=a.txt", "--vocab_size=59000"], "vocab_size is 59000"),
+        (["--input_file=bad.txt", "--vocab_size=53"], "bad.txt:3: byte 0xff"),
         (["--input_file=a.txt", "--errors=ignore"], "strict"),
         (["--input_file=empty*"], "no words in empty1, empty2; give"),
         (["--input_file=empty*,blank*"], "empty2, blank3 and 2 more files;"),

@@ -1,10 +1,10 @@
-"""The tokenizer inside a TensorFlow graph, for raw strings in a SavedModel.
+"""The tokenizer as a TensorFlow graph, for raw strings in a SavedModel.
 
-It gives the ids and the offsets of `wordpiece.FullTokenizer` for every string,
-and for bytes that are not UTF-8 too (they are dropped).
+It gives the ids and offsets of `wordpiece.FullTokenizer` for every string.
+Invalid UTF-8 is dropped.
 
-TensorFlow Serving knows two ops of TensorFlow Text; the graph holds one of
-them, FastWordpieceTokenizeWithOffsets, and otherwise nothing but core ops.
+TensorFlow Serving has two ops of TensorFlow Text. The graph uses one of them,
+FastWordpieceTokenizeWithOffsets; all others are core ops.
 """
 
 import os
@@ -15,23 +15,30 @@ import keras
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_tf.errors import InputError
-from bert_tf.tokenization import packing, wordpiece
-from bert_tf.tokenization.graph_normalization import (
-    GraphNormalizer,
-    drop_invalid_utf8,
+from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
+from bert_tf.tokenization import normalization, packing, wordpiece
+from bert_tf.tokenization.normalization import (
+    CASED,
+    CLASS_BITS,
+    DELETED,
+    ITSELF,
+    NOTHING,
+    PAGE_SIZE,
+    SKIPPED,
+    WITHIN_RUN,
+    Pages,
 )
 
 _PADDINGS = ("max_length", "longest")
 
 
 class Tokens(NamedTuple):
-    """The pieces of texts and where they came from: `wordpiece.Token` in rows.
+    """The tokens of a batch of texts, with the fields of `wordpiece.Token`.
 
     Attributes:
-      ids: Their ids, int32, ragged [B, (T)].
-      starts: Index of the first character of each, int32, ragged [B, (T)].
-      ends: Index behind the last, dropped accents included.
+      ids: int32, ragged [B, (T)].
+      starts: int32, ragged [B, (T)], the first character of each token.
+      ends: int32, ragged [B, (T)], the end, including stripped accents.
     """
 
     ids: tf.RaggedTensor
@@ -41,28 +48,27 @@ class Tokens(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertTokenizer(keras.layers.Layer):
-    """Raw strings in, what `BertModel` takes out.
+    """Turns raw strings into the inputs of `BertModel`.
 
     A single text becomes `[CLS] text [SEP]`; a pair becomes
-    `[CLS] a [SEP] b [SEP]`. With `max_seq_length` what is too long is cut (see
-    `packing.truncated_lengths`) and the rest is padded to that length, or only
-    to the longest of the batch if `padding` says so; without it, nothing is
-    cut and the batch is padded to its longest.
+    `[CLS] a [SEP] b [SEP]`. With `max_seq_length`, longer sequences are
+    truncated (see `packing.truncated_lengths`) and shorter ones are padded to
+    that length or, with `padding="longest"`, to the longest of the batch.
+    Without it, nothing is truncated and the batch is padded to its longest.
 
     Args:
       vocabulary: A path, or the tokens in the order of their ids.
-      do_lower_case: Whether the vocabulary is an uncased one.
-      strip_accents: Whether to drop accents; None does as `do_lower_case`.
-      max_seq_length: Length S of every sequence given out, or None.
-      padding: "max_length"; or "longest", with which `max_seq_length` is what
-        S is at most.
+      do_lower_case: Whether the vocabulary is uncased.
+      strip_accents: Whether to strip accents. By default as `do_lower_case`.
+      max_seq_length: The (largest) length S of the sequences, or None.
+      padding: "max_length" or "longest".
 
     Call arguments:
       inputs: Texts or pairs of texts:
         - a string, a list of strings, or a string tensor or array [] or [B].
         - a tuple `(first, second)` of two of these: one pair, or the first
-          and the second texts of B pairs. A list of two tensors is read as
-          such a tuple, because Keras turns one into the other.
+          and second texts of B pairs. A list of two tensors means the same,
+          because Keras converts one to the other.
         - a list of tuples of two strings: B pairs.
 
     Returns (when called):
@@ -71,8 +77,8 @@ class BertTokenizer(keras.layers.Layer):
 
     Raises:
       InputError: If the vocabulary is unusable or lacks one of [PAD], [UNK],
-        [CLS] and [SEP], if `max_seq_length` is below 3, if `padding` is
-        neither of the two, or if the inputs have another form.
+        [CLS] and [SEP]; or if `max_seq_length`, `padding` or the inputs are
+        invalid.
     """
 
     def __init__(
@@ -85,18 +91,17 @@ class BertTokenizer(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        # XLA cannot compile string ops, and Keras would ask it to on a GPU.
+        # On a GPU, Keras would compile the layer with XLA, which has no string
+        # ops.
         self.supports_jit = False
         if max_seq_length is not None and max_seq_length < 3:
-            raise InputError(
-                "Expected max_seq_length of at least 3, for [CLS] and two "
-                f"[SEP]. Received: {max_seq_length}"
+            raise wrong_value(
+                "max_seq_length",
+                "at least 3 (for [CLS] and two [SEP])",
+                max_seq_length,
             )
         if padding not in _PADDINGS:
-            raise InputError(
-                f"Expected padding to be one of {', '.join(_PADDINGS)}. "
-                f"Received: {padding!r}"
-            )
+            raise wrong_value("padding", listed(_PADDINGS, last="or"), padding)
         vocab = wordpiece.load_vocab(vocabulary)
         wordpiece.require_special_tokens(
             vocab,
@@ -109,8 +114,8 @@ class BertTokenizer(keras.layers.Layer):
         self._pad_id, self._unk_id, self._cls_id, self._sep_id = (
             vocab[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
         )
-        # There are no kernels for strings elsewhere. What is captured as a
-        # constant is in a SavedModel once, however many functions use it.
+        # String ops only have CPU kernels. A captured constant is stored in a
+        # SavedModel once, however many functions use it.
         with tf.device("CPU:0"):
             self._normalizer = GraphNormalizer(do_lower_case, strip_accents)
             self._piece_lengths = tf.constant(
@@ -122,7 +127,7 @@ class BertTokenizer(keras.layers.Layer):
             self._wordpiece = _wordpiece_tokenizer(self.vocabulary)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments; the tokens, not their path."""
+        """Returns the constructor's arguments, with the tokens for the path."""
         return super().get_config() | {
             "vocabulary": list(self.vocabulary),
             "do_lower_case": self._normalizer.do_lower_case,
@@ -132,11 +137,11 @@ class BertTokenizer(keras.layers.Layer):
         }
 
     def __call__(self, inputs, **unused):
-        # Keras's own __call__ takes no Python strings, and on other backends
-        # than TensorFlow, where this layer serves tf.data, no strings at all.
-        # What it would drop (`training`) is dropped here.
+        # Keras's __call__ does not take Python strings, nor any strings on
+        # backends other than TensorFlow, where this layer is used in tf.data.
+        # Like Keras, this ignores arguments such as `training`.
         if _is_symbolic(inputs):
-            # Keras adds many lines to an error that `call` raises.
+            # Checked here because Keras adds many lines to errors of `call`.
             texts = _parts(inputs)
             for text in texts:
                 _check_rank(text.shape)
@@ -162,16 +167,16 @@ class BertTokenizer(keras.layers.Layer):
 
     @property
     def _padded_length(self) -> int | None:
-        """The length of every sequence; None for that of the longest."""
+        """The length of all sequences; None for that of the longest."""
         return None if self.padding == "longest" else self.max_seq_length
 
     def tokenize(self, text, keep: str | None = None) -> tf.RaggedTensor:
-        """Returns the ids of the pieces, without special tokens.
+        """Returns token ids without special tokens.
 
         Args:
           text: Strings, [B] or scalar.
-          keep: A token that stands for itself where a text spells it, "[MASK]"
-            say. What is between two of them is a text of its own.
+          keep: A token, such as "[MASK]", that is not split where a text
+            contains it. The parts between are tokenized as separate texts.
 
         Returns:
           int32 ids, ragged [B, (T)], or [T] for a scalar.
@@ -189,7 +194,7 @@ class BertTokenizer(keras.layers.Layer):
             return self._tokenize_between(text, keep)
 
     def tokenize_with_offsets(self, text) -> Tokens:
-        """Returns the pieces and the characters that made them.
+        """Returns the tokens and the characters they come from.
 
         Args:
           text: Strings, [B] or scalar.
@@ -206,14 +211,14 @@ class BertTokenizer(keras.layers.Layer):
             normalized, starts, ends = self._normalizer.align(text)
             pieces, word_lengths = self._split(normalized)
             ids = pieces.merge_dims(1, 2)
-            # The pieces use up the characters of `starts` one after another.
+            # Each token takes the next characters of `starts`.
             lengths = self._characters(pieces, word_lengths)
             first = tf.cumsum(lengths, exclusive=True)[:, tf.newaxis]
             is_first = tf.scatter_nd(
                 first, tf.ones_like(lengths), tf.shape(starts)
             )
             piece = tf.cumsum(is_first) - 1
-            # Marks may have changed places: hence min and max.
+            # NFD may have reordered combining marks, hence min and max.
             return Tokens(
                 ids,
                 ids.with_values(tf.math.segment_min(starts, piece)),
@@ -223,16 +228,17 @@ class BertTokenizer(keras.layers.Layer):
     def pack(
         self, parts: Sequence[tf.RaggedTensor], empty_second: bool = True
     ) -> dict[str, tf.Tensor]:
-        """Makes of ids what the layer, when called, makes of strings.
+        """Adds special tokens to token ids, truncates and pads them.
 
         Args:
-          parts: int32 ids, ragged [B, (T)]: of texts, or of both of pairs.
-          empty_second: Whether a second text without any piece is one, with a
-            [SEP] of its own; in `data.features`, as in the original, not.
+          parts: int32 ids, ragged [B, (T)]: of the texts; or of the first and
+            of the second texts of pairs.
+          empty_second: Whether a second text without tokens gets a [SEP]. In
+            `tasks.encoding`, as in the original, it does not.
 
         Returns:
-          A dict of input_ids, input_mask and segment_ids, int32 [B, S]: with
-          [CLS] and [SEP], cut where too long, and padded. S is 1 or more.
+          A dict of input_ids, input_mask and segment_ids, int32 [B, S] with S
+          at least 1: the result of calling the layer.
         """
         with _on_cpu():
             size = parts[0].nrows()
@@ -270,11 +276,11 @@ class BertTokenizer(keras.layers.Layer):
         return self.pack([ids[:size], ids[size:]])
 
     def _split(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Splits normalized strings [B] into words, and these into pieces.
+        """Splits normalized strings [B] into words and these into tokens.
 
         Returns:
-          Ids of the pieces, ragged [B, (words), (pieces)], and how many
-          characters the words have, int32 [words of all texts].
+          Token ids, ragged [B, (words), (tokens)], and the number of
+          characters of each word, int32 [words of all texts].
         """
         words = tf.strings.split(text)
         lengths = tf.strings.length(words.values, unit="UTF8_CHAR")
@@ -285,10 +291,10 @@ class BertTokenizer(keras.layers.Layer):
     def _characters(
         self, pieces: tf.RaggedTensor, word_lengths: tf.Tensor
     ) -> tf.Tensor:
-        """How many characters of its word each piece stands for, [pieces]."""
+        """Returns the number of characters that each token covers, [tokens]."""
         ids = pieces.flat_values
         is_unknown = ids == self._unk_id
-        # Unknown is a whole word, whose first piece is the only one.
+        # [UNK] is the only token of its word and covers all of it.
         of_word = tf.gather(is_unknown, pieces.values.row_starts())
         return tf.tensor_scatter_nd_update(
             tf.gather(self._piece_lengths, ids),
@@ -297,38 +303,36 @@ class BertTokenizer(keras.layers.Layer):
         )
 
     def _tokenize_between(self, text: tf.Tensor, keep: str) -> tf.RaggedTensor:
-        """`tokenize` with something to keep."""
+        """Does what `tokenize` does with `keep`."""
         if not keep or keep not in self.vocabulary:
-            raise InputError(
-                "Expected what to keep to be a token of the vocabulary. "
-                f"Received: {keep!r}"
-            )
+            advice = did_you_mean(keep, self.vocabulary).lstrip()
+            raise wrong_value("keep", "in the vocabulary", keep, advice)
         between = tf.strings.split(drop_invalid_utf8(text), keep)
         ids = self.tokenize(between.values)
         kept = tf.fill([ids.nrows(), 1], self.vocabulary.index(keep))
         ids = between.with_values(tf.concat([ids, kept], axis=1))
-        ids = ids.merge_dims(1, 2)  # with one too many at the end
+        ids = ids.merge_dims(1, 2)  # with an extra one at the end
         return _cut(ids, ids.row_lengths() - 1)
 
     def _pad(self, packed: tf.RaggedTensor) -> tf.Tensor:
-        """Makes a matrix of rows, int32 [B, S]."""
+        """Pads rows to a matrix, int32 [B, S]."""
         if self._padded_length is not None:
             return packed.to_tensor(
                 self._pad_id, shape=[None, self._padded_length]
             )
-        # No texts have a length as well: models look at the first place.
+        # Keep the length at least 1 for empty batches: models read [CLS].
         length = tf.maximum(packed.bounding_shape(axis=1), 1)
         return packed.to_tensor(self._pad_id, shape=tf.stack([-1, length]))
 
     def _truncate(
         self, parts: Sequence[tf.RaggedTensor], num_special: tf.Tensor
     ) -> Sequence[tf.RaggedTensor]:
-        """Cuts one or two ragged [B, (T)] where they are too long.
+        """Truncates one or two ragged [B, (T)].
 
         Args:
-          parts: What is cut.
-          num_special: How many [CLS] and [SEP] stand beside it, int64, scalar
-            or [B].
+          parts: The token ids.
+          num_special: The number of [CLS] and [SEP] to add, int64, scalar or
+            [B].
         """
         if self.max_seq_length is None:
             return parts
@@ -344,12 +348,12 @@ class BertTokenizer(keras.layers.Layer):
 
 
 def _on_cpu():
-    """Without this, single lookups would be placed on a GPU."""
+    """Keeps table lookups off the GPU, next to the string ops."""
     return tf.device("CPU:0")
 
 
 def _cut(ids: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
-    """Keeps the first `keep[i]` of row i."""
+    """Keeps the first `keep[i]` items of row i."""
     lengths = ids.row_lengths()
     inside = tf.ragged.range(lengths).values < tf.repeat(keep, lengths)
     return tf.RaggedTensor.from_row_lengths(
@@ -358,7 +362,7 @@ def _cut(ids: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
 
 
 def _parts(inputs) -> Sequence[Any]:
-    """Returns the texts, or the first and the second texts of pairs."""
+    """Returns [texts], or the first and the second texts of pairs."""
     if not isinstance(inputs, tuple | list):
         return [inputs]
     if isinstance(inputs, list):
@@ -369,13 +373,13 @@ def _parts(inputs) -> Sequence[Any]:
         if any(isinstance(x, str | bytes | tuple | list) for x in inputs):
             kinds = sorted({type(x).__name__ for x in inputs})
             raise InputError(
-                "Expected a list of strings or of tuples of two strings. "
-                f"Received: a list of {', '.join(kinds)}"
+                "A list must hold strings or tuples of two strings; got a list "
+                f"of {listed(kinds)}."
             )
     if len(inputs) != 2:
         raise InputError(
-            "Expected a text or a tuple of two texts. Received: a tuple of "
-            f"{len(inputs)}"
+            "The input must be a text or a tuple of two texts; got a tuple of "
+            f"{len(inputs)}."
         )
     return inputs
 
@@ -385,9 +389,8 @@ def _columns(pairs: list[tuple]) -> list[list]:
     for index, pair in enumerate(pairs):
         is_text = [isinstance(text, str | bytes) for text in pair]
         if is_text != [True, True]:
-            raise InputError(
-                "Expected a tuple of two strings for every pair of a list. "
-                f"Received: {pair!r} at {index}"
+            raise wrong_value(
+                f"Pair {index} of the list", "a tuple of two strings", pair
             )
     return [list(column) for column in zip(*pairs, strict=True)]
 
@@ -401,8 +404,8 @@ def _strings(text) -> tf.Tensor:
 def _check_rank(shape) -> None:
     if tf.TensorShape(shape).rank not in (0, 1):
         raise InputError(
-            "Expected one string, a batch of strings, or a tuple of two of "
-            f"these. Received: shape {shape}"
+            "The input must be a string, a batch of strings or a tuple of two "
+            f"of these; got the shape {shape}."
         )
 
 
@@ -410,8 +413,8 @@ def _check_same_shape(texts: Sequence[Any]) -> None:
     first, second = texts[0].shape, texts[-1].shape
     if not tf.TensorShape(first).is_compatible_with(second):
         raise InputError(
-            "Expected as many first texts as second texts in a tuple. "
-            f"Received: shapes {first} and {second}"
+            "A tuple must have as many first texts as second texts; got the "
+            f"shapes {first} and {second}."
         )
 
 
@@ -425,7 +428,7 @@ def _is_symbolic(inputs) -> bool:
 def _wordpiece_tokenizer(
     vocabulary: Sequence[str],
 ) -> tf_text.FastWordpieceTokenizer:
-    """Returns an op for words; what is too long is left to the caller."""
+    """Returns an op that splits words, of any length that can be tokens."""
     try:
         return tf_text.FastWordpieceTokenizer(
             list(vocabulary),
@@ -436,6 +439,211 @@ def _wordpiece_tokenizer(
         )
     except RuntimeError as error:
         raise InputError(
-            "Expected a vocabulary that TensorFlow Text can hold. Received: "
-            f"{error}"
+            f"TensorFlow Text cannot use this vocabulary: {error}"
         ) from None
+
+
+# Normalization, with core ops and the tables of `normalization`.
+
+_PLAIN_ASCII = r"[\t\n\r -~]*"
+_ASCII_PUNCTUATION = r"([!-/:-@\[-`{-~])"
+
+
+def drop_invalid_utf8(text: tf.Tensor) -> tf.Tensor:
+    """Drops invalid UTF-8 from strings of any shape.
+
+    Offsets count the characters of the result, which is the unit "UTF8_CHAR"
+    of `tf.strings.substr`.
+    """
+    return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="ignore")
+
+
+class Aligned(NamedTuple):
+    """Normalized texts and the origins of their characters.
+
+    Attributes:
+      text: The strings, [B].
+      starts: int32 [K], for each character that is not a space, of all texts
+        in order: the index in its original text of the character it was made
+        from.
+      ends: int32 [K], the index after that character and after the accents
+        stripped there.
+    """
+
+    text: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+
+class _Replaced(NamedTuple):
+    """Replaced code points, before NFD reorders combining marks.
+
+    Attributes:
+      sources: [B, (N)], the code points of the texts, each followed by a space.
+      outputs: [M], the replacements in all texts.
+      origins: int64 [M], the index of the source that each output replaces.
+      counts: int64 [N], the number of outputs that replace each source.
+      may_move: [], whether NFD may have to reorder marks among the outputs.
+    """
+
+    sources: tf.RaggedTensor
+    outputs: tf.Tensor
+    origins: tf.Tensor
+    counts: tf.Tensor
+    may_move: tf.Tensor
+
+
+class GraphNormalizer:
+    """Does what `normalization.Normalizer` does, for batches of strings."""
+
+    def __init__(self, do_lower_case: bool, strip_accents: bool | None):
+        python = normalization.Normalizer(do_lower_case, strip_accents)
+        self.do_lower_case = python.do_lower_case
+        self.strip_accents = python.strip_accents
+        table = normalization.replacement_table(
+            self.do_lower_case, self.strip_accents
+        )
+        self._first_movable = table.first_movable
+        self._rows = tf.constant(table.rows)
+        self._row_of = _LookUp(table.row_of)
+        self._traits = _LookUp(normalization.traits())
+
+    def __call__(self, text: tf.Tensor) -> tf.Tensor:
+        """Normalizes a [B] tensor of strings."""
+        ascii_text = tf.strings.lower(text) if self.do_lower_case else text
+        ascii_text = tf.strings.regex_replace(
+            ascii_text, _ASCII_PUNCTUATION, r" \1 "
+        )
+        is_plain = tf.strings.regex_full_match(text, _PLAIN_ASCII)
+        others = tf.where(~is_plain)
+        replaced = self._replace(tf.gather_nd(text, others))
+        return tf.tensor_scatter_nd_update(
+            ascii_text, others, self._encode(replaced)
+        )
+
+    def align(self, text: tf.Tensor) -> Aligned:
+        """Normalizes a [B] tensor of strings and finds the origins."""
+        replaced = self._replace(text)
+        sources = replaced.sources
+        visible = replaced.outputs != ord(" ")
+        outputs = tf.boolean_mask(replaced.outputs, visible)  # [K]
+        origins = tf.boolean_mask(replaced.origins, visible)  # [K]
+        lengths = tf.cast(sources.row_lengths(), tf.int32)
+        index = tf.ragged.range(lengths).values  # [N]
+        starts = tf.gather(index, origins)
+        # Accents belong to the last output of the character before them. The
+        # space after each text is not an accent, so there is always a next.
+        deleted = self._traits(sources.values) & DELETED != 0
+        is_accent = (replaced.counts == 0) & ~deleted  # [N]
+        others = tf.boolean_mask(index, ~is_accent)
+        num_before = tf.cumsum(tf.cast(~is_accent, tf.int32))
+        next_other = tf.gather(others, tf.gather(num_before, origins))
+        behind = tf.concat([origins, [-1]], axis=0)[1:]
+        ends = tf.where(origins != behind, next_other, starts + 1)
+        order = self._canonical_order(
+            outputs, origins, sources.values, replaced.may_move
+        )
+        return Aligned(
+            self._encode(replaced),
+            tf.gather(starts, order),
+            tf.gather(ends, order),
+        )
+
+    def _replace(self, text: tf.Tensor) -> _Replaced:
+        # The space separates neighbors from different texts.
+        decoded = tf.strings.unicode_decode(
+            tf.strings.join([text, " "]), "UTF-8", errors="ignore"
+        )
+        sources = decoded.values  # [N]
+        if self.do_lower_case:
+            sources = self._final_sigma(sources)
+        row = self._row_of(sources)
+        outputs = tf.gather(self._rows, row)  # [N, 3]
+        outputs = tf.where(outputs == ITSELF, sources[:, tf.newaxis], outputs)
+        exists = outputs != NOTHING
+        where = tf.where(exists)  # [M, 2]
+        return _Replaced(
+            decoded.with_values(sources),
+            tf.gather_nd(outputs, where),
+            where[:, 0],
+            tf.reduce_sum(tf.cast(exists, tf.int64), axis=1),
+            tf.reduce_any(row >= self._first_movable),
+        )
+
+    def _encode(self, replaced: _Replaced) -> tf.Tensor:
+        """Joins the outputs of each text in NFD's order: strings [B]."""
+        sources, outputs, origins, counts, may_move = replaced
+        order = self._canonical_order(
+            outputs, origins, sources.values, may_move
+        )
+        ends = tf.concat([[0], tf.cumsum(counts)], axis=0)
+        splits = tf.gather(ends, sources.row_splits)
+        return tf.strings.unicode_encode(
+            tf.RaggedTensor.from_row_splits(tf.gather(outputs, order), splits),
+            "UTF-8",
+        )
+
+    def _final_sigma(self, sources: tf.Tensor) -> tf.Tensor:
+        """Replaces capital sigmas that end a word by final sigmas; [N]."""
+        sigma = ord(normalization.SIGMA)
+
+        def replace():
+            traits = self._traits(sources)
+            where = tf.where(traits & SKIPPED == 0)  # [K, 1]
+            seen = tf.gather_nd(sources, where)  # [K], the last is a space
+            cased = tf.gather_nd(traits, where) & CASED != 0
+            cased_before = tf.concat([[False], cased[:-1]], axis=0)
+            cased_after = tf.concat([cased[1:], [False]], axis=0)
+            final = (seen == sigma) & cased_before & ~cased_after
+            seen = tf.where(final, ord(normalization.FINAL_SIGMA), seen)
+            return tf.tensor_scatter_nd_update(sources, where, seen)
+
+        return tf.cond(
+            tf.reduce_any(sources == sigma), replace, lambda: sources
+        )
+
+    def _canonical_order(
+        self,
+        outputs: tf.Tensor,
+        origins: tf.Tensor,
+        sources: tf.Tensor,
+        may_move: tf.Tensor,
+    ) -> tf.Tensor:
+        """Sorts combining marks as NFD does; see `normalization`.
+
+        Args:
+          outputs: int32 [M], replaced code points, or some of them.
+          origins: int64 [M], the index of the source that each replaces.
+          sources: int32 [N], the original code points.
+          may_move: Whether there may be anything to sort.
+
+        Returns:
+          int32 [M], the indices of the outputs in their new order.
+        """
+
+        def sort():
+            bounds = self._traits(sources) & WITHIN_RUN == 0
+            runs = tf.cumsum(tf.cast(bounds, tf.int64))
+            rank = self._traits(outputs) & CLASS_BITS
+            key = tf.gather(runs, origins) * (CLASS_BITS + 1)
+            return tf.argsort(key + tf.cast(rank, tf.int64), stable=True)
+
+        unchanged = tf.range(tf.size(outputs))
+        if not self.strip_accents:
+            return unchanged
+        return tf.cond(may_move, sort, lambda: unchanged)
+
+
+class _LookUp:
+    """Looks up code points in `Pages` that are constants of the graph."""
+
+    def __init__(self, table: Pages):
+        self._page_of = tf.constant(table.page_of)
+        self._pages = tf.constant(table.pages)
+
+    def __call__(self, code_points: tf.Tensor) -> tf.Tensor:
+        """Returns the int32 values of int32 code points of any shape."""
+        page = tf.gather(self._page_of, code_points // PAGE_SIZE)
+        first = tf.cast(page, tf.int32) * PAGE_SIZE
+        index = first + code_points % PAGE_SIZE
+        return tf.cast(tf.gather(self._pages, index), tf.int32)

@@ -1,22 +1,24 @@
 """Basic tokenization: the one definition that both tokenizers follow.
 
-The original's `BasicTokenizer` works on a text in these steps:
+The original's `BasicTokenizer` works in these steps:
 
 1. U+0000, U+FFFD and the categories Cc and Cf are deleted, except tab, line
-   feed and carriage return, which become spaces as the category Zs does.
+   feed and carriage return, which become spaces, as does the category Zs.
 2. Spaces are put around CJK ideographs; the text is split at white space.
 3. If lower-casing: each word is lower-cased, brought to NFD, and loses its
    combining marks (category Mn).
-4. Every punctuation character becomes a word of its own.
+4. Each punctuation character becomes a word of its own.
 
-Nearly all of it happens to one character at a time, so the whole is a table
-from code points to replacements (`Normalizer.replacement`); the words are what
-lies between the spaces of the replaced text. Two steps look at neighbours:
+Nearly all of it affects one character at a time, so it is a table from code
+points to replacements (`Normalizer.replacement`); the words are the parts
+between the spaces of the result. For example, "Él,中" becomes "el ,  中 ".
 
-* The capital sigma is lower-cased to U+03C2 at the end of a word and to U+03C3
-  elsewhere. Such a sigma is replaced by U+03C2 before the table is used.
-* NFD sorts the marks behind a letter by their combining class. That shows only
-  in the few marks that are not of category Mn, and so are not dropped.
+Two steps depend on the neighbors of a character:
+
+* The capital sigma becomes U+03C2 at the end of a word and U+03C3 elsewhere.
+  A final sigma is replaced by U+03C2 before the table is used.
+* NFD sorts the marks after a letter by their combining class. This matters
+  only for the few marks that are not of category Mn and thus not stripped.
 """
 
 import bisect
@@ -26,11 +28,14 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
 
 SIGMA, FINAL_SIGMA = "Σ", "ς"
 NUM_CODE_POINTS = sys.maxunicode + 1
 
-# The blocks of the original: ideographs only, no kana and no Hangul.
+# The blocks of the original: ideographs, without kana and Hangul.
 _CJK_BLOCKS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -46,12 +51,11 @@ _CJK_EDGES = sorted(
 )
 _ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
-
 _category, _combining = unicodedata.category, unicodedata.combining
 
 
 class _LazyTable(dict):
-    """A table for `str.translate` whose entries are computed when first met."""
+    """A table for `str.translate` that computes entries when first used."""
 
     def __init__(self, function: Callable[[str], str]):
         self._function = function
@@ -65,10 +69,10 @@ class Normalizer:
     """Basic tokenization; the words are `normalizer(text).split()`.
 
     Args:
-      do_lower_case: Lower-cases, as uncased vocabularies need.
-      strip_accents: Whether to decompose (NFD) and to drop combining marks;
-        None does as `do_lower_case` says, which is what the original does.
-        False keeps the accents of a lower-cased text, and its composed form.
+      do_lower_case: Whether to lower-case, for uncased vocabularies.
+      strip_accents: Whether to decompose (NFD) and to strip combining marks.
+        By default as `do_lower_case`, like the original. False keeps the
+        accents and the composed form of lower-cased text.
     """
 
     def __init__(
@@ -84,26 +88,26 @@ class Normalizer:
         return type(self), (self.do_lower_case, self.strip_accents)
 
     def __call__(self, text: str) -> str:
-        """Returns the normalised text: words separated by U+0020 alone."""
-        text = self._settle_sigma(text)
+        """Returns the normalized text, with U+0020 as its only white space."""
+        text = self._final_sigma(text)
         normalized = text.translate(self._replacements)
         if self.strip_accents and _may_be_out_of_order(normalized):
             return self.align(text)[0]
         return normalized
 
     def align(self, text: str) -> tuple[str, list[int], list[int]]:
-        """Normalises `text` and says where each character came from.
+        """Normalizes `text` and finds where each character came from.
 
         Returns:
-          The normalised text, as `__call__` gives it, and two lists of its
-          length: character i was made of the characters [starts[i], ends[i])
-          of `text`, which includes the accents dropped right behind it.
+          The normalized text and two lists of its length: its character i was
+          made from the characters [starts[i], ends[i]) of `text`, including
+          the accents stripped directly after it.
         """
         characters: list[str] = []
         starts: list[int] = []
         ends: list[int] = []
-        visible = -1  # the last character that is not a space
-        for index, source in enumerate(self._settle_sigma(text)):
+        visible = -1  # The last character that is not a space.
+        for index, source in enumerate(self._final_sigma(text)):
             replacement = self._replacements[ord(source)]
             is_accent = not replacement and not is_deleted(source)
             if is_accent and visible >= 0 and ends[visible] == index:
@@ -115,19 +119,24 @@ class Normalizer:
                 starts.append(index)
                 ends.append(index + 1)
         if self.strip_accents and _may_be_out_of_order("".join(characters)):
-            order = _canonical_order(text, characters, starts)
+            # Sort marks as NFD does, within the runs between other characters.
+            runs = list(itertools.accumulate(map(bounds_a_run, text)))
+            order = sorted(
+                range(len(characters)),
+                key=lambda i: (runs[starts[i]], _combining(characters[i])),
+            )
             characters = [characters[i] for i in order]
             starts = [starts[i] for i in order]
             ends = [ends[i] for i in order]
         return "".join(characters), starts, ends
 
     def replacement(self, character: str) -> str:
-        """What the table holds for one character, neighbours disregarded."""
+        """Returns the replacement of a character, regardless of neighbors."""
         if is_deleted(character):
             return ""
         if _is_space(character):
             return " "
-        if is_cjk(character):  # has neither case nor marks
+        if is_cjk(character):  # These have neither case nor marks.
             letter = _decompose(character) if self.strip_accents else character
             return f" {letter} "
         letters = character.lower() if self.do_lower_case else character
@@ -137,24 +146,13 @@ class Normalizer:
             )
         return "".join(f" {c} " if _is_punctuation(c) else c for c in letters)
 
-    def changes(self) -> dict[int, str]:
-        """Returns the whole table less the characters that stay as they are.
-
-        That is some 100,000 entries and takes a third of a second.
-        """
-        return {
-            ord(character): replacement
-            for character in assigned_characters()
-            if (replacement := self.replacement(character)) != character
-        }
-
-    def _settle_sigma(self, text: str) -> str:
+    def _final_sigma(self, text: str) -> str:
         """Replaces each capital sigma that ends a word by the final sigma.
 
-        `str.lower` knows the rule: a sigma is final if, case-ignorable
-        characters skipped, a cased character is before it and none behind. It
-        may see the whole text at once, since a space is neither. Characters
-        that are deleted have to count as ignorable, hence `_sigma_view`.
+        `str.lower` has the rule: a sigma is final if there is a cased character
+        before it and none after it, ignoring case-ignorable characters. It can
+        be used on the whole text, because spaces are neither. Characters that
+        are deleted have to count as ignorable; see `_sigma_view`.
         """
         if not self.do_lower_case or SIGMA not in text:
             return text
@@ -166,30 +164,112 @@ class Normalizer:
 
 
 def clean(text: str) -> str:
-    """The original's `_clean_text`: deletes control characters, makes spaces.
+    """Deletes control characters and replaces white space by U+0020.
 
-    What `str.split` makes of the result are the words that the later steps
-    work on one by one (CJK ideographs aside).
+    This is the original's `_clean_text`. The parts that `str.split` makes of
+    the result can be normalized one by one.
     """
     return text.translate(_CLEAN)
 
 
 def is_deleted(character: str) -> bool:
-    """Whether step 1 deletes the character."""
+    """Returns whether step 1 deletes the character."""
     if character in "\t\n\r":
         return False
     return character in "\0\ufffd" or _category(character) in ("Cc", "Cf")
 
 
 def is_cjk(character: str) -> bool:
-    """Whether the original puts spaces around the character."""
+    """Returns whether the original puts spaces around the character."""
     return bisect.bisect(_CJK_EDGES, ord(character)) % 2 == 1
 
 
-def assigned_characters() -> set[str]:
-    """Every character that Unicode defines or that lies in a CJK block.
+def _is_space(character: str) -> bool:
+    # Step 1 keeps Zl and Zp, but `str.split` in the original splits at them.
+    # It would also split at some control characters, which step 1 deletes.
+    return character in "\t\n\r" or _category(character) in ("Zs", "Zl", "Zp")
 
-    No other is changed by the table or takes part in the rules for contexts.
+
+def _is_punctuation(character: str) -> bool:
+    # ASCII characters other than letters and digits, such as "$" and "^", are
+    # punctuation too.
+    return character in _ASCII_PUNCTUATION or _category(character)[0] == "P"
+
+
+def _cleaned(character: str) -> str:
+    if is_deleted(character):
+        return ""
+    return " " if _is_space(character) else character
+
+
+def _sigma_view(character: str) -> str:
+    """Returns one character with the properties that affect a final sigma."""
+    if is_deleted(character):
+        return "\u00ad"  # case-ignorable
+    # The only character that str.lower turns into two; "i" is as cased.
+    return "i" if character == "\u0130" else character
+
+
+_CLEAN = _LazyTable(_cleaned)
+_SIGMA_VIEW = _LazyTable(_sigma_view)
+
+
+def _decompose(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
+
+
+def _may_be_out_of_order(normalized: str) -> bool:
+    """Returns whether NFD may reorder the remaining marks."""
+    if normalized.isascii():
+        return False
+    marks = _movable_pattern().findall(normalized)
+    return len(set(map(_combining, marks))) > 1
+
+
+@functools.cache
+def _movable_pattern() -> re.Pattern[str]:
+    return re.compile(f"[{movable_marks()}]")
+
+
+@functools.cache
+def movable_marks() -> str:
+    """Returns the few characters whose `movable_class` is not 0."""
+    marks = filter(_combining, map(chr, range(NUM_CODE_POINTS)))
+    return "".join(filter(movable_class, marks))
+
+
+def movable_class(character: str) -> int:
+    """Returns the combining class of a mark that is not stripped, or 0."""
+    return 0 if _category(character) == "Mn" else _combining(character)
+
+
+def bounds_a_run(character: str) -> bool:
+    """Returns whether NFD moves no mark across this character.
+
+    It is so if its decomposition has a character of combining class 0. Deleted
+    characters are gone before NFD.
+    """
+    marks_only = all(map(_combining, _decompose(character)))
+    return not marks_only and not is_deleted(character)
+
+
+# The same definition as arrays over all code points, for `graph`.
+
+# Placeholders in `ReplacementTable.rows`: the code point itself, and nothing.
+ITSELF, NOTHING = -1, -2
+_WIDTH = 3  # The longest replacement is a character between two spaces.
+
+# The bits of `traits`; the lowest eight hold `movable_class`.
+CLASS_BITS, SKIPPED, CASED, WITHIN_RUN = 0xFF, 0x100, 0x200, 0x400
+DELETED = 0x800
+
+PAGE_SIZE = 256
+
+
+def assigned_characters() -> set[str]:
+    """Returns all characters that Unicode defines or that are in a CJK block.
+
+    No other character is changed or affects its neighbors.
     """
     characters = list(map(chr, range(NUM_CODE_POINTS)))
     ideographs = (characters[a : b + 1] for a, b in _CJK_BLOCKS)
@@ -203,98 +283,98 @@ def assigned_characters() -> set[str]:
 
 
 def sigma_context(character: str) -> tuple[bool, bool]:
-    """What the rule of the final sigma sees in a character.
+    """Returns how a character affects a sigma before or after it.
 
     Returns:
-      (skipped, cased): whether the rule looks past the character, because it
-      is case-ignorable or deleted, and, if not, whether it is a cased letter.
+      (skipped, cased): whether the rule ignores the character, because it is
+      case-ignorable or deleted; and otherwise, whether it is a cased letter.
     """
     seen = character.translate(_SIGMA_VIEW)
-    behind = f"A{SIGMA}{seen}".lower()[1] != FINAL_SIGMA
+    after = f"A{SIGMA}{seen}".lower()[1] != FINAL_SIGMA
     between = f"A{SIGMA}{seen}A".lower()[1] != FINAL_SIGMA
-    return between and not behind, behind
+    return between and not after, after
 
 
-def movable_class(character: str) -> int:
-    """The combining class of a mark that survives stripping; 0 for others."""
-    return 0 if _category(character) == "Mn" else _combining(character)
+class Pages(NamedTuple):
+    """An array over all code points that stores equal pages once.
+
+    The value for c is `pages[page_of[c // 256] * 256 + c % 256]`.
+
+    Attributes:
+      page_of: int16 [4352].
+      pages: int16 [256 * number of different pages].
+    """
+
+    page_of: np.ndarray
+    pages: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Pages":
+        """Compresses an integer array of shape [0x110000]."""
+        numbers: dict[bytes, int] = {}
+        rows = values.astype(np.int16).reshape(-1, PAGE_SIZE)
+        page_of = [numbers.setdefault(r.tobytes(), len(numbers)) for r in rows]
+        pages = np.frombuffer(b"".join(numbers), np.int16)
+        return cls(np.array(page_of, np.int16), pages)
+
+
+class ReplacementTable(NamedTuple):
+    """The replacements of a `Normalizer`.
+
+    Attributes:
+      row_of: The row of each code point in `rows`.
+      rows: int32 [R, 3], code points and placeholders.
+      first_movable: The first of the rows with marks that NFD can reorder.
+    """
+
+    row_of: Pages
+    rows: np.ndarray
+    first_movable: int
 
 
 @functools.cache
-def movable_marks() -> str:
-    """Every character that `movable_class` tells from 0; there are few."""
-    marks = filter(_combining, map(chr, range(NUM_CODE_POINTS)))
-    return "".join(filter(movable_class, marks))
-
-
-def bounds_a_run(character: str) -> bool:
-    """Whether NFD moves no mark across this character.
-
-    True if its decomposition holds a character of combining class 0. What is
-    deleted is gone before NFD and bounds nothing.
-    """
-    marks_only = all(map(_combining, _decompose(character)))
-    return not marks_only and not is_deleted(character)
-
-
-def _canonical_order(
-    text: str, characters: list[str], sources: list[int]
-) -> list[int]:
-    """Returns the permutation that sorts marks as NFD does.
-
-    Args:
-      text: The original text.
-      characters: What the table made of it.
-      sources: For each of these the index into `text`.
-    """
-    runs = list(itertools.accumulate(map(bounds_a_run, text)))
-    return sorted(
-        range(len(characters)),
-        key=lambda i: (runs[sources[i]], _combining(characters[i])),
+def replacement_table(
+    do_lower_case: bool, strip_accents: bool
+) -> ReplacementTable:
+    """Turns a `Normalizer` into arrays of 0.25 MB in all."""
+    marks = movable_marks()
+    normalizer = Normalizer(do_lower_case, strip_accents)
+    changes = {ord(mark): mark for mark in marks}
+    for character in assigned_characters():
+        replacement = normalizer.replacement(character)
+        if replacement != character:
+            changes[ord(character)] = replacement
+    texts = {r for c, r in changes.items() if r != f" {chr(c)} "}
+    movable = {text for text in texts if not set(marks).isdisjoint(text)}
+    ordered = sorted(texts - movable) + sorted(movable)
+    rows = [[ITSELF], [ord(" "), ITSELF, ord(" ")]]
+    itself, spaced, *others = range(len(rows) + len(ordered))
+    row_of_text = dict(zip(ordered, others, strict=True))
+    row_of = np.full(NUM_CODE_POINTS, itself)
+    for code_point, text in changes.items():
+        row_of[code_point] = row_of_text.get(text, spaced)
+    rows += [list(map(ord, text)) for text in ordered]
+    padded = [row + [NOTHING] * (_WIDTH - len(row)) for row in rows]
+    return ReplacementTable(
+        Pages.of(row_of),
+        np.array(padded, np.int32),
+        len(rows) - len(movable),
     )
 
 
-def _may_be_out_of_order(normalized: str) -> bool:
-    """Whether two marks are left that the canonical order might exchange."""
-    if normalized.isascii():
-        return False
-    marks = _movable_pattern().findall(normalized)
-    return len(set(map(_combining, marks))) > 1
-
-
 @functools.cache
-def _movable_pattern() -> re.Pattern[str]:
-    return re.compile(f"[{movable_marks()}]")
-
-
-def _is_space(character: str) -> bool:
-    # Zl and Zp are no spaces to the original, but its str.split() divides
-    # there; the control characters that it would divide at are deleted before.
-    return character in "\t\n\r" or _category(character) in ("Zs", "Zl", "Zp")
-
-
-def _is_punctuation(character: str) -> bool:
-    # All of ASCII that is neither letter nor digit, "$" and "^" too.
-    return character in _ASCII_PUNCTUATION or _category(character)[0] == "P"
-
-
-def _sigma_view(character: str) -> str:
-    """One character that `str.lower` treats as the original would."""
-    if is_deleted(character):
-        return "\u00ad"  # case-ignorable
-    # The only character that str.lower makes two of; as cased as "i" is.
-    return "i" if character == "\u0130" else character
-
-
-def _cleaned(character: str) -> str:
-    if is_deleted(character):
-        return ""
-    return " " if _is_space(character) else character
-
-
-def _decompose(text: str) -> str:
-    return unicodedata.normalize("NFD", text)
-
-
-_CLEAN = _LazyTable(_cleaned)
-_SIGMA_VIEW = _LazyTable(_sigma_view)
+def traits() -> Pages:
+    """Returns the properties of all code points that affect neighbors."""
+    values = np.zeros(NUM_CODE_POINTS, int)
+    for character in assigned_characters():
+        if is_cjk(character):
+            continue  # These have neither case nor marks.
+        skipped, cased = sigma_context(character)
+        values[ord(character)] = (
+            movable_class(character)
+            + SKIPPED * skipped
+            + CASED * cased
+            + WITHIN_RUN * (not bounds_a_run(character))
+            + DELETED * is_deleted(character)
+        )
+    return Pages.of(values)

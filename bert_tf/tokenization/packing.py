@@ -1,11 +1,11 @@
-"""`[CLS] a [SEP] b [SEP]`, and what to cut when it is too long."""
+"""Packs token ids as `[CLS] a [SEP] b [SEP]`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_tf.errors import InputError
+from bert_tf.errors import wrong_value
 
 
 def truncated_lengths(
@@ -15,23 +15,22 @@ def truncated_lengths(
     minimum: Callable[[Any, Any], Any] = np.minimum,
     maximum: Callable[[Any, Any], Any] = np.maximum,
 ) -> tuple[Any, Any]:
-    """Says how much of a pair is kept so that it fits.
+    """Returns how many tokens of each sequence of a pair to keep.
 
-    The original drops one piece at a time from the longer sequence, from the
-    second on a tie, until both fit (`_truncate_seq_pair`). In the end neither
-    has lost more than it takes to give each half of the room, or to give it
-    what the other leaves over; the first has the odd place.
+    The original (`_truncate_seq_pair`) drops one token at a time from the
+    longer sequence, from the second if both are equal, until both fit. The
+    result: each sequence keeps half of the room, or what the other one leaves.
+    If the room is odd, the first sequence gets the larger half.
+
+    For example, 9 and 5 tokens with room for 7 keep (4, 3); 9 and 2 tokens
+    keep (5, 2).
 
     Args:
-      length_a: Pieces of the first sequence: an int or any array of ints.
-      length_b: Pieces of the second.
-      room: Places for both together, not negative.
+      length_a: The length of the first sequence: an int or an array of ints.
+      length_b: The length of the second sequence.
+      room: The number of tokens to keep in all, at least 0.
       minimum: The element-wise minimum of such arrays.
-      maximum: Their element-wise maximum.
-
-    Returns:
-      (keep_a, keep_b), which are (4, 3) for 9 and 5 pieces in a room of 7,
-      and (5, 2) for 9 and 2.
+      maximum: The element-wise maximum of such arrays.
     """
     keep_a = minimum(length_a, maximum(room - room // 2, room - length_b))
     keep_b = minimum(length_b, maximum(room // 2, room - length_a))
@@ -45,27 +44,28 @@ def pack(
     cls_id: int,
     sep_id: int,
 ) -> tuple[list[int], list[int]]:
-    """Packs one or two sequences, cut at their ends where too long.
+    """Packs one or two sequences, truncating them at their ends.
 
     Args:
-      ids_a: Ids of the first sequence.
-      ids_b: Ids of the second, or None where there is only one.
-      max_seq_length: Places for everything, special tokens included.
-      cls_id: Id of `[CLS]`.
-      sep_id: Id of `[SEP]`.
+      ids_a: The token ids of the first sequence.
+      ids_b: The token ids of the second sequence, or None.
+      max_seq_length: The largest length, including special tokens.
+      cls_id: The id of `[CLS]`.
+      sep_id: The id of `[SEP]`.
 
     Returns:
-      (input_ids, segment_ids), equally long, not padded. Segment 0 ends with
-      the first `[SEP]`.
+      (input_ids, segment_ids), of equal length, without padding. Segment 0
+      ends with the first `[SEP]`.
 
     Raises:
-      InputError: If not even the special tokens fit.
+      InputError: If the special tokens do not fit.
     """
     room = max_seq_length - (2 if ids_b is None else 3)
     if room < 0:
-        raise InputError(
-            "Expected max_seq_length to hold [CLS] and a [SEP] for each "
-            f"sequence. Received: {max_seq_length}"
+        raise wrong_value(
+            "max_seq_length",
+            "large enough for [CLS] and a [SEP] after each sequence",
+            max_seq_length,
         )
     if ids_b is None:
         input_ids = [cls_id, *ids_a[:room], sep_id]

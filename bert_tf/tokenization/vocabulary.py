@@ -1,25 +1,25 @@
-"""Learning a WordPiece vocabulary from text.
+"""Learns a WordPiece vocabulary from text.
 
-Hugging Face's trainer does the merging: starting from single characters it
-joins the most frequent pair of pieces, again and again. It is given the words
-of our own normalization, so that vocabulary and tokenizer agree, and every
-single-character piece in a fixed order: left alone it would number them in the
-order of a hash table, and break ties between pairs differently in every run.
+The trainer of Hugging Face's `tokenizers` starts from single characters and
+joins the most frequent pair of pieces, again and again. It gets words from our
+own normalization, so that vocabulary and tokenizer agree, and all
+single-character pieces in a fixed order: on its own it would number them in the
+order of a hash table and break ties between pairs differently in every run.
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import tokenizers
 from absl import logging
 from tokenizers import models, pre_tokenizers, trainers
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.tokenization import normalization
 from bert_tf.tokenization.wordpiece import CONTINUATION, SPECIAL_TOKENS
 
-# Longer words are links and noise. In UTF-8 they, and so all pieces, have no
-# more than the 256 bytes that the tokenizer in the graph can hold.
+# Longer words are links and noise. Also keeps pieces within the 256 bytes of
+# UTF-8 that the tokenizer in the graph can hold.
 _MAX_CHARACTERS = 63
 _MAX_PENDING_CHUNKS = 1 << 19
 _WORDS_PER_TEXT = 1_000
@@ -31,22 +31,29 @@ def count_words(
     """Counts the words of basic tokenization.
 
     Args:
-      texts: Lines or larger texts, each read once. No word goes on from one
-        to the next.
-      normalizer: Says what the words are.
+      texts: Lines or larger texts; each is read once. No word continues from
+        one to the next.
+      normalizer: Splits text into words.
 
     Returns:
       The count of every word of up to 63 characters.
     """
     words: collections.Counter[str] = collections.Counter()
-    # Most of what stands between two spaces has been there before; it is
-    # normalised only once, with its count.
+    # Most strings between two spaces occur often: normalize each only once.
     chunks: collections.Counter[str] = collections.Counter()
+
+    def split_chunks() -> None:
+        for chunk, count in chunks.items():
+            for word in normalizer(chunk).split():
+                if len(word) <= _MAX_CHARACTERS:
+                    words[word] += count
+        chunks.clear()
+
     for text in texts:
         chunks.update(normalization.clean(text).split())
         if len(chunks) > _MAX_PENDING_CHUNKS:
-            _move(chunks, words, normalizer)
-    _move(chunks, words, normalizer)
+            split_chunks()
+    split_chunks()
     return words
 
 
@@ -58,96 +65,86 @@ def learn_vocabulary(
     min_frequency: int = 2,
     limit_alphabet: int | None = None,
 ) -> list[str]:
-    """Learns a vocabulary; the same words and settings give the same one.
+    """Learns a vocabulary; equal words and settings give equal vocabularies.
 
-    The alphabet is the most frequent characters, as many as `limit_alphabet`
-    and the vocabulary allow. A word with any other character will be [UNK],
-    whatever else is learnt, and so teaches nothing.
+    The alphabet consists of the most frequent characters, as many as
+    `limit_alphabet` and `vocab_size` allow. Words with other characters will be
+    [UNK], so nothing is learned from them.
 
     Args:
-      words: Normalised words and their counts; their order is of no account.
-      vocab_size: Tokens to give, no more and no fewer.
-      num_unused_tokens: How many [unusedN] to put behind the special tokens.
-      min_frequency: How often a character or a pair must occur to be taken.
-      limit_alphabet: The most characters to take.
+      words: Normalized words and their counts, in any order.
+      vocab_size: The exact number of tokens to return.
+      num_unused_tokens: The number of [unusedN] after the special tokens.
+      min_frequency: The lowest frequency of a character or pair to use it.
+      limit_alphabet: The largest number of characters.
 
     Returns:
       [PAD], [UNK], [CLS], [SEP], [MASK], [unused0] ..., single characters,
-      then pieces in the order in which they were learnt.
+      then pieces in the order in which they were learned.
 
     Raises:
-      InputError: If there are no words, or they do not give so many tokens.
+      InputError: If there are no words, or not enough for `vocab_size`.
     """
     if not words:
-        raise InputError("Expected words to learn from. Received: none")
+        raise InputError("There are no words to learn from.")
     tokens = [*SPECIAL_TOKENS]
     tokens += [f"[unused{i}]" for i in range(num_unused_tokens)]
     room = vocab_size - len(tokens)
     if room <= 0:
-        raise InputError(
-            f"Expected a vocab_size of more than the {len(tokens)} special and "
-            f"unused tokens. Received: {vocab_size}"
+        raise wrong_value(
+            "vocab_size",
+            f"larger than the number of special and unused tokens, "
+            f"{len(tokens)}",
+            vocab_size,
         )
-    frequent = _frequent_characters(words, min_frequency)
-    alphabet = _fitting(frequent[:limit_alphabet], words, room)
+    alphabet = _choose_alphabet(words, min_frequency, limit_alphabet, room)
     known = {w: n for w, n in words.items() if alphabet.issuperset(w)}
-    _log_coverage(len(alphabet), len(frequent), known, words)
+    total = sum(words.values())
+    logging.info(
+        "Alphabet: %d characters, which spell %.3f %% of %d words",
+        len(alphabet),
+        100 * sum(known.values()) / max(total, 1),
+        total,
+    )
     tokens += _learn_pieces(known, room, min_frequency)
     if len(tokens) < vocab_size:
         raise InputError(
-            f"Expected a corpus that gives {vocab_size} tokens. Received: "
-            f"{sum(words.values())} words, which give {len(tokens)} that occur "
-            f"{min_frequency} times; ask for at most {len(tokens)}, lower "
-            "min_frequency or bring more text"
+            f"The {total} words of the text give only {len(tokens)} tokens "
+            f"that occur {min_frequency} times; vocab_size is {vocab_size}. "
+            f"Lower vocab_size or min_frequency, or add text."
         )
     return tokens
 
 
-def _move(
-    chunks: collections.Counter[str],
-    words: collections.Counter[str],
-    normalizer: normalization.Normalizer,
-) -> None:
-    """Splits the chunks into words, adds their counts and forgets them."""
-    for chunk, count in chunks.items():
-        for word in normalizer(chunk).split():
-            if len(word) <= _MAX_CHARACTERS:
-                words[word] += count
-    chunks.clear()
+def _choose_alphabet(
+    words: Mapping[str, int],
+    min_frequency: int,
+    limit: int | None,
+    room: int,
+) -> set[str]:
+    """Returns the most frequent characters whose pieces fit into `room`.
 
-
-def _frequent_characters(
-    words: Mapping[str, int], min_frequency: int
-) -> list[str]:
-    """Returns the characters that occur often enough, by frequency."""
+    A character that occurs at the start of words and inside of words needs two
+    pieces ("a" and "##a"). Ideographs and punctuation, which are always alone,
+    need one.
+    """
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    characters = (c for c, count in counts.items() if count >= min_frequency)
-    return sorted(characters, key=lambda c: (-counts[c], c))
-
-
-def _fitting(
-    characters: Sequence[str], words: Iterable[str], room: int
-) -> set[str]:
-    """Returns as many characters, from the first on, as `room` allows.
-
-    A character that stands both at the start and inside of words needs two
-    pieces; an ideograph or a punctuation mark, always alone, needs one.
-    """
+    frequent = [c for c, count in counts.items() if count >= min_frequency]
     starts, inner = _positions(words)
-    fitting = set()
-    for character in characters:
+    alphabet = set()
+    for character in sorted(frequent, key=lambda c: (-counts[c], c))[:limit]:
         room -= (character in starts) + (character in inner)
         if room < 0:
             break
-        fitting.add(character)
-    return fitting
+        alphabet.add(character)
+    return alphabet
 
 
 def _positions(words: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Returns the characters that words start with and those inside."""
+    """Returns the first characters of words, and all their other characters."""
     starts: set[str] = set()
     inner: set[str] = set()
     for word in words:
@@ -161,13 +158,13 @@ def _learn_pieces(
 ) -> list[str]:
     """Runs the trainer; returns up to `size` pieces."""
     starts, inner = _positions(words)
-    # The trainer drops a character whose word-initial piece it lacks. Those
-    # that start no word it gets in addition, and we leave them out again.
-    idle = inner - starts
+    # The trainer ignores characters that are not pieces of their own. Those
+    # that never start a word are added for training and removed afterwards.
+    added = inner - starts
     letters = sorted(starts | inner)
     letters += [CONTINUATION + c for c in sorted(inner)]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size + len(idle),
+        vocab_size=size + len(added),
         min_frequency=min_frequency,
         special_tokens=letters,
         continuing_subword_prefix=CONTINUATION,
@@ -180,31 +177,12 @@ def _learn_pieces(
     return [
         token
         for token in sorted(vocab, key=vocab.__getitem__)
-        if token not in idle
+        if token not in added
     ]
 
 
 def _repeated(words: Mapping[str, int]) -> Iterator[str]:
-    """Yields texts that hold each word as often as its count says.
-
-    The trainer takes no counts.
-    """
+    """Yields texts with each word repeated: the trainer takes no counts."""
     for word, count in words.items():
         for start in range(0, count, _WORDS_PER_TEXT):
             yield " ".join([word] * min(_WORDS_PER_TEXT, count - start))
-
-
-def _log_coverage(
-    num_taken: int,
-    num_frequent: int,
-    known: Mapping[str, int],
-    words: Mapping[str, int],
-) -> None:
-    total = sum(words.values())
-    logging.info(
-        "Alphabet: %d of %d characters; %.3f %% of %d words are spelt with it",
-        num_taken,
-        num_frequent,
-        100 * sum(known.values()) / max(total, 1),
-        total,
-    )

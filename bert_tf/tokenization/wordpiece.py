@@ -1,4 +1,4 @@
-"""WordPiece tokenization in Python, with character offsets on request."""
+"""WordPiece tokenization in Python, and the vocabularies for it."""
 
 import codecs
 import itertools
@@ -11,26 +11,27 @@ import numpy as np
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, in_file, listed
 from bert_tf.tokenization import normalization
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 200
 CONTINUATION = "##"
 
-# Entries of the two caches below; together they stay under some 100 MB.
+# The largest number of entries of each of the two caches of a tokenizer, and
+# the longest string in them: at most about 100 MB.
 _CACHE_ENTRIES = 1 << 17
 _CACHED_LENGTH = 40
 
 
 class Token(NamedTuple):
-    """A piece and where it came from.
+    """A token and its position in the text.
 
     Attributes:
-      text: The piece as the vocabulary spells it.
-      id: Its id.
-      start: Index of its first character in the original text.
-      end: Index behind its last character, dropped accents included.
+      text: The token as in the vocabulary.
+      id: The id of the token.
+      start: The index of its first character in the original text.
+      end: The index after its last character, including stripped accents.
     """
 
     text: str
@@ -40,7 +41,7 @@ class Token(NamedTuple):
 
 
 class _Cache(dict):
-    """Remembers what a function gave for short strings; bounded."""
+    """A cache of a function of short strings, with bounded size."""
 
     def __init__(self, function: Callable[[str], tuple[int, ...]]):
         self._function = function
@@ -55,15 +56,15 @@ class _Cache(dict):
 
 
 class FullTokenizer:
-    """Basic tokenization, then WordPiece: the original's tokenizer.
+    """The original's tokenizer: basic tokenization, then WordPiece.
 
     Args:
-      vocab_file: A file with one token a line, or the tokens in the order of
+      vocab_file: A file with one token per line, or the tokens in the order of
         their ids; see `load_vocab`.
-      do_lower_case: Whether the vocabulary is an uncased one.
-      strip_accents: Whether to drop accents; None does as `do_lower_case`.
-      unk_token: Stands for a word that no pieces spell, and for a word of
-        more than 200 characters.
+      do_lower_case: Whether the vocabulary is uncased.
+      strip_accents: Whether to strip accents. By default as `do_lower_case`.
+      unk_token: The token for words that cannot be split into tokens of the
+        vocabulary, and for words of more than 200 characters.
 
     Raises:
       InputError: If the vocabulary is unusable or lacks `unk_token`.
@@ -85,110 +86,108 @@ class FullTokenizer:
             do_lower_case, strip_accents
         )
         self._longest_token = max(map(len, self.inv_vocab))
+        # A chunk is text between spaces: a word, often with punctuation.
         self._ids_of_word = _Cache(
-            lambda word: tuple(self.convert_tokens_to_ids(self._split(word)))
+            lambda word: tuple(self.vocab[t] for t, _, _ in self._split(word))
         )
         self._ids_of_chunk = _Cache(
-            lambda chunk: tuple(self._ids_of_words(self._normalizer(chunk)))
+            lambda chunk: tuple(
+                token_id
+                for word in self._normalizer(chunk).split()
+                for token_id in self._ids_of_word[word]
+            )
         )
 
     def __reduce__(self):
         return type(self), self._arguments
 
     def tokenize(self, text: str) -> list[str]:
-        """Returns the pieces of a text."""
+        """Returns the tokens of a text."""
         words = self._normalizer(text).split()
-        return list(itertools.chain.from_iterable(map(self._split, words)))
+        return [token for word in words for token, _, _ in self._split(word)]
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of the pieces; many times as fast as `tokenize`."""
-        # In printable text the only space is U+0020, and nothing but U+FFFD
-        # is deleted: it falls at once into chunks for the later steps.
+        """Returns the token ids of a text, much faster than `tokenize`."""
+        # In printable text the only space is U+0020, and only U+FFFD is
+        # deleted, so it can be split without `clean`.
         if not text.isprintable():
             text = normalization.clean(text)
         chunks = text.split()
-        return _flatten(map(self._ids_of_chunk.__getitem__, chunks))
+        ids = map(self._ids_of_chunk.__getitem__, chunks)
+        return list(itertools.chain.from_iterable(ids))
 
     def tokenize_with_offsets(self, text: str) -> list[Token]:
-        """Returns the pieces and the characters of `text` that made them.
+        """Returns the tokens with their positions in `text`.
 
-        `text[token.start : token.end]` is "é" for the piece "e" of an uncased
-        vocabulary, whether that is one code point or two.
+        For the token "e" of an uncased vocabulary, `text[start:end]` may be
+        "é", whether that is one code point or two.
         """
         normalized, starts, ends = self._normalizer.align(text)
         tokens = []
         for word in re.finditer("[^ ]+", normalized):
             begin = word.start()
-            for piece, first, last in self._spans(word.group()):
-                where = slice(begin + first, begin + last)
-                # Marks may have changed places: hence min and max.
-                start, end = min(starts[where]), max(ends[where])
-                tokens.append(Token(piece, self.vocab[piece], start, end))
+            for token, first, last in self._split(word.group()):
+                source = slice(begin + first, begin + last)
+                # NFD may have reordered marks, hence min and max.
+                start, end = min(starts[source]), max(ends[source])
+                tokens.append(Token(token, self.vocab[token], start, end))
         return tokens
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids; KeyError for what is not in the vocabulary."""
+        """Returns the ids; raises KeyError for an unknown token."""
         return [self.vocab[token] for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the tokens; IndexError for an id beyond the vocabulary."""
+        """Returns the tokens; raises IndexError for an id that is too large."""
         return [self.inv_vocab[index] for index in ids]
 
-    def _ids_of_words(self, normalized: str) -> list[int]:
-        return _flatten(map(self._ids_of_word.__getitem__, normalized.split()))
+    def _split(self, word: str) -> list[tuple[str, int, int]]:
+        """Takes the longest token of the vocabulary from the left, repeatedly.
 
-    def _split(self, word: str) -> list[str]:
-        return [piece for piece, _, _ in self._spans(word)]
-
-    def _spans(self, word: str) -> list[tuple[str, int, int]]:
-        """Splits a word into the longest pieces, from left to right.
+        For example, with the tokens un, ##a, ##aff and ##able, "unaffable"
+        becomes un, ##aff (longer than ##a), ##able. "unaffected" becomes
+        [UNK], because no token matches "ected".
 
         Returns:
-          (piece, start, end) in the word's characters; one unknown token for
-          a word that cannot be spelt to its end.
+          (token, start, end) in characters of the word.
         """
         unknown = [(self.unk_token, 0, len(word))]
         if len(word) > MAX_CHARACTERS_PER_WORD:
             return unknown
         spans, start = [], 0
         while start < len(word):
-            piece, end = self._longest_piece(word, start)
-            if not piece:
+            prefix = CONTINUATION if start else ""
+            longest = min(len(word), start + self._longest_token)
+            for end in range(longest, start, -1):
+                token = prefix + word[start:end]
+                if token in self.vocab:
+                    break
+            else:
                 return unknown
-            spans.append((piece, start, end))
+            spans.append((token, start, end))
             start = end
         return spans
-
-    def _longest_piece(self, word: str, start: int) -> tuple[str, int]:
-        """Returns the longest piece at `start` and its end; "" for none."""
-        prefix = CONTINUATION if start else ""
-        last = min(len(word), start + self._longest_token)
-        for end in range(last, start, -1):
-            piece = prefix + word[start:end]
-            if piece in self.vocab:
-                return piece, end
-        return "", start
 
 
 def load_vocab(
     vocabulary: str | os.PathLike[str] | Sequence[str],
     where: str | None = None,
 ) -> dict[str, int]:
-    """Reads a vocabulary: one token a line, whose id is the line's number.
+    """Reads a vocabulary with one token per line; ids count from 0.
 
     A blank line is a token that never occurs; see `read_tokens`.
 
     Args:
-      vocabulary: A path, local or one that TensorFlow reads ("gs://..."); or
-        the tokens themselves, in the order of their ids.
-      where: What messages call the origin of the tokens; a path by default.
+      vocabulary: A local or remote path; or the tokens in the order of their
+        ids.
+      where: The name of the vocabulary in messages. By default the path.
 
     Returns:
-      The tokens, in the order of their ids.
+      A dict from tokens to ids, in the order of the ids.
 
     Raises:
-      InputError: If the file is missing, is not UTF-8, holds no token or one
-        token twice.
+      InputError: If the file is missing, is empty, is not UTF-8 or has a
+        duplicate token.
     """
     if isinstance(vocabulary, (str, os.PathLike)):
         vocabulary, where = read_tokens(str(vocabulary)), str(vocabulary)
@@ -196,26 +195,25 @@ def load_vocab(
     vocab: dict[str, int] = {}
     for index, token in enumerate(vocabulary):
         if token in vocab:
-            raise InputError(
-                "Expected every token of the vocabulary once. Received: "
-                f"{token!r} on lines {vocab[token] + 1} and {index + 1} of "
-                f"{where}; change one of them to an unused name, so that the "
-                "ids behind it stay"
+            raise in_file(
+                where,
+                f"the token {token!r} is also on line {vocab[token] + 1}. "
+                "Change one of the two to an unused name, which keeps the ids "
+                "of the tokens after it.",
+                index + 1,
             )
         vocab[token] = index
     if not vocab:
-        raise InputError(
-            f"Expected a token on every line of {where}. Received: nothing"
-        )
+        raise in_file(where, "the vocabulary is empty.")
     return vocab
 
 
 def read_tokens(path: str) -> list[str]:
-    """Reads the lines of a vocabulary, whatever they are good for.
+    """Reads the tokens of a vocabulary file without validating them.
 
-    A line ends at "\\n" and nowhere else. White space around a token is no
-    part of it, nor is a byte order mark before the first. A blank line is one
-    (Google's Chinese vocabulary has one), but for those at the end.
+    Lines end at "\\n" only. White space around a token and a byte order mark
+    are removed. A blank line is a token (Google's Chinese vocabulary has one),
+    except at the end.
 
     Raises:
       InputError: If the file cannot be read or is not UTF-8.
@@ -230,7 +228,7 @@ def read_tokens(path: str) -> list[str]:
 
 
 def source_of(vocabulary: str | os.PathLike[str] | Sequence[str]) -> str:
-    """What a message calls the origin of a vocabulary."""
+    """Returns the name of a vocabulary in messages."""
     if isinstance(vocabulary, (str, os.PathLike)):
         return str(vocabulary)
     return "a list of tokens"
@@ -245,27 +243,27 @@ def require_special_tokens(
     missing = [name for name in names if name not in vocab]
     if missing:
         raise InputError(
-            f"Expected {' '.join(missing)} in the vocabulary. Received: "
-            f"{len(vocab)} tokens without, from {path}; is it a vocab.txt of "
-            "BERT?"
+            f"{path} has {len(vocab):,} tokens, but not {listed(missing)}. "
+            "Use the vocab.txt of a BERT model."
         )
 
 
 def require_fit(
     vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
 ) -> None:
-    """Raises InputError if a vocabulary cannot be that of a model.
+    """Raises InputError if a vocabulary does not fit a model.
 
     Args:
-      vocab: What `load_vocab` gave.
-      vocab_size: How many words the model knows.
-      path: Where the vocabulary came from, for the message.
+      vocab: The result of `load_vocab`.
+      vocab_size: The vocabulary size of the model.
+      path: The path of the vocabulary, for the message.
     """
     require_special_tokens(vocab, path=path)
     if len(vocab) > vocab_size:
-        raise InputError(
-            f"Expected at most {vocab_size} tokens in {path}, the model's "
-            f"vocab_size. Received: {len(vocab)}"
+        raise in_file(
+            path,
+            f"has {len(vocab)} tokens, more than the model's vocab_size of "
+            f"{vocab_size}.",
         )
     warn_if_short(vocab, vocab_size, path)
 
@@ -273,11 +271,11 @@ def require_fit(
 def warn_if_short(
     vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
 ) -> None:
-    """Logs that a model knows more words than its vocabulary has."""
+    """Warns if a model has more tokens than its vocabulary."""
     if len(vocab) < vocab_size:
         logging.warning(
-            "%s has %d tokens, and the model's vocab_size is %d; if the file "
-            "was cut short, copy it again",
+            "%s has %d tokens, fewer than the model's vocab_size of %d. If the "
+            "file is truncated, copy it again.",
             path,
             len(vocab),
             vocab_size,
@@ -285,29 +283,27 @@ def warn_if_short(
 
 
 def continuation_mask(inv_vocab: Sequence[str]) -> np.ndarray:
-    """Tells which ids continue a word: bool, [vocabulary size]."""
+    """Returns which ids continue a word: bool [vocabulary size]."""
     return np.array([t.startswith(CONTINUATION) for t in inv_vocab], bool)
 
 
 def replaceable_ids(inv_vocab: Sequence[str]) -> np.ndarray:
-    """Tells which ids may stand in for a masked word: bool, [vocabulary size].
+    """Returns which ids can replace a masked word: bool [vocabulary size].
 
-    All but the special and the unused ones ("[...]") and blank lines.
+    All except special and unused tokens ("[...]") and blank lines.
     """
     return np.array(
         [t != "" and not re.fullmatch(r"\[.+\]", t) for t in inv_vocab], bool
     )
 
 
-def _flatten(ids: Iterable[tuple[int, ...]]) -> list[int]:
-    return list(itertools.chain.from_iterable(ids))
-
-
 def _decode(line: bytes, number: int, path: str) -> str:
     try:
         return line.decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"Expected UTF-8. Received: byte 0x{line[error.start]:02x} at "
-            f"{path}:{number}; convert the file to UTF-8"
+        raise in_file(
+            path,
+            f"byte 0x{line[error.start]:02x} is not UTF-8. Convert the file to "
+            "UTF-8.",
+            number,
         ) from None

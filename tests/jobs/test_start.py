@@ -113,7 +113,7 @@ def test_a_checkpoint_with_more_tokens_than_the_configuration(release, named):
 def test_a_vocabulary_with_more_tokens_than_the_model(named, tmp_path):
     longer = "\n".join([*VOCAB, "c"])
     (tmp_path / "words.txt").write_text(longer, encoding="utf-8")
-    with pytest.raises(InputError, match=r"at most 7 tokens in .*words.txt"):
+    with pytest.raises(InputError, match=r"words.txt: has 8 tokens, .* of 7"):
         find_start(None, **named)
 
 

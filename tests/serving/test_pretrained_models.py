@@ -235,5 +235,5 @@ def test_what_has_no_blanks_is_refused(filling):
         ServedMaskedLM(filling.model, ENCODING, top_k=0)
     vocab = tuple(token for token in VOCAB if token != "[MASK]")
     encoding = TextEncoding(vocab, True, None, LENGTH)
-    with pytest.raises(InputError, match=r"Expected \[MASK\]"):
+    with pytest.raises(InputError, match=r"but not \[MASK\]"):
         ServedMaskedLM(filling.model, encoding)

@@ -1,6 +1,6 @@
-"""The tokenizer in the graph gives the ids of the one in Python."""
+"""The tokenizer in the graph gives the ids and offsets of the one in Python."""
 
-import functools
+import itertools
 import random
 
 import keras
@@ -10,13 +10,25 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.tokenization import normalization, packing
-from bert_tf.tokenization.graph import BertTokenizer
-from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
+from bert_tf.tokenization.graph import (
+    BertTokenizer,
+    GraphNormalizer,
+    Tokens,
+    drop_invalid_utf8,
+)
+from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.tokenization import tokenization_oracle as oracle
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 LETTERS = "abeéσςΣ中.,[]#!ab mask\u1112\u1161\u11ab"
+# Few letters, so that many words are unknown; and longer tokens.
+_TOKENS = (
+    "[PAD] [UNK] [CLS] [SEP] a ##a b ##b é ##é e ##e σ ##σ ς ##ς 中 ab ##ab "
+    "aab ##éa Σ ##Σ [ ] mask un ##want ##ed ## # . ' \u1112 ##\u1161 ##\u11ab "
+    "##\u1161\u11ab ##\U0001d165\u302e ##\u302e"
+)
+SMALL = _TOKENS.split()
 VOCABS = [
     "bert-base-uncased",
     "bert-base-cased",
@@ -24,6 +36,7 @@ VOCABS = [
     "bert-base-chinese",
     "kr-bert-char16424",
 ]
+ENDS = ["", "", " ", "\n", "\u0301", "\u200b", ".", "Σ", "\U0001f917"]
 GPU = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
 VARIANTS = pytest.mark.parametrize(
     ("do_lower_case", "strip_accents"), oracle.VARIANTS
@@ -36,34 +49,43 @@ def vocabulary(characters=LETTERS):
     return SPECIAL + letters + [f"##{c}" for c in letters] + ["ab", "##ab"]
 
 
-def write(folder, tokens):
-    path = folder / "vocab.txt"
-    path.write_text("\n".join(tokens), encoding="utf-8")
-    return path
+def rows_of(tokens):
+    """[(id, start, end), ...] of each text."""
+    columns = [column.to_list() for column in tokens]
+    return [list(zip(*row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def assert_agree(layer, tokenizer, texts):
-    """Compares ids; texts may be strings or bytes."""
-    ids = tf.function(layer.tokenize)(tf.constant(texts, tf.string)).to_list()
-    for text, got in zip(texts, ids, strict=True):
+def assert_agree(vocab, texts, *casing):
+    """Compares ids and offsets; texts may be strings or bytes."""
+    tokenizer, layer = (
+        FullTokenizer(vocab, *casing),
+        BertTokenizer(vocab, *casing),
+    )
+    batch = tf.constant(texts, tf.string)
+    ids = tf.function(layer.tokenize)(batch).to_list()
+    tokens = tf.function(layer.tokenize_with_offsets)(batch)
+    for column in tokens:
+        assert column.dtype == tf.int32
+        assert column.shape.rank == 2
+    for text, row, got in zip(texts, ids, rows_of(tokens), strict=True):
         if isinstance(text, bytes):
             text = text.decode("utf-8", errors="ignore")
-        assert got == tokenizer.encode(text), ascii(text)
+        expected = tokenizer.tokenize_with_offsets(text)
+        assert got == [token[1:] for token in expected], ascii(text)
+        assert row == tokenizer.encode(text), ascii(text)
+    return tokenizer
 
 
-def assert_agree_to_the_letter(folder, texts, do_lower_case, strip_accents):
-    """Compares with a vocabulary in which every word can be spelt."""
-    normalizer = normalization.Normalizer(do_lower_case, strip_accents)
+def assert_agree_to_the_letter(texts, *casing):
+    """Compares with a vocabulary that can spell every word, and with SMALL."""
+    normalizer = Normalizer(*casing)
     letters = sorted({c for text in texts for c in normalizer(text)})
-    path = write(folder, vocabulary(letters))
-    arguments = path, do_lower_case, strip_accents
-    tokenizer = FullTokenizer(*arguments)
-    assert_agree(BertTokenizer(*arguments), tokenizer, texts)
+    tokenizer = assert_agree(vocabulary(letters), texts, *casing)
     assert not any("[UNK]" in tokenizer.tokenize(text) for text in texts[:97])
+    assert_agree(SMALL, texts[::3], *casing)
 
 
-@functools.cache
-def scalars():
+def characters():
     """All characters that UTF-8 can hold: (assigned, others)."""
     assigned = normalization.assigned_characters() - oracle.CJK
     others = set(oracle.ALL) - assigned - set(oracle.ALL[0xD800:0xE000])
@@ -71,116 +93,205 @@ def scalars():
 
 
 @VARIANTS
-def test_some_of_all_characters(tmp_path, do_lower_case, strip_accents):
+def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
     """The slow test_every_assigned_character has all of the first."""
-    assigned, others = scalars()
-    texts = [oracle.contexts(c, many=True) for c in assigned[::101]]
-    texts += [oracle.contexts(c, many=False) for c in others[::997]]
-    assert_agree_to_the_letter(tmp_path, texts, do_lower_case, strip_accents)
+    assigned, others = characters()
+    texts = [oracle.contexts(c, many=True) for c in assigned[::301]]
+    texts += [oracle.contexts(c, many=False) for c in others[::1997]]
+    texts += oracle.hostile_texts(random.Random(29), 2_003)
+    texts += [" ".join(texts[start::997]) for start in range(97)]
+    assert_agree_to_the_letter(texts, do_lower_case, strip_accents)
 
 
 @pytest.mark.slow
 @VARIANTS
-def test_every_assigned_character(tmp_path, do_lower_case, strip_accents):
-    """In many contexts; tests/parity has all code points, in a few."""
-    characters = scalars()[0]
-    texts = [oracle.contexts(c, many=True) for c in characters]
-    assert_agree_to_the_letter(tmp_path, texts, do_lower_case, strip_accents)
+def test_every_assigned_character(do_lower_case, strip_accents):
+    """In many contexts; tests/parity has all code points in a few."""
+    texts = [oracle.contexts(c, many=True) for c in characters()[0]]
+    casing = do_lower_case, strip_accents
+    vocab = vocabulary(sorted(set().union(*map(Normalizer(*casing), texts))))
+    ids = BertTokenizer(vocab, *casing).tokenize(tf.constant(texts)).to_list()
+    tokenizer = FullTokenizer(vocab, *casing)
+    assert [
+        ascii(text)
+        for text, got in zip(texts, ids, strict=True)
+        if got != tokenizer.encode(text)
+    ] == []
 
 
 @VARIANTS
-def test_hostile_texts(tmp_path, do_lower_case, strip_accents):
-    texts = list(oracle.hostile_texts(random.Random(29), 6_007))
-    assert_agree_to_the_letter(tmp_path, texts, do_lower_case, strip_accents)
+def test_normalization_and_the_origin_of_characters(
+    do_lower_case, strip_accents
+):
+    normalizer = Normalizer(do_lower_case, strip_accents)
+    in_graph = GraphNormalizer(do_lower_case, strip_accents)
+    texts = list(oracle.hostile_texts(random.Random(41), 2_003))
+    texts += ["", "\u0301", "a", "\u0301a\u0301", "\0", ""]
+    aligned = tf.function(in_graph.align)(tf.constant(texts))
+    for made in (aligned.text, in_graph(tf.constant(texts))):
+        words = tf.strings.split(made).to_list()
+        for text, got in zip(texts, words, strict=True):
+            expected = normalizer(text).encode().split(b" ")
+            assert got == list(filter(None, expected)), ascii(text)
+    assert aligned.starts.dtype == aligned.ends.dtype == tf.int32
+    spans = zip(aligned.starts.numpy(), aligned.ends.numpy(), strict=True)
+    assert list(spans) == [
+        tuple(span)
+        for text in texts
+        for character, *span in zip(*normalizer.align(text), strict=True)
+        if character != " "
+    ]
+    for nothing in ([], [""], ["", " ", "\0"]):
+        nothing = tf.constant(nothing, tf.string)
+        aligned = in_graph.align(nothing)
+        assert aligned.text.shape == in_graph(nothing).shape == nothing.shape
+        assert aligned.starts.shape == aligned.ends.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("e\u0301\u0327a", [(0, 3), (3, 4)]),
+        ("e\0\u0301", [(0, 1)]),  # Separated by a deleted character.
+        ("e\u0301\0\u0301a", [(0, 2), (4, 5)]),
+        ("한\u0301", [(0, 1), (0, 1), (0, 2)]),
+        (".\u0301 \u0301a", [(0, 2), (4, 5)]),
+        ("İ\u0301", [(0, 2)]),
+        ("a\u302e\U0001d165", [(0, 1), (2, 3), (1, 2)]),  # NFD reorders them.
+    ],
+)
+def test_accents_belong_to_the_character_before(text, spans):
+    for texts in ([text], ["\u0301a", text]):
+        _, starts, ends = GraphNormalizer(True, None).align(tf.constant(texts))
+        got = zip(starts.numpy(), ends.numpy(), strict=True)
+        assert list(got)[-len(spans) :] == spans
+    normalized, *ends = Normalizer().align(text)
+    rows = zip(normalized, *ends, strict=True)
+    assert [(start, end) for c, start, end in rows if c != " "] == spans
 
 
 @pytest.mark.parametrize("name", VOCABS)
-def test_real_vocabularies(shared_data, name):
+def test_published_vocabularies(shared_data, name):
     path = shared_data / "vocab" / f"{name}-vocab.txt"
-    tokenizer = FullTokenizer(path, do_lower_case="-cased" not in name)
-    layer = BertTokenizer(path, do_lower_case="-cased" not in name)
     rng = random.Random(31)
-    words = [token.removeprefix("##") for token in tokenizer.inv_vocab]
-    ends = ["", "", " ", "\n", "\u0301", "\u200b", ".", "Σ"]
+    words = [t.removeprefix("##") for t in FullTokenizer(path).inv_vocab]
     texts = [
-        "".join(rng.choice(words) + rng.choice(ends) for _ in range(29))
+        "".join(rng.choice(words) + rng.choice(ENDS) for _ in range(29))
         for _ in range(199)
     ]
-    assert_agree(layer, tokenizer, texts)
+    assert_agree(path, texts, "-cased" not in name)
 
 
 def test_real_texts(shared_data):
-    path = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
     lines = []
     for name in (
         "pretraining_text/gutenberg/pg174.txt",
         "pretraining_text/wikitext-2-raw/wiki.test.raw",
         "nsmc/mini/ratings_train.txt",
     ):
-        lines += (shared_data / name).read_bytes().split(b"\n")
-    assert_agree(BertTokenizer(path), FullTokenizer(path), lines)
+        lines += (shared_data / name).read_bytes().split(b"\n")[::11]
+    assert_agree(shared_data / "vocab/bert-base-uncased-vocab.txt", lines)
 
 
-def test_bytes_that_are_not_utf8(tmp_path):
-    path = write(tmp_path, vocabulary())
-    layer, tokenizer = BertTokenizer(path), FullTokenizer(path)
+def test_invalid_utf8_is_dropped():
     # Lead and continuation bytes, overlong forms, surrogates, beyond U+10FFFF.
     parts = (
         b"a,\x80,\x9f,\xa0,\xbf,\xc0,\xc3,\xe0,\xe4,\xed,\xef,\xf0,\xf4,\xf5"
     )
-    parts = [*parts.split(b","), b"\xff", b" ", b"\xc3\xa9", b"\xe4\xb8\xad"]
-    rng = random.Random(37)
-    texts = [b"".join(rng.choices(parts, k=7)) for _ in range(3_001)]
-    assert_agree(layer, tokenizer, texts)
+    parts = [*parts.split(b","), b"\xff", b" ", b"\xcc", b"\x81"]
+    rng = random.Random(43)
+    texts = list(map(b"".join, itertools.product(parts, repeat=3)))
+    texts += [b"".join(rng.choices(parts, k=9)) for _ in range(1_009)]
+    texts += [rng.randbytes(13) for _ in range(1_009)]
+    texts += ["\ufeffa\ufeff\0\ufffe\uffff\ufffd\r\n\U0010ffff中".encode()]
+    expected = [text.decode(errors="ignore") for text in texts]
+    got = drop_invalid_utf8(tf.constant(texts)).numpy()
+    assert [text.decode() for text in got] == expected
+    assert drop_invalid_utf8(tf.constant([[b"a\xff"]])).numpy() == [[b"a"]]
+
+
+def test_offsets_are_characters_of_valid_utf8():
+    parts = b"a,b,\x80,\xbf,\xc3,\xe0,\xe4\xb8,\xed\xa0,\xf0,\xff, ,\xcc\x81"
+    parts = [*parts.split(b","), "é".encode(), "中".encode(), "🤗".encode()]
+    rng = random.Random(59)
+    texts = [b"".join(rng.choices(parts, k=9)) for _ in range(2_003)]
+    assert_agree(SMALL, texts)
+    _, starts, ends = BertTokenizer(SMALL).tokenize_with_offsets(texts)
+    rows, starts, ends = starts.value_rowids(), starts.values, ends.values
+    cuts = tf.strings.substr(
+        tf.gather(drop_invalid_utf8(tf.constant(texts)), rows),
+        starts,
+        ends - starts,
+        unit="UTF8_CHAR",
+    )
+    spans = zip(rows.numpy(), starts.numpy(), ends.numpy(), strict=True)
+    assert [cut.decode() for cut in cuts.numpy()] == [
+        texts[row].decode(errors="ignore")[start:end]
+        for row, start, end in spans
+    ]
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "中", "\U0001f917"])
-def test_only_words_over_200_characters_are_too_long(tmp_path, letter):
-    path = write(tmp_path, vocabulary(LETTERS + letter))
-    pair = BertTokenizer(path, False), FullTokenizer(path, False)
-    sizes = (99, 100, 101, 199, 200, 201, 1009)
-    assert_agree(*pair, [f"a {letter * size} a" for size in sizes])
-    assert pair[1].encode("\U0001f917" * 201) == [1]
-
-
-def test_length_counts_after_normalization(tmp_path):
-    path = write(tmp_path, vocabulary())
+def test_words_over_200_characters_are_unknown(letter):
+    vocab = [*SMALL, letter + letter, f"##{letter}{letter}"]
+    sizes = (1, 99, 100, 101, 199, 200, 201, 10_007)
+    texts = [f"ab {letter * size}, ab" for size in sizes]
+    texts += [f" é{letter * size}" + 99 * "\u0301" + "x" for size in sizes]
+    assert_agree(vocab, texts)
+    # The length counts after normalization.
     texts = ["e\u0301" * 200, "e\u0301" * 201, "한" * 66, "한" * 67, "\0" * 300]
-    assert_agree(BertTokenizer(path), FullTokenizer(path), texts)
+    assert_agree(vocabulary(LETTERS + letter), texts)
 
 
-def packed(tokenizer, texts, max_seq_length):
-    """The expected sequences of one text or a pair, in Python."""
-    ids = [tokenizer.encode(text) for text in texts]
-    second = ids[1] if len(ids) == 2 else None
-    return packing.pack(ids[0], second, max_seq_length, cls_id=2, sep_id=3)
+def test_an_example_of_offsets():
+    layer = BertTokenizer([*SPECIAL, *oracle.EXAMPLE_VOCAB])
+    tokens = layer.tokenize_with_offsets(oracle.EXAMPLE)
+    assert isinstance(tokens, Tokens)
+    assert [
+        (layer.vocabulary[number], oracle.EXAMPLE[start:end])
+        for number, start, end in zip(
+            *(column.numpy() for column in tokens), strict=True
+        )
+    ] == oracle.EXAMPLE_TOKENS
 
 
 @pytest.mark.parametrize("max_seq_length", [None, 3, 4, 8, 11, 23])
 @pytest.mark.parametrize("is_pair", [False, True])
-def test_packs_as_python_does(tmp_path, max_seq_length, is_pair):
-    path = write(tmp_path, vocabulary())
-    tokenizer = FullTokenizer(path)
-    layer = BertTokenizer(path, max_seq_length=max_seq_length)
+def test_sequences_are_packed_as_in_python(max_seq_length, is_pair):
+    vocab = vocabulary()
+    layer = BertTokenizer(vocab, max_seq_length=max_seq_length)
+    encode = FullTokenizer(vocab).encode
     first = ["a b a b a b a", "a", "", "É中", "ab" * 7, "a , a"]
     second = ["b", "a b a b a b", "a a a a a", "", "b" * 7, "!"]
-    rows = list(zip(first, second, strict=True) if is_pair else zip(first))
-    batch = layer((tf.constant(first), second) if is_pair else first)
-    expected = [packed(tokenizer, row, max_seq_length or 99) for row in rows]
+    expected = [
+        packing.pack(
+            encode(a),
+            encode(b) if is_pair else None,
+            max_seq_length or 99,
+            cls_id=2,
+            sep_id=3,
+        )
+        for a, b in zip(first, second, strict=True)
+    ]
     size = max_seq_length or max(len(ids) for ids, _ in expected)
-    for values in batch.values():
-        assert values.dtype == tf.int32
-        assert values.shape == (len(rows), size)
-    for index, (ids, segments) in enumerate(expected):
-        blank = [0] * (size - len(ids))
-        assert list(batch["input_ids"][index]) == ids + blank
-        assert list(batch["segment_ids"][index]) == segments + blank
-        assert list(batch["input_mask"][index]) == [1] * len(ids) + blank
+    ids = [layer.tokenize(first), layer.tokenize(second)]
+    for batch in (
+        layer((tf.constant(first), second) if is_pair else first),
+        layer.pack(ids if is_pair else ids[:1]),
+    ):
+        for values in batch.values():
+            assert values.dtype == tf.int32
+            assert values.shape == (len(first), size)
+        for index, (input_ids, segments) in enumerate(expected):
+            blank = [0] * (size - len(input_ids))
+            mask = [1] * len(input_ids) + blank
+            assert list(batch["input_ids"][index]) == input_ids + blank
+            assert list(batch["segment_ids"][index]) == segments + blank
+            assert list(batch["input_mask"][index]) == mask
 
 
 @pytest.mark.parametrize("max_seq_length", [None, 3, 4, 8, 11])
-def test_a_second_text_of_no_piece_can_be_none(max_seq_length):
-    """As in `data.features`; it takes no room from the first, then."""
+def test_an_empty_second_text_can_be_left_out(max_seq_length):
     layer = BertTokenizer(vocabulary(), max_seq_length=max_seq_length)
     first = ["a b a b a b a b a b", "", "a", "a b a b a", "a b a b a b a"]
     second = ["", " ", "", "b", "\0"]
@@ -200,45 +311,35 @@ def test_a_second_text_of_no_piece_can_be_none(max_seq_length):
 def test_scalars_and_empty_batches(max_seq_length):
     layer = BertTokenizer(vocabulary(), max_seq_length=max_seq_length)
     tail = [] if max_seq_length is None else [0] * 2
-    assert list(layer("ab, a")["input_ids"]) == [
-        2,
-        *layer.tokenize("ab, a"),
-        3,
-        *tail,
-    ]
+    ids = [2, *layer.tokenize("ab, a"), 3, *tail]
+    assert list(layer("ab, a")["input_ids"]) == ids
     pair = layer(("a", b"b"))["segment_ids"]
     assert list(pair)[:5] == [0, 0, 0, 1, 1]
     for inputs in ([], tf.constant([], tf.string), ([], [])):
         assert layer(inputs)["input_ids"].shape == (0, max_seq_length or 1)
-    assert layer.tokenize([]).to_list() == []
+    empty = layer.tokenize([])
+    assert layer.pack([empty])["input_ids"].shape == (0, max_seq_length or 1)
+    assert empty.to_list() == []
     assert layer.tokenize(["", " "]).to_list() == [[], []]
     assert layer.tokenize("").shape == (0,)
+    for column in layer.tokenize_with_offsets(""):
+        assert column.shape == (0,)
+    for tokenize in (
+        layer.tokenize_with_offsets,
+        tf.function(layer.tokenize_with_offsets),
+    ):
+        for column in tokenize(tf.constant([], tf.string)):
+            assert column.to_list() == []
+        for column in tokenize(tf.constant(["", " \0", "\u0301"])):
+            assert column.to_list() == [[], [], []]
 
 
-@pytest.mark.parametrize("max_seq_length", [None, 7])
-@pytest.mark.parametrize("is_pair", [False, True])
-def test_packs_ids_as_it_packs_texts(max_seq_length, is_pair):
-    layer = BertTokenizer(vocabulary(), max_seq_length=max_seq_length)
-    texts = [["a b a b a b a", "", "É中"], ["b", "a b a b", ""]]
-    texts = texts if is_pair else texts[:1]
-    for rows in (slice(None), slice(0)):
-        batch = [tf.constant(part, tf.string)[rows] for part in texts]
-        got = layer.pack([layer.tokenize(part) for part in batch])
-        expected = layer(tuple(batch) if is_pair else batch[0])
-        for name, values in expected.items():
-            np.testing.assert_array_equal(got[name], values)
-    ids = [tf.ragged.constant([[5, 9, 5], [2]]), tf.ragged.constant([[4], []])]
-    packed = layer.pack(ids[: len(texts)])["input_ids"][0]
-    tail = [4, 3] if is_pair else []
-    assert list(packed)[: 5 + len(tail)] == [2, 5, 9, 5, 3, *tail]
-
-
-def test_a_token_that_stands_for_itself():
+def test_a_token_can_be_kept():
     tokens = [*vocabulary(), "[MASK]"]
     tokenizer, layer = FullTokenizer(tokens), BertTokenizer(tokens)
     rng = random.Random(61)
     parts = ["[MASK]", "[MASK]", "[mask]", "[MA", "SK]", "a", "Σ", " ", "é["]
-    texts = ["".join(rng.choices(parts, k=k % 9)) for k in range(3_001)]
+    texts = ["".join(rng.choices(parts, k=k % 9)) for k in range(1_001)]
     expected = []
     for text in texts:
         ids = []
@@ -253,12 +354,9 @@ def test_a_token_that_stands_for_itself():
         len(tokens) - 1,
     ]
     assert layer.tokenize("", "[MASK]").shape == (0,)
-
-
-@pytest.mark.parametrize("keep", ["", "[MASK]"])
-def test_keeps_only_tokens_of_the_vocabulary(keep):
-    with pytest.raises(InputError, match="Expected what to keep"):
-        BertTokenizer(vocabulary()).tokenize("a", keep)
+    for keep in "", "[MUSK]":
+        with pytest.raises(InputError, match="keep must be in the vocabulary"):
+            layer.tokenize("a", keep)
 
 
 def test_padding_is_the_pad_token():
@@ -268,7 +366,7 @@ def test_padding_is_the_pad_token():
 
 
 @pytest.mark.parametrize("max_seq_length", [None, 6, 9])
-def test_padded_to_the_longest_of_the_batch(max_seq_length):
+def test_padding_to_the_longest_of_the_batch(max_seq_length):
     arguments = {"max_seq_length": max_seq_length}
     layer = BertTokenizer(vocabulary(), **arguments)
     short = BertTokenizer(vocabulary(), **arguments, padding="longest")
@@ -315,38 +413,37 @@ def test_config_round_trip(arguments):
 PAIRS = [("ab", "中"), ("a b", ""), (b"b", "a")]
 
 
-def test_a_list_of_tuples_is_a_batch_of_pairs(tmp_path):
-    layer = BertTokenizer(write(tmp_path, vocabulary()), max_seq_length=7)
+def test_a_list_of_tuples_is_a_batch_of_pairs():
+    layer = BertTokenizer(vocabulary(), max_seq_length=7)
     columns = tuple(map(list, zip(*PAIRS, strict=True)))
     expected = layer(columns)
     mapped = tf.data.Dataset.range(1).map(lambda _: layer(list(PAIRS)))
-    for found in (layer(PAIRS), next(iter(mapped))):
+    # Keras passes the tensors of a tuple as a list.
+    tensors = [tf.constant(texts) for texts in columns]
+    for found in (layer(PAIRS), next(iter(mapped)), layer(tensors)):
         for name, values in expected.items():
             np.testing.assert_array_equal(found[name], values)
     one = layer(PAIRS[0])
     np.testing.assert_array_equal(one["input_ids"], expected["input_ids"][0])
-    # Keras passes the tensors of a tuple as a list.
-    tensors = [tf.constant(texts) for texts in columns]
-    np.testing.assert_array_equal(
-        layer(tensors)["input_ids"], expected["input_ids"]
-    )
 
 
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([["a", "b"], ["b", "a"]], "tuples of two .*: a list of list$"),
-        ([("a", "b"), "a"], "tuples of two .*: a list of str, tuple$"),
-        (["a", np.array("b")], "tuples of two .*: a list of ndarray, str$"),
-        ([("a", "b"), ("a",)], r"tuple of two strings.*\('a',\) at 1"),
-        ([(["a"], ["b"])], r"tuple of two strings.*\(\['a'\], \['b'\]\) at 0"),
-        ((["a", "b"], ["a"]), r"as many.*Received: shapes \(2,\) and \(1,\)"),
-        (("a", ["b"]), r"as many.*Received: shapes \(\) and \(1,\)"),
-        (np.array(PAIRS, str), r"Received: shape \(3, 2\)"),
-        (keras.Input((2,), dtype="string"), r"Received: shape \(None, 2\)"),
+        ([["a", "b"], ["b", "a"]], r"got a list of list\.$"),
+        ([("a", "b"), "a"], r"got a list of str and tuple\.$"),
+        (["a", np.array("b")], r"got a list of ndarray and str\.$"),
+        ([("a", "b"), ("a",)], r"^Pair 1 .*tuple of two strings.*\('a',\)"),
+        ([(["a"], ["b"])], r"^Pair 0 .*tuple of two.*\(\['a'\], \['b'\]\)"),
+        ((["a", "b"], ["a"]), r"as many.*shapes \(2,\) and \(1,\)\.$"),
+        (("a", ["b"]), r"as many.*shapes \(\) and \(1,\)\.$"),
+        (("a", "b", "c"), r"got a tuple of 3\.$"),
+        ([["a"], ["b"], ["c"]], r"tuples of two strings"),
+        (np.array(PAIRS, str), r"got the shape \(3, 2\)\.$"),
+        (keras.Input((2,), dtype="string"), r"got the shape \(None, 2\)\.$"),
     ],
 )
-def test_ambiguous_pairs_are_an_error(inputs, message):
+def test_ambiguous_inputs(inputs, message):
     layer = BertTokenizer(vocabulary())
     with pytest.raises(InputError, match=message) as raised:
         layer(inputs)
@@ -393,20 +490,13 @@ def test_keras_does_not_compile_strings_with_xla(monkeypatch):
     assert outer.predict(texts, verbose=0).shape == (2, 1)
 
 
-def exported(folder, layer):
-    """Writes a SavedModel with one endpoint; returns its concrete function."""
+def test_saved_model(tmp_path):
     module = tf.Module()
-    module.layer = layer
+    module.layer = layer = BertTokenizer(vocabulary())
     signature = [tf.TensorSpec([None], tf.string)]
     module.serve = tf.function(lambda text: layer(text), signature)
     function = module.serve.get_concrete_function()
-    tf.saved_model.save(module, folder, signatures=function)
-    return function
-
-
-def test_saved_model(tmp_path):
-    layer = BertTokenizer(vocabulary())
-    exported(tmp_path, layer)
+    tf.saved_model.save(module, tmp_path, signatures=function)
     assert (tmp_path / "saved_model.pb").stat().st_size < 1_000_000
     serve = tf.saved_model.load(tmp_path).signatures["serving_default"]
     texts = tf.constant(["ab, É", "AΣ \u302e\U0001d165", ""])
@@ -414,37 +504,34 @@ def test_saved_model(tmp_path):
         np.testing.assert_array_equal(serve(texts)[name], values)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda layer, text: layer(text),
-        lambda layer, text: layer((text, text)),
-        lambda layer, text: layer.tokenize_with_offsets(text),
-        lambda layer, text: layer.pack([layer.tokenize(text, keep="ab")]),
-        lambda layer, text: drop_invalid_utf8(text),
-    ],
-)
-def test_graph_holds_only_what_tensorflow_serving_knows(function):
+def test_tensorflow_serving_has_all_ops_of_the_graph():
     layer = BertTokenizer(vocabulary())
-    traced = tf.function(lambda text: function(layer, text))
-    graph = traced.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
+
+    def everything(text):
+        return (
+            layer((text, text)),
+            layer.tokenize_with_offsets(text),
+            layer.pack([layer.tokenize(text, keep="ab")]),
+            drop_invalid_utf8(text),
+        )
+
+    spec = tf.TensorSpec([None], tf.string)
+    graph = tf.function(everything).get_concrete_function(spec).graph
     nodes = list(graph.as_graph_def().node)
     for inner in graph.as_graph_def().library.function:
         nodes += inner.node_def
     foreign = {node.op for node in nodes if not hasattr(tf.raw_ops, node.op)}
-    foreign -= {"FastWordpieceTokenizeWithOffsets"}
-    assert not foreign
-    assert len(nodes) > 1
+    assert foreign == {"FastWordpieceTokenizeWithOffsets"}
 
 
 @pytest.mark.parametrize(
     ("vocab", "arguments", "message"),
     [
-        (["[UNK]", "a"], {}, r"\[PAD\] \[CLS\] \[SEP\]"),
-        ([*SPECIAL, "a", "a"], {}, "'a' on lines 5 and 6 of a list"),
+        (["[UNK]", "a"], {}, r"not \[PAD\], \[CLS\] and \[SEP\]"),
+        ([*SPECIAL, "a", "a"], {}, "list of tokens:6: the token 'a' is also"),
         ([*SPECIAL, "a" * 300], {}, "exceeds"),
-        (SPECIAL, {"max_seq_length": 2}, "Received: 2"),
-        (SPECIAL, {"padding": "none"}, "max_length, longest. Received: 'none'"),
+        (SPECIAL, {"max_seq_length": 2}, "max_seq_length must be .*; got 2"),
+        (SPECIAL, {"padding": "none"}, "max_length or longest; got 'none'"),
         ("nowhere.txt", {}, "No such file"),
     ],
 )
@@ -452,14 +539,3 @@ def test_unusable_arguments(vocab, arguments, message):
     with pytest.raises(InputError, match=message) as raised:
         BertTokenizer(vocab, **arguments)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("inputs", [[["a"], ["b"], ["c"]], ("a", "b", "c")])
-def test_three_texts(inputs):
-    with pytest.raises(InputError, match="two"):
-        BertTokenizer(SPECIAL)(inputs)
-
-
-def test_matrix_of_texts():
-    with pytest.raises(InputError, match=r"Received: shape \(1, 1\)"):
-        BertTokenizer(SPECIAL)(tf.constant([["a"]]))

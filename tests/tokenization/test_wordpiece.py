@@ -1,5 +1,6 @@
-"""The Python tokenizer: vocabularies, pieces, ids and offsets."""
+"""The tokenizer in Python, vocabularies and packing."""
 
+import csv
 import pickle
 import random
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.tokenization import wordpiece
 from bert_tf.tokenization.normalization import Normalizer
+from bert_tf.tokenization.packing import pack, truncated_lengths
 from bert_tf.tokenization.wordpiece import (
     FullTokenizer,
     Token,
@@ -19,8 +21,9 @@ from bert_tf.tokenization.wordpiece import (
 )
 from tests.tokenization import tokenization_oracle as oracle
 
-# The vocabulary of the original's own test, and pieces for hostile texts.
-GOOGLE = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing ,"
+# The vocabulary of the original's own test, and tokens for hostile texts.
+GOOGLE = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed"]
+GOOGLE += ["wa", "un", "runn", "##ing", ","]
 MORE = "a ##a b ##b é ##é e ##e σ ##σ ς ##ς 中 ab ##ab Σ ##Σ [ ] mask ## # ."
 VOCABS = [
     "bert-base-uncased",
@@ -31,19 +34,9 @@ VOCABS = [
 ]
 
 
-@pytest.fixture
-def vocab_file(tmp_path):
-    def write(tokens):
-        path = tmp_path / "vocab.txt"
-        path.write_text(tokens.replace(" ", "\n"), encoding="utf-8")
-        return path
-
-    return write
-
-
-@pytest.fixture
-def google(vocab_file):
-    return FullTokenizer(vocab_file(GOOGLE))
+@pytest.fixture(scope="module")
+def google():
+    return FullTokenizer(GOOGLE)
 
 
 def test_example_of_the_original(google):
@@ -52,58 +45,66 @@ def test_example_of_the_original(google):
     assert google.convert_tokens_to_ids(tokens) == [7, 4, 5, 10, 8, 9]
     assert google.convert_ids_to_tokens([7, 4, 5, 10, 8, 9]) == tokens
     assert google.encode("UNwant\u00e9d,running") == [7, 4, 5, 10, 8, 9]
-
-
-def test_a_word_with_an_unmatched_rest_is_unknown(google):
-    assert google.tokenize("unwantedX unwanted") == [
-        "[UNK]",
-        "un",
-        "##want",
-        "##ed",
-    ]
-
-
-def test_empty_texts(google):
+    assert google.tokenize("unwantedX un") == ["[UNK]", "un"]
     for text in ("", " \t\n", "\0\u200b"):
         assert google.tokenize(text) == google.encode(text) == []
         assert google.tokenize_with_offsets(text) == []
 
 
-@pytest.mark.parametrize("length", [99, 100, 101, 199, 200, 201, 1009])
+@pytest.mark.parametrize("length", [99, 199, 200, 201, 1009])
 @pytest.mark.parametrize("letter", ["a", "é", "中", "\U0001f917"])
-def test_only_words_over_200_characters_are_too_long(
-    vocab_file, length, letter
-):
-    path = vocab_file(f"[UNK] {letter} ##{letter}")
-    tokenizer = FullTokenizer(path, do_lower_case=False)
+def test_words_over_200_characters_are_unknown(length, letter):
+    tokenizer = FullTokenizer(
+        ["[UNK]", letter, f"##{letter}"], do_lower_case=False
+    )
     word = length * letter
     expected = [0] if length > 200 else [1] + [2] * (length - 1)
-    if letter == "中":  # each is a word
+    if letter == "中":  # Each is a word.
         expected = [1] * length
     assert tokenizer.encode(word) == expected
     assert tokenizer.encode(f"{word} {letter}") == [*expected, 1]
 
 
-def test_length_counts_after_normalization(vocab_file):
-    tokenizer = FullTokenizer(vocab_file("[UNK] e ##e \u1112"))
+def test_the_length_counts_after_normalization():
+    tokenizer = FullTokenizer(["[UNK]", "e", "##e", "\u1112"])
     assert tokenizer.encode("e\u0301" * 200) == [1] + [2] * 199
     assert tokenizer.encode("e\u0301" * 201) == [0]
     assert tokenizer.encode("한" * 67) == [0]
 
 
+def assert_all_methods_agree(tokenizer, text, expected):
+    ids = tokenizer.convert_tokens_to_ids(expected)
+    assert tokenizer.tokenize(text) == expected, ascii(text)
+    assert tokenizer.encode(text) == ids, ascii(text)
+    tokens = tokenizer.tokenize_with_offsets(text)
+    assert [token.text for token in tokens] == expected, ascii(text)
+    assert [token.id for token in tokens] == ids
+    return tokens
+
+
 @pytest.mark.parametrize(("do_lower_case", "strip_accents"), oracle.VARIANTS)
-def test_hostile_texts(vocab_file, do_lower_case, strip_accents):
-    path = vocab_file(f"{GOOGLE} {MORE}")
-    tokenizer = FullTokenizer(path, do_lower_case, strip_accents)
-    for text in oracle.hostile_texts(random.Random(17), 5_003):
-        expected = oracle.tokenize(
-            text, tokenizer.vocab, do_lower_case, strip_accents
-        )
-        assert_all_methods_give(tokenizer, text, expected)
+def test_hostile_texts(do_lower_case, strip_accents):
+    casing = do_lower_case, strip_accents
+    tokenizer = FullTokenizer([*GOOGLE, *MORE.split()], *casing)
+    normalizer = Normalizer(*casing)
+    for text in oracle.hostile_texts(random.Random(17), 4_003):
+        expected = oracle.tokenize(text, tokenizer.vocab, *casing)
+        tokens = assert_all_methods_agree(tokenizer, text, expected)
+        if "Σ" in text:
+            continue  # It depends on its neighbors.
+        for token in tokens:
+            source = normalizer(text[token.start : token.end])
+            made = token.text.removeprefix("##") or token.text
+            if token.text == "[UNK]":
+                assert source.strip() != ""
+            elif made.isascii():
+                assert source.replace(" ", "") == made, ascii(text)
+            else:
+                assert set(made) <= set(source), ascii(text)
 
 
 @pytest.mark.parametrize("name", VOCABS)
-def test_real_vocabularies(shared_data, name):
+def test_published_vocabularies(shared_data, name):
     do_lower_case = "-cased" not in name
     path = shared_data / "vocab" / f"{name}-vocab.txt"
     tokenizer = FullTokenizer(path, do_lower_case)
@@ -117,101 +118,78 @@ def test_real_vocabularies(shared_data, name):
         )
         for _ in range(151)
     ]
-    for text in [*texts, *oracle.hostile_texts(rng, 1_009)]:
+    for text in [*texts, *oracle.hostile_texts(rng, 503)]:
         expected = oracle.tokenize(text, tokenizer.vocab, do_lower_case)
-        assert_all_methods_give(tokenizer, text, expected)
+        assert_all_methods_agree(tokenizer, text, expected)
 
 
-def assert_all_methods_give(tokenizer, text, expected):
-    ids = tokenizer.convert_tokens_to_ids(expected)
-    assert tokenizer.tokenize(text) == expected, ascii(text)
-    assert tokenizer.encode(text) == ids, ascii(text)
-    tokens = tokenizer.tokenize_with_offsets(text)
-    assert [token.text for token in tokens] == expected, ascii(text)
-    assert [token.id for token in tokens] == ids
-
-
-@pytest.mark.parametrize(("do_lower_case", "strip_accents"), oracle.VARIANTS)
-def test_offsets_hold_what_made_the_token(
-    vocab_file, do_lower_case, strip_accents
-):
-    path = vocab_file(f"{GOOGLE} {MORE}")
-    tokenizer = FullTokenizer(path, do_lower_case, strip_accents)
-    normalizer = Normalizer(do_lower_case, strip_accents)
-    for text in oracle.hostile_texts(random.Random(23), 5_003):
-        text = text.replace("Σ", "S")  # lower-cased by its context
-        for token in tokenizer.tokenize_with_offsets(text):
-            source = normalizer(text[token.start : token.end])
-            made = token.text.removeprefix("##") or token.text
-            if token.text == "[UNK]":
-                assert source.strip() != ""
-            elif made.isascii():
-                assert source.replace(" ", "") == made, ascii(text)
-            else:
-                assert set(made) <= set(source), ascii(text)
-
-
-def test_offsets_into_the_original(vocab_file):
-    words = "[UNK] cafe re ##sume \u1112 ##\u1161 ##\u11ab ! ' s"
-    tokenizer = FullTokenizer(vocab_file(words))
-    text = "  Cafe\u0301 RÉSU\u00adME\u0301! 한 Caf\u00e9's \u2603\u2603"
-    tokens = tokenizer.tokenize_with_offsets(text)
-    assert [(t.text, text[t.start : t.end]) for t in tokens] == [
-        ("cafe", "Cafe\u0301"),
-        ("re", "RÉ"),
-        ("##sume", "SU\u00adME\u0301"),
-        ("!", "!"),
-        ("\u1112", "한"),
-        ("##\u1161", "한"),
-        ("##\u11ab", "한"),
-        ("cafe", "Caf\u00e9"),
-        ("'", "'"),
-        ("s", "s"),
-        ("[UNK]", "\u2603\u2603"),
-    ]
+def test_an_example_of_offsets():
+    tokenizer = FullTokenizer(["[UNK]", *oracle.EXAMPLE_VOCAB])
+    tokens = tokenizer.tokenize_with_offsets(oracle.EXAMPLE)
+    assert [
+        (t.text, oracle.EXAMPLE[t.start : t.end]) for t in tokens
+    ] == oracle.EXAMPLE_TOKENS
     assert tokens[0] == Token("cafe", 1, 2, 7)
 
 
-def test_offsets_of_marks_that_change_places(vocab_file):
+def test_offsets_of_reordered_marks():
     low, high = "\U0001d165", "\u302e"  # classes 216 and 224
-    tokenizer = FullTokenizer(vocab_file(f"[UNK] a ##{low}{high}"))
+    tokenizer = FullTokenizer(["[UNK]", "a", f"##{low}{high}"])
     tokens = tokenizer.tokenize_with_offsets(f"a{high}{low}")
     assert tokens == [Token("a", 1, 0, 1), Token(f"##{low}{high}", 2, 1, 3)]
 
 
-def test_caches_are_bounded_and_right(google, monkeypatch):
+def test_caches_are_bounded(monkeypatch):
     monkeypatch.setattr(wordpiece, "_CACHE_ENTRIES", 3)
+    tokenizer = FullTokenizer(GOOGLE)
     text = " ".join(["want", "wa,", "un", "running", "x" * 99] * 7)
-    ids = google.convert_tokens_to_ids(google.tokenize(text))
-    assert google.encode(text) == google.encode(text) == ids
-    assert 0 < len(google._ids_of_chunk) <= 3
-    assert max(map(len, google._ids_of_chunk)) < 99
+    ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+    assert tokenizer.encode(text) == tokenizer.encode(text) == ids
+    assert 0 < len(tokenizer._ids_of_chunk) <= 3
+    assert max(map(len, tokenizer._ids_of_chunk)) < 99
 
 
-def test_tokenizer_travels_to_other_processes(vocab_file):
-    tokenizer = FullTokenizer(vocab_file(GOOGLE), do_lower_case=False)
+def test_tokenizers_can_be_pickled():
+    tokenizer = FullTokenizer(GOOGLE, do_lower_case=False)
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.encode("want Want") == tokenizer.encode("want Want") == [3, 0]
 
 
-def test_vocab_lines_are_stripped_and_end_at_line_feeds(tmp_path):
+def test_no_tensorflow_is_imported():
+    program = (
+        "import sys; from bert_tf.tokenization import packing, wordpiece;"
+        "wordpiece.FullTokenizer(['[UNK]', 'x']).encode('x');"
+        "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# Vocabularies.
+
+
+@pytest.mark.parametrize(
+    ("content", "tokens"),
+    [
+        (
+            "[UNK]\r\n a\t\n\u2028\nb\x0bc\n##\u2028\nz".encode(),
+            ["[UNK]", "a", "", "b\x0bc", "##", "z"],
+        ),
+        (b"[UNK]\n\nb", ["[UNK]", "", "b"]),
+        (b"\xef\xbb\xbf[UNK]\n\nb\n", ["[UNK]", "", "b"]),
+        (b"[UNK]\n\nb\n\n \r\n", ["[UNK]", "", "b"]),
+        (b"[UNK]\n\nb\n\xe2\x80\xa8", ["[UNK]", "", "b"]),
+    ],
+)
+def test_lines_of_vocabularies(tmp_path, content, tokens):
     path = tmp_path / "vocab.txt"
-    path.write_bytes("[UNK]\r\n a\t\n\u2028\nb\x0bc\n##\u2028\nz".encode())
-    vocab = load_vocab(path)
-    assert vocab == {"[UNK]": 0, "a": 1, "": 2, "b\x0bc": 3, "##": 4, "z": 5}
-    assert list(vocab.values()) == list(range(6))
+    path.write_bytes(content)
+    assert read_tokens(str(path)) == tokens
+    for vocabulary in (path, f"file://{path}", tokens):
+        vocab = load_vocab(vocabulary)
+        assert list(vocab.items()) == [(t, n) for n, t in enumerate(tokens)]
 
 
-@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n \r\n", b"\n\xe2\x80\xa8"])
-def test_vocabularies_as_editors_leave_them(tmp_path, begin, end):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(begin + b"[UNK]\n\nb" + end)
-    assert load_vocab(path) == {"[UNK]": 0, "": 1, "b": 2}
-    assert read_tokens(str(path)) == ["[UNK]", "", "b"]
-
-
-def test_reads_tokens_whatever_they_are_good_for(tmp_path):
+def test_tokens_are_read_without_validation(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"a\n\n\na\n")
     assert read_tokens(str(path)) == ["a", "", "", "a"]
@@ -222,12 +200,12 @@ def test_reads_tokens_whatever_they_are_good_for(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"[UNK]\nab\nc\nab \n", r"'ab' on lines 2 and 4"),
-        (b"[UNK]\n\n\na\n", r"'' on lines 2 and 3"),
-        (b"\n\n", "Received: nothing"),
-        (b"", "Received: nothing"),
-        (b"[UNK]\nok\n\xc3(\n", r"byte 0xc3 at .*vocab\.txt:3"),
-        (b"a\nb\n", r"Expected \[UNK\]"),
+        (b"[UNK]\nab\nc\nab \n", r":4: the token 'ab' is also on line 2\."),
+        (b"[UNK]\n\n\na\n", r":3: the token '' is also on line 2\."),
+        (b"\n\n", "is empty"),
+        (b"", "is empty"),
+        (b"[UNK]\nok\n\xc3(\n", r"vocab\.txt:3: byte 0xc3 is not UTF-8"),
+        (b"a\nb\n", r"has 2 tokens, but not \[UNK\]"),
     ],
 )
 def test_unusable_vocabularies(tmp_path, content, message):
@@ -239,38 +217,35 @@ def test_unusable_vocabularies(tmp_path, content, message):
     assert str(path) in str(raised.value)
 
 
-def test_a_vocabulary_may_be_a_list(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("[UNK]\na\n##b\n")
-    tokenizer = FullTokenizer(["[UNK]", "a", "##b"])
-    assert tokenizer.vocab == load_vocab(path)
-    assert tokenizer.tokenize("ab A c") == ["a", "##b", "a", "[UNK]"]
-    for tokens, message in [
-        (["[UNK]", "a", "a"], "'a' on lines 2 and 3 of a list of tokens"),
-        (["a"], r"Expected \[UNK\].* from a list of tokens"),
-        ([], "Received: nothing"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            FullTokenizer(tokens)
+@pytest.mark.parametrize(
+    ("vocabulary", "message"),
+    [
+        (["[UNK]", "a", "a"], "list of tokens:3: the token 'a' is also on"),
+        (["a"], r"list of tokens has 1 tokens, but not \[UNK\]"),
+        ([], "list of tokens: the vocabulary is empty"),
+        ("/nowhere/vocab.txt", "No such file"),
+        ("file:///nowhere/vocab.txt", "No such file"),
+    ],
+)
+def test_unusable_lists_and_paths(vocabulary, message):
+    with pytest.raises(InputError, match=message):
+        FullTokenizer(vocabulary)
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_missing_vocabulary(tmp_path, scheme):
-    path = f"{scheme}{tmp_path}/none.txt"
-    with pytest.raises(InputError, match="No such file"):
-        load_vocab(path)
-
-
-def test_vocabulary_behind_a_scheme(vocab_file):
-    path = vocab_file(GOOGLE)
-    assert load_vocab(f"file://{path}") == load_vocab(path)
-
-
-def test_required_special_tokens_are_all_named(vocab_file):
-    vocab = load_vocab(vocab_file(GOOGLE))
-    wordpiece.require_special_tokens(vocab, ["[CLS]", "[UNK]"])
-    with pytest.raises(InputError, match=r"\[PAD\] \[MASK\] .* from v.txt"):
-        wordpiece.require_special_tokens(vocab, path="v.txt")
+def test_a_vocabulary_has_to_fit_the_model(caplog):
+    tokens = [*wordpiece.SPECIAL_TOKENS, "a"]
+    wordpiece.require_fit(load_vocab(tokens), 6, "vocab.txt")
+    assert not caplog.records
+    wordpiece.require_fit(load_vocab(tokens), 99, "vocab.txt")
+    assert "6 tokens, fewer than the model's vocab_size of 99" in caplog.text
+    with pytest.raises(InputError, match=r"^vocab\.txt: has 6 .* of 5\.$"):
+        wordpiece.require_fit(load_vocab(tokens), 5, "vocab.txt")
+    tokens.remove("[MASK]")
+    with pytest.raises(InputError, match=r"vocab.txt .* not \[MASK\]\."):
+        wordpiece.require_fit(load_vocab(tokens), 99, "vocab.txt")
+    wordpiece.require_special_tokens(load_vocab(GOOGLE), ["[CLS]", "[UNK]"])
+    with pytest.raises(InputError, match=r"not \[PAD\] and \[MASK\]\."):
+        wordpiece.require_special_tokens(load_vocab(GOOGLE))
 
 
 def test_masks_of_ids():
@@ -282,23 +257,68 @@ def test_masks_of_ids():
     assert list(np.flatnonzero(~replaceable)) == [0, 1, 6]
 
 
-def test_no_tensorflow_is_imported(vocab_file):
-    program = (
-        "import sys; from bert_tf.tokenization import packing, wordpiece;"
-        f"wordpiece.FullTokenizer({str(vocab_file(GOOGLE))!r}).encode('x');"
-        "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+# Packing.
+
+
+def truncated_by_loop(length_a, length_b, room):
+    """The original's loop."""
+    while length_a + length_b > room:
+        if length_a > length_b:
+            length_a -= 1
+        else:
+            length_b -= 1
+    return length_a, length_b
+
+
+def test_truncated_lengths_are_those_of_the_loop():
+    a, b, room = np.indices((17, 17, 23)).reshape(3, -1)
+    expected = list(map(truncated_by_loop, a, b, room))
+    kept = np.transpose(truncated_lengths(a, b, room))
+    np.testing.assert_array_equal(kept, expected)
+    assert truncated_lengths(9, 5, 7) == (4, 3)
+    assert truncated_lengths(9, 2, 7) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("ids_a", "ids_b", "length", "input_ids", "segment_ids"),
+    [
+        ([5, 6], [7], 9, [2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1]),
+        ([5, 6], None, 9, [2, 5, 6, 3], [0, 0, 0, 0]),
+        ([5], [], 9, [2, 5, 3, 3], [0, 0, 0, 1]),
+        ([5, 6, 7], None, 4, [2, 5, 6, 3], [0, 0, 0, 0]),
+        ([5, 6, 7], None, 2, [2, 3], [0, 0]),
+        ([5, 6, 7], [8, 9], 6, [2, 5, 6, 3, 8, 3], [0, 0, 0, 0, 1, 1]),
+        ([5], [8], 3, [2, 3, 3], [0, 0, 1]),
+    ],
+)
+def test_packing(ids_a, ids_b, length, input_ids, segment_ids):
+    packed = pack(ids_a, ids_b, length, cls_id=2, sep_id=3)
+    assert packed == (input_ids, segment_ids)
+
+
+@pytest.mark.parametrize(("ids_b", "max_seq_length"), [(None, 1), ([4], 2)])
+def test_no_room_for_special_tokens(ids_b, max_seq_length):
+    with pytest.raises(InputError, match=f"got {max_seq_length}"):
+        pack([4], ids_b, max_seq_length, cls_id=2, sep_id=3)
+
+
+def test_records_of_google(shared_data):
+    """MRPC as google-research/bert's run_classifier.py wrote it."""
+    import tensorflow as tf
+
+    tokenizer = FullTokenizer(
+        shared_data / "vocab" / "bert-base-uncased-vocab.txt"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_a_vocabulary_has_to_fit_the_model():
-    vocab = {
-        token: i for i, token in enumerate([*wordpiece.SPECIAL_TOKENS, "a"])
-    }
-    wordpiece.require_fit(vocab, 6, "vocab.txt")
-    wordpiece.require_fit(vocab, 99, "vocab.txt")
-    with pytest.raises(InputError, match=r"at most 5 .* vocab.txt.*: 6"):
-        wordpiece.require_fit(vocab, 5, "vocab.txt")
-    del vocab["[MASK]"]
-    with pytest.raises(InputError, match=r"Expected \[MASK\]"):
-        wordpiece.require_fit(vocab, 99, "vocab.txt")
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    path = shared_data / "google_bert_outputs" / "mrpc" / "eval.tf_record"
+    dataset = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+    with open(shared_data / "glue" / "MRPC" / "dev.tsv", encoding="utf-8") as f:
+        rows = list(csv.reader(f, delimiter="\t", quotechar=None, quoting=3))
+    for row, record in zip(rows[1:], dataset, strict=True):
+        ids, segments = pack(
+            *map(tokenizer.encode, row[3:5]), 128, cls_id, sep_id
+        )
+        features = tf.train.Example.FromString(record).features.feature
+        padding = [0] * (128 - len(ids))
+        assert features["input_ids"].int64_list.value == ids + padding
+        assert features["segment_ids"].int64_list.value == segments + padding

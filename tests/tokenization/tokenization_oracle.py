@@ -1,8 +1,8 @@
-"""Tokenization as the contract tells it: one step after the other, slowly.
+"""A slow, step-by-step tokenizer, to compare the fast ones with.
 
-Written from the description of google-research/bert's behaviour, sharing
-nothing with bert_tf: whole words are lower-cased and decomposed by Python
-itself, so that its rules for neighbouring characters hold by construction.
+It follows the description of google-research/bert's tokenizer and shares no
+code with bert_tf. Whole words are lower-cased and decomposed by Python itself,
+so its rules for neighboring characters hold by construction.
 """
 
 import collections
@@ -24,12 +24,30 @@ CJK = frozenset(
     )
     for character in ALL[first : last + 1]
 )
+# Values of do_lower_case and strip_accents.
 VARIANTS = ((True, None), (False, None), (True, False), (False, True))
+
+# A text, a vocabulary without special tokens, and the tokens with their text.
+EXAMPLE = "  Cafe\u0301 RÉSU\u00adME\u0301! 한 Caf\u00e9's \u2603\u2603"
+EXAMPLE_VOCAB = ["cafe", "re", "##sume", "ᄒ", "##ᅡ", "##ᆫ", "!", "'", "s"]
+EXAMPLE_TOKENS = [
+    ("cafe", "Cafe\u0301"),
+    ("re", "RÉ"),
+    ("##sume", "SU\u00adME\u0301"),
+    ("!", "!"),
+    ("\u1112", "한"),
+    ("##\u1161", "한"),
+    ("##\u11ab", "한"),
+    ("cafe", "Caf\u00e9"),
+    ("'", "'"),
+    ("s", "s"),
+    ("[UNK]", "\u2603\u2603"),
+]
 
 
 @functools.cache
 def categories():
-    """All characters by their category, looked up once each."""
+    """Returns the characters of each category."""
     members = collections.defaultdict(list)
     for character in ALL:
         members[unicodedata.category(character)].append(character)
@@ -38,7 +56,7 @@ def categories():
 
 @functools.cache
 def category(name):
-    """All characters whose category starts with `name`."""
+    """Returns the characters whose category starts with `name`."""
     names = [full for full in categories() if full.startswith(name)]
     return frozenset().union(*(categories()[full] for full in names))
 
@@ -78,7 +96,7 @@ def basic_tokenize(text, do_lower_case, strip_accents=None):
 
 
 def wordpiece(word, vocab, unk="[UNK]"):
-    """Returns the longest pieces of one word, from left to right."""
+    """Splits a word into the longest tokens, from left to right."""
     if len(word) > 200:
         return [unk]
     pieces, rest = [], word
@@ -102,7 +120,7 @@ def tokenize(text, vocab, do_lower_case, strip_accents=None):
 
 
 def contexts(character, many):
-    """A character in words in which its neighbours may matter."""
+    """Returns words in which the neighbors of a character may matter."""
     c = character
     text = f"{c} a{c}b{c}{c} AΣ{c} Σ{c}A"
     if many:
@@ -112,7 +130,7 @@ def contexts(character, many):
 
 
 def hostile_texts(rng, count):
-    """Yields short texts of the characters that tokenizers get wrong."""
+    """Yields short texts of characters that tokenizers get wrong."""
     sigma = "ΣΣΣaAbé.'’:\u00ad\0\ufffd 中!-_ʰ\u0301·1ª\u0345İ\u200b\u2028"
     marks = "\u302e\u302f\u1b44\ua9c0\U0001d165\U0001d16d\U0001d15e\U0001d160"
     marks += "\U00016ff0\u0301\u0327\u034f\u0cbf\u00ad\0a 中\ufffdéᅡ한"
