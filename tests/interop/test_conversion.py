@@ -263,7 +263,7 @@ def test_extra_parts_of_keras_are_zero_and_not_read(tmp_path, head):
 
 def test_checks_the_vocabulary(caplog):
     twice = pretrained("encoder", vocab=("[PAD]", "a", "a"))
-    with pytest.raises(InputError, match="vocabulary of memory:3: .* on line 2"):
+    with pytest.raises(InputError, match=r"of memory:3: .* on line 2"):
         conversion.plan(twice, "keras")
     large = pretrained("encoder", vocab=tuple(map(str, range(24))))
     with pytest.raises(InputError, match="24 tokens, but vocab_size is 23"):
