@@ -8,6 +8,7 @@ import in_process
 import numpy as np
 import pytest
 from fine_tuning_runs import ANSWERS, CONFIG, contents, read, results, weights
+from test_run_ner import assert_same_predictions
 
 from bert_tf.interop import conversion
 from bert_tf.pretrained import open_pretrained
@@ -32,7 +33,7 @@ def start(tmp_path_factory):
     folder = tmp_path_factory.mktemp("start") / "release"
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(CONFIG, "num_hidden_layers", 2)
-        # Or the vectors of nobody's BERT would hardly tell words apart.
+        # Smaller random models hardly tell words apart.
         patch.setitem(CONFIG, "hidden_size", 32)
         return fine_tuning_runs.write_release(folder, ("yes", "no"))
 
@@ -57,7 +58,7 @@ def run(launch, inputs):
     return fine_tuning_runs.runner(launch, inputs)
 
 
-def test_bert_is_as_it_was(done, start):
+def test_the_encoder_does_not_change(done, start):
     released = read(done / "release" / "bert_model.ckpt")
     before = weights(start / "bert_model.ckpt")
     encoder = {name for name in before if name.startswith("bert/")}
@@ -68,7 +69,7 @@ def test_bert_is_as_it_was(done, start):
         np.testing.assert_array_equal(released[name], before[name], name)
 
 
-def test_the_optimizer_knows_the_new_weights_alone(done):
+def test_the_optimizer_has_only_the_new_weights(done):
     [checkpoint] = done.glob("model.ckpt-*.index")
     tensors = read(checkpoint.with_suffix(""))
     moments = {
@@ -84,37 +85,26 @@ def test_the_optimizer_knows_the_new_weights_alone(done):
 
 
 @pytest.mark.slow
-def test_the_release_answers_as_the_run_did(done, run, tmp_path):
-    """In a folder of its own, padded to the end."""
+def test_release_and_folder_give_the_same_tags(done, run, tmp_path):
+    """The release in another folder, padded; the folder without checkpoints."""
     run(
-        tmp_path,
+        tmp_path / "new",
         **ANSWERS,
         init_checkpoint=done / "release",
         padding="max_length",
     )
-    found, expected = results(tmp_path), results(done)
-    del found["global_step"], expected["global_step"]
-    assert found == pytest.approx(expected, abs=1e-5)
-    for split in ("dev", "test"):
-        name = f"{split}_predictions.txt"
-        assert (tmp_path / name).read_bytes() == (done / name).read_bytes()
-
-
-@pytest.mark.slow
-def test_the_folder_answers_again(done, run, tmp_path):
-    """Without the start that it came from, and without its checkpoints."""
-    folder = tmp_path / "out"
+    assert_same_predictions(tmp_path / "new", done)
+    folder = tmp_path / "copy"
     shutil.copytree(done, folder)
     for path in folder.glob("model.ckpt-*"):
         path.unlink()
     (folder / "checkpoint").unlink()
     (folder / "test_predictions.txt").unlink()
     run(folder, do_train=None, do_predict=True, init_checkpoint=None)
-    name = "test_predictions.txt"
-    assert (folder / name).read_bytes() == (done / name).read_bytes()
+    assert_same_predictions(folder, done)
 
 
-def test_the_release_is_an_encoder_to_others(done):
+def test_the_release_converts_as_an_encoder(done):
     released = open_pretrained(str(done / "release"))
     assert released.labels == conll_files.LABELS
     assert released.head == "encoder"
@@ -138,9 +128,6 @@ def test_words_are_learned(run, tmp_path):
     assert results(folder)["eval_f1"] > 0.9
 
 
-# Mistakes.
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -160,7 +147,7 @@ def test_words_are_learned(run, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(run, tmp_path, capsys, changes, message):
+def test_errors_are_one_line(run, tmp_path, capsys, changes, message):
     run(tmp_path / "out", status=1, **changes)
     assert message in in_process.the_error(capsys, "run_ner")
     assert not (tmp_path / "out").exists()
@@ -177,7 +164,7 @@ def test_mistakes_are_told_in_one_line(run, tmp_path, capsys, changes, message):
         ({"lstm_size": 7}, "--output_dir of lstm_size 7, or a new one"),
     ],
 )
-def test_a_folder_of_another_model_is_left_alone(
+def test_a_folder_of_another_model_is_not_overwritten(
     done, run, capsys, changes, message
 ):
     before = contents(done)
@@ -193,7 +180,7 @@ def test_a_folder_of_another_model_is_left_alone(
         ({"feature_layers": "last"}, "features_last/"),
     ],
 )
-def test_the_release_is_no_other_model(
+def test_the_release_is_not_another_model(
     done, run, tmp_path, capsys, changes, lacking
 ):
     """Not even one whose weights have the same shapes."""

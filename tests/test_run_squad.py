@@ -1,4 +1,4 @@
-"""The script from its command line to its files, in this process."""
+"""run_squad.py from its command line to its files, in this process."""
 
 import json
 import os
@@ -145,7 +145,7 @@ def test_steps_are_counted_from_windows(done):
     assert results(done)["global_step"] == int(windows / 4 * 2)
 
 
-def test_every_question_has_an_answer_that_stands_in_its_text(done):
+def test_every_question_has_an_answer_from_its_context(done):
     found = answers(done)
     assert list(found) == [question.id for question in ASKED]
     nbest, odds = answers(done, "nbest_predictions"), answers(done, "null_odds")
@@ -170,7 +170,22 @@ def test_the_official_scores_are_written(done):
     assert written["eval_f1"] == pytest.approx(metrics["eval_f1"])
 
 
-def test_the_release_answers_as_the_run_did(done, run, inputs, tmp_path):
+def assert_same_answers(folder, expected):
+    """Null odds are equal, and answers equally likely."""
+    odds, others = (answers(f, "null_odds") for f in (folder, expected))
+    assert odds == pytest.approx(others, abs=1e-3)
+    nbest = answers(expected, "nbest_predictions")
+    for key, text in answers(folder).items():
+        # Either of two answers that are almost as good can come first.
+        chances = {entry["text"]: entry["probability"] for entry in nbest[key]}
+        if abs(others[key]) > 1e-3:
+            assert (text == "") == (others[key] > 0)
+        if text:
+            best = max(v for k, v in chances.items() if k)
+            assert chances[text] == pytest.approx(best, abs=1e-3)
+
+
+def test_the_release_gives_the_same_answers(done, run, tmp_path):
     assert open_pretrained(str(done / "release")).head == "span"
     run(
         tmp_path,
@@ -181,12 +196,12 @@ def test_the_release_answers_as_the_run_did(done, run, inputs, tmp_path):
         do_predict=True,
         version_2_with_negative=True,
     )
-    assert answers(tmp_path) == answers(done)
+    assert_same_answers(tmp_path, done)
     assert not (tmp_path / "eval_results.txt").exists()
 
 
-def test_a_model_without_a_pooler_answers(done, run, tmp_path):
-    """As those of Hugging Face, whose question answering has none."""
+def test_padding_and_the_pooler_do_not_change_answers(done, run, tmp_path):
+    """Hugging Face's models for question answering have no pooler."""
     model = tmp_path / "model"
     shutil.copytree(done / "release", model)
     prefix = str(model / "bert_model.ckpt")
@@ -199,40 +214,32 @@ def test_a_model_without_a_pooler_answers(done, run, tmp_path):
         init_checkpoint=model,
         do_predict=True,
         version_2_with_negative=True,
-    )
-    assert answers(tmp_path / "out") == answers(done)
-
-
-def test_padding_changes_no_answer(done, run, tmp_path):
-    run(
-        tmp_path,
-        init_checkpoint=done / "release",
-        do_predict=True,
-        version_2_with_negative=True,
         padding="max_length",
         predict_batch_size=3,
     )
-    odds, others = (answers(f, "null_odds") for f in (done, tmp_path))
-    assert odds == pytest.approx(others, abs=1e-3)
-    nbest = answers(done, "nbest_predictions")
-    for key, text in answers(tmp_path).items():
-        # Of two that are almost as good either may be the answer.
-        chances = {entry["text"]: entry["probability"] for entry in nbest[key]}
-        assert chances[text] == pytest.approx(max(chances.values()), abs=1e-3)
+    assert_same_answers(tmp_path / "out", done)
 
 
-def test_a_threshold_decides_what_has_no_answer(done, run, tmp_path):
+@pytest.mark.parametrize("threshold", [1e9, -1e9])
+def test_the_threshold_and_a_blank_context(done, run, tmp_path, threshold):
+    blank = [*ASKED[:2], squad_files.Question("blank", "Where ba?", " ")]
+    predict_file = squad_files.write(tmp_path / "dev.json", blank, "2.0")
+    folder = tmp_path / "out"
     run(
-        tmp_path,
+        folder,
         init_checkpoint=done / "release",
         do_predict=True,
         version_2_with_negative=True,
-        null_score_diff_threshold=-1e9,
+        null_score_diff_threshold=threshold,
+        predict_file=predict_file,
     )
-    assert {*answers(tmp_path).values()} == {""}
+    found = answers(folder)
+    assert found.pop("blank") == ""
+    assert [text == "" for text in found.values()] == [threshold < 0] * 2
+    assert np.isfinite(answers(folder, "null_odds")["blank"])
 
 
-def test_squad_1_1_answers_all(run, inputs, tmp_path):
+def test_squad_1_1(run, inputs, tmp_path):
     predict_file = squad_files.write(tmp_path / "dev.json", ANSWERABLE)
     folder = tmp_path / "out"
     run(
@@ -252,8 +259,8 @@ def test_squad_1_1_answers_all(run, inputs, tmp_path):
     assert {"eval_exact_match", "eval_f1", "global_step"} <= {*results(folder)}
 
 
-def test_a_model_answers_in_either_way(done, run, tmp_path):
-    """Whatever it was trained on; and no file of the other way stays."""
+def test_a_model_of_squad_2_0_answers_squad_1_1(done, run, tmp_path):
+    """`null_odds.json` of the earlier run is removed."""
     folder = tmp_path / "copy"
     shutil.copytree(done, folder)
     predict_file = squad_files.write(tmp_path / "dev.json", ANSWERABLE)
@@ -271,7 +278,7 @@ def test_a_model_answers_in_either_way(done, run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_to_the_same_weights(run, tmp_path, monkeypatch):
+def test_a_stopped_run_resumes_to_the_same_weights(run, tmp_path, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(whole, do_train=True)
     [last] = [path.stem for path in whole.glob("model.ckpt-*.index")]
@@ -307,24 +314,6 @@ def test_the_best_of_two_seeds_by_f1(run, tmp_path):
     assert results(tmp_path)["eval_f1"] == pytest.approx(max(scores))
 
 
-def test_a_blank_context_is_answered(done, run, tmp_path):
-    blank = [*ASKED[:2], squad_files.Question("blank", "Where ba?", " ")]
-    predict_file = squad_files.write(tmp_path / "dev.json", blank, "2.0")
-    folder = tmp_path / "out"
-    run(
-        folder,
-        init_checkpoint=done / "release",
-        do_predict=True,
-        version_2_with_negative=True,
-        predict_file=predict_file,
-    )
-    assert answers(folder)["blank"] == ""
-    assert np.isfinite(answers(folder, "null_odds")["blank"])
-
-
-# Mistakes.
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -355,14 +344,14 @@ def test_a_blank_context_is_answered(done, run, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(run, tmp_path, capsys, changes, message):
+def test_errors_are_one_line(run, tmp_path, capsys, changes, message):
     given = {"version_2_with_negative": True, **changes}
     run(tmp_path / "out", status=1, **given)
     assert message in in_process.the_error(capsys, "run_squad")
     assert not contents(tmp_path)
 
 
-def test_a_model_of_other_data_is_left_alone(done, run, capsys):
+def test_a_folder_of_other_data_is_not_overwritten(done, run, capsys):
     before = read(done / "release" / "bert_model.ckpt")
     run(done, status=1, do_train=True, version_2_with_negative=False)
     assert "training set" in in_process.the_error(capsys, "run_squad")

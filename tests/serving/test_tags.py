@@ -38,18 +38,17 @@ MODELS = {
         BertFeatureTagger, CONFIG, len(LABELS), "sum_all", lstm_size=5
     ),
 }
-# For one piece, a few, and as many as the model has positions for.
+# The models of the default suite and of the slow one.
 KINDS = [
     "fine_tuned",
     pytest.param("concatenated", marks=pytest.mark.slow),
     pytest.param("weighted", marks=pytest.mark.slow),
 ]
 LENGTHS = (3, 7, LENGTH)
-NO_WORDS = ([], [""], [" \n", b"\xff"])
 
 
 def random_texts(count, seed=2):
-    """Words of many lengths between white space of all kinds."""
+    """Returns words of many lengths and white space of all kinds."""
     generator = random.Random(seed)
     spaces = [*map(chr, WHITE_SPACE), " ", "  ", "\r\n"]
     letters = f"{LETTERS}\0\ufffd\u0301\u200b\ufeffZÀ\U00010400"
@@ -76,14 +75,14 @@ def tagger(name="fine_tuned", length=LENGTH):
     model = random_weights(MODELS[name]())
     batch = make_tagging_features(sentences_of(TEXTS), encoding).batch
     logits = model(batch)["logits"].numpy()[batch["label_mask"] > 0]
-    # Or a label or two would be the likeliest everywhere.
+    # Otherwise one or two labels would be the most likely everywhere.
     head = getattr(model, "head", model)
     head.output_bias.assign_sub(logits.mean(axis=0))
     return ServedTagger(model, encoding)
 
 
 def sentences_of(contents):
-    """What would stand in a CoNLL file: no texts without a word."""
+    """Returns the texts with words as sentences of a CoNLL file."""
     texts = [tuple(text_of(content).split()) for content in contents]
     return [
         Sentence(words, None, (1,) * len(words), "x.txt")
@@ -93,13 +92,13 @@ def sentences_of(contents):
 
 
 def assert_as_in_script(served, contents, tags, probabilities):
-    """Tags of all words are those of what run_ner.py calls.
+    """The tags are as likely as those that run_ner.py predicts.
 
     Args:
-      served: It gave the tags.
+      served: The exported model.
       contents: The texts.
       tags: The tag of each word.
-      probabilities: Those of the tags.
+      probabilities: The probability of each tag.
     """
     sentences = sentences_of(contents)
     batch = make_tagging_features(sentences, served.encoding).batch
@@ -119,7 +118,7 @@ def assert_as_in_script(served, contents, tags, probabilities):
 
 
 def rows_of(answers, name):
-    """What stands before the padding, one list a text."""
+    """Returns the values of each text without padding."""
     return [
         row[:count].tolist()
         for row, count in zip(answers[name], answers["num_words"], strict=True)
@@ -134,7 +133,7 @@ def flat(rows):
     return [*itertools.chain(*rows)]
 
 
-# Words.
+# ----------------------------------------------------------------------- words
 
 
 def test_words_are_those_of_python():
@@ -143,22 +142,7 @@ def test_words_are_those_of_python():
     assert decoded(words.to_list()) == [text.split() for text in texts]
 
 
-@pytest.mark.parametrize("space", ["\t", "\r\n", "\u00a0", "\u3000", "\u2028"])
-def test_white_space(space):
-    words = split_words(tf.constant([f"{space}the{space}{space}中{space}"]))
-    assert words.strings.to_list() == [[b"the", "中".encode()]]
-    starts = [len(space), 3 * len(space) + 3]
-    assert words.starts.to_list() == [starts]
-    assert words.ends.to_list() == [[starts[0] + 3, starts[1] + 1]]
-
-
-@pytest.mark.parametrize("other", ["\u200b", "\ufeff", "\u180e", "\0", "\xad"])
-def test_what_is_no_white_space(other):
-    words = split_words(tf.constant([f"a{other}b"]))
-    assert words.strings.to_list() == [[f"a{other}b".encode()]]
-
-
-def test_places_are_characters_of_the_text():
+def test_starts_and_ends_are_characters_of_the_text():
     words = tf.function(split_words)(tf.constant(TEXTS))
     of_all = zip(
         TEXTS,
@@ -174,14 +158,14 @@ def test_places_are_characters_of_the_text():
         assert [word.encode() for word in slices] == strings
 
 
-# Tags.
+# ------------------------------------------------------------------------ tags
 
 
 @pytest.mark.parametrize(
     ("name", "length"),
     [
         *(("fine_tuned", length) for length in LENGTHS),
-        # Rows are cut alike for every model.
+        # Rows do not depend on the model.
         pytest.param("concatenated", 3, marks=pytest.mark.slow),
         pytest.param("concatenated", LENGTH, marks=pytest.mark.slow),
         pytest.param("weighted", 7, marks=pytest.mark.slow),
@@ -198,7 +182,7 @@ def test_tags_are_those_of_the_script(name, length):
     assert len(set(tags)) >= len(LABELS) - 1
 
 
-def test_a_batch_changes_nothing():
+def test_answers_do_not_depend_on_the_batch():
     served = tagger()
     together = answer(served, {"text": TEXTS})
     for number in (4, 13, 19, len(TEXTS) - 1):
@@ -237,23 +221,22 @@ def test_types_and_padding():
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("texts", NO_WORDS)
-def test_nothing_to_tag(name, texts):
+def test_texts_without_words(name):
     served = tagger(name)
-    answers = answer(served, {"text": texts})
-    assert answers["num_words"].tolist() == [0] * len(texts)
-    for key in ("words", "starts", "ends", "tags", "probabilities"):
-        assert answers[key].shape == (len(texts), 0)
+    for texts in ([], [""], [" \n", b"\xff"]):
+        answers = answer(served, {"text": texts})
+        assert answers["num_words"].tolist() == [0] * len(texts)
+        for key in ("words", "starts", "ends", "tags", "probabilities"):
+            assert answers[key].shape == (len(texts), 0)
+        seen = tokenize(served, {"text": texts})
+        assert seen["num_rows"].tolist() == [0] * len(texts)
+        assert len(seen["tokens"]) == len(texts)
+    nothing = {key: np.zeros([0, 5], "int32") for key in served.token_inputs}
+    answers = answer_tokens(served, nothing)
+    assert {values.shape for values in answers.values()} == {(0, 5)}
 
 
-@pytest.mark.parametrize("texts", NO_WORDS)
-def test_nothing_to_tag_has_no_rows(texts):
-    seen = tokenize(tagger(), {"text": texts})
-    assert seen["num_rows"].tolist() == [0] * len(texts)
-    assert len(seen["tokens"]) == len(texts)
-
-
-# The other two signatures.
+# ------------------------------------------------------------ other signatures
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -272,7 +255,7 @@ def test_rows_are_those_of_the_script(length):
     assert (seen["num_rows"] > 0).tolist() == has_word
 
 
-def test_tags_of_pieces():
+def test_tags_of_tokens():
     served = tagger()
     made = make_tagging_features(sentences_of(TEXTS), served.encoding).batch
     answers = answer_tokens(served, made)
@@ -293,15 +276,7 @@ def test_tags_of_pieces():
     )
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_no_rows_have_no_tags(name):
-    served = tagger(name)
-    nothing = {key: np.zeros([0, 5], "int32") for key in served.token_inputs}
-    answers = answer_tokens(served, nothing)
-    assert {values.shape for values in answers.values()} == {(0, 5)}
-
-
-def test_the_example_is_what_it_takes():
+def test_the_example():
     served = tagger()
     assert list(served.example) == list(served.inputs)
     answers = answer(served, served.example)
@@ -309,7 +284,7 @@ def test_the_example_is_what_it_takes():
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_it_can_be_saved(tmp_path, name):
+def test_a_saved_model_gives_the_same_answers(tmp_path, name):
     served = tagger(name)
     signatures = {
         "serving_default": tf.function(
