@@ -1,11 +1,10 @@
 """The command line of every job.
 
 `main` makes absl flags of a job's options (`bert_tf.options`), parses the
-command line and runs the job. What the user did wrong is reported in one line,
-with exit status 1 or 2 and without a traceback. Among the mistakes are an
-unknown flag, which is reported with the nearest name, and a stray word:
-`--do_lower_case False` sets the flag to *true* and leaves "False" over, which
-the original ignored.
+command line and runs the job. Mistakes of the user are reported in one line,
+with exit status 1 or 2 and without a traceback. A word that is not a flag is a
+mistake too: `--do_lower_case False` sets the flag to *true* and leaves "False"
+over, which the original ignored.
 
 No other module of the package reads `absl.flags.FLAGS`.
 """
@@ -21,7 +20,7 @@ from typing import Any, NoReturn
 from absl import app, flags, logging
 
 from bert_tf import options, signals
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, did_you_mean, listed
 from bert_tf.options import Option, OptionError, Options
 
 FLAGS = flags.FLAGS
@@ -68,16 +67,18 @@ def main(run: Callable[[Any], Any]) -> None:
 def command() -> None:
     """Runs `bert-tf JOB --flag=value ...`, the installed package's command."""
     program, *words = sys.argv
-    usage = f"name a job: {', '.join(JOBS)}"
+    usage = f"Name a job: {', '.join(JOBS)}."
     if words[:1] == ["--help"]:
         print(f"bert-tf JOB --flag=value ...\n{usage}\n`bert-tf JOB --help`")
         sys.exit(0)
     if not words or words[0] not in JOBS:
         sys.argv[0] = os.path.basename(program)
-        received = f"; got {words[0]!r}" if words else ""
+        unknown = ""
+        if words:
+            nearest = did_you_mean(words[0], JOBS)
+            unknown = f"Unknown job {words[0]!r}.{nearest} "
         _fail(
-            f"{usage}{received}. `bert-tf JOB --help` lists its flags.",
-            status=2,
+            f"{unknown}{usage} `bert-tf JOB --help` lists its flags.", status=2
         )
     job = importlib.import_module(f"bert_tf.jobs.{words[0]}")
     sys.argv = [f"{os.path.basename(program)} {words[0]}", *words[1:]]
@@ -114,12 +115,12 @@ def _define_flag(
 def read_config(
     config_type: type[Options], values: flags.FlagValues = FLAGS
 ) -> Any:
-    """Returns the configuration that parsed flags make.
+    """Returns the configuration with the values of parsed flags.
 
     An option with a fallback stays None unless the command line gives it.
 
     Raises:
-      OptionError: The value of a flag is impossible.
+      OptionError: The value of a flag is invalid.
     """
     return config_type(
         **{
@@ -134,11 +135,10 @@ def run_program(main: Callable[[], Any], required: Sequence[str] = ()) -> None:
     """Parses the command line, then calls `main`; does not return.
 
     Args:
-      main: It takes nothing; the flags are defined and parsed by then.
+      main: The program, which reads the parsed flags.
       required: Names of the flags that must be given.
     """
-    # --help shows the flags of the main module only, and these are defined
-    # here.
+    # --help shows the flags of the main module only. These are defined here.
     for module, defined in FLAGS.flags_by_module_dict().items():
         if module.startswith("bert_tf."):
             for flag in defined:
@@ -161,18 +161,16 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     # A shell turns --name=$VARIABLE into --name= if the variable is not set.
     missing = [f"--{n}" for n in required if FLAGS[n].value in (None, "")]
     if missing:
-        _fail(
-            f"expected {', '.join(missing)}. Received: nothing (--help lists "
-            "the flags)",
-            status=2,
-        )
+        _fail(f"{listed(missing)} must be given (--help lists the flags)", 2)
     if len(words) > 1:
         _fail(
-            "expected flags of the form --name=value only. Received: "
-            f"{words[1]!r} (a boolean is switched off by --noNAME or "
-            "--NAME=false)",
+            f"{words[1]!r} is not a flag of the form --name=value (a boolean "
+            "is switched off by --noNAME or --NAME=false)",
             status=2,
         )
+    for name in FLAGS:
+        if fault := options.number_fault(FLAGS[name].value):
+            _fail(f"--{name} {fault} (--help lists the flags)", status=2)
     return words
 
 
@@ -192,7 +190,7 @@ def _guarded(main: Callable[[], Any]) -> None:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    """Prints one line and leaves with `status`."""
+    """Prints one line and exits with `status`."""
     line = " ".join(message.split())
     print(f"{sys.argv[0]}: error: {line}", file=sys.stderr)
     sys.exit(status)

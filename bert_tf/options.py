@@ -5,8 +5,8 @@
         input_file: str = option("Text files to learn from.")
         vocab_size: int = option("Number of tokens.", default=30522, at_least=1)
 
-Name, type, default, range, choices and help text of an option are written once,
-here. `bert_tf.cli` makes command-line flags of them; Python code passes the
+The name, type, default, range, choices and help text of an option are declared
+once. `bert_tf.cli` makes command-line flags of them; Python code passes the
 same names as keyword arguments.
 """
 
@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_tf import files
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, listed
 
-# TensorFlow and NumPy count in 64 bits.
+# TensorFlow and NumPy have 64-bit integers.
 LARGEST_INTEGER = 2**63 - 1
 
 _NAMES = {
@@ -36,22 +36,22 @@ _NAMES = {
 
 
 class OptionError(InputError):
-    """The value of an option is impossible, whatever the other options are."""
+    """The value of an option is invalid, whatever the other options are."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What is known of an option besides its name, type and default.
+    """The declaration of an option, besides its name, type and default.
 
     Attributes:
       help: The help text, in whole sentences.
-      choices: The possible values; empty for any.
-      at_least: The lowest possible number.
-      at_most: The highest possible number.
+      choices: The valid values; empty for any.
+      at_least: The lowest valid number.
+      at_most: The highest valid number.
       fallback: The value of an option that is None by default and then
         taken from the checkpoint, if the checkpoint does not record it.
-      per_worker: Whether the workers of a run may have different values: paths
-        and device names, and options without effect on the results.
+      per_worker: Whether the workers of a run may have different values, as
+        for paths, device names and options that do not affect the results.
     """
 
     help: str
@@ -96,7 +96,7 @@ def option(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of all configurations: checks every value on its own.
+    """The base class of all configurations, which checks each value.
 
     Raises:
       OptionError: A value has the wrong type, is out of range or is not one of
@@ -111,7 +111,7 @@ class Options:
                 raise OptionError(f"--{name} {fault}")
 
     def shared(self) -> dict[str, Any]:
-        """The options that all workers of a run must share, as `--name`."""
+        """Returns the options that all workers must share, by `--name`."""
         return {
             f"--{name}": getattr(self, name)
             for name, (_, known) in declared(type(self)).items()
@@ -150,7 +150,7 @@ def required(config: type[Options]) -> list[str]:
 
 
 def _plain_type(hint: Any) -> type:
-    """`str | None` -> str, `tuple[str, ...]` -> tuple."""
+    """Returns the type of a hint: str for `str | None`, tuple, and so on."""
     if isinstance(hint, types.UnionType):
         [hint] = [
             kind for kind in typing.get_args(hint) if kind is not type(None)
@@ -159,7 +159,7 @@ def _plain_type(hint: Any) -> type:
 
 
 def _converted(value: Any, kind: type) -> Any:
-    """Takes what callers in Python may naturally pass: paths, lists, ints."""
+    """Converts what Python code may naturally pass: paths, lists, ints."""
     if kind is str and isinstance(value, os.PathLike):
         return os.fspath(value)
     if (
@@ -179,24 +179,38 @@ def _converted(value: Any, kind: type) -> Any:
 
 
 def _fault(value: Any, kind: Any, known: Option) -> str | None:
-    """Says what is wrong with a value, or None."""
+    """Returns what is wrong with a value, or None."""
     if type(value) is not kind:
         return f"must be {_NAMES[kind]}; got {value!r}"
     if known.choices and value not in known.choices:
-        return f"must be one of {', '.join(known.choices)}; got {value!r}"
+        return (
+            f"must be one of {listed(known.choices, last='or')}; got {value!r}"
+        )
     if kind is str and "tensorflow" in sys.modules and not files.is_utf8(value):
-        # TensorFlow's functions take file names in UTF-8 only.
+        # TensorFlow's functions only take file names in UTF-8.
         return f"must be UTF-8; got {value!r}"
-    if kind not in (int, float):
-        return None
-    if kind is float and not math.isfinite(value):
+    return number_fault(value, known.at_least, known.at_most)
+
+
+def number_fault(
+    value: Any, at_least: float | None = None, at_most: float | None = None
+) -> str | None:
+    """Returns what is wrong with a number, or None; other values are fine.
+
+    Args:
+      value: Any value.
+      at_least: The lowest valid number.
+      at_most: The highest valid number.
+    """
+    if type(value) is float and not math.isfinite(value):
         return f"must be a finite number; got {value}"
-    least, most = known.at_least, known.at_most
-    if kind is int:
-        least = -LARGEST_INTEGER if least is None else least
-        most = LARGEST_INTEGER if most is None else most
-    if least is not None and value < least:
-        return f"must be at least {least:,}; got {value}"
-    if most is not None and value > most:
-        return f"must be at most {most:,}; got {value}"
+    if type(value) is int:
+        at_least = -LARGEST_INTEGER if at_least is None else at_least
+        at_most = LARGEST_INTEGER if at_most is None else at_most
+    elif type(value) is not float:
+        return None
+    if at_least is not None and value < at_least:
+        return f"must be at least {at_least:,}; got {value}"
+    if at_most is not None and value > at_most:
+        return f"must be at most {at_most:,}; got {value}"
     return None

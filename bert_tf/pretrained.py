@@ -18,7 +18,6 @@ from bert_tf.interop.checkpoint import (
 )
 from bert_tf.layers import FromConfig
 from bert_tf.modeling import checkpoint_variables, encoder_config
-from bert_tf.tokenization.wordpiece import load_vocab
 from bert_tf.training.weights import (
     NEW_HEADS,
     Report,
@@ -131,45 +130,6 @@ def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
       **options: Options of Keras's function: `compile`, `custom_objects` ...
     """
     return keras.models.load_model(path, **options)
-
-
-def find_config(
-    bert_config_file: str | None,
-    model_size: str | None,
-    init_checkpoint: str | None,
-    vocab_file: str | None,
-) -> BertConfig:
-    """Returns the configuration of a model to train.
-
-    Args:
-      bert_config_file: Google's or Hugging Face's configuration file.
-      model_size: A size that `BertConfig.from_name` knows, instead of a file.
-      init_checkpoint: The checkpoint whose configuration is used if neither
-        is given.
-      vocab_file: The vocabulary, whose size a model of a named size has.
-
-    Raises:
-      InputError: If there is no configuration, there are two, or it is invalid.
-    """
-    if model_size and bert_config_file:
-        raise InputError(
-            "--model_size and --bert_config_file exclude each other. Give one."
-        )
-    if model_size:
-        if not vocab_file:
-            raise InputError(
-                f"--model_size={model_size} needs --vocab_file for the size of "
-                "the vocabulary."
-            )
-        return BertConfig.from_name(model_size, len(load_vocab(vocab_file)))
-    if bert_config_file:
-        return read_config(bert_config_file)
-    if init_checkpoint:
-        return load_config(init_checkpoint)
-    raise InputError(
-        "The model's configuration is unknown. Give --bert_config_file, "
-        "--model_size, or --init_checkpoint with a configuration beside it."
-    )
 
 
 def read_config(path: str | os.PathLike[str]) -> BertConfig:

@@ -225,13 +225,21 @@ def message_texts():
         *paper_programs.PAPER.glob("*.py"),
     ]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
-            elif isinstance(node, ast.JoinedStr):
-                yield "".join(
-                    part.value if isinstance(part, ast.Constant) else "\0"
-                    for part in node.values
-                )
+            if isinstance(node, ast.Constant | ast.JoinedStr):
+                yield text_of(node)
+            elif isinstance(node, ast.Call) and "wrong_value" in ast.dump(
+                node.func
+            ):
+                name, requirement = map(text_of, node.args[:2])
+                yield f"{name} must be {requirement}; got \0."
+
+
+def text_of(node):
+    """Returns the text of an expression, with "\0" for inserted values."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(text_of, node.values))
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if is_text else "\0"
 
 
 def test_messages_are_still_in_the_code():

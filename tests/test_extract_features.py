@@ -274,7 +274,7 @@ def test_checkpoints_tell_their_casing(extract, release, tmp_path, write):
     [
         ({"layers": "5"}, "from -5 to 4"),
         ({"layers": "lats"}, "'lats'"),
-        ({"max_seq_length": S + 1}, "--max_seq_length of at most 13"),
+        ({"max_seq_length": S + 1}, "--max_seq_length must be at most 13"),
         ({"input_file": "/nowhere/input.txt"}, "/nowhere/input.txt"),
         ({"input_file": "EMPTY"}, "a text or more"),
         ({"input_file": "LATIN1"}, "byte 0xe9"),

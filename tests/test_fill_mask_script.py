@@ -160,7 +160,7 @@ def test_a_checkpoint_tells_its_casing(launch, release, tmp_path, said, capsys):
     assert answer != uncased  # "The" is not in the vocabulary.
     assert said(f"--init_checkpoint={release}", "--nodo_lower_case") == answer
     assert launch(["--text=The [MASK]", known, "--do_lower_case"]) == 1
-    message = "expected --do_lower_case=false, for"
+    message = "--do_lower_case must be false, since"
     assert message in in_process.the_error(capsys, "fill_mask")
 
 

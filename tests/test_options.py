@@ -46,7 +46,7 @@ def test_natural_values_of_python_are_accepted():
         ({"length": 513}, "--length must be at most 512; got 513"),
         ({"labels": "a,b"}, "--labels must be a list of strings; got 'a,b'"),
         ({"is_cased": 1}, "--is_cased must be true or false; got 1"),
-        ({"kind": "c"}, "--kind must be one of a, b; got 'c'"),
+        ({"kind": "c"}, "--kind must be one of a or b; got 'c'"),
         ({"path": 3}, "--path must be a string; got 3"),
     ],
 )

@@ -14,13 +14,11 @@ from interop.small_models import (
     pretrained,
 )
 
-import bert_tf
 from bert_tf import heads
 from bert_tf.errors import InputError
 from bert_tf.interop import google, huggingface, keras_files
 from bert_tf.modeling import BertModel, checkpoint_variables
 from bert_tf.pretrained import (
-    find_config,
     load_checkpoint,
     load_config,
     open_pretrained,
@@ -298,29 +296,3 @@ def test_a_checkpoint_may_have_no_config(tmp_path):
     load_checkpoint(BertModel(CONFIG), tmp_path)
     with pytest.raises(InputError, match=r"no bert_config\.json beside"):
         load_config(tmp_path)
-
-
-def test_finds_the_configuration_of_a_model_to_train(folders, tmp_path):
-    path = tmp_path / "named.json"
-    path.write_text(bert_tf.BertConfig(13).to_json_string())
-    vocab = tmp_path / "words.txt"
-    vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n")
-    release = str(folders / "pretraining" / "google")
-    assert find_config(str(path), None, release, None).vocab_size == 13
-    assert find_config(None, None, release, str(vocab)) == CONFIG
-    found = find_config(None, "L-2_H-128", release, str(vocab))
-    assert found == bert_tf.BertConfig.from_name("tiny", vocab_size=6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((None, None, None, "v"), "configuration is unknown. Give --bert_conf"),
-        (("c", "tiny", None, "v"), "exclude each other"),
-        ((None, "tiny", None, None), "--model_size=tiny needs --vocab_file"),
-    ],
-)
-def test_refuses_no_configuration_and_two(arguments, message):
-    with pytest.raises(InputError, match=message) as error:
-        find_config(*arguments)
-    assert "\n" not in str(error.value)

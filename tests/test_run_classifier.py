@@ -419,7 +419,7 @@ def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
     status, lines = program(words)
     assert status == 2
     assert len(lines) == 1
-    assert "expected --task_name. Received: nothing" in lines[0]
+    assert "--task_name must be given" in lines[0]
 
 
 @pytest.mark.slow

@@ -54,46 +54,58 @@ def says(launch, inputs, capsys):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"do_train": None}, "expected --do_train, --do_eval, --do_predict"),
+        (
+            {"do_train": None},
+            "one or several of --do_train, --do_eval, --do_predict",
+        ),
         ({"task_name": "rtee"}, "'rtee'. Did you mean 'rte'?"),
-        ({"bert_config_file": None}, "expected --bert_config_file, or --init"),
-        ({"vocab_file": None}, "expected --vocab_file, or --init_checkpoint"),
+        (
+            {"bert_config_file": None},
+            "Give --bert_config_file, or an --init_checkpoint",
+        ),
+        ({"vocab_file": None}, "Give --vocab_file, or an --init_checkpoint"),
         ({"bert_config_file": "/none/x.json"}, "/none/x.json"),
         ({"vocab_file": "/none/words.txt"}, "/none/words.txt"),
         ({"init_checkpoint": "/none/x.ckpt"}, "nothing of that name"),
-        ({"max_seq_length": 30}, "--max_seq_length of at most 29"),
-        ({"max_seq_length": 513}, "--max_seq_length of at most 29"),
-        ({"data_dir": ""}, "expected --data_dir. Received: none"),
+        ({"max_seq_length": 30}, "--max_seq_length must be at most 29"),
+        ({"max_seq_length": 513}, "--max_seq_length must be at most 29"),
+        ({"data_dir": ""}, "--data_dir is required"),
         ({"data_dir": "/none"}, "/none: no train.tsv, the training set of rte"),
-        ({"train_batch_size": 25}, "of at most 12 examples times"),
+        ({"train_batch_size": 25}, "is larger than 12 examples times"),
         ({"train_batch_size": 0}, "--train_batch_size"),
         ({"learning_rate": -1}, "--learning_rate above 0"),
         ({"num_train_epochs": 0}, "--num_train_epochs must be more than 0"),
         (
             {"save_best": "nonsense"},
-            "eval_accuracy, eval_loss, loss. Received:",
+            "eval_accuracy, eval_loss or loss; got 'nonsense'",
         ),
         (
             {"do_train": None, "do_export": True, "save_best": "nonsense"},
-            "among eval_accuracy, eval_loss, loss. Received: nonsense",
+            "one of eval_accuracy, eval_loss or loss; got 'nonsense'",
         ),
-        ({"early_stopping_patience": 2}, "expected --save_best with"),
+        (
+            {"early_stopping_patience": 2},
+            "--early_stopping_patience needs --save_best",
+        ),
         ({"class_weights": "1,2,3"}, "expected 2 class weights, one for each"),
-        ({"class_weights": "1,x"}, "expected --class_weights=balanced"),
+        (
+            {"class_weights": "1,x"},
+            "--class_weights must be a number for each label",
+        ),
         ({"class_weights": "-1,1"}, "not negative"),
         ({"label_smoothing": 1.5}, "--label_smoothing from 0 to 1"),
-        ({"num_frozen_layers": 2}, "--num_frozen_layers up to 1"),
+        ({"num_frozen_layers": 2}, "--num_frozen_layers must be at most 1"),
         ({"layer_rate_decay": 0}, "above 0 and up to 1"),
-        ({"glue_submission": True}, "expected --do_predict with --glue_sub"),
+        ({"glue_submission": True}, "--glue_submission needs --do_predict"),
         (
             {"glue_submission": True, "task_name": "nsmc"},
-            "with a task of GLUE. Received: --task_name=nsmc",
+            "a task of GLUE; got --task_name=nsmc",
         ),
         ({"eval_batch_size": 0}, "--eval_batch_size"),
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
         (
             {**ANSWERS, "overwrite_output_dir": True},
-            "expected --do_train with --overwrite_output_dir",
+            "needs --do_train",
         ),
     ],
 )
@@ -106,7 +118,7 @@ def test_mistakes_in_flags(says, tmp_path, changes, expected):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"task_name": None}, "expected --task_name"),
+        ({"task_name": None}, "--task_name must be given"),
         ({"max_seq_lenght": 9}, "Did you mean: max_seq_length"),
         ({"max_seq_length": 2}, "max_seq_length"),
         ({"num_seeds": 0}, "num_seeds"),
@@ -188,7 +200,7 @@ def test_class_weights_where_there_are_no_classes(says, tmp_path):
     folder = sentence_files.write(tmp_path / "data", "regression")
     changes = {"task_name": "custom", "problem": "regression"}
     for weights, expected in (
-        ("balanced", "Received: balanced for regression"),
+        ("balanced", "single_label problem; got 'balanced'"),
         ("1,2", "expected class weights for single_label problems alone"),
     ):
         changes["class_weights"] = weights
@@ -223,8 +235,8 @@ def test_an_empty_text_is_kept_and_told_once(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"vocab_size": 35}, "with 37; give the configuration"),
-        ({"vocab_size": 41}, "expected a checkpoint of 41 words"),
+        ({"vocab_size": 35}, "for 37 tokens, but"),
+        ({"vocab_size": 41}, "a vocab_size of 41"),
         ({"hidden_size": 10}, "made with another configuration"),
     ],
 )
@@ -247,14 +259,14 @@ def test_more_words_than_the_model_has_room_for(says, tmp_path):
 def test_casing_that_the_checkpoint_contradicts(says, done, tmp_path):
     changes = {"init_checkpoint": done / "release", "do_lower_case": False}
     line = says(tmp_path / "out", **changes)
-    assert "expected --do_lower_case=true" in line
-    assert "is uncased. Received: --do_lower_case=false" in line
+    assert "--do_lower_case must be true" in line
+    assert "is uncased; got false" in line
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_was_trained_that_could_answer(says, tmp_path):
     line = says(tmp_path / "out", **ANSWERS)
-    assert "expected a fine-tuned model in --output_dir=" in line
+    assert "no fine-tuned model in --output_dir=" in line
 
 
 def test_an_encoder_alone_answers_nothing(says, done, tmp_path):
@@ -267,8 +279,8 @@ def test_an_encoder_alone_answers_nothing(says, done, tmp_path):
     planned = conversion.plan(open_pretrained(done / "release"), "", "encoder")
     conversion.write(planned, str(encoder))
     line = says(tmp_path / "out", **ANSWERS, init_checkpoint=encoder)
-    assert "expected a fine-tuned model, or --do_train" in line
-    assert "which lacks output_" in line
+    assert "is not a fine-tuned model" in line
+    assert "it lacks output_" in line
 
 
 def test_a_model_of_other_labels(says, done, tmp_path):
@@ -279,7 +291,7 @@ def test_a_model_of_other_labels(says, done, tmp_path):
         "init_checkpoint": done / "release",
     }
     line = says(tmp_path / "answers", **changes, **ANSWERS)
-    assert "which has a head of 2 outputs, not 3" in line
+    assert "its head has 2 outputs, not 3" in line
     assert "or give --do_train" in line
 
 
@@ -314,7 +326,7 @@ def test_training_starts_from_a_model_of_other_labels(
         "output_dir": tmp_path / "out",
     }
     assert launch(arguments(**words)) == 0
-    assert "a new one is trained: which has a head of 2" in caplog.text
+    assert "another task: its head has 2 outputs" in caplog.text
 
 
 # The output folder.
@@ -330,7 +342,7 @@ def refused(says, folder, **changes):
 def test_a_folder_of_another_task_or_model_is_refused(says, done, tmp_path):
     qnli = sentence_files.write(tmp_path / "data", "qnli")
     line = refused(says, done, task_name="qnli", data_dir=qnli)
-    assert f"of task qnli, or a new one. Received: {done}, where" in line
+    assert f"{done} holds a run with task " in line
     assert "or give --overwrite_output_dir" in line
     wider = fine_tuning_runs.write_model(tmp_path, hidden_size=10)
     line = refused(says, done, **wider)
@@ -348,9 +360,9 @@ def test_a_run_is_removed_when_all_else_is_right(says, done, spoilt, tmp_path):
         says, done, **overwrite, **spoilt("train.tsv", 4, lambda row: "x\n")
     )
     line = refused(says, done, **overwrite, init_checkpoint=done / "release")
-    assert "which it would remove" in line
+    assert "which this run reads" in line
     line = refused(says, done, **overwrite, **ANSWERS)
-    assert "expected --do_train with --overwrite_output_dir" in line
+    assert "needs --do_train" in line
 
 
 @pytest.mark.slow
@@ -376,7 +388,7 @@ def test_a_run_is_removed_on_request(launch, inputs, done, tmp_path):
 def test_an_output_folder_that_is_a_file(says, tmp_path):
     path = tmp_path / "out"
     path.write_text("mine")
-    assert f"Received: the file {path}" in says(path)
+    assert f"{path} is a file" in says(path)
     assert path.read_text() == "mine"
 
 

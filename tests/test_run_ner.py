@@ -191,7 +191,7 @@ def test_other_names_of_labels_are_logged(done, run, tmp_path, caplog):
     words = {**ANSWERS, "do_eval": None, "init_checkpoint": done / "release"}
     run(tmp_path / "out", **words, labels=",".join(given))
     theirs = ", ".join(conll_files.LABELS)
-    message = f"labels {theirs} are taken for {', '.join(given)}, in this order"
+    message = f"labels {theirs} to {', '.join(given)}, in this order"
     assert message in caplog.text
     caplog.clear()
     run(tmp_path / "out2", **words, labels=",".join(conll_files.LABELS[::-1]))
@@ -238,7 +238,10 @@ def test_a_stopped_run_resumes_to_the_same_weights(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"do_train": None}, "expected --do_train, --do_eval, --do_predict"),
+        (
+            {"do_train": None},
+            "one or several of --do_train, --do_eval, --do_predict",
+        ),
         ({"data_dir": None}, "Pass --data_dir or --train_file"),
         ({"data_dir": "nowhere"}, "expected one of train.txt"),
         ({"train_file": "none.txt"}, "Cannot read none.txt"),
@@ -247,9 +250,9 @@ def test_a_stopped_run_resumes_to_the_same_weights(
         ({"tag_column": 1}, "found 'X'"),
         ({"labels": "O,B-PER"}, "is not one of the labels O and B-PER"),
         ({"labels": "O,PER"}, "Expected O, B-TYPE or I-TYPE. Received: 'PER'"),
-        ({"save_best": "mcc"}, "expected --save_best among eval_f1"),
+        ({"save_best": "mcc"}, "--save_best must be one of eval_f1"),
         ({"max_seq_length": 31}, "max_seq_length"),
-        ({"train_batch_size": 1000}, "expected a batch of at most"),
+        ({"train_batch_size": 1000}, "so that training has no step"),
         (
             {"do_train": None, "do_eval": True},
             "Pass --do_train or --labels, or a model",
@@ -270,5 +273,5 @@ def test_a_folder_of_other_labels_is_not_overwritten(
     before = contents(folder)
     labels = ",".join([*conll_files.LABELS, "B-X", "I-X"])
     run(folder, status=1, labels=labels)
-    assert "--output_dir of labels" in in_process.the_error(capsys, "run_ner")
+    assert "holds a run with labels" in in_process.the_error(capsys, "run_ner")
     assert contents(folder) == before

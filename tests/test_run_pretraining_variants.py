@@ -144,19 +144,19 @@ def test_an_evaluation_takes_the_direction_from_the_release(causal, run):
     [
         (
             {"attention_direction": None},
-            "expected attention_direction=left_to_right, as the model in",
+            "was trained with attention_direction=left_to_right",
         ),
         (
             {"objective": None},
-            "expected objective=causal_lm, as the model in",
+            "was trained with objective=causal_lm",
         ),
         (
             {"next_sentence": None},
-            "expected next_sentence=false, as the model in",
+            "was trained with next_sentence=false",
         ),
         (
             {"next_sentence": None, "do_train": None, "do_eval": True},
-            "expected next_sentence=false, as the model in",
+            "was trained with next_sentence=false",
         ),
     ],
 )

@@ -317,12 +317,15 @@ def test_the_best_of_two_seeds_by_f1(run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "expected --do_train, --do_eval, --do_predict"),
-        ({"do_train": True, "train_file": None}, "expected --train_file"),
-        ({"do_predict": True, "predict_file": None}, "expected --predict_file"),
+        ({}, "one or several of --do_train, --do_eval, --do_predict"),
+        ({"do_train": True, "train_file": None}, "--train_file is required"),
+        (
+            {"do_predict": True, "predict_file": None},
+            "--predict_file is required",
+        ),
         (
             {"do_train": True, "save_best": "f1", "predict_file": None},
-            "expected --predict_file",
+            "--predict_file is required",
         ),
         ({"do_train": True, "train_file": "none.json"}, "none.json"),
         (
@@ -331,16 +334,19 @@ def test_the_best_of_two_seeds_by_f1(run, tmp_path):
         ),
         (
             {"do_eval": True, "scorer": "korquad"},
-            "expected --scorer=korquad without",
+            "--scorer=korquad and --version_2_with_negative exclude",
         ),
         ({"do_predict": True, "max_query_length": 26}, "max_query_length"),
-        ({"do_predict": True}, "expected a fine-tuned model"),
+        ({"do_predict": True}, "no fine-tuned model"),
         ({"do_train": True, "max_seq_length": 31}, "max_seq_length"),
-        ({"do_train": True, "train_batch_size": 1000}, "expected a batch of"),
+        (
+            {"do_train": True, "train_batch_size": 1000},
+            "so that training has no step",
+        ),
         ({"do_train": True, "num_train_epochs": -1}, "--num_train_epochs"),
         (
             {"do_train": True, "save_best": "accuracy"},
-            "expected --save_best among eval_f1, eval_exact",
+            "--save_best must be one of eval_f1 or eval_exact",
         ),
     ],
 )

@@ -25,7 +25,7 @@ from keras import ops
 
 from bert_tf import cli, files
 from bert_tf.errors import InputError
-from bert_tf.jobs.settings import StartOptions
+from bert_tf.jobs.settings import PretrainedOptions
 from bert_tf.jobs.start import Start, find_start
 from bert_tf.modeling import BertModel
 from bert_tf.options import option
@@ -42,13 +42,9 @@ from bert_tf.visualization.attention import (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionConfig(StartOptions):
+class AttentionConfig(PretrainedOptions):
     """Options of `visualize_attention.py`."""
 
-    init_checkpoint: str = option(
-        "Checkpoint to take the weights from: a TF1 checkpoint, a Hugging Face "
-        "folder, hf://OWNER/NAME, or a .keras file.",
-    )
     text: str = option("The text, or the first text of a pair.")
     text_b: str | None = option("The second text of a pair.", default=None)
     output: str = option(
@@ -83,13 +79,7 @@ def run(config: AttentionConfig) -> str:
       The path of the file.
     """
     is_picture = _is_picture(config.output)
-    start = find_start(
-        config.init_checkpoint,
-        config.bert_config_file,
-        config.vocab_file,
-        config.do_lower_case,
-        config.strip_accents,
-    )
+    start = find_start(config)
     layer = _index(config, "layer", start.config.num_hidden_layers)
     head = _index(config, "head", start.config.num_attention_heads)
     passage = read_passage(

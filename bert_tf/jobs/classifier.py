@@ -33,18 +33,18 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
-from bert_tf.data import cache, processes
-from bert_tf.errors import InputError
+from bert_tf.data import buckets, cache, processes
+from bert_tf.data.buckets import Features
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.jobs import fine_tuning, output_folder, settings
-from bert_tf.jobs.fine_tuning import FineTuningResult, Inputs, Split
-from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.jobs.start import Start, resolve, trained_with
-from bert_tf.jobs.trials import Trial
+from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult
+from bert_tf.jobs.settings import DataOptions, FineTuningOptions
+from bert_tf.jobs.start import Start, resolve
 from bert_tf.options import option
 from bert_tf.serving.classifiers import (
     ServedClassifier,
@@ -58,21 +58,17 @@ from bert_tf.tasks.classification import (
     balanced_class_weights,
 )
 from bert_tf.tasks.datasets import DataSet, Part
-from bert_tf.tasks.encoding import Encoding, content
+from bert_tf.tasks.encoding import Encoding, content, write_features
 from bert_tf.tasks.examples import Example
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
-from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.workers import chief_first
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifierConfig(FineTuningOptions):
+class ClassifierConfig(DataOptions, FineTuningOptions):
     """Options of `run_classifier.py`."""
 
-    data_dir: str | None = option(
-        "Folder with the files of the task.", default=None, per_worker=True
-    )
     task_name: str = option(
         f"One of {', '.join((*datasets.NAMES, custom.NAME))}."
     )
@@ -82,21 +78,6 @@ class ClassifierConfig(FineTuningOptions):
     xnli_train_language: str | None = option(
         "XNLI: language of the training set. Default: --xnli_language.",
         default=None,
-    )
-    train_file: str | None = option(
-        "custom: the training file. Default: train.tsv (.csv, .jsonl).",
-        default=None,
-        per_worker=True,
-    )
-    dev_file: str | None = option(
-        "custom: the development file. Default: dev.tsv, valid.tsv ...",
-        default=None,
-        per_worker=True,
-    )
-    test_file: str | None = option(
-        "custom: the test file. Default: test.tsv ...",
-        default=None,
-        per_worker=True,
     )
     text_a_column: str = option(
         "custom: column of the text, by name or by number from 0.",
@@ -174,12 +155,29 @@ class ClassifierConfig(FineTuningOptions):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A split of a data set, or one of its parts, such as MNLI's matched part.
+
+    Attributes:
+      examples: The examples as they were read.
+      features: The inputs of the model, in the same order.
+      suffix: The end of the part's name in the names of results.
+      submission: The file name in a submission to the GLUE leaderboard.
+    """
+
+    examples: list[Example]
+    features: Features
+    suffix: str = ""
+    submission: str | None = None
+
+
 @settings.precision_restored()
 def run(config: ClassifierConfig) -> FineTuningResult:
     """Fine-tunes, evaluates, predicts and exports a sentence classifier."""
     splits = settings.splits(config)
     if splits and not config.data_dir:
-        raise InputError("expected --data_dir. Received: none")
+        raise InputError("--data_dir is required, except to export only.")
     config, start = resolve(config, "classifier", "choice")
     data_set = _data_set(config, start)
     _check_options(config, data_set)
@@ -190,73 +188,83 @@ def run(config: ClassifierConfig) -> FineTuningResult:
     }
     encoding = _encoding(config, data_set, start)
     task = _task(config, data_set, start, encoding, examples.get("train"))
-    strategy = settings.connect(config)
-    training = settings.fine_tuning_config(config, start.config)
-    schedule = settings.schedule(config, _metric_names(task, data_set, parts))
-    plan = {}
-    if config.do_train:
-        plan = schedule.plan(training, len(*examples["train"]), strategy)
-    with _claimed_output_dir(
-        config, strategy, data_set, start, parts, examples
-    ):
-        inputs = Inputs(
-            config.output_dir,
-            encoding,
-            settings.padding(config, strategy),
-            config.num_workers or processes.available_cpus(),
-        )
+    tuning = fine_tuning.prepare(
+        config,
+        start,
+        task,
+        _metric_names(task, data_set, parts),
+        len(*examples["train"]) if config.do_train else None,
+    )
+    with _claimed_output_dir(tuning, data_set, parts, examples):
         data = chief_first(
-            strategy,
-            functools.partial(_load, inputs, parts, examples),
+            tuning.strategy,
+            functools.partial(_load, config, encoding, parts, examples),
             "make the records",
         )
-        if config.do_train:
-            estimator = _train(
-                config, task, strategy, start, plan, schedule, inputs, data
-            )
-        else:
-            estimator = fine_tuning.open_model(
-                task, strategy, start, config.output_dir, training
-            )
+        evaluate = functools.partial(_evaluate, data.get("dev", []), tuning)
+        [train] = data.get("train", [None])
+        estimator = tuning.train_or_open(train and train.features, evaluate)
         metrics = {}
         if config.do_eval:
-            metrics = inputs.evaluate(data["dev"], estimator)
-            fine_tuning.write_metrics(estimator, config.output_dir, metrics)
+            metrics = evaluate(estimator)
+            tuning.write_metrics(estimator, metrics)
         for split in data.get("test", []):
-            _predict(config, estimator, inputs, split)
+            _predict(tuning, estimator, split)
         serve = functools.partial(_served, data_set=data_set, encoding=encoding)
-        return fine_tuning.finish(
-            config, estimator, metrics, data_set.model_of, serve
-        )
+        return tuning.finish(estimator, metrics, data_set.model_of, serve)
 
 
 def _load(
-    inputs: Inputs,
+    config: ClassifierConfig,
+    encoding: Encoding,
     parts: Mapping[str, Sequence[Part]],
     examples: Mapping[str, Sequence[list[Example]]],
 ) -> dict[str, list[Split]]:
-    """The parts of every split, ready to be used."""
-    return {
-        split: [
-            inputs.load(split, part, read)
-            for part, read in zip(found, examples[split], strict=True)
-        ]
-        for split, found in parts.items()
-    }
+    """Writes the records of all splits, unless they exist, and loads them."""
+    num_workers = config.num_workers or processes.available_cpus()
+    loaded: dict[str, list[Split]] = {}
+    for split, found in parts.items():
+        loaded[split] = []
+        for part, read in zip(found, examples[split], strict=True):
+            path = fine_tuning.record_file(config, split, part.suffix)
+            write_features(
+                path,
+                read,
+                encoding,
+                sources=part.files,
+                num_workers=num_workers,
+            )
+            features = buckets.load(path, encoding.schema, len(encoding.vocab))
+            loaded[split].append(
+                Split(read, features, part.suffix, part.submission)
+            )
+    return loaded
 
 
-def _predict(
-    config: ClassifierConfig, estimator: Estimator, inputs: Inputs, split: Split
-) -> None:
-    """Writes what the model says of a test set, or of a part of it."""
-    kept = estimator.predict(
-        inputs.evaluation_data(split), config.predict_batch_size
+def _evaluate(
+    splits: Iterable[Split], tuning: FineTuning, estimator: Estimator
+) -> dict[str, float]:
+    """Returns the metrics of all parts, with their suffixes."""
+    metrics: dict[str, float] = {}
+    for split in splits:
+        found = estimator.evaluate(tuning.evaluation_data(split.features))
+        step = found.pop("global_step")
+        metrics |= {f"{k}{split.suffix}": v for k, v in found.items()}
+        metrics["global_step"] = step
+    return metrics
+
+
+def _predict(tuning: FineTuning, estimator: Estimator, split: Split) -> None:
+    """Writes the predictions of a test set, or of a part of it."""
+    config = tuning.config
+    predictions = estimator.predict(
+        tuning.evaluation_data(split.features), config.predict_batch_size
     )
     if is_chief(estimator.strategy):
         estimator.task.write_predictions(
             config.output_dir,
             split.examples,
-            kept,
+            predictions,
             split.suffix,
             _submission(config, split) if config.glue_submission else None,
         )
@@ -308,26 +316,23 @@ def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
     names = [source.submission for source in data_set.test]
     if config.glue_submission and not any(names):
         raise InputError(
-            "expected --glue_submission with a task of GLUE. Received: "
-            f"--task_name={data_set.name}"
+            "--glue_submission needs a task of GLUE; got "
+            f"--task_name={data_set.name}."
         )
     if config.glue_submission and not config.do_predict:
-        raise InputError(
-            "expected --do_predict with --glue_submission. Received: "
-            "--nodo_predict"
-        )
+        raise InputError("--glue_submission needs --do_predict.")
 
 
 def _claimed_output_dir(
-    config: ClassifierConfig,
-    strategy: Any,
+    tuning: FineTuning,
     data_set: DataSet,
-    start: Start,
     parts: Mapping[str, Sequence[Part]],
     examples: Mapping[str, Sequence[list[Example]]],
 ) -> contextlib.AbstractContextManager[None]:
-    facts = start.facts(data_set.model_of, data_set.problem, data_set.labels)
-    # With a custom file, --text_b_column may be left out by mistake.
+    facts = tuning.start.facts(
+        data_set.model_of, data_set.problem, data_set.labels
+    )
+    # With a custom file, --text_b_column may be forgotten.
     facts["is_pair"] = data_set.is_pair
     for train in examples.get("train", []):
         facts["training_set"] = cache.checksum(map(content, train))
@@ -336,7 +341,11 @@ def _claimed_output_dir(
     ]
     dev = itertools.chain.from_iterable(examples.get("dev", []))
     return output_folder.claimed(
-        config, strategy, facts, sources, cache.checksum(map(content, dev))
+        tuning.config,
+        tuning.strategy,
+        facts,
+        sources,
+        cache.checksum(map(content, dev)),
     )
 
 
@@ -384,7 +393,7 @@ def _task(
 
 
 def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
-    """How the model answers strings."""
+    """Returns the model for strings that a server loads."""
     if data_set.problem == "multiple_choice":
         return ServedMultipleChoice(model, encoding, encoding.num_choices)
     return ServedClassifier(
@@ -395,7 +404,7 @@ def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
 def _class_weights(
     config: ClassifierConfig, data_set: DataSet, train: list[Example]
 ) -> Sequence[float] | None:
-    """What --class_weights says, in numbers."""
+    """Returns the numbers of --class_weights, if given."""
     weights, labels = config.class_weights, data_set.labels
     if weights == ("balanced",) and data_set.problem == "single_label":
         label_ids = [labels.index(example.label) for example in train]
@@ -403,10 +412,10 @@ def _class_weights(
     try:
         return weights and [float(weight) for weight in weights]
     except ValueError:
-        raise InputError(
-            "expected --class_weights=balanced, for a problem of one label, "
-            f"or a number for each label. Received: {','.join(weights)} for "
-            f"{data_set.problem}"
+        raise wrong_value(
+            "--class_weights",
+            "a number for each label, or balanced for a single_label problem",
+            ",".join(weights),
         ) from None
 
 
@@ -415,7 +424,7 @@ def _metric_names(
     data_set: DataSet,
     parts: Mapping[str, Sequence[Part]],
 ) -> list[str]:
-    """The names that evaluation gives, or would give, of all its parts."""
+    """Returns the names of all metrics of an evaluation."""
     names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
     found = dict.fromkeys(
         part.suffix for part in parts.get("dev", data_set.dev)
@@ -423,44 +432,8 @@ def _metric_names(
     return [name + suffix for suffix in found or [""] for name in names]
 
 
-def _train(
-    config: ClassifierConfig,
-    task: ClassificationTask,
-    strategy: Any,
-    start: Start,
-    plan: Mapping[Trial, TrainingConfig],
-    schedule: fine_tuning.Schedule,
-    inputs: Inputs,
-    data: Mapping[str, Sequence[Split]],
-) -> Estimator:
-    """Trains, and releases the model that is kept."""
-    [train] = data["train"]
-    estimator = fine_tuning.FineTuning(
-        task,
-        strategy,
-        start,
-        config.output_dir,
-        plan,
-        schedule,
-        training_data=functools.partial(inputs.training_data, train),
-        evaluate=functools.partial(inputs.evaluate, data.get("dev", [])),
-        metric=f"eval_{task.metrics[0]}",
-        tokens_per_example=float(train.features.lengths.mean()),
-    ).train()
-    fine_tuning.release(
-        estimator,
-        config.output_dir,
-        start,
-        labels=task.labels or None,
-        head=task.head,
-        problem_type=task.problem_type,
-        **trained_with(config),
-    )
-    return estimator
-
-
 def _submission(config: ClassifierConfig, split: Split) -> str | None:
-    """The file in which the leaderboard wants this part."""
+    """Returns the path of a part's file for the GLUE leaderboard."""
     folder = config.glue_submission_dir
     folder = folder or os.path.join(config.output_dir, "glue_submission")
     return split.submission and os.path.join(folder, split.submission)

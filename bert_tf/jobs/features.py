@@ -44,7 +44,7 @@ from bert_tf.jobs.settings import (
     MOST_TOKENS,
     DeviceOptions,
     ExportOptions,
-    StartOptions,
+    PretrainedOptions,
 )
 from bert_tf.jobs.start import (
     Start,
@@ -79,14 +79,9 @@ from bert_tf.training.workers import (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FeaturesConfig(StartOptions, ExportOptions, DeviceOptions):
+class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
     """Options of `extract_features.py`."""
 
-    init_checkpoint: str = option(
-        "Checkpoint to take the weights from: a TF1 checkpoint, a Hugging Face "
-        "folder, hf://OWNER/NAME, or a .keras file.",
-        per_worker=True,
-    )
     input_file: str | None = option(
         "UTF-8 text file with a text, or a pair `first ||| second`, per line.",
         default=None,
@@ -137,13 +132,7 @@ class FeaturesConfig(StartOptions, ExportOptions, DeviceOptions):
 def run(config: FeaturesConfig) -> None:
     """Writes the vectors of all texts, and exports the model."""
     _check_flags(config)
-    start = find_start(
-        config.init_checkpoint,
-        config.bert_config_file,
-        config.vocab_file,
-        config.do_lower_case,
-        config.strip_accents,
-    )
+    start = find_start(config)
     are_chosen = config.layers is not None or config.pooling is not None
     if not config.input_file:
         config = with_recorded(

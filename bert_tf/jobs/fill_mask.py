@@ -22,12 +22,11 @@ from bert_tf import cli
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop.checkpoint import Pretrained
-from bert_tf.jobs.settings import ExportOptions, StartOptions
+from bert_tf.jobs.settings import ExportOptions, PretrainedOptions
 from bert_tf.jobs.start import find_start
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.options import option
 from bert_tf.pretrained import (
-    FORMATS,
     compare_configs,
     open_pretrained,
 )
@@ -41,10 +40,9 @@ from bert_tf.training.weights import restore
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FillMaskConfig(StartOptions, ExportOptions):
+class FillMaskConfig(PretrainedOptions, ExportOptions):
     """Options of `fill_mask.py`."""
 
-    init_checkpoint: str = option(f"Pre-trained model: {FORMATS}.")
     text: str | None = option(
         "Text with one or more [MASK]; with --text_b, any text.", default=None
     )
@@ -69,13 +67,7 @@ def run(config: FillMaskConfig) -> None:
             "Received: none"
         )
     _check_export(config)
-    start = find_start(
-        config.init_checkpoint,
-        config.bert_config_file,
-        config.vocab_file,
-        config.do_lower_case,
-        config.strip_accents,
-    )
+    start = find_start(config)
     encoding = TextEncoding(
         start.vocab,
         start.do_lower_case,

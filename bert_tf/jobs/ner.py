@@ -42,27 +42,19 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache
-from bert_tf.data.buckets import Features, Padding
+from bert_tf.data.buckets import Features
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES
 from bert_tf.jobs import fine_tuning, output_folder, settings
-from bert_tf.jobs.fine_tuning import (
-    RECORDS,
-    FineTuningResult,
-    evaluation_data,
-    training_data,
-)
-from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.jobs.start import Start, resolve, trained_with
-from bert_tf.jobs.trials import Trial
+from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult
+from bert_tf.jobs.settings import DataOptions, FineTuningOptions
+from bert_tf.jobs.start import Start, resolve
 from bert_tf.options import option
 from bert_tf.serving.tags import ServedTagger
 from bert_tf.tasks import ner
@@ -79,7 +71,6 @@ from bert_tf.tasks.ner import (
 from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
-from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.workers import chief_first
 
 # Options that only one of the modes uses.
@@ -95,27 +86,9 @@ _OPTIONS_OF_MODE = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NerConfig(FineTuningOptions):
+class NerConfig(DataOptions, FineTuningOptions):
     """Options of `run_ner.py`."""
 
-    data_dir: str | None = option(
-        "Folder of the files.", default=None, per_worker=True
-    )
-    train_file: str | None = option(
-        "The training file. Default: train.txt, eng.train.",
-        default=None,
-        per_worker=True,
-    )
-    dev_file: str | None = option(
-        "The development file. Default: dev.txt, valid.txt, eng.testa.",
-        default=None,
-        per_worker=True,
-    )
-    test_file: str | None = option(
-        "The test file. Default: test.txt, eng.testb.",
-        default=None,
-        per_worker=True,
-    )
     word_column: int = option(
         "Number of the column with the words, from 0; -1 is the last.",
         default=0,
@@ -149,45 +122,6 @@ class NerConfig(FineTuningOptions):
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """A file, ready to be used.
-
-    Attributes:
-      file: As it was read.
-      features: The rows of its sentences, as the model takes them.
-      padding: To what length batches of them are padded.
-    """
-
-    file: ConllFile
-    features: Features
-    padding: Padding
-
-    def predict(
-        self, estimator: Estimator, batch_size: int | None = None
-    ) -> dict[str, np.ndarray]:
-        """What the task keeps of every row, in order."""
-        data = evaluation_data(self.features, self.padding)
-        return estimator.predict(data, batch_size)
-
-    def score(
-        self, estimator: Estimator, predictions: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
-        """The metrics of what `predict` gave."""
-        metrics = ner.score(estimator.task, predictions, self.file.sentences)
-        return {**metrics, "global_step": estimator.step}
-
-    def write(
-        self, path: str, estimator: Estimator, predictions: Mapping[str, Any]
-    ) -> None:
-        """Writes the file with the tags that `predict` gave."""
-        if is_chief(estimator.strategy):
-            tags = ner.predicted_tags(
-                estimator.task, predictions, self.file.sentences
-            )
-            write_conll(path, self.file, tags)
-
-
 @settings.precision_restored()
 def run(config: NerConfig) -> FineTuningResult:
     """Fine-tunes, evaluates, predicts and exports a tagger."""
@@ -199,44 +133,49 @@ def run(config: NerConfig) -> FineTuningResult:
     encoding = _encoding(config, start, read.get("train"))
     for file in read.values():
         label_numbers(file.sentences, encoding.labels)
-    task = _task(config, start, encoding)
-    strategy = settings.connect(config)
-    training = settings.fine_tuning_config(config, start.config)
-    schedule = settings.schedule(config, ner.METRICS)
-    padding = settings.padding(config, strategy)
-    plan = {}
+    num_rows = None
     if config.do_train:
         num_rows = count_rows(read["train"].sentences, encoding)
-        plan = schedule.plan(training, num_rows, strategy)
-    with _claimed_output_dir(config, strategy, start, encoding, read):
-        found = chief_first(
-            strategy,
-            functools.partial(_load, config, read, encoding, padding),
+    task = _task(config, start, encoding)
+    tuning = fine_tuning.prepare(config, start, task, ner.METRICS, num_rows)
+    with _claimed_output_dir(tuning, encoding, read):
+        features = chief_first(
+            tuning.strategy,
+            functools.partial(_load, config, read, encoding),
             "make the records",
         )
-        if config.do_train:
-            estimator = _train(
-                config, task, strategy, start, plan, schedule, found
-            )
-        else:
-            estimator = fine_tuning.open_model(
-                task, strategy, start, config.output_dir, training
-            )
+
+        def predict(split: str, estimator: Estimator, batch_size=None):
+            data = tuning.evaluation_data(features[split])
+            return estimator.predict(data, batch_size)
+
+        def score(estimator: Estimator, predictions) -> dict[str, float]:
+            metrics = ner.score(task, predictions, read["dev"].sentences)
+            return {**metrics, "global_step": estimator.step}
+
+        def write(split: str, estimator: Estimator, predictions) -> None:
+            if is_chief(tuning.strategy):
+                path = f"{split}_predictions.txt"
+                path = os.path.join(config.output_dir, path)
+                sentences = read[split].sentences
+                tags = ner.predicted_tags(task, predictions, sentences)
+                write_conll(path, read[split], tags)
+
+        estimator = tuning.train_or_open(
+            features.get("train"),
+            lambda estimator: score(estimator, predict("dev", estimator)),
+        )
         metrics = {}
         if config.do_eval:
-            predictions = found["dev"].predict(estimator)
-            metrics = found["dev"].score(estimator, predictions)
-            fine_tuning.write_metrics(estimator, config.output_dir, metrics)
-            path = os.path.join(config.output_dir, "dev_predictions.txt")
-            found["dev"].write(path, estimator, predictions)
+            predictions = predict("dev", estimator)
+            metrics = score(estimator, predictions)
+            tuning.write_metrics(estimator, metrics)
+            write("dev", estimator, predictions)
         if config.do_predict:
-            predictions = found["test"].predict(
-                estimator, config.predict_batch_size
-            )
-            path = os.path.join(config.output_dir, "test_predictions.txt")
-            found["test"].write(path, estimator, predictions)
+            predictions = predict("test", estimator, config.predict_batch_size)
+            write("test", estimator, predictions)
         serve = functools.partial(ServedTagger, encoding=encoding)
-        return fine_tuning.finish(config, estimator, metrics, "ner", serve)
+        return tuning.finish(estimator, metrics, "ner", serve)
 
 
 def _require_options_of_mode(config: NerConfig) -> None:
@@ -249,8 +188,8 @@ def _require_options_of_mode(config: NerConfig) -> None:
         for name in names if mode != config.mode else ():
             if getattr(config, name) != defaults[name]:
                 raise InputError(
-                    f"expected --mode={mode} with --{name}. Received: "
-                    f"--mode={config.mode}, which has no use for it"
+                    f"--{name} has no effect with --mode={config.mode}. Leave "
+                    f"it out, or give --mode={mode}."
                 )
 
 
@@ -275,7 +214,7 @@ def _encoding(
     )
     if start.labels and not config.do_train and {*labels} != {*start.labels}:
         logging.warning(
-            "The model's labels %s are taken for %s, in this order",
+            "Mapping the model's labels %s to %s, in this order",
             ", ".join(start.labels),
             ", ".join(labels),
         )
@@ -310,13 +249,12 @@ def _task(
 
 
 def _claimed_output_dir(
-    config: NerConfig,
-    strategy: Any,
-    start: Start,
+    tuning: FineTuning,
     encoding: TaggingEncoding,
     read: Mapping[str, ConllFile],
 ) -> contextlib.AbstractContextManager[None]:
-    facts = start.facts("ner", "token", encoding.labels)
+    config = tuning.config
+    facts = tuning.start.facts("ner", "token", encoding.labels)
     facts["mode"] = config.mode
     if config.mode == "feature_based":
         names = _OPTIONS_OF_MODE["feature_based"]
@@ -327,67 +265,28 @@ def _claimed_output_dir(
     sources = [file.path for file in read.values()]
     dev = read["dev"].sentences if "dev" in read else ()
     return output_folder.claimed(
-        config, strategy, facts, sources, cache.checksum(map(content, dev))
+        config,
+        tuning.strategy,
+        facts,
+        sources,
+        cache.checksum(map(content, dev)),
     )
 
 
 def _load(
-    config: NerConfig,
-    read: Mapping[str, ConllFile],
-    encoding: TaggingEncoding,
-    padding: Padding,
-) -> dict[str, Split]:
-    """Makes the records of files, unless they are there, and reads them."""
-    found = {}
+    config: NerConfig, read: Mapping[str, ConllFile], encoding: TaggingEncoding
+) -> dict[str, Features]:
+    """Writes the records of all files, unless they exist, and loads them."""
+    features = {}
     for split, file in read.items():
-        path = os.path.join(config.output_dir, f"{RECORDS[split]}.tf_record")
+        path = fine_tuning.record_file(config, split)
         write_tagging_features(
             path, file.sentences, encoding, sources=[file.path]
         )
-        features = buckets.load(path, encoding.schema, len(encoding.vocab))
-        found[split] = Split(file, features, padding)
-    return found
-
-
-def _train(
-    config: NerConfig,
-    task: TaggingTask,
-    strategy: Any,
-    start: Start,
-    plan: Mapping[Trial, TrainingConfig],
-    schedule: fine_tuning.Schedule,
-    found: Mapping[str, Split],
-) -> Estimator:
-    """Trains, and releases the model that is kept."""
-    train = found["train"]
-
-    def evaluate(estimator: Estimator) -> dict[str, float]:
-        predictions = found["dev"].predict(estimator)
-        return found["dev"].score(estimator, predictions)
-
-    estimator = fine_tuning.FineTuning(
-        task,
-        strategy,
-        start,
-        config.output_dir,
-        plan,
-        schedule,
-        training_data=functools.partial(
-            training_data, train.features, train.padding
-        ),
-        evaluate=evaluate,
-        metric=ner.METRICS[0],
-        tokens_per_example=float(train.features.lengths.mean()),
-    ).train()
-    fine_tuning.release(
-        estimator,
-        config.output_dir,
-        start,
-        labels=task.labels,
-        head=task.head,
-        **trained_with(config),
-    )
-    return estimator
+        features[split] = buckets.load(
+            path, encoding.schema, len(encoding.vocab)
+        )
+    return features
 
 
 if __name__ == "__main__":

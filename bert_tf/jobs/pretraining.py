@@ -49,12 +49,20 @@ from bert_tf.interop.checkpoint import (
 from bert_tf.jobs import output_folder, settings
 from bert_tf.jobs.fine_tuning import export_kept
 from bert_tf.jobs.output_folder import RELEASE
-from bert_tf.jobs.settings import DeviceOptions, ExportOptions, TrainingOptions
-from bert_tf.jobs.start import require_length, trained_with, with_recorded
+from bert_tf.jobs.settings import (
+    DeviceOptions,
+    ExportOptions,
+    ModelOptions,
+    TrainingOptions,
+)
+from bert_tf.jobs.start import (
+    find_config,
+    require_length,
+    trained_with,
+    with_recorded,
+)
 from bert_tf.options import option
 from bert_tf.pretrained import (
-    FORMATS,
-    find_config,
     open_pretrained,
     open_weights,
 )
@@ -94,15 +102,11 @@ class PretrainingResult:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainingConfig(ExportOptions, TrainingOptions, DeviceOptions):
+class PretrainingConfig(
+    ModelOptions, ExportOptions, TrainingOptions, DeviceOptions
+):
     """Options of `run_pretraining.py`."""
 
-    bert_config_file: str | None = option(
-        "JSON file with the model's configuration, Google's or Hugging Face's. "
-        "Default: the configuration of --init_checkpoint.",
-        default=None,
-        per_worker=True,
-    )
     model_size: str | None = option(
         "Instead of --bert_config_file: a published size, such as base or "
         "L-4_H-256 or L-3_H-768_A-12, with the vocabulary of --vocab_file.",
@@ -127,11 +131,6 @@ class PretrainingConfig(ExportOptions, TrainingOptions, DeviceOptions):
     )
     output_dir: str = option(
         "Directory of checkpoints and results.", per_worker=True
-    )
-    init_checkpoint: str | None = option(
-        f"Checkpoint to take the initial weights from: {FORMATS}.",
-        default=None,
-        per_worker=True,
     )
     vocab_file: str | None = option(
         "Vocabulary file, to copy beside the released weights.",
@@ -372,12 +371,10 @@ def _data(
 
 def _read_config(config: PretrainingConfig) -> BertConfig:
     """Returns the configuration of the options, or of the checkpoint."""
-    found = find_config(
-        config.bert_config_file,
-        config.model_size,
-        config.init_checkpoint,
-        config.vocab_file,
-    )
+    pretrained = None
+    if config.init_checkpoint and not config.bert_config_file:
+        pretrained = open_pretrained(config.init_checkpoint)
+    found = find_config(config, pretrained)
     direction = config.attention_direction or found.attention_direction
     return dataclasses.replace(found, attention_direction=direction)
 
@@ -409,7 +406,6 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
     require_length(config.max_seq_length, bert_config)
     output_folder.verify_kind(
         config.output_dir,
-        os.path.join(config.output_dir, RELEASE),
         _kind(config, bert_config),
         config.random_seed if config.do_train else None,
     )
@@ -461,7 +457,7 @@ class _Claim(Hook):
         self._kind = kind
 
     def begin(self, step: int) -> None:
-        output_folder.claim_kind(
+        output_folder.record_kind(
             self._config.output_dir, self._kind, self._config.random_seed
         )
 

@@ -7,17 +7,16 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.options import Options, option
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
     from bert_tf.config import BertConfig
     from bert_tf.data.buckets import Padding
-    from bert_tf.jobs.fine_tuning import Schedule
     from bert_tf.training.distribution import DistributionConfig
     from bert_tf.training.settings import TrainingConfig
 
@@ -28,7 +27,16 @@ MOST_TOKENS = 10**5
 # How many batch lengths there are if a program is compiled for each.
 _LENGTHS = 4
 
-# What a fine-tuning run can do, and the split of the data set that it needs.
+_INIT_CHECKPOINT = (
+    "Checkpoint to take the weights from: a TF1 checkpoint, a Hugging Face "
+    "folder, hf://OWNER/NAME, or a .keras file."
+)
+_DATA_FILE = (
+    "{}; run_classifier.py reads it for --task_name=custom only. Default: the "
+    "file of the usual name in --data_dir."
+)
+
+# The split of the data set that each step of a fine-tuning job needs.
 _SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
 
 
@@ -78,7 +86,7 @@ class DeviceOptions(Options):
         per_worker=True,
     )
     mixed_precision: str = option(
-        "Dtype of the activations. Weights are always float32.",
+        "Dtype of the activations, in exports too. Weights are always float32.",
         default="float32",
         choices=("float32", "bfloat16"),
     )
@@ -95,13 +103,12 @@ class ExportOptions(Options):
 
     do_export: bool = option(
         "Whether to write a SavedModel for TensorFlow Serving, which takes "
-        "strings. It computes in the dtype of --mixed_precision, if the script "
-        "has that flag.",
+        "strings.",
         default=False,
     )
     export_dir: str | None = option(
-        "Folder of the SavedModels, one subfolder per version. Default: export "
-        "in --output_dir, if the script has that flag.",
+        "Folder of the SavedModels, one subfolder per version. Default: the "
+        "folder export in the output folder, for scripts that have one.",
         default=None,
         per_worker=True,
     )
@@ -160,14 +167,11 @@ class TrainingOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StartOptions(Options):
-    """The checkpoint, and what is known of it."""
+class ModelOptions(Options):
+    """The files of a model, with the names of the original's flags."""
 
     init_checkpoint: str | None = option(
-        "Checkpoint to take the weights from: a TF1 checkpoint, a Hugging Face "
-        "folder, hf://OWNER/NAME, or a .keras file.",
-        default=None,
-        per_worker=True,
+        _INIT_CHECKPOINT, default=None, per_worker=True
     )
     bert_config_file: str | None = option(
         "JSON file with the model's configuration, Google's or Hugging Face's. "
@@ -180,6 +184,12 @@ class StartOptions(Options):
         default=None,
         per_worker=True,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartOptions(ModelOptions):
+    """A model, and how its vocabulary was made."""
+
     do_lower_case: bool = option(
         "Whether the vocabulary is uncased. Default: as --init_checkpoint "
         "says, else true.",
@@ -189,6 +199,31 @@ class StartOptions(Options):
         "Whether to strip accents. Default: as --init_checkpoint says, else "
         "the same as --do_lower_case.",
         default=None,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainedOptions(StartOptions):
+    """A model that is used as it is, so that a checkpoint is required."""
+
+    init_checkpoint: str = option(_INIT_CHECKPOINT, per_worker=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataOptions(Options):
+    """The files of a task that has a training, a development and a test set."""
+
+    data_dir: str | None = option(
+        "Folder with the files of the task.", default=None, per_worker=True
+    )
+    train_file: str | None = option(
+        _DATA_FILE.format("Training file"), default=None, per_worker=True
+    )
+    dev_file: str | None = option(
+        _DATA_FILE.format("Development file"), default=None, per_worker=True
+    )
+    test_file: str | None = option(
+        _DATA_FILE.format("Test file"), default=None, per_worker=True
     )
 
 
@@ -268,7 +303,7 @@ class FineTuningOptions(
     )
     num_frozen_layers: int | None = option(
         "Number of layers to freeze, counted from the embeddings, which are "
-        "frozen as well: 0 freezes the embeddings only. Default: none.",
+        "frozen too: 0 freezes the embeddings only. Default: none.",
         default=None,
         at_least=0,
     )
@@ -330,9 +365,8 @@ def distribution_config(config: DeviceOptions) -> "DistributionConfig":
     # original, a name without --use_tpu selects no TPU.
     strategy = config.distribution_strategy
     if config.use_tpu and strategy not in ("auto", "tpu"):
-        raise InputError(
-            "expected --use_tpu with --distribution_strategy=auto or tpu. "
-            f"Received: {strategy}"
+        raise wrong_value(
+            "--distribution_strategy", "auto or tpu with --use_tpu", strategy
         )
     wants_tpu = config.use_tpu or strategy == "tpu"
     return DistributionConfig(
@@ -384,21 +418,6 @@ def training_config(
     )
 
 
-def fine_tuning_config(
-    config: FineTuningOptions, bert_config: "BertConfig"
-) -> "TrainingConfig":
-    """Returns the settings of a fine-tuning, whose steps depend on the data."""
-    from bert_tf.optimization import layerwise_rates
-
-    rates = layerwise_rates(
-        bert_config.num_hidden_layers, config.layer_rate_decay
-    )
-    return dataclasses.replace(
-        training_config(config, num_train_steps=1, num_warmup_steps=0),
-        rate_multipliers=rates if config.layer_rate_decay != 1 else (),
-    )
-
-
 def splits(config: FineTuningOptions) -> list[str]:
     """Returns the splits that the run needs, of "train", "dev" and "test".
 
@@ -410,8 +429,8 @@ def splits(config: FineTuningOptions) -> list[str]:
     wanted = {split for name, split in _SPLITS.items() if getattr(config, name)}
     if not wanted and not config.do_export:
         raise InputError(
-            f"expected --{', --'.join([*_SPLITS, 'do_export'])}, or several "
-            "of them. Received: none of them"
+            "Nothing to do: give one or several of "
+            f"--{', --'.join([*_SPLITS, 'do_export'])}."
         )
     if config.do_train and selects(config):
         wanted.add("dev")  # It is evaluated on during training.
@@ -428,44 +447,6 @@ def selects(config: FineTuningOptions) -> bool:
     )
 
 
-def schedule(config: FineTuningOptions, metrics: Sequence[str]) -> "Schedule":
-    """Returns how long to train, how often, and which model to keep.
-
-    Args:
-      config: The options.
-      metrics: The metrics that --save_best may name, with or without "eval_".
-
-    Raises:
-      InputError: --save_best names another metric, or is missing although
-        training is to stop early.
-    """
-    from bert_tf.jobs.fine_tuning import Schedule
-
-    metric = config.save_best
-    if metric is not None and metric not in metrics:
-        metric = f"eval_{metric}"
-    if metric is not None and metric not in metrics:
-        raise InputError(
-            f"expected --save_best among {', '.join(metrics)}. Received: "
-            f"{config.save_best}"
-        )
-    if config.early_stopping_patience and metric is None:
-        raise InputError(
-            "expected --save_best with --early_stopping_patience: by which "
-            "metric? Received: none"
-        )
-    return Schedule(
-        num_train_epochs=config.num_train_epochs,
-        warmup_proportion=config.warmup_proportion,
-        eval_steps=config.eval_steps,
-        save_best=metric,
-        early_stopping_patience=config.early_stopping_patience,
-        num_seeds=config.num_seeds,
-        search=config.search,
-        log_steps=config.log_steps,
-    )
-
-
 def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
     """Returns how batches are padded on the devices of a strategy."""
     import tensorflow as tf
@@ -475,9 +456,10 @@ def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
 
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     if config.padding == "longest" and is_tpu:
-        raise InputError(
-            "expected --padding=auto or max_length on a TPU, whose programs "
-            "have fixed shapes. Received: longest"
+        raise wrong_value(
+            "--padding",
+            "auto or max_length on a TPU, whose programs have fixed shapes",
+            config.padding,
         )
     if config.padding == "max_length" or (config.padding == "auto" and is_tpu):
         return Padding(static=True)
@@ -499,9 +481,9 @@ def frozen_layers(
     if number is None:
         return []
     if number > bert_config.num_hidden_layers:
-        raise InputError(
-            "expected --num_frozen_layers up to "
-            f"{bert_config.num_hidden_layers}, the layers of the model. "
-            f"Received: {number}"
+        raise wrong_value(
+            "--num_frozen_layers",
+            f"at most {bert_config.num_hidden_layers}, the number of layers",
+            number,
         )
     return ["embeddings", *(f"layer_{layer}" for layer in range(number))]

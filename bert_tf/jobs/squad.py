@@ -30,24 +30,19 @@ sections 4.2 and 4.3 of the paper.
 import contextlib
 import dataclasses
 import functools
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache
-from bert_tf.data.buckets import Features, Padding
-from bert_tf.errors import InputError
+from bert_tf.data.buckets import Features
+from bert_tf.errors import InputError, in_file
 from bert_tf.jobs import fine_tuning, output_folder, settings
-from bert_tf.jobs.fine_tuning import (
-    FineTuningResult,
-    evaluation_data,
-    training_data,
-)
+from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult
 from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.jobs.start import Start, resolve, trained_with
-from bert_tf.jobs.trials import Trial
+from bert_tf.jobs.start import Start, resolve
 from bert_tf.options import option
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.tasks.answers import (
@@ -70,7 +65,6 @@ from bert_tf.tasks.questions import (
 )
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
-from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.workers import chief_first
 
 
@@ -155,88 +149,51 @@ def run(config: SquadConfig) -> FineTuningResult:
     asked = (
         _read_to_ask(config, "dev" in splits) if {*splits} - {"train"} else []
     )
-    task = _task(config, start, encoding)
-    strategy = settings.connect(config)
-    training = settings.fine_tuning_config(config, start.config)
-    schedule = settings.schedule(config, metric_names(rules.with_negative))
-    padding = settings.padding(config, strategy)
-    plan = {}
-    if config.do_train:
-        num_windows = _num_windows(config, train, encoding)
-        plan = schedule.plan(training, num_windows, strategy)
-    answers_of = functools.partial(_answers, asked, encoding, rules, padding)
-    with _claimed_output_dir(config, strategy, start, train, asked):
+    tuning = fine_tuning.prepare(
+        config,
+        start,
+        _task(config, start, encoding),
+        metric_names(rules.with_negative),
+        _num_windows(config, train, encoding) if config.do_train else None,
+    )
+    with _claimed_output_dir(tuning, train, asked):
+        features = None
         if config.do_train:
-            estimator = _train(
-                config,
-                task,
-                strategy,
-                start,
-                plan,
-                schedule,
-                chief_first(
-                    strategy,
-                    functools.partial(
-                        _training_features, config, train, encoding
-                    ),
-                    "make the records",
-                ),
-                padding,
-                answers_of,
+            features = chief_first(
+                tuning.strategy,
+                functools.partial(_load, config, train, encoding),
+                "make the records",
             )
-        else:
-            estimator = fine_tuning.open_model(
-                task, strategy, start, config.output_dir, training
-            )
-        metrics = _answer(config, answers_of, estimator)
+
+        def answers_of(
+            estimator: Estimator, batch_size: int | None = None
+        ) -> Iterable[Answered]:
+            """Yields the answers one by one as they are found."""
+
+            def predict(windows: Features) -> dict[str, np.ndarray]:
+                data = tuning.evaluation_data(windows)
+                return estimator.predict(data, batch_size)
+
+            return answer_questions(asked, encoding, predict, rules)
+
+        estimator = tuning.train_or_open(
+            features,
+            lambda estimator: _score(config, answers_of(estimator), estimator),
+        )
+        metrics = _answer(tuning, answers_of, estimator)
         serve = functools.partial(
             ServedSpanLabeler, encoding=encoding, rules=rules
         )
-        return fine_tuning.finish(config, estimator, metrics, "squad", serve)
-
-
-def _train(
-    config: SquadConfig,
-    task: SpanTask,
-    strategy: Any,
-    start: Start,
-    plan: Mapping[Trial, TrainingConfig],
-    schedule: fine_tuning.Schedule,
-    features: Features,
-    padding: Padding,
-    answers_of: Callable[..., Iterable[Answered]],
-) -> Estimator:
-    """Trains, and releases the model that is kept."""
-    estimator = fine_tuning.FineTuning(
-        task,
-        strategy,
-        start,
-        config.output_dir,
-        plan,
-        schedule,
-        training_data=functools.partial(training_data, features, padding),
-        evaluate=lambda estimator: _score(
-            config, answers_of(estimator), estimator
-        ),
-        metric="eval_f1",
-        tokens_per_example=float(features.lengths.mean()),
-    ).train()
-    fine_tuning.release(
-        estimator,
-        config.output_dir,
-        start,
-        head=task.head,
-        **trained_with(config),
-    )
-    return estimator
+        return tuning.finish(estimator, metrics, "squad", serve)
 
 
 def _answer(
-    config: SquadConfig,
+    tuning: FineTuning,
     answers_of: Callable[..., Iterable[Answered]],
     estimator: Estimator,
 ) -> dict[str, float]:
     """Writes the answers and their scores; returns the scores, if wanted."""
+    config = tuning.config
     if config.do_predict:
         answers = answers_of(estimator, config.predict_batch_size)
         if is_chief(estimator.strategy):
@@ -252,7 +209,7 @@ def _answer(
             pass  # Each answer is written as it comes.
         return {}
     metrics = _score(config, answers, estimator)
-    fine_tuning.write_metrics(estimator, config.output_dir, metrics)
+    tuning.write_metrics(estimator, metrics)
     return metrics
 
 
@@ -262,13 +219,11 @@ def _check_options(config: SquadConfig, splits: Sequence[str]) -> None:
         "predict_file": {"dev", "test"},
     }.items():
         if names & set(splits) and not getattr(config, split):
-            raise InputError(
-                f"expected --{split}, a file of SQuAD's JSON. Received: none"
-            )
+            raise InputError(f"--{split} is required: a JSON file of SQuAD.")
     if config.scorer == "korquad" and config.version_2_with_negative:
         raise InputError(
-            "expected --scorer=korquad without --version_2_with_negative: all "
-            "questions of KorQuAD 1.0 have an answer. Received: both"
+            "--scorer=korquad and --version_2_with_negative exclude each "
+            "other: all questions of KorQuAD 1.0 have an answer."
         )
 
 
@@ -321,10 +276,8 @@ def _num_windows(
     """Returns the number of training examples, which are windows."""
     count = count_windows(train, encoding)
     if not count:
-        raise InputError(
-            "expected questions to train on in "
-            f"--train_file={config.train_file}. Received: none whose "
-            "context and answer have a token"
+        raise in_file(
+            config.train_file, "no question has a context and an answer."
         )
     return count
 
@@ -343,13 +296,10 @@ def _task(
 
 
 def _claimed_output_dir(
-    config: SquadConfig,
-    strategy: Any,
-    start: Start,
-    train: Sequence[Question],
-    asked: Sequence[Question],
+    tuning: FineTuning, train: Sequence[Question], asked: Sequence[Question]
 ) -> contextlib.AbstractContextManager[None]:
-    facts = start.facts("squad", "span", ())
+    config = tuning.config
+    facts = tuning.start.facts("squad", "span", ())
     if train:
         facts["training_set"] = cache.checksum(map(content, train))
     if train or config.do_export:
@@ -357,36 +307,21 @@ def _claimed_output_dir(
         facts["version_2_with_negative"] = config.version_2_with_negative
     inputs = filter(None, (config.train_file, config.predict_file))
     return output_folder.claimed(
-        config, strategy, facts, inputs, cache.checksum(map(content, asked))
+        config,
+        tuning.strategy,
+        facts,
+        inputs,
+        cache.checksum(map(content, asked)),
     )
 
 
-def _training_features(
+def _load(
     config: SquadConfig, train: Sequence[Question], encoding: SpanEncoding
 ) -> Features:
     """Writes the windows of the training set as records, and loads them."""
-    path = os.path.join(config.output_dir, "train.tf_record")
+    path = fine_tuning.record_file(config, "train")
     write_windows(path, train, encoding, sources=[config.train_file])
     return buckets.load(path, encoding.schema, len(encoding.vocab))
-
-
-def _answers(
-    asked: Sequence[Question],
-    encoding: SpanEncoding,
-    rules: AnswerRules,
-    padding: Padding,
-    estimator: Estimator,
-    batch_size: int | None = None,
-) -> Iterable[Answered]:
-    """Yields the answers of a model, one by one as they are found."""
-    return answer_questions(
-        asked,
-        encoding,
-        lambda windows: estimator.predict(
-            evaluation_data(windows, padding), batch_size
-        ),
-        rules,
-    )
 
 
 def _score(

@@ -1,8 +1,7 @@
 """What a job starts from: a checkpoint, its configuration, vocabulary, casing.
 
-Old command lines name each file. What they leave out is taken from the
-checkpoint, and an option that contradicts the checkpoint is an error: a wrong
-casing costs several points of accuracy and shows nowhere else.
+Command lines of google-research/bert name each file. What a command line leaves
+out is taken from the checkpoint, and contradicting the checkpoint is an error.
 """
 
 import dataclasses
@@ -17,11 +16,11 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.interop.checkpoint import TRAINED_WITH, Pretrained
 from bert_tf.jobs import output_folder
-from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.options import OptionError, Options, declared
+from bert_tf.jobs.settings import FineTuningOptions, ModelOptions, StartOptions
+from bert_tf.options import OptionError, Options
 from bert_tf.pretrained import (
     compare_configs,
     open_pretrained,
@@ -31,7 +30,7 @@ from bert_tf.tasks.examples import have_names
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.weights import Selection, Weights, scope_of
 
-# Google's releases say it in the name of their folder alone.
+# Google's releases show their casing only in the names of their folders.
 _CASING_IN_NAME = (
     (re.compile(r"(?<![a-z])uncased(?![a-z])"), True),
     (re.compile(r"(?<![a-z])cased(?![a-z])"), False),
@@ -51,9 +50,9 @@ class Start:
         `do_lower_case`.
       init_checkpoint: The checkpoint with the weights; None for random ones.
       labels: The labels of a model that was fine-tuned before.
-      head: The model's head, one of `interop.pretrained.HEADS`, if known.
+      head: The model's head, one of `interop.checkpoint.HEADS`, if known.
       bilstm_head: Whether the head is on top of a BiLSTM.
-      trained_with: The recorded options, of `interop.pretrained.TRAINED_WITH`.
+      trained_with: The recorded options, of `interop.checkpoint.TRAINED_WITH`.
     """
 
     config: BertConfig
@@ -69,7 +68,7 @@ class Start:
     def facts(
         self, task: str, problem: str, labels: Iterable[str]
     ) -> dict[str, Any]:
-        """Returns what two runs must share to train the same model."""
+        """Returns the facts in which runs of the same training agree."""
         words = "\n".join(self.vocab).encode()
         return {
             "task": task,
@@ -98,7 +97,7 @@ def resolve(
     Args:
       config: The options of the job.
       *heads: The heads that models of the job can have, of
-        `interop.pretrained.HEADS`.
+        `interop.checkpoint.HEADS`.
 
     Returns:
       `config` without options that wait for a fallback, and the start.
@@ -119,23 +118,17 @@ def resolve(
             or config.bert_config_file
             or output_folder.is_trained(folder)
         ):
-            # The message about a missing configuration would mislead here.
+            # A message about a missing configuration would mislead.
             raise output_folder.no_model(folder)
-    found = find_start(
-        checkpoint,
-        config.bert_config_file,
-        config.vocab_file,
-        config.do_lower_case,
-        config.strip_accents,
-    )
-    # What an encoder lacks is reported later, with the name of the variable.
-    if not config.do_train and found.head not in (None, "encoder", *heads):
-        raise InputError(
-            f"expected a model for this task. Received: {checkpoint}, whose "
-            f"head is {found.head}, not {' or '.join(heads)}; name another, "
-            "or give --do_train"
-        )
+    found = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
     if not config.do_train:
+        # An encoder has no head: `FineTuning.open_model` reports what it lacks.
+        if found.head not in (None, "encoder", *heads):
+            raise InputError(
+                f"{checkpoint} is a model of another task: its head is "
+                f"{found.head}, not {listed(heads, last='or')}. Name another "
+                "model, or give --do_train."
+            )
         known = output_folder.known(folder)
         recorded = known or _recorded_beside(checkpoint)
         labels = tuple(recorded.get("labels", found.labels or ()))
@@ -143,12 +136,10 @@ def resolve(
         if config.bilstm_head is None:
             has_one = known.get("bilstm_head", found.bilstm_head)
             config = dataclasses.replace(config, bilstm_head=bool(has_one))
-    if config.do_export and not config.do_train:
-        config = with_recorded(
-            config,
-            (folder, output_folder.known(folder)),
-            (checkpoint, found.trained_with),
-        )
+        if config.do_export:
+            config = with_recorded(
+                config, (folder, known), (checkpoint, found.trained_with)
+            )
     config = config.with_fallbacks()
     require_length(config.max_seq_length, found.config)
     return config, dataclasses.replace(
@@ -183,14 +174,18 @@ def with_recorded(
       InputError: A recorded value is impossible.
     """
     missing = [
-        name
-        for name in TRAINED_WITH
-        if name in declared(type(config)) and getattr(config, name) is None
+        name for name in TRAINED_WITH if getattr(config, name, 0) is None
     ]
     for path, known in records:
         taken = {n: known[n] for n in missing if known.get(n) is not None}
         for name, value in taken.items():
-            config = _with_record(config, name, value, path)
+            try:
+                config = dataclasses.replace(config, **{name: value})  # type: ignore[arg-type]
+            except OptionError as error:
+                raise InputError(
+                    f"{path} records --{name}={value!r}, which is not a valid "
+                    f"value. Give --{name}."
+                ) from error
         if taken:
             logging.info("As %s was trained: %s", path, _words(taken))
         missing = [name for name in missing if name not in taken]
@@ -203,18 +198,6 @@ def with_recorded(
     return config
 
 
-def _with_record(
-    config: _Config, name: str, value: Any, path: str | None
-) -> _Config:
-    try:
-        return dataclasses.replace(config, **{name: value})  # type: ignore[arg-type]
-    except OptionError as error:
-        raise InputError(
-            f"{path} records --{name}={value!r}, which is not a valid value. "
-            f"Give --{name}."
-        ) from error
-
-
 def _words(values: Mapping[str, Any]) -> str:
     """Returns options as on a command line."""
     return " ".join(f"--{n}={json.dumps(v)}" for n, v in values.items())
@@ -222,142 +205,75 @@ def _words(values: Mapping[str, Any]) -> str:
 
 def trained_with(config: Options) -> dict[str, Any]:
     """Returns the options that a release records of its training."""
-    return {
-        name: getattr(config, name)
-        for name in TRAINED_WITH
-        if name in declared(type(config))
-    }
+    return {n: getattr(config, n) for n in TRAINED_WITH if hasattr(config, n)}
 
 
-def find_start(
-    init_checkpoint: str | None,
-    bert_config_file: str | None = None,
-    vocab_file: str | None = None,
-    do_lower_case: bool | None = None,
-    strip_accents: bool | None = None,
-) -> Start:
-    """Combines what the options name with what the checkpoint contains.
-
-    Args:
-      init_checkpoint: What `open_pretrained` opens, or None.
-      bert_config_file: Google's or Hugging Face's; None for the checkpoint's.
-      vocab_file: None for the checkpoint's.
-      do_lower_case: None for what the checkpoint says, else True.
-      strip_accents: None for what the checkpoint says.
+def find_start(config: StartOptions) -> Start:
+    """Combines the files that options name with what the checkpoint contains.
 
     Raises:
-      InputError: Something is nowhere to be found, does not fit the other
-        parts, or contradicts the checkpoint.
+      InputError: A file is missing, does not fit the others, or contradicts
+        the checkpoint.
     """
-    pretrained = None
-    if init_checkpoint:
-        pretrained = open_pretrained(init_checkpoint)
-    config = _config(bert_config_file, pretrained)
-    vocab = _vocab(vocab_file, pretrained, config)
-    if pretrained is not None:
-        _require_rows(config, pretrained)
-    return Start(
-        config=config,
-        vocab=vocab,
-        do_lower_case=_casing(do_lower_case, pretrained),
-        strip_accents=_accents(strip_accents, pretrained),
-        init_checkpoint=init_checkpoint,
-        labels=pretrained.labels if pretrained else None,
-        head=pretrained.head if pretrained else None,
-        bilstm_head=pretrained.bilstm_head if pretrained else False,
-        trained_with=pretrained.trained_with if pretrained else {},
-    )
-
-
-def open_start(
-    path: str, *, config: BertConfig, task: Any, is_trained: bool
-) -> Weights:
-    """The weights of a checkpoint, with its head where the task has the same.
-
-    A model of another task is a start for training as well (appendix A.3 of
-    the paper trains RTE from MNLI's weights, as do many): its head goes.
-
-    Args:
-      path: What `open_pretrained` opens.
-      config: The configuration of the model.
-      task: It has `head`, `bilstm_head`, `problem_type` and `labels`.
-      is_trained: Whether a head that is missing will be trained.
-
-    Raises:
-      InputError: The checkpoint does not fit, or has no head of the task's
-        where none will be trained.
-    """
+    path = config.init_checkpoint
+    if not path:
+        bert_config = find_config(config)
+        vocab = _vocab(config.vocab_file, None, bert_config)
+        uncased = config.do_lower_case is not False
+        return Start(bert_config, vocab, uncased, config.strip_accents, None)
     pretrained = open_pretrained(path)
-    compare_configs(config, pretrained)
-    weights = pretrained.weights
-    difference = _difference(pretrained, task, is_trained)
-    if difference is None:
-        return weights
-    if not is_trained:
+    bert_config = find_config(config, pretrained)
+    vocab = _vocab(config.vocab_file, pretrained, bert_config)
+    shape = pretrained.weights.shapes.get("bert/embeddings/word_embeddings")
+    if shape is not None and shape[0] != bert_config.vocab_size:
         raise InputError(
-            f"expected a model for this task. Received: {pretrained.path}, "
-            f"{difference}; name another, or give --do_train"
+            f"{pretrained.path} has word embeddings for {shape[0]} tokens, but "
+            f"the configuration has a vocab_size of {bert_config.vocab_size}. "
+            "Give the configuration that the checkpoint was made with."
         )
-    logging.warning(
-        "The head of %s is not taken, a new one is trained: %s",
-        pretrained.path,
-        difference,
+    strip_accents = config.strip_accents
+    if strip_accents is None:
+        strip_accents = pretrained.strip_accents
+    return Start(
+        config=bert_config,
+        vocab=vocab,
+        do_lower_case=_casing(config.do_lower_case, pretrained),
+        strip_accents=strip_accents,
+        init_checkpoint=path,
+        labels=pretrained.labels,
+        head=pretrained.head,
+        bilstm_head=pretrained.bilstm_head,
+        trained_with=pretrained.trained_with,
     )
-    kept = [name for name in weights.shapes if _is_below_head(name)]
-    return Selection(weights, kept)
 
 
-def _is_below_head(name: str) -> bool:
-    """Whether a variable is none of a head for a task."""
-    scope = scope_of(name)
-    return bool(scope) and not scope.startswith(("bilstm/", "cls/squad"))
+def find_config(
+    config: ModelOptions, pretrained: Pretrained | None = None
+) -> BertConfig:
+    """Returns the configuration that options name, or the checkpoint's.
 
-
-def _difference(
-    pretrained: Pretrained, task: Any, is_trained: bool
-) -> str | None:
-    """Returns how the head of a checkpoint differs from the task's, or None.
-
-    Labels of other names matter to training only: without training the task
-    has the model's labels, or the user has allowed others in their place.
+    Raises:
+      InputError: There is no configuration, or there are two.
     """
-    shapes = pretrained.weights.shapes
-    shape = shapes.get("output_weights")
-    has_head = shape is not None or "cls/squad/output_weights" in shapes
-    if has_head and pretrained.bilstm_head != task.bilstm_head:
-        has = "has a" if pretrained.bilstm_head else "has no"
-        return f"which {has} BiLSTM below it"
-    if shape is None:
-        return None
-    for name in ("head", "problem_type"):
-        theirs, ours = getattr(pretrained, name), getattr(task, name)
-        if theirs is not None and theirs != ours:
-            return f"whose {name.replace('_', ' ')} is {theirs}, not {ours}"
-    rows = 1 if task.head == "choice" else max(1, len(task.labels))
-    if shape[0] != rows:
-        return f"which has a head of {shape[0]} outputs, not {rows}"
-    labels = pretrained.labels or ()
-    if is_trained and have_names(labels) and {*labels} != {*task.labels}:
-        return f"whose labels are {', '.join(labels)}"
-    return None
-
-
-def require_length(max_seq_length: int, config: BertConfig) -> None:
-    """Raises InputError for sequences that the model has no positions for."""
-    if max_seq_length > config.max_position_embeddings:
+    size = getattr(config, "model_size", None)
+    if size and config.bert_config_file:
         raise InputError(
-            "expected --max_seq_length of at most "
-            f"{config.max_position_embeddings}, the max_position_embeddings "
-            f"of the configuration. Received: {max_seq_length}"
+            "--model_size and --bert_config_file exclude each other."
         )
-
-
-def _config(path: str | None, pretrained: Pretrained | None) -> BertConfig:
-    if path:
-        return read_config(path)
+    if size and not config.vocab_file:
+        raise InputError(
+            f"--model_size={size} needs --vocab_file, which gives the "
+            "vocabulary size."
+        )
+    if size:
+        return BertConfig.from_name(size, len(load_vocab(config.vocab_file)))
+    if config.bert_config_file:
+        return read_config(config.bert_config_file)
     if pretrained is not None and pretrained.config is not None:
         return pretrained.config
-    raise _missing("bert_config_file", "configuration", pretrained)
+    has_size = hasattr(config, "model_size")
+    flags = f"bert_config_file{', --model_size' if has_size else ''}"
+    raise _missing(flags, "configuration", pretrained)
 
 
 def _vocab(
@@ -374,55 +290,45 @@ def _vocab(
     return tuple(vocab)
 
 
-def _missing(flag: str, what: str, pretrained: Pretrained | None) -> InputError:
-    received = "neither"
-    if pretrained is not None:
-        received = f"{pretrained.path}, which has none"
-    return InputError(
-        f"expected --{flag}, or --init_checkpoint with a {what} of its own. "
-        f"Received: {received}"
-    )
-
-
-def _require_rows(config: BertConfig, pretrained: Pretrained) -> None:
-    """Compares the sizes of the vocabularies, in words that say so."""
-    shape = pretrained.weights.shapes.get("bert/embeddings/word_embeddings")
-    if shape is not None and shape[0] != config.vocab_size:
-        raise InputError(
-            f"expected a checkpoint of {config.vocab_size} words, the "
-            f"vocab_size of the configuration. Received: {pretrained.path} "
-            f"with {shape[0]}; give the configuration that it was made with"
-        )
-
-
-def _casing(wish: bool | None, pretrained: Pretrained | None) -> bool:
+def _missing(
+    flags: str, what: str, pretrained: Pretrained | None
+) -> InputError:
     if pretrained is None:
-        return True if wish is None else wish
-    known, source = pretrained.do_lower_case, pretrained.path
+        return InputError(
+            f"Give --{flags}, or an --init_checkpoint that contains a {what}."
+        )
+    return InputError(f"{pretrained.path} contains no {what}. Give --{flags}.")
+
+
+def _casing(wish: bool | None, pretrained: Pretrained) -> bool:
+    """Returns whether the vocabulary is uncased.
+
+    A wrong casing costs several points of accuracy, with no other symptom.
+    """
+    known, path = pretrained.do_lower_case, pretrained.path
     if known is None:
-        known = casing_of_name(pretrained.path)
+        known = casing_of_name(path)
     if known is None:
-        return True if wish is None else wish
+        return wish is not False
     if wish is None:
-        logging.info("--do_lower_case=%s, as %s is", str(known).lower(), source)
+        logging.info("--do_lower_case=%s, as %s is", str(known).lower(), path)
     elif wish != known:
         raise InputError(
-            f"expected --do_lower_case={str(known).lower()}, for "
-            f"{source} is {'uncased' if known else 'cased'}. Received: "
-            f"--do_lower_case={str(wish).lower()}; leave the flag out and "
-            "what the checkpoint says is taken"
+            f"--do_lower_case must be {str(known).lower()}, since {path} is "
+            f"{'uncased' if known else 'cased'}; got {str(wish).lower()}. "
+            "Leave out the flag to use the checkpoint's casing."
         )
     return known
 
 
 def casing_of_name(path: str) -> bool | None:
-    """Whether a checkpoint is uncased, from the name of its folder.
+    """Returns whether a checkpoint is uncased, from the name of its folder.
 
     `uncased_L-12_H-768_A-12/bert_model.ckpt` -> True. The original knows seven
-    names (`validate_case_matches_checkpoint`), these are all of its releases.
+    names (`validate_case_matches_checkpoint`); this covers all its releases.
 
     Returns:
-      None where the name does not say.
+      None if the name does not show it.
     """
     path = path.rstrip("/")
     for name in (path, os.path.dirname(path)):
@@ -432,7 +338,87 @@ def casing_of_name(path: str) -> bool | None:
     return None
 
 
-def _accents(wish: bool | None, pretrained: Pretrained | None) -> bool | None:
-    if wish is not None or pretrained is None:
-        return wish
-    return pretrained.strip_accents
+def require_length(max_seq_length: int, config: BertConfig) -> None:
+    """Raises InputError if the model has too few position embeddings."""
+    most = config.max_position_embeddings
+    if max_seq_length > most:
+        raise wrong_value(
+            "--max_seq_length",
+            f"at most {most}, the max_position_embeddings of the configuration",
+            max_seq_length,
+        )
+
+
+# The weights that training starts from.
+
+
+def open_start(
+    path: str, *, config: BertConfig, task: Any, is_trained: bool
+) -> Weights:
+    """Returns the weights of a checkpoint, with its head if the task fits.
+
+    Training may start from a model of another task, whose head is dropped: in
+    appendix A.3 of the paper, RTE starts from MNLI's weights.
+
+    Args:
+      path: The checkpoint, as `open_pretrained` takes it.
+      config: The configuration of the model.
+      task: The task, with `head`, `bilstm_head`, `problem_type` and `labels`.
+      is_trained: Whether a missing head will be trained.
+
+    Raises:
+      InputError: The checkpoint does not fit, or has the head of another task
+        and no new head will be trained.
+    """
+    pretrained = open_pretrained(path)
+    compare_configs(config, pretrained)
+    weights = pretrained.weights
+    difference = _difference(pretrained, task, is_trained)
+    if difference is None:
+        return weights
+    if not is_trained:
+        raise InputError(
+            f"{pretrained.path} is a model of another task: {difference}. Name "
+            "another model, or give --do_train."
+        )
+    logging.warning(
+        "Training a new head, since that of %s is for another task: %s",
+        pretrained.path,
+        difference,
+    )
+    kept = [name for name in weights.shapes if _is_below_head(name)]
+    return Selection(weights, kept)
+
+
+def _is_below_head(name: str) -> bool:
+    """Returns whether a variable is not part of a task's head."""
+    scope = scope_of(name)
+    return bool(scope) and not scope.startswith(("bilstm/", "cls/squad"))
+
+
+def _difference(
+    pretrained: Pretrained, task: Any, is_trained: bool
+) -> str | None:
+    """Returns how the head of a checkpoint differs from the task's, or None.
+
+    The names of labels matter to training only: otherwise the task has the
+    model's labels, or the user has allowed other names.
+    """
+    shapes = pretrained.weights.shapes
+    shape = shapes.get("output_weights")
+    has_head = shape is not None or "cls/squad/output_weights" in shapes
+    if has_head and pretrained.bilstm_head != task.bilstm_head:
+        return f"it has {'a' if pretrained.bilstm_head else 'no'} BiLSTM"
+    if shape is None:
+        return None
+    for name in ("head", "problem_type"):
+        theirs, ours = getattr(pretrained, name), getattr(task, name)
+        if theirs is not None and theirs != ours:
+            return f"its {name.replace('_', ' ')} is {theirs}, not {ours}"
+    rows = 1 if task.head == "choice" else max(1, len(task.labels))
+    if shape[0] != rows:
+        return f"its head has {shape[0]} outputs, not {rows}"
+    labels = pretrained.labels or ()
+    if is_trained and have_names(labels) and {*labels} != {*task.labels}:
+        return f"its labels are {listed(labels)}"
+    return None

@@ -1,5 +1,6 @@
 """What a job starts from: its options, and what the checkpoint records."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,15 +12,18 @@ import pytest
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
+from bert_tf.jobs.pretraining import PretrainingConfig
+from bert_tf.jobs.settings import StartOptions
 from bert_tf.jobs.start import (
     Start,
     casing_of_name,
+    find_config,
     find_start,
     open_start,
     require_length,
     resolve,
-    trained_with,
 )
+from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b")
@@ -58,91 +62,107 @@ def named(tmp_path):
     return {"bert_config_file": str(config), "vocab_file": str(vocab)}
 
 
-def test_a_release_has_everything(release):
+def start_of(init_checkpoint=None, **flags):
+    return find_start(StartOptions(init_checkpoint=init_checkpoint, **flags))
+
+
+# A checkpoint and the files that options name.
+
+
+def test_a_start_combines_options_and_checkpoint(release, named):
+    facts = {"strip_accents": True, "labels": ("no", "yes")}
     prefix = release(
         config=CONFIG,
-        vocab=VOCAB,
+        vocab=(*VOCAB[:-1], "c"),
         do_lower_case=False,
-        strip_accents=True,
-        labels=("no", "yes"),
         head="classifier",
+        **facts,
     )
-    assert find_start(prefix) == Start(
-        CONFIG, VOCAB, False, True, prefix, ("no", "yes"), "classifier"
+    found = Start(
+        CONFIG,
+        (*VOCAB[:-1], "c"),
+        False,
+        init_checkpoint=prefix,
+        head="classifier",
+        **facts,
     )
-
-
-def test_old_command_lines_name_each_file(release, named):
-    prefix = release()
-    assert find_start(prefix, do_lower_case=False, **named) == Start(
+    assert start_of(prefix) == found
+    # Options take precedence.
+    start = start_of(prefix, strip_accents=False, **named)
+    assert start == dataclasses.replace(found, vocab=VOCAB, strip_accents=False)
+    # An old command line names each file.
+    prefix = release("google")
+    assert start_of(prefix, do_lower_case=False, **named) == Start(
         CONFIG, VOCAB, False, None, prefix, head="encoder"
     )
-
-
-def test_random_weights_need_no_checkpoint(named):
-    assert find_start(None, **named) == Start(CONFIG, VOCAB, True, None, None)
-
-
-def test_options_take_precedence_over_the_checkpoint(release, named):
-    other = (*VOCAB[:-1], "c")
-    start = find_start(release(config=CONFIG, vocab=other), **named)
-    assert start.vocab == VOCAB
+    # Random weights need no checkpoint.
+    assert start_of(**named) == Start(CONFIG, VOCAB, True, None, None)
+    uncased = start_of(do_lower_case=False, strip_accents=True, **named)
+    assert (uncased.do_lower_case, uncased.strip_accents) == (False, True)
 
 
 @pytest.mark.parametrize(
-    ("missing", "flag"),
-    [
-        ("bert_config_file", "expected --bert_config_file, or --init_ch"),
-        ("vocab_file", "expected --vocab_file, or --init_checkpoint"),
-    ],
+    ("flag", "what"),
+    [("bert_config_file", "configuration"), ("vocab_file", "vocabulary")],
 )
-def test_missing_files_are_reported(release, named, missing, flag):
-    del named[missing]
-    with pytest.raises(InputError, match=flag) as error:
-        find_start(None, **named)
-    assert str(error.value).endswith("Received: neither")
-    with pytest.raises(InputError, match="which has none"):
-        find_start(release(), **named)
+def test_missing_files_are_reported(release, named, flag, what):
+    del named[flag]
+    with pytest.raises(InputError, match=f"Give --{flag}, or .* a {what}"):
+        start_of(**named)
+    with pytest.raises(InputError, match=f"release.* no {what}. Give --{flag}"):
+        start_of(release(), **named)
 
 
-def test_a_checkpoint_with_more_tokens_than_the_configuration(release, named):
-    with pytest.raises(InputError, match=r"of 7 words.*release.*with 8;"):
-        find_start(release(rows=8), **named)
-
-
-def test_a_vocabulary_with_more_tokens_than_the_model(named, tmp_path):
+def test_files_that_do_not_fit_are_reported(release, named, tmp_path):
+    with pytest.raises(InputError, match=r"for 8 tokens, .*vocab_size of 7"):
+        start_of(release(rows=8), **named)
     longer = "\n".join([*VOCAB, "c"])
     (tmp_path / "words.txt").write_text(longer, encoding="utf-8")
     with pytest.raises(InputError, match=r"words.txt: has 8 tokens, .* of 7"):
-        find_start(None, **named)
+        start_of(**named)
+    require_length(11, CONFIG)
+    with pytest.raises(InputError, match=r"at most 11, .*; got 12"):
+        require_length(12, CONFIG)
+
+
+def test_the_configuration_to_pretrain(release, named, tmp_path):
+    def find(pretrained=None, **flags):
+        config = PretrainingConfig(input_file="x", output_dir="x", **flags)
+        return find_config(config, pretrained)
+
+    checkpoint = open_pretrained(release(config=BertConfig(13)))
+    config, vocab = named["bert_config_file"], named["vocab_file"]
+    assert find(checkpoint) == BertConfig(13)
+    assert find(checkpoint, bert_config_file=config) == CONFIG
+    found = find(checkpoint, model_size="L-2_H-128", vocab_file=vocab)
+    assert found == BertConfig.from_name("tiny", vocab_size=len(VOCAB))
+    for flags, words in (
+        ({}, "Give --bert_config_file"),
+        ({"bert_config_file": config, "model_size": "tiny"}, "exclude each"),
+        ({"model_size": "tiny"}, "--model_size=tiny needs --vocab_file"),
+    ):
+        with pytest.raises(InputError, match=words):
+            find(**flags)
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_casing_that_contradicts_the_checkpoint(release, known):
-    prefix = release(config=CONFIG, vocab=VOCAB, do_lower_case=known)
-    assert find_start(prefix).do_lower_case is known
-    assert find_start(prefix, do_lower_case=known).do_lower_case is known
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_casing_that_contradicts_the_checkpoint(
+    release, named, known, is_recorded
+):
+    if is_recorded:
+        prefix = release(do_lower_case=known)
+    else:
+        prefix = release(f"{'un' if known else ''}cased_L-12_H-768_A-12")
+    assert start_of(prefix, **named).do_lower_case is known
+    assert start_of(prefix, do_lower_case=known, **named).do_lower_case is known
     with pytest.raises(InputError) as error:
-        find_start(prefix, do_lower_case=not known)
-    expected, received = str(known).lower(), str(not known).lower()
-    assert f"expected --do_lower_case={expected}" in str(error.value)
-    assert f"Received: --do_lower_case={received}" in str(error.value)
-
-
-def test_casing_that_contradicts_the_name(release, named):
-    prefix = release("cased_L-12_H-768_A-12")
-    assert find_start(prefix, **named).do_lower_case is False
-    with pytest.raises(InputError, match="is cased"):
-        find_start(prefix, do_lower_case=True, **named)
-
-
-def test_casing_of_a_huggingface_config(release, tmp_path):
-    prefix = release(config=CONFIG, vocab=VOCAB)
-    facts = {"do_lower_case": True}
-    path = tmp_path / "release" / "bert_tf.json"
-    path.write_text(json.dumps(facts), encoding="utf-8")
-    with pytest.raises(InputError, match="is uncased"):
-        find_start(prefix, do_lower_case=False)
+        start_of(prefix, do_lower_case=not known, **named)
+    assert str(error.value) == (
+        f"--do_lower_case must be {str(known).lower()}, since {prefix} is "
+        f"{'uncased' if known else 'cased'}; got {str(not known).lower()}. "
+        "Leave out the flag to use the checkpoint's casing."
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,12 +187,6 @@ def test_casing_of_a_huggingface_config(release, tmp_path):
 )
 def test_casing_of_a_name(path, casing):
     assert casing_of_name(path) is casing
-
-
-def test_sequences_longer_than_the_position_embeddings():
-    require_length(11, CONFIG)
-    with pytest.raises(InputError, match=r"at most 11.*Received: 12"):
-        require_length(12, CONFIG)
 
 
 # The options of a run.
@@ -220,7 +234,7 @@ def test_training_starts_from_the_given_checkpoint(given, fine_tuned, tmp_path):
     config = given(
         f"--output_dir={tmp_path}/out", "--max_seq_length=11", "--do_train"
     )
-    with pytest.raises(InputError, match="--bert_config_file, or --init"):
+    with pytest.raises(InputError, match="Give --bert_config_file, or"):
         resolve(config, "classifier")
     _, start = resolve(given(f"--init_checkpoint={folder}"), "classifier")
     assert start.init_checkpoint == folder
@@ -229,7 +243,7 @@ def test_training_starts_from_the_given_checkpoint(given, fine_tuned, tmp_path):
 @pytest.mark.parametrize("word", ["--do_export", "--do_eval"])
 def test_a_folder_without_a_model(given, tmp_path, word):
     config = given(f"--output_dir={tmp_path}/new", word)
-    with pytest.raises(InputError, match=r"tuned model in --output_dir=.*new,"):
+    with pytest.raises(InputError, match=r"no fine-tuned model in .*new"):
         resolve(config, "classifier")
     assert not (tmp_path / "new").exists()
 
@@ -238,7 +252,7 @@ def test_a_model_of_another_task_needs_training(given, fine_tuned, tmp_path):
     folder = fine_tuned("out/release", head="token")
     heads = "classifier", "choice"
     config = given(f"--output_dir={tmp_path}/out", "--do_export")
-    message = "out/release, whose head is token, not classifier or choice; name"
+    message = "out/release is a model .* token, not classifier or choice. Name"
     with pytest.raises(InputError, match=message):
         resolve(config, *heads)
     _, start = resolve(given("--max_seq_length=11"), "token")
@@ -283,15 +297,6 @@ def test_a_model_in_the_folder_takes_precedence(given, fine_tuned, tmp_path):
     assert start.labels == ("0", "1")
 
 
-def test_the_default_length_is_checked(given, fine_tuned):
-    folder = fine_tuned("release")
-    config = given(
-        f"--init_checkpoint={folder}", "--output_dir=x", "--do_train"
-    )
-    with pytest.raises(InputError, match=r"at most 11.*Received: 128"):
-        resolve(config, "classifier")
-
-
 # The options that a model was trained with.
 
 
@@ -326,32 +331,25 @@ def test_an_export_has_the_length_of_the_training(
     ("words", "length"),
     [
         (["--do_export", "--max_seq_length=9"], 9),
-        (["--do_export", "--max_seq_length=11"], 11),
         (["--do_export", "--do_train", "--max_seq_length=11"], 11),
+        # Only an export without training reads records.
+        (["--do_export", "--do_train"], 128),
+        (["--do_predict"], 128),
     ],
 )
-def test_a_given_length_takes_precedence(
+def test_records_that_are_not_used(
     given, fine_tuned, tmp_path, logged, words, length
 ):
     folder = fine_tuned("out/release")
     record(tmp_path / "out", max_seq_length=7)
     paths = f"--output_dir={tmp_path}/out", f"--init_checkpoint={folder}"
-    config, _ = resolve(given(*paths, *words), "classifier")
-    assert config.max_seq_length == length
-    assert not logged()
-
-
-@pytest.mark.parametrize(
-    "words", [["--do_predict"], ["--do_export", "--do_train"]]
-)
-def test_only_an_export_without_training_reads_records(
-    given, fine_tuned, tmp_path, logged, words
-):
-    folder = fine_tuned("out/release")
-    record(tmp_path / "out", max_seq_length=7)
-    paths = f"--output_dir={tmp_path}/out", f"--init_checkpoint={folder}"
-    with pytest.raises(InputError, match=r"at most 11.*Received: 128"):
-        resolve(given(*paths, *words), "classifier")
+    config = given(*paths, *words)
+    if length > CONFIG.max_position_embeddings:
+        with pytest.raises(InputError, match=r"at most 11.*; got 128"):
+            resolve(config, "classifier")
+    else:
+        config, _ = resolve(config, "classifier")
+        assert config.max_seq_length == length
     assert not logged()
 
 
@@ -381,7 +379,7 @@ def test_the_default_of_an_unrecorded_length_is_logged(
     if settings:
         record(tmp_path / "out", **settings)
     config = given(f"--output_dir={tmp_path}/out", "--do_export")
-    with pytest.raises(InputError, match=r"at most 11.*Received: 128"):
+    with pytest.raises(InputError, match=r"at most 11.*; got 128"):
         resolve(config, "classifier")
     assert logged() == [
         "Using defaults for options that the model does not record: "
@@ -400,11 +398,6 @@ def test_an_impossible_record(given, fine_tuned, tmp_path, value):
         f"{tmp_path}/out records --max_seq_length={value!r}, which is not a "
         "valid value. Give --max_seq_length."
     )
-
-
-def test_options_that_a_release_records(given):
-    """Those that the job has."""
-    assert trained_with(given("--max_seq_length=9")) == {"max_seq_length": 9}
 
 
 # The head of a checkpoint.
@@ -475,22 +468,23 @@ def test_a_head_for_other_labels_is_trained_from_scratch(classifier, caplog):
     path = classifier(labels=("a", "b", "c"))
     trained, used = opened(path)
     assert list(trained.shapes) == ["bert/pooler/dense/bias"]
-    assert "a new one is trained: whose labels are a, b, c" in caplog.text
+    assert "Training a new head" in caplog.text
+    assert "its labels are a, b and c" in caplog.text
     assert "output_weights" in used.shapes
 
 
 @pytest.mark.parametrize(
     ("facts", "changes", "words"),
     [
-        ({}, {"labels": ("a", "b")}, "a head of 3 outputs, not 2"),
-        ({}, {"labels": ()}, "a head of 3 outputs, not 1"),
-        ({"head": "token"}, {}, "whose head is token, not classifier"),
-        ({}, {"bilstm_head": True}, "which has no BiLSTM below it"),
-        ({"bilstm": True}, {}, "which has a BiLSTM below it"),
+        ({}, {"labels": ("a", "b")}, "its head has 3 outputs, not 2"),
+        ({}, {"labels": ()}, "its head has 3 outputs, not 1"),
+        ({"head": "token"}, {}, "its head is token, not classifier"),
+        ({}, {"bilstm_head": True}, "it has no BiLSTM"),
+        ({"bilstm": True}, {}, "it has a BiLSTM"),
         (
             {"problem_type": "multi_label_classification"},
             {},
-            "whose problem type is multi_label_classification, not single_",
+            "its problem type is multi_label_classification, not single_",
         ),
     ],
 )

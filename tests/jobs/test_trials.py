@@ -1,28 +1,200 @@
-"""Trials are done once, survive interruptions, and keep the best's files."""
+"""Trials: which is the best, what is kept, and what a rerun does."""
 
+import dataclasses
 import json
+import math
 import os
 
+import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.jobs.trials import Trial, folder_of, plan, run
+from bert_tf.jobs.trials import (
+    Result,
+    Trial,
+    best_of,
+    folder_of,
+    plan,
+    read_result,
+    run,
+    spread_of,
+    write_result,
+    write_summary,
+)
 from bert_tf.training.hooks import NonFiniteError
 
 BASE = Trial(32, 5e-5, 3.0, 12345)
+NAN = math.nan
+
+
+# The plan.
+
+
+def test_one_setting_and_several_seeds():
+    assert plan(BASE, 1) == [BASE]
+    assert [t.random_seed for t in plan(BASE, 3)] == [12345, 12346, 12347]
+    assert {t.setting for t in plan(BASE, 3)} == {(32, 5e-5, 3.0)}
+
+
+def test_the_grid_of_the_paper():
+    """Appendix A.3; the seeds of a setting are consecutive trials."""
+    trials = plan(BASE, 2, "paper")
+    assert len(set(trials)) == len(trials) == 2 * 3 * 3 * 2
+    assert {t.train_batch_size for t in trials} == {16, 32}
+    assert {t.learning_rate for t in trials} == {5e-5, 3e-5, 2e-5}
+    assert {t.num_train_epochs for t in trials} == {2, 3, 4}
+    assert trials[0].setting == trials[1].setting != trials[2].setting
+    assert [t.random_seed for t in trials[:4]] == [12345, 12346] * 2
+    assert type(trials[0].train_batch_size) is int
+
+
+def test_names_of_trials():
+    for trial, name in (
+        (BASE, "batch32_rate5e-05_epochs3_seed12345"),
+        (Trial(16, 0.001, 0.5, 7), "batch16_rate0.001_epochs0.5_seed7"),
+    ):
+        assert trial.name == name
+    rates = [5e-5 * (1 + i * 1e-12) for i in range(7)]
+    assert len({Trial(8, rate, 3.0, 1).name for rate in rates}) == 7
+
+
+# The best result.
+
+
+def results(rate, *values, metric="eval_f1"):
+    """Returns the results of one setting; None stands for divergence."""
+    return [
+        Result(
+            Trial(16, rate, 3.0, seed),
+            {} if value is None else {metric: value, "eval_loss": -value},
+            failure="step 2: loss nan" if value is None else None,
+        )
+        for seed, value in enumerate(values)
+    ]
+
+
+def best(*settings, metric="eval_f1"):
+    """Returns the learning rate and the seed of the best result."""
+    found = best_of([r for group in settings for r in group], metric)
+    return found.trial.learning_rate, found.trial.random_seed
+
+
+def test_the_spread_is_that_of_numpy():
+    values = np.random.default_rng(3).normal(size=7)
+    spread = spread_of([*values, NAN, math.inf])
+    np.testing.assert_allclose(
+        [*spread.values()],
+        [np.median(values), min(values), max(values), values.std(ddof=1), 7],
+        rtol=1e-12,
+    )
+    assert [*spread_of([NAN, 0.5]).values()] == [0.5, 0.5, 0.5, 0.0, 1]
+    assert spread_of([NAN])["count"] == 0
+    assert math.isnan(spread_of([NAN])["median"])
+
+
+def test_the_median_decides():
+    steady, lucky = results(1e-5, 0.7, 0.75, 0.8), results(2e-5, 0.1, 0.95, 0.2)
+    assert best(steady, lucky) == best(lucky, steady) == (1e-5, 2)
+    # The first wins a tie.
+    assert best(results(2e-5, 0.5, 0.5), results(1e-5, 0.5)) == (2e-5, 0)
+    groups = results(1e-5, 0.7, 0.8), results(2e-5, 0.9, 0.85)
+    assert best(*groups, metric="eval_loss") == (2e-5, 0)
+    assert best(results(1e-5, 3, 1, 2, metric="loss"), metric="loss")[1] == 1
+
+
+@pytest.mark.parametrize("worst", [None, NAN, -math.inf])
+def test_a_trial_that_diverged_is_the_worst(worst):
+    good = results(1e-5, 0.5, 0.5, 0.5)
+    # The median of the other setting is not finite.
+    assert best(results(2e-5, worst, 0.9, worst), good) == (1e-5, 0)
+    # The median is the lower of the finite ones.
+    assert best(results(2e-5, 0.6, worst, 0.9), good) == (2e-5, 2)
+    # Both medians are infinite: the best trials are compared.
+    poor = results(2e-5, worst, worst, worst), results(1e-5, worst, 0.1, worst)
+    assert best(*poor) == (1e-5, 1)
+
+
+# Files.
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path):
+    folder = str(tmp_path)
+    [good, failed] = results(1e-5, np.float32(0.5), None)
+    assert read_result(folder, good.trial) is None
+    for result in (failed, dataclasses.replace(good, kept=False), good):
+        write_result(folder, result)
+        assert read_result(folder, result.trial) == result
+    for change in (
+        {"random_seed": 1},
+        {"learning_rate": 2e-5},
+        {"train_batch_size": 8},
+        {"num_train_epochs": 4},
+    ):
+        other = dataclasses.replace(good.trial, **change)
+        assert read_result(folder, other) is None
+    write_result(folder, results(1e-5, NAN)[0])
+    assert math.isnan(read_result(folder, good.trial).metrics["eval_f1"])
+
+
+def test_a_damaged_result_is_ignored(tmp_path, caplog):
+    for text in ("", "{", "{}", "[]"):
+        caplog.clear()
+        (tmp_path / "trial.json").write_text(text)
+        assert read_result(str(tmp_path), BASE) is None
+        assert "is damaged" in caplog.text
+
+
+def test_the_summary(tmp_path):
+    groups = [*results(5e-5, 0.5, None, 0.25), *results(3e-5, NAN)]
+    write_summary(str(tmp_path), "eval_f1", groups)
+    values = json.loads(
+        (tmp_path / "trials.json").read_text(), parse_constant=pytest.fail
+    )
+    assert values["metric"] == "eval_f1"
+    assert values["best"] == "batch16_rate5e-05_epochs3_seed0"
+    first, second = values["settings"]
+    assert first["learning_rate"] == 5e-5
+    assert first["metrics"]["eval_f1"] == {
+        "median": 0.375,
+        "minimum": 0.25,
+        "maximum": 0.5,
+        "standard_deviation": pytest.approx(0.25 / 2**0.5),
+        "count": 2,
+    }
+    assert second["metrics"]["eval_f1"]["median"] is None
+    assert first["trials"][1] == {
+        "name": "batch16_rate5e-05_epochs3_seed1",
+        "random_seed": 1,
+        "failure": "step 2: loss nan",
+        "metrics": {},
+    }
+    # The columns are separated by tabs; here by spaces.
+    table = (tmp_path / "trials.tsv").read_text().replace("\t", " ")
+    assert table == (
+        "train_batch_size learning_rate num_train_epochs trials diverged "
+        "metric median minimum maximum standard_deviation best\n"
+        "16 5e-05 3 3 1 eval_f1 0.3750 0.2500 0.5000 0.1768 "
+        "batch16_rate5e-05_epochs3_seed0\n"
+        "16 5e-05 3 3 1 eval_loss -0.3750 -0.5000 -0.2500 0.1768 \n"
+        "16 3e-05 3 1 0 eval_f1 nan nan nan nan \n"
+        "16 3e-05 3 1 0 eval_loss nan nan nan nan \n"
+    )
+
+
+# Running trials.
 
 
 class Killed(BaseException):
-    """What SIGKILL does to a program."""
+    """Stands for SIGKILL."""
 
 
 class Task:
-    """A task whose results are a function of the trial's number.
+    """A task with a given metric for each trial.
 
     Args:
-      folder: The output directory.
-      trials: All there will be.
-      values: The metric of each; None where it diverges.
+      folder: The output folder.
+      trials: The trials.
+      values: The metric of each; None if it diverges, Killed if it is killed.
     """
 
     def __init__(self, folder, trials, values):
@@ -33,13 +205,13 @@ class Task:
     def run_one(self, trial, folder):
         assert folder == folder_of(str(self.folder), trial)
         self.ran.append(self.trials.index(trial))
-        if self.values[trial] is Killed:
+        value = self.values[trial]
+        if value is Killed:
             raise Killed
-        if self.values[trial] is None:
+        if value is None:
             raise NonFiniteError("step 3: loss nan")
         with open(os.path.join(folder, "checkpoint"), "w"):
             pass
-        value = self.values[trial]
         return {"f1": value, "loss": value}
 
     @staticmethod
@@ -48,16 +220,21 @@ class Task:
         if os.path.exists(path):
             os.remove(path)
 
-    def run(self, trials=None, metric="f1", **options):
-        trials = self.trials if trials is None else trials
-        folder = str(self.folder)
-        return run(
-            trials, self.run_one, folder, metric, self.discard, **options
+    def run(self, trials=None, metric="f1", discard=None, **options):
+        """Returns the number of the best trial."""
+        best = run(
+            self.trials if trials is None else trials,
+            self.run_one,
+            str(self.folder),
+            metric,
+            discard or self.discard,
+            **options,
         )
+        return self.trials.index(best.trial)
 
     @property
     def kept(self):
-        """The numbers of those whose files are there."""
+        """The numbers of the trials with a checkpoint."""
         return [
             number
             for number, trial in enumerate(self.trials)
@@ -66,92 +243,51 @@ class Task:
             )
         ]
 
+    @property
+    def summary(self):
+        return json.loads((self.folder / "trials.json").read_text())
+
 
 def seeds(count):
     return plan(BASE, count)
 
 
-# plan
-
-
-def test_one_setting_and_several_seeds():
-    assert plan(BASE, 1) == [BASE]
-    assert [t.random_seed for t in plan(BASE, 3)] == [12345, 12346, 12347]
-    assert {t.setting for t in plan(BASE, 3)} == {(32, 5e-5, 3.0)}
-
-
-def test_the_papers_grid():
-    """Appendix A.3: each setting's seeds one after another."""
-    trials = plan(BASE, 2, "paper")
-    assert len(set(trials)) == len(trials) == 2 * 3 * 3 * 2
-    assert {t.train_batch_size for t in trials} == {16, 32}
-    assert {t.learning_rate for t in trials} == {5e-5, 3e-5, 2e-5}
-    assert {t.num_train_epochs for t in trials} == {2, 3, 4}
-    assert trials[0].setting == trials[1].setting != trials[2].setting
-    assert [t.random_seed for t in trials[:4]] == [12345, 12346] * 2
-    assert trials[0].name == "batch16_rate5e-05_epochs2_seed12345"
-    assert type(trials[0].train_batch_size) is int
-
-
-def test_plans_that_cannot_be():
-    with pytest.raises(InputError, match="num_seeds of 1 up"):
-        plan(BASE, 0)
-    with pytest.raises(InputError, match=r"among paper\. Received: grid"):
-        plan(BASE, 1, "grid")
-
-
-# run
-
-
-def test_workers_that_do_not_write_come_to_the_same_end(tmp_path):
-    values = [0.3, 0.5, None, 0.7, 0.6]
-    chief, other = (
-        Task(tmp_path / name, seeds(5), values) for name in ("chief", "other")
-    )
-    expected, found = chief.run(), other.run(writes=False)
-    assert found == expected
-    assert other.ran == chief.ran
-    written = [path for path in other.folder.rglob("*") if path.is_file()]
-    # What the trials themselves write stays: they know who writes.
-    assert {path.name for path in written} == {"checkpoint"}
-    assert other.kept == [0, 1, 3, 4]
-
-
 def test_the_best_of_several_is_kept(tmp_path):
-    task = Task(tmp_path, seeds(5), [0.3, 0.5, 0.4, 0.7, 0.6])
-    summary = task.run()
-    assert task.ran == [0, 1, 2, 3, 4]
-    assert summary.best.trial == task.trials[3]
-    assert summary.best_setting.metrics["f1"].median == 0.5
-    assert task.kept == [3]
+    task = Task(tmp_path, seeds(5), [0.3, 0.5, None, 0.7, 0.6])
+    assert task.run() == 3
+    assert (task.ran, task.kept) == ([0, 1, 2, 3, 4], [3])
+    assert task.summary["best"] == task.trials[3].name
     assert sorted(os.listdir(tmp_path)) == [
         "trials",
         "trials.json",
         "trials.tsv",
     ]
+    # Another worker of the same run writes no results and removes nothing.
+    other = Task(tmp_path / "other", seeds(5), [0.3, 0.5, None, 0.7, 0.6])
+    assert other.run(writes=False) == 3
+    assert (other.ran, other.kept) == (task.ran, [0, 1, 3, 4])
+    written = [path for path in other.folder.rglob("*") if path.is_file()]
+    assert {path.name for path in written} == {"checkpoint"}
 
 
-def test_without_a_way_to_discard_all_is_kept(tmp_path):
-    task = Task(tmp_path, seeds(3), [0.3, 0.5, 0.4])
-    run(task.trials, task.run_one, str(tmp_path), "f1")
-    assert task.kept == [0, 1, 2]
+def test_the_summary_is_updated_after_each_trial(tmp_path):
+    task, seen = Task(tmp_path, seeds(3), [0.5, 0.3, 0.2]), []
+    run_one = task.run_one
 
-
-def test_the_summary_is_told_after_each(tmp_path):
-    told = []
-
-    def run_one(trial, folder):
+    def observing(trial, folder):
         if (tmp_path / "trials.json").exists():
-            values = json.loads((tmp_path / "trials.json").read_text())
-            told.append((values["best"], len(values["settings"][0]["trials"])))
-        return {"f1": 1 / trial.random_seed}
+            summary = task.summary
+            seen.append(
+                (summary["best"], len(summary["settings"][0]["trials"]))
+            )
+        return run_one(trial, folder)
 
-    trials = seeds(3)
-    run(trials, run_one, str(tmp_path), "f1")
-    assert told == [(trials[0].name, 1), (trials[0].name, 2)]
+    task.run_one = observing
+    task.run()
+    assert seen == [(task.trials[0].name, 1), (task.trials[0].name, 2)]
 
 
-def test_what_is_done_is_not_done_again(tmp_path):
+def test_finished_trials_are_skipped(tmp_path):
     trials = seeds(3)
     task = Task(tmp_path, trials, [0.3, 0.5, Killed])
     with pytest.raises(Killed):
@@ -159,55 +295,42 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert task.kept == [1]
     task.values[trials[2]] = 0.4
     task.ran.clear()
-    summary = task.run()
-    assert task.ran == [2]
-    assert summary.best.trial == trials[1]
+    assert (task.run(), task.ran) == (1, [2])
     whole = Task(tmp_path / "whole", trials, [0.3, 0.5, 0.4])
     whole.run()
     for name in ("trials.json", "trials.tsv"):
         text = (tmp_path / name).read_text()
         assert text == (tmp_path / "whole" / name).read_text()
-    task.ran.clear()
-    assert task.run() == summary
-    assert task.ran == []
+    assert (task.run(), task.ran) == (1, [2])
 
 
-def test_one_that_diverges_does_not_stop_the_others(tmp_path, caplog):
-    task = Task(tmp_path, seeds(4), [None, 0.5, None, 0.4])
-    summary = task.run()
-    assert task.ran == [0, 1, 2, 3]
-    assert summary.best.trial == task.trials[1]
-    assert summary.best_setting.num_failures == 2
+def test_divergence_and_errors(tmp_path, caplog):
+    task = Task(tmp_path / "one", seeds(2), [None, 0.5])
+    assert (task.run(), task.run(), task.ran) == (1, 1, [0, 1])
     assert "seed12345 diverged: step 3: loss nan" in caplog.text
-    task.run()
-    assert task.ran == [0, 1, 2, 3]
-
-
-def test_all_diverge(tmp_path):
-    task = Task(tmp_path, seeds(3), [None] * 3)
-    with pytest.raises(InputError, match=r"all 3 did; the last said: step 3"):
+    task = Task(tmp_path / "all", seeds(3), [None] * 3)
+    with pytest.raises(InputError, match=r"All 3 .* last error: step 3"):
         task.run()
     assert task.ran == [0, 1, 2]
 
+    def failing(trial, folder):
+        raise InputError("no such file")
 
-def test_a_metric_that_is_not_there_is_told_after_the_first(tmp_path):
+    task.run_one = failing
+    with pytest.raises(InputError, match="no such file"):
+        task.run(plan(BASE, 4)[3:])
+
+
+def test_an_unknown_metric_is_reported_after_the_first_trial(tmp_path):
     task = Task(tmp_path, seeds(3), [0.3, 0.5, 0.4])
-    with pytest.raises(InputError, match=r"among f1, loss\. Received: 'mcc'"):
+    with pytest.raises(InputError, match="mcc"):
         task.run(metric="mcc")
     assert task.ran == [0]
     task.run()
     assert task.ran == [0, 1, 2]
 
 
-def test_other_errors_are_not_caught(tmp_path):
-    def run_one(trial, folder):
-        raise InputError("no such file")
-
-    with pytest.raises(InputError, match="no such file"):
-        run(seeds(2), run_one, str(tmp_path), "f1")
-
-
-def test_candidates_are_kept_until_a_setting_is_done(tmp_path):
+def test_candidates_are_kept_until_a_setting_is_complete(tmp_path):
     """The second setting begins better and ends worse."""
     trials = plan(BASE, 3, "paper")[:6]
     task = Task(tmp_path, trials, [0.5, 0.6, 0.5, 0.9, 0.1, Killed])
@@ -215,49 +338,40 @@ def test_candidates_are_kept_until_a_setting_is_done(tmp_path):
         task.run()
     assert task.kept == [1, 3]
     task.values[trials[5]] = 0.2
-    assert task.run().best.trial == trials[1]
-    assert task.kept == [1]
+    assert (task.run(), task.kept) == (1, [1])
     assert task.ran == [0, 1, 2, 3, 4, 5, 5]
 
 
-def test_another_metric_runs_the_best_again_if_its_files_are_gone(tmp_path):
-    task = Task(tmp_path, seeds(3), [0.3, 0.5, 0.4])
+def test_another_metric_trains_the_best_again(tmp_path):
+    """Its weights are gone. This ends even if a second run differs."""
+    task = Task(tmp_path / "same", seeds(3), [0.3, 0.5, 0.4])
     task.run()
-    summary = task.run(metric="loss")
+    assert (task.run(metric="loss"), task.kept) == (0, [0])
     assert task.ran == [0, 1, 2, 0]
-    assert summary.best.trial == task.trials[0]
-    assert task.kept == [0]
-
-
-def test_it_ends_even_if_no_two_runs_are_equal(tmp_path):
-    trials = seeds(3)
-    task = Task(tmp_path, trials, [0.3, 0.5, 0.4])
+    task = Task(tmp_path / "other", seeds(3), [0.3, 0.5, 0.4])
     task.run()
-    task.values = dict.fromkeys(trials, 1.0)
-    summary = task.run(metric="loss")
-    assert summary.best.kept
-    assert task.kept == [trials.index(summary.best.trial)]
+    task.values = dict.fromkeys(task.trials, 1.0)
+    assert (task.run(metric="loss"), task.kept) == (0, [0])
+    assert task.ran == [0, 1, 2, 0, 2, 1]
 
 
-def test_more_seeds_add_to_those_that_are_done(tmp_path):
+def test_more_seeds_add_to_the_finished_ones(tmp_path):
     trials = seeds(5)
     task = Task(tmp_path, trials, [0.3, 0.5, 0.4, 0.6, 0.1])
     task.run(trials[:2])
     task.run(trials)
-    assert task.ran == [0, 1, 2, 3, 4]
-    assert task.kept == [3]
+    assert (task.ran, task.kept) == ([0, 1, 2, 3, 4], [3])
 
 
-def test_what_is_to_be_discarded_is_even_after_a_kill(tmp_path):
-    """Killed after it was noted, before it was done."""
+def test_weights_are_discarded_even_after_a_kill(tmp_path):
+    """The first run is killed between the record and the removal."""
     task = Task(tmp_path, seeds(2), [0.3, 0.5])
 
     def dying(folder):
         raise Killed
 
     with pytest.raises(Killed):
-        run(task.trials, task.run_one, str(tmp_path), "f1", dying)
+        task.run(discard=dying)
     assert task.kept == [0, 1]
     task.run()
-    assert task.kept == [1]
-    assert task.ran == [0, 1]
+    assert (task.kept, task.ran) == ([1], [0, 1])
