@@ -66,7 +66,7 @@ def says(launch, inputs, capsys):
         ({"vocab_file": None}, "Give --vocab_file, or an --init_checkpoint"),
         ({"bert_config_file": "/none/x.json"}, "/none/x.json"),
         ({"vocab_file": "/none/words.txt"}, "/none/words.txt"),
-        ({"init_checkpoint": "/none/x.ckpt"}, "nothing of that name"),
+        ({"init_checkpoint": "/none/x.ckpt"}, "/none/x.ckpt"),
         ({"max_seq_length": 30}, "--max_seq_length must be at most 29"),
         ({"max_seq_length": 513}, "--max_seq_length must be at most 29"),
         ({"data_dir": ""}, "--data_dir is required"),
