@@ -209,8 +209,8 @@ def _our_command(
 ) -> list[str]:
     """Exports the classifier; returns the command that loads the export."""
     from bert_tf.pretrained import open_pretrained
-    from bert_tf.serving.classifiers import ServedClassifier
     from bert_tf.serving.export import export
+    from bert_tf.serving.served import ServedClassifier
     from bert_tf.tasks.encoding import TextEncoding
 
     weights = str(models / "huggingface")

@@ -46,11 +46,12 @@ from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult
 from bert_tf.jobs.settings import DataOptions, FineTuningOptions
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.options import option
-from bert_tf.serving.classifiers import (
+from bert_tf.serving.served import (
+    Served,
     ServedClassifier,
     ServedMultipleChoice,
+    require_lines,
 )
-from bert_tf.serving.served import Served, require_lines
 from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.classification import (
     ClassificationTask,

@@ -96,7 +96,7 @@ class ConvertSavedModelConfig(Options):
     )
 
 
-# What the model card calls a classifier -> its problem.
+# The problem of a classifier by the kind in the model card.
 PROBLEMS = {
     "classifier": "single_label",
     "multi-label classifier": "multi_label",
@@ -129,18 +129,18 @@ def _convert(
     score: held_out.Score | None,
     folder: str,
 ) -> str:
-    """Writes all files; gives the table of the models."""
+    """Writes all files; returns the table."""
     batches = runtimes.random_features(exported)
     measure = functools.partial(runtimes.measure, batches=batches, score=score)
     load = runtimes.RUNTIMES[config.format].load
     example = exported.features(exported.example())
-    logging.info("Asking %s", exported.path)
+    logging.info("Running %s", exported.path)
     expected = measure(exported.answer_tokens)
     scores = functools.partial(_scores, exported, expected)
     rows = [Row(SAVED_MODEL, exported.size, None, scores(expected))]
     answers = []
     for name, content in _models(config, exported):
-        logging.info("Asking %s, %.1f MB", name, len(content) / 1e6)
+        logging.info("Running %s, %.1f MB", name, len(content) / 1e6)
         answer = load(content)
         found = measure(answer)
         off = _checked(config, name, expected, found)
@@ -162,7 +162,7 @@ def _convert(
 def _models(
     config: ConvertSavedModelConfig, exported: Exported
 ) -> Iterator[tuple[str, bytes]]:
-    """The names and the contents of the models, the float32 one first."""
+    """Yields names and bytes of the models, the float32 one first."""
     runtime = runtimes.RUNTIMES[config.format]
     content = runtime.convert(exported)
     yield f"model{runtime.extension}", content
@@ -176,7 +176,7 @@ def _models(
 def _scores(
     exported: Exported, expected: Measured, found: Measured
 ) -> Mapping[str, float]:
-    """Returns a model's scores; of embeddings, how they fit the export's."""
+    """Returns a model's scores; for embeddings, cosine similarities."""
     if exported.card["kind"] == "encoder":
         return runtimes.cosines(expected, found)
     return found.scores
@@ -188,21 +188,21 @@ def _checked(
     expected: Measured,
     found: Measured,
 ) -> Difference:
-    """By how much a model is off.
+    """Returns the difference of a model from the export.
 
     Raises:
-      InputError: A float32 model does not compute what the export does, or
-        any gives what are no numbers.
+      InputError: If a float32 model differs by more than rounding, or outputs
+        are not finite.
     """
     off = runtimes.difference(expected, found)
     is_quantized = ".int8." in name
     if off.is_rounding or (is_quantized and off.largest < float("inf")):
         return off
     raise InputError(
-        f"expected {name} to compute what {config.export_dir} does, to "
-        f"{runtimes.TOLERANCE:g}. Received: a difference of "
-        f"{off.largest:.1e} in {off.output}, {off.changed:.1%} other answers; "
-        f"{config.output_dir} is not made"
+        f"{config.output_dir} was not written: {name} differs from "
+        f"{config.export_dir} by {off.largest:.1e} in {off.output}, with "
+        f"{off.changed:.1%} other answers; the tolerance is "
+        f"{runtimes.TOLERANCE:g}."
     )
 
 
@@ -214,7 +214,7 @@ def _write(folder: str, name: str, content: bytes) -> None:
 def _score(
     config: ConvertSavedModelConfig, exported: Exported
 ) -> held_out.Score:
-    """Reads --eval_file; gives what scores models by it."""
+    """Reads --eval_file; returns the function that scores a model."""
     kind = exported.card["kind"]
     if kind in PROBLEMS:
         return _score_classes(config, exported, PROBLEMS[kind])
@@ -228,8 +228,8 @@ def _score(
     if kind == "question answering":
         return _score_answers(config, exported)
     raise InputError(
-        "expected --eval_file with an export that has a task. Received: "
-        f"{exported.path}, an {kind}"
+        "--eval_file needs an export with a task; "
+        f"{exported.path} is an {kind}."
     )
 
 
@@ -245,7 +245,7 @@ def _score_classes(
 def _data_set(
     config: ConvertSavedModelConfig, exported: Exported, problem: str
 ) -> DataSet:
-    """What --task_name says of the file, with the labels of the export."""
+    """Returns the data set of --task_name with the labels of the export."""
     labels = tuple(exported.card["labels"])
     if config.task_name.lower() == custom.NAME:
         first, *more = exported.inputs
@@ -264,9 +264,9 @@ def _data_set(
         count = exported.inputs["choices"].shape[1]
     if (data_set.problem, len(data_set.labels)) != (problem, count):
         raise InputError(
-            f"expected a --task_name of {problem} with {count} labels, as the "
-            f"export has. Received: {data_set.name}, {data_set.problem} with "
-            f"{len(data_set.labels)}"
+            f"--task_name={data_set.name} is {data_set.problem} with "
+            f"{len(data_set.labels)} labels, but the export is {problem} with "
+            f"{count}. Give the task that the model was trained on."
         )
     return data_set.with_labels(
         labels, allow_mapping=config.allow_label_mapping
@@ -276,7 +276,7 @@ def _data_set(
 def _score_answers(
     config: ConvertSavedModelConfig, exported: Exported
 ) -> held_out.Score:
-    # Only those that may find no answer give the odds of it.
+    # Only models that may answer "no answer" have this output.
     answer = exported.model.signatures["serving_default"].structured_outputs
     with_negative = "null_odds" in answer
     questions = read_questions(
@@ -288,7 +288,7 @@ def _score_answers(
 
 
 def _encoding(exported: Exported) -> dict:
-    """How it tokenizes, for `TextEncoding` and its kinds."""
+    """Returns the arguments of `TextEncoding` and its subclasses."""
     vocab = tuple(load_vocab(exported.assets["vocab.txt"]))
     return {"vocab": vocab, **exported.card["encoding"]}
 

@@ -56,7 +56,7 @@ from bert_tf.modeling import BertModel
 from bert_tf.options import option
 from bert_tf.pretrained import load_checkpoint
 from bert_tf.serving.export import check_place, export
-from bert_tf.serving.pretrained_models import ServedEncoder
+from bert_tf.serving.served import ServedEncoder
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import (
     POOLINGS,

@@ -31,7 +31,7 @@ from bert_tf.pretrained import (
     open_pretrained,
 )
 from bert_tf.serving.export import check_place, export
-from bert_tf.serving.pretrained_models import ServedMaskedLM
+from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import SEPARATOR, split_pair
 from bert_tf.tasks.fill_mask import MASK, fill_mask, next_sentence

@@ -67,7 +67,7 @@ from bert_tf.pretrained import (
     open_weights,
 )
 from bert_tf.serving.export import check_place
-from bert_tf.serving.pretrained_models import ServedMaskedLM
+from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.pretraining import (
     OBJECTIVES,

@@ -1,4 +1,4 @@
-"""A model as TensorFlow Serving loads it: a SavedModel in a numbered folder.
+"""Exports for TensorFlow Serving: SavedModels in numbered folders.
 
     export_dir/
         1763776800/                       a version: seconds since 1970
@@ -9,13 +9,13 @@
                 tf_serving_warmup_requests
                 batching_parameters.txt
                 model_card.json
-                README.md                 how to start a server and ask it
+                README.md                 how to start a server and query it
 
-A server that watches `export_dir` loads a version as soon as there is one. So
-it is written under a name that is no number and renamed when it is complete.
-On `scheme://` paths, where folders often cannot be renamed at once, it is
-written to the local disk and copied, `saved_model.pb` last: a server that
-looks before finds no model there and tries again.
+A server that watches `export_dir` loads a version as soon as it exists. So a
+version is written to a folder whose name is not a number, which is renamed when
+it is complete. `scheme://` paths often cannot rename folders; there the version
+is written to the local disk and copied, `saved_model.pb` last, without which a
+server finds no model and tries again.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from tensorflow.core.protobuf import fingerprint_pb2, saved_model_pb2
 from tensorflow.python.saved_model import fingerprinting_utils
 
 from bert_tf import files
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, in_file, wrong_value
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving.readme import (
     BATCHING,
@@ -58,24 +58,19 @@ from bert_tf.serving.readme import (
 )
 from bert_tf.serving.served import Served
 
-# Libraries that tell of their own affairs, kept from it for a while.
-
-
-_ABSL = "absl"
-
 
 @contextlib.contextmanager
 def at_least(level: int, *loggers: str) -> Iterator[None]:
-    """Lets loggers tell nothing below a level; absl's is always among them.
+    """Silences absl's and other loggers below a level.
 
     Args:
-      level: One of `absl.logging`.
-      *loggers: Their names.
+      level: A level of `absl.logging`.
+      *loggers: The names of the other loggers.
     """
-    found = [standard_logging.getLogger(name) for name in (_ABSL, *loggers)]
+    found = [standard_logging.getLogger(name) for name in ("absl", *loggers)]
     levels = [logger.level for logger in found]
     verbosity = logging.get_verbosity()
-    # TensorFlow sets absl's logger back and forth by it.
+    # TensorFlow sets the level of absl's logger from it.
     logging.set_verbosity(level)
     for logger in found:
         logger.setLevel(logging.converter.absl_to_standard(level))
@@ -83,29 +78,27 @@ def at_least(level: int, *loggers: str) -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        # Behind that, which gives absl's logger a level where it had none:
-        # what a program logs at INFO would be lost from then on.
+        # After set_verbosity, which sets a level of absl's logger where it had
+        # none, so that INFO messages of a program would be lost.
         for logger, before in zip(found, levels, strict=True):
             logger.setLevel(before)
 
 
-# The weights of an export, in the precision in which they are used.
+# The weights, in the precision in which they are used.
 
-
-# How the names end of what is used in float32 under any policy: by layer norms,
-# and where scores are made.
+# Layer norms and output biases compute in float32 under any policy.
 _WIDE = ("/gamma", "/beta", "output_bias")
 
 
 class StoredWeights:
-    """Variables that an export has in the place of a model's own.
+    """The variables of an export.
 
     Args:
       model: A built model.
 
     Attributes:
-      by_name: Raw variables by their TF1 names: in the model's compute dtype
-        if it casts them anyway, else the model's own.
+      by_name: TensorFlow variables by their TF1 names: a copy in the model's
+        compute dtype if the model casts the variable, else the model's own.
     """
 
     def __init__(self, model: keras.Model):
@@ -123,13 +116,13 @@ class StoredWeights:
             self.by_name[name] = stored
 
     def used_by(self, method: Callable) -> Callable:
-        """A method of the model that computes with these variables instead."""
+        """Returns a method of the model that uses these variables."""
 
         @functools.wraps(method)
         def call(*arguments):
             scope = keras.StatelessScope()
             for variable, stored in self._cast:
-                # Its constructor would make float32 of them again.
+                # The constructor of the scope would cast them to float32.
                 scope.add_update((variable, stored))
             with scope:
                 return method(*arguments)
@@ -137,17 +130,16 @@ class StoredWeights:
         return call
 
 
-# Rewrites a SavedModel so that equal models give equal files.
-
+# Equal models give equal files.
 
 _COUNTER = re.compile(r"_\d+$")
-# Arguments that the condition of a loop does not use: while_cond_4493___...
+# Unused arguments of a loop's condition: while_cond_4493___...
 _UNUSED = re.compile(r"_\d+(?=___redundant_placeholder\d+$)")
 _TABLE = re.compile(r"hash_table_(?P<path>.+)(?P<columns>_-?\d+_-?\d+)")
 
 
 def make_reproducible(folder: str) -> None:
-    """Rewrites `saved_model.pb` and `fingerprint.pb`.
+    """Removes process-dependent names from a SavedModel.
 
     Args:
       folder: A SavedModel, on a local disk.
@@ -168,7 +160,7 @@ def make_reproducible(folder: str) -> None:
 
 
 def _rename_functions(meta_graph: Any) -> None:
-    """Numbers functions from 0, and sorts them, in the order of their use."""
+    """Numbers and sorts functions in the order of their use."""
     library = meta_graph.graph_def.library
     objects = meta_graph.object_graph_def
     names = _numbered(meta_graph)
@@ -274,13 +266,12 @@ def _write_fingerprint(folder: str) -> None:
         file.write(fingerprint.SerializeToString(deterministic=True))
 
 
-# A model as TensorFlow Serving loads it: a SavedModel in a numbered folder.
-
+# The export.
 
 EXTRA = "assets.extra"
 MODEL_FILE = "saved_model.pb"
 
-# It becomes a part of URLs, paths and command lines.
+# The name is part of URLs, paths and command lines.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -293,36 +284,39 @@ def export(
     source: str | None = None,
     version: int | None = None,
 ) -> str:
-    """Writes a new version of a model.
+    """Writes a new version of a model, atomically.
 
-    Whatever goes wrong, the versions that are there stay as they are and
-    nothing new is seen. What killed processes of this machine left behind is
-    removed.
+    After an error, existing versions are unchanged and there is no new one.
+    Leftovers of processes killed on this machine are removed.
 
     Args:
-      served: The model, with its tokenizer and names.
-      export_dir: Where the versions are; made where it is missing.
+      served: The model, with its tokenizer and labels.
+      export_dir: The folder of the versions; created if missing.
       name: The model's name on the server.
-      metrics: How good it was, for the model card; see there.
-      source: The checkpoint that it was made from, for the model card.
-      version: Its number; None for the time, or the next number that is free.
+      metrics: Scores for the model card; see `model_card`.
+      source: The checkpoint, for the model card.
+      version: The version number; None for the time, or the next free number.
 
     Returns:
       The folder of the new version.
 
     Raises:
-      InputError: The version is there already, the place cannot be written
-        to, or the name or the number is none.
+      InputError: If the version exists, the folder cannot be written to, or the
+        name or the version number is invalid.
     """
-    _check(name, version)
+    if not _NAME.fullmatch(name):
+        requirement = "letters, digits, '.', '_' and '-'"
+        raise wrong_value("The model's name on the server", requirement, name)
+    if version is not None and not 0 < version < 2**63:
+        raise wrong_value("version", "a positive 64-bit integer", version)
     if version is not None and files.exists(_folder_of(export_dir, version)):
-        raise _taken(_folder_of(export_dir, version))
-    with _aside(export_dir) as folder:
+        raise _exists_already(_folder_of(export_dir, version))
+    with _temporary_folder(export_dir) as folder:
         with _writing(export_dir):
             os.mkdir(folder)
         signatures = save(served, folder, export_dir)
         card = model_card(served, folder, name, metrics, source)
-        answers = _ask(folder, served, signatures)
+        answers = _answers(folder, served, signatures)
         text = readme(card, signatures, served.example, answers)
         with _writing(export_dir):
             extra = os.path.join(folder, EXTRA)
@@ -340,32 +334,28 @@ def export(
 
 
 def check_place(export_dir: str) -> None:
-    """Sees whether versions can be written there; makes the folder.
-
-    Raises:
-      InputError: They cannot.
-    """
-    with _aside(export_dir):
+    """Creates the folder; raises InputError if it cannot be written to."""
+    with _temporary_folder(export_dir):
         pass
 
 
 def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
-    """Writes the SavedModel alone.
+    """Writes the SavedModel.
 
-    Its object holds raw variables and tables, nothing of Keras: who loads it
-    needs neither Keras nor this package, and finds `weights` by their TF1
-    names, in the precision of `StoredWeights`.
+    It contains TensorFlow variables and tables, nothing of Keras: loading it
+    needs neither Keras nor this package. Its `weights` have their TF1 names and
+    the precision of `StoredWeights`.
 
     Args:
       served: The model.
-      folder: Where to.
-      place: What to call it where it cannot be written.
+      folder: The folder to create.
+      place: The folder's name in error messages.
 
     Returns:
-      What each of its functions takes and gives.
+      The inputs and outputs of each signature.
 
     Raises:
-      InputError: The disk is full.
+      InputError: If it cannot be written.
     """
     stored = StoredWeights(served.model)
     functions = {
@@ -380,9 +370,9 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     }
     root = tf.Module()
     root.weights = stored.by_name
-    # The tables, whose files are its assets.
+    # The tables; their files are the assets.
     root.names = served.submodules
-    # Of its files TensorFlow tells by two loggers.
+    # TensorFlow logs the files it writes, with two loggers.
     silence = at_least(logging.WARNING, tf.get_logger().name)
     with _writing(place), silence:
         tf.saved_model.save(root, folder, signatures=functions)
@@ -400,7 +390,7 @@ def _concrete(
     method: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]],
     specs: Mapping[str, tf.TensorSpec],
 ) -> tf.types.experimental.ConcreteFunction:
-    """A method as a graph that takes its dict's values by their names."""
+    """Traces a method; the graph takes the dict's values by name."""
     return tf.function(lambda **values: method(values)).get_concrete_function(
         **{
             name: tf.TensorSpec(spec.shape, spec.dtype, name)
@@ -412,10 +402,10 @@ def _concrete(
 def _of_one_shape(
     answer: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]],
 ) -> Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Gives all features of `answer` the shape of `input_ids`, or fails.
+    """Requires all features to have the size of `input_ids`.
 
     TensorFlow's CPU kernels do not check the shape of a mask that is added to
-    the attention scores: a request with another one could crash the server.
+    attention scores, so that a request could crash the server.
     """
 
     def reshaped(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -425,10 +415,10 @@ def _of_one_shape(
     return reshaped
 
 
-def _ask(
+def _answers(
     folder: str, served: Served, signatures: Mapping[str, Signature]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """What the written model says to its example, in the order of outputs."""
+    """Runs the exported model on the example; outputs are in order."""
     loaded = tf.saved_model.load(folder)
     asked = {
         name: tf.constant(served.example[name], spec.dtype)
@@ -443,35 +433,22 @@ def _ask(
     return answers
 
 
-def _check(name: str, version: int | None) -> None:
-    if not _NAME.fullmatch(name):
-        raise InputError(
-            "expected letters, digits, '.', '_' and '-' as the name of the "
-            f"model on the server. Received: {name!r}"
-        )
-    if version is not None and not 0 < version < 2**63:
-        raise InputError(
-            f"expected a positive number as the version. Received: {version}"
-        )
-
-
 def _folder_of(export_dir: str, version: int) -> str:
     return os.path.join(export_dir, str(version))
 
 
-def _taken(path: str) -> InputError:
-    return InputError(
-        f"expected a version that is new. Received: {path}, which is there "
-        "already; give another number, or none"
+def _exists_already(path: str) -> InputError:
+    return in_file(
+        path, "this version exists already. Give another number, or none."
     )
 
 
 @contextlib.contextmanager
-def _aside(export_dir: str) -> Iterator[str]:
-    """The path of a folder to be made, which is gone when the block ends.
+def _temporary_folder(export_dir: str) -> Iterator[str]:
+    """Yields the path of a folder to create; removes it after the block.
 
-    The name of the folder around it says machine and process, for nobody can
-    tell whether a process of another machine is still writing.
+    The name of its parent contains the machine and the process, since it is
+    unknown whether processes of other machines are still alive.
     """
     with _writing(export_dir):
         files.makedirs(export_dir)
@@ -484,29 +461,29 @@ def _aside(export_dir: str) -> Iterator[str]:
         around = tempfile.TemporaryDirectory(
             prefix=prefix, dir=place, ignore_cleanup_errors=True
         )
-    # A folder of its own, for the one around it nobody else may read.
+    # A subfolder, since only this user may read the temporary folder.
     with around as folder:
         yield os.path.join(folder, "version")
 
 
 def _publish(folder: str, export_dir: str, version: int | None) -> str:
-    """Makes it seen under its number, or under the next one that is free."""
+    """Moves a version to its number, or to the next free one."""
     number = int(time.time()) if version is None else version
     while not _moved(folder, _folder_of(export_dir, number)):
         if version is not None:
-            raise _taken(_folder_of(export_dir, version))
+            raise _exists_already(_folder_of(export_dir, version))
         number += 1
     return _folder_of(export_dir, number)
 
 
 def _moved(folder: str, path: str) -> bool:
-    """Moves a version to its place; False where there is something already."""
+    """Moves a version to its final path; returns False if that exists."""
     if files.exists(path):
         return False
     try:
         (_copy if files.is_remote(path) else os.rename)(folder, path)
     except OSError as error:
-        # Another export was faster in taking the number.
+        # Another export took the number meanwhile.
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             return False
         raise
@@ -514,7 +491,7 @@ def _moved(folder: str, path: str) -> bool:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copies a version, what makes it one last; removes it if that fails."""
+    """Copies a version, MODEL_FILE last; removes the copy after an error."""
     with contextlib.ExitStack() as undo:
         files.makedirs(target)
         undo.callback(files.remove_tree, target)
@@ -531,5 +508,5 @@ def _copy(source: str, target: str) -> None:
 
 
 def _writing(place: str) -> contextlib.AbstractContextManager[None]:
-    """Turns what the file system refuses into an InputError."""
+    """Turns errors of the file system into InputErrors."""
     return files.blaming("write the export to", place, tf.errors.OpError)

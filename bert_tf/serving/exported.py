@@ -1,8 +1,4 @@
-"""An export, opened again: what it says of itself, and what it answers.
-
-Nothing of what made it is needed: what is read are the signatures of the
-SavedModel, its assets and its model card.
-"""
+"""Exports, opened again from their signatures, assets and model card."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -10,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  It knows the op of the tokenizer.
+import tensorflow_text  # noqa: F401  Registers the op of the tokenizer.
 from tensorflow_serving.apis import prediction_log_pb2
 
 from bert_tf import files
-from bert_tf.errors import InputError
+from bert_tf.errors import in_file
 from bert_tf.serving.export import EXTRA, MODEL_FILE
 from bert_tf.serving.readme import MODEL_CARD, WARM_UP
 
 Arrays = dict[str, np.ndarray]
 
-# What else an export has to have.
+# The files of an export that are required here.
 _FILES = (
     "assets/vocab.txt",
     f"{EXTRA}/{MODEL_CARD}",
@@ -30,12 +26,12 @@ _TEXTS_AT_A_TIME = 256
 
 
 class Exported:
-    """A version that `--do_export` has written.
+    """A version that `--do_export` wrote.
 
     Args:
-      path: Its folder.
-      card: Its model card.
-      model: What `tf.saved_model.load` made of it.
+      path: The folder.
+      card: The model card.
+      model: The result of `tf.saved_model.load`.
     """
 
     def __init__(self, path: str, card: Mapping[str, Any], model: Any):
@@ -47,22 +43,22 @@ class Exported:
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
-        """The strings that it takes: name -> shape [None, ...]."""
+        """The string inputs: name -> shape [None, ...]."""
         return _specs(self._tokenize)
 
     @property
     def token_inputs(self) -> dict[str, tf.TensorSpec]:
-        """What the signature `tokens` takes: int32 [None, ..., None]."""
+        """The inputs of the signature `tokens`: int32 [None, ..., None]."""
         return _specs(self._tokens)
 
     @property
     def outputs(self) -> dict[str, tf.TensorSpec]:
-        """What the signature `tokens` gives, by name."""
+        """The outputs of the signature `tokens`."""
         return dict(sorted(self._tokens.structured_outputs.items()))
 
     @property
     def numbers(self) -> dict[str, tf.TensorSpec]:
-        """What of that is not strings."""
+        """The outputs of the signature `tokens` that are not strings."""
         return {
             name: spec
             for name, spec in self.outputs.items()
@@ -71,7 +67,7 @@ class Exported:
 
     @property
     def assets(self) -> dict[str, str]:
-        """The paths of its text files, vocab.txt among them, by their names."""
+        """The paths of the assets, such as vocab.txt, by name."""
         folder = os.path.join(self.path, "assets")
         return {
             name: os.path.join(folder, name)
@@ -80,7 +76,7 @@ class Exported:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole folder."""
+        """The size of the folder in bytes."""
         return sum(
             tf.io.gfile.stat(os.path.join(folder, name)).length
             for folder, _, names in tf.io.gfile.walk(self.path)
@@ -98,13 +94,13 @@ class Exported:
 
     @property
     def num_segments(self) -> int:
-        """How many segments its embeddings tell apart."""
+        """The number of segments that have embeddings."""
         return self.model.weights[
             "bert/embeddings/token_type_embeddings"
         ].shape[0]
 
     def example(self) -> Arrays:
-        """The row of strings that its README shows, as `inputs` has it."""
+        """Returns the first row of the warm-up requests, by `inputs`."""
         path = os.path.join(self.path, EXTRA, WARM_UP)
         [record] = tf.data.TFRecordDataset(path).take(1)
         log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
@@ -112,14 +108,14 @@ class Exported:
         return {name: tf.make_ndarray(texts[name]) for name in self.inputs}
 
     def features(self, texts: Mapping[str, np.ndarray]) -> Arrays:
-        """What its signature `tokenize` makes of texts.
+        """Tokenizes texts with the signature `tokenize`.
 
         Args:
           texts: `inputs`, at least one row.
 
         Returns:
-          `token_inputs`, int32 [R, ..., S]: a row for each row of texts, or as
-          many as a text takes, in order; all as long as the longest.
+          `token_inputs`, int32 [R, ..., S], padded to the longest: a row for
+          each text, or several in order if a text is long.
         """
         [num_texts] = {len(values) for values in texts.values()}
         starts = range(0, num_texts, _TEXTS_AT_A_TIME)
@@ -130,7 +126,7 @@ class Exported:
         )
 
     def answer_tokens(self, features: Mapping[str, np.ndarray]) -> Arrays:
-        """What its signature `tokens` says in numbers; see `numbers`."""
+        """Runs the signature `tokens`; returns `numbers`."""
         answer = _call(self._tokens, self.token_inputs, features)
         return {name: answer[name].numpy() for name in self.numbers}
 
@@ -141,7 +137,7 @@ class Exported:
         counts = [seen[name] for name in seen if name.startswith("num_")]
         if not counts:
             return rows
-        # The rows of a text are followed by such of padding alone.
+        # Rows of padding follow those of a text.
         [num_rows] = counts
         most = rows["input_ids"].shape[1]
         is_row = np.arange(most) < num_rows.numpy()[:, np.newaxis]  # [B, R]
@@ -149,38 +145,36 @@ class Exported:
 
 
 def open_export(export_dir: str) -> Exported:
-    """Opens what `--do_export` has written.
+    """Opens an export.
 
     Args:
-      export_dir: The folder of the versions, of which the newest is taken, or
-        of one of them.
+      export_dir: The folder of one version, or of all versions, of which the
+        newest is opened.
 
     Raises:
-      InputError: There is none, or it is damaged.
+      InputError: If there is none, or it is damaged.
     """
     path = _version_in(export_dir)
     for name in _FILES:
         if not files.exists(os.path.join(path, name)):
-            raise InputError(
-                "expected an export that --do_export has written. Received: "
-                f"{path}, which lacks {name}"
+            raise in_file(
+                path, f"this is not an export of --do_export: no {name}."
             )
     card = files.read_json(os.path.join(path, EXTRA, MODEL_CARD))
     try:
         return Exported(path, card, tf.saved_model.load(path))
     except (OSError, tf.errors.OpError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(
-            f"expected a whole SavedModel. Received: {path}, which cannot be "
-            f"loaded: {reason}"
+        raise in_file(
+            path, f"the SavedModel cannot be loaded: {reason}"
         ) from error
 
 
 def _version_in(export_dir: str) -> str:
-    """The folder itself, or the one in it that has the highest number."""
+    """Returns the folder itself, or its version with the highest number."""
     if files.exists(os.path.join(export_dir, MODEL_FILE)):
         return export_dir
-    # On some file systems folders are listed with a slash behind.
+    # Some file systems list folders with a trailing slash.
     names = [name.rstrip("/") for name in files.listdir(export_dir)]
     versions = [
         name
@@ -189,22 +183,22 @@ def _version_in(export_dir: str) -> str:
         and files.exists(os.path.join(export_dir, name, MODEL_FILE))
     ]
     if not versions:
-        raise InputError(
-            f"expected a folder with {MODEL_FILE}, or one of versions that "
-            f"--do_export has written. Received: {export_dir}, which is neither"
+        raise in_file(
+            export_dir,
+            f"there is no {MODEL_FILE} and no version that --do_export wrote.",
         )
     return os.path.join(export_dir, max(versions, key=int))
 
 
 def join_rows(parts: Iterable[Mapping[str, np.ndarray]]) -> Arrays:
-    """Puts batches below one another, all padded to the longest.
+    """Concatenates batches, padded with zeros to the longest.
 
     Args:
-      parts: Dicts of arrays [b, ...], alike but for their shapes; at least
+      parts: Dicts of arrays [b, ...] with the same keys and ranks, at least
         one.
 
     Returns:
-      Dict of arrays [n, ...], 0 where a part is shorter than others.
+      Dict of arrays [n, ...].
     """
     parts = list(parts)
     return {name: _stack([part[name] for part in parts]) for name in parts[0]}
@@ -223,7 +217,7 @@ def _stack(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def _specs(signature: Any) -> dict[str, tf.TensorSpec]:
-    """What it takes; a SavedModel keeps no order, that of names stands in."""
+    """Returns the inputs by name; a SavedModel does not keep their order."""
     return dict(sorted(signature.structured_input_signature[1].items()))
 
 

@@ -1,8 +1,9 @@
-"""The README of an export: commands that work as they stand.
+"""The files of an export for people and servers.
 
-Requests and answers are those of TensorFlow Serving's REST interface. It has
-a format by rows, `instances` and `predictions`, and one by columns, `inputs`
-and `outputs`; what there is only one of goes without its name in both.
+The README, whose commands work as written; the model card; warm-up requests and
+batching parameters. Requests and answers are in the format of TensorFlow
+Serving's REST interface: by rows (`instances` and `predictions`) or by columns
+(`inputs` and `outputs`). A single input or output has no name in both.
 """
 
 import dataclasses
@@ -25,11 +26,10 @@ from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving.served import Served
 from bert_tf.version import __version__
 
-# The model card: what an export is, where it comes from, how good it was.
-
+# The model card.
 
 MODEL_CARD = "model_card.json"
-# All weights are in this file of a SavedModel.
+# The file of a SavedModel with all weights.
 WEIGHTS = "variables/variables.data-00000-of-00001"
 
 
@@ -40,20 +40,19 @@ def model_card(
     metrics: Mapping[str, float | None] | None = None,
     source: str | None = None,
 ) -> dict[str, Any]:
-    """Says what an export is, in values that JSON can hold.
+    """Returns the model card, in values that JSON can represent.
 
     Args:
-      served: What was exported.
+      served: The model.
       folder: The SavedModel, whose weights are hashed.
       name: The model's name on the server.
-      metrics: How good it was; what is not finite is None in the card, and
-        may be so already.
-      source: The checkpoint that it was made from. Of a local path the card
-        has the last part only, so that it is the same on every machine.
+      metrics: Scores; NaN and infinity become None.
+      source: The checkpoint. Of a local path the card has the last part only,
+        so that it is the same on every machine.
 
     Returns:
-      The card. Its `encoding` is how texts become ids: the length at which
-      they are cut, the casing, and whatever else that kind of model needs.
+      The card. Its `encoding` says how texts become ids: the maximum sequence
+      length, the casing, and other settings of this kind of model.
     """
     variables = checkpoint_variables(served.model).values()
     encoding = dataclasses.asdict(served.encoding)
@@ -87,19 +86,19 @@ def model_card(
 
 
 def to_json(card: Mapping[str, Any]) -> str:
-    """The text of the file."""
+    """Returns the text of the model card's file."""
     text = json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False)
     return f"{text}\n"
 
 
 def _without_folder(source: str) -> str:
-    """A checkpoint's name: of a local path the last part, else all of it."""
+    """Returns the last part of a local path, or a whole remote path."""
     is_elsewhere = files.is_remote(source) and not source.startswith("file://")
     return source if is_elsewhere else os.path.basename(source.rstrip("/"))
 
 
 def _number(value: float | None) -> float | None:
-    """A number of Python with the digits that it shows; JSON has no NaN."""
+    """Returns a Python number with the digits of `str`; None for NaN."""
     if value is None or not math.isfinite(value):
         return None
     return json.loads(str(value))
@@ -110,16 +109,15 @@ def _sha256(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# What lies beside a SavedModel for the server: warm-up and batching.
+# Files for the server.
 
-
-# What a server looks for in a version's `assets.extra`.
+# The name that a server looks for in a version's `assets.extra`.
 WARM_UP = "tf_serving_warmup_requests"
 BATCHING = "batching_parameters.txt"
 
 MAX_BATCH_SIZE = 32
-# A server refuses the whole model if it refuses one of these requests, as it
-# does with those that are larger than its largest batch.
+# A server refuses the model if it refuses one of these requests, for example
+# because it is larger than the largest batch.
 WARM_UP_SIZES = (1, 8, MAX_BATCH_SIZE)
 
 BATCHING_PARAMETERS = f"""\
@@ -146,11 +144,11 @@ pad_variable_length_inputs: false
 
 
 def write_warm_up(path: str, served: Served, name: str) -> None:
-    """Writes requests like those to come: a few batch sizes, and a long text.
+    """Writes warm-up requests: some batch sizes, and a long text.
 
     Args:
       path: The TFRecord file.
-      served: What is exported; its example is asked.
+      served: The model, whose example is used.
       name: The model's name on the server.
     """
     with tf.io.TFRecordWriter(path) as writer:
@@ -170,7 +168,7 @@ def write_warm_up(path: str, served: Served, name: str) -> None:
 
 
 def _batches(served: Served) -> Iterator[Mapping[str, Sequence]]:
-    """Rows of the example: several sizes, then one that has to be cut."""
+    """Yields rows of the example: several sizes, then one that is too long."""
     example = served.example
     for size in WARM_UP_SIZES:
         yield {
@@ -184,26 +182,104 @@ def _batches(served: Served) -> Iterator[Mapping[str, Sequence]]:
 
 
 def _lengthened(texts: Any, num_words: int) -> Any:
-    """A text, or lists of them, of at least so many words."""
+    """Repeats a text, or each text of a list, to at least `num_words`."""
     if isinstance(texts, list | tuple):
         return [_lengthened(text, num_words) for text in texts]
     return " ".join([texts] * -(-num_words // max(1, len(texts.split()))))
 
 
-# The README of an export: commands that work as they stand.
-
+# The README.
 
 README = "README.md"
-# The op of the tokenizer is in every server since.
+# The first server with the op of the tokenizer.
 OLDEST_SERVER = "2.12"
 
-# Of a list that is longer, an embedding for example, the first are shown.
+# Longer lists, for example embeddings, are shown with their first values.
 _MOST_VALUES, _SHOWN_VALUES = 16, 4
 _CUT = "\0 and so on"
 
+# Filled in by str.format.
+_TEMPLATE = """\
+# {name}: {kind}
+
+A SavedModel that takes raw text, made by bert_tf. Run the commands in this
+version's folder, which contains `saved_model.pb`.
+
+## Start a server
+
+The official image, {oldest} or newer. It serves the highest version and loads
+new ones. To use another name than `{name}`, change it in the mounted folder,
+`MODEL_NAME` and the URLs.
+
+```
+{docker}
+  {image}
+```
+
+To combine requests of several users into batches of at most {batch_size} texts:
+
+```
+{docker}
+  -v "$PWD/assets.extra/{batching}":/{batching}:ro \\
+  {image} \\
+  --enable_batching --batching_parameters_file=/{batching}
+```
+
+The server does not pad then: it refuses a batch of requests whose inputs have
+different shapes. Texts have the same shape; pad inputs of `tokens` to
+`max_seq_length`. Answers are padded to the longest of the batch; outputs called
+`num_...` give the length of yours.
+
+The requests in `assets.extra/{warm_up}` are run before a version is
+served.
+
+## Query it
+
+By rows:
+
+{rows}
+
+By columns:
+
+{columns}
+
+Its tokens and ids:
+
+{tokens}
+
+These answers were computed with this export; the last digits depend on the
+machine. Long lists are shortened here. Send text that is not UTF-8 as
+`{{"b64": "..."}}`; invalid bytes are dropped.
+
+## Without a server
+
+```
+import tensorflow as tf
+import tensorflow_text  # Registers the op of the tokenizer.
+
+model = tf.saved_model.load(".")
+model.signatures["serving_default"]({arguments})
+model.weights  # By their names in a TF1 checkpoint.
+```
+
+## Signatures
+
+B is the number of texts, "?" the length of the longest.
+
+| signature_name | inputs | outputs |
+|---|---|---|
+{signatures}
+
+## Model card
+
+| what | value |
+|---|---|
+{card}
+"""
+
 
 class Signature(NamedTuple):
-    """What one of the functions takes and gives: specs by name."""
+    """The inputs and outputs of a signature: specs by name."""
 
     inputs: Mapping[str, tf.TensorSpec]
     outputs: Mapping[str, tf.TensorSpec]
@@ -215,114 +291,40 @@ def readme(
     example: Mapping[str, list],
     answers: Mapping[str, Mapping[str, np.ndarray]],
 ) -> str:
-    """Writes what somebody who was handed the folder needs.
+    """Returns the README of an export, in Markdown.
 
     Args:
       card: See `model_card`.
-      signatures: All there are, by name.
+      signatures: All signatures by name.
       example: Rows of the inputs of `serving_default` and `tokenize`.
-      answers: What these two answered.
-
-    Returns:
-      Markdown.
+      answers: The outputs of these two for the example.
     """
-    name = card["name"]
-    parts = [
-        f"# {name}: {card['kind']}",
-        "A SavedModel that takes raw text, made by bert_tf. Commands are for "
-        "this version's folder, the one with `saved_model.pb`.",
-        _serving(name),
-        _asking(name, example, answers),
-        _without_server(example),
-        _signatures(signatures),
-        _card(card),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _serving(name: str) -> str:
-    run = f"""\
-docker run --rm -p 8500:8500 -p 8501:8501 \\
-  -v "$(dirname "$PWD")":/models/{name}:ro \\"""
-    image = f"-e MODEL_NAME={name} tensorflow/serving"
-    return f"""\
-## Start a server
-
-The official image, {OLDEST_SERVER} or newer. It serves the highest version
-and looks for a higher one all the time. The model may have another name than
-`{name}`, which is then part of the folder in the server, `MODEL_NAME` and URLs.
-
-```
-{run}
-  {image}
-```
-
-With requests of several users in one batch, of at most {MAX_BATCH_SIZE} texts:
-
-```
-{run}
-  -v "$PWD/assets.extra/{BATCHING}":/{BATCHING}:ro \\
-  {image} \\
-  --enable_batching --batching_parameters_file=/{BATCHING}
-```
-
-The server pads nothing then: a batch of requests whose inputs differ in shape
-is refused as a whole. Texts have one shape; pad what you send to `tokens` to
-`max_seq_length`. Answers are padded to the longest of the batch, whose others
-you do not see; outputs called `num_...` say how much is yours.
-
-`assets.extra/{WARM_UP}` is run before a version is served."""
-
-
-def _asking(
-    name: str,
-    example: Mapping[str, list],
-    answers: Mapping[str, Mapping[str, np.ndarray]],
-) -> str:
-    answer = answers["serving_default"]
+    name, answer = card["name"], answers["serving_default"]
     by_rows = {"instances": _rows_of(example)}
-    rows = _exchange(name, by_rows, row_answer(answer))
-    columns = _exchange(name, {"inputs": example}, column_answer(answer))
-    tokens = _exchange(
-        name,
-        {"signature_name": "tokenize", **by_rows},
-        row_answer(answers["tokenize"]),
+    tokens = {"signature_name": "tokenize", **by_rows}
+    return _TEMPLATE.format(
+        name=name,
+        kind=card["kind"],
+        oldest=OLDEST_SERVER,
+        docker="docker run --rm -p 8500:8500 -p 8501:8501 \\\n"
+        f'  -v "$(dirname "$PWD")":/models/{name}:ro \\',
+        image=f"-e MODEL_NAME={name} tensorflow/serving",
+        batching=BATCHING,
+        batch_size=MAX_BATCH_SIZE,
+        warm_up=WARM_UP,
+        rows=_exchange(name, by_rows, row_answer(answer)),
+        columns=_exchange(name, {"inputs": example}, column_answer(answer)),
+        tokens=_exchange(name, tokens, row_answer(answers["tokenize"])),
+        arguments=", ".join(
+            f"{name}=tf.constant({values!r})"
+            for name, values in example.items()
+        ),
+        signatures="\n".join(
+            f"| `{name}` | {specs_of(inputs)} | {specs_of(outputs)} |"
+            for name, (inputs, outputs) in signatures.items()
+        ),
+        card="\n".join(_card_rows(card)),
     )
-    return f"""\
-## Ask it
-
-By rows:
-
-{rows}
-
-By columns:
-
-{columns}
-
-What the model sees of it:
-
-{tokens}
-
-These answers were computed with this export; the last digits depend on the
-machine. Long lists are cut here. Text that is not UTF-8 is sent as
-`{{"b64": "..."}}`; such bytes are dropped."""
-
-
-def _without_server(example: Mapping[str, list]) -> str:
-    arguments = ", ".join(
-        f"{name}=tf.constant({values!r})" for name, values in example.items()
-    )
-    return f"""\
-## Without a server
-
-```
-import tensorflow as tf
-import tensorflow_text  # It knows the op of the tokenizer.
-
-model = tf.saved_model.load(".")
-model.signatures["serving_default"]({arguments})
-model.weights  # By their names in a TF1 checkpoint.
-```"""
 
 
 def _exchange(name: str, request: Mapping[str, Any], answer: str) -> str:
@@ -332,7 +334,7 @@ def _exchange(name: str, request: Mapping[str, Any], answer: str) -> str:
 
 
 def _rows_of(columns: Mapping[str, Sequence]) -> list:
-    """`instances`: objects with all names, or bare values of the only one."""
+    """Returns `instances`: dicts of all inputs, or values of a single one."""
     if len(columns) == 1:
         [values] = columns.values()
         return list(values)
@@ -341,42 +343,41 @@ def _rows_of(columns: Mapping[str, Sequence]) -> list:
 
 
 def row_answer(outputs: Mapping[str, np.ndarray]) -> str:
-    """The answer to `instances`, a line for each; long lists are cut.
+    """Returns the answer to `instances`, a line for each, lists shortened.
 
     Args:
       outputs: Arrays [B, ...] by name; strings as bytes.
     """
-    rows = _rows_of({name: _shown(values) for name, values in outputs.items()})
+    rows = _rows_of({n: _shortened(values) for n, values in outputs.items()})
     lines = ",\n  ".join(map(_to_json, rows))
     return f'{{"predictions": [\n  {lines}\n]}}'
 
 
 def column_answer(outputs: Mapping[str, np.ndarray]) -> str:
-    """The answer to `inputs`, a line for each output; see `row_answer`."""
-    columns = {name: _shown(values) for name, values in outputs.items()}
-    if len(columns) == 1:
-        [values] = columns.values()
-        return f'{{"outputs": {_to_json(values)}}}'
+    """Returns the answer to `inputs`, a line for each output."""
+    if len(outputs) == 1:
+        [values] = outputs.values()
+        return f'{{"outputs": {in_json(values)}}}'
     lines = ",\n  ".join(
-        f"{_to_json(name)}: {_to_json(values)}"
-        for name, values in columns.items()
+        f"{_to_json(name)}: {in_json(values)}"
+        for name, values in outputs.items()
     )
     return f'{{"outputs": {{\n  {lines}\n}}}}'
 
 
 def in_json(values: Any) -> str:
-    """An array or a list as JSON in one line, shown as in `row_answer`."""
-    return _to_json(_shown(values))
+    """Returns an array or a list as JSON in one line, lists shortened."""
+    return _to_json(_shortened(values))
 
 
-def _shown(values: Any) -> Any:
-    """Arrays as lists, of which the long ones are cut; floats of six digits."""
+def _shortened(values: Any) -> Any:
+    """Converts arrays to lists, cuts long ones, rounds floats to 6 digits."""
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if isinstance(values, list):
         if len(values) > _MOST_VALUES:
-            return [*map(_shown, values[:_SHOWN_VALUES]), _CUT]
-        return [_shown(value) for value in values]
+            return [*map(_shortened, values[:_SHOWN_VALUES]), _CUT]
+        return [_shortened(value) for value in values]
     if isinstance(values, bytes):
         return values.decode("utf-8", errors="replace")
     return float(f"{values:.6g}") if isinstance(values, float) else values
@@ -387,52 +388,29 @@ def _to_json(value: Any) -> str:
     return text.replace(json.dumps(_CUT), "...")
 
 
-def _signatures(signatures: Mapping[str, Signature]) -> str:
-    lines = [
-        f"| `{name}` | {specs_of(inputs)} | {specs_of(outputs)} |"
-        for name, (inputs, outputs) in signatures.items()
-    ]
-    return "\n".join(
-        [
-            "## Signatures",
-            "",
-            'B texts, and lengths that are those of the longest: "?".',
-            "",
-            "| signature_name | takes | gives |",
-            "|---|---|---|",
-            *lines,
-        ]
-    )
-
-
 def specs_of(specs: Mapping[str, tf.TensorSpec]) -> str:
-    """Names, types and shapes, for the cell of a table."""
-    return "<br>".join(
-        f"`{name}` {spec.dtype.name} {_shape(spec)}"
-        for name, spec in specs.items()
-    )
+    """Returns names, types and shapes, for a table cell."""
+    cells = []
+    for name, spec in specs.items():
+        shape = "[B, ...]"
+        if spec.shape.rank is not None:
+            sizes = ["?" if size is None else str(size) for size in spec.shape]
+            shape = f"[{', '.join(['B', *sizes[1:]])}]"
+        cells.append(f"`{name}` {spec.dtype.name} {shape}")
+    return "<br>".join(cells)
 
 
-def _shape(spec: tf.TensorSpec) -> str:
-    if spec.shape.rank is None:
-        return "[B, ...]"
-    sizes = ["?" if size is None else str(size) for size in spec.shape]
-    return f"[{', '.join(['B', *sizes[1:]])}]"
-
-
-def _card(card: Mapping[str, Any]) -> str:
-    lines = []
+def _card_rows(card: Mapping[str, Any]) -> Iterator[str]:
     for key, value in card.items():
         if isinstance(value, Mapping):
-            lines += [f"| {key}: {k} | {_cell(v)} |" for k, v in value.items()]
+            for k, v in value.items():
+                yield f"| {key}: {k} | {_cell(v)} |"
         else:
-            lines.append(f"| {key} | {_cell(value)} |")
-    table = ["| what | value |", "|---|---|", *lines]
-    return "\n".join(["## Model card", "", *table])
+            yield f"| {key} | {_cell(value)} |"
 
 
 def _cell(value: Any) -> str:
-    """What a table can hold: one line, without its borders."""
+    """Returns a value as a table cell: one line, with escaped borders."""
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
     if value is None or value == "":

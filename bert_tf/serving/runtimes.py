@@ -1,10 +1,8 @@
-"""The signature `tokens` of an export, for runtimes other than TensorFlow.
+"""Exports for ONNX Runtime and LiteRT, and their comparison with the original.
 
-ONNX and LiteRT know no strings in any form that is of use here. What they get
-are the numbers: ids in, probabilities, logits, vectors out.
-
-Their packages are large and not needed by anybody else, so they are imported
-where they are used.
+These runtimes cannot tokenize strings, so only the signature `tokens` is
+converted: ids in, probabilities, logits or embeddings out. Their packages are
+large, so they are imported where they are used.
 """
 
 import dataclasses
@@ -26,42 +24,37 @@ from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, in_file
 from bert_tf.serving import export, readme
 from bert_tf.serving.exported import Arrays, Exported, join_rows
-
-# The signature `tokens` of an export, for runtimes other than TensorFlow.
-
 
 # From a batch of `Exported.token_inputs` to `Exported.numbers`.
 Run = Callable[[Mapping[str, np.ndarray]], Arrays]
 
-# Of ONNX, with LayerNormalization's and GELU's parts as they are. Every
-# ONNX Runtime since 1.14, of 2023, runs it.
+# Supported by ONNX Runtime 1.14 (2023) and newer.
 OPSET = 18
 
-# Who speaks while models are converted, beside absl; ONNX Runtime's quantizer
-# does by the root logger.
-_TALKERS = ("tensorflow", "tf2onnx", "root")
+# The loggers of the converters; ONNX Runtime's quantizer uses the root logger.
+_LOGGERS = ("tensorflow", "tf2onnx", "root")
 
 _LOOPS = {"While", "StatelessWhile"}
 
-# Both formats count their bytes in 31 bits.
+# Both formats have 31-bit sizes.
 _MOST_BYTES = 1 << 31
 
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """A format, and what runs it.
+    """A format and its runtime.
 
     Attributes:
-      title: What people call what runs it.
-      extension: How its files end.
-      packages: What has to be installed to make them and to run them.
-      convert: From an export to the content of a file, float32.
-      quantize: From an export and what `convert` gave to the content of a file
-        of 8-bit weights.
-      load: From the content of a file to what runs it.
+      title: The name of the runtime.
+      extension: The extension of the files.
+      packages: The packages that convert and run models.
+      convert: Converts an export to the bytes of a float32 file.
+      quantize: Converts an export, and the result of `convert`, to the bytes of
+        a file with 8-bit weights.
+      load: Converts the bytes of a file to a function that runs the model.
     """
 
     title: str
@@ -73,55 +66,43 @@ class Runtime:
 
 
 def require_packages(name: str) -> None:
-    """Sees whether the packages of a format are installed.
-
-    Args:
-      name: A key of `RUNTIMES`.
-
-    Raises:
-      InputError: One is not.
-    """
+    """Raises InputError if a package of `RUNTIMES[name]` is missing."""
     for package in RUNTIMES[name].packages:
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"expected the packages of --format={name}. Received: no "
-                f"{package}; pip install 'bert_tf[{name}]'"
+                f"--format={name} needs the package {package}. Run: "
+                f"pip install 'bert_tf[{name}]'"
             )
 
 
 def require_convertible(exported: Exported) -> None:
-    """Sees whether an export is one that the formats can hold.
-
-    Raises:
-      InputError: It is not.
-    """
+    """Raises InputError if the formats do not support an export."""
     card = exported.card
     wrong = None
     if card["dtype_policy"] != "float32":
         wrong = (
-            f"one of {card['dtype_policy']}, for which they have no kernels; "
-            "export it again with --mixed_precision=float32"
+            f"it has the precision {card['dtype_policy']}. Export it again "
+            "with --mixed_precision=float32"
         )
     elif card["kind"] == "masked language model":
-        wrong = "a masked language model, which answers with words"
+        wrong = "a masked language model returns words"
     elif exported.ops & _LOOPS:
-        wrong = "one with LSTMs, whose loops cannot be converted"
+        wrong = "the loops of LSTMs cannot be converted"
     elif card["parameters"] * np.float32().nbytes >= _MOST_BYTES:
-        wrong = f"one of {card['parameters']:,} weights, too many for a file"
+        wrong = f"{card['parameters']:,} weights are too many for a file"
     if wrong:
-        raise InputError(
-            "expected an export that ONNX and LiteRT can hold. Received: "
-            f"{exported.path}, {wrong}"
+        raise in_file(
+            exported.path, f"ONNX and LiteRT cannot hold this export: {wrong}."
         )
 
 
-# Keeps from users what converters tell those who write converters.
-_quiet = functools.partial(export.at_least, logging.ERROR, *_TALKERS)
+# Silences what converters log for their developers.
+_quiet = functools.partial(export.at_least, logging.ERROR, *_LOGGERS)
 
 
 @_quiet()
 def _to_onnx(exported: Exported) -> bytes:
-    """An ONNX model of `OPSET`, batch and length unknown."""
+    """Returns an ONNX model of `OPSET` for any batch size and length."""
     import tf2onnx
 
     model, _ = tf2onnx.convert.from_function(
@@ -134,10 +115,10 @@ def _to_onnx(exported: Exported) -> bytes:
 
 
 def _erfc_in_onnx(graph: Any, node: Any, name: str, arguments: list) -> None:
-    """erfc(x), which is in every erf GELU, as 1 - erf(x).
+    """Converts erfc(x), which the erf GELU uses, to 1 - erf(x).
 
-    Far out on the left erfc is next to nothing, and what is left of it then is
-    a rounding error of 1: no more than that in a GELU of numbers that occur.
+    For large x, erfc(x) becomes a rounding error of 1; the error of GELU is not
+    larger than that.
     """
     del arguments
     node.type = "Erf"
@@ -148,10 +129,7 @@ def _erfc_in_onnx(graph: Any, node: Any, name: str, arguments: list) -> None:
 
 @_quiet()
 def _to_onnx_int8(exported: Exported, content: bytes) -> bytes:
-    """Weights of matrix products and embeddings in 8 bits.
-
-    What is multiplied with them is brought to 8 bits as well while it runs.
-    """
+    """Quantizes weights to 8 bits; activations are quantized at run time."""
     del exported
     import onnx
     from onnxruntime import quantization
@@ -162,7 +140,7 @@ def _to_onnx_int8(exported: Exported, content: bytes) -> bytes:
             onnx.load_from_string(content),
             path,
             weight_type=quantization.QuantType.QInt8,
-            # A scale for each column: half of the error of one for all.
+            # Half of the error of one scale for all columns.
             per_channel=True,
         )
         return pathlib.Path(path).read_bytes()
@@ -185,13 +163,13 @@ def _run_onnx(content: bytes) -> Run:
 
 @_quiet()
 def _to_litert(exported: Exported) -> bytes:
-    """A LiteRT model of one signature, batch and length unknown."""
+    """Returns a LiteRT model for any batch size and length."""
     return _litert_converter(exported).convert()
 
 
 @_quiet()
 def _to_litert_int8(exported: Exported, content: bytes) -> bytes:
-    """Weights in 8 bits ("dynamic range quantization")."""
+    """Quantizes weights to 8 bits ("dynamic range quantization")."""
     del content
     converter = _litert_converter(exported)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -222,16 +200,16 @@ def _run_litert(content: bytes) -> Run:
 def _numbers(
     exported: Exported, features: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """What is no string of what the signature `tokens` gives."""
+    """Returns the outputs of the signature `tokens` except strings."""
     answer = exported.model.signatures["tokens"](**features)
     return {name: answer[name] for name in exported.numbers}
 
 
 def _constant_function(exported: Exported) -> Callable:
-    """`_numbers` as a graph of constants, with nothing of a table in it.
+    """Returns `_numbers` as a graph of constants without tables.
 
-    TensorFlow has all outputs of a function wait for the tables that its
-    strings are looked up in, which ONNX has none of.
+    In TensorFlow, all outputs of a function depend on its tables, which ONNX
+    does not support.
     """
     specs = exported.token_inputs
     frozen = convert_variables_to_constants_v2(
@@ -242,7 +220,7 @@ def _constant_function(exported: Exported) -> Callable:
     graph = frozen.graph.as_graph_def()
     for node in graph.node:
         node.input[:] = [name for name in node.input if name[0] != "^"]
-    places = [output.name for output in frozen.outputs]
+    outputs = [output.name for output in frozen.outputs]
     graph = tf.compat.v1.graph_util.extract_sub_graph(
         graph, [output.op.name for output in frozen.outputs]
     )
@@ -253,10 +231,10 @@ def _constant_function(exported: Exported) -> Callable:
         values = tf.graph_util.import_graph_def(
             graph,
             {f"{name}:0": value for name, value in given},
-            places,
+            outputs,
             name="",
         )
-        # A graph has the values of a dict in the order of its keys.
+        # A graph returns the values of a dict in the order of its keys.
         return dict(zip(exported.numbers, values, strict=True))
 
     return function
@@ -282,29 +260,28 @@ RUNTIMES = {
 }
 
 
-# What a converted model answers, beside what the export itself does.
+# Comparison of a converted model with the export.
 
-
-# By how much a float32 model may be off: of numbers up to 1 so much, of larger
-# ones, logits for example, so much of the largest.
+# The tolerance of a float32 model: absolute for outputs up to 1, relative to
+# the largest value for larger ones, such as logits.
 TOLERANCE = 1e-4
-# A class or a tag may change where two are equally likely.
+# The share of classes or tags that may change, if two are equally likely.
 MOST_CHANGED = 1e-3
 
 _ROWS_AT_A_TIME = 32
-# Batches of random ids: rows, and places as a share of the most there can be.
+# Batches of random ids: rows, and length as a share of max_seq_length.
 _SHAPES = ((1, 0.0), (1, 1.0), (2, 0.1), (7, 0.3), (5, 0.7), (3, 1.0))
 
-# From rows of any number to the answers to all of them, in their order.
+# Maps any number of rows to the outputs of all, in order.
 Ask = Callable[[Mapping[str, np.ndarray]], Arrays]
 
 
 class Measured(NamedTuple):
-    """What a model said.
+    """The outputs of a model.
 
     Attributes:
-      answers: To each question, in the order in which they were asked.
-      scores: How good it was, if it was scored.
+      answers: The outputs for each batch.
+      scores: The scores, if there are labelled data.
     """
 
     answers: list[Arrays]
@@ -312,15 +289,16 @@ class Measured(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """By how much two models differ.
+    """The difference between two models.
 
     Attributes:
-      largest: Of two floats; infinite where shapes differ or one is none.
-      relative: The same, of outputs whose largest number is above 1 divided by
-        that.
-      output: Where that is.
-      changed: The share of whole numbers and booleans that are not the same,
-        of the output with most of them.
+      largest: The largest absolute difference; infinite if shapes differ or a
+        number is not finite.
+      relative: The same, divided by the largest value of an output if that is
+        above 1.
+      output: The output with the largest `relative`.
+      changed: The share of integers and booleans that differ, of the output
+        with most of them.
     """
 
     largest: float
@@ -330,31 +308,31 @@ class Difference(NamedTuple):
 
     @property
     def is_rounding(self) -> bool:
-        """Whether both compute the same."""
+        """Whether the models differ by rounding only."""
         return self.relative <= TOLERANCE and self.changed <= MOST_CHANGED
 
 
 def random_features(exported: Exported, seed: int = 0) -> list[Arrays]:
-    """Batches of several sizes and lengths, of ids out of the vocabulary.
+    """Returns random batches of several sizes and lengths.
 
-    Rows are of many lengths, one piece at least, with padding behind.
+    Rows have different lengths of at least one token, then padding.
 
     Returns:
       Dicts of `Exported.token_inputs`, int32 [b, ..., S].
     """
-    draw = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     most = exported.card["encoding"]["max_seq_length"]
     inner = exported.token_inputs["input_ids"].shape[1:-1]
     batches = []
     for num_rows, share in _SHAPES:
         length = max(1, round(share * most))
         shape = (num_rows, *inner, length)
-        ends = draw.integers(1, length + 1, shape[:-1])[..., np.newaxis]
-        seconds = draw.integers(0, length + 1, shape[:-1])[..., np.newaxis]
-        places = np.arange(length)
-        is_second = (places >= seconds) & (exported.num_segments > 1)
-        ids = draw.integers(0, exported.card["vocab_size"], shape)
-        mask = places < ends  # [b, ..., S]
+        ends = generator.integers(1, length + 1, shape[:-1])[..., np.newaxis]
+        seconds = generator.integers(0, length + 1, shape[:-1])[..., np.newaxis]
+        positions = np.arange(length)
+        is_second = (positions >= seconds) & (exported.num_segments > 1)
+        ids = generator.integers(0, exported.card["vocab_size"], shape)
+        mask = positions < ends  # [b, ..., S]
         batches.append(
             {
                 "input_ids": (ids * mask).astype(np.int32),
@@ -370,12 +348,12 @@ def measure(
     batches: Sequence[Mapping[str, np.ndarray]],
     score: Callable[[Ask], Mapping[str, float]] | None = None,
 ) -> Measured:
-    """Asks a model all that it is compared by.
+    """Runs a model on all inputs of the comparison.
 
     Args:
       run: The model.
-      batches: What to ask, as it is.
-      score: What to score it by: a function that asks by itself.
+      batches: Inputs.
+      score: Computes scores with a function that runs the model on more inputs.
     """
     answers = [run(batch) for batch in batches]
 
@@ -387,21 +365,20 @@ def measure(
 
 
 def answer_rows(run: Run, features: Mapping[str, np.ndarray]) -> Arrays:
-    """What a model answers to any number of rows.
+    """Runs a model on any number of rows.
 
-    They are asked some at a time, those of about one length together, cut to
-    the longest of them.
+    Batches contain rows of about the same length, cut to the longest of them.
 
     Args:
       run: The model.
       features: Int32 [n, ..., S], at least one row.
 
     Returns:
-      Dict of arrays [n, ...] in the order of the rows; 0 behind what was cut.
+      Dict of arrays [n, ...] in the order of the rows, padded with zeros.
     """
     mask = features["input_mask"]
-    places = np.arange(1, mask.shape[-1] + 1)
-    lengths = (mask * places).reshape(len(mask), -1).max(axis=1)
+    positions = np.arange(1, mask.shape[-1] + 1)
+    lengths = (mask * positions).reshape(len(mask), -1).max(axis=1)
     order = np.argsort(lengths, kind="stable")
     parts = []
     for start in range(0, len(order), _ROWS_AT_A_TIME):
@@ -410,12 +387,12 @@ def answer_rows(run: Run, features: Mapping[str, np.ndarray]) -> Arrays:
         parts.append(
             run({n: ids[rows, ..., :longest] for n, ids in features.items()})
         )
-    places_of = np.argsort(order)
-    return {n: values[places_of] for n, values in join_rows(parts).items()}
+    back = np.argsort(order)
+    return {n: values[back] for n, values in join_rows(parts).items()}
 
 
 def difference(expected: Measured, found: Measured) -> Difference:
-    """Compares two models that were asked the same."""
+    """Compares the outputs of two models for the same inputs."""
     largest, relative, output, changed = 0.0, 0.0, "", 0.0
     for name in expected.answers[0]:
         pairs = [
@@ -438,7 +415,7 @@ _Pairs = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 def _largest_difference(pairs: _Pairs) -> tuple[float, float]:
-    """Of floats of equal shapes, and the largest of the first ones."""
+    """Returns the largest difference of floats and their largest value."""
     if not all(np.isfinite(other).all() for _, other in pairs):
         return math.inf, 1.0
     off = max(np.abs(one - other).max(initial=0.0) for one, other in pairs)
@@ -484,13 +461,13 @@ def _cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 class Row(NamedTuple):
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
       name: The file.
-      size: In bytes.
-      difference: From the export; None for that itself.
-      scores: As `Measured` has them.
+      size: Its size in bytes.
+      difference: The difference from the export; None for the export.
+      scores: See `Measured`.
     """
 
     name: str
@@ -500,14 +477,11 @@ class Row(NamedTuple):
 
 
 def table(rows: Sequence[Row]) -> str:
-    """What there is to choose between: size, difference and scores.
+    """Returns a Markdown table of sizes, differences and scores.
 
     Args:
-      rows: The export first; the others are compared with it.
-
-    Returns:
-      A table of Markdown, its columns aligned. What a score loses or gains
-      stands behind it.
+      rows: The export first; the scores of others have the difference from its
+        scores in parentheses.
     """
     first = rows[0]
     cells = [["file", "MB", "largest difference", *first.scores]]
@@ -534,8 +508,7 @@ def _cells(row: Row, first: Row) -> list[str]:
     ]
 
 
-# The README beside a converted model: how to run it, and what it answers.
-
+# The README of a converted model.
 
 _SNIPPETS = {
     "onnx": """\
@@ -550,7 +523,7 @@ answer = dict(zip(names, session.run(names, features)))""",
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-# Keep the interpreter for as long as its signature is asked.
+# Keep the interpreter as long as you use its signature.
 interpreter = Interpreter("{file}")
 model = interpreter.get_signature_runner()
 features = {features}
@@ -567,18 +540,15 @@ def runtime_readme(
     features: Mapping[str, np.ndarray],
     answer: Arrays,
 ) -> str:
-    """Writes what somebody who was handed the folder needs.
+    """Returns the README of converted models, in Markdown.
 
     Args:
-      exported: What was converted.
+      exported: The export.
       name: The runtime, a key of `RUNTIMES`.
       files: The names of the models, the float32 one first.
-      table: They, and what they are worth; see `comparison.table`.
-      features: What `Exported.example` becomes.
-      answer: What the first of the models says to it.
-
-    Returns:
-      Markdown.
+      table: The models' sizes, differences and scores; see `table`.
+      features: The features of `Exported.example`.
+      answer: The outputs of the first model for them.
     """
     card = exported.card
     snippet = _SNIPPETS[name].format(
@@ -596,23 +566,23 @@ def runtime_readme(
         "## Run it",
         f"```\npip install {_INSTALL[name]} numpy\n```",
         f"```python\n{snippet}\n```",
-        f"answers\n\n```\n{answers}\n```\n\nto {_texts(exported)}. The last "
+        f"returns\n\n```\n{answers}\n```\n\nfor {_texts(exported)}. The last "
         "digits depend on the machine.",
-        "## What it takes and gives",
-        'B rows, at least one, and lengths that are those of the longest: "?".',
-        f"| takes | gives |\n|---|---|\n| {takes} | {gives} |",
+        "## Inputs and outputs",
+        'B is the number of rows, at least 1, and "?" the longest length.',
+        f"| inputs | outputs |\n|---|---|\n| {takes} | {gives} |",
         _meaning(exported),
         "## From text to ids",
         _encoding(exported),
-        "## Where it is from",
-        f"Checkpoint: {card['source'] or 'not known'}. Weights of the export, "
+        "## Source",
+        f"Checkpoint: {card['source'] or 'unknown'}. Weights of the export, "
         f"sha256: `{card['weights']['sha256']}`.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _in_python(features: Mapping[str, np.ndarray]) -> str:
-    """Arrays as the source of a dict."""
+    """Returns arrays as the Python source of a dict."""
     lines = [
         f'    "{name}": np.array({values.tolist()}, np.int32),'
         for name, values in features.items()
@@ -642,12 +612,12 @@ def _encoding(exported: Exported) -> str:
         for name in ("do_lower_case", "strip_accents")
     )
     text = f"""\
-`[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`: ids are the lines of
-`vocab.txt`, from 0; `input_mask` is 1 for each of them and 0 for the padding
-behind; `segment_ids` are 1 from the second text on. No row was longer than
-{encoding["max_seq_length"]} in training, and what is longer than the model
-has positions for is an error. The export's signature `tokenize` makes all
-three; ids alone, without TensorFlow:"""
+The input is `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`. Ids are
+lines of `vocab.txt`, from 0; `input_mask` is 1 for tokens and 0 for padding;
+`segment_ids` are 1 in the second text. No row was longer than
+{encoding["max_seq_length"]} in training; a row longer than the model's
+positions is an error. The export's signature `tokenize` computes all three.
+Ids without TensorFlow:"""
     return f"""\
 {textwrap.fill(text, 80, break_on_hyphens=False)}
 

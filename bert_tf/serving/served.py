@@ -1,9 +1,9 @@
-"""A model that takes strings: what every kind of export has in common.
+"""Models with their tokenizer: strings in, answers out.
 
-A server knows three functions of a SavedModel by their names: `answer` is its
+An export has three functions: `Served.answer` is its signature
 `serving_default`, `answer_tokens` its `tokens`, `tokenize` its `tokenize`. All
-take any number of texts, none too. Nothing in them may need a kernel that a
-server lacks: core ops, and of TensorFlow Text those of `text.graph`.
+accept any number of texts, including none. They may use only core ops and the
+ops of TensorFlow Text in `tokenization.graph`, since servers lack others.
 """
 
 import abc
@@ -14,31 +14,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tokenization.graph import BertTokenizer
+from bert_tf.tokenization.wordpiece import require_special_tokens
 
-# A model that takes strings: what every kind of export has in common.
-
-
-# Stands for a name of no characters: tables take no blank lines. Google's
-# Chinese vocabulary has one, and whoever reads vocabularies strips lines.
+# Stands for an empty name, since tables skip empty lines. Google's Chinese
+# vocabulary has an empty token, and readers of vocabularies strip lines.
 _BLANK = " "
 
-# What a model takes, and the signature `tokens` with it.
+# The inputs of models and of the signature `tokens`.
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 
 
 class Names(tf.Module):
-    """Names by number, which a SavedModel keeps as a text file.
+    """Names by number, which a SavedModel stores as a text file.
 
     Args:
-      names: A line each.
-      path: Where the file is written; it has to stay until the export is
-        done, and its last part is the file's name there.
+      names: The names, one line each.
+      path: The file to write. It must exist until the export is done; its last
+        part is the file's name there.
 
     Raises:
-      InputError: A name has more than one line.
+      InputError: If a name has several lines.
     """
 
     def __init__(self, names: Iterable[str], path: pathlib.Path):
@@ -47,7 +45,7 @@ class Names(tf.Module):
         require_lines(names, path.name)
         self._has_blank = "" in names
         lines = "".join(f"{name or _BLANK}\n" for name in names)
-        # Half a character, as JSON can spell it, becomes a question mark.
+        # Half of a surrogate pair, which JSON can contain, becomes "?".
         path.write_bytes(lines.encode("utf-8", errors="replace"))
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.TextFileInitializer(
@@ -61,7 +59,7 @@ class Names(tf.Module):
         )
 
     def __call__(self, numbers: tf.Tensor) -> tf.Tensor:
-        """The names of integers of any shape; "" for one that has none."""
+        """Returns the names of integers of any shape, "" for unknown ones."""
         names = self._table.lookup(tf.cast(numbers, tf.int64))
         return (
             tf.where(names == _BLANK, "", names) if self._has_blank else names
@@ -69,25 +67,22 @@ class Names(tf.Module):
 
 
 def require_lines(names: Iterable[str], file: str) -> None:
-    """Raises InputError for names that cannot each be a line of a file."""
+    """Raises InputError if a name cannot be one line of a file."""
     for number, name in enumerate(names):
         if len(f"{name}.".splitlines()) > 1:
-            raise InputError(
-                f"expected names of one line in {file}. Received: {name!r}, "
-                f"number {number}"
-            )
+            raise in_file(file, f"name {number}, {name!r}, has several lines.")
 
 
 class Served(tf.Module, abc.ABC):
-    """A model with its tokenizer and its names.
+    """A model with its tokenizer and its labels.
 
     Args:
-      model: A built model; it takes `FEATURES` and gives a dict of outputs.
-      encoding: How its texts became ids when it was trained.
-      labels: Names of what it tells apart, if it does.
+      model: A built model from `FEATURES` to a dict of outputs.
+      encoding: How texts became token ids in training.
+      labels: The names of the classes, if there are any.
 
     Attributes:
-      kind: What it is, in a word or two; for the model card.
+      kind: The kind of model, for the model card.
     """
 
     kind: str
@@ -117,13 +112,13 @@ class Served(tf.Module, abc.ABC):
             self.label_names = Names(self.labels, folder / "labels.txt")
 
     @property
-    @abc.abstractmethod
     def inputs(self) -> dict[str, tf.TensorSpec]:
-        """The strings that it takes: name -> shape [None, ...]."""
+        """The strings of `answer`: name -> shape [None, ...]."""
+        return {"text": tf.TensorSpec([None], tf.string, "text")}
 
     @property
     def token_inputs(self) -> dict[str, tf.TensorSpec]:
-        """What `answer_tokens` takes: `FEATURES`, int32 [B, S]."""
+        """The inputs of `answer_tokens`: `FEATURES`, int32 [B, S]."""
         return {
             name: tf.TensorSpec([None, None], tf.int32, name)
             for name in FEATURES
@@ -132,23 +127,23 @@ class Served(tf.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def example(self) -> dict[str, list]:
-        """Two rows of `inputs`, to try it with and to warm it up."""
+        """Two rows of `inputs`, for the README and the warm-up."""
 
     @abc.abstractmethod
     def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """What people can read: name -> [B, ...] of any type."""
+        """Returns readable outputs, name -> [B, ...] of any type."""
 
     @abc.abstractmethod
     def answer_tokens(
         self, features: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """What can be said without the texts, from `token_inputs`."""
+        """Returns the outputs that do not need the texts."""
 
     def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """`FEATURES`, int32 [B, S]: cut where too long, as long as the longest.
+        """Returns `FEATURES`, int32 [B, S], truncated and padded.
 
-        Those of a text alone or of a pair, in the order of `inputs`, as
-        `data.features` makes them: a second text without any piece is none.
+        They are for one text or a pair, in the order of `inputs`, as in
+        training: a second text without any token is ignored.
         """
         texts = self.checked(texts)
         parts = [texts[name] for name in self.inputs]
@@ -157,17 +152,17 @@ class Served(tf.Module, abc.ABC):
     def checked(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the same tensors after a check of their shapes.
 
-        Clients send any shape and servers pass it on. Without the check the
+        Clients send any shape and servers pass it on. Without the check, the
         first op that fails would describe its own inputs, or none would fail.
 
         Raises:
-          tf.errors.InvalidArgumentError: An input has not the shape of
-            `inputs`, or not as many rows as the first one.
+          tf.errors.InvalidArgumentError: If an input does not have the shape
+            in `inputs`, or the number of rows of the first input.
         """
         checks = []
         first, *_ = self.inputs
         for name, spec in self.inputs.items():
-            # As text: shapes of different ranks cannot be compared otherwise.
+            # As text, since shapes of different ranks cannot be compared.
             expected = _as_text([tf.size(texts[first]), *spec.shape[1:]])
             received = _as_text(tf.shape(texts[name]))
             rows = "" if name == first else f", a row for each {first}"
@@ -184,13 +179,13 @@ class Served(tf.Module, abc.ABC):
             return {name: tf.identity(texts[name]) for name in self.inputs}
 
     def ids(self, texts: Sequence[tf.Tensor]) -> list[tf.RaggedTensor]:
-        """Tokenizes one or two tensors of strings at once, for time.
+        """Tokenizes one or two tensors of strings, in one call for speed.
 
         Args:
-          texts: Strings, each a [B] of its own.
+          texts: Tensors of strings, each [B] with its own B.
 
         Returns:
-          For each int32 ids, ragged [B, (T)].
+          For each, int32 ids, ragged [B, (T)].
         """
         if len(texts) == 1:
             return [self.tokenizer.tokenize(texts[0])]
@@ -199,44 +194,43 @@ class Served(tf.Module, abc.ABC):
         return [ids[:size], ids[size:]]
 
     def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """What the model sees: `features`, and the tokens by their names."""
+        """Returns the model's input: `features`, and `tokens` as strings."""
         features = self.features(texts)
         return {"tokens": self.token_names(features["input_ids"]), **features}
 
 
 def _as_text(shape: tf.Tensor) -> tf.Tensor:
-    """Sizes, int32 [N], as one string: "2,3"."""
+    """Returns sizes, int32 [N], as one string: "2,3"."""
     return tf.strings.reduce_join(tf.strings.as_string(shape), separator=",")
 
 
-# Texts that take several rows of a model, since they are long.
+# Long texts that take several rows of a model.
+
+# Limits the memory of a request.
+BATCH_SIZE = 32
 
 
-# The memory that a request takes goes no further than this.
-ROWS_AT_A_TIME = 32
-
-
-def in_parts(
+def in_batches(
     compute: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]],
     features: Mapping[str, tf.Tensor],
     nothing: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """What `compute` gives for all rows, computed some of them at a time.
+    """Returns the result of `compute` for all rows, `BATCH_SIZE` at a time.
 
     Args:
-      compute: From some rows of the features to tensors of as many rows; it
+      compute: Maps some rows of the features to tensors with as many rows; it
         is never called with none.
-      features: Dict of tensors [R, S].
-      nothing: What it would give for none, by the names of what is wanted:
+      features: Tensors [R, S] by name.
+      nothing: The result for no rows, by the names of the outputs to compute:
         [0, S, ...].
 
     Returns:
-      Dict with the keys of `nothing`, tensors [R, S, ...].
+      Tensors [R, S, ...] with the keys of `nothing`.
     """
     num_rows = tf.shape(features["input_ids"])[0]
 
     def step(first, done):
-        last = first + ROWS_AT_A_TIME
+        last = first + BATCH_SIZE
         some = compute(
             {name: ids[first:last] for name, ids in features.items()}
         )
@@ -254,30 +248,30 @@ def in_parts(
         step,
         (0, dict(nothing)),
         shape_invariants=(tf.TensorShape([]), shapes),
-        # One after another, as that is what saves memory.
+        # Parallel iterations would need more memory.
         parallel_iterations=1,
     )
     return done
 
 
-def shown(
+def rows_by_text(
     served: Served,
     features: Mapping[str, tf.Tensor],
     texts: tf.Tensor,
     num_texts: tf.Tensor,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """The rows of each text, and their tokens.
+    """Groups the rows of a model's input by text, and adds the tokens.
 
     Args:
-      served: Whose rows they are.
+      served: The model.
       features: Dict of int32 [R, S].
-      texts: The text that each row is of, int64 [R], in order.
+      texts: The index of the text of each row, int64 [R], ascending.
       num_texts: B.
 
     Returns:
-      How many rows there are of each text, int32 [B]; and a dict of `tokens`
-      and the features, [B, N, S] for the most, N, that a text has: behind its
-      last there are such of padding alone.
+      The number of rows of each text, int32 [B]; and a dict of `tokens` and the
+      features, [B, N, S], where N is the largest number of rows of a text.
+      Texts with fewer rows are followed by padding.
     """
     padding = {"input_ids": served.encoding.vocab.index("[PAD]")}
     by_text = {
@@ -286,9 +280,418 @@ def shown(
         )
         for name, values in features.items()
     }
-    seen = {
+    dense = {
         name: values.to_tensor(padding.get(name, 0))
         for name, values in by_text.items()
     }
     num_rows = tf.cast(by_text["input_ids"].row_lengths(), tf.int32)
-    return num_rows, {"tokens": served.token_names(seen["input_ids"]), **seen}
+    return num_rows, {"tokens": served.token_names(dense["input_ids"]), **dense}
+
+
+# Classes, numbers and multiple choice: the models of run_classifier.py.
+
+# The probability above which a label of a multi-label problem is present.
+THRESHOLD = 0.5
+
+
+class ServedClassifier(Served):
+    """From a text or a pair to a class, any number of labels, or a number.
+
+    Args:
+      model: A `BertClassifier`, built.
+      encoding: How texts became features in training.
+      labels: The names of the classes, in the order of the logits; none for
+        regression.
+      problem: "single_label", "multi_label" or "regression".
+      is_pair: Whether inputs are pairs of texts.
+
+    Raises:
+      InputError: If the problem is unknown, or the number of logits differs
+        from the number of labels.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        encoding: TextEncoding,
+        labels: Iterable[str],
+        problem: str,
+        is_pair: bool,
+    ):
+        super().__init__(model, encoding, labels)
+        if problem not in _KINDS:
+            raise wrong_value("problem", f"one of {listed(_KINDS)}", problem)
+        num_labels = 1 if problem == "regression" else len(self.labels)
+        if model.num_labels != num_labels:
+            raise InputError(
+                f"The model has {model.num_labels} logits, but {problem} with "
+                f"{len(self.labels)} labels needs {num_labels}."
+            )
+        self.kind, self._answer = _KINDS[problem]
+        self.is_pair = is_pair
+
+    @property
+    def inputs(self) -> dict[str, tf.TensorSpec]:
+        names = ("text_a", "text_b") if self.is_pair else ("text",)
+        return {name: tf.TensorSpec([None], tf.string, name) for name in names}
+
+    @property
+    def example(self) -> dict[str, list]:
+        texts = [
+            "The plot is thin, but the two leads are a joy to watch.",
+            "Half an hour would have been enough.",
+        ]
+        if not self.is_pair:
+            return {"text": texts}
+        return {
+            "text_a": texts,
+            "text_b": [
+                "Both of the main actors are good.",
+                "The film is too short.",
+            ],
+        }
+
+    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the predictions for texts or pairs.
+
+        Args:
+          texts: `text`, or `text_a` and `text_b`: strings [B].
+
+        Returns:
+          For single labels: `label`, the most likely one, strings [B]; its
+          `probability`, float32 [B]; all `labels` in the model's order,
+          strings [B, C]; and their `probabilities`, float32 [B, C]. For
+          multiple labels: `labels`, `probabilities`, and `is_present`, bool
+          [B, C]. For regression: `score`, float32 [B].
+        """
+        return self.answer_tokens(self.features(texts))
+
+    def answer_tokens(
+        self, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the same from `FEATURES`, int32 [B, S]."""
+        return self._answer(self, self.model(features)["logits"])
+
+    def _one_label(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = tf.nn.softmax(logits)
+        return {
+            "label": self.label_names(tf.argmax(probabilities, axis=-1)),
+            "probability": tf.reduce_max(probabilities, axis=-1),
+            "labels": self._all_labels(probabilities),
+            "probabilities": probabilities,
+        }
+
+    def _several_labels(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        probabilities = tf.sigmoid(logits)
+        return {
+            "labels": self._all_labels(probabilities),
+            "probabilities": probabilities,
+            "is_present": probabilities > THRESHOLD,
+        }
+
+    def _number(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"score": logits[:, 0]}
+
+    def _all_labels(self, probabilities: tf.Tensor) -> tf.Tensor:
+        """Returns the names of the columns of floats [B, C], strings [B, C]."""
+        numbers = tf.range(len(self.labels))
+        return self.label_names(
+            tf.broadcast_to(numbers, tf.shape(probabilities))
+        )
+
+
+# The kind in the model card, and the method that converts logits.
+_KINDS: dict[str, tuple[str, Callable]] = {
+    "single_label": ("classifier", ServedClassifier._one_label),
+    "multi_label": ("multi-label classifier", ServedClassifier._several_labels),
+    "regression": ("regression", ServedClassifier._number),
+}
+
+
+class ServedMultipleChoice(Served):
+    """From the beginning of a text and several endings to the right ending.
+
+    Args:
+      model: A `BertMultipleChoice`, built.
+      encoding: How texts became features in training.
+      num_choices: The number of endings of each text, n.
+    """
+
+    kind = "multiple choice"
+
+    def __init__(
+        self, model: keras.Model, encoding: TextEncoding, num_choices: int
+    ):
+        super().__init__(model, encoding)
+        self.num_choices = num_choices
+
+    @property
+    def inputs(self) -> dict[str, tf.TensorSpec]:
+        choices = [None, self.num_choices]
+        return {
+            "context": tf.TensorSpec([None], tf.string, "context"),
+            "choices": tf.TensorSpec(choices, tf.string, "choices"),
+        }
+
+    @property
+    def token_inputs(self) -> dict[str, tf.TensorSpec]:
+        """`FEATURES`, int32 [B, n, S]."""
+        return {
+            name: tf.TensorSpec(
+                [None, self.num_choices, None], spec.dtype, name
+            )
+            for name, spec in super().token_inputs.items()
+        }
+
+    @property
+    def example(self) -> dict[str, list]:
+        endings = [
+            [
+                *("opens the umbrella.", "puts the rain into a pocket."),
+                *("reads it aloud.", "paints the rain yellow."),
+            ],
+            [
+                *("eats the door.", "gets out of the boat."),
+                *("sows the sea.", "folds the boat and swallows it."),
+            ],
+        ]
+        count = self.num_choices
+        return {
+            "context": ["It begins to rain. She", "They reach the shore. He"],
+            # Endings repeat if the model has more choices.
+            "choices": [(row * count)[:count] for row in endings],
+        }
+
+    def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns `FEATURES`, int32 [B, n, S]: rows of context and choice."""
+        texts = self.checked(texts)
+        context, choices = self.ids(
+            [texts["context"], tf.reshape(texts["choices"], [-1])]
+        )
+        rows = tf.repeat(tf.range(context.nrows()), self.num_choices)
+        flat = self.tokenizer.pack(
+            [tf.gather(context, rows), choices], empty_second=False
+        )
+        return {
+            name: tf.reshape(
+                values, [-1, self.num_choices, tf.shape(values)[1]]
+            )
+            for name, values in flat.items()
+        }
+
+    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the most likely choices.
+
+        Args:
+          texts: `context`, strings [B], and `choices`, strings [B, n].
+
+        Returns:
+          Dict of `choice`, the index of the most likely one, int32 [B];
+          `choice_text`, strings [B]; its `probability`, float32 [B]; and the
+          `probabilities` of all, float32 [B, n].
+        """
+        answer = self.answer_tokens(self.features(texts))
+        chosen = tf.gather(texts["choices"], answer["choice"], batch_dims=1)
+        return {"choice_text": chosen, **answer}
+
+    def answer_tokens(
+        self, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the same without `choice_text`, from int32 [B, n, S]."""
+        probabilities = tf.nn.softmax(self.model(features)["logits"])
+        return {
+            "choice": tf.argmax(probabilities, axis=-1, output_type=tf.int32),
+            "probability": tf.reduce_max(probabilities, axis=-1),
+            "probabilities": probabilities,
+        }
+
+
+# Pre-trained models: embeddings and masked words.
+
+MASK = "[MASK]"
+
+
+def pooled_and_mean(
+    outputs: Mapping[str, tf.Tensor], input_mask: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Returns two embeddings of each text.
+
+    Args:
+      outputs: The outputs of a `BertModel`.
+      input_mask: int32 [B, S].
+
+    Returns:
+      Dict of two float32 [B, H]: `pooled_output` of [CLS], and `mean`, the mean
+      of the last layer over all tokens with [CLS] and [SEP], as
+      `extract_features.py --layers=-1 --pooling=mean` computes it.
+    """
+    vectors = tf.cast(outputs["sequence_output"], tf.float32)
+    # LiteRT does not support `[..., tf.newaxis]` for unknown shapes.
+    is_token = tf.expand_dims(
+        tf.cast(input_mask, tf.float32), axis=-1
+    )  # [B, S, 1]
+    num_tokens = tf.maximum(tf.reduce_sum(is_token, axis=1), 1.0)
+    return {
+        "pooled_output": tf.cast(outputs["pooled_output"], tf.float32),
+        "mean": tf.reduce_sum(vectors * is_token, axis=1) / num_tokens,
+    }
+
+
+class ServedEncoder(Served):
+    """From texts to embeddings.
+
+    Args:
+      model: A `BertModel`, built.
+      encoding: How texts became ids in training.
+      choose: Maps the outputs of the model and `input_mask`, int32 [B, S], to
+        floats by name, [B, W], or [B, S, W] for embeddings of all tokens.
+    """
+
+    kind = "encoder"
+
+    def __init__(
+        self,
+        model: keras.Model,
+        encoding: TextEncoding,
+        choose: Callable[..., dict[str, tf.Tensor]] = pooled_and_mean,
+    ):
+        super().__init__(model, encoding)
+        self._choose = choose
+
+    @property
+    def example(self) -> dict[str, list]:
+        return {"text": ["The ferry was late.", "We had to wait for the boat."]}
+
+    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the embeddings of texts.
+
+        Args:
+          texts: `text`, strings [B].
+
+        Returns:
+          The result of `choose`. With embeddings of all tokens, also `tokens`,
+          strings [B, S], and `num_tokens`, int32 [B]; padding has the token ""
+          and zeros.
+        """
+        return self.answer_tokens(self.features(texts))
+
+    def answer_tokens(
+        self, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the same from `FEATURES`, int32 [B, S]."""
+        mask = features["input_mask"]
+        chosen = self._choose(self.model(features), mask)
+        if all(vectors.shape.rank == 2 for vectors in chosen.values()):
+            return chosen
+        is_token = mask > 0
+        names = self.token_names(features["input_ids"])
+        return {
+            "num_tokens": tf.reduce_sum(mask, axis=1),
+            "tokens": tf.where(is_token, names, ""),
+            **{
+                name: tf.where(is_token[..., tf.newaxis], vectors, 0.0)
+                for name, vectors in chosen.items()
+            },
+        }
+
+
+class ServedMaskedLM(Served):
+    """From texts with `[MASK]` tokens to the words that fit.
+
+    A mask beyond the maximum sequence length is ignored.
+
+    Args:
+      model: A `BertPretrainer`, built.
+      encoding: How texts became ids in training.
+      top_k: The number of candidates for each mask, k, at most all tokens.
+
+    Raises:
+      InputError: If `top_k` is below 1, or the vocabulary has no `[MASK]`.
+    """
+
+    kind = "masked language model"
+
+    def __init__(
+        self, model: keras.Model, encoding: TextEncoding, top_k: int = 5
+    ):
+        if top_k < 1:
+            raise wrong_value("top_k", "at least 1", top_k)
+        vocab = encoding.tokenizer.vocab
+        require_special_tokens(vocab, [MASK])
+        super().__init__(model, encoding)
+        self.top_k = min(top_k, len(vocab))
+        self._mask_id = vocab[MASK]
+
+    @property
+    def example(self) -> dict[str, list]:
+        return {
+            "text": [
+                f"The capital of France is {MASK}.",
+                f"She put the {MASK} on the table and sat {MASK}.",
+            ]
+        }
+
+    def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns `FEATURES`, int32 [B, S], in which `[MASK]` is one token."""
+        texts = self.checked(texts)
+        ids = self.tokenizer.tokenize(texts["text"], keep=MASK)
+        return self.tokenizer.pack([ids])
+
+    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the words for each mask while the others stay masked.
+
+        Args:
+          texts: `text`, strings [B].
+
+        Returns:
+          Dict of `num_blanks`, the number of masks, int32 [B]; and for the M
+          masks of the text with most of them, in text order, `words`, the most
+          likely first, strings [B, M, k], and their `probabilities`, float32
+          [B, M, k]. Texts with fewer masks are padded with "" and 0.
+        """
+        return self.answer_tokens(self.features(texts))
+
+    def answer_tokens(
+        self, features: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the same from `FEATURES`, int32 [B, S]."""
+        positions = tf.where(features["input_ids"] == self._mask_id)  # [N, 2]
+        logits = self._logits(features, positions)
+        probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
+
+        def by_text(values):
+            return tf.RaggedTensor.from_value_rowids(
+                values,
+                positions[:, 0],
+                nrows=tf.shape(features["input_ids"], tf.int64)[0],
+                validate=False,
+            )
+
+        num_blanks = by_text(ids).row_lengths()
+        return {
+            "num_blanks": tf.cast(num_blanks, tf.int32),
+            "words": by_text(self.token_names(ids)).to_tensor(),
+            "probabilities": by_text(probabilities).to_tensor(),
+        }
+
+    def _logits(
+        self, features: Mapping[str, tf.Tensor], positions: tf.Tensor
+    ) -> tf.Tensor:
+        """Computes the logits at some positions only.
+
+        Args:
+          features: `FEATURES`, int32 [B, S].
+          positions: Row and position of each mask, int64 [N, 2].
+
+        Returns:
+          Float32 [N, vocabulary size].
+        """
+        model = self.model
+        outputs = model.bert(features)
+        vectors = tf.gather_nd(outputs["sequence_output"], positions)
+        # The head takes them as one text in which every token is masked.
+        logits = model.cls.masked_lm(
+            vectors[tf.newaxis], None, model.bert.embeddings.word_embeddings
+        )[0]
+        # The model may have room for more tokens than the vocabulary has.
+        return logits[:, : len(self.encoding.vocab)]

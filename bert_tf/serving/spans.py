@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import wrong_value
-from bert_tf.serving.served import Served, in_parts, shown
+from bert_tf.serving.served import Served, in_batches, rows_by_text
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.questions import (
     NUM_SPECIAL_TOKENS,
@@ -487,7 +487,7 @@ class ServedSpanLabeler(Served):
           question, followed by padding.
         """
         contexts, windows, features = self._read(texts)
-        num_windows, seen = shown(
+        num_windows, seen = rows_by_text(
             self, features, windows.question, contexts.characters.nrows()
         )
         return {"num_windows": num_windows, **seen}
@@ -529,7 +529,7 @@ class ServedSpanLabeler(Served):
         mask = features["input_mask"]
         names = "start_logits", "end_logits"
         nothing = dict.fromkeys(names, tf.zeros([0, tf.shape(mask)[1]]))
-        logits = in_parts(self.answer_tokens, features, nothing)
+        logits = in_batches(self.answer_tokens, features, nothing)
         start_logits, end_logits = (
             tf.where(
                 mask > 0,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.serving.served import Served, in_parts, shown
+from bert_tf.serving.served import Served, in_batches, rows_by_text
 from bert_tf.tasks.ner import TaggingEncoding
 
 # The white space at which `str.split` of Python splits: ASCII and Unicode.
@@ -133,7 +133,7 @@ class ServedTagger(Served):
         rows = self._rows(words.strings)
         length = tf.shape(rows.features["input_ids"])[1]
         nothing = {"logits": tf.zeros([0, length, len(self.labels)])}
-        logits = in_parts(self.model, rows.features, nothing)["logits"]
+        logits = in_batches(self.model, rows.features, nothing)["logits"]
         tags, probabilities = self._best(
             tf.gather_nd(logits, rows.first_tokens)
         )
@@ -184,7 +184,7 @@ class ServedTagger(Served):
           followed by padding.
         """
         rows = self._rows(self._words(texts).strings)
-        num_rows, seen = shown(
+        num_rows, seen = rows_by_text(
             self, rows.features, rows.texts, tf.size(texts["text"])
         )
         return {"num_rows": num_rows, **seen}

@@ -16,7 +16,7 @@ from bert_tf.jobs import fine_tuning, output_folder, trials
 from bert_tf.jobs.fine_tuning import FineTuning
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start
-from bert_tf.serving.classifiers import ServedClassifier
+from bert_tf.serving.served import ServedClassifier
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.training import checkpoints, results, workers

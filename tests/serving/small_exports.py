@@ -17,10 +17,8 @@ from bert_tf.heads import (
     BertTokenClassifier,
 )
 from bert_tf.modeling import BertModel
-from bert_tf.serving.classifiers import ServedClassifier, ServedMultipleChoice
 from bert_tf.serving.export import EXTRA, save
 from bert_tf.serving.exported import Exported, open_export
-from bert_tf.serving.pretrained_models import ServedEncoder
 from bert_tf.serving.readme import (
     MODEL_CARD,
     WARM_UP,
@@ -28,7 +26,12 @@ from bert_tf.serving.readme import (
     to_json,
     write_warm_up,
 )
-from bert_tf.serving.served import Served
+from bert_tf.serving.served import (
+    Served,
+    ServedClassifier,
+    ServedEncoder,
+    ServedMultipleChoice,
+)
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.serving.tags import ServedTagger
 from bert_tf.tasks.ner import TaggingEncoding

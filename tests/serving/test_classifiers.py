@@ -8,12 +8,12 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertMultipleChoice
-from bert_tf.serving.classifiers import (
+from bert_tf.serving.served import (
+    FEATURES,
     THRESHOLD,
     ServedClassifier,
     ServedMultipleChoice,
 )
-from bert_tf.serving.served import FEATURES
 from bert_tf.tasks import classification
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
@@ -193,9 +193,9 @@ def test_no_texts_have_no_tokens(is_pair):
 @pytest.mark.parametrize(
     ("problem", "labels", "message"),
     [
-        ("ranking", LABELS, "among single_label, .*Received: 'ranking'"),
-        ("single_label", LABELS[:2], "of 2 logit.*Received: one of 3"),
-        ("regression", (), "of 1 logit.*Received: one of 3"),
+        ("ranking", LABELS, "one of single_label, .*; got 'ranking'"),
+        ("single_label", LABELS[:2], "has 3 logits, but .* needs 2"),
+        ("regression", (), "has 3 logits, but .* needs 1"),
         ("multi_label", ("a\nb", "b", "c"), "labels.txt"),
     ],
 )

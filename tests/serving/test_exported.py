@@ -40,15 +40,15 @@ def folders(tmp_path):
 
 def test_the_newest_version_is_taken(folders):
     """By number; what is not complete is none."""
-    with pytest.raises(InputError, match=r"versions/10, which lacks assets/v"):
+    with pytest.raises(InputError, match=r"versions/10: .*: no assets/v"):
         open_export(str(folders / "versions"))
-    with pytest.raises(InputError, match=r"versions/9, which lacks"):
+    with pytest.raises(InputError, match=r"versions/9: this is not an export"):
         open_export(str(folders / "versions" / "9"))
 
 
 @pytest.mark.parametrize("name", ["empty", "versions/11"])
 def test_no_export_is_told(folders, name):
-    with pytest.raises(InputError, match=f"{name}, which is neither"):
+    with pytest.raises(InputError, match=f"{name}: there is no"):
         open_export(str(folders / name))
 
 

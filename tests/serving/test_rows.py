@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.heads import BertTokenClassifier
-from bert_tf.serving.served import ROWS_AT_A_TIME, in_parts, shown
+from bert_tf.serving.served import BATCH_SIZE, in_batches, rows_by_text
 from bert_tf.serving.tags import ServedTagger
 from bert_tf.tasks.ner import TaggingEncoding
 from tests.serving.small_served import CONFIG, VOCAB
@@ -16,7 +16,7 @@ LENGTH = 5
 
 @pytest.mark.parametrize("is_graph", [False, True])
 @pytest.mark.parametrize(
-    "count", [0, 1, ROWS_AT_A_TIME, ROWS_AT_A_TIME + 1, 3 * ROWS_AT_A_TIME + 7]
+    "count", [0, 1, BATCH_SIZE, BATCH_SIZE + 1, 3 * BATCH_SIZE + 7]
 )
 def test_parts_make_the_whole(count, is_graph):
     sizes = []
@@ -36,7 +36,7 @@ def test_parts_make_the_whole(count, is_graph):
             "pairs": tf.zeros([0, length, 2], tf.int32),
             "sums": tf.zeros([0, length], tf.int32),
         }
-        return in_parts(compute, features, nothing)
+        return in_batches(compute, features, nothing)
 
     any_shape = tf.TensorSpec([None, None], tf.int32)
     if is_graph:
@@ -51,7 +51,7 @@ def test_parts_make_the_whole(count, is_graph):
     assert (done["pairs"].numpy() == np.stack([ids, -ids], axis=2)).all()
     assert done["pairs"].shape == (count, LENGTH, 2)
     assert sum(sizes) == count
-    assert all(0 < size <= ROWS_AT_A_TIME for size in sizes)
+    assert all(0 < size <= BATCH_SIZE for size in sizes)
 
 
 def test_rows_are_shown_by_text():
@@ -60,7 +60,7 @@ def test_rows_are_shown_by_text():
     ids = tf.constant([[CLS, SEP], [CLS, UNK], [UNK, SEP]])
     features = {"input_ids": ids, "input_mask": tf.ones_like(ids)}
     texts = tf.constant([1, 1, 3], tf.int64)
-    num_rows, seen = shown(served, features, texts, tf.constant(4))
+    num_rows, seen = rows_by_text(served, features, texts, tf.constant(4))
     assert num_rows.numpy().tolist() == [0, 2, 0, 1]
     nothing = [PAD, PAD]
     assert seen["input_ids"].numpy().tolist() == [

@@ -9,7 +9,7 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.serving import runtimes
-from bert_tf.serving.pretrained_models import ServedMaskedLM
+from bert_tf.serving.served import ServedMaskedLM
 from tests.serving import small_exports
 
 # Extras, which the environment of TensorFlow 2.20 does without.
@@ -37,21 +37,23 @@ def test_a_missing_package_is_named(monkeypatch, name):
     )
     with pytest.raises(InputError) as caught:
         runtimes.require_packages(name)
-    assert f"no {missing}; pip install 'bert_tf[{name}]'" in str(caught.value)
+    assert f"package {missing}. Run: pip install 'bert_tf[{name}]'" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(
     ("exported", "message"),
     [
         (described(dtype_policy="mixed_bfloat16"), "precision=float32"),
-        (described(kind=ServedMaskedLM.kind), "answers with words"),
+        (described(kind=ServedMaskedLM.kind), "returns words"),
         (described(["MatMul", "While"]), "LSTMs"),
         (described(["StatelessWhile"]), "LSTMs"),
         (described(parameters=1 << 29), "536,870,912 weights"),
     ],
 )
 def test_what_cannot_be_converted_is_refused(exported, message):
-    with pytest.raises(InputError, match=f"Received: a/7, .*{message}"):
+    with pytest.raises(InputError, match=f"^a/7: .*{message}"):
         runtimes.require_convertible(exported)
 
 
@@ -91,7 +93,7 @@ def test_other_shapes_and_types_compute_the_same(kind, name):
 
 
 def test_logging_is_quiet_for_a_while():
-    talker = logging.getLogger(runtimes._TALKERS[0])
+    talker = logging.getLogger(runtimes._LOGGERS[0])
     before = (talker.level, absl.logging.get_verbosity())
     with runtimes._quiet():
         assert not talker.isEnabledFor(logging.WARNING)

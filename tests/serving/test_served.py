@@ -54,7 +54,7 @@ def test_a_name_may_look_like_a_blank(tmp_path):
 
 @pytest.mark.parametrize("name", ["a\nb", "a\r", "\n", "a\x85b", "\u2028"])
 def test_a_name_is_one_line(tmp_path, name):
-    with pytest.raises(InputError, match=r"names of one line in labels\.txt"):
+    with pytest.raises(InputError, match=r"labels\.txt: name .* lines"):
         Names(["no", name], tmp_path / "labels.txt")
 
 
