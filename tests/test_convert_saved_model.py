@@ -293,8 +293,8 @@ LATER_MISTAKES = [
     ),
     (
         ["--eval_file=full/mine.tsv", "--task_name=mrpc"],
-        "a --task_name of single_label with 3 labels, as the export has. "
-        "Received: mrpc, single_label with 2",
+        "mrpc is single_label with 2 labels, but the export is single_label "
+        "with 3",
     ),
     (
         ["--eval_file=full/mine.tsv", "--task_name=mnli"],

@@ -482,7 +482,7 @@ def test_a_number_that_was_taken_meanwhile(quick, served, tmp_path):
     assert export(served, str(tmp_path)) == str(tmp_path / "6")
     os.rmdir(tmp_path / "5" / "variables")
     os.rmdir(tmp_path / "5")
-    with pytest.raises(InputError, match="which is there already"):
+    with pytest.raises(InputError, match="this version exists already"):
         export(served, str(tmp_path), version=5)
     assert sorted(os.listdir(tmp_path)) == ["5", "6"]
 
