@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         BertSpanLabeler,
         BertTokenClassifier,
     )
-    from bert_tf.modeling import BertModel
+    from bert_tf.modeling import BertModel, resize_vocabulary
     from bert_tf.optimization import (
         AdamWeightDecay,
         Lamb,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         load_config,
         load_model,
     )
-    from bert_tf.resizing import resize_vocabulary
     from bert_tf.tokenization.graph import BertTokenizer
     from bert_tf.tokenization.wordpiece import FullTokenizer
 
@@ -59,7 +58,7 @@ _HOMES = {
     "load_checkpoint": "bert_tf.pretrained",
     "load_config": "bert_tf.pretrained",
     "load_model": "bert_tf.pretrained",
-    "resize_vocabulary": "bert_tf.resizing",
+    "resize_vocabulary": "bert_tf.modeling",
 }
 
 __all__ = [

@@ -1,28 +1,34 @@
-"""`BertConfig`: the numbers that a BERT model is made of.
+"""`BertConfig`: the hyperparameters of a BERT model.
 
-Reads and writes Google's `bert_config.json`. There "gelu" is the tanh form of
-the function, while the same word in a Hugging Face `config.json` is the erf
-form; a `BertConfig` therefore says "gelu_tanh" or "gelu_erf", and each reader
-and writer translates. Free of TensorFlow and Keras.
+Reads and writes Google's `bert_config.json`. In it, "gelu" means the tanh form
+of the function; in a Hugging Face `config.json` it means the erf form. A
+`BertConfig` therefore has "gelu_tanh" or "gelu_erf", and each reader and writer
+translates.
 """
 
 import dataclasses
-import difflib
 import json
 import math
+import numbers
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, Self
 
 from bert_tf import files
-from bert_tf.errors import InputError
+from bert_tf.errors import (
+    InputError,
+    did_you_mean,
+    in_file,
+    listed,
+    wrong_value,
+)
 
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
 ATTENTION_DIRECTIONS = ("bidirectional", "left_to_right")
 
-# num_hidden_layers, hidden_size, num_attention_heads of the models that Google
-# published under a name; the feed-forward layer is four times as wide.
+# num_hidden_layers, hidden_size and num_attention_heads of Google's named
+# models; intermediate_size is four times hidden_size.
 NAMED_SIZES = {
     "tiny": (2, 128, 2),
     "mini": (4, 256, 4),
@@ -33,21 +39,21 @@ NAMED_SIZES = {
 }
 _NUMBER = r"([1-9]\d{0,18})"
 _GRID_NAME = re.compile(f"L-{_NUMBER}_H-{_NUMBER}(?:_A-{_NUMBER})?")
-# The width of a head in all of them, and in the 24 small models.
+# The width of a head in all published models.
 _HEAD_WIDTH = 64
 
-# Far beyond any BERT: larger sizes are mistakes, and would be noticed only
-# when the memory is full.
-_MOST = {"num_hidden_layers": 1_000}
-_MOST_OF_OTHERS = 10_000_000
-_MOST_WEIGHTS = 100_000_000_000
+# Far above any BERT. Larger sizes are mistakes, which otherwise show only when
+# memory runs out.
+_MAX_LAYERS = 1_000
+_MAX_SIZE = 10_000_000
+_MAX_WEIGHTS = 100_000_000_000
 
-# How Google's files spell an activation. "" is theirs for none at all.
+# Google's names of activations in files; "" means no activation.
 _FROM_GOOGLE = {"gelu": "gelu_tanh", "": "linear"}
 _TO_GOOGLE = {"gelu_tanh": "gelu"}
 
-# Settings of a pooler that Google never released; the multilingual and the
-# Chinese models carry them, and nothing reads them.
+# Settings of a pooler that Google never released. The multilingual and Chinese
+# models have them, but no code reads them.
 _UNUSED_KEYS = frozenset(
     {
         "directionality",
@@ -62,32 +68,32 @@ _UNUSED_KEYS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """Configuration of a BERT model, checked when it is made.
+    """Configuration of a BERT model, with checked values.
 
     Attributes:
-      vocab_size: Number of pieces in the vocabulary.
-      hidden_size: Width of the encoder; a multiple of the heads, which is
-        checked when a model is made, as in the original.
+      vocab_size: Number of tokens in the vocabulary.
+      hidden_size: Width of the encoder, a multiple of num_attention_heads. As
+        in the original, this is checked when a model is made.
       num_hidden_layers: Number of transformer blocks.
       num_attention_heads: Attention heads of each block.
       intermediate_size: Width of the feed-forward layer.
-      hidden_act: Its activation, one of `ACTIVATIONS`, or Google's name of
-        one: "gelu" is stored as "gelu_tanh". Hugging Face's "gelu" is
-        "gelu_erf".
-      hidden_dropout_prob: Dropout of embeddings and of each block's outputs.
-      attention_probs_dropout_prob: Dropout of the attention probabilities.
-      max_position_embeddings: Longest sequence, in pieces.
-      type_vocab_size: Number of segment ids. 16 is the default of Google's
-        code, and what a JSON file without the key means; every published
-        model has 2, and so has a config from `from_name`.
+      hidden_act: The activation of the feed-forward layer, one of
+        `ACTIVATIONS` or Google's name: "gelu" is stored as "gelu_tanh".
+        Hugging Face's "gelu" is "gelu_erf".
+      hidden_dropout_prob: Dropout rate of embeddings and outputs of blocks.
+      attention_probs_dropout_prob: Dropout rate of attention probabilities.
+      max_position_embeddings: Maximum sequence length in tokens.
+      type_vocab_size: Number of segment ids. The default of Google's code, also
+        for a JSON file without the key, is 16; every published model, and a
+        config from `from_name`, has 2.
       initializer_range: Standard deviation of the initial weights.
-      attention_direction: What a token looks at, one of
-        `ATTENTION_DIRECTIONS`: all others, or those before it (the paper's
-        "LTR", section 5.1). Google's code knows the former alone; the key is
-        in no file of a model that has it.
+      attention_direction: One of `ATTENTION_DIRECTIONS`: whether a token
+        attends to all tokens, or only to itself and those before it (the
+        paper's "LTR", section 5.1). Google's code only has the former, for
+        which files do not contain the key.
 
     Raises:
-      InputError: A value is of the wrong type or out of its range.
+      InputError: If a value has the wrong type or is out of range.
     """
 
     vocab_size: int
@@ -105,36 +111,58 @@ class BertConfig:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
+            name, value = field.name, getattr(self, field.name)
             if field.type is int:
-                self._check_size(field.name)
-            elif field.name.endswith("_prob"):
-                self._check_probability(field.name)
-        self._check_num_parameters()
-        self._check_initializer_range()
-        activation = _read_activation(self.hidden_act)
-        object.__setattr__(self, "hidden_act", activation)
-        self._check_activation()
-        self._check_attention_direction()
+                if type(value) is not int or value < 1:
+                    raise wrong_value(name, "a positive integer", value)
+                is_depth = name == "num_hidden_layers"
+                limit = _MAX_LAYERS if is_depth else _MAX_SIZE
+                if value > limit:
+                    raise wrong_value(name, f"at most {limit:,}", value)
+            elif name.endswith("_prob") and not (
+                _is_number(value) and 0 <= value < 1
+            ):
+                raise wrong_value(name, "at least 0 and below 1", value)
+        if (total := self.num_parameters()) > _MAX_WEIGHTS:
+            raise InputError(
+                f"A model must have at most {_MAX_WEIGHTS:,} weights; "
+                f"vocab_size, hidden_size and the other sizes make {total:,}."
+            )
+        deviation = self.initializer_range
+        if not _is_number(deviation) or not 0 < deviation < math.inf:
+            raise wrong_value(
+                "initializer_range", "a positive number", deviation
+            )
+        act = "" if self.hidden_act is None else self.hidden_act
+        if isinstance(act, str):
+            act = _FROM_GOOGLE.get(act.lower(), act.lower())
+            object.__setattr__(self, "hidden_act", act)
+        _check_choice("hidden_act", act, ACTIVATIONS)
+        _check_choice(
+            "attention_direction",
+            self.attention_direction,
+            ATTENTION_DIRECTIONS,
+        )
 
     @property
     def is_left_to_right(self) -> bool:
-        """Whether tokens look at those before them alone."""
+        """Whether tokens attend only to themselves and those before them."""
         return self.attention_direction == "left_to_right"
 
     @classmethod
     def from_name(cls, name: str, vocab_size: int) -> Self:
-        """Makes the config of a published size.
+        """Returns the config of a published size.
 
         Args:
           name: "tiny", "mini", "small", "medium", "base", "large", or layers,
-            width and heads as in "L-4_H-256_A-4". The latter spells the rows
-            of the BERT paper's Table 6, such as "L-3_H-768_A-12", and, also
-            without their heads ("L-4_H-256"), which are H / 64 then, the 24
-            small models (Turc et al. 2019: L 2, 4 to 12, H 128, 256, 512, 768).
-          vocab_size: Number of pieces in the vocabulary.
+            width and heads as in "L-4_H-256_A-4", for example the rows of
+            table 6 of the BERT paper. Without heads, as in "L-4_H-256", there
+            are H / 64 of them, as in the 24 small models of Turc et al. 2019.
+          vocab_size: Number of tokens in the vocabulary.
 
         Raises:
-          InputError: The name is unknown, or the heads do not divide the width.
+          InputError: If the name is unknown, or the width is not a multiple of
+            the heads.
         """
         layers, hidden_size, heads = _size(name)
         config = cls(
@@ -150,25 +178,25 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Makes a config from what a `bert_config.json` holds.
+        """Returns a config from the values of a `bert_config.json`.
 
-        Absent keys take the defaults of Google's code.
+        Missing keys have the defaults of Google's code.
 
         Raises:
-          InputError: A key is unknown, `vocab_size` is missing, or a value is
-            wrong.
+          InputError: If a key is unknown, `vocab_size` is missing, or a value
+            is wrong.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known and key not in _UNUSED_KEYS:
                 raise InputError(
-                    f"expected keys of a BERT config. Received: {key!r}"
-                    + _hint(key, known)
+                    f"{key!r} is not a key of a BERT config."
+                    f"{did_you_mean(key, known)}"
                 )
         if "vocab_size" not in values:
             raise InputError(
-                "expected the key 'vocab_size' in a BERT config. Received: "
-                f"{sorted(values)}"
+                "A BERT config needs the key 'vocab_size'; the keys are "
+                f"{listed(sorted(values), quote=True, most=20) or 'missing'}."
             )
         config = cls(**{n: values[n] for n in known if n in values})
         config.check_heads()
@@ -176,28 +204,29 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a `bert_config.json`, local or of a scheme ("gs://...").
+        """Reads a `bert_config.json`, local or remote ("gs://...").
 
         Raises:
-          InputError: The file cannot be read, is not JSON, or is not the
-            config of a BERT model; the message names the file.
+          InputError: If the file cannot be read, is not JSON, or is not the
+            config of a BERT model. The message names the file.
         """
         values = files.read_json(os.fspath(path))
         if "model_type" in values:
-            raise InputError(
-                f"expected Google's bert_config.json. Received: {path}, a "
-                "config.json of Hugging Face; read its folder with load_config"
+            raise in_file(
+                path,
+                "This is a config.json of Hugging Face, not Google's "
+                "bert_config.json. Read its folder with load_config.",
             )
         try:
             return cls.from_dict(values)
         except InputError as error:
-            raise InputError(f"{error} (in {path})") from None
+            raise in_file(path, str(error)) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The values in Google's terms; `from_dict` takes them back.
+        """Returns the values with Google's names, for `from_dict`.
 
-        Google's code has no erf GELU: "gelu_erf" stays as it is, which that
-        code refuses rather than computes differently.
+        Google's code has no erf GELU. "gelu_erf" is kept, so that Google's code
+        raises an error instead of computing something else.
         """
         values = dataclasses.asdict(self)
         if not self.is_left_to_right:
@@ -206,16 +235,16 @@ class BertConfig:
         return values | {"hidden_act": _TO_GOOGLE.get(act, act)}
 
     def to_json_string(self) -> str:
-        """The text of a `bert_config.json`, as Google's code writes it."""
+        """Returns the text of a `bert_config.json`, as Google's code does."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
     def num_parameters(self, with_pretraining_heads: bool = False) -> int:
-        """Counts the trainable weights.
+        """Returns the number of trainable weights of encoder and pooler.
 
         Args:
-          with_pretraining_heads: Adds the masked-LM head, whose output matrix
-            is the word embedding table, and the next-sentence head to the
-            encoder and the pooler.
+          with_pretraining_heads: Whether to count the masked-LM head, whose
+            output matrix is the word embedding table, and the next-sentence
+            head too.
         """
         width = self.hidden_size
         layer_norm = 2 * width
@@ -231,98 +260,54 @@ class BertConfig:
         masked_lm = dense + layer_norm + self.vocab_size
         return encoder + masked_lm + 2 * width + 2
 
-    def _check_size(self, name: str) -> None:
-        value = getattr(self, name)
-        if type(value) is not int or value < 1:
-            raise InputError(
-                f"expected a positive integer as {name}. Received: {value!r}"
-            )
-        most = _MOST.get(name, _MOST_OF_OTHERS)
-        if value > most:
-            raise InputError(f"{name} must be at most {most:,}; got {value:,}")
-
-    def _check_num_parameters(self) -> None:
-        total = self.num_parameters()
-        if total > _MOST_WEIGHTS:
-            raise InputError(
-                f"a model must have at most {_MOST_WEIGHTS:,} weights; "
-                f"vocab_size, hidden_size and the other sizes make {total:,}"
-            )
-
-    def _check_probability(self, name: str) -> None:
-        value = getattr(self, name)
-        if not _is_number(value) or not 0 <= value < 1:
-            raise InputError(
-                f"expected a number in [0, 1) as {name}. Received: {value!r}"
-            )
-
-    def _check_initializer_range(self) -> None:
-        value = self.initializer_range
-        if not _is_number(value) or not 0 < value < math.inf:
-            raise InputError(
-                "expected a positive number as initializer_range. Received: "
-                f"{value!r}"
-            )
-
-    def _check_activation(self) -> None:
-        if self.hidden_act in ACTIVATIONS:
-            return
-        raise InputError(
-            f"expected one of {', '.join(ACTIVATIONS)} as hidden_act. "
-            f"Received: {self.hidden_act!r}"
-        )
-
     def check_heads(self) -> None:
-        """Raises InputError if the heads do not divide the width."""
+        """Raises InputError if hidden_size is not a multiple of the heads."""
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
-                "expected a hidden_size that num_attention_heads divides. "
-                f"Received: hidden_size={self.hidden_size}, "
-                f"num_attention_heads={self.num_attention_heads}"
+                "hidden_size must be a multiple of num_attention_heads; got "
+                f"hidden_size={self.hidden_size}, "
+                f"num_attention_heads={self.num_attention_heads}."
             )
 
-    def _check_attention_direction(self) -> None:
-        if self.attention_direction not in ATTENTION_DIRECTIONS:
-            raise InputError(
-                f"expected one of {', '.join(ATTENTION_DIRECTIONS)} as "
-                f"attention_direction. Received: {self.attention_direction!r}"
-            )
+
+def positive_integer(name: str, value: Any) -> int:
+    """Returns a size as an `int`, which can be saved; NumPy's cannot.
+
+    Raises:
+      InputError: If `value` is not a positive integer.
+    """
+    is_integer = isinstance(value, numbers.Integral)
+    if not is_integer or isinstance(value, bool) or value < 1:
+        raise wrong_value(name, "a positive integer", value)
+    return int(value)
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise wrong_value(name, f"one of {listed(choices, last='or')}", value)
 
 
 def _size(name: str) -> tuple[int, int, int]:
-    """Layers, width and heads of a named size."""
+    """Returns layers, width and heads of a named size."""
     if name in NAMED_SIZES:
         return NAMED_SIZES[name]
     match = _GRID_NAME.fullmatch(name)
     if not match:
-        raise InputError(
-            f"expected one of {', '.join(NAMED_SIZES)}, or a name such as "
-            f"L-4_H-256_A-4. Received: {name!r}{_hint(name, NAMED_SIZES)}"
+        raise wrong_value(
+            "The name of a size",
+            f"{listed(NAMED_SIZES, last='or')}, or such as L-4_H-256_A-4",
+            name,
+            did_you_mean(name, NAMED_SIZES).strip(),
         )
     layers, hidden_size = int(match[1]), int(match[2])
     if match[3]:
         return layers, hidden_size, int(match[3])
     if hidden_size % _HEAD_WIDTH:
         raise InputError(
-            f"expected a width that {_HEAD_WIDTH} divides, or the heads as in "
-            f"{name}_A-2. Received: {name!r}"
+            f"The width in {name!r} is not a multiple of {_HEAD_WIDTH}. Add "
+            f"the heads, as in {name}_A-2."
         )
     return layers, hidden_size, hidden_size // _HEAD_WIDTH
-
-
-def _read_activation(value: Any) -> Any:
-    """An activation of Google's files by our name; what is none stays."""
-    if value is None:
-        return "linear"
-    if not isinstance(value, str):
-        return value
-    name = value.lower()
-    return _FROM_GOOGLE.get(name, name)
-
-
-def _hint(name: str, known: Any) -> str:
-    nearest = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def _is_number(value: Any) -> bool:

@@ -1,9 +1,9 @@
-"""BERT as it is, and a small network on top that alone is trained.
+"""A frozen BERT with a trained network on top: the feature-based approach.
 
-The feature-based approach: section 5.3 and table 7 of the paper. Hidden states
-of a frozen BERT go through two bidirectional LSTMs, and those give a score to
-each label at each position. The legend of shapes is at the top of
-`modeling.py`; C is the number of labels, L the size of an LSTM.
+Source: section 5.3 and table 7 of the paper. Two bidirectional LSTMs read
+hidden states of the encoder and score each label at each position. The shape
+letters are explained at the top of `modeling.py`; C is the number of labels,
+L the size of an LSTM.
 """
 
 from typing import NamedTuple
@@ -11,31 +11,28 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
-from bert_tf.head_layers import Logits, make_bilstm
-from bert_tf.heads import HEAD_SITE
-from bert_tf.layers import (
-    BertLayer,
-    FromConfig,
-    TakesFeatures,
-    fold_in,
-    positive_integer,
+from bert_tf.config import BertConfig, positive_integer
+from bert_tf.errors import listed, wrong_value
+from bert_tf.heads import (
+    HEAD_SITE,
+    add_output_weights,
+    make_bilstm,
+    score,
 )
-from bert_tf.modeling import BertModel
+from bert_tf.modeling import BertModel, FeatureModel
+from bert_tf.transformer import BertLayer, fold_in
 
 NUM_LSTMS = 2
 
 
 class Choice(NamedTuple):
-    """Which hidden states are looked at, and how they become one vector.
+    """A choice of hidden states, and how they become one vector.
 
     Attributes:
-      states: Which of them; the embeddings are the first, then come the
-        blocks' outputs.
-      num_layers: How many blocks a model has to have for that.
-      is_weighted: Whether they are added, with weights that are learned;
-        otherwise they stand side by side.
+      states: A slice of [embeddings, output of block 0, of block 1, ...].
+      num_layers: The number of blocks that the choice needs.
+      is_weighted: Whether the states are added with learned weights; otherwise
+        they are concatenated.
     """
 
     states: slice
@@ -55,47 +52,44 @@ CHOICES = {
 
 
 def choose(layers: str, config: BertConfig) -> Choice:
-    """The choice of a name, one of `CHOICES`.
+    """Returns the choice with a name of `CHOICES`.
 
     Raises:
-      InputError: There is none of that name, or the model is too small.
+      InputError: If the name is unknown, or the model has too few layers.
     """
     if layers not in CHOICES:
-        raise InputError(
-            f"expected one of {', '.join(CHOICES)} as layers. Received: "
-            f"{layers!r}"
+        raise wrong_value(
+            "layers", f"one of {listed(CHOICES, last='or')}", layers
         )
     choice = CHOICES[layers]
     if config.num_hidden_layers < choice.num_layers:
-        raise InputError(
-            f"expected a model of at least {choice.num_layers} layers for "
-            f"{layers}. Received: one of {config.num_hidden_layers}; choose "
-            f"among {', '.join(_possible(config))}"
+        possible = [
+            name
+            for name, choice in CHOICES.items()
+            if choice.num_layers <= config.num_hidden_layers
+        ]
+        raise wrong_value(
+            "layers",
+            f"one of {listed(possible, last='or')} for a model with "
+            f"{config.num_hidden_layers} layers",
+            layers,
         )
     return choice
 
 
-def _possible(config: BertConfig) -> list[str]:
-    return [
-        name
-        for name, choice in CHOICES.items()
-        if choice.num_layers <= config.num_hidden_layers
-    ]
-
-
 @keras.saving.register_keras_serializable("bert_tf")
-class FeatureHead(Logits, BertLayer):
-    """From hidden states to a score for each label at each position.
+class FeatureHead(BertLayer):
+    """Maps hidden states to a score for each label at each position.
 
     Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
+      config: A `BertConfig`, or the dict from its `to_dict`.
       num_labels: Number of labels, C.
       layers: One of `CHOICES`.
       lstm_size: Size L of each LSTM in each direction.
-      dropout: Share of the values below the scores that training sets to 0.
+      dropout: Dropout rate of the vectors that are scored.
 
     Raises:
-      InputError: One of them makes no sense, or the model has too few layers.
+      InputError: If a value is wrong, or the model has too few layers.
     """
 
     def __init__(
@@ -131,16 +125,15 @@ class FeatureHead(Logits, BertLayer):
             lstm.build((None, None, width))
             width = 2 * self.lstm_size
         self.dropout.build((None, None, width))
-        self.add_output(self.num_labels, width=width)
+        add_output_weights(self, self.num_labels, width)
 
     def call(self, hidden_states, input_mask, training=False, seed=None):
-        """Scores every position, the padding's too.
+        """Scores every position, including padding.
 
         Args:
-          hidden_states: The embeddings and every block's output, a list of
+          hidden_states: The embeddings and the output of every block, a list of
             floats [B, S, H].
-          input_mask: Integers [B, S]: 0 for padding, which the LSTMs pass
-            over, so that it changes nothing elsewhere.
+          input_mask: Integers [B, S]: 0 for padding, which the LSTMs skip.
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `Dropout`.
 
@@ -151,10 +144,10 @@ class FeatureHead(Logits, BertLayer):
         mask = ops.cast(input_mask, "bool")
         for lstm in self.lstms:
             x = lstm(x, mask=mask)  # [B, S, 2 L]
-        return self.score(self.dropout(x, training=training, seed=seed))
+        return score(self, self.dropout(x, training=training, seed=seed))
 
     def combine(self, hidden_states):
-        """One vector of the chosen states: [B, S, H or a multiple of it]."""
+        """Combines the chosen states: [B, S, H or a multiple of it]."""
         chosen = hidden_states[self.choice.states]
         if not self.choice.is_weighted:
             return ops.concatenate(chosen, axis=-1)
@@ -168,7 +161,7 @@ class FeatureHead(Logits, BertLayer):
 
     @property
     def options(self) -> dict:
-        """What the constructor took beside the configuration."""
+        """The constructor's arguments, without the config."""
         return {
             "num_labels": self.num_labels,
             "layers": self.layer_choice,
@@ -181,11 +174,11 @@ class FeatureHead(Logits, BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertFeatureTagger(TakesFeatures, Logits, FromConfig, keras.Model):
-    """A tagger of tokens that learns from BERT's vectors and leaves it alone.
+class BertFeatureTagger(FeatureModel):
+    """A tagger of tokens that trains a network on top of a frozen BERT.
 
-    No weight of the encoder is trained, no gradient goes into it, and its
-    dropout is off in training too: the vectors of a text are always the same.
+    No gradient goes into the encoder, and its dropout is always off, so that
+    the vectors of a text are always the same.
 
     Example:
 
@@ -196,13 +189,13 @@ class BertFeatureTagger(TakesFeatures, Logits, FromConfig, keras.Model):
     Source: section 5.3 and table 7 of the paper.
 
     Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
+      config: A `BertConfig`, or the dict from its `to_dict`.
       num_labels: Number of labels, C.
-      layers: Which hidden states, one of `CHOICES`. `sum_` weighs them by a
-        softmax over weights that are learned and begin as equals; `sum_all`
-        is of all blocks, without the embeddings.
+      layers: The hidden states to use, one of `CHOICES`. `sum_` choices weight
+        them by a softmax over learned weights, which starts uniform; `sum_all`
+        uses all blocks, without the embeddings.
       lstm_size: Size of each of the two LSTMs, in each direction.
-      dropout: Share of the values below the scores that training sets to 0.
+      dropout: Dropout rate of the vectors that are scored.
     """
 
     def __init__(
@@ -216,19 +209,20 @@ class BertFeatureTagger(TakesFeatures, Logits, FromConfig, keras.Model):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
-        # As in `BertModel`: ids must not become floats of few digits.
-        self.autocast = False
-        self.bert = self.make_part(BertModel, "bert", output_hidden_states=True)
+        self.bert = BertModel(
+            self.config, output_hidden_states=True, dtype=self.dtype_policy
+        )
         self.bert.trainable = False
-        # The name of the choice is in those of the weights: a checkpoint of
-        # one is no start for another, whose shapes may be the same.
-        self.head = self.make_part(
-            FeatureHead,
-            f"features_{layers}",
+        # The choice is part of the variables' names: weights for one choice
+        # are wrong for another, even if their shapes agree.
+        self.head = FeatureHead(
+            self.config,
             num_labels=num_labels,
             layers=layers,
             lstm_size=lstm_size,
             dropout=dropout,
+            name=f"features_{layers}",
+            dtype=self.dtype_policy,
         )
 
     def build(self, input_shape=None):
@@ -243,9 +237,9 @@ class BertFeatureTagger(TakesFeatures, Logits, FromConfig, keras.Model):
         """Scores every token.
 
         Args:
-          inputs: What `BertModel` takes.
-          training: Whether the dropout below the scores is on.
-          seed: Integer tensor [2] that decides its mask, or None.
+          inputs: The features of `BertModel`.
+          training: Whether the head's dropout is on.
+          seed: Integer tensor [2] that determines its mask, or None.
 
         Returns:
           Dict of `logits`, float32 [B, S, C].

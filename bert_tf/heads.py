@@ -2,9 +2,9 @@
 
 Every model takes the dict of integers that `BertModel` takes and returns a
 dict of logits, float32 under any dtype policy. Its encoder is `model.bert`.
-Every constructor also takes what `HeadModel` (those for tasks: `TaskModel`)
-and Keras's take by name. The legend of shapes is at the top of `modeling.py`;
-C is the number of labels or of choices.
+Every constructor also takes the arguments of `HeadModel` and of Keras by name.
+Layers have the names of the original's scopes. The shape letters are explained
+at the top of `modeling.py`; C is the number of labels or of choices.
 """
 
 from collections.abc import Sequence
@@ -12,37 +12,239 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, positive_integer
 from bert_tf.errors import InputError
-from bert_tf.head_layers import (
-    Logits,
-    PretrainingHeads,
-    SpanHead,
-    make_bilstm,
-)
-from bert_tf.layers import (
+from bert_tf.modeling import (
     TOKEN_FEATURES,
-    FromConfig,
-    TakesFeatures,
-    fold_in,
+    BertModel,
+    FeatureModel,
     integers,
-    positive_integer,
 )
-from bert_tf.modeling import BertModel
-from bert_tf.transformer import last_positions
+from bert_tf.transformer import (
+    ACTIVATIONS,
+    BertLayer,
+    Dropout,
+    fold_in,
+    last_positions,
+)
 
-# Where a head draws its dropout mask: a site beyond those of any encoder.
+# The place in the model where a head applies dropout: above all places of any
+# encoder.
 HEAD_SITE = 1_000_000
 
 
-class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
-    """The encoder, and on top of it what a subclass adds.
+def add_output_weights(
+    layer: keras.layers.Layer,
+    units: int,
+    width: int,
+    initializer: keras.Initializer | None = None,
+) -> None:
+    """Adds the weights for `units` scores to a layer or model.
+
+    They belong to the layer or model itself: the weights of the original's
+    classifier have no scope.
 
     Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
-      gradient_checkpointing: See `BertModel`.
-      frozen_layers: See `BertModel`.
-      output_attentions: Also return `attentions`, as `BertModel` does.
+      layer: The layer or model.
+      units: Number of scores, C.
+      width: Length of the vectors that are scored.
+      initializer: By default the original's for fine-tuning, which ignores
+        `initializer_range` of the config.
+    """
+    layer.output_weights = layer.add_weight(
+        name="output_weights",
+        shape=(units, width),
+        initializer=initializer
+        or keras.initializers.TruncatedNormal(stddev=0.02),
+    )
+    layer.output_bias = layer.add_weight(
+        name="output_bias", shape=(units,), initializer="zeros"
+    )
+
+
+def score(layer: keras.layers.Layer, x):
+    """Maps floats [..., width] to logits, float32 [..., C]."""
+    weights = ops.cast(layer.output_weights, x.dtype)
+    logits = ops.matmul(x, ops.transpose(weights))
+    return ops.cast(logits, "float32") + ops.cast(layer.output_bias, "float32")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Transform(BertLayer):
+    """The dense layer between encoder and vocabulary: `transform`."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.dense = self.make_dense(self.config.hidden_size)
+        self.layer_norm = self.make_layer_norm()
+
+    def build(self, x_shape=None):
+        self.dense.build((None, None, self.config.hidden_size))
+        self.layer_norm.build((None, None, self.config.hidden_size))
+
+    def call(self, x):
+        """Maps floats [B, P, H] to [B, P, H]."""
+        return self.layer_norm(
+            ACTIVATIONS[self.config.hidden_act](self.dense(x))
+        )
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class MaskedLanguageModel(BertLayer):
+    """Scores every word of the vocabulary at the masked positions.
+
+    Source: section 3.1, task 1, of the paper; `get_masked_lm_output`.
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.transform = self.make_inner(Transform, "transform")
+
+    def build(self, sequence_output_shape=None):
+        self.transform.build()
+        self.output_bias = self.add_weight(
+            name="output_bias",
+            shape=(self.config.vocab_size,),
+            initializer="zeros",
+        )
+
+    def call(self, sequence_output, masked_lm_positions, word_embeddings):
+        """Scores the vocabulary.
+
+        Args:
+          sequence_output: Floats [B, S, H].
+          masked_lm_positions: Integers [B, P] in [0, S), or None for every
+            position, P = S. About one position in seven is masked, and the
+            product with the vocabulary is the most expensive of the model.
+          word_embeddings: The table of the encoder, floats [V, H], which input
+            and output share.
+
+        Returns:
+          Logits, float32 [B, P, V].
+        """
+        if masked_lm_positions is not None:
+            sequence_output = ops.take_along_axis(
+                sequence_output, masked_lm_positions[..., None], axis=1
+            )  # [B, P, H]
+        logits = ops.matmul(
+            self.transform(sequence_output),
+            ops.transpose(ops.cast(word_embeddings, self.compute_dtype)),
+        )  # [B, P, V]
+        bias = ops.cast(self.output_bias, "float32")
+        return ops.cast(logits, "float32") + bias
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class NextSentence(BertLayer):
+    """Scores "the second text follows" (0) against "is random" (1).
+
+    Source: section 3.1, task 2, of the paper; `get_next_sentence_output`.
+    """
+
+    def build(self, pooled_output_shape=None):
+        add_output_weights(
+            self, 2, self.config.hidden_size, self.make_initializer()
+        )
+
+    def call(self, pooled_output):
+        """Maps floats [..., H] to logits, float32 [..., 2]."""
+        return score(self, pooled_output)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class PretrainingHeads(BertLayer):
+    """Both pre-training heads: the scope `cls`."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.masked_lm = self.make_inner(MaskedLanguageModel, "predictions")
+        self.next_sentence = self.make_inner(NextSentence, "seq_relationship")
+
+    def build(
+        self,
+        sequence_output_shape=None,
+        pooled_output_shape=None,
+        masked_lm_positions_shape=None,
+    ):
+        self.masked_lm.build()
+        self.next_sentence.build()
+
+    def compute_output_shape(
+        self,
+        sequence_output_shape,
+        pooled_output_shape,
+        masked_lm_positions_shape=None,
+    ):
+        scored = masked_lm_positions_shape or sequence_output_shape
+        return (
+            (*scored[:2], self.config.vocab_size),
+            (*pooled_output_shape[:-1], 2),
+        )
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Span(BertLayer):
+    """Scores each position as the start (0) and the end (1) of an answer.
+
+    Source: section 4.2 of the paper; `create_model` of the original's
+    `run_squad.py`, whose scope is `squad`.
+    """
+
+    def build(self, x_shape):
+        add_output_weights(self, 2, x_shape[-1])
+
+    def call(self, x):
+        """Maps floats [B, S, width] to logits, float32 [B, S, 2]."""
+        return score(self, x)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class SpanHead(BertLayer):
+    """The scope `cls` of a question answering model."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.squad = self.make_inner(Span, "squad")
+
+    def build(self, x_shape):
+        self.squad.build(x_shape)
+
+    def compute_output_shape(self, x_shape):
+        return (*x_shape[:2], 2)
+
+
+def make_bilstm(
+    size: int, name: str, dtype: keras.DTypePolicy
+) -> keras.layers.Bidirectional:
+    """Returns a bidirectional LSTM with concatenated outputs.
+
+    Args:
+      size: Size L of each direction; the outputs are floats [B, S, 2 L].
+      name: The scope of the weights.
+      dtype: The dtype policy.
+    """
+    if dtype.variable_dtype == "bfloat16":
+        # Keras initializes with orthogonal matrices, whose decomposition
+        # TensorFlow lacks in bfloat16.
+        dtype = keras.DTypePolicy("mixed_bfloat16")
+    lstm = keras.layers.LSTM(
+        size,
+        return_sequences=True,
+        # XLA cannot compile cuDNN's kernels.
+        use_cudnn=False,
+        name="lstm",
+        dtype=dtype,
+    )
+    return keras.layers.Bidirectional(lstm, name=name, dtype=dtype)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertPretrainer(FeatureModel):
+    """BERT with the masked-LM and next-sentence heads.
+
+    Args:
+      config: A `BertConfig`, or the dict from its `to_dict`.
+      gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
     """
 
     def __init__(
@@ -52,79 +254,26 @@ class HeadModel(TakesFeatures, Logits, FromConfig, keras.Model):
         gradient_checkpointing: bool = False,
         frozen_layers: Sequence[str] = (),
         output_attentions: bool = False,
+        name: str = "bert_pretrainer",
         **kwargs,
     ):
-        super().__init__(config, **kwargs)
-        # As in `BertModel`: ids must not become floats of few digits.
-        self.autocast = False
-        self.bert = self.make_part(
-            BertModel,
-            "bert",
+        super().__init__(config, name=name, **kwargs)
+        self.bert = BertModel(
+            self.config,
             gradient_checkpointing=gradient_checkpointing,
             frozen_layers=frozen_layers,
             output_attentions=output_attentions,
+            dtype=self.dtype_policy,
+        )
+        self.cls = PretrainingHeads(
+            self.config, name="cls", dtype=self.dtype_policy
         )
 
     def build(self, input_shape=None):
         if self.built:
             return
         shapes = self.feature_shapes(input_shape)
-        self.bert.build(self.encoder_shapes(shapes))
-        self.build_head(shapes)
-
-    def encoder_shapes(self, shapes: dict) -> dict:
-        """Returns the shapes that the encoder gets, by feature."""
-        return shapes
-
-    def build_head(self, shapes: dict) -> None:
-        """Makes the weights on top of the encoder."""
-        raise NotImplementedError
-
-    def with_attentions(self, scores: dict, encoded: dict) -> dict:
-        """Adds the encoder's attentions to the scores, if the model has them.
-
-        Args:
-          scores: What the head returns: tensors, or their shapes.
-          encoded: What the encoder returns, likewise.
-        """
-        if self.bert.output_attentions:
-            return {**scores, "attentions": encoded["attentions"]}
-        return scores
-
-    def freeze_pooler(self) -> None:
-        """For heads that do not look at it: it has no gradient.
-
-        It stays in the model, and in its checkpoints, as in the original.
-        """
-        self.bert.pooler.trainable = False
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "gradient_checkpointing": self.bert.gradient_checkpointing,
-            "frozen_layers": self.bert.frozen_layers,
-            "output_attentions": self.bert.output_attentions,
-        }
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class BertPretrainer(HeadModel):
-    """BERT with the masked-LM and next-sentence heads.
-
-    Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
-    """
-
-    def __init__(
-        self,
-        config: BertConfig | dict,
-        name: str = "bert_pretrainer",
-        **kwargs,
-    ):
-        super().__init__(config, name=name, **kwargs)
-        self.cls = self.make_part(PretrainingHeads, "cls")
-
-    def build_head(self, shapes):
+        self.bert.build(shapes)
         encoded = self.bert.compute_output_shape(shapes)
         self.cls.build(
             encoded["sequence_output"],
@@ -136,16 +285,16 @@ class BertPretrainer(HeadModel):
         """Encodes a batch and scores it with both heads.
 
         Args:
-          inputs: Dict of integers: what `BertModel` takes, and
+          inputs: Dict of integers: the features of `BertModel`, and
             `masked_lm_positions` [B, P]. Without it every position is scored,
             P = S, which takes more time and memory.
           training: Whether dropout is on.
-          seed: Integer tensor [2] that decides every dropout mask, or None
+          seed: Integer tensor [2] that determines the dropout masks, or None
             for the layers' own generators.
 
         Returns:
           Dict of `masked_lm_logits`, float32 [B, P, V], and
-          `next_sentence_logits`, float32 [B, 2], or [B, K, 2] where there are
+          `next_sentence_logits`, float32 [B, 2], or [B, K, 2] with
           `cls_positions` [B, K].
         """
         encoded = self.bert(inputs, training=training, seed=seed)
@@ -159,7 +308,10 @@ class BertPretrainer(HeadModel):
                 encoded["pooled_output"]
             ),
         }
-        return self.with_attentions(scores, encoded)
+        return self.bert.with_attentions(scores, encoded)
+
+    def get_config(self):
+        return {**super().get_config(), **self.bert.shared_options()}
 
     def compute_output_shape(self, input_shape):
         encoded = self.bert.compute_output_shape(input_shape)
@@ -172,60 +324,88 @@ class BertPretrainer(HeadModel):
             "masked_lm_logits": masked_lm,
             "next_sentence_logits": next_sentence,
         }
-        return self.with_attentions(scores, encoded)
+        return self.bert.with_attentions(scores, encoded)
 
 
-class TaskModel(HeadModel):
-    """A model to be fine-tuned, on request with a BiLSTM below its head.
+class HeadModel(FeatureModel):
+    """The encoder with the head of a task, and optionally a BiLSTM in between.
 
-    Source: "+ BiLSTM" in section 5.1 of the paper, where it shall help a model
-    that looks to the left alone; its size there is not told. Here each of its
-    directions is as wide as the encoder, as those of section 5.3 are.
+    Source of the BiLSTM: "+ BiLSTM" in section 5.1 of the paper, which does
+    not give its size; here each direction is as wide as the encoder, as in
+    section 5.3. The head of a whole text then scores the last states of both
+    directions instead of the pooler's output.
 
     Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
-      bilstm_head: Whether the encoder's vectors go through a bidirectional LSTM
-        before they are scored. What the head of a whole text looks at are then
-        its last states in both directions; the pooler takes no part.
+      config: A `BertConfig`, or the dict from its `to_dict`.
+      gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
+      bilstm_head: Whether there is a BiLSTM.
     """
 
     def __init__(
-        self, config: BertConfig | dict, *, bilstm_head: bool = False, **kwargs
+        self,
+        config: BertConfig | dict,
+        *,
+        gradient_checkpointing: bool = False,
+        frozen_layers: Sequence[str] = (),
+        output_attentions: bool = False,
+        bilstm_head: bool = False,
+        **kwargs,
     ):
         super().__init__(config, **kwargs)
+        self.bert = BertModel(
+            self.config,
+            gradient_checkpointing=gradient_checkpointing,
+            frozen_layers=frozen_layers,
+            output_attentions=output_attentions,
+            dtype=self.dtype_policy,
+        )
         self.bilstm = None
-        # The width of what is scored: that of the encoder, or of both LSTMs.
+        # The length of the vectors that the head scores.
         self.width = self.config.hidden_size
         if bilstm_head:
             self.bilstm = make_bilstm(self.width, "bilstm", self.dtype_policy)
             self.width *= 2
             self.freeze_pooler()
 
-    def build_head(self, shapes):
+    def freeze_pooler(self) -> None:
+        """Freezes the pooler if the head ignores it, since it has no gradient.
+
+        It stays in the model and in its checkpoints, as in the original.
+        """
+        self.bert.pooler.trainable = False
+
+    def build(self, input_shape=None):
+        if self.built:
+            return
+        shapes = self.feature_shapes(input_shape)
+        self.bert.build(self.encoder_shapes(shapes))
         if self.bilstm is not None:
             self.bilstm.build((None, None, self.config.hidden_size))
-        self.build_output(shapes)
+        self.build_head(shapes)
 
-    def build_output(self, shapes: dict) -> None:
-        """Makes the weights of the scores, of vectors of `width` numbers."""
+    def encoder_shapes(self, shapes: dict) -> dict:
+        """Returns the shapes of the encoder's features."""
+        return shapes
+
+    def build_head(self, shapes: dict) -> None:
+        """Creates the weights on top of the encoder and the BiLSTM."""
         raise NotImplementedError
 
-    def checked(self, inputs):
-        features = super().checked(inputs)
+    def check_features(self, inputs):
+        features = super().check_features(inputs)
         shared = {"example_ids", "cls_positions"} & features.keys()
         if self.bilstm is not None and shared:
             raise InputError(
-                "expected one text a row, which an LSTM reads as a whole, "
-                f"without {' and '.join(sorted(shared))}, in {self.name} with "
-                f"bilstm_head. Received: {sorted(features)}"
+                f"{self.name} has a bilstm_head, which reads each row as one "
+                f"text. Leave out {' and '.join(sorted(shared))}."
             )
         return features
 
     def vectors(self, inputs, training, seed):
-        """Returns what is scored of every token, and the encoder's outputs.
+        """Returns the vectors of all tokens, and the encoder's outputs.
 
         Returns:
-          Floats [B, S, width], and the dict that `BertModel` returns.
+          Floats [B, S, width], and the dict from `BertModel`.
         """
         encoded = self.bert(inputs, training=training, seed=seed)
         x = encoded["sequence_output"]
@@ -233,15 +413,16 @@ class TaskModel(HeadModel):
             return x, encoded
         is_token = ops.cast(_mask(inputs), "bool")
         x = self.bilstm(x, mask=is_token)
-        # Zeros as they are, but without the mask that Keras ties to them.
+        # Padding is 0 already, but `where` returns a tensor without the mask
+        # that Keras attached.
         return ops.where(is_token[..., None], x, 0), encoded
 
     def pooled(self, inputs, training, seed):
-        """Returns what is scored of a text, and the encoder's outputs.
+        """Returns one vector for each text, and the encoder's outputs.
 
         Returns:
-          Floats [B, width], see `BertModel`, and the dict that `BertModel`
-          returns; an empty dict if only the pooled vectors are computed.
+          Floats [B, width], see `BertModel`, and the dict from `BertModel`,
+          which is empty if only the pooled vectors are computed.
         """
         arguments = {"training": training, "seed": seed}
         if self.bilstm is None and not self.bert.output_attentions:
@@ -249,26 +430,36 @@ class TaskModel(HeadModel):
         if self.bilstm is None:
             encoded = self.bert(inputs, **arguments)
             return encoded["pooled_output"], encoded
-        x, encoded = self.vectors(inputs, training, seed)
+        x, encoded = self.vectors(inputs, **arguments)
+        size = self.width // 2
         last = last_positions(_mask(inputs))[..., None]  # [B, 1, 1]
-        there = ops.take_along_axis(x, last, axis=1)[:, 0, : self.width // 2]
-        back = x[:, 0, self.width // 2 :]
-        return ops.concatenate([there, back], axis=-1), encoded
+        forward = ops.take_along_axis(x, last, axis=1)[:, 0, :size]
+        backward = x[:, 0, size:]
+        return ops.concatenate([forward, backward], axis=-1), encoded
+
+    def score_shapes(self, encoded: dict) -> dict:
+        """Returns the shapes of the scores, by those of the encoder."""
+        raise NotImplementedError
+
+    def compute_output_shape(self, input_shape):
+        encoded = self.bert.compute_output_shape(input_shape)
+        return self.bert.with_attentions(self.score_shapes(encoded), encoded)
 
     def get_config(self):
         return {
             **super().get_config(),
+            **self.bert.shared_options(),
             "bilstm_head": self.bilstm is not None,
         }
 
 
 def _mask(inputs):
-    """1 for tokens, 0 for padding, integers [B, S]."""
+    """Returns 1 for tokens and 0 for padding, integers [B, S]."""
     return inputs.get("input_mask", ops.ones_like(inputs["input_ids"]))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertClassifier(TaskModel):
+class BertClassifier(HeadModel):
     """BERT that puts a text, or a pair of texts, into one of C classes.
 
     Example:
@@ -286,9 +477,9 @@ class BertClassifier(TaskModel):
     original's `run_classifier.py`.
 
     Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
-      num_labels: Number of classes, C; 1 where a number is to be found.
-      dropout: Share of the values below the scores that training sets to 0.
+      config: A `BertConfig`, or the dict from its `to_dict`.
+      num_labels: Number of classes, C; 1 for regression.
+      dropout: Dropout rate of the vectors that are scored.
     """
 
     def __init__(
@@ -301,10 +492,10 @@ class BertClassifier(TaskModel):
     ):
         super().__init__(config, name=name, **kwargs)
         self.num_labels = positive_integer("num_labels", num_labels)
-        self.dropout = self.make_dropout(dropout)
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy)
 
-    def build_output(self, shapes):
-        self.add_output(self.num_labels, width=self.width)
+    def build_head(self, shapes):
+        add_output_weights(self, self.num_labels, self.width)
         logits = self.compute_output_shape(shapes)["logits"]
         self.dropout.build((*logits[:-1], self.width))
 
@@ -312,23 +503,24 @@ class BertClassifier(TaskModel):
         """Classifies each text.
 
         Args:
-          inputs: What `BertModel` takes.
+          inputs: The features of `BertModel`.
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `BertPretrainer`.
 
         Returns:
-          Dict of `logits`, float32 [B, C], or [B, K, C] where there are
-          `cls_positions` [B, K].
+          Dict of `logits`, float32 [B, C], or [B, K, C] with `cls_positions`
+          [B, K].
         """
         x, encoded = self.pooled(inputs, training, seed)
+        return self._logits(x, encoded, training, seed)
+
+    def _logits(self, x, encoded, training, seed):
         seed = fold_in(seed, HEAD_SITE)
         x = self.dropout(x, training=training, seed=seed)
-        return self.with_attentions({"logits": self.score(x)}, encoded)
+        return self.bert.with_attentions({"logits": score(self, x)}, encoded)
 
-    def compute_output_shape(self, input_shape):
-        encoded = self.bert.compute_output_shape(input_shape)
-        shape = (*encoded["pooled_output"][:-1], self.num_labels)
-        return self.with_attentions({"logits": shape}, encoded)
+    def score_shapes(self, encoded):
+        return {"logits": (*encoded["pooled_output"][:-1], self.num_labels)}
 
     def get_config(self):
         return {
@@ -360,25 +552,21 @@ class BertTokenClassifier(BertClassifier):
     def call(self, inputs, training=False, seed=None):
         """As `BertClassifier`, with `logits`, float32 [B, S, C]."""
         x, encoded = self.vectors(inputs, training, seed)
-        seed = fold_in(seed, HEAD_SITE)
-        x = self.dropout(x, training=training, seed=seed)
-        return self.with_attentions({"logits": self.score(x)}, encoded)
+        return self._logits(x, encoded, training, seed)
 
-    def compute_output_shape(self, input_shape):
-        encoded = self.bert.compute_output_shape(input_shape)
-        shape = (*encoded["sequence_output"][:2], self.num_labels)
-        return self.with_attentions({"logits": shape}, encoded)
+    def score_shapes(self, encoded):
+        return {"logits": (*encoded["sequence_output"][:2], self.num_labels)}
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertMultipleChoice(TaskModel):
+class BertMultipleChoice(HeadModel):
     """BERT that chooses among C continuations, scoring each on its own.
 
     Source: section 4.4 of the paper.
 
     Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
-      dropout: Share of the pooled values that training sets to 0.
+      config: A `BertConfig`, or the dict from its `to_dict`.
+      dropout: Dropout rate of the pooled vectors.
     """
 
     # Batch, choices and sequence.
@@ -392,21 +580,21 @@ class BertMultipleChoice(TaskModel):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
-        self.dropout = self.make_dropout(dropout)
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy)
 
     def encoder_shapes(self, shapes):
         return {name: (None, shape[-1]) for name, shape in shapes.items()}
 
-    def build_output(self, shapes):
-        self.add_output(1, width=self.width)
+    def build_head(self, shapes):
+        add_output_weights(self, 1, self.width)
         self.dropout.build((None, self.width))
 
-    def checked(self, inputs):
-        features = super().checked(inputs)
+    def check_features(self, inputs):
+        features = super().check_features(inputs)
         if "cls_positions" in features:
             raise InputError(
-                "expected one text for each choice, without cls_positions, in "
-                f"{self.name}. Received: {sorted(features)}"
+                f"{self.name} reads one text per choice. Leave out "
+                "cls_positions."
             )
         return features
 
@@ -414,14 +602,15 @@ class BertMultipleChoice(TaskModel):
         """Scores the choices.
 
         Args:
-          inputs: What `BertModel` takes but for `cls_positions`, with an axis
-            more: [B, C, S]. Each row of it holds the context and one of the
-            choices.
+          inputs: The features of `BertModel` without `cls_positions`, with one
+            more axis: [B, C, S]. Each row along S holds the context and one of
+            the choices.
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `BertPretrainer`.
 
         Returns:
-          Dict of `logits`, float32 [B, C].
+          Dict of `logits`, float32 [B, C], and `attentions`, floats
+          [B, C, N, S, S] each.
         """
         choices = ops.shape(inputs["input_ids"])[1]
         flat = {
@@ -432,17 +621,14 @@ class BertMultipleChoice(TaskModel):
         x, encoded = self.pooled(flat, training, seed)
         seed = fold_in(seed, HEAD_SITE)
         x = self.dropout(x, training=training, seed=seed)  # [B * C, width]
-        scores = {"logits": ops.reshape(self.score(x), (-1, choices))}
-        return self.with_attentions(scores, self._by_choice(encoded, choices))
-
-    def _by_choice(self, encoded: dict, choices) -> dict:
-        """Splits the rows of the attentions: [B, C, N, S, S] each."""
-        return {
-            "attentions": [
-                ops.reshape(x, (-1, choices, *ops.shape(x)[1:]))
-                for x in encoded.get("attentions", ())
-            ]
-        }
+        logits = ops.reshape(score(self, x), (-1, choices))
+        attentions = [
+            ops.reshape(x, (-1, choices, *ops.shape(x)[1:]))
+            for x in encoded.get("attentions", ())
+        ]
+        return self.bert.with_attentions(
+            {"logits": logits}, {"attentions": attentions}
+        )
 
     def compute_output_shape(self, input_shape):
         batch, choices, _ = input_shape["input_ids"]
@@ -454,7 +640,7 @@ class BertMultipleChoice(TaskModel):
             (batch, choices, *shape[1:])
             for shape in encoded.get("attentions", ())
         ]
-        return self.with_attentions(
+        return self.bert.with_attentions(
             {"logits": (batch, choices)}, {"attentions": attentions}
         )
 
@@ -463,13 +649,13 @@ class BertMultipleChoice(TaskModel):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class BertSpanLabeler(TaskModel):
+class BertSpanLabeler(HeadModel):
     """BERT that finds the answer to a question in a text.
 
     Source: section 4.2 of the paper; `create_model` of `run_squad.py`.
 
     Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
+      config: A `BertConfig`, or the dict from its `to_dict`.
     """
 
     def __init__(
@@ -479,18 +665,18 @@ class BertSpanLabeler(TaskModel):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
-        self.cls = self.make_part(SpanHead, "cls")
+        self.cls = SpanHead(self.config, name="cls", dtype=self.dtype_policy)
         self.freeze_pooler()
 
-    def build_output(self, shapes):
+    def build_head(self, shapes):
         batch_and_length = self.compute_output_shape(shapes)["start_logits"]
         self.cls.build((*batch_and_length, self.width))
 
     def call(self, inputs, training=False, seed=None):
-        """Scores every position, the question's and the padding's too.
+        """Scores every position, including the question and padding.
 
         Args:
-          inputs: What `BertModel` takes.
+          inputs: The features of `BertModel`.
           training: Whether dropout is on.
           seed: Integer tensor [2] or None, see `BertPretrainer`.
 
@@ -500,10 +686,8 @@ class BertSpanLabeler(TaskModel):
         vectors, encoded = self.vectors(inputs, training, seed)
         logits = self.cls.squad(vectors)  # [B, S, 2]
         scores = {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
-        return self.with_attentions(scores, encoded)
+        return self.bert.with_attentions(scores, encoded)
 
-    def compute_output_shape(self, input_shape):
-        encoded = self.bert.compute_output_shape(input_shape)
+    def score_shapes(self, encoded):
         shape = encoded["sequence_output"][:2]
-        scores = {"start_logits": shape, "end_logits": shape}
-        return self.with_attentions(scores, encoded)
+        return {"start_logits": shape, "end_logits": shape}

@@ -17,23 +17,20 @@ from typing import Any
 # The registered classes by module. Importing a module replaces its entries.
 REGISTERED = {
     "bert_tf.feature_tagger": ("BertFeatureTagger", "FeatureHead"),
-    "bert_tf.head_layers": (
-        *("MaskedLanguageModel", "NextSentence", "PretrainingHeads"),
-        *("Span", "SpanHead", "Transform"),
-    ),
     "bert_tf.heads": (
         *("BertClassifier", "BertMultipleChoice", "BertPretrainer"),
-        *("BertSpanLabeler", "BertTokenClassifier"),
+        *("BertSpanLabeler", "BertTokenClassifier", "MaskedLanguageModel"),
+        *("NextSentence", "PretrainingHeads", "Span", "SpanHead", "Transform"),
     ),
-    "bert_tf.layers": ("Dense", "Dropout"),
-    "bert_tf.modeling": ("BertModel", "Embeddings", "Pooler"),
-    "bert_tf.tokenization.graph": ("BertTokenizer",),
+    "bert_tf.modeling": ("BertModel",),
     "bert_tf.optimization": (
         *("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
     ),
+    "bert_tf.tokenization.graph": ("BertTokenizer",),
     "bert_tf.transformer": (
-        *("Attention", "Encoder", "Intermediate", "ResidualOutput"),
-        *("SelfAttention", "TransformerBlock"),
+        *("Attention", "Dense", "Dropout", "Embeddings", "Encoder"),
+        *("Intermediate", "Pooler", "ResidualOutput", "SelfAttention"),
+        *("TransformerBlock",),
     ),
 }
 

@@ -16,8 +16,7 @@ from bert_tf.interop.checkpoint import (
     Pretrained,
     find_unsupported,
 )
-from bert_tf.layers import FromConfig
-from bert_tf.modeling import checkpoint_variables, encoder_config
+from bert_tf.modeling import FeatureModel, checkpoint_variables, encoder_config
 from bert_tf.training.weights import (
     NEW_HEADS,
     Report,
@@ -77,7 +76,7 @@ def load_checkpoint(
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the model's variables by their TF1 names."""
-    if not model.built and isinstance(model, FromConfig):
+    if not model.built and isinstance(model, FeatureModel):
         model.build()
     variables = checkpoint_variables(model) if model.built else {}
     if not any(name.startswith("bert/") for name in variables):

@@ -1,31 +1,246 @@
-"""The Transformer: blocks of self-attention and a feed-forward network.
+"""The layers of BERT: embeddings, Transformer blocks and pooler.
 
 Source: Devlin et al. 2018, section 3; Vaswani et al. 2017, section 3; and
-google-research/bert `modeling.py`. The legend of shapes is at the top of
-`modeling.py`.
+google-research/bert `modeling.py`. The shape letters are explained at the top
+of `modeling.py`, where the layers become a model.
 
-Layers compute in the compute dtype of their policy. The softmax and the layer
-normalization always run in float32.
+Layers compute in the compute dtype of their policy; softmax and layer
+normalization always use float32.
+
+Dropout depends on seeds only. The encoder draws a seed if training has none,
+and every layer below derives its own; without a seed it applies no dropout. A
+block that is recomputed for its gradient then drops the same values.
 """
 
+import functools
 import math
 
 import keras
 from keras import ops
 
-from bert_tf import fusion
+from bert_tf import kernels
 from bert_tf.config import BertConfig
-from bert_tf.layers import (
-    ACTIVATIONS,
-    BertLayer,
-    draw_seed,
-    fold_in,
-    recomputed,
-)
+from bert_tf.errors import InputError
 
-# Added to the attention scores of padding. Finite, as in the original: a row
-# that is all padding then attends evenly instead of giving NaN.
+ACTIVATIONS = {
+    "gelu_tanh": functools.partial(kernels.gelu, approximate=True),
+    "gelu_erf": functools.partial(kernels.gelu, approximate=False),
+    "relu": keras.activations.relu,
+    "tanh": keras.activations.tanh,
+    "linear": keras.activations.linear,
+}
+
+# Added to the attention scores of padding. Finite, as in the original: a row of
+# padding only then attends evenly instead of giving NaN.
 MASKED_SCORE = -10000.0
+
+
+def fold_in(seed, site: int):
+    """Returns the seed of one place in the model, or None if `seed` is None."""
+    if seed is None:
+        return None
+    return seed + ops.convert_to_tensor([0, site], dtype=seed.dtype)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Dropout(keras.layers.Dropout):
+    """Keras's dropout, with an optional seed as an argument."""
+
+    def call(self, inputs, training=False, seed=None):
+        """Sets a share `rate` of the values to 0 and scales up the rest.
+
+        Args:
+          inputs: Floats of any shape.
+          training: If False, `inputs` are returned unchanged.
+          seed: Integer tensor [2], or None for the layer's own generator.
+        """
+        if not training or seed is None:
+            return super().call(inputs, training=training)
+        return kernels.dropout(inputs, self.rate, seed)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Dense(keras.layers.Dense):
+    """Keras's dense layer, with faster half precision, LoRA and int8."""
+
+    def call(self, inputs, training=None):
+        """Maps floats [..., F] to [..., units]."""
+        # On CPUs TensorFlow adds a bias within a matrix product, but in a pass
+        # of its own if the result is reshaped in between. In bfloat16 that
+        # pass takes as long as a tenth of the product, in float32 nothing. On
+        # TPUs the flat form takes 7 % more memory.
+        is_half = self.compute_dtype in ("bfloat16", "float16")
+        if not is_half or kernels.is_all_compiled():
+            return super().call(inputs, training=training)
+        *outer, width = ops.shape(inputs)
+        rows = ops.reshape(inputs, (-1, width))
+        rows = super().call(rows, training=training)
+        return ops.reshape(rows, (*outer, self.units))  # [..., units]
+
+    def enable_lora(self, *args, **kwargs):
+        """Adds LoRA adapters, which are trained even if the layer is frozen."""
+        super().enable_lora(*args, **kwargs)
+        self.train_adapters()
+
+    def train_adapters(self) -> None:
+        """Trains the LoRA adapters, if any, instead of the kernel."""
+        if self.lora_enabled:
+            self.lora_kernel_a.trainable = True
+            self.lora_kernel_b.trainable = True
+            self._kernel.trainable = False
+
+    def quantize(self, mode=None, type_check=True, **options):
+        """Converts the kernel to int8.
+
+        Raises:
+          InputError: If the mode is not "int8".
+        """
+        if mode != "int8":
+            raise InputError(
+                f"The mode to quantize a BERT to must be 'int8'; got {mode!r}."
+            )
+        # Keras checks for its own class, not for subclasses.
+        super().quantize(mode, type_check=False, **options)
+
+    def build_quantized(self, config: dict | None) -> None:
+        """Makes `build` create an int8 kernel.
+
+        Args:
+          config: A serialized Keras `QuantizationConfig`, or None.
+        """
+        self.quantization_config = keras.saving.deserialize_keras_object(config)
+        self.dtype_policy = f"int8_from_{self.dtype_policy.name}"
+
+
+class BertLayer(keras.layers.Layer):
+    """A layer with a `BertConfig`; its inner layers share its dtype policy.
+
+    Args:
+      config: A `BertConfig`, or the dict from its `to_dict`.
+    """
+
+    def __init__(self, config: BertConfig | dict, **kwargs):
+        super().__init__(**kwargs)
+        if isinstance(config, dict):
+            config = BertConfig.from_dict(config)
+        self.config = config
+
+    def get_config(self):
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    def make_inner(
+        self, layer: type["BertLayer"], name: str, **arguments
+    ) -> "BertLayer":
+        """Returns an inner layer with the same config and policy."""
+        return layer(
+            self.config, name=name, dtype=self.dtype_policy, **arguments
+        )
+
+    def make_dense(self, units: int, name: str = "dense") -> Dense:
+        """Returns a dense layer with the original's initialization."""
+        return Dense(
+            units,
+            kernel_initializer=self.make_initializer(),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def make_initializer(self) -> keras.Initializer:
+        """Returns the original's initializer, a new one for each weight.
+
+        A Keras initializer draws the same values on each use, so query, key
+        and value must not share one.
+        """
+        return keras.initializers.TruncatedNormal(
+            stddev=self.config.initializer_range
+        )
+
+    def make_layer_norm(self) -> keras.layers.LayerNormalization:
+        """Returns a layer normalization with the original's epsilon."""
+        return keras.layers.LayerNormalization(
+            epsilon=1e-12, name="LayerNorm", dtype=self.dtype_policy
+        )
+
+    def make_dropout(self, rate: float) -> Dropout:
+        """Returns a dropout layer.
+
+        Blocks use its rate only. Its generator draws from the global seed, so
+        that without the layer the same seed would give other initial weights.
+        """
+        return Dropout(rate, dtype=self.dtype_policy)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Embeddings(BertLayer):
+    """Sum of word, position and token type embeddings, normalized.
+
+    Source: `embedding_lookup` and `embedding_postprocessor`.
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.layer_norm = self.make_layer_norm()
+        self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
+
+    def build(self, input_ids_shape=None):
+        self.word_embeddings = self._table("word", self.config.vocab_size)
+        self.token_type_embeddings = self._table(
+            "token_type", self.config.type_vocab_size
+        )
+        self.position_embeddings = self._table(
+            "position", self.config.max_position_embeddings
+        )
+        self.layer_norm.build((None, None, self.config.hidden_size))
+
+    def compute_output_shape(self, input_ids_shape):
+        return (*input_ids_shape, self.config.hidden_size)
+
+    def _table(self, name: str, rows: int):
+        return self.add_weight(
+            name=f"{name}_embeddings",
+            shape=(rows, self.config.hidden_size),
+            initializer=self.make_initializer(),
+            # Casts the rows that are looked up, not the whole table.
+            autocast=False,
+        )
+
+    def call(
+        self,
+        input_ids,
+        segment_ids,
+        position_ids=None,
+        training=False,
+        seed=None,
+    ):
+        """Embeds the ids.
+
+        Args:
+          input_ids: Integers [B, S].
+          segment_ids: Integers [B, S], see `BertModel.call`.
+          position_ids: Integers [B, S], or None for 0 to S - 1 in every row.
+          training: Whether dropout is on.
+          seed: Integer tensor [2] or None, see `Dropout`.
+
+        Returns:
+          Floats [B, S, H].
+        """
+        if position_ids is None:
+            positions = self.position_embeddings[: ops.shape(input_ids)[1]]
+        else:
+            positions = ops.take(self.position_embeddings, position_ids, axis=0)
+        # A product with a one-hot matrix, as in the original: the table has
+        # two rows, and its gradient needs no scatter.
+        segments = ops.one_hot(
+            segment_ids, self.config.type_vocab_size, dtype=self.compute_dtype
+        )
+        types = ops.cast(self.token_type_embeddings, self.compute_dtype)
+        words = ops.take(self.word_embeddings, input_ids, axis=0)
+        x = (
+            ops.cast(words, self.compute_dtype)
+            + ops.matmul(segments, types)
+            + ops.cast(positions, self.compute_dtype)
+        )  # [B, S, H]
+        return self.dropout(self.layer_norm(x), training=training, seed=seed)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -35,76 +250,58 @@ class SelfAttention(BertLayer):
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
         self.config.check_heads()
-        hidden_size = self.config.hidden_size
-        self.query = self.make_dense(hidden_size, "query")
-        self.key = self.make_dense(hidden_size, "key")
-        self.value = self.make_dense(hidden_size, "value")
+        self.query = self.make_dense(self.config.hidden_size, "query")
+        self.key = self.make_dense(self.config.hidden_size, "key")
+        self.value = self.make_dense(self.config.hidden_size, "value")
         self.dropout = self.make_dropout(
             self.config.attention_probs_dropout_prob
         )
 
-    def build(self, x_shape=None, attention_bias_shape=None):
+    def build(self, x_shape=None):
         for projection in (self.query, self.key, self.value):
             projection.build((None, None, self.config.hidden_size))
 
-    def compute_output_shape(self, x_shape, attention_bias_shape=None):
-        return x_shape, attention_shape(self.config, x_shape)
-
-    def _heads(self, x):
-        """Splits the last axis into heads: [B, S, H] -> [B, N, S, D]."""
-        heads = self.config.num_attention_heads
-        batch, length, width = ops.shape(x)
-        x = ops.reshape(x, (batch, length, heads, width // heads))
-        return ops.transpose(x, (0, 2, 1, 3))
-
     def call(
-        self,
-        x,
-        attention_bias,
-        training=False,
-        seed=None,
-        num_queries: int | None = None,
+        self, x, attention_bias, seed=None, num_queries: int | None = None
     ):
-        """Lets positions look at every other.
+        """Lets positions attend to all positions.
 
         Args:
           x: Floats [B, S, H].
-          attention_bias: Floats, added to the scores; any shape that
-            broadcasts to [B, N, Q, S].
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `Dropout`.
-          num_queries: Q, how many of the first positions look; None for all.
+          attention_bias: Floats that broadcast to [B, N, Q, S], added to the
+            scores.
+          seed: Integer tensor [2], or None for no dropout.
+          num_queries: Q, the number of positions to compute, from the first
+            on; None for all.
 
         Returns:
           Context, floats [B, Q, H], and the attention probabilities before
           dropout, floats [B, N, Q, S].
         """
-        queries = first_positions(x, num_queries)
-        query = self._heads(self.query(queries))  # [B, N, Q, D]
-        key = self._heads(self.key(x))  # [B, N, S, D]
-        value = self._heads(self.value(x))  # [B, N, S, D]
+        queries = _first_positions(x, num_queries)
+        query = self._split_heads(self.query(queries))  # [B, N, Q, D]
+        key = self._split_heads(self.key(x))  # [B, N, S, D]
+        value = self._split_heads(self.value(x))  # [B, N, S, D]
         query = query * (1.0 / math.sqrt(query.shape[-1]))
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        # Keras hands the bias over in the compute dtype.
-        biased = ops.cast(scores, "float32") + ops.cast(
-            attention_bias, "float32"
-        )  # [B, N, Q, S]
-        probabilities = ops.cast(ops.softmax(biased), self.compute_dtype)
-        # A pass makes its own; a graph leaves out those that nobody takes.
-        if passes := _passes_for(scores, training, seed):
-            kept = passes.attention_probabilities(
-                scores, attention_bias, seed, self.dropout.rate
-            )
-        else:
-            kept = self.dropout(probabilities, training=training, seed=seed)
-        context = ops.transpose(ops.matmul(kept, value), (0, 2, 1, 3))
+        probabilities, dropped = kernels.attention_probabilities(
+            scores, attention_bias, self.dropout.rate, seed
+        )
+        context = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))
         context = ops.reshape(context, ops.shape(queries))  # [B, Q, H]
         return context, probabilities
+
+    def _split_heads(self, x):
+        """Maps floats [B, S, H] to [B, N, S, D]."""
+        heads = self.config.num_attention_heads
+        batch, length, width = ops.shape(x)
+        x = ops.reshape(x, (batch, length, heads, width // heads))
+        return ops.transpose(x, (0, 2, 1, 3))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class ResidualOutput(BertLayer):
-    """Dense, dropout, then the layer norm of the sum with the input.
+    """Dense layer, dropout, then layer normalization of the residual sum.
 
     Ends both halves of a Transformer block (`attention/output` and `output`).
     """
@@ -115,25 +312,19 @@ class ResidualOutput(BertLayer):
         self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
         self.layer_norm = self.make_layer_norm()
 
-    def build(self, x_shape, residual_shape=None):
+    def build(self, x_shape):
         self.dense.build(x_shape)
         self.layer_norm.build((None, None, self.config.hidden_size))
 
-    def compute_output_shape(self, x_shape, residual_shape=None):
-        return (*x_shape[:-1], self.config.hidden_size)
-
-    def call(self, x, residual, training=False, seed=None):
+    def call(self, x, residual, seed=None):
         """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H]."""
-        x = self.dense(x)
-        if passes := _passes_for(x, training, seed):
-            norm = self.layer_norm
-            return passes.normalized_sum(
-                *(x, residual, norm.gamma, norm.beta, seed),
-                self.dropout.rate,
-                norm.epsilon,
-            )
-        x = self.dropout(x, training=training, seed=seed)
-        return self.layer_norm(x + residual)
+        return kernels.residual_layer_norm(
+            self.dense(x),
+            residual,
+            self.layer_norm,
+            self.dropout.rate,
+            seed,
+        )
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -142,39 +333,22 @@ class Attention(BertLayer):
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.self_attention = self.make_part(SelfAttention, "self")
-        self.residual = self.make_part(ResidualOutput, "output")
+        self.self_attention = self.make_inner(SelfAttention, "self")
+        self.residual = self.make_inner(ResidualOutput, "output")
 
-    def build(self, x_shape=None, attention_bias_shape=None):
-        shape = (None, None, self.config.hidden_size)
-        self.self_attention.build(shape)
-        self.residual.build(shape)
-
-    def compute_output_shape(self, x_shape, attention_bias_shape=None):
-        return self.self_attention.compute_output_shape(x_shape)
+    def build(self, x_shape=None):
+        self.self_attention.build()
+        self.residual.build((None, None, self.config.hidden_size))
 
     def call(
-        self,
-        x,
-        attention_bias,
-        training=False,
-        seed=None,
-        num_queries: int | None = None,
+        self, x, attention_bias, seed=None, num_queries: int | None = None
     ):
-        """Maps floats [B, S, H] to [B, Q, H] and probabilities."""
+        """Maps floats [B, S, H] to [B, Q, H] and attention probabilities."""
         context, probabilities = self.self_attention(
-            x,
-            attention_bias,
-            training=training,
-            seed=seed,
-            num_queries=num_queries,
+            x, attention_bias, seed=seed, num_queries=num_queries
         )
-        x = self.residual(
-            context,
-            first_positions(x, num_queries),
-            training=training,
-            seed=fold_in(seed, 1),
-        )
+        queries = _first_positions(x, num_queries)
+        x = self.residual(context, queries, seed=fold_in(seed, 1))
         return x, probabilities
 
 
@@ -186,11 +360,8 @@ class Intermediate(BertLayer):
         super().__init__(config, **kwargs)
         self.dense = self.make_dense(self.config.intermediate_size)
 
-    def build(self, input_shape=None):
+    def build(self, x_shape=None):
         self.dense.build((None, None, self.config.hidden_size))
-
-    def compute_output_shape(self, input_shape):
-        return (*input_shape[:-1], self.config.intermediate_size)
 
     def call(self, x):
         """Maps floats [B, S, H] to [B, S, I]."""
@@ -199,60 +370,45 @@ class Intermediate(BertLayer):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class TransformerBlock(BertLayer):
-    """Attention, then feed-forward, each followed by its layer norm.
+    """Attention, then feed-forward, each with a residual and a layer norm.
 
-    Source: one turn of the loop in `transformer_model`.
+    Source: one iteration of the loop in `transformer_model`.
     """
 
-    # Places where a block draws a dropout mask: attention probabilities,
-    # attention output, feed-forward output.
+    # The places in a block with dropout: attention probabilities, attention
+    # output, feed-forward output.
     SEED_SITES = 3
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
-        self.attention = self.make_part(Attention, "attention")
-        self.intermediate = self.make_part(Intermediate, "intermediate")
-        self.residual = self.make_part(ResidualOutput, "output")
+        self.attention = self.make_inner(Attention, "attention")
+        self.intermediate = self.make_inner(Intermediate, "intermediate")
+        self.residual = self.make_inner(ResidualOutput, "output")
 
-    def build(self, x_shape=None, attention_bias_shape=None):
+    def build(self, x_shape=None):
         self.attention.build()
         self.intermediate.build()
         self.residual.build((None, None, self.config.intermediate_size))
 
-    def compute_output_shape(self, x_shape, attention_bias_shape=None):
-        return self.attention.compute_output_shape(x_shape)
-
     def call(
-        self,
-        x,
-        attention_bias,
-        training=False,
-        seed=None,
-        num_queries: int | None = None,
+        self, x, attention_bias, seed=None, num_queries: int | None = None
     ):
         """Applies the block.
 
         Args:
           x: Floats [B, S, H].
           attention_bias: Floats that broadcast to [B, N, Q, S].
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `Dropout`.
-          num_queries: Q, how many of the first positions are given out; None
-            for all. The others are looked at all the same.
+          seed: Integer tensor [2], or None for no dropout.
+          num_queries: Q, the number of positions to compute, from the first
+            on, which still attend to all S; None for all.
 
         Returns:
           Floats [B, Q, H], and the attention probabilities [B, N, Q, S].
         """
         x, probabilities = self.attention(
-            x,
-            attention_bias,
-            training=training,
-            seed=seed,
-            num_queries=num_queries,
+            x, attention_bias, seed=seed, num_queries=num_queries
         )
-        x = self.residual(
-            self.intermediate(x), x, training=training, seed=fold_in(seed, 2)
-        )
+        x = self.residual(self.intermediate(x), x, seed=fold_in(seed, 2))
         return x, probabilities
 
 
@@ -261,12 +417,12 @@ class Encoder(BertLayer):
     """The stack of Transformer blocks; source: `transformer_model`.
 
     Args:
-      config: A `BertConfig`, or the dict that its `to_dict` gave.
-      output_attentions: Also return the attention probabilities.
-      gradient_checkpointing: Forget what is inside a block when training and
-        compute it a second time in the backward pass (Chen et al. 2016).
-        Memory for activations then grows with the blocks' outputs alone; a
-        step takes about a third longer. Gradients are the same.
+      config: A `BertConfig`, or the dict from its `to_dict`.
+      output_attentions: Whether to return the attention probabilities.
+      gradient_checkpointing: Whether training keeps only the outputs of the
+        blocks and recomputes the rest for the gradients (Chen et al. 2016),
+        which saves memory for activations. A step takes about a third longer;
+        gradients are the same.
     """
 
     def __init__(
@@ -281,18 +437,21 @@ class Encoder(BertLayer):
         self.gradient_checkpointing = gradient_checkpointing
         self.seed_generator = keras.random.SeedGenerator()
         self.blocks = [
-            self.make_part(TransformerBlock, f"layer_{index}")
+            self.make_inner(TransformerBlock, f"layer_{index}")
             for index in range(self.config.num_hidden_layers)
         ]
 
-    def build(self, x_shape=None, attention_bias_shape=None):
+    def build(self, x_shape=None):
         for block in self.blocks:
             block.build()
 
-    def compute_output_shape(self, x_shape, attention_bias_shape=None):
-        shapes = [b.compute_output_shape(x_shape) for b in self.blocks]
-        outputs, attentions = map(list, zip(*shapes, strict=True))
-        return outputs, attentions if self.output_attentions else []
+    def compute_output_shape(self, x_shape):
+        batch, length, _ = x_shape
+        heads = self.config.num_attention_heads
+        outputs = [x_shape for _ in self.blocks]
+        if not self.output_attentions:
+            return outputs, []
+        return outputs, [(batch, heads, length, length) for _ in self.blocks]
 
     def call(
         self,
@@ -306,45 +465,50 @@ class Encoder(BertLayer):
 
         Args:
           x: Floats [B, S, H].
-          attention_bias: Floats, what the function of this name gives.
+          attention_bias: Floats, the result of `attention_bias`.
           training: Whether dropout is on.
-          seed: Integer tensor [2], or None: then one is drawn here. Blocks
-            draw none, so that what is computed again drops the same values.
-          num_queries: See `TransformerBlock`, for the last one alone.
+          seed: Integer tensor [2], or None to draw one.
+          num_queries: See `TransformerBlock`; for the last block only.
 
         Returns:
           The outputs of all blocks, a list of floats [B, S, H], and their
           attention probabilities, a list of floats [B, N, S, S], which is
-          empty unless the constructor asked for them.
+          empty without `output_attentions`.
         """
-        if training and seed is None:
-            seed = draw_seed(self.seed_generator)
+        if not training:
+            seed = None
+        elif seed is None:
+            # The state of the generator is a counter: with it as the seed,
+            # `fold_in` could give the seeds of the next call.
+            seed = keras.random.randint(
+                (2,), 0, 2**31 - 1, seed=self.seed_generator
+            )
         outputs, attentions = [], []
         for index, block in enumerate(self.blocks):
-            arguments = {
-                "training": training,
-                "seed": fold_in(seed, index * block.SEED_SITES),
-                "num_queries": (
-                    num_queries if block is self.blocks[-1] else None
-                ),
-            }
-            apply = self._as_function(block, **arguments)
-            x, *probabilities = apply(
-                x, _of_queries(attention_bias, arguments["num_queries"])
+            is_last = block is self.blocks[-1]
+            apply = self._as_function(
+                block,
+                seed=fold_in(seed, index * block.SEED_SITES),
+                num_queries=num_queries if is_last else None,
             )
+            if training and self.gradient_checkpointing:
+                apply = _recomputed(apply)
+            x, *probabilities = apply(x, attention_bias)
             outputs.append(x)
             attentions += probabilities
         return outputs, attentions
 
-    def _as_function(self, block, **arguments):
-        """The block as a function of tensors, whatever else is settled."""
+    def _as_function(self, block: TransformerBlock, seed, num_queries):
+        """Returns the block as a function of tensors only."""
 
-        def apply(x, attention_bias):
-            x, probabilities = block(x, attention_bias, **arguments)
+        def apply(x, bias):
+            if num_queries is not None:
+                bias = bias[:, :, :num_queries]  # [B, 1, 1 or Q, S]
+            x, probabilities = block(
+                x, bias, seed=seed, num_queries=num_queries
+            )
             return (x, probabilities) if self.output_attentions else (x,)
 
-        if self.gradient_checkpointing and arguments["training"]:
-            return recomputed(apply)
         return apply
 
     def get_config(self):
@@ -355,65 +519,102 @@ class Encoder(BertLayer):
         }
 
 
-def _passes_for(x, training, seed):
-    """`fusion.passes_for`, where dropout masks follow from a given seed."""
-    return fusion.passes_for(x) if training and seed is not None else None
-
-
-def attention_shape(config: BertConfig, input_shape) -> tuple:
-    """The shape [B, N, S, S] of the probabilities over [B, S, H]."""
-    batch, length, _ = input_shape
-    return batch, config.num_attention_heads, length, length
-
-
-def first_positions(x, number: int | None):
-    """The first positions of floats [B, S, H]; all of them for None."""
+def _first_positions(x, number: int | None):
+    """Returns the first positions of floats [B, S, H], or all for None."""
     return x if number is None else x[:, :number]
 
 
-def attention_bias(input_mask, example_ids=None, left_to_right: bool = False):
-    """Turns a mask into what is added to attention scores.
+def _recomputed(function):
+    """Returns a function that is recomputed in the backward pass.
 
-    It hides keys; a padding position still looks at the others, as in
-    `create_attention_mask_from_input_mask`.
+    Args:
+      function: A function of tensors whose only randomness is given seeds.
+    """
+    result = keras.remat(function)
+    if keras.config.backend() == "torch":
+        # PyTorch stops recomputing by an exception, whose traceback through
+        # Keras's layers keeps their tensors in memory.
+        return functools.partial(result, early_stop=False)
+    return result
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class Pooler(BertLayer):
+    """tanh(dense(vector of one token)): the vector of the whole input.
+
+    The token is [CLS], or the last one in a left-to-right model.
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.dense = self.make_dense(self.config.hidden_size)
+
+    def build(self, sequence_output_shape=None, positions_shape=None):
+        self.dense.build((None, self.config.hidden_size))
+
+    def compute_output_shape(self, sequence_output_shape, positions_shape=None):
+        rows = positions_shape or sequence_output_shape[:1]
+        return (*rows, self.config.hidden_size)
+
+    def call(self, sequence_output, positions=None):
+        """Pools each example.
+
+        Args:
+          sequence_output: Floats [B, S, H].
+          positions: Integers [B, K], the position of the token in each example;
+            None for one example per row and its first token.
+
+        Returns:
+          Floats [B, K, H], or [B, H] without `positions`.
+        """
+        if positions is None:
+            chosen = sequence_output[:, 0]
+        else:
+            chosen = ops.take_along_axis(
+                sequence_output, positions[..., None], axis=1
+            )  # [B, K, H]
+        return ops.tanh(self.dense(chosen))
+
+
+def attention_bias(input_mask, example_ids=None, left_to_right: bool = False):
+    """Turns a mask into a bias to add to attention scores.
+
+    It hides keys; padding positions still attend to the others, as in
+    `create_attention_mask_from_input_mask`. A row of two tokens and one of
+    padding gives [0, 0, -10000].
 
     Args:
       input_mask: Ones for tokens and zeros for padding, [B, S].
-      example_ids: Integers [B, S], or None: keys with another number than the
-        query's are hidden too, so that examples in a row do not meet.
-      left_to_right: Whether keys behind the query are hidden as well.
+      example_ids: Integers [B, S], or None. Positions attend only to positions
+        with the same number, which keeps examples in one row apart.
+      left_to_right: Whether to hide the keys after the query.
 
     Returns:
-      float32 [B, 1, 1, S], or [B, 1, S, S] with `example_ids` or from left to
-      right.
+      float32 [B, 1, 1, S], or [B, 1, S, S] with `example_ids` or
+      `left_to_right`.
     """
-    is_seen = ops.cast(input_mask, "float32")[:, None]  # [B, 1, S]
+    visible = ops.cast(input_mask, "float32")[:, None]  # [B, 1, S]
     if example_ids is not None:
         is_same = ops.equal(example_ids[:, :, None], example_ids[:, None])
-        is_seen = is_seen * ops.cast(is_same, "float32")  # [B, S, S]
+        visible = visible * ops.cast(is_same, "float32")  # [B, S, S]
     if left_to_right:
-        places = ops.arange(ops.shape(input_mask)[1], dtype="int32")
-        is_before = ops.greater_equal(places[:, None], places)
-        is_seen = is_seen * ops.cast(is_before, "float32")  # [B, S, S]
-    return ops.expand_dims((1.0 - is_seen) * MASKED_SCORE, 1)
-
-
-def _of_queries(attention_bias, number: int | None):
-    """The bias [B, 1, 1 or S, S] of the first queries; of all for None."""
-    return attention_bias if number is None else attention_bias[:, :, :number]
+        positions = ops.arange(ops.shape(input_mask)[1], dtype="int32")
+        is_past = ops.greater_equal(positions[:, None], positions)
+        visible = visible * ops.cast(is_past, "float32")  # [B, S, S]
+    return ops.expand_dims((1.0 - visible) * MASKED_SCORE, 1)
 
 
 def last_positions(input_mask, example_ids=None, cls_positions=None):
-    """Where each example ends, which is what has seen all of it.
+    """Returns the position of the last token of each example.
 
     Args:
       input_mask: Ones for tokens and zeros for padding, [B, S].
-      example_ids: Integers [B, S], or None where all tokens belong together.
+      example_ids: Integers [B, S], or None for one example per row.
       cls_positions: Integers [B, K], the first token of each example; None for
-        one that begins with the row.
+        one example that begins the row.
 
     Returns:
-      The places of the last tokens, int32 [B, K] or [B, 1]; 0 for none.
+      int32 [B, K] or [B, 1]; 0 for an example without tokens.
     """
     mask = ops.cast(input_mask, "int32")
     if example_ids is None:
@@ -422,5 +623,5 @@ def last_positions(input_mask, example_ids=None, cls_positions=None):
         cls_positions = ops.zeros_like(mask[:, :1])
     numbers = ops.take_along_axis(example_ids, cls_positions, axis=1)
     is_own = ops.equal(numbers[..., None], example_ids[:, None])  # [B, K, S]
-    places = ops.arange(ops.shape(mask)[1], dtype="int32") * mask  # [B, S]
-    return ops.max(ops.cast(is_own, "int32") * places[:, None], axis=-1)
+    positions = ops.arange(ops.shape(mask)[1], dtype="int32") * mask  # [B, S]
+    return ops.max(ops.cast(is_own, "int32") * positions[:, None], axis=-1)

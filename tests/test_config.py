@@ -95,8 +95,8 @@ def test_an_unknown_direction_is_told_those_there_are(value):
     with pytest.raises(InputError) as error:
         dataclasses.replace(UNUSUAL, attention_direction=value)
     assert str(error.value) == (
-        f"expected one of {', '.join(ATTENTION_DIRECTIONS)} as "
-        f"attention_direction. Received: {value!r}"
+        "attention_direction must be one of "
+        f"{' or '.join(ATTENTION_DIRECTIONS)}; got {value!r}."
     )
 
 
@@ -174,7 +174,8 @@ def test_the_constructor_reads_gelu_as_google_does():
 def test_refuses_a_wrong_value_and_names_field_and_value(name, value):
     with pytest.raises(InputError) as error:
         dataclasses.replace(UNUSUAL, **{name: value})
-    assert f" {name}. Received: {value!r}" in str(error.value)
+    assert str(error.value).startswith(f"{name} must be ")
+    assert str(error.value).endswith(f"; got {value!r}.")
     assert "\n" not in str(error.value)
 
 
@@ -197,7 +198,7 @@ def test_the_bounds_themselves_are_allowed():
 )
 def test_refuses_sizes_that_no_machine_has_room_for(tmp_path, name, most):
     path = write(tmp_path, json.dumps({"vocab_size": 11, name: most + 1}))
-    place = rf"{name} must be at most {most:,}; got {most + 1:,} \(in {path}\)"
+    place = rf"{path}: {name} must be at most {most:,}; got {most + 1}."
     with pytest.raises(InputError, match=f"^{place}"):
         BertConfig.from_json_file(path)
 
@@ -205,7 +206,7 @@ def test_refuses_sizes_that_no_machine_has_room_for(tmp_path, name, most):
 def test_refuses_sizes_that_are_too_large_together(tmp_path):
     sizes = {"vocab_size": 10_000_000, "hidden_size": 120_000}
     path = write(tmp_path, json.dumps(sizes))
-    message = rf"at most 100,000,000,000 weights.*make [\d,]+ \(in {path}\)"
+    message = rf"{path}: .* at most 100,000,000,000 weights.*make [\d,]+"
     with pytest.raises(InputError, match=message):
         BertConfig.from_json_file(path)
     # As deep as a network was ever trained, and as large a vocabulary.
@@ -213,7 +214,7 @@ def test_refuses_sizes_that_are_too_large_together(tmp_path):
 
 
 def test_an_unknown_activation_is_told_the_list():
-    with pytest.raises(InputError, match=", ".join(ACTIVATIONS)):
+    with pytest.raises(InputError, match=", ".join(ACTIVATIONS[:-1])):
         BertConfig.from_dict({"vocab_size": 11, "hidden_act": "swish"})
 
 
@@ -236,9 +237,9 @@ def test_a_hugging_face_file_is_for_load_config(tmp_path):
 
 
 def test_an_unknown_key_is_an_error_with_a_hint():
-    with pytest.raises(InputError, match="did you mean 'num_hidden_layers'"):
+    with pytest.raises(InputError, match="Did you mean 'num_hidden_layers'"):
         BertConfig.from_dict({"vocab_size": 11, "num_hiden_layers": 3})
-    with pytest.raises(InputError, match=r"Received: 'zzz'$"):
+    with pytest.raises(InputError, match=r"^'zzz' is not .* config\.$"):
         BertConfig.from_dict({"vocab_size": 11, "zzz": 3})
 
 
@@ -308,7 +309,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 def test_a_wrong_value_in_a_file_names_the_file(tmp_path):
     path = write(tmp_path, '{"vocab_size": -11}')
-    with pytest.raises(InputError, match=re.escape(f"-11 (in {path})")):
+    with pytest.raises(InputError, match=re.escape(f"{path}: vocab_size")):
         BertConfig.from_json_file(path)
 
 
@@ -352,7 +353,7 @@ def test_the_small_models_need_no_heads_in_their_names(layers, hidden_size):
 
 
 def test_a_width_without_heads_of_64_needs_them_in_the_name():
-    with pytest.raises(InputError, match=r"64 divides.*'L-2_H-100'") as error:
+    with pytest.raises(InputError, match="not a multiple of 64") as error:
         BertConfig.from_name("L-2_H-100", vocab_size=11)
     assert "L-2_H-100_A-2" in str(error.value)
     assert BertConfig.from_name("L-2_H-100_A-2", 11).num_attention_heads == 2
@@ -382,7 +383,7 @@ def test_the_papers_ablation_sizes(row):
     "name", ["bas", "L-0_H-128_A-2", "L-2_A-2", "uncased_L-2_H-128_A-2", ""]
 )
 def test_an_unknown_size_is_told_the_names(name):
-    with pytest.raises(InputError, match=f"medium, base.*Received: '{name}'"):
+    with pytest.raises(InputError, match=f"medium, base.*got '{name}'"):
         BertConfig.from_name(name, vocab_size=11)
 
 

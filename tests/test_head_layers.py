@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.head_layers import (
+from bert_tf.heads import (
     MaskedLanguageModel,
     NextSentence,
     PretrainingHeads,
@@ -38,7 +38,7 @@ def positions() -> np.ndarray:
 
 def filled(layer):
     """Builds a layer and gives it weights that are no zeros."""
-    layer.build()
+    layer.build((None, None, H))
     random = np.random.default_rng(1)
     for weight in layer.weights:
         weight.assign(random.normal(size=weight.shape))
@@ -115,7 +115,7 @@ def test_output_weights_start_as_in_the_original():
     config = BertConfig(vocab_size=V, initializer_range=0.3)
     for layer_class, deviation in ((Span, 0.02), (NextSentence, 0.3)):
         layer = layer_class(config)
-        layer.build()
+        layer.build((None, None, config.hidden_size))
         weights, bias = (np.array(w) for w in layer.weights)
         assert np.abs(weights).max() <= 2 * deviation
         assert 0.8 * deviation < weights.std() < 0.95 * deviation

@@ -7,8 +7,7 @@ from keras import ops
 
 import bert_tf
 from bert_tf.errors import InputError
-from bert_tf.modeling import checkpoint_variables
-from bert_tf.resizing import resize_vocabulary
+from bert_tf.modeling import checkpoint_variables, resize_vocabulary
 
 V, MORE, H = 37, 5, 12
 CONFIG = bert_tf.BertConfig(
@@ -144,9 +143,9 @@ def test_the_same_size_gives_a_copy():
 @pytest.mark.parametrize(
     ("vocab_size", "message"),
     [
-        (V - 1, "of 37 or more.* Received: 36$"),
-        (0, "positive integer as vocab_size. Received: 0$"),
-        (40.0, "positive integer as vocab_size. Received: 40.0$"),
+        (V - 1, "at least 37.* got 36"),
+        (0, "vocab_size must be a positive integer; got 0.$"),
+        (40.0, "vocab_size must be a positive integer; got 40.0.$"),
     ],
 )
 def test_a_smaller_vocabulary_is_refused(vocab_size, message):
@@ -155,5 +154,7 @@ def test_a_smaller_vocabulary_is_refused(vocab_size, message):
 
 
 def test_a_model_of_another_kind_is_refused():
-    with pytest.raises(InputError, match=r"model of bert_tf.* Sequential$"):
+    with pytest.raises(
+        InputError, match="Sequential is not a model"
+    ):
         resize_vocabulary(keras.Sequential([keras.layers.Dense(2)]), V)

@@ -129,6 +129,10 @@ def test_shapes_with_and_without_numbers(layer, width, shapes):
     layer = layer(CONFIG)
     outputs = layer(np.zeros((B, S, width), "float32"), *rest)
     assert [x.shape for x in keras.tree.flatten(outputs)] == shapes
+    rest = [
+        keras.Input(batch_shape=[None if n in (B, S) else n for n in x.shape])
+        for x in rest
+    ]
     symbols = layer(keras.Input((None, width)), *rest)
     assert [x.shape for x in keras.tree.flatten(symbols)] == [
         tuple(None if size in (B, S) else size for size in shape)

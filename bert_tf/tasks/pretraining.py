@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
-from bert_tf import files, fusion
+from bert_tf import files, kernels
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline, records
 from bert_tf.data.records import ReadableRecords, find_readable
@@ -284,13 +284,13 @@ class PretrainingTask(Task):
         The original adds 1e-5 to the sum of the weights, against a batch
         without masked words; here such a batch has the loss 0.
         """
-        loss = _cross_entropy(
+        loss = kernels.cross_entropy(
             features[self._ids], outputs["masked_lm_logits"]
         )  # [B, P or S]
         loss = ops.sum(loss * features[self._weights], axis=-1)
         result = {f"{self.objective}_loss": loss}
         if self.next_sentence:
-            next_sentence_loss = _cross_entropy(
+            next_sentence_loss = kernels.cross_entropy(
                 features["next_sentence_labels"],
                 _next_sentence_logits(features, outputs),
             )  # [B, K]
@@ -372,15 +372,6 @@ def _next_sentence_logits(features: Mapping, outputs: Mapping):
     """[B, K, 2]; a model that was given no `cls_positions` gives [B, 2]."""
     examples = features["next_sentence_labels"].shape[1]
     return ops.reshape(outputs["next_sentence_logits"], (-1, examples, 2))
-
-
-def _cross_entropy(labels, logits):
-    """-log softmax(logits)[labels]: [...], [..., C] -> float32 [...]."""
-    if passes := fusion.passes_for(logits):
-        return passes.cross_entropy(labels, logits)
-    return keras.losses.sparse_categorical_crossentropy(
-        labels, logits, from_logits=True
-    )
 
 
 def _is_correct(labels, logits):

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.fusion import Compiled, compiling
+from bert_tf.kernels import Compiled, compiling
 from bert_tf.training.distribution import is_plain, runs_on_cpus
 
 # Beside a micro-batch's features: which of its examples count.

@@ -142,7 +142,7 @@ def test_without_it_a_head_has_the_weights_that_it_had():
 def test_examples_that_share_a_row_are_refused():
     model = small_bert.make(BertClassifier, bilstm_head=True)
     ids = np.ones((B, S), "int32")
-    with pytest.raises(InputError, match=r"without cls_positions and exam.*"):
+    with pytest.raises(InputError, match=r"Leave out cls_positions and exam.*"):
         model(
             {
                 "input_ids": ids,

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from bert_tf.heads import BertClassifier, BertPretrainer
-from bert_tf.modeling import BertModel
-from bert_tf.resizing import resize_vocabulary
+from bert_tf.modeling import BertModel, resize_vocabulary
 from tests.backends import small_bert
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import fused_passes, fusion
+from bert_tf import kernels
 from bert_tf.config import BertConfig
 from bert_tf.optimization import (
     AdamWeightDecay,
@@ -178,7 +178,7 @@ def test_any_cut_of_a_pretraining_batch_gives_one_result(pretraining, options):
 def test_fused_passes_change_nothing(pretraining, fused, options):
     once, again = pretraining
     assert_same(once, again(jit_compile_passes=True, **options))
-    assert {"gelu", "normalized_sum", "cross_entropy"} <= fused
+    assert fused == {"gelu", "residual_layer_norm", "cross_entropy"}
 
 
 def test_nothing_is_fused_unasked(pretraining, fused):
@@ -189,17 +189,17 @@ def test_nothing_is_fused_unasked(pretraining, fused):
 
 @pytest.fixture
 def fused(monkeypatch):
-    """Names of the passes that were fused, of tensors of any size."""
+    """Names of the operations that were fused, for tensors of any size."""
     names = set()
+    monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
+    for name in ("gelu", "residual_layer_norm", "cross_entropy"):
+        original = getattr(kernels, f"_fused_{name}")
 
-    class Spy:
-        def __getattr__(self, name):
+        def spy(*arguments, name=name, original=original):
             names.add(name)
-            return getattr(fused_passes, name)
+            return original(*arguments)
 
-    passes_for = fusion.passes_for
-    monkeypatch.setattr(fusion, "LEAST_SIZE", 1)
-    monkeypatch.setattr(fusion, "passes_for", lambda x: passes_for(x) and Spy())
+        monkeypatch.setattr(kernels, f"_fused_{name}", spy)
     return names
 
 

@@ -1,0 +1,382 @@
+"""The operations between matrix products: plain, or fused by XLA on CPUs.
+
+On CPUs TensorFlow's kernels read and write memory once per operation: a GELU
+and its gradient take about twenty passes over their values. XLA fuses them into
+one loop, but multiplies matrices more slowly than oneDNN. A training step on
+CPUs therefore leaves matrix products to TensorFlow and lets XLA compile the
+rest:
+
+    with kernels.compiling(Compiled.PASSES):
+        outputs = model(features, training=True, seed=seed)
+
+Layers call `gelu`, `attention_probabilities`, `residual_layer_norm` and
+`cross_entropy` in any case; each function chooses its own implementation. On
+GPUs and TPUs XLA compiles everything.
+
+Fused and plain results are equal up to rounding, except for the dropout masks.
+The fused functions compute in float32; arguments, results and what is kept for
+the gradient have the precision of the first argument. Gradients mostly
+recompute intermediate values, which costs less than storing them in memory.
+"""
+
+import contextlib
+import contextvars
+import enum
+import functools
+import math
+from collections.abc import Callable, Iterator
+
+import keras
+from keras import ops
+
+# On JAX and PyTorch, TensorFlow need not be installed.
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
+# Compiling takes about 0.05 s for each operation and shape. With fewer values
+# than these a training is too short to earn that back.
+LEAST_SIZE = 2**17
+
+
+class Compiled(enum.Enum):
+    """What XLA compiles of the code that runs."""
+
+    NOTHING = enum.auto()
+    # The operations between matrix products. In training, on CPUs, with
+    # Keras's TensorFlow backend.
+    PASSES = enum.auto()
+    EVERYTHING = enum.auto()
+
+
+_compiled = contextvars.ContextVar("compiled", default=Compiled.NOTHING)
+
+
+@contextlib.contextmanager
+def compiling(what: Compiled) -> Iterator[None]:
+    """Declares what XLA compiles of the operations in the `with` block."""
+    token = _compiled.set(what)
+    try:
+        yield
+    finally:
+        _compiled.reset(token)
+
+
+def is_all_compiled() -> bool:
+    """Returns whether XLA compiles everything, matrix products included."""
+    return _compiled.get() is Compiled.EVERYTHING
+
+
+def is_fused(x) -> bool:
+    """Returns whether the operations on a tensor are fused.
+
+    Not if its shape is partly unknown, as in fine-tuning, where lengths differ
+    from batch to batch: compiling for each length took longer than it saved in
+    an epoch.
+    """
+    if _compiled.get() is not Compiled.PASSES or None in tuple(x.shape):
+        return False
+    # float64 would lose precision.
+    return math.prod(x.shape) >= LEAST_SIZE and x.dtype.size <= 4
+
+
+def gelu(x, approximate: bool):
+    """Computes GELU in float32, by tanh if approximate, else by erf.
+
+    Keras's erf form calls TensorFlow's erfc, which on CPUs is half as fast as
+    erf. Its bfloat16 form is several per cent off and a quarter as fast as
+    float32.
+
+    Args:
+      x: Floats of any shape.
+      approximate: Whether to use the tanh approximation.
+
+    Returns:
+      Floats of the shape and dtype of `x`.
+    """
+    if keras.config.backend() != "tensorflow":
+        return keras.activations.gelu(x, approximate=approximate)
+    if is_fused(x):
+        return _fused_gelu(approximate)(x)
+    wide = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+    if approximate:
+        wide = keras.activations.gelu(wide, approximate=True)
+    else:
+        wide = 0.5 * wide * (1.0 + ops.erf(wide * math.sqrt(0.5)))
+    return ops.cast(wide, x.dtype)
+
+
+def attention_probabilities(scores, bias, rate: float = 0.0, seed=None):
+    """Computes the softmax over the last axis, then dropout.
+
+    Args:
+      scores: Floats [B, N, Q, S].
+      bias: Floats that broadcast to [B, N, Q, S], added to the scores in
+        float32. They get no gradient.
+      rate: The dropout rate.
+      seed: Integers [2], or None for no dropout.
+
+    Returns:
+      The probabilities before and after dropout, floats [B, N, Q, S].
+    """
+    biased = ops.cast(scores, "float32") + ops.cast(bias, "float32")
+    probabilities = ops.cast(ops.softmax(biased), scores.dtype)
+    if seed is not None and is_fused(scores):
+        # A graph prunes the plain probabilities if nothing uses them.
+        fused = _fused_attention_probabilities(rate)
+        return probabilities, fused(scores, bias, seed)
+    return probabilities, dropout(probabilities, rate, seed)
+
+
+def residual_layer_norm(
+    x,
+    residual,
+    norm: keras.layers.LayerNormalization,
+    rate: float = 0.0,
+    seed=None,
+):
+    """Applies dropout to `x` and normalizes its sum with the residual.
+
+    Args:
+      x: Floats [..., H].
+      residual: Floats [..., H].
+      norm: A layer normalization of the last axis, built.
+      rate: The dropout rate.
+      seed: Integers [2], or None for no dropout.
+
+    Returns:
+      Floats [..., H].
+    """
+    if seed is not None and is_fused(x):
+        fused = _fused_residual_layer_norm(rate, norm.epsilon)
+        return fused(x, residual, norm.gamma, norm.beta, seed)
+    return norm(dropout(x, rate, seed) + residual)
+
+
+def cross_entropy(labels, logits):
+    """Computes -log softmax(logits)[labels].
+
+    Args:
+      labels: Integers [...].
+      logits: Floats [..., C].
+
+    Returns:
+      Floats [...], float32 if fused.
+    """
+    if is_fused(logits):
+        return _fused_cross_entropy()(logits, labels)
+    return keras.losses.sparse_categorical_crossentropy(
+        labels, logits, from_logits=True
+    )
+
+
+class GivenSeed(keras.random.SeedGenerator):
+    """Passes a given seed where Keras expects a seed generator.
+
+    Keras draws dropout masks from a generator whose state is a variable. A
+    training step that can be repeated, recomputed or resumed needs masks that
+    depend on its arguments only.
+
+    Args:
+      seed: Integer tensor [2].
+    """
+
+    # Keras's PyTorch dropout takes None for "not seeded".
+    _initial_seed = 0
+
+    def __init__(self, seed):
+        # super().__init__ would create the state variable.
+        self.seed = seed
+
+    def next(self, ordered=True):
+        """Returns the seed."""
+        if keras.config.backend() == "jax":
+            return ops.cast(self.seed, "uint32")  # The dtype of JAX's keys.
+        return self.seed
+
+
+def dropout(x, rate: float, seed):
+    """Applies Keras's dropout with a mask that the seed determines.
+
+    Args:
+      x: Floats of any shape.
+      rate: The share that becomes 0; the rest is divided by 1 - rate.
+      seed: Integers [2], or None for no dropout.
+    """
+    if seed is None or not rate:
+        return x
+    return keras.random.dropout(x, rate, seed=GivenSeed(seed))
+
+
+# Fused implementations. Each is compiled once per shape for the whole model.
+
+
+def _fuse(forward: Callable, backward: Callable) -> Callable:
+    """Returns a differentiable function that XLA compiles.
+
+    Args:
+      forward: Maps arguments to the result and a tuple for the gradient.
+      backward: Maps the gradient of the result, the tuple and the arguments to
+        the gradients of the arguments.
+    """
+    forward = tf.function(forward, autograph=False, jit_compile=True)
+    backward = tf.function(backward, autograph=False, jit_compile=True)
+
+    # A graph of its own, made once: TensorFlow keeps a gradient function, and
+    # the graph around it, until the process ends.
+    @tf.function(autograph=False)
+    def apply(*arguments):
+        @tf.custom_gradient
+        def differentiable(*arguments):
+            result, kept = forward(*arguments)
+
+            def gradient(upstream):
+                return backward(upstream, kept, *arguments)
+
+            return result, gradient
+
+        return differentiable(*arguments)
+
+    # Variables and tensors would be traced separately.
+    return lambda *arguments: apply(*map(tf.convert_to_tensor, arguments))
+
+
+@functools.cache
+def _fused_gelu(approximate: bool):
+    def cdf_and_slope(x):
+        """Returns f and f' where GELU(x) = x f(x)."""
+        if not approximate:
+            density = tf.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
+            return 0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5))), density
+        scale, cubic = math.sqrt(2.0 / math.pi), 0.044715
+        tanh = tf.tanh(scale * (x + cubic * x * x * x))
+        slope = (1.0 - tanh * tanh) * (scale * (1.0 + 3.0 * cubic * x * x))
+        return 0.5 * (1.0 + tanh), 0.5 * slope
+
+    def forward(x):
+        wide = _wide(x)
+        cdf, _ = cdf_and_slope(wide)
+        return tf.cast(wide * cdf, x.dtype), ()
+
+    def backward(upstream, kept, x):
+        wide = _wide(x)
+        cdf, slope = cdf_and_slope(wide)
+        return tf.cast(_wide(upstream) * (cdf + wide * slope), x.dtype)
+
+    return _fuse(forward, backward)
+
+
+@functools.cache
+def _fused_attention_probabilities(rate: float):
+    def forward(scores, bias, seed):
+        probabilities = tf.nn.softmax(_wide(scores) + _wide(bias))
+        probabilities = tf.cast(probabilities, scores.dtype)
+        return _hashed_dropout(probabilities, rate, seed), (probabilities,)
+
+    def backward(upstream, kept, scores, bias, seed):
+        probabilities = _wide(kept[0])
+        upstream = _wide(_hashed_dropout(upstream, rate, seed)) * probabilities
+        total = tf.reduce_sum(upstream, axis=-1, keepdims=True)
+        gradient = upstream - probabilities * total
+        return tf.cast(gradient, scores.dtype), None, None
+
+    return _fuse(forward, backward)
+
+
+@functools.cache
+def _fused_residual_layer_norm(rate: float, epsilon: float):
+    def forward(x, residual, gamma, beta, seed):
+        total = _wide(_hashed_dropout(x, rate, seed)) + _wide(residual)
+        mean = tf.reduce_mean(total, axis=-1, keepdims=True)
+        variance = tf.reduce_mean((total - mean) ** 2, axis=-1, keepdims=True)
+        inverse = tf.math.rsqrt(variance + epsilon)  # [..., 1]
+        normal = (total - mean) * inverse
+        result = normal * _wide(gamma) + _wide(beta)
+        return tf.cast(result, x.dtype), (tf.cast(normal, x.dtype), inverse)
+
+    def backward(upstream, kept, x, residual, gamma, beta, seed):
+        normal, inverse = map(_wide, kept)
+        upstream = _wide(upstream)
+        scaled = upstream * _wide(gamma)
+        mean = tf.reduce_mean(scaled, axis=-1, keepdims=True)
+        along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
+        total = inverse * (scaled - mean - normal * along)
+        total = tf.cast(total, x.dtype)
+        rows = tuple(range(len(x.shape) - 1))
+        return (
+            _hashed_dropout(total, rate, seed),
+            total,
+            tf.cast(tf.reduce_sum(upstream * normal, rows), gamma.dtype),
+            tf.cast(tf.reduce_sum(upstream, rows), beta.dtype),
+            None,
+        )
+
+    return _fuse(forward, backward)
+
+
+@functools.cache
+def _fused_cross_entropy():
+    def is_label(logits, labels):
+        return tf.range(logits.shape[-1]) == labels[..., None]
+
+    def forward(logits, labels):
+        wide = _wide(logits)
+        highest = tf.reduce_max(wide, axis=-1, keepdims=True)
+        total = tf.reduce_sum(tf.exp(wide - highest), axis=-1, keepdims=True)
+        normalizer = highest + tf.math.log(total)  # [..., 1]
+        found = tf.where(is_label(logits, labels), wide, 0.0)
+        losses = normalizer[..., 0] - tf.reduce_sum(found, axis=-1)
+        return losses, (normalizer,)
+
+    def backward(upstream, kept, logits, labels):
+        probabilities = tf.exp(_wide(logits) - kept[0])
+        gradient = tf.where(
+            is_label(logits, labels), probabilities - 1.0, probabilities
+        )
+        return tf.cast(gradient * upstream[..., None], logits.dtype), None
+
+    return _fuse(forward, backward)
+
+
+def _hashed_dropout(x, rate: float, seed):
+    """Applies dropout with a mask that the gradient computes a second time."""
+    if not rate:
+        return x
+    scaled = x * tf.cast(1.0 / (1.0 - rate), x.dtype)
+    return tf.where(keep_mask(tf.shape(x), seed, rate), scaled, 0.0)
+
+
+def keep_mask(shape, seed, rate: float):
+    """Returns which values dropout keeps, a hash of position and seed.
+
+    On CPUs XLA's random numbers take a hundred times as long.
+
+    Args:
+      shape: Shape of the mask, integers, with fewer than 2^31 elements.
+      seed: Integers [2].
+      rate: The share of False.
+
+    Returns:
+      Booleans of the shape, True with probability 1 - rate.
+    """
+    first, second = tf.unstack(tf.cast(seed, tf.uint32))
+    positions = tf.reshape(tf.range(tf.reduce_prod(shape)), shape)
+    key = _mix(_mix(first) + second)
+    bits = _mix(tf.cast(positions, tf.uint32) + key)
+    return bits >= tf.constant(round(rate * 2**32), tf.uint32)
+
+
+def _mix(x):
+    """Permutes the 32-bit integers so that close arguments differ widely.
+
+    The constants are those of "lowbias32" (C. Wellons, 2018): flipping one bit
+    of the argument flips each bit of the result with a probability near 0.5.
+    """
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
+        shifted = tf.bitwise.right_shift(x, tf.constant(shift, tf.uint32))
+        x = tf.bitwise.bitwise_xor(x, shifted)
+        x = x * tf.constant(factor, tf.uint32)
+    return x
+
+
+def _wide(x):
+    return tf.cast(x, tf.float32)

@@ -1,0 +1,260 @@
+"""Fused operations: when they are used, their values, gradients and masks."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import kernels
+from bert_tf.kernels import Compiled, compiling
+from bert_tf.transformer import attention_bias
+
+SEED = (3, -5)
+# Largest difference as a share of the largest number; bfloat16 has 8 bits.
+TOLERANCES = {"float32": 2e-6, "bfloat16": 2e-2}
+
+
+@pytest.fixture(params=TOLERANCES)
+def dtype(request):
+    return request.param
+
+
+def floats(*shape, dtype="float32", seed=0):
+    values = np.random.default_rng(seed).normal(size=shape)
+    return tf.cast(values, dtype)
+
+
+def numbers(tensor) -> np.ndarray:
+    return tf.cast(tensor, "float32").numpy()
+
+
+def with_gradients(function, *arguments):
+    """Returns the result and the gradients of the floating arguments."""
+    watched = [x for x in arguments if x.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        result = function(*arguments)
+        upstream = floats(*result.shape, dtype=result.dtype, seed=99)
+        loss = tf.reduce_sum(result * upstream)
+    return [result, *tape.gradient(loss, watched)]
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """Returns `with_gradients` where tensors of any size are fused."""
+    monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
+
+    def run(function, *arguments):
+        with compiling(Compiled.PASSES):
+            assert kernels.is_fused(arguments[0])
+            return with_gradients(function, *arguments)
+
+    return run
+
+
+def assert_close(found, expected, dtype):
+    assert [x.dtype for x in found] == [x.dtype for x in expected]
+    for one, other in zip(found, expected, strict=True):
+        one, other = numbers(one), numbers(other)
+        tolerance = TOLERANCES[dtype] * np.abs(other).max()
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+# When operations are fused.
+
+
+def large(dtype="float32"):
+    return tf.zeros([kernels.LEAST_SIZE // 256, 256], dtype)
+
+
+def test_only_passes_are_fused():
+    assert not kernels.is_fused(large())
+    with compiling(Compiled.PASSES):
+        assert kernels.is_fused(large())
+        assert kernels.is_fused(large("bfloat16"))
+        assert not kernels.is_fused(large()[1:])  # Too small.
+        assert not kernels.is_fused(large("float64"))  # Would lose precision.
+        with compiling(Compiled.EVERYTHING):
+            assert not kernels.is_fused(large())
+            assert kernels.is_all_compiled()
+        assert kernels.is_fused(large())
+        assert not kernels.is_all_compiled()
+    with pytest.raises(KeyError), compiling(Compiled.PASSES):
+        raise KeyError
+    assert not kernels.is_fused(large())
+
+
+def test_other_threads_are_not_affected():
+    found = []
+    with compiling(Compiled.PASSES):
+        thread = threading.Thread(
+            target=lambda: found.append(kernels.is_fused(large()))
+        )
+        thread.start()
+        thread.join()
+    assert found == [False]
+
+
+def test_unknown_sizes_are_not_fused():
+    found = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 256])])
+    def trace(x):
+        with compiling(Compiled.PASSES):
+            found.append(kernels.is_fused(x))
+        return x
+
+    trace(large())
+    assert found == [False]
+
+
+# Values and gradients equal those of the plain operations.
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu(fused, dtype, approximate):
+    def gelu(x):
+        return kernels.gelu(x, approximate)
+
+    x = 3.0 * floats(7, 5, 11, dtype=dtype)
+    assert_close(fused(gelu, x), with_gradients(gelu, x), dtype)
+
+
+@pytest.mark.parametrize("left_to_right", [False, True])
+def test_attention_probabilities(fused, dtype, left_to_right):
+    scores = floats(3, 2, 7, 7, dtype=dtype)
+    mask = tf.sequence_mask([7, 4, 1], 7, "int32")
+    bias = attention_bias(mask, left_to_right=left_to_right)
+
+    def dropped(scores):
+        return kernels.attention_probabilities(scores, bias, 0.0, SEED)[1]
+
+    found = fused(dropped, scores)
+    assert_close(found, with_gradients(dropped, scores), dtype)
+    hidden = np.broadcast_to(bias.numpy() < 0, scores.shape)
+    probabilities, gradient = map(numbers, found)
+    assert not probabilities[hidden].any()
+    assert probabilities[~hidden].all()
+    assert not gradient[hidden].any()
+
+
+def test_residual_layer_norm(fused, dtype):
+    norm = keras.layers.LayerNormalization(epsilon=1e-3, dtype=dtype)
+    norm.build((None, None, 13))
+    x, residual = (floats(5, 7, 13, dtype=dtype, seed=s) for s in (1, 2))
+    weights = [floats(13, dtype=dtype, seed=s) for s in (3, 4)]
+
+    def residual_layer_norm(x, residual, gamma, beta):
+        class Norm:
+            epsilon = norm.epsilon
+
+            def __call__(self, x):
+                return tf.cast(
+                    keras.ops.layer_normalization(
+                        x, gamma, beta, axis=-1, epsilon=self.epsilon
+                    ),
+                    dtype,
+                )
+
+        Norm.gamma, Norm.beta = gamma, beta
+        return kernels.residual_layer_norm(x, residual, Norm(), 0.0, SEED)
+
+    arguments = x, residual, *weights
+    assert_close(
+        fused(residual_layer_norm, *arguments),
+        with_gradients(residual_layer_norm, *arguments),
+        dtype,
+    )
+
+
+def test_a_batch_without_examples():
+    norm = keras.layers.LayerNormalization(epsilon=1e-12)
+    norm.build((None, None, 13))
+    run = kernels._fused_residual_layer_norm(0.1, 1e-12)
+    x, weights = tf.zeros([0, 3, 13]), tf.zeros([13])
+    found = with_gradients(lambda *a: run(*a, SEED), *(x, x, weights, weights))
+    assert [tuple(value.shape) for value in found[:2]] == [(0, 3, 13)] * 2
+    np.testing.assert_array_equal(found[3], np.zeros(13))
+
+
+def test_cross_entropy(fused, dtype):
+    logits = 5.0 * floats(3, 4, 17, dtype=dtype)
+    labels = tf.constant([[0, 16, 3, 3], [1, 2, 5, 8], [13, 0, 0, 7]])
+
+    def plain(logits):
+        return kernels.cross_entropy(labels, tf.cast(logits, "float32"))
+
+    assert_close(
+        fused(lambda x: kernels.cross_entropy(labels, x), logits),
+        with_gradients(plain, logits),
+        dtype,
+    )
+    extreme = tf.constant([[1e30, -1e30, 0.0]])
+    loss, gradient = fused(
+        lambda x: kernels.cross_entropy(tf.constant([0]), x), extreme
+    )
+    np.testing.assert_array_equal(loss, [0.0])
+    np.testing.assert_array_equal(gradient, [[0.0, 0.0, 0.0]])
+
+
+# Dropout.
+
+
+def test_the_gradient_has_the_mask_of_the_values(fused, dtype):
+    bias = tf.zeros([3, 1, 1, 64])
+    kept, gradient = map(
+        numbers,
+        fused(
+            lambda s: kernels.attention_probabilities(s, bias, 0.25, SEED)[1],
+            tf.zeros([3, 2, 64, 64], dtype),
+        ),
+    )
+    # Uniform probabilities of 1/64, divided by 0.75 where they are kept.
+    values, counts = np.unique(kept, return_counts=True)
+    np.testing.assert_allclose(values, [0, 1 / 48], rtol=1e-2)
+    assert abs(counts[0] / kept.size - 0.25) < 0.01
+    # ds = p (m u - sum(m u p)), by hand from the mask of the values.
+    upstream = numbers(floats(*kept.shape, dtype=dtype, seed=99))
+    masked = (kept > 0) * upstream / 0.75
+    expected = (masked - masked.mean(-1, keepdims=True)) / 64
+    limit = TOLERANCES[dtype] * np.abs(expected).max()
+    assert np.abs(gradient - expected).max() < limit
+
+
+def masks(count, rate=0.1, size=2**16):
+    """Returns the masks of one step's seeds, place after place."""
+    return np.stack(
+        [
+            kernels.keep_mask([size], tf.constant([77, 500 + site]), rate)
+            for site in range(count)
+        ]
+    )
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
+def test_a_mask_keeps_its_share(rate):
+    found = masks(8, rate)
+    deviation = np.sqrt(rate * (1 - rate) / found[0].size)
+    shares = found.mean(axis=1)
+    assert np.abs(shares - (1 - rate)).max() <= 4 * deviation
+
+
+def test_masks_are_independent_across_positions_and_places():
+    """There is no correlation of neighbours, columns or layers."""
+    found = masks(6).astype(float) - 0.9
+    scale = found[0].size * 0.09
+    limit = 4.5 / np.sqrt(found[0].size)
+    for lag in (1, 2, 3, 4, 8, 16, 64, 128, 384, 768, 1024, 4096):
+        for mask in found:
+            assert abs(np.dot(mask[lag:], mask[:-lag])) / scale < limit
+    together = found @ found.T / scale
+    assert np.abs(together - np.diag(np.diag(together))).max() < limit
+
+
+def test_masks_are_a_function_of_the_seed():
+    first, second = masks(2), masks(2)
+    np.testing.assert_array_equal(first, second)
+    other = kernels.keep_mask([2**16], tf.constant([78, 500]), 0.1)
+    assert (first[0] != other.numpy()).mean() > 0.1
