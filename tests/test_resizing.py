@@ -154,7 +154,5 @@ def test_a_smaller_vocabulary_is_refused(vocab_size, message):
 
 
 def test_a_model_of_another_kind_is_refused():
-    with pytest.raises(
-        InputError, match="Sequential is not a model"
-    ):
+    with pytest.raises(InputError, match="Sequential is not a model"):
         resize_vocabulary(keras.Sequential([keras.layers.Dense(2)]), V)
