@@ -1,4 +1,4 @@
-"""What is wrong with data and yet no reason to stop: counted, and told."""
+"""Runs functions in several processes and shows their progress."""
 
 import collections
 import contextlib
@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from typing import NoReturn, TypeVar
@@ -21,59 +21,52 @@ from absl import logging
 from bert_tf import signals
 from bert_tf.errors import InputError
 
-# What is wrong with data and yet no reason to stop: counted, and told.
+Item = TypeVar("Item")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+SECONDS_BETWEEN_LINES = 30
+# Enough that no worker waits for the results to be read, and few enough that
+# pending tasks and results need little memory.
+TASKS_PER_WORKER = 3
 
 
 class Faults:
-    """Counts each kind of fault and keeps the first of it.
+    """Counts the faults of data by kind and keeps the first of each kind.
 
-    Those of several pieces of the data can be joined, in their order, so that
-    a fault is told once however the data was cut up.
+    The faults of several parts of the data can be merged in order, so that
+    each kind is logged once however the data was divided.
+
+    Attributes:
+      counts: The number of faults of each kind.
+      firsts: The first example of each kind.
     """
 
     def __init__(self) -> None:
-        self._counts: collections.Counter[str] = collections.Counter()
-        self._firsts: dict[str, str] = {}
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.firsts: dict[str, str] = {}
 
     def add(self, kind: str, example: str) -> None:
-        """Counts one.
+        """Counts a fault.
 
         Args:
-          kind: A sentence without its end: what is so, and what was done.
-          example: Which one it was and where it stands.
+          kind: What is wrong and what was done, without a period.
+          example: The faulty item and its position.
         """
-        self._counts[kind] += 1
-        self._firsts.setdefault(kind, example)
+        self.counts[kind] += 1
+        self.firsts.setdefault(kind, example)
 
     def update(self, other: "Faults") -> None:
-        """Counts all that `other` has, as what came later."""
-        self._counts.update(other._counts)
-        self._firsts = other._firsts | self._firsts
+        """Adds the faults of a later part of the data."""
+        self.counts.update(other.counts)
+        self.firsts = other.firsts | self.firsts
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """How many there are of each kind."""
-        return dict(self._counts)
-
-    @property
-    def firsts(self) -> Mapping[str, str]:
-        """The first one of each kind."""
-        return dict(self._firsts)
-
-    def tell(self) -> None:
-        """Warns of each kind in one line of the log."""
-        for kind, count in self._counts.items():
+    def log(self) -> None:
+        """Logs a warning for each kind."""
+        for kind, count in self.counts.items():
             logging.warning(
-                "%s: %s; the first: %s", kind, f"{count:,}", self._firsts[kind]
+                "%s: %s; the first: %s", kind, f"{count:,}", self.firsts[kind]
             )
-
-
-# How far a long job is: a bar on a terminal, now and then a log line else.
-
-
-Item = TypeVar("Item")
-
-SECONDS_BETWEEN_LINES = 30
 
 
 def track(
@@ -83,18 +76,19 @@ def track(
     unit: str,
     total: int | None = None,
 ) -> Iterator[Item]:
-    """Passes results on and shows how much is done.
+    """Yields the results and shows the progress, as a bar or in the log.
 
     Args:
-      results: What the job yields.
-      size: The units of work that a result stands for.
-      title: What is being done, for "Writing: 12,345 of ...".
-      unit: What is counted, for "... 67,890 instances".
-      total: All units, where known.
+      results: The results of the work.
+      size: Returns the units of work of a result.
+      title: The work, for "Writing: 12,345 of ...".
+      unit: The unit, for "... 67,890 instances".
+      total: The number of all units, if known.
     """
     on_terminal = sys.stderr.isatty()
     start = last_line = time.monotonic()
     done = 0
+    of_total = f" of {total:,}" if total else ""
     with tqdm.tqdm(
         desc=title,
         unit=f" {unit}",
@@ -110,29 +104,12 @@ def track(
             now = time.monotonic()
             if not on_terminal and now - last_line > SECONDS_BETWEEN_LINES:
                 last_line = now
-                logging.info(_line(title, unit, done, total, now - start))
-
-
-def _line(
-    title: str, unit: str, done: int, total: int | None, seconds: float
-) -> str:
-    of_total = f" of {total:,}" if total else ""
-    return f"{title}: {done:,}{of_total} {unit}, {done / seconds:,.0f} a second"
-
-
-# One function over many tasks, in this process or in several.
-
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-# Enough that no worker waits for the reader of the results, few enough that
-# the tasks and results under way stay a small part of the memory.
-TASKS_PER_WORKER = 3
+                rate = f"{done / (now - start):,.0f} a second"
+                logging.info(f"{title}: {done:,}{of_total} {unit}, {rate}")
 
 
 def available_cpus() -> int:
-    """The CPUs that this process may use, which a job's owner may limit."""
+    """Returns the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -141,10 +118,10 @@ def available_cpus() -> int:
 class Pool:
     """Processes for several rounds of tasks; they end with the `with` block.
 
-    None is started before there are two tasks in a round.
+    No process is started before a round has two tasks.
 
     Args:
-      num_workers: Processes; with 1 everything runs in this one.
+      num_workers: The number of processes. With 1, tasks run in this process.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -173,7 +150,7 @@ class Pool:
             raised here.
 
         Raises:
-          InputError: A worker was killed, most often for lack of memory.
+          InputError: If a worker was killed, usually for lack of memory.
         """
         tasks = iter(tasks)
         ahead = list(itertools.islice(tasks, 2))
@@ -197,18 +174,17 @@ class Pool:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
             raise InputError(
-                "A worker process was killed from outside, most often for "
-                f"lack of memory. Received: {self._num_workers} workers; try "
-                "fewer"
+                "A worker process was killed, usually for lack of memory. Use "
+                f"fewer than {self._num_workers} workers."
             ) from error
 
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Starts workers deaf to Ctrl-C, which a terminal sends to all of a group.
+    """Starts workers that ignore Ctrl-C, which a terminal sends to all.
 
-    A worker inherits the mask. It ends when this process lets go of it, so
-    that one process alone decides, and no worker prints a traceback.
+    Workers inherit the signal mask. They end when this process ends the pool,
+    so that one process handles the signal and no worker prints a traceback.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.STOP_SIGNALS)
     try:
@@ -219,10 +195,10 @@ def _signals_blocked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _script_hidden() -> Iterator[None]:
-    """Starts workers that do not import the script that runs here.
+    """Starts workers that do not import the running script.
 
-    `multiprocessing` has them do so, for functions that the script defines.
-    One that trains imports TensorFlow, which takes longer than most jobs.
+    `multiprocessing` imports it for functions that it may define. A training
+    script imports TensorFlow, which takes longer than most tasks.
     """
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -235,7 +211,7 @@ def _script_hidden() -> Iterator[None]:
 def _end_with_parent() -> None:
     """Makes a worker exit when its parent is gone, even by SIGKILL."""
     parent = multiprocessing.parent_process()
-    assert parent is not None  # this runs in workers only
+    assert parent is not None  # This runs in workers only.
 
     def wait() -> NoReturn:
         parent.join()

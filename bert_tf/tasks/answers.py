@@ -312,7 +312,7 @@ def answer_questions(
         len(questions),
     ):
         yield from answered
-    faults.tell()
+    faults.log()
 
 
 def _answer_part(

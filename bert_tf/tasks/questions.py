@@ -136,7 +136,7 @@ def read_questions(
             )
         num_skipped += 1
         faults.add(kind, f"{question.name}: {detail}")
-    faults.tell()
+    faults.log()
     if not kept:
         use = " to train on" if needs_answers else ""
         advice = f"; all {num_skipped:,} were skipped" if num_skipped else ""
@@ -643,7 +643,7 @@ def count_windows(questions: Sequence[Question], encoding: SpanEncoding) -> int:
         made = make_windows(part, encoding, with_positions=True)
         faults.update(made.faults)
         count += len(made.windows)
-    faults.tell()
+    faults.log()
     return count
 
 

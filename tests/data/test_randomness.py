@@ -1,7 +1,10 @@
+import collections
+
 import numpy as np
 import pytest
 
 from bert_tf.data import randomness
+from bert_tf.data.randomness import permute, unpermute
 
 SEED = 7, 1
 
@@ -17,7 +20,7 @@ def test_the_numbers_are_splitmix64s():
     ]
 
 
-def test_a_key_follows_from_its_own_name_alone():
+def test_a_key_depends_on_its_own_name_only():
     rng = np.random.default_rng(0)
     documents, passes = rng.integers(0, 10**12, (2, 301))
     every = randomness.keys(SEED, documents, passes)
@@ -57,7 +60,7 @@ def test_numbers_are_spread_evenly_from_0_to_1():
     assert 55 < ((cells - 1000) ** 2 / 1000).sum() < 155  # 99 degrees.
 
 
-def test_neither_turns_nor_keys_know_of_their_neighbours():
+def test_neighboring_numbers_are_uncorrelated():
     keys = randomness.keys(SEED, np.arange(300))
     numbers = randomness.uniform(keys[:, np.newaxis], np.arange(300))
     for left, right in [
@@ -71,7 +74,7 @@ def test_neither_turns_nor_keys_know_of_their_neighbours():
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 1000])
-def test_integers_below_a_limit_are_as_likely(limit):
+def test_integers_below_a_limit_are_equally_likely(limit):
     keys = randomness.keys(SEED, np.arange(20_000))
     numbers = randomness.below(keys, 3, np.full(20_000, limit))
     counts = np.bincount(numbers, minlength=limit)
@@ -84,7 +87,7 @@ def test_integers_below_a_limit_are_as_likely(limit):
 
 def test_integers_stay_below_the_largest_limits(monkeypatch):
     every_bit = np.full(1, ~np.uint64(0))
-    monkeypatch.setattr(randomness, "_bits", lambda keys, turn: every_bit)
+    monkeypatch.setattr(randomness, "_bits", lambda keys, index: every_bit)
     for limit in [1, 3, 2**31 - 1, 2**52 + 1, 2**53]:
         assert randomness.below(every_bit, 0, limit).tolist() == [limit - 1]
 
@@ -112,3 +115,63 @@ def test_heads_do_not_depend_on_the_other_rows():
         for row in range(5)
     ]
     assert together.tolist() == alone
+
+
+# Shuffles.
+
+
+@pytest.mark.parametrize(
+    "size", [1, 2, 3, 4, 5, 7, 16, 17, 60, 97, 1000, 1021, 65536, 65537]
+)
+def test_a_shuffle_has_each_position_once(size):
+    positions = permute(np.arange(size), size, seed=7)
+    assert positions.dtype == np.int64
+    np.testing.assert_array_equal(np.sort(positions), np.arange(size))
+
+
+def test_some_ranks_get_the_positions_of_the_whole_shuffle():
+    whole = permute(np.arange(1021), 1021, seed=(5, 1))
+    part = permute(np.arange(300, 417), 1021, seed=(5, 1))
+    np.testing.assert_array_equal(part, whole[300:417])
+
+
+def test_the_size_can_exceed_the_memory():
+    size = 10**13 + 37
+    positions = permute(np.array([0, 1, size - 1]), size, seed=3)
+    assert len(set(positions.tolist())) == 3
+    assert (positions >= 0).all()
+    assert (positions < size).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 97, 1021, 10**13 + 37])
+def test_unpermute_inverts_permute(size):
+    ranks = np.unique(np.linspace(0, size - 1, 211).astype(np.int64))
+    positions = permute(ranks, size, seed=(5, 1))
+    np.testing.assert_array_equal(unpermute(positions, size, (5, 1)), ranks)
+    np.testing.assert_array_equal(
+        permute(unpermute(ranks, size, 3), size, 3), ranks
+    )
+
+
+def test_neighbors_are_separated():
+    size = 100_003
+    positions = permute(np.arange(size), size, seed=11)
+    correlation = np.corrcoef(np.arange(size), positions)[0, 1]
+    assert abs(correlation) < 4 / np.sqrt(size)
+    # In a random order, about two pairs of neighbors stay neighbors.
+    assert (np.abs(np.diff(positions)) == 1).sum() < 15
+    cells = np.histogram2d(np.arange(size), positions, bins=10)[0]
+    expected = size / 100
+    chi_square = ((cells - expected) ** 2 / expected).sum()
+    assert 40 < chi_square < 140  # 81 degrees of freedom
+
+
+def test_all_pairs_of_positions_are_equally_likely():
+    size, seeds = 7, 4200
+    pairs = collections.Counter(
+        tuple(permute(np.array([2, 3]), size, seed).tolist())
+        for seed in range(seeds)
+    )
+    expected = seeds / (size * (size - 1))
+    assert len(pairs) == size * (size - 1)
+    assert all(0.6 < n / expected < 1.4 for n in pairs.values())

@@ -1,5 +1,6 @@
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 import pytest
 
 from bert_tf.data import processes
+from bert_tf.data.processes import Faults
 from bert_tf.errors import InputError
 
 
@@ -34,7 +36,7 @@ def has_tensorflow(_):
 
 def refuse_odd(number):
     if number % 2:
-        raise InputError(f"Expected an even number. Received: {number}")
+        raise InputError(f"The number must be even; got {number}.")
     return number
 
 
@@ -46,8 +48,8 @@ def sleep_long(_):
     time.sleep(0.5)
 
 
-@pytest.mark.parametrize("num_tasks", [0, 1, 2, 5, 37])
-def test_results_come_in_the_order_of_the_tasks(pool, num_tasks):
+@pytest.mark.parametrize("num_tasks", [0, 1, 2, 37])
+def test_results_are_in_the_order_of_the_tasks(pool, num_tasks):
     results = list(pool.run(range(num_tasks), slow_square))
     assert results == [number**2 for number in range(num_tasks)]
 
@@ -59,11 +61,11 @@ def test_one_worker_or_one_task_needs_no_process(pool):
     assert os.getpid() not in set(pool.run(range(5), process_id))
 
 
-def test_workers_do_without_tensorflow(pool):
+def test_workers_do_not_import_tensorflow(pool):
     assert list(pool.run(range(2), has_tensorflow)) == [[], []]
 
 
-def test_tasks_are_read_few_ahead(pool):
+def test_few_tasks_are_read_ahead(pool):
     read = []
     tasks = (read.append(number) or number for number in range(1000))
     results = pool.run(tasks, slow_square)
@@ -74,29 +76,29 @@ def test_tasks_are_read_few_ahead(pool):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_errors_of_workers_arrive(pool, num_workers):
+def test_errors_of_workers_are_raised(pool, num_workers):
     with processes.Pool(1) as alone:
         results = (alone, pool)[num_workers - 1].run([2, 4, 5, 6], refuse_odd)
         assert next(results) == 2
         assert next(results) == 4
-        with pytest.raises(InputError, match="Received: 5"):
+        with pytest.raises(InputError, match="got 5"):
             next(results)
 
 
-def test_killed_workers_are_told_in_words():
+def test_killed_workers_are_reported():
     with (
         processes.Pool(2) as pool,
-        pytest.raises(InputError, match="2 workers; try fewer"),
+        pytest.raises(InputError, match="Use fewer than 2 workers"),
     ):
         list(pool.run(range(4), kill_self))
 
 
-def test_cpus_are_those_that_may_be_used():
+def test_available_cpus():
     assert 1 <= processes.available_cpus() <= os.cpu_count()
 
 
 def run_alone(code):
-    """Starts a program that has this file's functions."""
+    """Starts a program that can import this file."""
     folder = pathlib.Path(__file__).parent
     root = folder.parent.parent
     return subprocess.Popen(
@@ -125,14 +127,14 @@ def wait_until(condition, seconds=10):
 
 
 AT_WORK = """
-import test_jobs
+import test_processes
 from bert_tf import cli
 from bert_tf.data import processes
 def main():
     with processes.Pool(2) as pool:
-        workers = set(pool.run(range(8), test_jobs.process_id))
+        workers = set(pool.run(range(8), test_processes.process_id))
         print(*workers, flush=True)
-        for _ in pool.run(range(100), test_jobs.sleep_long):
+        for _ in pool.run(range(100), test_processes.sleep_long):
             pass
 cli.run_program(main)
 """
@@ -148,26 +150,26 @@ def test_workers_end_when_the_program_is_stopped(number):
     assert all(map(is_alive, workers))
     if number == signal.SIGKILL:
         program.kill()
-    else:  # As a terminal does it: to the whole group.
+    else:  # A terminal sends it to the whole group.
         os.killpg(program.pid, number)
     start = time.monotonic()
-    _, said = program.communicate(timeout=20)
+    _, stderr = program.communicate(timeout=20)
     assert time.monotonic() - start < 5
     assert wait_until(lambda: not any(map(is_alive, workers)))
     if number != signal.SIGKILL:
         assert program.returncode == 128 + number
-        assert said.count("\n") == 1
+        assert stderr.count("\n") == 1
 
 
 SCRIPT = """
 import __main__
-import test_jobs
+import test_processes
 from bert_tf.data import processes
 with open(__file__ + ".log", "a") as log:
     log.write("imported\\n")
 if __name__ == "__main__":
     with processes.Pool(2) as pool:
-        print(len(set(pool.run(range(8), test_jobs.process_id))))
+        print(len(set(pool.run(range(8), test_processes.process_id))))
     assert __main__.__file__ == __file__
 """
 
@@ -186,3 +188,57 @@ def test_workers_do_not_import_the_script(tmp_path):
     assert int(done.stdout) in (1, 2), done.stderr
     log = tmp_path / "script.py.log"
     assert log.read_text() == "imported\n"
+
+
+# Progress and faults.
+
+
+def show(monkeypatch, total, is_terminal=False):
+    """Runs ten tasks of three units, ten seconds each."""
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(processes.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    tasks = processes.track(range(10), lambda _: 3, "Writing", "lines", total)
+    return list(tasks)
+
+
+def test_progress_is_logged(monkeypatch, caplog):
+    assert show(monkeypatch, total=30) == list(range(10))
+    assert [record.message for record in caplog.records] == [
+        "Writing: 12 of 30 lines, 0 a second",
+        "Writing: 24 of 30 lines, 0 a second",
+    ]
+    caplog.clear()
+    show(monkeypatch, total=None)
+    assert caplog.records[0].message == "Writing: 12 lines, 0 a second"
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch, caplog, capsys):
+    assert show(monkeypatch, 30, is_terminal=True) == list(range(10))
+    assert "Writing: " in capsys.readouterr().err
+    assert not caplog.records
+
+
+def some(*faults):
+    result = Faults()
+    for kind, example in faults:
+        result.add(kind, example)
+    return result
+
+
+def test_each_kind_of_fault_is_logged_once(caplog):
+    faults = some(*[("Lost", f"q{n}") for n in range(1234)], ("Odd", "x"))
+    assert not caplog.records
+    faults.log()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Lost: 1,234; the first: q0",
+        "Odd: 1; the first: x",
+    ]
+
+
+def test_faults_of_parts_are_merged_in_order():
+    faults = some(("a", "1"))
+    other = some(("b", "2"), ("a", "3"), ("b", "4"))
+    faults.update(pickle.loads(pickle.dumps(other)))
+    assert faults.counts == {"a": 2, "b": 2}
+    assert faults.firsts == {"a": "1", "b": "2"}
