@@ -1,6 +1,6 @@
-"""Small CoNLL files, whose words tell their tags.
+"""Small CoNLL files whose words determine their tags.
 
-No test by itself. Sentences are of many lengths, some longer than a row.
+Not a test. Sentences have many lengths, some longer than a row.
 """
 
 import itertools
@@ -17,7 +17,7 @@ MOST_WORDS = 31
 
 
 def write(folder):
-    """Writes train.txt, dev.txt and test.txt; gives the folder."""
+    """Writes train.txt, dev.txt and test.txt; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in COUNTS.items():
         path = folder / f"{split}.txt"
@@ -26,7 +26,7 @@ def write(folder):
 
 
 def text_of(split, count):
-    """Sentences that are a function of the split, in IOB1."""
+    """Returns sentences in IOB1, as a function of the split."""
     draw = random.Random(split)
     blocks = ["-DOCSTART- X O"]
     for number in range(count):
@@ -43,7 +43,7 @@ def text_of(split, count):
 
 
 def tag(before, word):
-    """Each word is an entity of its own: B- behind one of the same type."""
+    """Returns the tag of a word; each word is an entity, B- after its type."""
     if word not in TYPES:
         return "O"
     return f"{'B' if before == word else 'I'}-{TYPES[word]}"

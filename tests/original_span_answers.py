@@ -1,11 +1,10 @@
-"""From logits to answers as google-research/bert's run_squad.py does it.
+"""Answers from logits as run_squad.py of google-research/bert computes them.
 
-Written from the description of its behaviour, one small step after the other:
-words between white space, the text rebuilt from pieces and looked for in the
-words (`final_text`), sorted lists. It shares nothing with bert_tf but windows.
+Written from the description of its behavior: words between white space, a text
+rebuilt from tokens and searched in the words (`final_text`), sorted lists. It
+shares only the windows with bert_tf.
 
-`compare` answers questions in both ways from the same logits, for a test or a
-script that lists the differences:
+`compare` answers questions in both ways from the same logits:
 
     windows = make_windows(questions, encoding, with_positions=False)
     logits = ...  # start and end, [w, max_seq_length]
@@ -27,7 +26,7 @@ WHITE_SPACE = " \t\r\n\u202f"
 
 
 class Crash(Exception):
-    """The original ends with a traceback here."""
+    """The original fails with this error."""
 
 
 class Candidate(NamedTuple):
@@ -40,7 +39,7 @@ class Candidate(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def words_of(context):
-    """The words of a text and, for each character, the word it belongs to."""
+    """Returns the words of a text and the word of each character."""
     words, word_of_character, inside = [], [], False
     for character in context:
         if character in WHITE_SPACE:
@@ -54,14 +53,14 @@ def words_of(context):
     return words, word_of_character
 
 
-def best_places(logits, count):
-    """The places of the highest logits; equal ones in their order."""
-    places = sorted(range(len(logits)), key=lambda i: logits[i], reverse=True)
-    return places[:count]
+def best_indexes(logits, count):
+    """Returns the positions of the highest logits, equal ones in order."""
+    indexes = sorted(range(len(logits)), key=lambda i: logits[i], reverse=True)
+    return indexes[:count]
 
 
 def final_text(predicted, original, do_lower_case):
-    """Looks for normalised text in the words that it was made from."""
+    """Searches for normalized text in the words it was made from."""
     normal = " ".join(
         tokenization_oracle.basic_tokenize(original, do_lower_case)
     )
@@ -79,7 +78,7 @@ def final_text(predicted, original, do_lower_case):
 
 
 def text_of(candidate, window, pieces, context, do_lower_case):
-    """The text of a span that is not the null answer."""
+    """Returns the text of a span that is not the null answer."""
     words, word_of_character = words_of(context)
     shown = pieces[candidate.start : candidate.end + 1]
     predicted = " ".join(shown).replace(" ##", "").replace("##", "")
@@ -93,11 +92,11 @@ def text_of(candidate, window, pieces, context, do_lower_case):
 
 
 def candidates_of(number, window, starts, ends, n_best_size, max_length):
-    """Every span of a window that may be an answer, in the order of ranks."""
+    """Returns every allowed span of a window, in the order of ranks."""
     pieces = range(window.first, window.first + len(window.starts))
     found = []
-    for start in best_places(starts, n_best_size):
-        for end in best_places(ends, n_best_size):
+    for start in best_indexes(starts, n_best_size):
+        for end in best_indexes(ends, n_best_size):
             if start not in pieces or end not in pieces:
                 continue
             if not window.is_max_context[start - window.first]:
@@ -110,7 +109,7 @@ def candidates_of(number, window, starts, ends, n_best_size, max_length):
 
 
 def null_candidate(starts, ends):
-    """No answer, from the first window that says least for it."""
+    """Returns no answer, from the first window with the least score."""
     scores = [
         float(s[0]) + float(e[0]) for s, e in zip(starts, ends, strict=True)
     ]
@@ -125,7 +124,7 @@ def probabilities_of(scores):
 
 
 def nbest_of(candidates, text_of_candidate, n_best_size):
-    """Logits by text, the best first, each text once."""
+    """Returns logits by text, the best first, each text once."""
     nbest = {}
     for candidate in candidates:
         if len(nbest) >= n_best_size:
@@ -136,7 +135,7 @@ def nbest_of(candidates, text_of_candidate, n_best_size):
 
 
 def entries_of(nbest):
-    """The rows of nbest_predictions.json."""
+    """Returns the entries of nbest_predictions.json."""
     probabilities = probabilities_of([sum(x) for x in nbest.values()])
     return [
         {
@@ -152,7 +151,7 @@ def entries_of(nbest):
 
 
 def decide(entries, null, threshold):
-    """Whether there is no answer, for SQuAD 2.0."""
+    """Returns the prediction for SQuAD 2.0."""
     spans = [entry for entry in entries if entry["text"]]
     if not spans:
         raise Crash("AttributeError: no answer but the null answer")
@@ -176,22 +175,22 @@ def original_answer(
     with_negative: bool = False,
     null_score_diff_threshold: float = 0.0,
 ) -> Prediction:
-    """What the original answers to one question.
+    """Returns the answer of the original to one question.
 
     Args:
-      context: The text.
+      context: The context.
       windows: The windows of this question.
-      pieces: For each window the tokens of its sequence.
-      starts: For each window the logits of a start, all S of them.
-      ends: Likewise.
-      do_lower_case: Whether the vocabulary is an uncased one.
-      n_best_size: The original's flag, as the others are.
-      max_answer_length: Likewise.
-      with_negative: The flag version_2_with_negative.
-      null_score_diff_threshold: Likewise.
+      pieces: The tokens of each window's sequence.
+      starts: The logits of a start of each window, [S].
+      ends: The logits of an end of each window, [S].
+      do_lower_case: Whether the vocabulary is uncased.
+      n_best_size: A flag of the original.
+      max_answer_length: A flag of the original.
+      with_negative: The flag version_2_with_negative of the original.
+      null_score_diff_threshold: A flag of the original.
 
     Raises:
-      Crash: The original does, too.
+      Crash: If the original crashes.
     """
     if with_negative and not windows:
         raise Crash("IndexError: no window to take the null answer from")
@@ -220,10 +219,10 @@ def original_answer(
 
 
 def scores_of(starts, ends, n_best_size) -> Scores:
-    """What `find_answer` takes, from all logits of one window."""
+    """Returns the scores for `find_answer` from the logits of a window."""
     starts, ends = np.asarray(starts), np.asarray(ends)
-    best_starts = np.array(best_places(starts, n_best_size), int)
-    best_ends = np.array(best_places(ends, n_best_size), int)
+    best_starts = np.array(best_indexes(starts, n_best_size), int)
+    best_ends = np.array(best_indexes(ends, n_best_size), int)
     return Scores(
         best_starts,
         starts[best_starts],
@@ -235,7 +234,7 @@ def scores_of(starts, ends, n_best_size) -> Scores:
 
 
 def rows_of(questions, windows) -> list[list[int]]:
-    """Which windows each question has."""
+    """Returns the windows of each question."""
     rows: list[list[int]] = [[] for _ in questions]
     for row, window in enumerate(windows):
         rows[window.question].append(row)
@@ -247,12 +246,12 @@ def compare(question, rows, windows, starts, ends, encoding, **options):
 
     Args:
       question: A `Question`.
-      rows: Which of the windows are its own.
-      windows: What `make_windows` gave.
+      rows: Indexes of the windows of the question.
+      windows: The result of `make_windows`.
       starts: Logits of a start, floats [w, S].
-      ends: Likewise.
+      ends: Logits of an end, floats [w, S].
       encoding: The `SpanEncoding` of the windows.
-      **options: Of both, such as `with_negative`.
+      **options: Fields of `AnswerRules`.
 
     Returns:
       Two `Prediction`; None for the original if it crashes.

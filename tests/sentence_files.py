@@ -1,7 +1,7 @@
 """Small files of every sentence task, in their official layouts.
 
-No test by itself. The words of an example tell its label, and examples are of
-many lengths.
+Not a test. The words of an example determine its label, and examples have many
+lengths.
 """
 
 import random
@@ -16,7 +16,7 @@ BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 INFERENCE = ("contradiction", "entailment", "neutral")
 
-# Headers and rows; a bar is a tab. The label stands last where there is one.
+# Headers and rows; a bar is a tab. The label, if any, is the last column.
 PAIR = "{n}|{a}|{b}"
 MNLI = (
     "index|promptID|pairID|genre|sentence1_binary_parse|"
@@ -58,7 +58,7 @@ def _labelled(layout, names="label", separator="|", label="{label}"):
 
 
 def _glue(layout, label="label", test=None):
-    """A train.tsv and dev.tsv with labels and a test.tsv without."""
+    """Returns train.tsv and dev.tsv with labels and test.tsv without."""
     labelled = _labelled(layout, label)
     return {
         "train.tsv": labelled,
@@ -177,7 +177,7 @@ LAYOUTS = {
 
 
 def write(folder, task):
-    """Writes all files of a task; gives the folder."""
+    """Writes all files of a task; returns the folder."""
     labels, layouts = LAYOUTS[task]
     for name, layout in layouts.items():
         path = folder / name
@@ -187,7 +187,7 @@ def write(folder, task):
 
 
 def text_of(name, labels, layout):
-    """A file: its examples are a function of its name."""
+    """Returns the text of a file, as a function of its name."""
     header, row = layout
     count = next((n for s, n in COUNTS.items() if s in name), COUNTS["dev"])
     count = COUNTS["dev"] if "ids" in name else count
@@ -201,7 +201,7 @@ def text_of(name, labels, layout):
 
 
 def examples(name, labels, count):
-    """Number, label and two texts; the first one has a word for the label."""
+    """Yields number, label and two texts; the first determines the label."""
     draw = random.Random(name)
     for n in range(count):
         number = n % len(labels)
@@ -211,6 +211,6 @@ def examples(name, labels, count):
 
 
 def endings(n):
-    """Four ways to go on after SWAG's example n; the right one is good."""
+    """Returns four endings of example n of SWAG; the right one is "good"."""
     words = ["bad", "odd", "dull", FILLERS[0]]
     return ["good" if number == n % 4 else words[number] for number in range(4)]

@@ -1,6 +1,6 @@
-"""Small files of SQuAD's layout: a word is asked for, and stands in the text.
+"""Small files in SQuAD's format, whose questions ask for a word of the text.
 
-No test by itself. Some contexts take several windows of the tests' models.
+Not a test. Some contexts take several windows of the models of the tests.
 """
 
 import json
@@ -16,9 +16,9 @@ def questions(count, seed=0, impossible=0):
     """Questions about contexts of 5 to 27 words, some without an answer.
 
     Args:
-      count: How many.
-      seed: Decides them.
-      impossible: Each so-manieth has no answer; 0 for none.
+      count: Number of questions.
+      seed: The random seed.
+      impossible: Every n-th question has no answer; 0 for none.
     """
     generator = random.Random(seed)
     made = []
@@ -44,7 +44,7 @@ def questions(count, seed=0, impossible=0):
 
 
 def write(path, asked, version="1.1"):
-    """Writes questions, each in a paragraph of its own; gives the path."""
+    """Writes each question in its own paragraph; returns the path."""
     paragraphs = [
         {
             "context": question.context,

@@ -1,4 +1,4 @@
-"""extract_features.py as its users run it, with a tiny model."""
+"""extract_features.py from its command line to its files."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ REQUIRED = ["init_checkpoint"]
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    """A model with heads that nobody needs here."""
+    """Returns a release folder of a model with heads."""
     folder = tmp_path_factory.mktemp("release")
     keras.utils.set_random_seed(1)
     model = BertPretrainer(CONFIG)
@@ -65,7 +65,7 @@ def launch():
 
 @pytest.fixture
 def extract(launch, release, tmp_path):
-    """Runs the script and gives the path of what it wrote."""
+    """Runs the script and returns the path of the output."""
 
     def extract(name="output", status=0, **flags):
         values = {
@@ -87,7 +87,7 @@ def objects(path) -> list[dict]:
 
 
 def tokens_of(line: str) -> list[str]:
-    """As the tokenizer has it, for such lines as are above."""
+    """Returns the tokens of one of `LINES`."""
     words = {"A": "a", "ab": "a ##b", "?": "[UNK]"}
     texts = [
         " ".join(words.get(word, word) for word in text.split()).split()
@@ -99,7 +99,7 @@ def tokens_of(line: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected(release):
-    """Tokens and hidden states of each line, computed on its own."""
+    """Returns tokens and hidden states of each line, computed alone."""
     model = BertModel(CONFIG, output_hidden_states=True)
     model.build()
     reader = checkpoints.Reader(str(release / "bert_model.ckpt"))
@@ -125,7 +125,7 @@ def assert_close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=3e-6)
 
 
-def test_the_originals_output(extract, expected):
+def test_the_output_of_the_original(extract, expected):
     found = objects(extract())
     assert [line["linex_index"] for line in found] == list(range(len(LINES)))
     for line, (tokens, states) in zip(found, expected, strict=True):
@@ -177,16 +177,14 @@ def test_npz_of_layers_by_name(extract, expected):
 @pytest.mark.parametrize(
     ("pooling", "by_hand"), [("mean", np.mean), ("max", np.max)]
 )
-def test_one_vector_a_text(extract, expected, pooling, by_hand):
+def test_pooled_vectors(extract, expected, pooling, by_hand):
     path = extract(output_format="npz", layers="-2", pooling=pooling)
     with np.load(path) as arrays:
         values = [by_hand(states[-2], axis=0) for _, states in expected]
         assert_close(arrays["-2"], values)
 
 
-def test_a_cls_that_sees_nothing_is_no_vector_of_a_text(
-    extract, tmp_path, capsys
-):
+def test_left_to_right_models_have_no_cls_vector(extract, tmp_path, capsys):
     config = dataclasses.replace(CONFIG, attention_direction="left_to_right")
     path = tmp_path / "bert_config.json"
     path.write_text(config.to_json_string())
@@ -246,8 +244,8 @@ def test_two_workers_write_one_file(layouts, release, expected, tmp_path):
     assert written == {"output", "worker0.log", "worker1.log"}
 
 
-def test_memory_does_not_hold_all_texts(extract, monkeypatch):
-    """The fewest possible at a time, as for a large model."""
+def test_few_texts_in_memory_give_the_same_vectors(extract, monkeypatch):
+    """As few as possible, as for a large model."""
     flags = {"output_format": "npz", "layers": "-1", "pooling": "cls"}
     with np.load(extract("a", **flags)) as arrays:
         at_once = arrays["-1"]
@@ -257,7 +255,7 @@ def test_memory_does_not_hold_all_texts(extract, monkeypatch):
 
 
 @pytest.mark.parametrize("write", [google.write, huggingface.write])
-def test_checkpoints_tell_their_casing(extract, release, tmp_path, write):
+def test_checkpoints_record_their_casing(extract, release, tmp_path, write):
     folder = tmp_path / "cased"
     folder.mkdir()
     pretrained = open_pretrained(release)
@@ -285,7 +283,7 @@ def test_checkpoints_tell_their_casing(extract, release, tmp_path, write):
         ({"do_lower_case": "false", "init_checkpoint": "NAMED"}, "is uncased"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_errors_are_one_line(
     extract, release, tmp_path, capsys, flags, message
 ):
     (tmp_path / "EMPTY").touch()

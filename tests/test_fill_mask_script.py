@@ -23,7 +23,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    """A folder as run_pretraining.py releases it."""
+    """Returns a release folder of run_pretraining.py."""
     folder = tmp_path_factory.mktemp("release")
     config = BertConfig(
         vocab_size=len(WORDS),
@@ -37,7 +37,7 @@ def release(tmp_path_factory):
     keras.utils.set_random_seed(1)
     model = BertPretrainer(config)
     model.build()
-    # Larger than initial weights, for words that differ in their chances.
+    # With larger weights the probabilities of words differ.
     weights = {
         name: variable.numpy() * 9
         for name, variable in checkpoint_variables(model).items()
@@ -55,7 +55,7 @@ def launch():
 
 
 def test_a_text_and_its_blanks(release):
-    """Once as it is run."""
+    """Runs the script in a subprocess."""
     done = subprocess.run(
         [
             sys.executable,
@@ -74,13 +74,13 @@ def test_a_text_and_its_blanks(release):
     assert second.count("%") == 2
 
 
-def type_in(monkeypatch, lines):
-    """Has the standard input give these bytes."""
+def set_input(monkeypatch, lines):
+    """Sets the bytes of the standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
 
 
 def test_lines_from_standard_input(launch, release, capsys, monkeypatch):
-    type_in(monkeypatch, b"the [MASK]\n\n[MASK] sat\r\n")
+    set_input(monkeypatch, b"the [MASK]\n\n[MASK] sat\r\n")
     assert launch([f"--init_checkpoint={release}/bert_model.ckpt"]) == 0
     out = capsys.readouterr().out
     assert [x for x in out.splitlines() if x[0] != " "] == [
@@ -90,7 +90,7 @@ def test_lines_from_standard_input(launch, release, capsys, monkeypatch):
 
 
 def test_pairs(launch, release, capsys, monkeypatch):
-    """A line for each blank and one for the pair, which may have no blank."""
+    """Each blank has a line, and so has the pair, even without a blank."""
     checkpoint = f"--init_checkpoint={release}"
     pair = ["--text=the [MASK]", "--text_b=[MASK] sat", "--top_k=1"]
     assert launch([checkpoint, *pair]) == 0
@@ -100,7 +100,7 @@ def test_pairs(launch, release, capsys, monkeypatch):
     assert first.startswith("  [MASK] 1: ")
     assert second.startswith("  [MASK] 2: ")
     assert re.fullmatch(r"  next sentence: \d+\.\d%", follows)
-    type_in(monkeypatch, b"the [MASK] ||| [MASK] sat\n the cat |||  sat\n")
+    set_input(monkeypatch, b"the [MASK] ||| [MASK] sat\n the cat |||  sat\n")
     assert launch([checkpoint, "--top_k=1"]) == 0
     *same, text, follows = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(same) == out
@@ -119,9 +119,11 @@ def test_pairs(launch, release, capsys, monkeypatch):
         ),
     ],
 )
-def test_a_line_at_fault(launch, release, capsys, monkeypatch, line, message):
-    """It is told where it stands; what came before is answered."""
-    type_in(monkeypatch, b"the [MASK]\n\n" + line + b"\n[MASK] sat\n")
+def test_errors_name_the_line(
+    launch, release, capsys, monkeypatch, line, message
+):
+    """Earlier lines are answered."""
+    set_input(monkeypatch, b"the [MASK]\n\n" + line + b"\n[MASK] sat\n")
     assert launch([f"--init_checkpoint={release}"]) == 1
     captured = capsys.readouterr()
     text, blank = captured.out.splitlines()
@@ -132,7 +134,7 @@ def test_a_line_at_fault(launch, release, capsys, monkeypatch, line, message):
 
 @pytest.fixture
 def said(launch, capsys):
-    """Fills a blank and returns what is printed."""
+    """Fills a blank and returns the output."""
 
     def call(*arguments):
         assert launch(["--text=The [MASK]", *arguments]) == 0
@@ -143,15 +145,17 @@ def said(launch, capsys):
 
 @pytest.mark.parametrize("write", [huggingface.write, keras_files.write])
 @pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
-def test_checkpoints_of_others(release, tmp_path, said, write, head):
-    """The same answer from each format, and without what fills no blanks."""
+def test_other_checkpoint_formats(release, tmp_path, said, write, head):
+    """All formats give the same answer, also without unused heads."""
     planned = conversion.plan(open_pretrained(release), "keras", head)
     write(str(tmp_path), planned.target)
     expected = said(f"--init_checkpoint={release}")
     assert said(f"--init_checkpoint={tmp_path}") == expected
 
 
-def test_a_checkpoint_tells_its_casing(launch, release, tmp_path, said, capsys):
+def test_the_checkpoint_records_its_casing(
+    launch, release, tmp_path, said, capsys
+):
     cased = dataclasses.replace(open_pretrained(release), do_lower_case=False)
     google.write(str(tmp_path), cased)
     known = f"--init_checkpoint={tmp_path}"
@@ -184,7 +188,7 @@ def test_a_checkpoint_tells_its_casing(launch, release, tmp_path, said, capsys):
         ),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_errors_are_one_line(
     launch, release, tmp_path, capsys, arguments, message
 ):
     (tmp_path / "LONG").write_text("\n".join([*WORDS, "on"]) + "\n")

@@ -30,7 +30,7 @@ SCRIPTS = {
 
 
 def given_to(script, folder):
-    """The flags that name a model and the data of a script."""
+    """Returns the flags of the model and the data of a script."""
     if script == "run_squad":
         questions = squad_files.questions(5, seed=1)
         path = squad_files.write(folder / "train.json", questions)
@@ -69,7 +69,7 @@ def inputs(script, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(launch, inputs, tmp_path_factory):
-    """The folder of a run that trains and evaluates a model with a BiLSTM."""
+    """Returns the folder of a run with a BiLSTM."""
     folder = tmp_path_factory.mktemp("done")
     words = {**inputs, "output_dir": folder, "do_eval": True}
     words |= {"bilstm_head": True, "save_checkpoints_steps": 3}
@@ -82,7 +82,7 @@ def run(launch, inputs):
     return fine_tuning_runs.runner(launch, inputs)
 
 
-def test_the_release_holds_it(done):
+def test_the_release_has_the_bilstm(done):
     released = open_pretrained(done / "release")
     width = fine_tuning_runs.CONFIG["hidden_size"]
     assert released.bilstm_head
@@ -95,8 +95,8 @@ def test_the_release_holds_it(done):
     assert output[1] == 2 * width
 
 
-def test_it_is_trained_and_resumed(done, run, tmp_path):
-    """From a checkpoint on the way to the same end, bit for bit."""
+def test_the_bilstm_is_trained_and_resumed(done, run, tmp_path):
+    """A resumed run ends with the same weights, bit for bit."""
     step = int(results(done)["global_step"])
     moments = read(done / f"model.ckpt-{step}")[f"{KERNEL}/adam_v"]
     assert moments.any()
@@ -112,8 +112,8 @@ def test_it_is_trained_and_resumed(done, run, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_it_is_no_flag_says_a_second_time(done, run, tmp_path):
-    """In its folder, and where its release is the checkpoint."""
+def test_later_runs_need_no_flag(done, run, tmp_path):
+    """Neither in the same folder nor from the release."""
     before = results(done)
     folder = tmp_path / "same"
     shutil.copytree(done, folder)
@@ -143,7 +143,7 @@ def test_another_head_is_refused(done, run, script, capsys):
     assert "where a run of bilstm_head true lies" in line
 
 
-def test_no_other_format_has_a_place_for_it(done, tmp_path):
+def test_other_formats_cannot_hold_it(done, tmp_path):
     source = open_pretrained(done / "release")
     with pytest.raises(InputError, match="with a BiLSTM in between; --head=e"):
         conversion.plan(source, "huggingface", source.head)
@@ -153,8 +153,8 @@ def test_no_other_format_has_a_place_for_it(done, tmp_path):
 
 
 @pytest.mark.slow
-def test_its_encoder_starts_a_model_without(done, run, tmp_path):
-    """And its head stays behind, as those of other tasks do."""
+def test_its_encoder_starts_a_model_without_it(done, run, tmp_path):
+    """The head is dropped, like heads of other tasks."""
     run(
         tmp_path,
         bert_config_file=None,

@@ -147,6 +147,18 @@ def read_conll(
             column,
         )
 
+    def checked(number: int, text: str) -> list[str]:
+        columns = _columns(text, separator)
+        if len(columns) == num_columns:
+            return columns
+        name = "tabs" if separator == "\t" else "spaces"
+        raise in_file(
+            path,
+            f"expected {num_columns} columns separated by {name}, as in line "
+            f"{first + 1}; found {len(columns)}.",
+            number,
+        )
+
     word, tag = index("word_column", word_column), None
     if tag_column is not None and needs_tags:
         tag = index("tag_column", tag_column)
@@ -157,10 +169,7 @@ def read_conll(
             tag_column,
         )
     blocks = [
-        [
-            (n, _checked_columns(path, n, line, separator, num_columns, first))
-            for n, line in block
-        ]
+        [(number, checked(number, text)) for number, text in block]
         for block in _blocks(path, contents, separator, num_columns)
     ]
     sentences = tuple(_sentence(path, block, word, tag) for block in blocks)
@@ -239,26 +248,6 @@ def _columns(text: str, separator: str) -> list[str]:
     if separator == "\t":
         return [column.strip(" ") for column in text.split("\t")]
     return re.findall("[^ \t]+", text)
-
-
-def _checked_columns(
-    path: str,
-    number: int,
-    text: str,
-    separator: str,
-    num_columns: int,
-    first: int,
-) -> list[str]:
-    columns = _columns(text, separator)
-    if len(columns) != num_columns:
-        name = "tabs" if separator == "\t" else "spaces"
-        raise in_file(
-            path,
-            f"expected {num_columns} columns separated by {name}, as in line "
-            f"{first + 1}; found {len(columns)}.",
-            number,
-        )
-    return columns
 
 
 def _is_border(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Answers in a graph are those of run_squad.py."""
+"""An exported model gives the answers of run_squad.py."""
 
 import dataclasses
 import functools
@@ -33,8 +33,8 @@ from tests.serving.small_served import (
     tokenize,
 )
 
-# Scripts without spaces, from right to left, with marks of their own; what
-# is deleted, what is no character, and emoji made of several.
+# Scripts without spaces, from right to left, with combining marks; deleted
+# characters, noncharacters, and emoji of several code points.
 SCRIPTS = (
     "The café (Café) re-opened: naïve, jalapeño\u0301s",
     "cafe\u0301 Cafe\u0301s n\u0303 \u0301x",
@@ -53,7 +53,7 @@ SCRIPTS = (
 
 
 def vocabulary_of(*texts):
-    """The small one, and every character of the texts."""
+    """Returns the small vocabulary and every character of the texts."""
     pieces = {
         character
         for lower in (False, True)
@@ -69,7 +69,7 @@ ALL_CONFIG = dataclasses.replace(CONFIG, vocab_size=len(ALL_VOCAB))
 
 
 def random_texts(count, letters, seed=3):
-    """Words of one to five letters, few or many of them."""
+    """Returns texts of few or many words of one to five letters."""
     draw = random.Random(seed)
     return [
         " ".join(
@@ -95,7 +95,7 @@ def encoding_of(vocab=ALL_VOCAB, lower=True, **options):
 
 @functools.cache
 def random_model():
-    """A real model, whose logits depend on the processor and the batch."""
+    """Returns a real model; its logits depend on processor and batch."""
     model = random_weights(BertSpanLabeler(ALL_CONFIG))
     for variable in model.cls.weights:
         variable.assign(5.0 * variable)
@@ -103,10 +103,10 @@ def random_model():
 
 
 class Drawn:
-    """Random logits of a token, its place and its row.
+    """Random logits, as a function of the token, its position and its row.
 
-    They come from a table, and so are the same numbers on any processor and in
-    any batch: what is chosen can be compared even where it is a close call.
+    They come from a table, so they are equal on any processor and in any batch,
+    and answers can be compared exactly.
     """
 
     NUM_VALUES = 9973
@@ -140,7 +140,7 @@ def labeler(model=DRAWN, encoding=None, num_answers=5, **rules):
 
 
 class Rule:
-    """Logits of few values, from ids and places: many are the same."""
+    """Logits with few values, from ids and positions: many are equal."""
 
     def __init__(self, num_values):
         self.num_values = num_values
@@ -157,9 +157,9 @@ class Rule:
 
 
 class Logits:
-    """Logits of pieces, by their names, wherever they are; else 0.
+    """Logits of tokens by name, else 0.
 
-    They are variables: one graph answers with any of them.
+    They are variables, so that one graph serves all tests.
     """
 
     def __init__(self):
@@ -186,7 +186,7 @@ def asked(questions, contexts):
 
 
 def found_by_script(served, questions, contexts):
-    """What run_squad.py would write of each."""
+    """Returns the predictions of run_squad.py."""
     count = served.rules.n_best_size
     task = SpanTask(ALL_CONFIG, served.encoding.schema, n_best_size=count)
 
@@ -210,7 +210,7 @@ def found_by_script(served, questions, contexts):
 
 
 def rows(answers):
-    """What there is of each question, by name."""
+    """Returns a dict for each question."""
     return [
         dict(zip(answers, values, strict=True))
         for values in zip(*answers.values(), strict=True)
@@ -218,7 +218,7 @@ def rows(answers):
 
 
 def assert_same(row, found, context):
-    """One question's answers are those of the script."""
+    """Compares the answers to a question with those of the script."""
     nbest = found.nbest[: len(row["nbest_answers"])]
     chances = [entry["probability"] for entry in nbest]
     texts = [entry["text"] for entry in nbest]
@@ -303,24 +303,24 @@ def test_cased():
         pytest.param(5, True, marks=pytest.mark.slow),
     ],
 )
-def test_equal_scores_are_in_the_order_of_the_script(num_values, with_negative):
+def test_equal_scores_have_the_order_of_the_script(num_values, with_negative):
     contexts = [*CONTEXTS, *random_texts(41, "aab", seed=4)]
     served = labeler(Rule(num_values), with_negative=with_negative)
     assert_all_same(served, [b"a"] * len(contexts), contexts)
 
 
 def assert_same_chances(row, chances):
-    """Probabilities of a real model's best answers, whatever their order.
+    """Compares the probabilities of the best answers of a real model.
 
-    Its logits differ between processors and batches, and two answers that are
-    almost as good may change places.
+    Its logits depend on the processor and the batch, so answers that are almost
+    equally likely may swap.
     """
     given = row["nbest_probabilities"]
     np.testing.assert_allclose(given, chances, atol=1e-3)
     assert given[: row["num_nbest"]].min() > 0
 
 
-def test_a_model_is_as_sure_as_in_the_script():
+def test_probabilities_are_those_of_the_script():
     served = labeler(random_model(), **SOME_ARE_IMPOSSIBLE)
     questions, contexts = QUESTIONS[:29], CONTEXTS[:29]
     answers = answer(served, asked(questions, contexts))
@@ -331,7 +331,7 @@ def test_a_model_is_as_sure_as_in_the_script():
         assert_same_chances(row, chances[: served.num_answers])
 
 
-def test_it_does_not_show_what_else_is_asked():
+def test_answers_do_not_depend_on_the_batch():
     served = labeler(random_model(), **SOME_ARE_IMPOSSIBLE)
     together = rows(answer(served, asked(QUESTIONS[:9], CONTEXTS[:9])))
     for number in range(9):
@@ -369,7 +369,7 @@ def test_an_answer_is_a_slice_of_the_context():
     )
 
 
-def test_of_equal_texts_the_first_stays():
+def test_the_first_of_equal_texts_is_kept():
     row = by_hand("a b a b a", {"a": 9}, {"b": 9})
     assert (row["start"], row["end"]) == (0, 3)
     assert row["nbest_answers"].tolist() == [
@@ -381,7 +381,7 @@ def test_of_equal_texts_the_first_stays():
     assert row["nbest_ends"].tolist() == [3, 7, 1, 5, 9, 3, 7, 5]
 
 
-def test_of_equal_texts_the_best_is_told():
+def test_the_best_of_equal_texts_is_kept():
     def model(features):
         places = {"start_logits": 5, "end_logits": 6}
         count, length = tf.unstack(tf.shape(features["input_ids"]))
@@ -397,7 +397,7 @@ def test_of_equal_texts_the_best_is_told():
 
 
 def test_more_spans_than_texts():
-    """Thousands of spans are the same; the few other texts are found."""
+    """Thousands of spans have equal texts; the few others are found."""
     context = b"a " * 1201 + b"b"
     served = labeler_by_hand(max_answer_length=2)
     served.model.set({"a": 9}, {"a": 9, "b": 8})
@@ -408,7 +408,7 @@ def test_more_spans_than_texts():
 
 
 @pytest.mark.slow
-def test_no_answer_is_better():
+def test_no_answer():
     texts = "a b c", {"a": 2, "[CLS]": 3}, {"c": 2, "[CLS]": 4}
     row = by_hand(*texts, with_negative=True)
     assert (row["answer"], row["start"], row["end"]) == (b"", -1, -1)
@@ -423,7 +423,7 @@ def test_no_answer_is_better():
     assert "null_odds" not in row
 
 
-# ----------------------------------------------------- what is nothing at all
+# ---------------------------------------------------------------- empty inputs
 
 
 @by_version
@@ -449,14 +449,14 @@ def test_no_questions(options):
 
 
 @pytest.mark.parametrize("counts", [(0, 1), (1, 0), (2, 1), (1, 2)])
-def test_questions_and_contexts_of_other_numbers_are_refused(counts):
+def test_questions_and_contexts_must_have_equal_numbers(counts):
     questions, contexts = ([b"a"] * count for count in counts)
     message = r"Expected context of shape \[\d\], a row for each question"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         answer(labeler(), asked(questions, contexts))
 
 
-def test_a_model_without_numbers_is_an_error():
+def test_logits_must_be_finite():
     with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
         by_hand("a", {"a": np.nan}, {})
 

@@ -103,15 +103,15 @@ def test_an_answer_is_a_slice_of_the_context(
         ({0: 9.0}, {5: 9.0}),  # [CLS]
         ({3: 9.0}, {5: 9.0}),  # before the context
         ({5: 9.0}, {3: 9.0}),
-        ({5: 9.0}, {13: 9.0}),  # behind it
+        ({5: 9.0}, {13: 9.0}),  # after the context
         ({13: 9.0}, {13: 9.0}),
         ({6: 9.0}, {5: 9.0}),  # ends before it starts
-        ({4: 9.0}, {9: 9.0}),  # six pieces
-        ({-1: -np.inf}, {5: 9.0}),  # a filler
+        ({4: 9.0}, {9: 9.0}),  # six tokens
+        ({-1: -np.inf}, {5: 9.0}),  # missing
         ({}, {}),
     ],
 )
-def test_other_spans_are_no_answer(starts, ends):
+def test_spans_that_are_not_allowed(starts, ends):
     options = {"max_answer_length": 5}
     found = answer(CONTEXT, starts, ends, **options)
     assert (found.text, found.null_odds) == ("", None)
@@ -121,21 +121,21 @@ def test_other_spans_are_no_answer(starts, ends):
     assert "The U.S." in texts(better)
 
 
-def test_a_start_has_its_best_context_and_an_end_need_not():
+def test_only_the_start_needs_its_maximum_context():
     window = window_of(CONTEXT)
     window.is_max_context[1:] = False
     found = answer(CONTEXT, {5: 9.0, 4: 1.0}, {5: 9.0, 4: 0.0}, window=window)
     assert texts(found) == ["The U", "The"]
 
 
-def test_a_span_of_the_longest_length_is_allowed():
+def test_the_largest_length_is_allowed():
     for length, count in ((4, 0), (5, 1), (6, 1)):
         found = answer(CONTEXT, {4: 1.0}, {8: 1.0}, max_answer_length=length)
         assert len([text for text in texts(found) if text]) == count
 
 
-def test_pieces_of_sorted_marks_are_no_empty_answer():
-    """A later piece can be an earlier character: NFD sorts some marks."""
+def test_sorted_marks_are_not_an_empty_answer():
+    """NFD sorts marks, so a later token can be an earlier character."""
     window = Window(
         0, FIRST, np.array([0, 2, 1]), np.array([1, 3, 2]), np.full(3, True)
     )
@@ -143,10 +143,7 @@ def test_pieces_of_sorted_marks_are_no_empty_answer():
     assert texts(found) == ["ab"]
 
 
-# ------------------------------------------------------------------ the order
-
-
-def test_of_equal_scores_the_earlier_window_and_the_higher_start_come_first():
+def test_the_order_of_equal_scores():
     context = "a b c d"
     scores = [
         scores_of({6: 2.0, 4: 1.0}, {7: 2.0, 6: 1.0}),
@@ -161,13 +158,13 @@ def test_of_equal_scores_the_earlier_window_and_the_higher_start_come_first():
     assert texts(found) == ["b", "c d", "c", "a b c d", "a b c"]
 
 
-def test_of_equal_texts_the_first_stays():
+def test_the_first_of_equal_texts_is_kept():
     found = answer("x y x", {4: 1.0, 6: 2.0}, {4: 1.0, 6: 2.0})
     assert texts(found) == ["x", "x y x"]
     assert found.nbest[0]["start_logit"] == found.nbest[0]["end_logit"] == 2
 
 
-def test_the_list_has_its_size_and_adds_up_to_one():
+def test_the_size_and_probabilities_of_the_list():
     places = {FIRST + i: 3.0 - 0.25 * i for i in range(8)}
     for size in (1, 3, 20):
         found = answer(CONTEXT, places, places, n_best_size=size)
@@ -180,25 +177,22 @@ def test_the_list_has_its_size_and_adds_up_to_one():
         np.testing.assert_allclose(given, weights)
 
 
-def test_no_more_starts_and_ends_than_asked_for_are_looked_at():
+def test_only_the_best_starts_and_ends_count():
     found = answer(CONTEXT, {1: 3.0, 4: 2.0}, {4: 1.0}, n_best_size=1)
     assert found.text == ""
     found = answer(CONTEXT, {1: 3.0, 4: 2.0}, {4: 1.0}, n_best_size=2)
     assert found.text == "The"
 
 
-def test_logits_far_apart_have_probabilities():
+def test_probabilities_of_distant_logits():
     found = answer("a b", {4: 1e30, 5: -1e30}, {5: 1e30, 4: -1e30})
     assert [x["probability"] for x in found.nbest] == [1.0, 0.0, 0.0]
-
-
-# ------------------------------------------------------------------ no answer
 
 
 @pytest.mark.parametrize(
     ("threshold", "text"), [(0.0, "The"), (-0.75, "The"), (-0.8125, "")]
 )
-def test_the_answer_is_null_only_above_the_threshold(threshold, text):
+def test_no_answer_needs_odds_above_the_threshold(threshold, text):
     found = answer(
         CONTEXT,
         {4: 1.0},
@@ -215,14 +209,14 @@ def test_the_answer_is_null_only_above_the_threshold(threshold, text):
     ("null", "size", "expected"),
     [
         ((9.0, 9.0), 2, ["", "The"]),
-        # As good as "The": behind it, as the original's stable sort has it.
+        # Equal to "The": after it, as in the stable sort of the original.
         ((2.0, 2.0), 2, ["The", ""]),
         ((0.0, 3.0), 3, ["The", "The U", ""]),
-        # Worse than the whole list: one more.
+        # Worse than the whole list: one more entry.
         ((-9.0, 0.0), 2, ["The", "The U", ""]),
     ],
 )
-def test_null_is_one_of_the_list(null, size, expected):
+def test_no_answer_is_in_the_list(null, size, expected):
     found = answer(
         "The U S",
         {4: 2.0},
@@ -236,8 +230,8 @@ def test_null_is_one_of_the_list(null, size, expected):
     assert (entry["start_logit"], entry["end_logit"]) == null
 
 
-def test_null_alone_on_the_list_still_has_odds():
-    """Where a list of one has room for nothing else, the original crashes."""
+def test_a_list_of_no_answer_only_has_odds():
+    """The original crashes where the list has no room for a span."""
     options = {"n_best_size": 1, "with_negative": True}
     found = answer("x", {4: 2.0}, {4: 2.0}, (9.0, 0.0), **options)
     assert (found.text, texts(found), found.null_odds) == ("", [""], 5.0)
@@ -246,7 +240,7 @@ def test_null_alone_on_the_list_still_has_odds():
     assert (found.text, texts(found)) == ("x", [""])
 
 
-def test_the_null_score_is_the_smallest_of_the_windows():
+def test_the_null_score_is_the_smallest_of_all_windows():
     spans = {4: 1.0}, {4: 1.0}
     nulls = [(5.0, 1.0), (1.0, 2.0), (2.0, 1.0), (9.0, 9.0)]
     found = find_answer(
@@ -256,7 +250,7 @@ def test_the_null_score_is_the_smallest_of_the_windows():
         AnswerRules(with_negative=True),
     )
     assert found.null_odds == 1.0
-    # Of equal ones the first.
+    # The first of equal ones.
     assert found.nbest[0] == {
         "text": "",
         "probability": pytest.approx(np.e / (1 + np.e)),
@@ -314,7 +308,7 @@ def test_rules_are_at_least_1(name):
 
 
 def random_windows(rng, whole):
-    """Parts of a window that overlap or leave something out."""
+    """Yields parts of a window, overlapping or with gaps."""
     step, longest = rng.randint(1, 5), rng.randint(3, 9)
     for begin in range(0, len(whole.starts), step):
         shown = slice(begin, begin + longest)
@@ -324,7 +318,7 @@ def random_windows(rng, whole):
 
 
 def random_logits(rng, window):
-    """Of start and end, with many ties; some padding."""
+    """Returns logits of start and end with many ties, and padding."""
     size = FIRST + len(window.starts) + 1 + rng.randint(0, 3)
     logits = [[rng.randint(-6, 6) / 4 for _ in range(size)] for _ in range(2)]
     return np.array(logits, np.float32)
@@ -376,8 +370,8 @@ def assert_equal(ours, original):
     assert ours.null_odds == original.null_odds
 
 
-def test_plain_words_are_answered_as_by_the_original():
-    """Where one word is one piece, its guesswork and the slice are the same."""
+def test_plain_words_give_the_answers_of_the_original():
+    """If a word is a token, its alignment and our slice are the same."""
     rng = random.Random(3)
     kinds = {"crash": 0, "empty": 0, "span": 0, "null": 0}
     for _ in range(500):
@@ -404,22 +398,22 @@ VOCAB = (
 @pytest.mark.parametrize(
     ("context", "first", "last", "text", "originals"),
     [
-        # Both cut a word where its pieces say so.
+        # Both split a word between tokens.
         ("Steve Smith's book", 0, 1, "Steve Smith", "Steve Smith"),
         ("was Café's there", 1, 1, "Café", "Café"),
         ("in 东京 there", 1, 2, "东京", "东京"),
-        # White space is the context's, not one space.
+        # White space is kept from the context.
         ("Steve  Smith", 0, 1, "Steve  Smith", "Steve Smith"),
-        # A letter more or less by normalisation, and it gives up.
+        # It gives up if normalization changes the number of letters.
         ("Cafe\u0301's", 0, 0, "Cafe\u0301", "Cafe\u0301's"),
         ("(Steve\u00ad,", 1, 1, "Steve", "(Steve\u00ad,"),
-        # An unknown piece is nowhere to be found.
+        # It cannot find an unknown token.
         ("in “Łódź”,", 2, 2, "Łódź", "“Łódź”,"),
-        # Found too early: the first "s" of the words is not the one meant.
+        # It finds the first "s" of the words, which is the wrong one.
         ("Smith's", 2, 2, "s", "S"),
     ],
 )
-def test_the_slice_beside_the_originals_guess(
+def test_slices_and_the_alignment_of_the_original(
     context, first, last, text, originals
 ):
     encoding = SpanEncoding(VOCAB, True, None, 32, max_query_length=4)

@@ -1,4 +1,4 @@
-"""Blanks are filled at their places, pairs judged, with real probabilities."""
+"""Candidates of blanks and next-sentence probabilities of a small model."""
 
 import keras
 import numpy as np
@@ -36,14 +36,14 @@ def model() -> BertPretrainer:
         )
     )
     model.build()
-    # Segments and sentences that tell something.
+    # Larger weights make segments matter.
     for weight in model.weights:
         weight.assign(9 * weight)
     return model
 
 
 def outputs_of(model, tokens, **more):
-    """The logits of a sequence, whose second segment is behind a [SEP]."""
+    """Returns the outputs for tokens; segment 1 begins after [SEP]."""
     ids = [WORDS.index(token) for token in tokens]
     start = tokens.index("[SEP]") + 1
     segments = [0] * start + [1] * (len(ids) - start)
