@@ -89,7 +89,7 @@ test-tf220: $(VENV)-tf220/.installed  ## what leans on TensorFlow, on 2.20; step
 	tests/training/test_step.py tests/training/test_estimator.py \
 	tests/training/test_distribution.py tests/training/test_checkpoints.py \
 	tests/test_modeling.py tests/data/test_pipeline.py \
-	tests/data/test_bucketing.py tests/data/test_records.py \
+	tests/data/test_buckets.py tests/data/test_records.py \
 	tests/tokenization/test_graph.py tests/serving/test_export.py \
 	tests/test_benchmarks_tpu_*.py $(PYTEST_ARGS)
 

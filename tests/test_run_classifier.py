@@ -266,7 +266,7 @@ def test_the_same_command_again_trains_nothing(
     assert launch(old_command(inputs, folder)) == 0
     assert "Nothing to train: step 6 of 6 is done" in caplog.text
     for name in ("train", "eval", "predict"):
-        assert f"Using {folder}/{name}.tf_record again" in caplog.text
+        assert f"Reusing {folder}/{name}.tf_record: same" in caplog.text
     after = contents(folder)
     changed = {path.name for path in after if before.get(path) != after[path]}
     assert changed <= {"eval_results.json"}  # Nothing took any time.

@@ -1,23 +1,35 @@
-"""A data set in memory, in batches of examples of about one length.
+"""Batches of examples of similar length, from a data set in memory.
 
-For sets that are read as a whole, as those of fine-tuning are: 6 bytes a place,
-so 300 MB for the 393,000 examples of MNLI at 128 places. Which examples make a
-batch is planned ahead (`batching`); here the plan's rows are gathered.
+Fine-tuning data is small enough to be read as a whole: 6 bytes per token, or
+300 MB for the 393,000 examples of MNLI at a sequence length of 128. A plan
+decides which rows form a batch; tf.data gathers the rows.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import pipeline
+from bert_tf.data.randomness import permute
 from bert_tf.data.schema import Schema
-from bert_tf.errors import InputError
+from bert_tf.errors import wrong_value
 
 # Examples parsed at once: tf.data is fastest with large batches.
 _EXAMPLES_PER_PARSE = 2048
+
+# The training stream is sorted by length within windows of this many batches.
+# Longer windows have less padding; shorter ones mix examples better. With 100
+# batches of 32, padding is within 3 % of a sorted epoch. Where an epoch is
+# short, a quarter of it keeps batches changing (within 3 % for MRPC, too).
+_MOST_BATCHES_SORTED = 100
+_WINDOWS_PER_EPOCH = 4
+
+# What the random numbers of a seed are used for.
+_EPOCH, _WINDOW = range(2)
 
 _Batch = dict[str, tf.Tensor]
 
@@ -27,12 +39,12 @@ class Features:
     """All examples of a file.
 
     Attributes:
-      arrays: By the feature's name [n, *shape]; float32, or int8 where that
-        holds all values, or int32.
-      lengths: Places of each example up to the last one that is no padding,
-        int32 [n]; of the longest choice for multiple choice.
-      max_seq_length: Places that the records have.
-      sequences: The features whose last axis is of that length.
+      arrays: From the name of a feature to an array [n, *shape]: float32, or
+        int8 if all values fit, otherwise int32.
+      lengths: The number of tokens of each example up to the last one that is
+        not padding, int32 [n]; of the longest choice for multiple choice.
+      max_seq_length: The sequence length of the records.
+      sequences: The features whose last axis has that length.
     """
 
     arrays: dict[str, np.ndarray]
@@ -46,17 +58,16 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Padding:
-    """How long the sequences of a batch are.
+    """How batches are padded.
 
     Attributes:
       multiple: A batch is padded to the length of its longest example, rounded
-        up to this, so that there are few shapes.
-      static: Whether all are padded to `max_seq_length` instead, in batches of
-        one size: for a TPU, whose program has fixed shapes. It is how the
-        original does it.
+        up to a multiple of this, which limits the number of shapes.
+      static: Whether all batches are padded to `max_seq_length` instead, as in
+        the original: a program for a TPU has fixed shapes.
 
     Raises:
-      InputError: `multiple` is not above 0.
+      InputError: `multiple` is less than 1.
     """
 
     multiple: int = 8
@@ -64,16 +75,15 @@ class Padding:
 
     def __post_init__(self) -> None:
         if self.multiple < 1:
-            raise InputError(
-                "Expected lengths to be rounded up to a multiple of 1 or "
-                f"more. Received: {self.multiple}"
+            raise wrong_value(
+                "The padding multiple", "at least 1", self.multiple
             )
 
     def padded(self, features: Features) -> np.ndarray:
-        """The length that each example asks of its batch, int32 [n]."""
+        """Returns the padded length of each example, int32 [n]."""
         if self.static:
             return np.full_like(features.lengths, features.max_seq_length)
-        # No batch is without any place, even if all its examples are.
+        # The length is at least 1, even if all examples are empty.
         multiples = -(-np.maximum(features.lengths, 1) // self.multiple)
         return np.minimum(multiples * self.multiple, features.max_seq_length)
 
@@ -82,9 +92,9 @@ def load(path: str, schema: Schema, vocab_size: int | None = None) -> Features:
     """Reads a whole file of records.
 
     Args:
-      path: A TFRecord file, compressed where the name ends in `.gz`.
-      schema: Its features, `input_mask` among them; others are ignored.
-      vocab_size: If given, token ids from there on are an error.
+      path: A TFRecord file, compressed if its name ends in `.gz`.
+      schema: The features to read, `input_mask` among them.
+      vocab_size: If given, larger token ids are an error.
 
     Raises:
       InputError: The file cannot be read, is damaged, or does not fit the
@@ -100,30 +110,41 @@ def load(path: str, schema: Schema, vocab_size: int | None = None) -> Features:
 def in_memory(
     batches: Iterable[Mapping[str, np.ndarray]], schema: Schema
 ) -> Features:
-    """Joins batches of examples that are padded to the schema's shapes.
+    """Joins batches of examples that are padded to the shapes of the schema.
 
     Args:
       batches: Dicts from the name of a feature to an array [b, *shape].
-      schema: Which features they are, `input_mask` among them.
+      schema: The features, `input_mask` among them.
 
     Returns:
-      All examples, in their order.
+      All examples in order.
     """
     parts: dict[str, list[np.ndarray]] = {f.name: [] for f in schema}
     lengths = []
     for batch in batches:
-        lengths.append(_lengths(batch["input_mask"]))
+        mask = batch["input_mask"].astype(bool)  # [b, ..., L]
+        ends = mask * np.arange(1, mask.shape[-1] + 1, dtype=np.int32)
+        lengths.append(ends.reshape(len(mask), -1).max(axis=1))
         for name, values in batch.items():
             parts[name].append(_narrow(values))
     sequences = [feature for feature in schema if feature.is_sequence]
     return Features(
-        # One after the other, so that only one is there twice. Parts of
+        # One feature at a time, so that only one is in memory twice. Parts of
         # several types become the widest.
         {name: np.concatenate(parts.pop(name)) for name in list(parts)},
         np.concatenate(lengths),
         sequences[0].shape[-1],
         tuple(feature.name for feature in sequences),
     )
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Returns integers as int8 if they fit."""
+    if values.dtype.kind != "i":
+        return values
+    limits = np.iinfo(np.int8)
+    fits = limits.min <= values.min() and values.max() <= limits.max
+    return values.astype(np.int8) if fits else values
 
 
 def training_dataset(
@@ -138,49 +159,53 @@ def training_dataset(
     shard: int = 0,
     start_example: int = 0,
 ) -> tf.data.Dataset:
-    """A shuffled stream of batches that can be entered anywhere.
+    """Returns a shuffled stream of batches that can start anywhere.
 
-    The examples of the whole stream are those of complete epochs and a part of
-    one. Examples of about one length come together, and which ones is the same
-    for every padding.
+    The stream consists of complete epochs and a part of one. A batch holds
+    examples of similar length, which are the same for every padding.
 
     Args:
       features: The examples.
-      padding: How long a batch is.
+      padding: How batches are padded.
       global_batch_size: Examples of a batch over all shards and replicas.
-      num_batches: Global batches of the whole run; after the last one the
-        stream starts over.
+      num_batches: Global batches of the whole run; then the stream repeats.
       seed: Not negative; equal seeds give equal streams.
       batch_size: Examples of one replica's batch.
       num_shards: The number of readers that share the stream.
       shard: This reader's number, from 0.
-      start_example: How many examples of the stream have been used so far.
+      start_example: The number of examples of the stream used so far.
 
     Returns:
-      Batches, one replica's after the other's: a dict of tensors
-      [batch_size, *shape], int32 or float32. All that belong to one global
-      batch have the same length, which is only known when it comes, unless
-      the padding is static.
+      Batches of one replica after the other: a dict of tensors
+      [batch_size, *shape], int32 or float32. All batches of one global batch
+      have the same length, which is static only if the padding is.
     """
-    # Not by the padded lengths: what is learned shall not depend on those.
-    plan = pipeline.training_plan(
+    # Sorted by true lengths: training must not depend on the padding.
+    plan = training_plan(
         features.lengths,
         num_batches=num_batches,
         batch_size=global_batch_size,
         seed=seed,
     )
     plan_lengths = padding.padded(features)[plan].max(axis=1)
-    _log_padding(features, plan, plan_lengths)
-    rows = pipeline.shares(plan, num_shards, batch_size)[shard]
+    mean = features.lengths[plan].mean()
+    logging.info(
+        "Padding is %.0f %% of the training batches; it would be %.0f %% if "
+        "all batches had length %d",
+        100 * (1 - mean / plan_lengths.mean()),
+        100 * (1 - mean / features.max_seq_length),
+        features.max_seq_length,
+    )
+    rows = shares(plan, num_shards, batch_size)[shard]
     replicas = len(rows) // num_batches
     first = start_example // global_batch_size * replicas
     numbers = tf.data.Dataset.range(len(rows)).repeat().skip(first)
-    take = _Taker(features, padding)
+    gather = _Gatherer(features, padding)
     with tf.device("CPU:0"):
         batch_rows = tf.constant(rows)
         batch_lengths = tf.constant(np.repeat(plan_lengths, replicas))
     return pipeline.map_ahead(
-        numbers, lambda i: take(batch_rows[i], batch_lengths[i])
+        numbers, lambda i: gather(batch_rows[i], batch_lengths[i])
     )
 
 
@@ -192,13 +217,13 @@ def evaluation_dataset(
     num_shards: int = 1,
     shard: int = 0,
 ) -> tf.data.Dataset:
-    """Every example once, the longest first; with static padding in order.
+    """Returns every example once: the longest first, or in order if static.
 
     Args:
       features: The examples.
-      padding: How long a batch is.
-      batch_size: Examples of full length in a batch of this shard. As many
-        times more make a batch as they are shorter, in whole numbers.
+      padding: How batches are padded.
+      batch_size: Examples of full length in a batch of this shard. A batch of
+        shorter examples holds a multiple of it, up to as many tokens.
       num_shards: The number of readers that share the examples.
       shard: This reader's number, from 0. All give equally many batches of
         the same shapes.
@@ -206,102 +231,180 @@ def evaluation_dataset(
     Returns:
       Batches: a dict of tensors [b, *shape], int32 or float32, with
       `example_index` int32 [b]: the row of each example, -1 where zeros fill
-      up the last batch. `is_real_example` is 0 there, and where the file says
-      so.
+      the last batch. `is_real_example` is 0 there, and where the file says so.
     """
-    plan = pipeline.evaluation_plan(
+    plan = evaluation_plan(
         padding.padded(features),
         max_length=features.max_seq_length,
         batch_size=batch_size,
         num_shards=num_shards,
     )
-    take = _Taker(features, padding)
+    gather = _Gatherer(features, padding)
+    rows = [batch[shard] for batch in plan.batches]
     with tf.device("CPU:0"):
-        batch_rows = _stack([b[shard] for b in plan.batches], padding.static)
+        if padding.static:
+            batch_rows = tf.constant(np.stack(rows))
+        else:
+            sizes = list(map(len, rows))
+            batch_rows = tf.RaggedTensor.from_row_lengths(
+                np.concatenate(rows), sizes
+            )
         batch_lengths = tf.constant(plan.lengths)
+
+    def numbered(i: tf.Tensor) -> _Batch:
+        return {
+            "is_real_example": tf.cast(batch_rows[i] >= 0, tf.int32),
+            **gather(batch_rows[i], batch_lengths[i]),
+            "example_index": batch_rows[i],
+        }
+
     return pipeline.map_ahead(
-        tf.data.Dataset.range(len(plan.batches)),
-        lambda i: _numbered(take, batch_rows[i], batch_lengths[i]),
+        tf.data.Dataset.range(len(plan.batches)), numbered
     )
 
 
-class _Taker:
-    """Gathers rows of a data set within a graph.
+class _Gatherer:
+    """Gathers rows of a data set inside a graph.
 
     Args:
-      features: The examples, copied to where tf.data works.
-      padding: Whether shapes are static.
+      features: The examples, which are copied to the CPU, where tf.data runs.
+      padding: How batches are padded.
     """
 
     def __init__(self, features: Features, padding: Padding) -> None:
         self._sequences = () if padding.static else features.sequences
-        # Elsewhere a GPU would hold them.
-        with tf.device("CPU:0"):
+        with tf.device("CPU:0"):  # Otherwise a GPU would hold the data set.
             self._tensors = {
                 name: tf.constant(values)
                 for name, values in features.arrays.items()
             }
 
     def __call__(self, rows: tf.Tensor, length: tf.Tensor) -> _Batch:
-        """The examples `rows` [B], zeros for -1, cut to `length` places."""
+        """Returns the rows [b], zeros for -1, cut to a length."""
         return {
-            name: self._take(name, values, rows, length)
+            name: self._gather(name, values, rows, length)
             for name, values in self._tensors.items()
         }
 
-    def _take(self, name, values, rows, length) -> tf.Tensor:
-        taken = tf.gather(values, tf.maximum(rows, 0))
+    def _gather(self, name, values, rows, length) -> tf.Tensor:
+        found = tf.gather(values, tf.maximum(rows, 0))
         if name in self._sequences:
-            taken = taken[..., :length]
-        if taken.dtype.is_integer:
-            taken = tf.cast(taken, tf.int32)
-        is_there = tf.reshape(rows >= 0, [-1] + [1] * (len(taken.shape) - 1))
-        return tf.where(is_there, taken, tf.zeros([], taken.dtype))
+            found = found[..., :length]
+        if found.dtype.is_integer:
+            found = tf.cast(found, tf.int32)
+        exists = tf.reshape(rows >= 0, [-1] + [1] * (len(found.shape) - 1))
+        return tf.where(exists, found, tf.zeros([], found.dtype))
 
 
-def _numbered(take: _Taker, rows: tf.Tensor, length: tf.Tensor) -> _Batch:
-    """A batch with the two features of evaluation."""
-    is_real = tf.cast(rows >= 0, tf.int32)
-    return {
-        "is_real_example": is_real,
-        **take(rows, length),
-        "example_index": rows,
-    }
+# Plans: which rows form a batch, and in what order.
 
 
-def _stack(rows: list[np.ndarray], is_uniform: bool):
-    """The rows of all batches [batches, b], ragged where not uniform."""
-    if is_uniform:
-        return tf.constant(np.stack(rows))
-    return tf.RaggedTensor.from_row_lengths(
-        np.concatenate(rows), list(map(len, rows))
-    )
+class EvaluationPlan(NamedTuple):
+    """Every row once, in batches.
+
+    Attributes:
+      batches: The rows of each batch, int32 [shards, rows of a shard]; -1
+        fills the last batch.
+      lengths: The length that each batch is padded to, int32 [batches].
+    """
+
+    batches: list[np.ndarray]
+    lengths: np.ndarray
 
 
-def _lengths(mask: np.ndarray) -> np.ndarray:
-    """Places up to the last one that is not 0, int32 [n]: of [n, ..., L]."""
-    places = np.arange(1, mask.shape[-1] + 1, dtype=np.int32)
-    return (mask.astype(bool) * places).reshape(len(mask), -1).max(axis=1)
+def training_plan(
+    lengths: np.ndarray, *, num_batches: int, batch_size: int, seed: int
+) -> np.ndarray:
+    """Plans batches of an endless stream of epochs, each shuffled anew.
+
+    Batches may straddle epochs. Sorting by length exchanges rows only within
+    windows of the stream, so the rows of the whole plan stay the same.
+
+    Args:
+      lengths: The length of each row, integers [n]. Rows of one length stay in
+        random order.
+      num_batches: The number of batches. A longer plan starts like a shorter
+        one, except for the last window of the shorter one.
+      batch_size: The number of rows in a batch.
+      seed: Not negative; equal seeds give equal plans.
+
+    Returns:
+      Row numbers, int32 [num_batches, batch_size].
+    """
+    rows = np.arange(len(lengths))
+    num_epochs = -(-num_batches * batch_size // len(rows))
+    epochs = np.empty((num_epochs, len(rows)), np.int32)
+    for epoch in range(num_epochs):
+        epochs[epoch] = permute(rows, len(rows), (seed, _EPOCH, epoch))
+    stream = epochs.reshape(-1)[: num_batches * batch_size]
+    plan = stream.reshape(num_batches, batch_size)
+    quarter = len(rows) // (_WINDOWS_PER_EPOCH * batch_size)
+    size = max(1, min(quarter, _MOST_BATCHES_SORTED))
+    for first in range(0, num_batches, size):
+        window = plan[first : first + size]
+        flat = window.reshape(-1)
+        order = np.argsort(lengths[flat], kind="stable")
+        by_length = flat[order].reshape(window.shape)
+        numbers = np.arange(len(window))
+        # Batches of similar rows, in random order.
+        window[:] = by_length[
+            permute(numbers, len(window), (seed, _WINDOW, first))
+        ]
+    return plan
 
 
-def _narrow(values: np.ndarray) -> np.ndarray:
-    """Integers in one byte, where they fit."""
-    if values.dtype.kind != "i":
-        return values
-    limits = np.iinfo(np.int8)
-    fits = limits.min <= values.min() and values.max() <= limits.max
-    return values.astype(np.int8) if fits else values
+def evaluation_plan(
+    lengths: np.ndarray, *, max_length: int, batch_size: int, num_shards: int
+) -> EvaluationPlan:
+    """Plans batches of rows of equal length, the longest first.
+
+    A batch that is too large for the memory thus fails at once. Batches of
+    shorter rows are larger, up to `batch_size * max_length` tokens for a
+    shard. Rows of one length keep their order.
+
+    Args:
+      lengths: The padded length of each row, from 1 to `max_length`, [n].
+      max_length: The longest possible length.
+      batch_size: Rows of `max_length` in a shard's batch. Every other batch
+        has a multiple of this.
+      num_shards: The number of readers that share the rows. Every batch has
+        as many rows for each, and one length for all.
+
+    Returns:
+      The plan; only its last batch is filled with -1.
+    """
+    order = np.argsort(-lengths, kind="stable").astype(np.int32)
+    batches, batch_lengths = [], []
+    start = 0
+    while start < len(order):
+        length = lengths[order[start]]
+        size = num_shards * batch_size * (max_length // length)
+        batch = np.full(size, -1, np.int32)
+        rows = order[start : start + size]
+        batch[: len(rows)] = rows
+        # Rows go to the shards in turn.
+        batches.append(batch.reshape(-1, num_shards).T)
+        batch_lengths.append(length)
+        start += size
+    return EvaluationPlan(batches, np.array(batch_lengths, np.int32))
 
 
-def _log_padding(
-    features: Features, plan: np.ndarray, plan_lengths: np.ndarray
-) -> None:
-    """Tells how much of the batches is padding, and how much it would be."""
-    mean = features.lengths[plan].mean()
-    logging.info(
-        "Padding is %.0f %% of the training batches, and would be %.0f %% if "
-        "all were %d long",
-        100 * (1 - mean / plan_lengths.mean()),
-        100 * (1 - mean / features.max_seq_length),
-        features.max_seq_length,
-    )
+def shares(plan: np.ndarray, num_shards: int, batch_size: int) -> np.ndarray:
+    """Distributes the rows of global batches to shards and their replicas.
+
+    Rows go to the shards in turn, so that the rows of a sorted batch are
+    equally long in all of them: with two shards, [0 1 2 3] is [0 2] and [1 3].
+
+    Args:
+      plan: Integers [batches, shards * replicas * batch_size].
+      num_shards: The number of shards.
+      batch_size: The number of rows in a replica's batch.
+
+    Returns:
+      Integers [shards, batches * replicas, batch_size]: the batches of the
+      replicas follow each other.
+    """
+    num_batches = len(plan)
+    by_row = plan.reshape(num_batches, batch_size, -1, num_shards)
+    by_shard = by_row.transpose(3, 0, 2, 1)  # [shards, batches, replicas, B]
+    return by_shard.reshape(num_shards, -1, batch_size)

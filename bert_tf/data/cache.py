@@ -1,7 +1,9 @@
-"""Files of records that are kept for as long as nothing changes.
+"""Records of a fine-tuning data set, kept until something that shapes them
+changes.
 
-A manifest beside the records tells all that shaped them; when any of it
-differs they are made anew, whatever the times of the files say.
+A manifest beside the records holds a key: everything that decides on their
+content. If the key differs, or the file is damaged, the records are written
+again, whatever the times of the files.
 """
 
 import dataclasses
@@ -19,19 +21,19 @@ from bert_tf.data import records
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 
-# To be raised when the same examples are to give other records.
+# To be raised when the same examples give other records.
 _FORMAT = 1
 
 _BLOCK_SIZE = 1 << 20
 
 
 class Part(NamedTuple):
-    """A piece of the file: its bytes, and what they hold.
+    """A part of a file.
 
     Attributes:
       data: Framed records.
-      num_records: How many.
-      num_cut: How many of them lack a part of their example.
+      num_records: The number of records.
+      num_cut: The number of records whose example did not fit completely.
     """
 
     data: bytes
@@ -40,12 +42,12 @@ class Part(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What there is now.
+    """The records of a file.
 
     Attributes:
-      is_new: Whether it was made just now.
-      num_records: Records of the file.
-      num_cut: How many of them lack a part of their example.
+      is_new: Whether they were written now.
+      num_records: The number of records.
+      num_cut: The number of records whose example did not fit completely.
     """
 
     is_new: bool
@@ -59,13 +61,13 @@ def key(
     sources: Iterable[str] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All that shapes records, as JSON gives it back.
+    """Returns everything that shapes records, as JSON values.
 
     Args:
       encoding: How examples become features: a dataclass with a `vocab`.
-      contents: What shows of each example in its records.
-      sources: The files that the examples came from.
-      reading: What else decided on the examples; whatever JSON can hold.
+      contents: For each example, what its records depend on.
+      sources: The files that the examples were read from.
+      reading: Other settings that the records depend on, as JSON values.
 
     Raises:
       InputError: A source cannot be read.
@@ -87,7 +89,7 @@ def key(
 
 
 def checksum(blocks: Iterable[bytes]) -> str:
-    """What tells bytes from others; hex."""
+    """Returns the SHA-256 of joined blocks, as hexadecimal digits."""
     result = hashlib.sha256()
     for block in blocks:
         result.update(block)
@@ -107,15 +109,15 @@ def write_records(
     wanted: Mapping[str, Any],
     make_parts: Callable[[], Iterable[Part]],
 ) -> Kept:
-    """Writes records, unless they are there already.
+    """Writes records, unless the file has them already.
 
-    Several processes may do so at once: each writes aside and renames, and
-    equal parts are equal bytes.
+    Several processes may write at once: each writes to a temporary file and
+    renames it, and equal parts give equal bytes.
 
     Args:
-      path: The TFRecord file; `files.manifest_path` of it is written too.
-      wanted: What shapes the records, from `key`.
-      make_parts: Gives the pieces of the file, in order.
+      path: The TFRecord file; `files.manifest_path` of it is written, too.
+      wanted: The `key` of the records.
+      make_parts: Returns the parts of the file in order.
 
     Raises:
       InputError: A file cannot be written.
@@ -125,9 +127,7 @@ def write_records(
         logging.info("Writing %s: %s", path, reason)
         manifest = _write(path, wanted, make_parts())
     else:
-        logging.info(
-            "Using %s again: same examples, vocabulary and settings", path
-        )
+        logging.info("Reusing %s: same examples, vocabulary and settings", path)
         manifest = files.read_json(files.manifest_path(path))
     return Kept(reason is not None, manifest["records"], manifest["cut"])
 
@@ -143,43 +143,39 @@ def _blocks(file: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
-    """Why records of this key are not there, or None if they are."""
+    """Returns why the file cannot be reused, or None if it can."""
     if not files.exists(path):
-        return "it is not there yet"
+        return "it does not exist"
     manifest_path = files.manifest_path(path)
     if not files.exists(manifest_path):
-        return "there is no manifest beside the one that is there"
+        return "the existing file has no manifest"
     try:
         manifest = files.read_json(manifest_path)
     except InputError as error:
-        return f"the manifest of the one that is there is damaged: {error}"
-    if differing := _differing(manifest.get("key"), wanted):
-        return f"the one that is there has other {', '.join(differing)}"
-    if manifest.get("sha256") != _file_checksum(path):
-        return "the one that is there is damaged"
-    return None
-
-
-def _differing(found: Any, wanted: Mapping[str, Any]) -> list[str]:
-    """Names of the parts in which two keys differ."""
+        return f"the manifest of the existing file is damaged: {error}"
+    found = manifest.get("key")
     if not isinstance(found, dict):
-        return list(wanted)
-    names = dict.fromkeys([*wanted, *found])
+        found = {}
     missing = object()
-    return [
+    differing = [
         name
-        for name in names
+        for name in dict.fromkeys([*wanted, *found])
         if found.get(name, missing) != wanted.get(name, missing)
     ]
+    if differing:
+        return f"the existing file has other {', '.join(differing)}"
+    if manifest.get("sha256") != _file_checksum(path):
+        return "the existing file is damaged"
+    return None
 
 
 def _write(
     path: str, wanted: Mapping[str, Any], parts: Iterable[Part]
 ) -> dict[str, Any]:
-    """Writes records and manifest; returns the latter."""
+    """Writes the records and the manifest; returns the manifest."""
     digest, num_bytes, num_records, num_cut = hashlib.sha256(), 0, 0, 0
     with (
-        # The manifest first, which makes it the last to be renamed.
+        # The first file opened is the last to be renamed.
         files.atomic_writer(files.manifest_path(path)) as manifest_file,
         files.atomic_writer(path) as record_file,
     ):

@@ -1,14 +1,13 @@
-"""Several short examples in one row, so that fewer of its places are padding.
+"""Sequence packing: several short examples share a row, to save padding.
 
-A row has the shape of a record: as many places for tokens, as many for masked
-words. The examples in it stand one behind the other. Each has positions from 0
-on and looks at itself alone (`example_ids` of `BertModel.call`), so that its
-losses are those that it has in a row of its own.
+A row has the shape of a record: the same number of tokens and of masked words.
+The examples of a row follow each other. Each has positions from 0 and attends
+only to itself (`example_ids` of `BertModel.call`), so that its losses are the
+same as in a row of its own.
 
-Which examples share a row is decided among consecutive ones, a window at a
-time, by first fit, the largest example first. It follows from the examples of
-the window alone, so that files have the same rows in every epoch, on every
-machine.
+Consecutive examples are packed together, one window at a time, by first fit,
+the largest example first. The rows of a window depend only on its examples, so
+that files give the same rows in every epoch and on every machine.
 
 Source: Krell et al., "Efficient Sequence Packing without Cross-contamination"
 (arXiv 2107.02027, 2021); Johnson, "Near-optimal bin packing algorithms" (1973).
@@ -21,7 +20,7 @@ import tensorflow as tf
 
 from bert_tf.data.schema import Schema
 
-# The features that tell how much of a row an example takes.
+# The features that decide how much of a row an example takes.
 _SIZES = ("input_mask", "masked_lm_positions", "masked_lm_weights")
 
 _Batch = dict[str, tf.Tensor]
@@ -31,16 +30,16 @@ Parse = Callable[[tf.Tensor], _Batch]
 
 @dataclasses.dataclass(frozen=True)
 class SequencePacking:
-    """Puts examples of `pretraining_schema` into rows.
+    """Packs examples of `pretraining_schema` into rows.
 
-    A row of examples that are not parsed yet is a vector of K strings, "" in
-    the places that are left over.
+    A row of serialized examples is a vector of K strings, the slots; slots
+    without an example hold "".
 
     Attributes:
-      max_examples: K, the most examples of a row. They cost next to nothing:
-        a row has K pooled vectors beside its thousands.
-      window: Examples that are packed together. With 1,024 of them 97 to 99 %
-        of the places are filled; the more, the fuller.
+      max_examples: K, the maximum number of examples in a row. It costs next
+        to nothing: a row has K pooled vectors beside its thousands.
+      window: The number of examples that are packed together. With 1,024, 97
+        to 99 % of the tokens are not padding; larger windows are fuller.
     """
 
     max_examples: int = 16
@@ -48,7 +47,7 @@ class SequencePacking:
 
     @property
     def empty_row(self) -> list[bytes]:
-        """A row without any example."""
+        """A row without examples."""
         return [b""] * self.max_examples
 
     def rows(self, examples: tf.data.Dataset, parse: Parse) -> tf.data.Dataset:
@@ -56,7 +55,7 @@ class SequencePacking:
 
         Args:
           examples: Strings.
-          parse: Gives the features of `size_schema` at least.
+          parse: Returns at least the features of `size_schema`.
 
         Returns:
           Rows, strings [K].
@@ -74,10 +73,10 @@ class SequencePacking:
     def tallies(
         self, examples: tf.data.Dataset, parse: Parse
     ) -> tf.data.Dataset:
-        """Counts, window by window, what `rows` makes of the same examples.
+        """Counts the examples, tokens and rows of each window.
 
         Returns:
-          int64 [4], for `Fill.sum`.
+          int64 [4] for each window, for `Fill.sum`.
         """
 
         def tally(serialized: tf.Tensor) -> tf.Tensor:
@@ -90,7 +89,7 @@ class SequencePacking:
         return examples.batch(self.window).map(tally)
 
     def _rows_of(self, features: _Batch) -> tf.Tensor:
-        """The row of each example of a window, int32 [n]."""
+        """Returns the row of each example of a window, int32 [n]."""
         lengths, length = _lengths(features)
         masked, predictions = _masked_counts(features)
         one = tf.ones_like(lengths)
@@ -98,25 +97,25 @@ class SequencePacking:
         return first_fit(sizes, [length, predictions, self.max_examples])
 
     def join(self, slots: tf.Tensor, parse: Parse) -> _Batch:
-        """Makes a batch of rows.
+        """Returns a batch of rows.
 
         Args:
-          slots: Rows, strings [B, K]; B is known when the graph is made.
-          parse: Gives all features of the examples.
+          slots: Rows, strings [B, K] with a static B.
+          parse: Returns all features of the examples.
 
         Returns:
-          What the records have, all of it [B, ...] and padded with zeros:
-          `input_ids`, `input_mask`, `segment_ids` [B, S], `masked_lm_positions`
-          (in the row), `masked_lm_ids`, `masked_lm_weights` [B, P],
-          `next_sentence_labels` [B, K], unless they are not parsed. And what
-          tells examples apart: `position_ids` [B, S], from 0 in each;
-          `example_ids` [B, S], from 1 in each row; `cls_positions` [B, K];
+          The features of the records, padded with zeros: `input_ids`,
+          `input_mask`, `segment_ids` [B, S], `masked_lm_positions` (in the
+          row), `masked_lm_ids`, `masked_lm_weights` [B, P] and, if parsed,
+          `next_sentence_labels` [B, K]. And features that separate examples:
+          `position_ids` [B, S], from 0 in each example; `example_ids` [B, S],
+          from 1 in each row; `cls_positions` [B, K]; and
           `next_sentence_weights`, float32 [B, K], 1 where there is an example.
         """
         is_used = tf.not_equal(slots, b"")
         examples = parse(tf.boolean_mask(slots, is_used))
-        tokens = _Layout(is_used, *_lengths(examples))
-        masked = _Layout(is_used, *_masked_counts(examples))
+        tokens = _RowLayout(is_used, *_lengths(examples))
+        masked = _RowLayout(is_used, *_masked_counts(examples))
         first_of_example = masked.of_example(tokens.starts)
         labels = {}
         if "next_sentence_labels" in examples:
@@ -138,18 +137,21 @@ class SequencePacking:
         }
 
 
-class _Layout:
-    """Where values of examples stand in rows that have room for L of them.
+class _RowLayout:
+    """The positions of the values of examples in rows of length L.
+
+    Two examples with 3 and 2 values, L = 6: `numbers` is [1 1 1 2 2 0],
+    `positions` is [0 1 2 0 1 0] and `starts` is [0 3].
 
     Args:
-      is_used: Which slots hold an example, booleans [B, K]. There are n.
-      sizes: How many values each example has, int32 [n].
-      length: L; examples are padded to it, too.
+      is_used: The slots that hold an example, booleans [B, K], n of them True.
+      sizes: The number of values of each example, int32 [n].
+      length: L; the values of each example are padded to it, too.
 
     Attributes:
-      starts: Where the example of a slot begins, int32 [B, K].
-      numbers: The slot of each place, from 1 on, int32 [B, L]; 0 for padding.
-      positions: The place within its example, int32 [B, L]; 0 for padding.
+      starts: The first position of the example in each slot, int32 [B, K].
+      numbers: The slot of each position, from 1, int32 [B, L]; 0 for padding.
+      positions: The position within the example, int32 [B, L]; 0 for padding.
     """
 
     def __init__(self, is_used: tf.Tensor, sizes: tf.Tensor, length: int):
@@ -167,16 +169,16 @@ class _Layout:
         self._sources = tf.where(
             self._is_filled,
             examples * length + self.positions,
-            tf.size(sizes) * length,  # A zero, see `join`.
+            tf.size(sizes) * length,  # The zero that `join` appends.
         )
 
     def of_example(self, values: tf.Tensor) -> tf.Tensor:
-        """What the example of each place has of values [B, K]: [B, L]."""
+        """Returns the value [B, K] of the example at each position, [B, L]."""
         taken = tf.gather(values, self._slots, batch_dims=1)
         return tf.where(self._is_filled, taken, 0)
 
     def join(self, values: tf.Tensor) -> tf.Tensor:
-        """Sets values [n, L] end to end, [B, L]; zeros follow."""
+        """Joins values [n, L] end to end, followed by zeros: [B, L]."""
         flat = tf.pad(tf.reshape(values, [-1]), [[0, 1]])
         return tf.gather(flat, self._sources)
 
@@ -186,20 +188,20 @@ class Fill:
     """How full rows are.
 
     Attributes:
-      examples: How many examples there are.
-      tokens: How many tokens they have.
-      rows: How many rows they share.
-      places: How many places for tokens these rows have.
+      examples: The number of examples.
+      tokens: The number of their tokens.
+      rows: The number of rows that they share.
+      capacity: The number of tokens that these rows have room for.
     """
 
     examples: int
     tokens: int
     rows: int
-    places: int
+    capacity: int
 
     @classmethod
     def sum(cls, tallies: tf.data.Dataset) -> "Fill":
-        """That of all windows together."""
+        """Adds the counts of all windows."""
         zeros = tf.zeros([len(dataclasses.fields(cls))], tf.int64)
         return cls(*tallies.reduce(zeros, tf.add).numpy().tolist())
 
@@ -209,36 +211,38 @@ class Fill:
 
     @property
     def packed(self) -> float:
-        """The share of the places that are no padding."""
-        return self.tokens / self.places
+        """The fraction of the rows that is not padding."""
+        return self.tokens / self.capacity
 
     @property
     def unpacked(self) -> float:
-        """The same share if each example had a row of its own."""
+        """The same fraction if each example had its own row."""
         return self.packed / self.examples_per_row
 
 
 def size_schema(schema: Schema) -> Schema:
-    """What of a record has to be parsed to know how much of a row it takes."""
+    """Returns the features that decide how much of a row an example takes."""
     return tuple(feature for feature in schema if feature.name in _SIZES)
 
 
-# A graph of its own: data sets within data sets leave loops as they are.
+# In its own graph: tf.data does not optimize loops in nested data sets.
 @tf.function(reduce_retracing=True)
 def first_fit(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
-    """Puts things into rows: the largest first, each where it first fits.
+    """Puts items into rows: the largest first, each in the first with room.
 
-    Things of one size are placed together, since the first row takes as many
-    of them as fit, then the second: a loop over sizes and not over things.
+    Items of one size are placed together, because the first row takes as many
+    of them as fit, then the second: the loop is over sizes, not over items.
+
+    Sizes 5 1 7 6 5 4 and rows of 10 give the rows 7 1, 6 4 and 5 5.
 
     Args:
-      sizes: int32 [n, d], what each thing takes of d quantities: 1 at
-        least, and at most what a row has. The first quantity says which is
-        larger, then the second and so on.
-      room: What a row has of each.
+      sizes: What each item takes of d quantities, int32 [n, d], from 1 to the
+        capacity of a row. Items are ordered by the first quantity, then by
+        the second and so on.
+      room: The capacity of a row for each quantity.
 
     Returns:
-      The row of each thing, int32 [n]: numbers from 0 on without a gap.
+      The row of each item, int32 [n]: numbers from 0 without gaps.
     """
     count = tf.shape(sizes)[0]
     rank = _rank(sizes, room)
@@ -263,7 +267,7 @@ def first_fit(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
 
 
 def _rank(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
-    """One number for a size [n, d], in lexicographic order, int64 [n]."""
+    """Returns numbers in the lexicographic order of sizes [n, d], int64 [n]."""
     rank = tf.zeros([], tf.int64)
     for quantity, most in zip(
         tf.unstack(tf.cast(sizes, tf.int64), len(room), axis=1),
@@ -275,9 +279,10 @@ def _rank(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
 
 
 def _lengths(features: _Batch) -> tuple[tf.Tensor, int]:
-    """Places up to the last token or masked word, int32 [n]; and all of them.
+    """Returns the lengths of examples, int32 [n], and S.
 
-    An example without any has its first place all the same, for [CLS].
+    A length counts up to the last token or masked word. It is at least 1, for
+    [CLS].
     """
     mask = features["input_mask"]
     length = mask.shape[1]
@@ -291,17 +296,17 @@ def _lengths(features: _Batch) -> tuple[tf.Tensor, int]:
 
 
 def _masked_counts(features: _Batch) -> tuple[tf.Tensor, int]:
-    """Masked words up to the last that counts, int32 [n]; and room for them."""
+    """Returns the number of masked words of each example, int32 [n], and P."""
     weights = features["masked_lm_weights"]
     return _last(weights), weights.shape[1]
 
 
 def _last(values: tf.Tensor) -> tf.Tensor:
-    """Places up to the last that is not 0, int32 [n]: of [n, L]."""
+    """Returns 1 + the position of the last nonzero value: [n, L] -> [n]."""
     places = tf.range(1, values.shape[1] + 1)
     return tf.reduce_max(tf.where(tf.not_equal(values, 0), places, 0), axis=1)
 
 
 def _in_slots(values: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
-    """A value for each example, [n], in its slot, [B, K]; else 0."""
+    """Returns the values of examples [n] in their slots [B, K], 0 elsewhere."""
     return tf.scatter_nd(tf.where(is_used), values, is_used.shape)

@@ -235,14 +235,14 @@ def test_no_examples_are_a_file_without_records(write):
 def test_tells_what_it_does(write, caplog):
     caplog.set_level(logging.INFO)
     write()
-    assert "it is not there yet" in caplog.text
+    assert "it does not exist" in caplog.text
     assert "tokens: [CLS] a b ##d [SEP] c [SEP]" in caplog.text
     assert "label: yes (id = 1)" in caplog.text
     assert "4 examples, 1 (25.0 %) of them cut to max_seq" in caplog.text
     assert "guid: 3" not in caplog.text
     caplog.clear()
     write()
-    assert "again" in caplog.text
+    assert "Reusing" in caplog.text
     assert "1 (25.0 %) of them cut" in caplog.text
     assert "tokens" not in caplog.text
 
