@@ -25,7 +25,6 @@ from collections.abc import (
 from typing import Any, Self
 
 import numpy as np
-from scipy import stats
 from sides import Side, busy_seconds, machine
 
 from bert_tf import files
@@ -265,6 +264,8 @@ def ratio(
 
     def of_medians(a, b, axis=-1):
         return np.median(a, axis=axis) / np.median(b, axis=axis)
+
+    from scipy import stats  # Not in the environments of the peers.
 
     value = float(of_medians(np.array(ours), np.array(theirs)))
     if min(len(ours), len(theirs)) < 2:

@@ -9,7 +9,6 @@ The language of a fence decides what a block is:
 `<!-- not run: REASON -->` on the line above a block skips it.
 """
 
-import ast
 import contextlib
 import dataclasses
 import io
@@ -19,10 +18,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import in_process
 from checkout import ROOT
-
-from bert_tf import options
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -144,15 +140,3 @@ def script_of(command: str) -> Script | None:
     words = shlex.split((found[3] or "").replace("\\\n", " "))
     given = [word for word in words if word != "..."]
     return Script(path, given, is_whole=len(given) == len(words))
-
-
-def required_flags(script: pathlib.Path) -> list[str]:
-    """Returns the names of the flags that a script requires."""
-    if script.parent == ROOT:
-        job = in_process.job_of(script.stem)
-        return options.required(in_process.config_type_of(job))
-    tree = ast.parse(script.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "required":
-            return ast.literal_eval(node.value)
-    return []

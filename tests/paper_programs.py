@@ -1,4 +1,4 @@
-"""The programs in examples/paper, with scripts that train nothing.
+"""The programs in examples/paper, with jobs that train nothing.
 
 No test by itself.
 """
@@ -6,7 +6,6 @@ No test by itself.
 import contextlib
 import functools
 import pathlib
-import sys
 from unittest import mock
 
 import conll_files
@@ -17,19 +16,18 @@ from checkout import ROOT
 
 PAPER = ROOT / "examples" / "paper"
 
-
 importable = functools.partial(module_folders.importable, PAPER)
 
 
 @contextlib.contextmanager
-def program(name, required=()):
-    """A program, to be launched in this process."""
-    with importable(), in_process.script(name, required) as launch:
+def program(name):
+    """Loads a program; yields a function that runs it with a command line."""
+    with importable(), in_process.script(name) as launch:
         yield launch
 
 
 def write_inputs(folder):
-    """Text, GLUE's MRPC and SST-2, SQuAD and CoNLL; gives flags for them."""
+    """Writes text, MRPC, SST-2 and CoNLL; returns flags for them."""
     folder.mkdir()
     text = folder / "text.txt"
     words = sentence_files.FILLERS + sentence_files.TELLING
@@ -51,23 +49,23 @@ def write_inputs(folder):
 
 
 @contextlib.contextmanager
-def no_scripts():
-    """Gives a `Scripts` and has the programs call that."""
-    scripts = Scripts()
+def no_jobs():
+    """Yields a `Jobs`, which the programs call instead of `runs.run_job`."""
+    jobs = Jobs()
     with (
         importable() as load,
-        mock.patch.object(load("runs"), "status_of", scripts),
+        mock.patch.object(load("runs"), "run_job", jobs),
     ):
-        yield scripts
+        yield jobs
 
 
-class Scripts:
-    """What is called instead of `status_of`; flags have to be the script's.
+class Jobs:
+    """Stands for `run_job`; checks the flags of the scripts.
 
     Attributes:
-      commands: Script and flags of each call that went well.
-      score: From script and flags to `eval_results.txt`, a dict.
-      fails_at: How many calls go well before one fails; None for all.
+      commands: The script and the flags of each successful call.
+      score: Returns the metrics, given a script and its flags.
+      fails_at: The number of calls before one fails; None for none.
     """
 
     def __init__(self):
@@ -75,31 +73,28 @@ class Scripts:
         self.score = lambda script, given: {"eval_accuracy": 0.5}
         self.fails_at = None
 
-    def __call__(self, command, log):
-        python, path, *words = command
-        assert python == sys.executable
-        script = pathlib.Path(path)
-        assert script.parent == ROOT
-        in_process.parse(in_process.job_of(script.stem), words)
+    def __call__(self, script, words, log):
+        job = in_process.job_of(pathlib.Path(script).stem)
+        in_process.parse(job, words)
         pairs = (word.removeprefix("--").partition("=") for word in words)
         given = {name: value for name, _, value in pairs}
         if len(self.commands) == self.fails_at:
             self.fails_at = None
             log.write("a line\nwhat was wrong\n")
-            return 3
-        self.commands.append((script.name, given))
+            return "InputError: what was wrong"
+        self.commands.append((script, given))
         if "output_dir" in given:
-            found = self.score(script.name, given)
+            found = self.score(script, given)
             lines = [f"{name} = {value}\n" for name, value in found.items()]
             folder = pathlib.Path(given["output_dir"])
             (folder / "eval_results.txt").write_text("".join(lines))
-        return 0
+        return ""
 
     def of(self, script):
-        """The flags of all calls of a script."""
+        """Returns the flags of all calls of a script."""
         return [given for name, given in self.commands if name == script]
 
 
 def words(given):
-    """A command line."""
+    """Returns a command line."""
     return [f"--{name}={value}" for name, value in given.items()]

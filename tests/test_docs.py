@@ -15,7 +15,6 @@ import in_process
 import paper_programs
 import pytest
 import squad_files
-from absl import flags
 from checkout import ROOT
 
 import bert_tf
@@ -58,27 +57,19 @@ def test_commands_have_valid_flags(page, monkeypatch, capsys):
         if (script := doc_pages.script_of(command))
     ]
     for path in {script.path for _, script in found}:
-        words = [script.words for _, script in found if script.path == path]
-        if path.parent == ROOT:
-            for given in words:
-                in_process.parse(in_process.job_of(path.stem), given)
-            continue
-        name = path.stem
-        is_paper = path.parent == paper_programs.PAPER
-        started = paper_programs.program if is_paper else in_process.script
-        with started(name) as launch:
-            monkeypatch.setattr(sys.modules[name], "main", lambda: None)
-            for block, script in found:
-                if script.path == path:
-                    status = launch(script.words)
-                    assert status == 0, f"{block}: {capsys.readouterr().err}"
-    for block, script in found:
-        if script.is_whole:
-            given = {
-                word.lstrip("-").partition("=")[0] for word in script.words
-            }
-            missing = {*doc_pages.required_flags(script.path)} - given
-            assert not missing, f"{block}: {missing}"
+        with paper_programs.importable():
+            job = in_process.job_of(path.stem)
+        required = options.required(in_process.config_type_of(job))
+        for block, script in found:
+            if script.path != path:
+                continue
+            in_process.parse(job, script.words)
+            if script.is_whole:
+                given = {
+                    word.lstrip("-").partition("=")[0] for word in script.words
+                }
+                missing = {*required} - given
+                assert not missing, f"{block}: {missing}"
 
 
 @PAGES
@@ -109,14 +100,15 @@ NOT_OURS = {
 @pytest.fixture(scope="module")
 def every_flag():
     """The flags of all scripts and of the programs in examples/paper."""
-    known = set()
+    known = {"help"}
     for path in ROOT.glob("*.py"):
         job = in_process.job_of(path.stem)
         known |= options.declared(in_process.config_type_of(job)).keys()
     for path in paper_programs.PAPER.glob("*.py"):
         if "__main__" in path.read_text(encoding="utf-8"):
-            with paper_programs.program(path.stem):
-                known |= set(flags.FLAGS)
+            with paper_programs.importable() as load:
+                job = load(path.stem)
+            known |= options.declared(in_process.config_type_of(job)).keys()
     return known
 
 

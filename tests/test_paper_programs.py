@@ -1,13 +1,16 @@
-"""The four programs: what they plan, print and write; one of them for real."""
+"""The four programs: what they plan, print and write; one of them trains."""
 
 import csv
-import importlib
 import json
 import math
 import shutil
 
+import in_process
 import paper_programs
 import pytest
+
+from bert_tf import options
+from bert_tf.feature_tagger import CHOICES
 
 NAMES = ("ablation_tasks", "ablation_size", "ablation_masking", "feature_based")
 SMALL = {
@@ -16,8 +19,6 @@ SMALL = {
     "num_train_steps": 30,
     "first_seq_length": 64,
 }
-# What some programs have that are launched with the same flags.
-OF_SOME = {*SMALL, "data_dir", "conll_dir", "held_out_file"}
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +28,28 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture
 def scripts():
-    with paper_programs.no_scripts() as scripts:
-        yield scripts
+    with paper_programs.no_jobs() as jobs:
+        yield jobs
 
 
 def launch(name, given, tmp_path):
-    """Runs a program, without what only others have; gives the exit status."""
+    """Runs a program with the flags that it has; returns the exit status."""
     flags = {**SMALL, **given, "output_dir": tmp_path / "out"}
     if "full" in given:
         flags = {**given, "output_dir": tmp_path / "out"}
-    with paper_programs.program(name, ["output_dir"]) as launched:
-        lacks = OF_SOME - {*importlib.import_module(name).FLAGS}
+    with (
+        paper_programs.program(name) as launched,
+        paper_programs.importable() as load,
+    ):
+        kind = in_process.config_type_of(load(name))
+        of_some = {*SMALL, "data_dir", "conll_dir", "held_out_file"}
+        lacks = of_some - options.declared(kind).keys()
         words = {flag: v for flag, v in flags.items() if flag not in lacks}
         return launched(paper_programs.words(words))
 
 
 def table_of(name, tmp_path):
-    """The rows that a program has written."""
+    """Returns the rows that a program has written."""
     with open(tmp_path / "out" / f"{name}.csv", encoding="utf-8") as file:
         return [*csv.DictReader(file)]
 
@@ -254,17 +260,17 @@ def test_full_takes_what_is_given(scripts, tmp_path, capsys):
     for name, value in {**others, "warmup_proportion": 0.1}.items():
         given = {"input_file": "wiki/*.txt", "full": "true", name: value}
         assert launch("ablation_tasks", given, tmp_path) == 1
-        line = paper_programs.in_process.the_error(capsys, "ablation_tasks")
-        assert f"--full without --{name}" in line
+        line = in_process.the_error(capsys, "ablation_tasks")
+        assert f"--{name} does not go with --full" in line
 
 
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
-        ("ablation_tasks", {"tasks": "QNLI"}, "the data of one task or more"),
-        ("ablation_tasks", {"tasks": "MRPC,X"}, "--tasks among MNLI, QNLI"),
+        ("ablation_tasks", {"tasks": "QNLI"}, "The data of no task was found"),
+        ("ablation_tasks", {"tasks": "MRPC,X"}, "--tasks must be some of MNLI"),
         ("ablation_tasks", {"input_file": "absent.txt"}, "absent.txt"),
-        ("feature_based", {"input_file": ""}, "expected --init_checkpoint"),
+        ("feature_based", {"input_file": ""}, "Pass --init_checkpoint, or"),
         ("ablation_tasks", {"model_size": "bse"}, "'bse'"),
         (
             "ablation_masking",
@@ -279,15 +285,15 @@ def test_full_takes_what_is_given(scripts, tmp_path, capsys):
 def test_mistakes(scripts, inputs, tmp_path, capsys, name, given, expected):
     given = {**inputs, "held_out_file": __file__, **given}
     assert launch(name, given, tmp_path) == 1
-    assert expected in paper_programs.in_process.the_error(capsys, name)
+    assert expected in in_process.the_error(capsys, name)
     assert not scripts.commands
 
 
 def test_held_out_text_is_not_trained_on(scripts, inputs, tmp_path, capsys):
     given = {**inputs, "held_out_file": inputs["input_file"]}
     assert launch("ablation_size", given, tmp_path) == 1
-    line = paper_programs.in_process.the_error(capsys, "ablation_size")
-    assert line.endswith(f"Received: {inputs['input_file']} in both")
+    line = in_process.the_error(capsys, "ablation_size")
+    assert line.endswith(f"both have {inputs['input_file']}.")
     assert not scripts.commands
 
 
@@ -310,6 +316,81 @@ def test_each_fine_tuning_may_have_its_own_model(scripts, inputs, tmp_path):
     assert taken == {("1", None), ("2", "2"), ("3", None)}
     text = (tmp_path / "out" / "ablation_tasks.md").read_text()
     assert "pre-trained once" not in text
+
+
+# Table 7.
+
+
+def of_layers(scripts, layers):
+    """Returns the flags of the runs of a row."""
+    return [
+        given
+        for given in scripts.of("run_ner.py")
+        if given.get("feature_layers") == layers
+    ]
+
+
+def test_features(scripts, inputs, tmp_path, capsys):
+    rows = [None, *CHOICES]
+    scripts.score = lambda script, given: {
+        "eval_f1": 0.9 + rows.index(given.get("feature_layers")) / 100
+    }
+    given = {
+        "conll_dir": inputs["conll_dir"],
+        "init_checkpoint": "bert",
+        "also": "--keep_checkpoint_max=2,--jit_compile=false",
+        "lstm_size": 5,
+    }
+    assert launch("feature_based", given, tmp_path) == 0
+    for layers in rows:
+        runs = of_layers(scripts, layers)
+        assert [run["random_seed"] for run in runs] == ["1", "2"]
+        for run in runs:
+            assert run["init_checkpoint"] == "bert"
+            assert run["keep_checkpoint_max"] == "2"
+            assert {"do_train", "do_eval"} <= {*run}
+            if layers is None:
+                assert "mode" not in run
+                assert run["learning_rate"] == "0.00025"
+            else:
+                assert run["mode"] == "feature_based"
+                assert (run["lstm_size"], run["learning_rate"]) == (
+                    "5",
+                    "0.001",
+                )
+    table = (tmp_path / "out" / "feature_based.md").read_text()
+    assert "| Fine-tuning | 90.0 ± 0.00 | 96.4 |\n" in table
+    assert "| Embeddings | 91.0 ± 0.00 | 91.0 |\n" in table
+    # Other flags make other runs.
+    given["feature_learning_rate"] = 0.01
+    assert launch("feature_based", given, tmp_path) == 0
+    assert len(of_layers(scripts, "last")) == 4
+    assert len(of_layers(scripts, None)) == 2
+
+
+def test_a_failed_run_leaves_a_gap(scripts, inputs, tmp_path, capsys):
+    scripts.score = lambda script, given: {"eval_f1": 0.9}
+    scripts.fails_at = 2
+    given = {"conll_dir": inputs["conll_dir"], "init_checkpoint": "bert"}
+    given["num_seeds"] = 1
+    assert launch("feature_based", given, tmp_path) == 1
+    table = (tmp_path / "out" / "feature_based.md").read_text()
+    assert "| Embeddings | 90.0 | 91.0 |\n" in table
+    assert "| Second-to-Last Hidden |  | 95.6 |\n" in table
+    assert "| Last Hidden | 90.0 | 94.9 |\n" in table
+    error = capsys.readouterr().err
+    assert "ner-seed-1-" in error
+    assert "what was wrong" in error
+
+
+def test_without_a_checkpoint_a_model_is_made(scripts, inputs, tmp_path):
+    scripts.score = lambda script, given: {"eval_f1": 0.9}
+    given = {**inputs, "num_seeds": 1}
+    assert launch("feature_based", given, tmp_path) == 0
+    [made] = scripts.of("run_pretraining.py")
+    assert made["model_size"] == "L-6_H-128"
+    for given in scripts.of("run_ner.py"):
+        assert given["init_checkpoint"] == f"{made['output_dir']}/release"
 
 
 @pytest.mark.slow

@@ -1,22 +1,16 @@
-"""Runs: what makes one another, what is done before, what is not done again."""
+"""Runs: what makes another run, what is done before, what is skipped."""
 
 import fcntl
 import json
 import os
 import pathlib
-import signal
-import subprocess
-import sys
-import time
 import types
 
-import absl.flags
 import paper_programs
 import pytest
-from checkout import ROOT
 
 from bert_tf.errors import InputError
-from bert_tf.version import __version__
+from bert_tf.jobs import vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +21,12 @@ def runs():
 
 @pytest.fixture
 def scripts(runs):
-    with paper_programs.no_scripts() as scripts:
-        yield scripts
+    with paper_programs.no_jobs() as jobs:
+        yield jobs
 
 
 def chain(runs, text, steps=7):
-    """A vocabulary, and a model that takes it."""
+    """Returns a vocabulary, and a model that uses it."""
     source = runs.Source.of(str(text))
     vocab = runs.Run(
         "words", "create_vocab.py", {"input_file": source}, "vocab.txt"
@@ -76,12 +70,12 @@ def test_what_makes_another_run(runs, text, tmp_path):
     longer = chain(runs, text, steps=8)
     assert longer[0].label == vocab.label
     assert longer[1].label != model.label
-    # Elsewhere it is the same text.
+    # The folder of the text does not matter.
     elsewhere = tmp_path / "moved" / "text.txt"
     elsewhere.parent.mkdir()
     text.rename(elsewhere)
     assert chain(runs, elsewhere)[1].label == model.label
-    # Another text makes all that comes from it anew.
+    # Another text makes other runs.
     elsewhere.write_text("d e f\n")
     os.utime(elsewhere, ns=(1, 1))
     others = chain(runs, elsewhere)
@@ -101,7 +95,7 @@ def test_files_of_a_folder_and_of_globs_count(runs, tmp_path):
 
 
 def test_folders_of_runs_keep_their_names(runs, text):
-    """Or runs that were done would be done again."""
+    """Otherwise finished runs would be repeated."""
     os.utime(text, ns=(1, 1))
     vocab, model = chain(runs, text)
     assert (vocab.label, model.label) == ("words-ef14c4e6", "model-df0dd8a5")
@@ -123,7 +117,7 @@ def test_a_list_may_have_blanks(runs, tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_is_its_files(runs, tmp_path):
-    """Of a TF1 checkpoint, a flag names what their names begin with."""
+    """A flag names the prefix of a TF1 checkpoint."""
     for name in "ab":
         (tmp_path / name).mkdir()
         for ending in ("index", "data-00000-of-00001"):
@@ -140,7 +134,7 @@ def test_a_checkpoint_is_its_files(runs, tmp_path):
     assert runs.Source.of(a).identity == runs.Source.of(b).identity
     os.utime(f"{b}.index", ns=(2, 2))
     assert runs.Source.of(a).identity != runs.Source.of(b).identity
-    # A name that is there is no beginning of others.
+    # The name of an existing file is not a prefix.
     pathlib.Path(a).write_text("all in one")
     assert len(runs.Source.of(a).identity) == 1
 
@@ -155,57 +149,14 @@ def test_a_checkpoint_is_its_files(runs, tmp_path):
         ("{text},gs://a", "{text}"),
     ],
 )
-def test_what_is_not_here_stands_for_itself(runs, text, one, other):
+def test_remote_and_missing_files_stand_for_themselves(runs, text, one, other):
     models = [
         chain(runs, pattern.format(text=text))[1] for pattern in (one, other)
     ]
     assert models[0].label != models[1].label
 
 
-def test_brackets_of_a_name_are_no_glob(runs, tmp_path):
-    path = tmp_path / "a[1].txt"
-    path.write_text("123")
-    [(name, size, _)] = runs.Source.of(str(path)).identity
-    assert (name, size) == ("a[1].txt", 3)
-
-
-def test_only_sources_have_an_identity(runs):
-    class Size(str):
-        identity = "not for a digest"
-
-    def label(size):
-        return runs.Run("a", "run_ner.py", {"model_size": size}).label
-
-    assert label(Size("base")) == label("base")
-
-
-def test_what_is_needed_is_done_before_and_once(runs, scripts, text, tmp_path):
-    vocab, model = chain(runs, text)
-    other = chain(runs, text, steps=8)[1]
-    folder = runs.Folder(str(tmp_path / "out"))
-    assert [*folder.do([model, other])] == [vocab, model, other]
-    names = [name for name, _ in scripts.commands]
-    assert names == ["create_vocab.py", *["run_pretraining.py"] * 2]
-    record = folder.record(model)
-    assert record["command"] == folder.command(model)
-    assert record["bert_tf"] == __version__
-    assert record["seconds"] >= 0
-
-
-def test_the_scripts_of_these_tests_have_the_flags_of_the_real_ones(
-    runs, scripts, text, tmp_path
-):
-    folder = runs.Folder(str(tmp_path / "out"))
-    vocab, model = chain(runs, text)
-    for name, value in (("nodo_lower_case", True), ("num_train_step", 7)):
-        renamed = model._replace(flags={**model.flags, name: value})
-        with pytest.raises(absl.flags.Error, match=f"'{name}'"):
-            [*folder.do([renamed])]
-    right = model._replace(flags={**model.flags, "nonext_sentence": True})
-    assert [*folder.do([right])] == [vocab, right]
-
-
-def test_what_is_done_is_not_done_again(runs, scripts, text, tmp_path, capsys):
+def test_finished_runs_are_skipped(runs, scripts, text, tmp_path, capsys):
     vocab, model = chain(runs, text)
     folder = runs.Folder(str(tmp_path / "out"))
     scripts.fails_at = 1
@@ -213,8 +164,7 @@ def test_what_is_done_is_not_done_again(runs, scripts, text, tmp_path, capsys):
         [*folder.do([model])]
     message = str(caught.value)
     assert message.endswith(
-        f"{model.label}: exit status 3, and {folder.log(model)} ends with: "
-        "what was wrong"
+        f"{model.label}: InputError: what was wrong (log: {folder.log(model)})"
     )
     assert folder.record(vocab) is not None
     assert folder.record(model) is None
@@ -231,7 +181,7 @@ def test_what_is_done_is_not_done_again(runs, scripts, text, tmp_path, capsys):
     assert len(scripts.commands) == 2
 
 
-def test_a_second_phase_goes_on_in_the_folder_of_the_first(
+def test_a_second_phase_continues_in_the_folder_of_the_first(
     runs, scripts, text, tmp_path
 ):
     _, first = chain(runs, text)
@@ -249,7 +199,7 @@ def test_a_second_phase_goes_on_in_the_folder_of_the_first(
     assert third.label != second.label
 
 
-def test_what_does_not_need_a_failed_run_is_done(
+def test_runs_that_need_no_failed_run_are_done(
     runs, scripts, text, tmp_path, capsys
 ):
     vocab, bad = chain(runs, text)
@@ -266,7 +216,7 @@ def test_what_does_not_need_a_failed_run_is_done(
     with pytest.raises(InputError) as caught:
         done.extend(folder.do([bad, after, last, good]))
     assert done == [vocab, good]
-    assert "1 that did not, and 2 left out that need them" in str(caught.value)
+    assert "1 runs failed, and 2 that need them" in str(caught.value)
     names = [name for name, _ in scripts.commands]
     assert names == ["create_vocab.py", "run_pretraining.py"]
     assert f"  failed after 0.0 s: {bad.label}: " in capsys.readouterr().out
@@ -279,19 +229,19 @@ def test_what_does_not_need_a_failed_run_is_done(
 
 
 def test_seconds_are_those_of_all_attempts(runs, text, tmp_path, monkeypatch):
-    ends = [KeyboardInterrupt(), 3, 0]
+    ends = [KeyboardInterrupt(), "wrong", ""]
     clock = iter([0, 10, 100, 120, 200, 240])
     monkeypatch.setattr(
         runs, "time", types.SimpleNamespace(perf_counter=clock.__next__)
     )
 
-    def attempt(command, log):
+    def attempt(script, words, log):
         end = ends.pop(0)
         if isinstance(end, BaseException):
             raise end
         return end
 
-    monkeypatch.setattr(runs, "status_of", attempt)
+    monkeypatch.setattr(runs, "run_job", attempt)
     vocab, _ = chain(runs, text)
     folder = runs.Folder(str(tmp_path / "out"))
     for stop in (KeyboardInterrupt, InputError):
@@ -302,7 +252,7 @@ def test_seconds_are_those_of_all_attempts(runs, text, tmp_path, monkeypatch):
     assert folder.record(vocab)["seconds"] == 70
 
 
-def test_what_another_program_does_is_left_to_it(runs, scripts, text, tmp_path):
+def test_a_run_of_another_program_is_refused(runs, scripts, text, tmp_path):
     _, model = chain(runs, text)
     folder = runs.Folder(str(tmp_path / "out"))
     os.makedirs(folder.place(model))
@@ -316,7 +266,7 @@ def test_what_another_program_does_is_left_to_it(runs, scripts, text, tmp_path):
     assert folder.record(model) is None
 
 
-def test_what_another_program_has_done_meanwhile_is_done(
+def test_a_run_that_another_program_finished_meanwhile(
     runs, scripts, text, tmp_path, capsys
 ):
     vocab, model = chain(runs, text)
@@ -330,128 +280,45 @@ def test_what_another_program_has_done_meanwhile_is_done(
     assert len(scripts.commands) == 2
 
 
-# It saves for a second when it is told to stop, and gives up at once when it is
-# told twice.
-SAVES = """
-import os, pathlib, signal, sys, time
-
-folder = pathlib.Path(sys.argv[-1].partition("=")[2])
-if (folder / "started").exists():
-    sys.exit()
-
-def hear(number, frame):
-    if (folder / "heard").exists():
-        (folder / "heard").write_text("twice")
-        os._exit(9)
-    (folder / "heard").write_text("once")
-
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, hear)
-(folder / "new").write_text(str(os.getpid()))
-(folder / "new").rename(folder / "started")
-for _ in range(6000):
-    if (folder / "heard").exists():
-        break
-    time.sleep(0.01)
-time.sleep(1)
-(folder / "saved").touch()
-sys.exit(143)
-"""
-PROGRAM = """
-import pathlib, signal
-import runs
-from bert_tf import cli
-
-def main():
-    [*runs.Folder("out").do([runs.Run("model", "saves.py", {})])]
-
-runs.ROOT = pathlib.Path(__file__).parent
-# A shell has it ignored by what it runs in the background.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-cli.run_program(main)
-"""
+# The jobs themselves.
 
 
-class Program:
-    """One that runs the script; it leads a group of processes."""
-
-    def __init__(self, folder):
-        folder.mkdir(exist_ok=True)
-        (folder / "saves.py").write_text(SAVES)
-        (folder / "program.py").write_text(PROGRAM)
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "program.py"],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": f"{paper_programs.PAPER}:{ROOT}"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-
-    def found(self, name):
-        """The files of a name in the folder of the run."""
-        return [*self.folder.glob(f"out/runs/*/{name}")]
-
-    def stop(self, send, number, after):
-        """Sends a signal when there is a file in the folder of the run."""
-        limit = time.monotonic() + 60
-        while not self.found(after):
-            assert self.process.poll() is None, self.process.stderr.read()
-            assert time.monotonic() < limit
-            time.sleep(0.01)
-        send(self.process.pid, number)
-
-    def end(self):
-        """The exit status, and how often the script was told to stop."""
-        self.process.communicate(timeout=60)
-        [heard] = self.found("heard")
-        return self.process.returncode, heard.read_text()
+def test_a_job_runs_here_and_its_log_is_kept(runs, text, tmp_path, capsys):
+    text.write_text("a b c d e f\n" * 9)
+    source = runs.Source.of(str(text))
+    given = {"input_file": source, "vocab_size": 11}
+    folder = runs.Folder(str(tmp_path / "out"))
+    run = runs.Run("words", "create_vocab.py", given, "vocab.txt")
+    assert [*folder.do([run])] == [run]
+    assert "[MASK]" in pathlib.Path(folder.place(run), "vocab.txt").read_text()
+    with open(folder.log(run)) as log:
+        assert "Learning from" in log.read()
+    output = capsys.readouterr()
+    assert "Learning from" not in output.err
+    absent = runs.Source.of(str(tmp_path / "absent"))
+    bad = run._replace(flags={**given, "input_file": absent})
+    with pytest.raises(InputError, match=r"1 runs failed.*absent"):
+        [*folder.do([bad])]
+    with open(folder.log(bad)) as log:
+        assert "Traceback" in log.read()
+    assert folder.record(bad) is None
+    with pytest.raises(InputError, match=r"1 runs failed.*no_such_flag"):
+        [*folder.do([run._replace(flags={**given, "no_such_flag": 1})])]
 
 
-def test_a_script_is_told_once_to_stop_and_can_save(tmp_path):
-    """Be it that a terminal tells all, or a scheduler this program alone."""
-    cases = {
-        "Ctrl-C": (os.killpg, signal.SIGINT, 130),
-        "SIGTERM to all": (os.killpg, signal.SIGTERM, 143),
-        "SIGTERM to it alone": (os.kill, signal.SIGTERM, 143),
-        "twice": (os.kill, signal.SIGTERM, 143),
-    }
-    programs = {name: Program(tmp_path / name) for name in cases}
-    for name, (send, number, _) in cases.items():
-        programs[name].stop(send, number, after="started")
-    programs["twice"].stop(os.kill, signal.SIGTERM, after="heard")
-    for name, (*_, status) in cases.items():
-        program = programs[name]
-        once = name != "twice"
-        assert program.end() == (status, "once" if once else "twice"), name
-        assert len(program.found("saved")) == once, name
-        [path] = program.folder.glob("out/runs/*.json")
-        record = json.loads(path.read_text())
-        assert not record["done"]
-        assert record["seconds"] >= once
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_signal_stops_all_runs(runs, text, tmp_path, monkeypatch, stop):
+    def job(config):
+        raise stop
 
-
-def is_running(process):
-    """Whether there is such a process, or more of it than its exit status."""
-    path = pathlib.Path(f"/proc/{process}/stat")
-    return (
-        path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
-    )
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends the script")
-def test_a_killed_program_leaves_no_script_behind(tmp_path):
-    """The same command goes on at once."""
-    program = Program(tmp_path / "killed")
-    program.stop(os.kill, signal.SIGKILL, after="started")
-    program.process.communicate(timeout=60)
-    again = Program(tmp_path / "killed")
-    _, said = again.process.communicate(timeout=60)
-    assert again.process.returncode == 0, said
-    [path] = again.found("started")
-    assert not is_running(int(path.read_text()))
-    assert not again.found("heard")
+    job.__annotations__ = {"config": vocabulary.VocabularyConfig}
+    monkeypatch.setattr(vocabulary, "run", job)
+    vocab, model = chain(runs, text)
+    folder = runs.Folder(str(tmp_path / "out"))
+    with pytest.raises(type(stop)):
+        [*folder.do([model])]
+    assert folder.record(vocab) is None
+    assert folder.record(model) is None
 
 
 def test_results(runs, text, tmp_path):

@@ -4,45 +4,45 @@
         --input_file='books/*.txt' --data_dir=glue_data --conll_dir=conll2003 \\
         --output_dir=/tmp/ablation_masking
 
-Of the words that are to be predicted some become [MASK], some stay the same,
-some become random ones. Pre-trains a model for each choice of the three shares,
-and fine-tunes it on sentences and on named entities; for the latter its vectors
-are used as features, too, those of the last four layers side by side.
+Some words to predict become [MASK], some stay the same, some become random.
+Pre-trains a model for each choice of the three shares and fine-tunes it on
+sentences and on named entities; for the latter the concatenation of its last
+four layers is also used as features.
 
-The same command goes on where it was stopped; runs that are done are not done
-again. --full prints the commands for BERT-Base. Source: appendix C.2.
+Rerun a stopped command to continue; finished runs are skipped. --full prints
+the commands for BERT-Base. Source: appendix C.2.
 """
 
+import dataclasses
 import functools
 
-from absl import flags
-from settings import (
-    current_settings,
-    define_entity_flags,
-    define_flags,
-    define_model_flag,
-    define_task_flags,
-    model_size,
-)
-from stages import (
+from plan import (
+    EntityOptions,
     Kind,
-    chance,
+    data_option,
     feature_flags,
     fine_tunings,
     glue_tasks,
+    model_option,
     ner_tasks,
     release,
+    tasks_option,
 )
 from tables import Claim, Table, beside_paper, fill
 
 from bert_tf import cli
+from bert_tf.options import option
 
-define_flags()
-define_model_flag("L-4_H-128")
-define_task_flags("MNLI")
-define_entity_flags()
 
-FLAGS = flags.FLAGS
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskingConfig(EntityOptions):
+    """Options of this program."""
+
+    input_file: str = option("Text to pre-train on; globs, with commas.")
+    model_size: str | None = model_option("L-4_H-128")
+    data_dir: str | None = data_option()
+    tasks: tuple[str, ...] = tasks_option("MNLI")
+
 
 # [MASK], the same word, a random one; in percent.
 SHARES = (
@@ -60,27 +60,27 @@ PAPER = {
     FINE_TUNED: (95.4, 94.9, 95.2, 95.2, 94.8, 94.9),
     FEATURES: (94.9, 94.0, 94.6, 94.7, 94.6, 94.6),
 }
-# [MASK] alone hurts features; random words alone hurt all. And fine-tuning is
-# robust: that is how far its rows lie apart, which every table tells.
+# [MASK] alone hurts features; random words alone hurt all. Fine-tuning is
+# robust, as the range of its rows shows.
 CLAIMS = [
     Claim(ROWS[0], "100/0/0", (FEATURES,)),
     Claim(ROWS[0], "0/0/100"),
 ]
 
 
-def main() -> None:
+def run(config: MaskingConfig) -> None:
     """Fills the table."""
-    how = current_settings()
-    as_features = feature_flags("concat_last_four", model_size())
-    kinds = [Kind(task.title, task) for task in glue_tasks()]
-    for task in ner_tasks(FLAGS.conll_dir):
+    config = config.resolved()
+    as_features = feature_flags(config, "concat_last_four", config.model_size)
+    kinds = [Kind(task.title, task) for task in glue_tasks(config)]
+    for task in ner_tasks(config):
         kinds += [Kind(FINE_TUNED, task), Kind(FEATURES, task, as_features)]
     goals = []
     for row, shares in zip(ROWS, SHARES, strict=True):
         names = ("mask_share", "keep_share", "random_share")
         data = {n: s / 100 for n, s in zip(names, shares, strict=True)}
-        start = functools.partial(release, how, model_size(), data=data)
-        goals += fine_tunings(row, how, start, kinds)
+        start = functools.partial(release, config, config.model_size, data=data)
+        goals += fine_tunings(row, config, start, kinds)
     columns = [
         beside_paper(kind.title, kind.task.read, ROWS, PAPER) for kind in kinds
     ]
@@ -95,10 +95,10 @@ def main() -> None:
         rows,
         columns,
         CLAIMS,
-        chance(),
+        config.note,
     )
-    fill(table, goals)
+    fill(table, goals, config.output_dir, config.full)
 
 
 if __name__ == "__main__":
-    cli.run_program(main, required=["input_file", "output_dir"])
+    cli.main(run)

@@ -4,54 +4,62 @@
         --input_file='books/[a-y]*.txt' --held_out_file='books/z*.txt' \\
         --data_dir=glue_data --output_dir=/tmp/ablation_size
 
-Pre-trains a model of each size on the same text, tells the perplexity of the
-masked words of text that is held out, and fine-tunes each. The sizes have the
-paper's heads, a third of its layers and an eighth of its width
-(--layers_divisor, --hidden_divisor); --full prints the commands for its own.
+Pre-trains a model of each size on the same text, reports the perplexity of the
+masked words of held-out text, and fine-tunes each. The sizes have the paper's
+heads, a third of its layers and an eighth of its width (--layers_divisor,
+--hidden_divisor); --full prints the commands for its own sizes.
 
-The same command goes on where it was stopped; runs that are done are not done
-again. Source: section 5.2 of the paper.
+Rerun a stopped command to continue; finished runs are skipped. Source: section
+5.2 of the paper.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Mapping
 
-from absl import flags
-from settings import (
-    current_settings,
-    define_flags,
-    define_task_flags,
-    value_or,
+from plan import (
+    Kind,
+    PaperOptions,
+    data_option,
+    fine_tunings,
+    glue_tasks,
+    release,
+    sized,
+    tasks_option,
 )
-from stages import Kind, chance, fine_tunings, glue_tasks, release
 from tables import Claim, Goal, Table, beside_paper, fill
 
 from bert_tf import cli, files
 from bert_tf.errors import InputError
+from bert_tf.options import option
 
-define_flags()
-define_task_flags("MNLI", "MRPC", "SST-2")
-flags.DEFINE_string("held_out_file", None, "Text that none is trained on.")
-flags.DEFINE_integer(
-    "layers_divisor",
-    3,
-    "What the paper's numbers of layers are divided by. Many narrow layers "
-    "learn little in few steps: 24 of 128, after 1,000 of them, no more than "
-    "how frequent words are.",
-    lower_bound=1,
-    upper_bound=3,
-)
-flags.DEFINE_integer(
-    "hidden_divisor",
-    8,
-    "What the paper's width is divided by; a width has to be a multiple of its "
-    "heads, which 1, 2, 4, 8, 16, 32 and 64 leave it.",
-    lower_bound=1,
-)
 
-FLAGS = flags.FLAGS
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SizeConfig(PaperOptions):
+    """Options of this program."""
+
+    input_file: str = option("Text to pre-train on; globs, with commas.")
+    held_out_file: str = option("Text that no model is trained on.")
+    data_dir: str | None = data_option()
+    tasks: tuple[str, ...] = tasks_option("MNLI", "MRPC", "SST-2")
+    layers_divisor: int | None = sized(
+        "Divisor of the paper's numbers of layers. Many narrow layers learn "
+        "little in few steps.",
+        3,
+        1,
+        at_least=1,
+        at_most=3,
+    )
+    hidden_divisor: int | None = sized(
+        "Divisor of the paper's widths. A width must be a multiple of its "
+        "heads, as with 1, 2, 4, 8, 16, 32 and 64.",
+        8,
+        1,
+        at_least=1,
+    )
+
 
 # Layers, width and heads.
 SIZES = (
@@ -72,43 +80,42 @@ PAPER = {
 
 
 def name_of(layers: int, hidden_size: int, heads: int) -> str:
-    """A size, as --model_size takes it."""
+    """Returns a size as --model_size takes it."""
     return f"L-{layers}_H-{hidden_size}_A-{heads}"
 
 
 ROWS = [name_of(*size) for size in SIZES]
-# The paper finds each larger than the one above it to be better.
+# The paper finds each size better than the one above it.
 CLAIMS = [Claim(above, below) for above, below in itertools.pairwise(ROWS)]
 
 
 def perplexity(results: Mapping[str, float]) -> float:
-    """Of the masked words."""
+    """Returns the perplexity of the masked words."""
     return math.exp(results["masked_lm_loss"])
 
 
-def main() -> None:
+def run(config: SizeConfig) -> None:
     """Fills the table."""
-    how = current_settings()
-    if not FLAGS.full:
-        require_apart()
-    layers_divisor = value_or("layers_divisor", 1)
-    hidden_divisor = value_or("hidden_divisor", 1)
-    tasks = glue_tasks()
-    num_models = min(how.num_seeds, FLAGS.num_pretraining_seeds)
+    config = config.resolved()
+    if not config.full:
+        require_apart(config)
+    tasks = glue_tasks(config)
+    num_models = min(config.num_seeds, config.num_pretraining_seeds)
     goals, rows = [], {}
     for row, (layers, hidden_size, heads) in zip(ROWS, SIZES, strict=True):
-        depth, width = layers // layers_divisor, hidden_size // hidden_divisor
+        depth = layers // config.layers_divisor
+        width = hidden_size // config.hidden_divisor
         rows[row] = [layers, hidden_size, heads, depth, width]
         size = name_of(depth, width, heads)
         start = functools.partial(
-            release, how, size, held_out=FLAGS.held_out_file
+            release, config, size, held_out=config.held_out_file
         )
         goals += [
             Goal(row, PERPLEXITY, start(seed).run, seed)
             for seed in range(1, num_models + 1)
         ]
         kinds = [Kind(task.title, task) for task in tasks]
-        goals += fine_tunings(row, how, start, kinds)
+        goals += fine_tunings(row, config, start, kinds)
     readers = {PERPLEXITY: perplexity, **{t.title: t.read for t in tasks}}
     columns = [
         beside_paper(title, read, ROWS, PAPER)
@@ -122,27 +129,21 @@ def main() -> None:
         rows,
         columns,
         CLAIMS,
-        chance(),
+        config.note,
     )
-    fill(table, goals)
+    fill(table, goals, config.output_dir, config.full)
 
 
-def require_apart() -> None:
-    """Makes sure that what is held out is not trained on.
-
-    Raises:
-      InputError: A file is in both, or there is none.
-    """
-    held_out = files.expand(FLAGS.held_out_file, "held_out_file")
-    both = {*held_out} & {*files.expand(FLAGS.input_file, "input_file")}
+def require_apart(config: SizeConfig) -> None:
+    """Raises InputError if a file is both trained on and held out."""
+    held_out = files.expand(config.held_out_file, "held_out_file")
+    both = {*held_out} & {*files.expand(config.input_file, "input_file")}
     if both:
         raise InputError(
-            "expected --held_out_file without what is in --input_file. "
-            f"Received: {min(both)} in both"
+            "--held_out_file and --input_file must not share files; both have "
+            f"{min(both)}."
         )
 
 
 if __name__ == "__main__":
-    cli.run_program(
-        main, required=["input_file", "held_out_file", "output_dir"]
-    )
+    cli.main(run)

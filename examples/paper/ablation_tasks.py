@@ -4,56 +4,62 @@
         --input_file='books/*.txt' --data_dir=glue_data --squad_dir=squad \\
         --output_dir=/tmp/ablation_tasks
 
-Pre-trains three models on the same text, with masked words and the next
-sentence, with masked words alone, and from left to right as OpenAI GPT, and
-fine-tunes each on the tasks that are there; the last one also with a BiLSTM on
-top, which stands for ELMo's. The flags' defaults are for an evening of a
-laptop; --full prints the commands for BERT-Base.
+Pre-trains three models on the same text (with masked words and the next
+sentence, with masked words only, and from left to right as OpenAI GPT) and
+fine-tunes each on the tasks that have data; the last one also with a BiLSTM on
+top, in place of ELMo's. The defaults take an evening on a laptop; --full prints
+the commands for BERT-Base.
 
-Two things to know of small runs: SQuAD's texts are three times as long as what
-was pre-trained on, so that fine-tuning alone learns their last positions; and
-the BiLSTM starts from nothing, at BERT's rate, with the few steps that there
-are.
+In small runs SQuAD's texts are three times as long as the sequences of
+pre-training, so only fine-tuning learns their last positions; and the BiLSTM
+has few steps, at BERT's learning rate, from random weights.
 
-The same command goes on where it was stopped; runs that are done are not done
-again. Source: section 5.1 of the paper.
+Rerun a stopped command to continue; finished runs are skipped. Source: section
+5.1 of the paper.
 """
 
+import dataclasses
 import functools
 
-from absl import flags
-from settings import (
-    current_settings,
-    define_flags,
-    define_model_flag,
-    define_task_flags,
-    model_size,
-)
-from stages import (
+from plan import (
     Kind,
-    chance,
+    PaperOptions,
+    data_option,
     fine_tunings,
     glue_tasks,
+    model_option,
     release,
+    sized,
     squad_tasks,
+    tasks_option,
 )
 from tables import Claim, Table, beside_paper, fill
 
 from bert_tf import cli
+from bert_tf.options import option
 
-define_flags(max_seq_length=64, learning_rate=3e-3)
-define_model_flag("L-2_H-128")
-define_task_flags("MNLI", "QNLI", "MRPC", "SST-2")
-flags.DEFINE_string("squad_dir", None, "Folder of SQuAD 1.1.")
 
-FLAGS = flags.FLAGS
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TasksConfig(PaperOptions):
+    """Options of this program."""
+
+    input_file: str = option("Text to pre-train on; globs, with commas.")
+    model_size: str | None = model_option("L-2_H-128")
+    max_seq_length: int | None = sized("Length of the sequences.", 64)
+    learning_rate: float | None = sized(
+        "Learning rate of pre-training.", 3e-3, 1e-4
+    )
+    data_dir: str | None = data_option()
+    tasks: tuple[str, ...] = tasks_option("MNLI", "QNLI", "MRPC", "SST-2")
+    squad_dir: str | None = option("Folder of SQuAD 1.1.", default=None)
+
 
 LEFT_TO_RIGHT = {
     "nonext_sentence": True,
     "attention_direction": "left_to_right",
     "objective": "causal_lm",
 }
-# By row: flags of pre-training and of fine-tuning.
+# Row -> flags of pre-training, and of fine-tuning.
 ROWS = {
     "BERT": ({}, {}),
     "No NSP": ({"nonext_sentence": True}, {}),
@@ -75,15 +81,17 @@ CLAIMS = (
 )
 
 
-def main() -> None:
+def run(config: TasksConfig) -> None:
     """Fills the table."""
-    how = current_settings()
-    tasks = [*glue_tasks(), *squad_tasks(FLAGS.squad_dir)]
+    config = config.resolved()
+    tasks = [*glue_tasks(config), *squad_tasks(config)]
     goals = []
     for row, (model, head) in ROWS.items():
-        start = functools.partial(release, how, model_size(), model=model)
+        start = functools.partial(
+            release, config, config.model_size, model=model
+        )
         kinds = [Kind(task.title, task, head) for task in tasks]
-        goals += fine_tunings(row, how, start, kinds)
+        goals += fine_tunings(row, config, start, kinds)
     table = Table(
         "ablation_tasks",
         "Table 5: the pre-training tasks; development sets, in percent",
@@ -91,10 +99,10 @@ def main() -> None:
         {row: [row] for row in ROWS},
         [beside_paper(t.title, t.read, ROWS, PAPER) for t in tasks],
         CLAIMS,
-        chance(),
+        config.note,
     )
-    fill(table, goals)
+    fill(table, goals, config.output_dir, config.full)
 
 
 if __name__ == "__main__":
-    cli.run_program(main, required=["input_file", "output_dir"])
+    cli.main(run)

@@ -1,40 +1,97 @@
-"""Runs of this project's scripts, each of which is done once.
+"""Runs of this project's jobs, each of which is done once.
 
-A run is a script with its flags. Where it is kept follows from these and from
-the files that go into it: another flag, or another text, makes another run. A
-flag may name what an earlier run has made; that run is done first.
+A run is a script with its flags. Its folder is named by a digest of the flags
+and of the files that go into it: another flag or another text makes another
+run. A flag may name what an earlier run makes; that run is done first.
 """
 
+import contextlib
 import glob
 import hashlib
+import importlib
 import json
+import logging
 import os
 import pathlib
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Self
+import traceback
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Self, TextIO
 
-from processes import status_of
+from absl import flags
+from absl import logging as absl_logging
 
-from bert_tf import files
+from bert_tf import __version__, cli, files
 from bert_tf.errors import InputError
 from bert_tf.jobs.output_folder import only_one
-from bert_tf.version import __version__
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # As one would type it: .venv/bin/python.
 PYTHON = min(sys.executable, os.path.relpath(sys.executable), key=len)
+# Script -> its job in bert_tf.jobs.
+JOBS = {
+    "create_vocab.py": "vocabulary",
+    "create_pretraining_data.py": "pretraining_data",
+    "run_pretraining.py": "pretraining",
+    "run_classifier.py": "classifier",
+    "run_squad.py": "squad",
+    "run_ner.py": "ner",
+}
+
+
+def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
+    """Runs the job of a script in this process.
+
+    Args:
+      script: The name of the script.
+      words: Its command line.
+      log: Gets what the job prints and logs.
+
+    Returns:
+      What went wrong, or "".
+    """
+    job = importlib.import_module(f"bert_tf.jobs.{JOBS[script]}")
+    config_type = typing.get_type_hints(job.run)["config"]
+    values = flags.FlagValues()
+    cli.define_flags(config_type, values)
+    try:
+        with contextlib.redirect_stdout(log), _logging_to(log):
+            values([script, *words])
+            job.run(cli.read_config(config_type, values))
+    except Exception as error:
+        traceback.print_exc(file=log)
+        return f"{type(error).__name__}: {error}"
+    finally:
+        if keras := sys.modules.get("keras"):
+            keras.utils.clear_session()
+    return ""
+
+
+@contextlib.contextmanager
+def _logging_to(log: TextIO) -> Iterator[None]:
+    """Sends the log of absl to a file instead of standard error."""
+    logger = absl_logging.get_absl_logger()
+    handler = logging.StreamHandler(log)
+    handler.setFormatter(absl_logging.PythonFormatter())
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = True
+        logger.removeHandler(handler)
 
 
 class Source(NamedTuple):
-    """A flag's value: files of the user's, or the folder that they lie in.
+    """The value of a flag: files of the user, or their folder.
 
     Attributes:
-      pattern: As the flag has it.
-      identity: Names, sizes and times of the files: other text, other runs.
-        What has none here, as `hf://owner/name`, stands for itself.
+      pattern: The value.
+      identity: The names, sizes and times of the files. A pattern without
+        local files, such as hf://owner/name, stands for itself.
     """
 
     pattern: str
@@ -42,24 +99,19 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, pattern: str) -> Self:
-        """Looks at the files; there need not be any."""
         items = [item.strip() for item in pattern.split(",") if item.strip()]
         found = {item: _local_files(item) for item in items}
         stats = [(p, os.stat(p)) for p in sorted(set().union(*found.values()))]
-        return cls(
-            pattern,
-            (
-                *(
-                    (os.path.basename(path), stat.st_size, stat.st_mtime_ns)
-                    for path, stat in stats
-                ),
-                *(item for item, paths in found.items() if not paths),
-            ),
+        facts = (
+            (os.path.basename(path), stat.st_size, stat.st_mtime_ns)
+            for path, stat in stats
         )
+        others = (item for item, paths in found.items() if not paths)
+        return cls(pattern, (*facts, *others))
 
 
 def _local_files(item: str) -> set[str]:
-    """Files of a glob, or in its folders; or those of a checkpoint's prefix."""
+    """Returns the files of a glob, of a folder, or of a checkpoint's prefix."""
     name = glob.escape(item)
     for patterns in (
         [item, os.path.join(item, "*")],
@@ -72,26 +124,25 @@ def _local_files(item: str) -> set[str]:
 
 
 class Made(NamedTuple):
-    """A flag's value: a file, or a folder, that a run has made."""
+    """The value of a flag: a file or a folder that a run makes."""
 
     run: "Run"
     name: str
 
     @property
     def identity(self) -> list:
-        """It is what its run is."""
         return [self.run.digest, self.name]
 
 
 class Run(NamedTuple):
-    """A script, and what it is given.
+    """A script and its flags.
 
     Attributes:
-      name: What the run's folder begins with.
-      script: The file in the project's root.
-      flags: Its flags, but for the output; True is a flag without a value.
-      output_file: The file that --output_file names; --output_dir if empty.
-      continues: The run in whose folder this one goes on.
+      name: The beginning of the name of the run's folder.
+      script: The name of the script.
+      flags: The flags, except the output; True is a flag without a value.
+      output_file: The name for --output_file; --output_dir is given if empty.
+      continues: The run in whose folder this one continues.
     """
 
     name: str
@@ -102,7 +153,7 @@ class Run(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Eight letters that are a function of all that goes into the run."""
+        """Eight letters that depend on everything that goes into the run."""
         values = {
             flag: value.identity
             if isinstance(value, Source | Made)
@@ -116,7 +167,6 @@ class Run(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name of its folder, its log and its record."""
         return f"{self.name}-{self.digest}"
 
     @property
@@ -126,27 +176,36 @@ class Run(NamedTuple):
         return [self.continues, *made] if self.continues else made
 
 
-class Folder(NamedTuple):
-    """Where runs are kept.
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """Returns the runs after all that they need, each once."""
+    found: dict[str, Run] = {}
 
-    Attributes:
-      path: The folder; each run has a folder, a log and a record in `runs`.
-    """
+    def add(run: Run) -> None:
+        for needed in run.needs:
+            add(needed)
+        found.setdefault(run.label, run)
+
+    for run in runs:
+        add(run)
+    return list(found.values())
+
+
+class Folder(NamedTuple):
+    """Where runs are kept: each has a folder, a log and a record in `runs`."""
 
     path: str
 
     def place(self, run: Run) -> str:
-        """The folder that a run writes into."""
+        """Returns the folder that a run writes to."""
         if run.continues:
             return self.place(run.continues)
         return os.path.join(self.path, "runs", run.label)
 
     def log(self, run: Run) -> str:
-        """The file of what the scripts say that write into that folder."""
         return f"{self.place(run)}.log"
 
     def command(self, run: Run) -> list[str]:
-        """The script and its arguments."""
+        """Returns the script and its arguments."""
         words = [run.script]
         for flag, value in run.flags.items():
             if isinstance(value, Made):
@@ -160,45 +219,38 @@ class Folder(NamedTuple):
         return [*words, f"--output_dir={self.place(run)}"]
 
     def shown(self, run: Run) -> str:
-        """The command, as one would type it here."""
+        """Returns the command as one would type it here."""
         _, *words = self.command(run)
         path = str(ROOT / run.script)
         script = min(path, os.path.relpath(path), key=len)
         return shlex.join([PYTHON, script, *words])
 
     def record(self, run: Run) -> dict | None:
-        """What is known of a run that is done.
+        """Returns the record of a run that is done: command, version, seconds.
 
-        Returns:
-          Its command, the version of bert_tf, and the seconds that it took,
-          those of attempts that were stopped among them; None if it is not
-          done.
+        The seconds include those of attempts that were stopped.
         """
         found = self._attempts(run)
         return found if found["done"] else None
 
     def results(self, run: Run) -> dict[str, float]:
-        """What the run has written of how good its model is.
-
-        Raises:
-          InputError: The file is not there.
-        """
+        """Returns the metrics that a run has written."""
         path = os.path.join(self.place(run), "eval_results.txt")
         lines = files.read_text(path).splitlines()
         pairs = (line.split(" = ") for line in lines)
         return {name: float(value) for name, value in pairs}
 
     def do(self, runs: Iterable[Run]) -> Iterator[Run]:
-        """Does what is not done, and tells of it.
+        """Does the runs that are not done, and prints their commands.
 
-        Where a script fails, what does not need its run is done all the same.
+        If a run fails, all runs that do not need it are done nevertheless.
 
         Yields:
-          Each run that is done, also those done before.
+          Each run that is done, including those done before.
 
         Raises:
-          InputError: Scripts have failed, told at the end; or another program
-            is doing one of the runs.
+          InputError: Runs have failed, which is raised at the end; or another
+            program is doing one of them.
         """
         ordered = in_order(runs)
         to_do = [run for run in ordered if self.record(run) is None]
@@ -224,17 +276,15 @@ class Folder(NamedTuple):
         if faults:
             rest = len(missing) - len(faults)
             raise InputError(
-                f"expected every script to end well. Received: {len(faults)} "
-                f"that did not, and {rest} left out that need them: "
+                f"{len(faults)} runs failed, and {rest} that need them were "
+                f"left out. Fix the cause and rerun the command. "
                 f"{'; '.join(faults)}"
             )
 
     def _do(self, run: Run) -> str:
-        """Runs the script; gives what went wrong, or nothing."""
+        """Does a run; returns what went wrong, or ""."""
         files.makedirs(self.place(run))
-        _, *words = self.command(run)
-        command = [sys.executable, str(ROOT / run.script), *words]
-        sys.stdout.flush()
+        script, *words = self.command(run)
         with (
             open(self.log(run), "a", encoding="utf-8") as log,
             only_one(self.log(run)),
@@ -242,24 +292,21 @@ class Folder(NamedTuple):
             if self.record(run) is not None:
                 print("  was done by another program meanwhile", flush=True)
                 return ""
-            start = time.perf_counter()
-            status = None
+            start, fault = time.perf_counter(), "stopped"
             try:
-                status = status_of(command, log)
+                fault = run_job(script, words, log)
             finally:
                 seconds = time.perf_counter() - start
-                self._note(run, seconds, done=status == 0)
-        if status == 0:
+                self._note(run, seconds, done=not fault)
+        if not fault:
             print(f"  took {seconds:.1f} s", flush=True)
             return ""
-        *_, last = ["nothing", *files.read_text(self.log(run)).splitlines()]
-        fault = f"{run.label}: exit status {status}"
-        fault += f", and {self.log(run)} ends with: {last}"
+        fault = f"{run.label}: {fault} (log: {self.log(run)})"
         print(f"  failed after {seconds:.1f} s: {fault}", flush=True)
         return fault
 
     def _note(self, run: Run, seconds: float, done: bool) -> None:
-        """Writes the record, with the seconds of one attempt more."""
+        """Writes the record, with the seconds of one more attempt."""
         seconds += self._attempts(run).get("seconds", 0)
         record = {
             "command": self.command(run),
@@ -271,23 +318,8 @@ class Folder(NamedTuple):
         files.write_text(self._record_path(run), f"{text}\n")
 
     def _attempts(self, run: Run) -> dict:
-        """The record, of a run that is done or not."""
         path = self._record_path(run)
         return files.read_json(path) if files.exists(path) else {"done": False}
 
     def _record_path(self, run: Run) -> str:
         return os.path.join(self.path, "runs", f"{run.label}.json")
-
-
-def in_order(runs: Iterable[Run]) -> list[Run]:
-    """The runs and all that they need, what is needed first, each once."""
-    found: dict[str, Run] = {}
-
-    def add(run: Run) -> None:
-        for needed in run.needs:
-            add(needed)
-        found.setdefault(run.label, run)
-
-    for run in runs:
-        add(run)
-    return list(found.values())

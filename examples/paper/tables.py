@@ -1,4 +1,4 @@
-"""A table of the paper with our numbers beside its own, and what they show."""
+"""Tables of the paper with our numbers beside its own, and their comparison."""
 
 import csv
 import io
@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from absl import flags
 from runs import PYTHON, Folder, Run, in_order
 from scipy import stats
 
@@ -21,16 +20,14 @@ from bert_tf.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FLAGS = flags.FLAGS
-
 
 class Column(NamedTuple):
-    """Something measured.
+    """A column.
 
     Attributes:
       title: The paper's heading.
-      read: From a script's results to the number that the table has.
-      paper: The paper's numbers by row; those that it has.
+      read: Returns the number, given the results of a script.
+      paper: Row -> the number of the paper, if it has one.
     """
 
     title: str
@@ -44,7 +41,7 @@ def beside_paper(
     rows: Iterable[str],
     paper: Mapping[str, Sequence[float]],
 ) -> Column:
-    """A column beside that of the paper, if it has one of that title."""
+    """Returns a column beside the paper's, if it has one with that title."""
     theirs = (
         dict(zip(rows, paper[title], strict=True)) if title in paper else {}
     )
@@ -52,12 +49,12 @@ def beside_paper(
 
 
 class Claim(NamedTuple):
-    """What the paper says of two rows.
+    """A statement of the paper about two rows.
 
     Attributes:
-      first: A row.
-      second: Another.
-      columns: Headings of the columns that are compared; all if empty.
+      first: The name of a row.
+      second: The name of another row.
+      columns: The headings of the columns to compare; all if empty.
     """
 
     first: str
@@ -69,13 +66,13 @@ class Table(NamedTuple):
     """A table of the paper.
 
     Attributes:
-      name: What its files are called.
-      title: What it is, with the paper's number.
-      headings: Those of the columns that tell what a row is.
-      rows: By the name of a row, what stands in those.
+      name: The name of its files.
+      title: The title, with the paper's number.
+      headings: The headings of the columns that describe a row.
+      rows: Row -> the cells of those columns.
       columns: What is measured.
-      claims: What the paper reads from it.
-      note: What one has to know to read it, if anything.
+      claims: What the paper says of the rows.
+      note: A note for the reader.
     """
 
     name: str
@@ -88,7 +85,7 @@ class Table(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """A number of the table, or one of several whose mean is one."""
+    """A run whose score goes into a cell."""
 
     row: str
     column: str
@@ -97,7 +94,7 @@ class Goal(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What became of a goal."""
+    """The score of a goal."""
 
     goal: Goal
     value: float
@@ -105,18 +102,18 @@ class Score(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """The scores of all seeds, as one."""
+    """The scores of all seeds."""
 
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Their mean; not a number if one is not."""
+        """The mean; NaN if a score is NaN."""
         return math.fsum(self.values) / len(self.values)
 
     @property
     def deviation(self) -> float | None:
-        """Their standard deviation; None for a single one."""
+        """The standard deviation; None for a single score."""
         if len(self.values) < 2:
             return None
         if not math.isfinite(self.mean):
@@ -132,22 +129,28 @@ class Cell(NamedTuple):
 Cells = Mapping[tuple[str, str], Cell]
 
 
-def fill(table: Table, goals: Sequence[Goal]) -> None:
-    """Does the runs and writes the table anew whenever a number has come.
+def fill(
+    table: Table, goals: Sequence[Goal], output_dir: str, full: bool
+) -> None:
+    """Does the runs; rewrites the table after each one.
 
-    With --full it prints the commands and does nothing.
+    Args:
+      table: The table.
+      goals: The runs of its cells.
+      output_dir: The folder of tables and runs.
+      full: Whether to print the commands instead.
 
     Raises:
-      InputError: There is nothing to measure, or a script has failed.
+      InputError: There is nothing to measure, or a run has failed.
     """
     if not goals:
         raise InputError(
-            "expected the data of one task or more. Received: none; name its "
-            "folder"
+            "The data of no task was found. Name the folder of one task or "
+            "more."
         )
-    folder = Folder(FLAGS.output_dir)
+    folder = Folder(output_dir)
     goal_runs = [goal.run for goal in goals]
-    if FLAGS.full:
+    if full:
         print(f"# {table.title}")
         for run in in_order(goal_runs):
             print(folder.shown(run))
@@ -166,7 +169,7 @@ def fill(table: Table, goals: Sequence[Goal]) -> None:
 
 
 def scores(table: Table, folder: Folder, goals: Iterable[Goal]) -> list[Score]:
-    """The numbers of runs that are done."""
+    """Returns the scores of runs that are done."""
     read = {column.title: column.read for column in table.columns}
     return [
         Score(
@@ -179,7 +182,7 @@ def scores(table: Table, folder: Folder, goals: Iterable[Goal]) -> list[Score]:
 
 
 def cells(found: Iterable[Score]) -> Cells:
-    """The scores by row and column."""
+    """Returns the scores by row and column."""
     values: dict[tuple[str, str], list[float]] = {}
     for goal, value, _ in found:
         values.setdefault((goal.row, goal.column), []).append(value)
@@ -187,7 +190,7 @@ def cells(found: Iterable[Score]) -> Cells:
 
 
 def write(table: Table, folder: Folder, found: Sequence[Score]) -> None:
-    """Writes what is known by now: .md, .csv, and .json with every run."""
+    """Writes what is known so far: .md, .csv, and .json with every run."""
     path = os.path.join(folder.path, table.name)
     known = cells(found)
     runs = in_order(goal.run for goal, _, _ in found)
@@ -213,7 +216,7 @@ def write(table: Table, folder: Folder, found: Sequence[Score]) -> None:
 
 
 def markdown(table: Table, known: Cells) -> str:
-    """The table, and below it what the paper says and what it says here."""
+    """Returns the table, and below it the claims of the paper and ours."""
     titles = [*table.headings]
     for column in table.columns:
         titles += [column.title, "paper"]
@@ -234,7 +237,7 @@ def markdown(table: Table, known: Cells) -> str:
 
 
 def comma_separated(table: Table, known: Cells) -> str:
-    """The same numbers, four columns for one of the table."""
+    """Returns the same numbers as CSV, with four columns for each column."""
     titles = [*table.headings]
     for column in table.columns:
         kinds = ("", "_deviation", "_seeds", "_paper")
@@ -257,7 +260,7 @@ def comma_separated(table: Table, known: Cells) -> str:
 
 
 def directions(table: Table, known: Cells) -> list[str]:
-    """For each claim, whether our numbers stand as the paper's."""
+    """Returns a line per claim: whether our rows compare as the paper's do."""
     lines = []
     for claim in table.claims:
         for column in table.columns:
@@ -274,7 +277,7 @@ def directions(table: Table, known: Cells) -> list[str]:
 
 
 def ranges(table: Table, known: Cells) -> list[str]:
-    """How far the rows of a column lie apart, in the paper and here."""
+    """Returns a line per column: the range of its rows, here and there."""
     lines = []
     for column in table.columns:
         ours = [known.get((row, column.title)) for row in column.paper]
@@ -296,8 +299,7 @@ def _range(values: Iterable[float]) -> str:
 def verdict(papers: Sequence[float], ours: Sequence[Cell]) -> str:
     """Compares two rows, here and in the paper.
 
-    Whether chance alone would have two means as far apart is asked of Welch's
-    t-test, over the seeds.
+    Welch's t-test over the seeds says whether chance explains the difference.
     """
     first, second = (cell.mean for cell in ours)
     there, here = _sign(*papers), _sign(first, second)
@@ -317,7 +319,7 @@ def verdict(papers: Sequence[float], ours: Sequence[Cell]) -> str:
 
 
 def _chance(first: Cell, second: Cell) -> str:
-    """What is to be said of two means that differ."""
+    """Returns how likely chance is for two means that differ."""
     if first.deviation is None or second.deviation is None:
         return "; one seed, whose chance is not known"
     if first.deviation == second.deviation == 0:
@@ -332,7 +334,7 @@ def _chance(first: Cell, second: Cell) -> str:
 
 
 def _sign(first: float, second: float) -> str:
-    """How two numbers stand, as far as they are shown."""
+    """Compares two numbers, rounded as they are shown."""
     if math.isnan(first) or math.isnan(second):
         return "?"
     if number(first) == number(second):
@@ -341,12 +343,12 @@ def _sign(first: float, second: float) -> str:
 
 
 def number(value: float) -> str:
-    """As many digits as the paper has: 84.4, 3.99."""
+    """Returns a number with the digits of the paper: 84.4, 3.99."""
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def draw(table: Table, known: Cells, path: str) -> bool:
-    """Draws a panel for each column; False where matplotlib is not installed.
+    """Draws a panel for each column; returns False without matplotlib.
 
     Args:
       table: The table.
@@ -379,16 +381,13 @@ def draw_column(
     ours: Sequence[Cell | None],
     rows: Sequence[str],
 ) -> None:
-    """Draws our numbers, and the paper's with a scale of their own.
-
-    Both scales are as wide as what they show: to be compared is how the rows
-    stand to each other.
+    """Draws our numbers, and the paper's on a scale of its own.
 
     Args:
       axes: The panel.
-      column: What is measured.
-      ours: The numbers, row by row; None for one that is not known.
-      rows: Names of the rows.
+      column: The column.
+      ours: The cells, row by row; None for one that is not known.
+      rows: The names of the rows.
     """
     places = [*range(len(rows))]
     axes.errorbar(
