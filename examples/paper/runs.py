@@ -51,7 +51,8 @@ def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
       log: Gets what the job prints and logs.
 
     Returns:
-      What went wrong, or "".
+      What the user can fix, or "". Any other exception is a bug and ends the
+      program.
     """
     job = importlib.import_module(f"bert_tf.jobs.{JOBS[script]}")
     config_type = typing.get_type_hints(job.run)["config"]
@@ -61,7 +62,7 @@ def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
         with contextlib.redirect_stdout(log), _logging_to(log):
             values([script, *words])
             job.run(cli.read_config(config_type, values))
-    except Exception as error:
+    except (InputError, OSError, flags.Error) as error:
         traceback.print_exc(file=log)
         return f"{type(error).__name__}: {error}"
     finally:
