@@ -1,11 +1,16 @@
-"""--do_export of every script: strings are answered as by the script itself.
+"""--do_export of every script: exports answer as the script itself predicts.
 
-Scripts run in this process, exports are loaded in it. What a server makes of
-them is seen in tests/serving/test_export.py.
+Scripts run in this process. Writing a SavedModel takes seconds, so most tests
+record the model that would be exported and run it; tests/serving writes models
+of every kind and serves them.
 """
 
+import contextlib
 import json
+import os
 import re
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import conll_files
 import in_process
@@ -28,13 +33,14 @@ from bert_tf.heads import (
     BertTokenClassifier,
 )
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.jobs import features, fill_mask, fine_tuning, pretraining
+from bert_tf.jobs import features, fill_mask, fine_tuning
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.serving.served import Served
 from bert_tf.tasks import datasets
 from bert_tf.training import checkpoints
 from tests.serving.small_served import assert_likeliest, random_weights
 
-# Texts of the tests are longer; models have room for more.
+# Shorter than the texts of the tests and than the models' maximum.
 LENGTH = 13
 TRAINING = {
     "do_train": True,
@@ -50,20 +56,20 @@ BLANKS = ("good [MASK] ba", "[MASK][MASK] dull", "be bo", "")
 
 
 def launch(script, status=0, **given):
-    """Runs a script; a flag that is None is not given."""
+    """Runs a script; flags that are None are left out."""
     words = [f"--{k}={v}" for k, v in given.items() if v is not None]
     with in_process.script(script) as run:
         assert run(words) == status
 
 
 def says(capsys, script, **given):
-    """The one line that it says of a mistake."""
+    """Returns the error message of a script."""
     launch(script, status=1, **given)
     return in_process.the_error(capsys, script)
 
 
 def write_start(folder, make, words=sentence_files.VOCAB, **facts):
-    """A model that nobody has trained, whose answers differ; its folder."""
+    """Writes a random model whose answers differ; returns its folder."""
     folder.mkdir(parents=True)
     config = BertConfig.from_dict({**CONFIG, "vocab_size": len(words)})
     model = random_weights(make(config))
@@ -76,22 +82,55 @@ def write_start(folder, make, words=sentence_files.VOCAB, **facts):
 
 
 def versions(folder):
-    """The versions in a folder, and nothing else is there."""
+    """Returns the versions in a folder, which contains nothing else."""
     names = sorted(int(path.name) for path in folder.iterdir())
     return [folder / str(name) for name in names]
 
 
-def ask(version, **texts):
-    """What `serving_default` answers."""
-    model = tf.saved_model.load(str(version))
-    answer = model.signatures["serving_default"](
-        **{name: tf.constant(values) for name, values in texts.items()}
-    )
+class Export(NamedTuple):
+    """The arguments of `serving.export.export`."""
+
+    served: Served
+    export_dir: str
+    name: str
+    metrics: Mapping[str, float] | None
+    source: str | None
+
+
+@contextlib.contextmanager
+def recorded_exports():
+    """Records exports instead of writing them."""
+    found = []
+
+    def export(served, export_dir, *, name="bert", metrics=None, source=None):
+        found.append(Export(served, str(export_dir), name, metrics, source))
+        return os.path.join(export_dir, "1")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (fine_tuning, features, fill_mask):
+            patch.setattr(module, "export", export)
+        yield found
+
+
+@pytest.fixture
+def exports():
+    with recorded_exports() as found:
+        yield found
+
+
+def ask(model, **texts):
+    """Returns the answers of a `Served`, or of the folder of a version."""
+    texts = {name: tf.constant(values) for name, values in texts.items()}
+    if isinstance(model, Served):
+        answer = model.answer(texts)
+    else:
+        loaded = tf.saved_model.load(str(model))
+        answer = loaded.signatures["serving_default"](**texts)
     return {name: values.numpy() for name, values in answer.items()}
 
 
 def words_of(values):
-    """Bytes as text, in lists as they are."""
+    """Decodes arrays of bytes to lists of strings."""
     return np.char.decode(values.astype(bytes), "utf-8").tolist()
 
 
@@ -106,12 +145,15 @@ def results(folder):
     return scores
 
 
-# Each script trains, and exports what it has trained. ------------------------
+# Each script trains and exports ----------------------------------------------
+
+# Their exports are written, those of other scripts recorded.
+WRITTEN = ("run_classifier", "run_pretraining")
 
 
 @pytest.fixture(scope="module")
 def finish(tmp_path_factory):
-    """Runs a script with all that it can do, once; gives what it was given."""
+    """Trains with a script once; returns its flags and the export."""
     done = {}
 
     def finish(script):
@@ -119,8 +161,16 @@ def finish(tmp_path_factory):
             folder = tmp_path_factory.mktemp(script)
             given = {**TRAINING, **PREPARE[script](folder)}
             given["output_dir"] = folder / "out"
-            launch(script, do_export=True, **given)
-            done[script] = given
+            if script in WRITTEN:
+                launch(script, do_export=True, **given)
+                done[script] = given, None
+            else:
+                with recorded_exports() as found:
+                    launch(script, do_export=True, **given)
+                [export] = found
+                assert export.export_dir == f"{folder}/out/export"
+                assert export.source == str(given["init_checkpoint"])
+                done[script] = given, export
         return done[script]
 
     return finish
@@ -194,7 +244,7 @@ def prepare_pretraining(folder):
 
 
 def write_records(path, count=9):
-    """Random examples, with a manifest that says how their text was made."""
+    """Writes random examples and a manifest with their casing."""
     draw = np.random.default_rng(1)
     size = len(sentence_files.VOCAB)
     batch = {
@@ -224,7 +274,7 @@ PREPARE = {
 
 
 def test_classes_are_those_of_the_predictions(finish):
-    given = finish("run_classifier")
+    given, _ = finish("run_classifier")
     folder = given["output_dir"]
     version = versions(folder / "export")[0]
     assert_classes(version, folder)
@@ -236,7 +286,7 @@ def test_classes_are_those_of_the_predictions(finish):
 
 
 def assert_classes(version, folder, *names):
-    """Labels and probabilities are those of `predictions.tsv`."""
+    """Compares labels and probabilities with `predictions.tsv`."""
     header, *rows = table(folder / "predictions.tsv")
     columns = dict(zip(header, zip(*rows, strict=True), strict=True))
     texts = {name: columns[name] for name in names or ("text",)}
@@ -252,23 +302,22 @@ def assert_classes(version, folder, *names):
     np.testing.assert_allclose(
         answer["probability"], expected.max(axis=1), atol=1e-4
     )
-    # Or nothing would be shown.
+    # Equal answers would prove nothing.
     assert np.ptp(answer["probability"]) > 0.01
 
 
 @pytest.mark.slow
 def test_tags_are_those_of_the_predictions(finish):
-    folder = finish("run_ner")["output_dir"]
-    version = assert_tags(folder)
-    card = card_of(version)
-    assert (card["name"], card["kind"]) == ("ner", "tagger")
-    assert card["labels"] == [*conll_files.LABELS]
-    assert card["metrics"] == pytest.approx(results(folder))
+    given, export = finish("run_ner")
+    folder = given["output_dir"]
+    assert_tags(export.served, folder)
+    assert (export.name, export.served.kind) == ("ner", "tagger")
+    assert export.served.labels == tuple(conll_files.LABELS)
+    assert export.metrics == pytest.approx(results(folder))
 
 
-def assert_tags(folder):
-    """Tags are those of the predictions; gives the version that says so."""
-    version = versions(folder / "export")[0]
+def assert_tags(served, folder):
+    """Compares tags with the predictions."""
     blocks = (folder / "test_predictions.txt").read_text("utf-8").split("\n\n")
     sentences = [
         [line.split(" ") for line in block.splitlines()]
@@ -276,7 +325,7 @@ def assert_tags(folder):
         if "-DOCSTART-" not in block
     ]
     texts = [" ".join(line[0] for line in lines) for lines in sentences]
-    answer = ask(version, text=texts)
+    answer = ask(served, text=texts)
     counts = [len(lines) for lines in sentences]
     assert max(counts) > LENGTH
     assert answer["num_words"].tolist() == counts
@@ -285,16 +334,14 @@ def assert_tags(folder):
         for row, count in zip(words_of(answer["tags"]), counts, strict=True)
     ]
     assert tags == [[line[-1] for line in lines] for lines in sentences]
-    return version
 
 
 @pytest.mark.slow
 def test_spans_are_those_of_the_predictions(finish):
-    given = finish("run_squad")
+    given, export = finish("run_squad")
     folder = given["output_dir"]
-    version = versions(folder / "export")[0]
     answer = ask(
-        version,
+        export.served,
         question=[question.question for question in ASKED],
         context=[question.context for question in ASKED],
     )
@@ -315,22 +362,25 @@ def test_spans_are_those_of_the_predictions(finish):
         words_of(answer["answer"]),
         words_of(answer["nbest_answers"][:, 0]),
     ):
-        # Of two that are almost as good either may be the first.
+        # Either of two almost equal answers may be the first.
         found = [c[text] for c, text in zip(chances, texts, strict=True)]
         np.testing.assert_allclose(found, best, atol=1e-3)
     np.testing.assert_allclose(
         answer["nbest_probabilities"][:, 0], best, atol=1e-4
     )
-    card = card_of(version)
-    assert (card["name"], card["kind"]) == ("squad", "question answering")
-    lengths = {name: card["encoding"][name] for name in SQUAD}
-    assert (lengths, card["metrics"]) == (SQUAD, {})
+    assert (export.name, export.served.kind) == ("squad", "question answering")
+    assert lengths_of(export) == SQUAD
+    assert not export.metrics
+
+
+def lengths_of(export):
+    return {name: getattr(export.served.encoding, name) for name in SQUAD}
 
 
 @pytest.mark.slow
 def test_words_are_those_of_fill_mask(finish, capsys, tmp_path):
-    """Both of the model that was trained; and fill_mask.py exports, too."""
-    given = finish("run_pretraining")
+    """The exports of run_pretraining.py and fill_mask.py are equal."""
+    given, _ = finish("run_pretraining")
     folder = given["output_dir"]
     version = versions(folder / "export")[0]
     card = card_of(version)
@@ -357,61 +407,71 @@ def test_words_are_those_of_fill_mask(finish, capsys, tmp_path):
     np.testing.assert_allclose(shares, expected, atol=0.051)
 
 
-# What lies in a folder is exported once more. --------------------------------
+# Exporting an existing model -------------------------------------------------
+
+NEEDED = {
+    "run_classifier": ["task_name"],
+    "run_pretraining": [
+        *("input_file", "init_checkpoint", "vocab_file"),
+        *("max_predictions_per_seq", "do_eval"),
+    ],
+    "run_ner": [],
+    "run_squad": [],
+}
 
 
 @pytest.mark.parametrize(
-    ("script", "needed"),
+    "script",
     [
-        ("run_classifier", ["task_name"]),
-        pytest.param("run_ner", [], marks=pytest.mark.slow),
-        pytest.param("run_squad", [], marks=pytest.mark.slow),
-        pytest.param(
-            "run_pretraining",
-            [
-                *("input_file", "init_checkpoint", "vocab_file"),
-                *("max_predictions_per_seq", "do_eval"),
-            ],
-            marks=pytest.mark.slow,
+        "run_classifier",
+        *(
+            pytest.param(script, marks=pytest.mark.slow)
+            for script in ("run_ner", "run_squad", "run_pretraining")
         ),
     ],
 )
-def test_an_export_by_itself(finish, script, needed):
-    """A version more, and nothing else changes; the data are not needed."""
-    given = finish(script)
+def test_a_model_is_exported_again_without_data(finish, script):
+    """There is one more version, equal to the first; other files are kept."""
+    given, export = finish(script)
     folder = given["output_dir"]
-    before, earlier = contents(folder), versions(folder / "export")
-    again = {name: given[name] for name in ["output_dir", *needed]}
-    launch(script, do_export=True, **again)
-    *others, last = versions(folder / "export")
-    assert others == earlier
-    after = contents(folder)
-    assert {path: after[path] for path in before} == before
-    assert all(last in path.parents for path in after.keys() - before.keys())
-    # The weights too, by their checksum.
-    assert card_of(last) == card_of(others[0])
-    ours, theirs = (example_answers(path) for path in (last, others[0]))
+    before = contents(folder)
+    again = {name: given[name] for name in ["output_dir", *NEEDED[script]]}
+    if script in WRITTEN:
+        earlier = versions(folder / "export")
+        launch(script, do_export=True, **again)
+        *others, last = versions(folder / "export")
+        assert others == earlier
+        after = contents(folder)
+        assert {path: after[path] for path in before} == before
+        assert all(last in path.parents for path in {*after} - {*before})
+        # The weights too, by their checksum.
+        assert card_of(last) == card_of(others[0])
+        model = others[0]
+        inputs = tf.saved_model.load(str(last)).signatures["serving_default"]
+        names = inputs.structured_input_signature[1]
+    else:
+        with recorded_exports() as found:
+            launch(script, do_export=True, **again)
+        assert contents(folder) == before
+        [new] = found
+        assert (new.name, new.source) == (export.name, export.source)
+        assert new.metrics == export.metrics
+        last, model, names = new.served, export.served, export.served.inputs
+    texts = ["good ba be bo", "dull [MASK] where mu?", ""]
+    ours, theirs = (
+        ask(one, **dict.fromkeys(names, texts)) for one in (last, model)
+    )
     assert ours.keys() == theirs.keys()
     for name, values in ours.items():
         np.testing.assert_array_equal(values, theirs[name], err_msg=name)
 
 
-def example_answers(version):
-    """What a version says to the same three texts in each of its inputs."""
-    model = tf.saved_model.load(str(version))
-    function = model.signatures["serving_default"]
-    _, specs = function.structured_input_signature
-    texts = ["good ba be bo", "dull [MASK] where mu?", ""]
-    answer = function(**{name: tf.constant(texts) for name in specs})
-    return {name: values.numpy() for name, values in answer.items()}
-
-
-# Models from elsewhere, of every kind of problem. ----------------------------
+# Models that were not trained here -------------------------------------------
 
 
 @pytest.fixture
-def answered(tmp_path):
-    """Predicts with a model that was not trained, and exports it."""
+def answered(tmp_path, exports):
+    """Predicts with and exports a random model of any kind of problem."""
 
     def answered(task, make, problem_type=None, head="classifier", **given):
         labels = sentence_files.LAYOUTS[task][0]
@@ -435,16 +495,16 @@ def answered(tmp_path):
             do_export=True,
             **given,
         )
-        assert not (tmp_path / "out" / "export").exists()
-        [version] = versions(tmp_path / "models" / "mine")
-        return version, tmp_path / "out"
+        [export] = exports
+        assert export.export_dir == f"{tmp_path}/models/mine"
+        return export.served, tmp_path / "out"
 
     return answered
 
 
 @pytest.mark.slow
 def test_pairs(answered):
-    version, folder = answered(
+    served, folder = answered(
         "csv",
         lambda config: BertClassifier(config, 2),
         "single_label_classification",
@@ -453,18 +513,18 @@ def test_pairs(answered):
         text_b_column="3",
         id_column="name",
     )
-    assert_classes(version, folder, "text_a", "text_b")
+    assert_classes(served, folder, "text_a", "text_b")
 
 
 @pytest.mark.slow
 def test_multiple_choice(answered, tmp_path):
-    version, folder = answered(
+    served, folder = answered(
         "swag", BertMultipleChoice, head="choice", task_name="swag"
     )
     [part] = datasets.find("swag").split("test", str(tmp_path / "data"))
     asked = part.read()
     answer = ask(
-        version,
+        served,
         context=[example.text_a for example in asked],
         choices=[example.choices for example in asked],
     )
@@ -485,7 +545,7 @@ def test_multiple_choice(answered, tmp_path):
 
 @pytest.mark.slow
 def test_numbers(answered):
-    version, folder = answered(
+    served, folder = answered(
         "regression",
         lambda config: BertClassifier(config, 1),
         "regression",
@@ -498,7 +558,7 @@ def test_numbers(answered):
         [row[header.index(name)] for row in rows]
         for name in ("text", "prediction")
     )
-    answer = ask(version, text=texts)
+    answer = ask(served, text=texts)
     np.testing.assert_allclose(
         answer["score"], np.array(numbers, float), atol=1e-4
     )
@@ -507,7 +567,7 @@ def test_numbers(answered):
 
 @pytest.mark.slow
 def test_several_labels(answered):
-    version, folder = answered(
+    served, folder = answered(
         "multi_label",
         lambda config: BertClassifier(config, 2),
         "multi_label_classification",
@@ -517,7 +577,7 @@ def test_several_labels(answered):
         labels=("rude", "toxic"),
     )
     header, *rows = table(folder / "predictions.tsv")
-    answer = ask(version, text=[row[header.index("text")] for row in rows])
+    answer = ask(served, text=[row[header.index("text")] for row in rows])
     expected = np.array([row[-2:] for row in rows], float)
     np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-4)
     is_clear = np.abs(expected - 0.5) > 1e-3
@@ -529,17 +589,17 @@ def test_several_labels(answered):
 
 
 @pytest.mark.slow
-def test_tags_from_vectors_that_stay_as_they_are(tmp_path):
+def test_tags_from_a_frozen_encoder(tmp_path, exports):
     given = {**TRAINING, **prepare_ner(tmp_path), "mode": "feature_based"}
     given |= {"feature_layers": "sum_all", "lstm_size": 5}
     folder = tmp_path / "out"
     launch("run_ner", do_export=True, output_dir=folder, **given)
-    assert_tags(folder)
+    assert_tags(exports[0].served, folder)
 
 
 @pytest.mark.slow
-def test_a_model_that_was_trained_with_little_memory(tmp_path):
-    """Its export computes nothing twice, and on one device."""
+def test_a_model_trained_on_two_devices_with_gradient_checkpointing(tmp_path):
+    """It is exported for one device."""
     given = {**TRAINING, **prepare_classifier(tmp_path), "num_seeds": 2}
     given |= {"gradient_checkpointing": True}
     given |= {"distribution_strategy": "mirrored"}
@@ -551,8 +611,7 @@ def test_a_model_that_was_trained_with_little_memory(tmp_path):
 
 
 @pytest.mark.slow
-def test_vectors(tmp_path):
-    """They are those of the file that the same flags give."""
+def test_embeddings_are_those_of_the_file(tmp_path, exports):
     start = write_start(tmp_path / "start", BertPretrainer, head="pretraining")
     texts = ["good ba", "bad " * 20, "", "dull be, bo?"]
     (tmp_path / "texts").write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -568,66 +627,49 @@ def test_vectors(tmp_path):
         do_export=True,
         export_dir=tmp_path / "export",
     )
-    [version] = versions(tmp_path / "export")
-    answer = ask(version, text=texts)
+    [export] = exports
+    assert export.source == str(start)
+    answer = ask(export.served, text=texts)
     with np.load(tmp_path / "out.npz") as arrays:
         np.testing.assert_allclose(answer["-1"], arrays["-1"], atol=1e-5)
 
 
-# What an export by itself takes from the record of its model. -----------------
+# Options from the metadata of the model --------------------------------------
 
-
-@pytest.fixture
-def told(monkeypatch):
-    """What is to be exported, with what is known of it; nothing is written."""
-    told = []
-
-    def export(*given, **more):
-        told.append((*given, more))
-
-    for module in (fine_tuning, pretraining):
-        monkeypatch.setattr(module, "export_kept", export)
-    for module in (features, fill_mask):
-        monkeypatch.setattr(module, "export", export)
-    return told
-
-
-# What extract_features.py can do without.
+# Optional flags of extract_features.py.
 OPTIONAL = dict.fromkeys(("input_file", "output_file", "layers"))
 
 
 def note(start, **facts):
-    """Adds to what a release says of itself."""
+    """Adds to the metadata of a release."""
     path = start / "bert_tf.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))
 
 
-def test_spans_are_of_the_lengths_of_training(prepared, told, tmp_path):
+def test_spans_have_the_lengths_of_training(prepared, exports):
     given = prepared("run_squad")
     given = {name: given[name] for name in ("init_checkpoint", "output_dir")}
     note(given["init_checkpoint"], **SQUAD, version_2_with_negative=True)
     launch("run_squad", do_export=True, **given)
     launch("run_squad", do_export=True, doc_stride=3, **given)
-    found = []
-    for _, serve, *_ in told:
-        encoding = serve.keywords["encoding"]
-        found.append({name: getattr(encoding, name) for name in SQUAD})
-        assert serve.keywords["with_negative"] is True
-    assert found == [SQUAD, {**SQUAD, "doc_stride": 3}]
+    assert [lengths_of(export) for export in exports] == [
+        SQUAD,
+        {**SQUAD, "doc_stride": 3},
+    ]
+    assert all(export.served.rules.with_negative for export in exports)
 
 
 @pytest.mark.parametrize(
     "script", ["run_pretraining", "extract_features", "fill_mask"]
 )
-def test_a_length_is_that_of_training(prepared, told, script):
+def test_the_length_is_that_of_training(prepared, exports, script):
     given = {**prepared(script), "do_eval": None, "max_seq_length": None}
     if script == "extract_features":
         given |= OPTIONAL
     note(given["init_checkpoint"], max_seq_length=LENGTH)
     launch(script, do_export=True, **given)
-    [(first, second, *_)] = told
-    served = second.keywords if script == "run_pretraining" else vars(first)
-    assert served["encoding"].max_seq_length == LENGTH
+    [export] = exports
+    assert export.served.encoding.max_seq_length == LENGTH
 
 
 @pytest.mark.parametrize(
@@ -638,21 +680,20 @@ def test_a_length_is_that_of_training(prepared, told, script):
         ({"layers": "-1,all", "pooling": "max"}, {"-1", "layer_0"}),
     ],
 )
-def test_the_vectors_that_are_asked_for(prepared, told, given, names):
-    """The model has one layer, and four by default would be too many."""
+def test_exports_the_requested_layers(prepared, exports, given, names):
+    """The default of the script, four layers, is more than the model has."""
     lone = {**prepared("extract_features"), **OPTIONAL, **given}
     launch("extract_features", do_export=True, **lone)
-    [(served, *_)] = told
-    answer = served.answer({"text": tf.constant(["good"])})
-    assert answer.keys() == names
+    [export] = exports
+    assert ask(export.served, text=["good"]).keys() == names
 
 
-# Mistakes. What was exported before stays as it is. --------------------------
+# Errors leave existing exports unchanged ------------------------------------
 
 
 @pytest.fixture
 def prepared(tmp_path):
-    """The flags of a run that would succeed, in a new folder."""
+    """Returns the flags of a valid run in a new folder."""
 
     def prepared(script):
         if script in PREPARE:
@@ -663,7 +704,7 @@ def prepared(tmp_path):
             texts = tmp_path / "texts"
             texts.write_text("good\n")
             given |= {"input_file": texts, "output_file": tmp_path / "out"}
-            # The model has one.
+            # The model has one layer.
             given |= {"max_seq_length": LENGTH, "layers": "-1"}
         return given
 
@@ -671,8 +712,10 @@ def prepared(tmp_path):
 
 
 @pytest.mark.parametrize("script", [*PREPARE, "extract_features", "fill_mask"])
-def test_no_place_for_the_export(prepared, capsys, tmp_path, script):
-    """It is told before anything is trained or computed."""
+def test_an_unusable_export_dir_is_found_first(
+    prepared, capsys, tmp_path, script
+):
+    """Before anything is trained or computed."""
     given = prepared(script)
     given["export_dir"] = tmp_path / "occupied"
     given["export_dir"].write_text("mine")
@@ -685,7 +728,7 @@ def test_no_place_for_the_export(prepared, capsys, tmp_path, script):
 
 
 @pytest.mark.parametrize("script", [*PREPARE, "extract_features", "fill_mask"])
-def test_no_vocabulary(prepared, capsys, tmp_path, script):
+def test_a_missing_vocabulary(prepared, capsys, tmp_path, script):
     given = {**prepared(script), "vocab_file": None}
     (given["init_checkpoint"] / "vocab.txt").unlink()
     line = says(capsys, script, do_export=True, **given)
@@ -694,16 +737,17 @@ def test_no_vocabulary(prepared, capsys, tmp_path, script):
     assert not (tmp_path / "export").exists()
 
 
-def test_labels_that_are_no_lines(prepared, capsys, tmp_path):
-    """It is told before anything is trained."""
+def test_labels_with_line_breaks_are_found_before_training(
+    prepared, capsys, tmp_path
+):
     given = {**TRAINING, **prepared("run_classifier"), "labels": "a\u2028b,c"}
     line = says(capsys, "run_classifier", do_export=True, **given)
     assert r"labels.txt: name 0, 'a\u2028b', has several lines" in line
     assert not (tmp_path / "out").exists()
 
 
-def test_models_of_another_task(finish, capsys, tmp_path):
-    given = finish("run_classifier")
+def test_refuses_models_of_another_task(finish, capsys, tmp_path):
+    given, _ = finish("run_classifier")
     folder = given["output_dir"]
     before = contents(folder)
     start, out = given["init_checkpoint"], {"output_dir": folder}
@@ -726,7 +770,7 @@ def test_models_of_another_task(finish, capsys, tmp_path):
     elsewhere = {"export_dir": folder / "export", "init_checkpoint": start}
     refuses("with a masked-LM head", "fill_mask", **elsewhere)
     refuses("its head is classifier, not span", "run_squad", **SQUAD, **out)
-    # Without a word of lengths or labels, which are not at fault.
+    # Not a message about lengths or labels, which are correct.
     refuses("head is classifier, not span", "run_squad", **out)
     refuses("head is classifier, not token", "run_ner", **out)
     wanted = "holds a run with "
@@ -737,7 +781,7 @@ def test_models_of_another_task(finish, capsys, tmp_path):
     assert contents(folder) == before
 
 
-def test_a_model_for_questions_without_an_answer(prepared, capsys, tmp_path):
+def test_refuses_another_version_of_squad(prepared, capsys, tmp_path):
     folder = tmp_path / "out"
     prepared("run_squad")["init_checkpoint"].rename(tmp_path / "release")
     folder.mkdir()
@@ -751,7 +795,7 @@ def test_a_model_for_questions_without_an_answer(prepared, capsys, tmp_path):
     assert contents(folder) == before
 
 
-def test_a_checkpoint_that_nobody_names(prepared, capsys, tmp_path):
+def test_a_missing_checkpoint(prepared, capsys, tmp_path):
     given = prepared("run_pretraining")
     start = given.pop("init_checkpoint")
     given["bert_config_file"] = start / "bert_config.json"
@@ -763,7 +807,7 @@ def test_a_checkpoint_that_nobody_names(prepared, capsys, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_but_an_export_does_without_data(prepared, capsys, tmp_path):
+def test_only_an_export_needs_no_data(prepared, capsys, tmp_path):
     given = {**prepared("run_classifier"), "data_dir": None}
     line = says(capsys, "run_classifier", do_export=True, **given)
     assert "--data_dir is required" in line
@@ -777,11 +821,11 @@ def test_nothing_but_an_export_does_without_data(prepared, capsys, tmp_path):
     facts = tmp_path / "start" / "bert_tf.json"
     facts.write_text('{"do_lower_case": true}')
     line = says(capsys, "run_classifier", do_export=True, **given)
-    assert "expected --labels, or --data_dir with a training file" in line
+    assert "Pass --labels, or --data_dir with a training file" in line
     assert not (tmp_path / "out").exists()
 
 
-def test_records_of_which_nobody_knows_the_casing(prepared, capsys, tmp_path):
+def test_records_with_unknown_casing(prepared, capsys, tmp_path):
     given = {**prepared("run_pretraining"), "do_eval": None}
     line = says(capsys, "run_pretraining", **given)
     assert "expected --do_train, --do_eval or --do_export" in line
@@ -802,7 +846,7 @@ def test_records_of_which_nobody_knows_the_casing(prepared, capsys, tmp_path):
         ("extract_features", {"output_file": None}, "no --output_file"),
     ],
 )
-def test_flags_that_do_not_fit(
+def test_refuses_contradicting_flags(
     prepared, capsys, tmp_path, script, changes, message
 ):
     given = {**prepared(script), **changes}
