@@ -13,6 +13,7 @@ are three forms:
 
 import difflib
 import os
+import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -86,3 +87,22 @@ def shortened(value: Any, most: int = 80) -> str:
     """
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+# Where in TensorFlow an error occurred.
+_TENSORFLOW_MARKS = re.compile(r" used by \{\{.*|\{\{.*?\}\} ?| ?\[Op:\w+\].*")
+
+
+def reason(error: BaseException) -> str:
+    """Returns one line of what the system, or TensorFlow, says of an error.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory"))
+    'No such file or directory'
+    """
+    text = (
+        getattr(error, "strerror", None)
+        or getattr(error, "message", None)
+        or str(error)
+    )
+    line = text.strip().partition("\n")[0]
+    return _TENSORFLOW_MARKS.sub("", line).strip() or type(error).__name__

@@ -1,7 +1,7 @@
 """Files on the local disk and on any `scheme://` that TensorFlow can reach.
 
-Local paths are plain Python; TensorFlow is imported only when a path holds
-`://`, so that worker processes that handle local files start quickly.
+Local paths use plain Python. TensorFlow is imported only for paths with `://`,
+so that worker processes that handle local files start quickly.
 """
 
 import contextlib
@@ -21,15 +21,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, in_file, reason
 
 _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
 _MANIFEST = re.compile(r"manifest\..*\.json")
-# What TensorFlow puts around the words of a kernel: where it ran, its name.
-_MARKS = re.compile(r"\{\{\w+ [^}]*\}\}|\[Op:\w+\]")
 _JSON_TYPES = {
     bool: "a boolean",
-    dict: "an object",
     float: "a number",
     int: "a number",
     list: "a list",
@@ -39,13 +36,16 @@ _JSON_TYPES = {
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+# --------------------------------------------------------- paths and errors
+
+
 def is_remote(path: str) -> bool:
-    """True for `scheme://` paths, which go through `tf.io.gfile`."""
+    """Returns whether a path has a `scheme://`, which `tf.io.gfile` handles."""
     return "://" in path
 
 
 def is_utf8(path: str) -> bool:
-    """False for a name with other bytes, which TensorFlow does not take."""
+    """Returns whether TensorFlow can open a file of this name."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -59,17 +59,47 @@ def _gfile() -> Any:
     return tf.io.gfile
 
 
+@contextlib.contextmanager
+def input_errors(
+    verb: str, path: str, *more: type[Exception]
+) -> Iterator[None]:
+    """Turns errors of the file system into InputErrors that name `path`.
+
+    Args:
+      verb: What the block does: "read", "write".
+      path: The path as the user knows it.
+      *more: Exceptions that a library raises instead.
+    """
+    try:
+        yield
+    except (*_system_errors(path), *more) as error:
+        raise _input_error(verb, path, error) from error
+
+
+def _system_errors(path: str) -> tuple[type[Exception], ...]:
+    """Returns the exceptions that the file system of `path` raises."""
+    if not is_remote(path):
+        return (OSError,)
+    import tensorflow as tf
+
+    return (OSError, tf.errors.OpError)
+
+
+def _input_error(verb: str, path: str, error: BaseException) -> InputError:
+    return InputError(f"Cannot {verb} {path}: {reason(error)}.")
+
+
 def expand(patterns: str, flag: str | None = None) -> list[str]:
-    """Lists the files that a comma list of globs names.
+    """Lists the files of a comma-separated list of globs.
 
     Each pattern's files are sorted and the patterns keep their order. A file
-    that two patterns match is listed once. What a wildcard catches by accident
-    is left out: directories, manifests, and temporaries of `atomic_writer`
-    that a killed process left behind.
+    that two patterns match is listed once. Directories, manifests and temporary
+    files of killed processes, which a wildcard matches by accident, are
+    skipped.
 
     Args:
       patterns: Paths or globs, separated by commas; blank items are ignored.
-      flag: The flag that they are from, to be named where they are at fault.
+      flag: The flag that has the patterns, without dashes, for messages.
 
     Returns:
       At least one path.
@@ -77,29 +107,27 @@ def expand(patterns: str, flag: str | None = None) -> list[str]:
     Raises:
       InputError: A pattern matches no file, or there is no pattern.
     """
+    place = f"--{flag}" if flag else "The list of files"
     items = [item.strip() for item in patterns.split(",") if item.strip()]
     if not items:
-        received = f"--{flag}={patterns}" if flag else repr(patterns)
         raise InputError(
-            "Expected a comma-separated list of files or globs. "
-            f"Received: {received}"
+            f"{place} is empty; pass files or globs, separated by commas."
         )
     found: dict[str, None] = {}
     for item in items:
         paths = _matches(item)
         if not paths:
-            source = f"--{flag}" if flag else "every pattern"
             raise InputError(
-                f"Expected {source} to name files. Received: {item!r}, which "
-                "matches none; correct it, or make the file first"
+                f"{place} has {item!r}, which matches no file. Correct it, or "
+                "create the file first."
             )
         found.update(dict.fromkeys(paths))
     return list(found)
 
 
 def _matches(pattern: str) -> list[str]:
-    """Sorted files of one pattern; a file's own name always matches it."""
-    with blaming("read", pattern):
+    """Returns the sorted files of one pattern, or the file of that name."""
+    with input_errors("read", pattern):
         if exists(pattern) and not is_directory(pattern):
             return [pattern]
         matches = _gfile().glob if is_remote(pattern) else glob.glob
@@ -112,20 +140,30 @@ def _is_data(path: str) -> bool:
     return not by_product and not is_directory(path)
 
 
+def manifest_path(output_path: str) -> str:
+    """Returns the path of an output's manifest, which its globs do not match.
+
+    `dir/out.tfrecord` has `dir/manifest.out.tfrecord.json`, which
+    `dir/out.tfrecord*` does not match and `expand` skips.
+    """
+    folder, name = posixpath.split(output_path)
+    return posixpath.join(folder, f"manifest.{name}.json")
+
+
 def check_outputs(
     outputs: Mapping[str, Sequence[str]], inputs: Mapping[str, Sequence[str]]
 ) -> None:
-    """Refuses outputs that would replace an input or one another.
+    """Checks that outputs do not overwrite inputs or each other.
 
-    Paths are the same file if they lead to the same place, by symbolic links
-    too. To be called before anything is read or written.
+    Symbolic links are followed. To be called before anything is read or
+    written.
 
     Args:
-      outputs: The paths to write, by what they are called in the message.
-      inputs: The paths to read, likewise.
+      outputs: The paths to write, by a noun for the error message.
+      inputs: The paths to read, by a noun for the error message.
 
     Raises:
-      InputError: Two are the same file and one of them is an output.
+      InputError: Two paths are the same file and one of them is an output.
     """
     taken = {
         _identity(path): f"the {role} {path}"
@@ -138,50 +176,42 @@ def check_outputs(
             other = taken.setdefault(_identity(path), this)
             if other is not this:
                 raise InputError(
-                    "Expected every output to be a file of its own. Received: "
-                    f"{this}, which is {other} as well; name another"
+                    f"{this[0].upper()}{this[1:]} would overwrite {other}. "
+                    "Choose another path."
                 )
 
 
 def _identity(path: str) -> str:
-    """The same for two spellings of one path."""
+    """Returns the same string for two spellings of a path."""
     local = path.removeprefix("file://")
     return local if is_remote(local) else os.path.realpath(local)
 
 
-def manifest_path(output_path: str) -> str:
-    """Where the manifest of an output lies: beside it, out of its globs.
-
-    `dir/out.tfrecord` has `dir/manifest.out.tfrecord.json`, which
-    `dir/out.tfrecord*` does not match and `expand` skips.
-    """
-    folder, name = posixpath.split(output_path)
-    return posixpath.join(folder, f"manifest.{name}.json")
+# --------------------------------------------------------- simple operations
 
 
 def exists(path: str) -> bool:
-    """True if `path` is a file or a directory.
+    """Returns whether `path` is a file or a directory.
 
     Raises:
-      InputError: Nothing here can reach paths of its scheme.
+      InputError: The scheme of the path is unknown.
     """
-    with blaming("reach", path):
+    with input_errors("reach", path):
         return (_gfile() if is_remote(path) else os.path).exists(path)
 
 
 def is_directory(path: str) -> bool:
-    """True if `path` is a directory."""
     return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
 
 
 def listdir(path: str) -> list[str]:
-    """The names in a directory, in no order."""
-    with blaming("read", path):
+    """Returns the names in a directory, in no particular order."""
+    with input_errors("read", path):
         return (_gfile() if is_remote(path) else os).listdir(path)
 
 
 def makedirs(path: str) -> None:
-    """Creates a directory and its parents where they are missing."""
+    """Creates a directory and its parents, unless they exist."""
     if is_remote(path):
         _gfile().makedirs(path)
     else:
@@ -189,7 +219,7 @@ def makedirs(path: str) -> None:
 
 
 def rename(source: str, target: str) -> None:
-    """Moves a file within its file system, over `target` if that exists."""
+    """Moves a file within its file system, replacing `target`."""
     if is_remote(source):
         _gfile().rename(source, target, overwrite=True)
     else:
@@ -197,97 +227,38 @@ def rename(source: str, target: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Deletes a file."""
-    if is_remote(path):
-        _gfile().remove(path)
-    else:
-        os.remove(path)
+    (_gfile() if is_remote(path) else os).remove(path)
 
 
 def remove_tree(path: str) -> None:
-    """Deletes a file, or a directory with all that it holds."""
+    """Deletes a file, or a directory with its contents."""
     if not is_directory(path):
         remove(path)
     else:
-        (_gfile().rmtree if is_remote(path) else shutil.rmtree)(path)
+        (_gfile() if is_remote(path) else shutil).rmtree(path)
+
+
+# ------------------------------------------------------------------- reading
 
 
 def open_read(path: str) -> io.BufferedIOBase:
-    """Opens a file for reading bytes; what ends in `.gz` is decompressed.
+    """Opens a file for reading bytes; decompresses names that end in `.gz`.
 
     Raises:
       InputError: The file cannot be opened.
     """
     compressed = path.endswith(".gz")
-    with blaming("read", path):
+    with input_errors("read", path):
         if not is_remote(path):
             return gzip.GzipFile(path) if compressed else open(path, "rb")
         file = _gfile().GFile(path, "rb")
-        file.seek(0)  # A GFile is opened by its first use only.
+        file.seek(0)  # Opens it: a GFile is opened by its first use.
         return gzip.GzipFile(fileobj=file) if compressed else file
-
-
-def read_text(path: str) -> str:
-    """Reads a whole text file; a byte order mark at its start is dropped.
-
-    Raises:
-      InputError: The file cannot be read, or is not UTF-8.
-    """
-    with blaming("read", path), open_read(path) as file:
-        content = file.read()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"Expected {path} to be UTF-8. Received: byte "
-            f"0x{content[error.start]:02x} at offset {error.start}"
-        ) from error
-
-
-def read_json(path: str, expected: str = "a JSON object") -> dict[str, Any]:
-    """Reads a file that holds one JSON object.
-
-    Args:
-      path: The file.
-      expected: What the file should hold, for the error message.
-
-    Raises:
-      InputError: The file cannot be read or holds something else.
-    """
-    text = read_text(path)
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"Expected JSON. Received: {error.msg} at {path}:{error.lineno} "
-            f"(column {error.colno})"
-        ) from error
-    except (RecursionError, ValueError) as error:
-        # Brackets in brackets without end, or a number of 5,000 digits.
-        raise InputError(
-            f"Expected JSON. Received: {path}, which goes too far: {error}"
-        ) from error
-    if not isinstance(values, dict):
-        raise InputError(
-            f"Expected {expected}. Received: {json_type(values)} in {path}"
-        )
-    return values
-
-
-def json_type(value: Any) -> str:
-    """Returns JSON's name, with an article, of the type of a parsed value."""
-    return _JSON_TYPES[type(value)]
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes a text file that appears as a whole; see `atomic_writer`."""
-    with atomic_writer(path) as file:
-        file.write(text.encode())
 
 
 @contextlib.contextmanager
 def gzip_faults(path: str) -> Iterator[None]:
-    """Names the file where its compression is at fault, while it is read.
+    """Turns errors in the compression of a file into InputErrors.
 
     Raises:
       InputError: `path`, opened by `open_read`, is cut off or damaged.
@@ -295,47 +266,119 @@ def gzip_faults(path: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(
-            f"Expected {path} to be a whole gzip file. Received: {error}"
+        raise in_file(
+            path, f"the gzip compression is damaged or cut off: {error}."
         ) from error
+
+
+def read_text(path: str) -> str:
+    """Reads a text file, without the byte order mark that it may have.
+
+    Raises:
+      InputError: The file cannot be read, or is not UTF-8.
+    """
+    with input_errors("read", path), open_read(path) as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise in_file(
+            path,
+            f"expected UTF-8, found byte 0x{content[error.start]:02x} at "
+            f"offset {error.start}.",
+        ) from error
+
+
+def read_json(path: str, expected: str = "a JSON object") -> dict[str, Any]:
+    """Reads a file with one JSON object.
+
+    Args:
+      path: The file.
+      expected: What the file should contain, for the error message.
+
+    Raises:
+      InputError: The file cannot be read or contains something else.
+    """
+    text = read_text(path)
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise in_file(
+            path,
+            f"invalid JSON at column {error.colno}: {error.msg}.",
+            error.lineno,
+        ) from error
+    except (RecursionError, ValueError) as error:
+        # Very deep nesting, or a number with thousands of digits.
+        raise in_file(path, f"cannot parse the JSON: {error}.") from error
+    if not isinstance(values, dict):
+        raise in_file(
+            path, f"expected {expected}, found {_JSON_TYPES[type(values)]}."
+        )
+    return values
+
+
+# ------------------------------------------------------------ atomic writing
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file; see `atomic_writer`."""
+    with atomic_writer(path) as file:
+        file.write(text.encode())
 
 
 @contextlib.contextmanager
 def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     """Yields a file that appears under `path` only when it is complete.
 
-    The bytes go to `<path>.tmp-<process>-<random>`, which is renamed when the
-    block ends and removed when anything is raised in it: errors, a full disk,
-    KeyboardInterrupt, SystemExit (so also SIGTERM, where a handler raises
-    that). What SIGKILL leaves is removed by the next writer of `path`. Missing
-    directories are created.
+    The bytes go to `<path>.tmp-<process>-<random>`, which is renamed at the end
+    of the block and removed if anything is raised in it, including
+    KeyboardInterrupt and SystemExit. Leftovers of processes killed by SIGKILL
+    are removed by the next writer of `path`. Missing directories are created.
 
     Args:
-      path: The final name; a file of that name is replaced. Of a symbolic link
-        the file that it leads to is replaced. Devices and pipes are written to
-        directly.
+      path: The final path; an existing file is replaced. If it is a symbolic
+        link, the file it points to is replaced. Devices and pipes are written
+        to directly.
 
     Raises:
-      InputError: The place cannot be written to, or it is full.
+      InputError: The path cannot be written, or the disk is full.
     """
     if is_special(path):
-        with _or_undone(path), _open_special(path) as file:
-            yield file
+        local = path.removeprefix("file://")
+        with _or_undone(path):
+            with input_errors("write", path):
+                special = io.BufferedWriter(_Unseekable(local, "wb"))
+            with special as file:
+                yield file
         return
     target = follow_links(path)
     temporary = temporary_prefix(target) + secrets.token_hex(4)
     remove_leftovers(target)
     with _or_undone(path, functools.partial(remove, temporary)):
         with _open_write(temporary, target, path) as file:
-            file.write(b"")  # A GFile is made by its first write only.
+            file.write(b"")  # Creates it: a GFile is created by a write.
             yield file
-            _flush_to_disk(file)
-        with blaming("write", path):
+            # Wait for the disk, or a crash could leave an empty file.
+            file.flush()
+            if hasattr(file, "fileno"):
+                os.fsync(file.fileno())
+        with input_errors("write", path):
             rename(temporary, target)
 
 
+class _Unseekable(io.FileIO):
+    """A device or a pipe, which has no position that a zip file could use."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        raise io.UnsupportedOperation("a device or a pipe has no position")
+
+
 def is_special(path: str) -> bool:
-    """True for a device, a FIFO or a socket: what a rename would destroy."""
+    """Returns whether a path is a device, a pipe or a socket."""
     try:
         mode = os.stat(path.removeprefix("file://")).st_mode
     except OSError:
@@ -349,34 +392,45 @@ def follow_links(path: str) -> str:
     The file itself may be missing. Remote paths are returned unchanged.
 
     Raises:
-      InputError: The links lead in a circle.
+      InputError: The links form a loop.
     """
     local = path.removeprefix("file://")
     if is_remote(local) or local.endswith("/"):
         return path
     target = os.path.realpath(local)
-    with blaming("write", path):
+    with input_errors("write", path):
         if os.path.islink(target):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     return path[: len(path) - len(local)] + target
+
+
+def _open_write(temporary: str, target: str, path: str) -> io.BufferedIOBase:
+    """Opens the temporary file of `target`, which the user calls `path`."""
+    folder = posixpath.dirname(target)
+    with input_errors("write", path):
+        if target.endswith("/") or is_directory(target):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if folder:
+            makedirs(folder)
+        return (_gfile().GFile if is_remote(path) else open)(temporary, "wb")
 
 
 @contextlib.contextmanager
 def atomic_directory(path: str) -> Iterator[str]:
     """Yields a directory that appears under `path` only when it is complete.
 
-    It is made beside `path`, renamed when the block ends and removed when
+    It is created beside `path`, renamed at the end of the block and removed if
     anything is raised in it; see `atomic_writer`.
 
     Args:
-      path: The final name: new, or an empty directory.
+      path: The final path: new, or an empty directory.
 
     Raises:
-      InputError: There is something already, be it that it came meanwhile, or
-        the place cannot be written to.
+      InputError: `path` already exists, or was created meanwhile, or cannot be
+        written.
     """
     place = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
-    with blaming("write", path):
+    with input_errors("write", path):
         _require_vacant(place, path)
         remove_leftovers(place)
         temporary = temporary_prefix(place) + secrets.token_hex(4)
@@ -384,54 +438,25 @@ def atomic_directory(path: str) -> Iterator[str]:
     with _or_undone(path, functools.partial(remove_tree, temporary)):
         with _final_name_in_errors(temporary, path):
             yield temporary
-        with blaming("write", path):
+        with input_errors("write", path):
             if not is_remote(place):
-                # Where directories are but prefixes of names, it would find
-                # its own temporary.
+                # Where directories are only prefixes of names, the temporary
+                # one would count as contents of `place`.
                 _require_vacant(place, path)
             _move_directory(temporary, place)
 
 
-@contextlib.contextmanager
-def _final_name_in_errors(temporary: str, path: str) -> Iterator[None]:
-    """Makes error messages name `path` instead of its temporary."""
-    try:
-        yield
-    except (InputError, OSError) as error:
-        message = str(error)
-        if temporary not in message or _is_fault_of_place(error, path):
-            raise
-        raise InputError(message.replace(temporary, path)) from error
-
-
-@contextlib.contextmanager
-def _or_undone(
-    path: str, undo: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """Undoes what was begun for `path` when anything is raised.
-
-    A full disk is an InputError that names `path`; all else goes on its way.
-    """
-    try:
-        yield
-    except BaseException as error:
-        with contextlib.suppress(*_failures(path)):
-            undo()
-        if _is_fault_of_place(error, path):
-            raise _input_error("write", path, error) from error
-        raise
-
-
 def _require_vacant(place: str, path: str) -> None:
     if exists(place) and (not is_directory(place) or listdir(place)):
-        raise InputError(
-            "Expected a directory that is new or empty. Received: "
-            f"{path!r}, which is neither; name another, or remove it"
+        raise in_file(
+            path,
+            "expected a new or empty directory. Choose another one, or remove "
+            "it.",
         )
 
 
 def _move_directory(source: str, target: str) -> None:
-    """Moves all at once, or, into an empty directory, file by file."""
+    """Renames a directory, or moves its files into an empty directory."""
     if not exists(target) and not is_remote(target):
         os.rename(source, target)
         return
@@ -441,107 +466,70 @@ def _move_directory(source: str, target: str) -> None:
     remove_tree(source)
 
 
-def temporary_prefix(path: str) -> str:
-    """How the names of this process's temporaries of `path` begin.
+@contextlib.contextmanager
+def _final_name_in_errors(temporary: str, path: str) -> Iterator[None]:
+    """Makes error messages name `path` instead of the temporary path."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        message = str(error)
+        if temporary not in message or _is_disk_full(error, path):
+            raise
+        raise InputError(message.replace(temporary, path)) from error
 
-    With eight random letters or digits behind, they are left out by `expand`
-    and found by `remove_leftovers`.
+
+@contextlib.contextmanager
+def _or_undone(
+    path: str, undo: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Calls `undo` if anything is raised.
+
+    Raises an InputError that names `path` if the disk is full.
+    """
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(*_system_errors(path)):
+            undo()
+        if _is_disk_full(error, path):
+            raise _input_error("write", path, error) from error
+        raise
+
+
+def _is_disk_full(error: BaseException, path: str) -> bool:
+    """Returns whether writing to `path` failed, rather than making its data."""
+    if isinstance(error, OSError):
+        return error.errno in _DISK_FULL
+    return isinstance(error, _system_errors(path))
+
+
+# ------------------------------------------------------------- temporary files
+
+
+def temporary_prefix(path: str) -> str:
+    """Returns the prefix of this process's temporary names for `path`.
+
+    With eight random letters or digits appended, `expand` skips them and
+    `remove_leftovers` finds them.
     """
     return f"{path}.tmp-{os.getpid()}-"
 
 
 def remove_leftovers(path: str) -> None:
-    """Removes the local temporaries of `path` whose process was killed."""
+    """Removes local temporary files of `path` whose process was killed."""
     if is_remote(path):
         return
     for leftover in glob.glob(glob.escape(path) + ".tmp-*"):
         name = _TEMPORARY.fullmatch(leftover, len(path))
-        if not name or _is_alive(int(name[1])):
-            continue
-        if os.path.isdir(leftover):
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
+        if name and not _is_alive(int(name[1])):
             with contextlib.suppress(OSError):
-                os.remove(leftover)
+                remove_tree(leftover)
 
 
 def _is_alive(process: int) -> bool:
-    """True unless there is no such process, be it another user's."""
+    """Returns whether a process exists, possibly of another user."""
     try:
         os.kill(process, 0)
     except OSError as error:
         return error.errno == errno.EPERM
     return True
-
-
-class _Unseekable(io.FileIO):
-    """A device or a pipe, which has no position that a zip file could use."""
-
-    def seekable(self) -> bool:
-        return False
-
-    def tell(self) -> int:
-        raise io.UnsupportedOperation("a device or a pipe has no position")
-
-
-def _open_special(path: str) -> io.BufferedIOBase:
-    with blaming("write", path):
-        return io.BufferedWriter(
-            _Unseekable(path.removeprefix("file://"), "wb")
-        )
-
-
-def _open_write(temporary: str, target: str, path: str) -> io.BufferedIOBase:
-    """Opens the temporary of `target`, in a directory made where missing.
-
-    `path` is what the user calls it.
-    """
-    folder = posixpath.dirname(target)
-    with blaming("write", path):
-        if target.endswith("/") or is_directory(target):
-            raise IsADirectoryError(errno.EISDIR, "it is a directory")
-        if folder:
-            makedirs(folder)
-        return (_gfile().GFile if is_remote(path) else open)(temporary, "wb")
-
-
-def _flush_to_disk(file: io.BufferedIOBase) -> None:
-    """Waits for the disk, so that a crash cannot leave a renamed empty file."""
-    file.flush()
-    if hasattr(file, "fileno"):
-        os.fsync(file.fileno())
-
-
-def _is_fault_of_place(error: BaseException, path: str) -> bool:
-    """True where writing to `path` failed, and not what was to be written."""
-    if isinstance(error, OSError):
-        return error.errno in _DISK_FULL
-    return isinstance(error, _failures(path))
-
-
-@contextlib.contextmanager
-def blaming(verb: str, path: str, *more: type[Exception]) -> Iterator[None]:
-    """Turns the file system's refusals into InputErrors that name `path`.
-
-    `more` are exceptions by which a library passes them on.
-    """
-    try:
-        yield
-    except (*_failures(path), *more) as error:
-        raise _input_error(verb, path, error) from error
-
-
-def _failures(path: str) -> tuple[type[Exception], ...]:
-    """What the file system of `path` raises."""
-    if not is_remote(path):
-        return (OSError,)
-    import tensorflow as tf
-
-    return (OSError, tf.errors.OpError)
-
-
-def _input_error(verb: str, path: str, error: BaseException) -> InputError:
-    """One line of what the file system said, without TensorFlow's marks."""
-    said = getattr(error, "strerror", None) or getattr(error, "message", None)
-    reason = " ".join(_MARKS.sub("", said or type(error).__name__).split())
-    return InputError(f"Cannot {verb} {path}: {reason}.")

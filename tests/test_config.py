@@ -287,7 +287,7 @@ def test_a_remote_path_goes_through_tensorflow(tmp_path):
 
 def test_broken_json_is_reported_with_its_line(tmp_path):
     path = write(tmp_path, '{\n  "vocab_size": 11,\n  "hidden_size" 7\n}\n')
-    place = re.escape(f"{path}:3 (column 17)")
+    place = re.escape(f"{path}:3: invalid JSON at column 17")
     with pytest.raises(InputError, match=place):
         BertConfig.from_json_file(path)
 
@@ -295,7 +295,7 @@ def test_broken_json_is_reported_with_its_line(tmp_path):
 @pytest.mark.parametrize(("text", "kind"), [("[1]", "list"), ("3", "number")])
 def test_json_that_is_no_object_is_refused(tmp_path, text, kind):
     path = write(tmp_path, text)
-    place = re.escape(f"{kind} in {path}")
+    place = re.escape(f"{path}: expected a JSON object, found a {kind}")
     with pytest.raises(InputError, match=place):
         BertConfig.from_json_file(path)
 
@@ -303,7 +303,7 @@ def test_json_that_is_no_object_is_refused(tmp_path, text, kind):
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     path = tmp_path / "bert_config.json"
     path.write_bytes(b'{"vocab_size": \xff}')
-    with pytest.raises(InputError, match=r"to be UTF-8.*0xff"):
+    with pytest.raises(InputError, match=r"expected UTF-8.*0xff"):
         BertConfig.from_json_file(path)
 
 

@@ -147,13 +147,13 @@ def test_adds_files_to_a_bare_checkpoint(run, tmp_path):
         (["--head=span"], "cls/squad/output_weights"),
         (["--keep_optimizer"], "Run without --keep_optimizer"),
         (["--input=training", "--keep_optimizer", "--to=keras"], "--to=google"),
-        (["--output_dir=full"], "new or empty. Received: 'full'"),
+        (["--output_dir=full"], "full: expected a new or empty"),
         (["--output_dir=full/mine.txt"], "full/mine.txt"),
         (["--bert_config_file=full/mine.txt"], "full/mine.txt:1"),
         (["--vocab_file=nowhere.txt"], "nowhere.txt"),
         (["--input=hf://nonsense"], "hf://nonsense"),
         (["--output_dir=a[b]"], "without [ ]"),
-        (["--output_dir=/"], "new or empty. Received: '/'"),
+        (["--output_dir=/"], "/: expected a new or empty"),
     ],
 )
 def test_an_error_is_one_line_and_nothing_is_written(

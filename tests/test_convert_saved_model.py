@@ -274,7 +274,7 @@ def test_a_remote_folder(launch, pairs, capsys, monkeypatch):
     assert files.read_text(f"{folder}/model.onnx") == "x"
     assert launch([*words, "--format=onnx"]) == 1
     said = in_process.the_error(capsys, "convert_saved_model")
-    assert f"new or empty. Received: '{folder}'" in said
+    assert f"{folder}: expected a new or empty directory" in said
 
 
 MISTAKES = [
@@ -283,7 +283,7 @@ MISTAKES = [
 ]
 # Those are found when there is an export, which takes seconds to make.
 LATER_MISTAKES = [
-    (["--output_dir=full"], "new or empty. Received: 'full'"),
+    (["--output_dir=full"], "full: expected a new or empty"),
     (["--output_dir=nowhere://x"], "scheme 'nowhere'"),
     (["--eval_file=nowhere.tsv"], "nowhere.tsv"),
     (["--eval_file=full/mine.tsv"], "no column 'text_a'"),

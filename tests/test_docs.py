@@ -222,8 +222,9 @@ def message_texts():
             elif isinstance(node, ast.Call) and "wrong_value" in ast.dump(
                 node.func
             ):
-                name, requirement = map(text_of, node.args[:2])
-                yield f"{name} must be {requirement}; got \0."
+                name, requirement, _, *advice = map(text_of, node.args)
+                advice = "".join(advice)
+                yield f"{name} must be {requirement}; got \0. {advice}"
 
 
 def text_of(node):

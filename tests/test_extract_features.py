@@ -276,7 +276,7 @@ def test_checkpoints_record_their_casing(extract, release, tmp_path, write):
         ({"input_file": "/nowhere/input.txt"}, "/nowhere/input.txt"),
         ({"input_file": "EMPTY"}, "a text or more"),
         ({"input_file": "LATIN1"}, "byte 0xe9"),
-        ({"output_file": "SAME", "input_file": "SAME"}, "a file of its own"),
+        ({"output_file": "SAME", "input_file": "SAME"}, "would overwrite"),
         ({"output_file": "/proc/no/output"}, "Cannot write /proc/no/output"),
         ({"init_checkpoint": "/nowhere"}, "/nowhere"),
         ({"vocab_file": "/no.txt"}, "/no.txt"),

@@ -1,3 +1,5 @@
+"""Files are found, read and written as a whole, or an error names them."""
+
 import errno
 import gzip
 import os
@@ -36,41 +38,32 @@ def test_expand_sorts_each_pattern_and_keeps_their_order(tmp_path):
     b, a, other = _touch(tmp_path, "x-2", "x-1", "a")
     assert files.expand(f"{tmp_path}/x*, {other}") == [a, b, other]
     assert files.expand(f"{other},{tmp_path}/x*") == [other, a, b]
+    assert files.expand(f"{b},{tmp_path}/x*,{a},") == [b, a]
 
 
-def test_expand_lists_a_file_once(tmp_path):
-    a, b = _touch(tmp_path, "a", "b")
-    assert files.expand(f"{b},{tmp_path}/*,{a},") == [b, a]
-
-
-def test_expand_leaves_out_what_a_wildcard_catches_by_accident(tmp_path):
+def test_expand_skips_what_a_wildcard_matches_by_accident(tmp_path):
     (data,) = _touch(tmp_path, "out.tfrecord")
     _touch(tmp_path, "manifest.out.tfrecord.json")
     _touch(tmp_path, "out.tfrecord.tmp-4711-0123abcd")
     (tmp_path / "folder").mkdir()
     assert files.expand(f"{tmp_path}/*") == [data]
-
-
-def test_expand_takes_a_name_as_it_is(tmp_path):
     names = _touch(tmp_path, "manifest.notes.json", "a[1].txt")
     assert files.expand(",".join(names)) == names
 
 
-def test_expand_names_the_pattern_without_files(tmp_path):
+@pytest.mark.parametrize(
+    ("flag", "place"), [(None, "The list of files"), ("x", "--x")]
+)
+def test_expand_needs_files(tmp_path, flag, place):
     (path,) = _touch(tmp_path, "a")
     _touch(tmp_path, "manifest.b.json")
-    with pytest.raises(InputError, match=r"to name files. Received: '.*/m\*'"):
-        files.expand(f"{path},{tmp_path}/m*")
-    with pytest.raises(InputError, match=r"^Expected --eval_file to name fil"):
-        files.expand(f"{tmp_path}/m*", flag="eval_file")
-
-
-@pytest.mark.parametrize("patterns", ["", " , "])
-def test_expand_wants_a_pattern(patterns):
-    with pytest.raises(InputError, match="Received"):
-        files.expand(patterns)
-    with pytest.raises(InputError, match=r"Received: --input_file="):
-        files.expand(patterns, flag="input_file")
+    with pytest.raises(
+        InputError, match=rf"^{place} has '.*/m\*', which match"
+    ):
+        files.expand(f"{path},{tmp_path}/m*", flag)
+    for patterns in ("", " , "):
+        with pytest.raises(InputError, match=f"^{place} is empty"):
+            files.expand(patterns, flag)
 
 
 def test_expand_remote():
@@ -83,7 +76,7 @@ def test_expand_remote():
     ]
 
 
-def test_manifest_lies_beside_its_output_and_out_of_its_globs(tmp_path):
+def test_globs_of_an_output_do_not_match_its_manifest(tmp_path):
     output = str(tmp_path / "out.tfrecord")
     _touch(tmp_path, "out.tfrecord", "out.tfrecord-00001")
     _touch(tmp_path, os.path.basename(files.manifest_path(output)))
@@ -101,22 +94,22 @@ def _spellings(folder):
     return [*(f"{folder}/{name}" for name in names), f"file://{folder}/a"]
 
 
-def test_outputs_are_not_inputs_however_they_are_spelt(tmp_path):
+def test_outputs_do_not_overwrite_inputs(tmp_path):
     (path,) = _touch(tmp_path, "a")
     for name in _spellings(tmp_path):
-        pattern = f"Received: the output {name}, which is the text {path} as"
-        with pytest.raises(InputError, match=re.escape(pattern)):
+        message = f"The output {name} would overwrite the text {path}."
+        with pytest.raises(InputError, match=re.escape(message)):
             files.check_outputs({"output": ["x", name]}, {"text": ["y", path]})
     files.check_outputs({"output": ["x", "z"]}, {"text": ["y", path, "y"]})
 
 
-def test_outputs_are_not_one_another():
+def test_outputs_do_not_overwrite_each_other():
     for outputs in (
         {"output": ["x", "y", "./x"]},
         {"output": ["x"], "manifest": ["./x"]},
         {"output": ["gs://b/x", "gs://b/x"]},
     ):
-        with pytest.raises(InputError, match=r"x, which is the output .*x as"):
+        with pytest.raises(InputError, match=r"x would overwrite the output"):
             files.check_outputs(outputs, {})
     files.check_outputs({"output": ["gs://a/x", "gs://b/x", "b/x"]}, {})
 
@@ -135,58 +128,47 @@ def test_open_read_decompresses_by_name(tmp_path, remote, suffix):
 
 
 @pytest.mark.parametrize("path", ["none", "none.gz", "ram://none/a", "."])
-def test_open_read_says_what_it_cannot_read(tmp_path, path):
+def test_open_read_names_an_unreadable_file(tmp_path, path):
     path = path if "://" in path else str(tmp_path / path)
     with pytest.raises(InputError, match=f"^Cannot read {path}: .+$"):
         files.open_read(path)
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_atomic_writer_of_nothing(tmp_path, remote):
-    path = ("ram://nothing" if remote else str(tmp_path)) + "/empty"
-    with files.atomic_writer(path):
-        pass
-    assert files.exists(path)
-    assert files.open_read(path).read() == b""
-
-
-@pytest.mark.parametrize("remote", [False, True])
 def test_atomic_writer_makes_directories_and_replaces(tmp_path, remote):
     root = "ram://atomic" if remote else str(tmp_path)
     path = f"{root}/some/folder/f"
-    for data in (b"first", b"second"):
+    for data in (b"first", b"second", b""):
         _write(path, data)
         with files.open_read(path) as file:
             assert file.read() == data
+    with files.atomic_writer(f"{root}/empty"):
+        pass
+    assert files.open_read(f"{root}/empty").read() == b""
     assert files.expand(f"{root}/some/folder/*") == [path]
-
-
-def test_atomic_writer_shows_nothing_before_the_end(tmp_path):
-    path = tmp_path / "f"
-    with files.atomic_writer(str(path)) as file:
-        file.write(b"half")
-        assert not path.exists()
-    assert path.read_bytes() == b"half"
 
 
 @pytest.mark.parametrize("root", ["local", "ram://removed"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError])
-def test_atomic_writer_leaves_nothing_behind(tmp_path, root, error):
+def test_atomic_writer_removes_its_file_on_errors(tmp_path, root, error):
     root = str(tmp_path) if root == "local" else root
     with pytest.raises(error) as caught:
         _fail_to_write(f"{root}/f", error)
-    # What goes wrong with other files is not said to be this file's fault.
+    # The error may be about another file.
     assert not isinstance(caught.value, InputError)
     with pytest.raises(InputError):
         files.expand(f"{root}/*")
     assert not list(tmp_path.iterdir())
 
 
-def test_atomic_writer_keeps_the_old_file_on_failure(tmp_path):
+def test_atomic_writer_replaces_the_old_file_at_the_end(tmp_path):
     (path,) = _touch(tmp_path, "f")
     with pytest.raises(KeyError):
         _fail_to_write(path, KeyError)
-    assert (tmp_path / "f").read_bytes() == b"f"
+    with files.atomic_writer(path) as file:
+        file.write(b"half")
+        assert (tmp_path / "f").read_bytes() == b"f"
+    assert (tmp_path / "f").read_bytes() == b"half"
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -215,7 +197,7 @@ def _links(folder):
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize("dangling", [False, True])
-def test_atomic_writer_writes_what_a_link_leads_to(tmp_path, scheme, dangling):
+def test_atomic_writer_follows_links(tmp_path, scheme, dangling):
     for number, link in enumerate(_links(tmp_path)):
         target = tmp_path / "real" / "f"
         if dangling:
@@ -234,7 +216,7 @@ def test_atomic_writer_writes_what_a_link_leads_to(tmp_path, scheme, dangling):
     assert (tmp_path / "folder").is_symlink()
 
 
-def test_atomic_writer_does_not_replace_a_link_to_no_file(tmp_path):
+def test_atomic_writer_keeps_links_that_lead_to_no_file(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "folder").symlink_to("real")
     (tmp_path / "loop").symlink_to("loop")
@@ -279,13 +261,13 @@ def test_atomic_writer_does_not_replace_a_device(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_atomic_writer_removes_what_the_killed_left(tmp_path):
+def test_atomic_writer_removes_files_of_killed_processes(tmp_path):
     with subprocess.Popen(["true"]) as gone:
         pass
     dead = f"tmp-{gone.pid}-0123abcd"
     kept = [
-        f"a.tmp-{os.getpid()}-0123abcd",  # At work.
-        "a.tmp-1-0123abcd",  # Another user's, or so it may be.
+        f"a.tmp-{os.getpid()}-0123abcd",  # Of this process.
+        "a.tmp-1-0123abcd",  # Of a process of another user.
         "a.tmp-99999999999-0123abcd",
         "a.tmp-notes",
         f"b.{dead}",
@@ -324,7 +306,7 @@ def test_atomic_writer_when_terminated(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["file/f", "file/sub/f", ".", "none://a/f"])
-def test_atomic_writer_says_where_it_cannot_write(tmp_path, path):
+def test_atomic_writer_names_a_path_that_it_cannot_write(tmp_path, path):
     _touch(tmp_path, "file")
     path = path if "://" in path else str(tmp_path / path)
     with pytest.raises(InputError, match=f"^Cannot write {path}: [^\n]+$"):
@@ -332,16 +314,16 @@ def test_atomic_writer_says_where_it_cannot_write(tmp_path, path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_a_library_says_of_a_place_is_told_as_well():
+def test_errors_of_libraries_name_the_path():
     class Full(Exception):
-        message = "no\nspace left"
+        message = "{{node Save}} no space left [Op:Save]\nmore"
 
     with (
         pytest.raises(InputError, match=r"^Cannot write a/b: no space left\.$"),
-        files.blaming("write", "a/b", Full),
+        files.input_errors("write", "a/b", Full),
     ):
         raise Full
-    with pytest.raises(Full), files.blaming("write", "a/b"):
+    with pytest.raises(Full), files.input_errors("write", "a/b"):
         raise Full
 
 
@@ -357,17 +339,13 @@ def test_local_files_need_no_tensorflow(tmp_path):
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_text_is_written_over_and_read_without_its_byte_order_mark(tmp_path):
+def test_text_is_read_without_its_byte_order_mark(tmp_path):
     path = tmp_path / "a.txt"
     for text in ("a long first text\n", "é\n"):
         files.write_text(str(path), text)
         assert files.read_text(str(path)) == text
     path.write_bytes(b"\xef\xbb\xbfa")
     assert files.read_text(str(path)) == "a"
-
-
-def test_text_that_is_not_utf_8_is_refused_with_the_place(tmp_path):
-    path = tmp_path / "a.txt"
     path.write_bytes(b"ab\xff")
     with pytest.raises(InputError, match=r"a\.txt.* 0xff at offset 2"):
         files.read_text(str(path))
@@ -376,17 +354,18 @@ def test_text_that_is_not_utf_8_is_refused_with_the_place(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1]", "a JSON object. Received: a list"),
-        ("null", "a JSON object. Received: null"),
-        ('"a"', "a JSON object. Received: a string"),
-        ('{"a": 1,\n oops}', r"a\.json:2 \(column 2\)"),
-        ("", r"a\.json:1 \(column 1\)"),
-        ("[" * 99_999, r"a\.json, which goes too far"),
-        ("9" * 9999, r"a\.json, which goes too far"),
-        (b"\xff", r"UTF-8. Received: byte 0xff"),
+        ("[1]", "a.json: expected a JSON object, found a list"),
+        ("null", "found null"),
+        ('"a"', "found a string"),
+        ("7", "found a number"),
+        ('{"a": 1,\n oops}', r"a\.json:2: invalid JSON at column 2"),
+        ("", r"a\.json:1: invalid JSON at column 1"),
+        ("[" * 99_999, r"a\.json: cannot parse"),
+        ("9" * 9999, r"a\.json: cannot parse"),
+        (b"\xff", r"expected UTF-8, found byte 0xff"),
     ],
 )
-def test_json_has_to_be_one_object(tmp_path, content, message):
+def test_json_must_be_one_object(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_text('{"a": 1}')
     assert files.read_json(str(path)) == {"a": 1}
@@ -401,19 +380,17 @@ def test_a_directory_appears_when_it_is_complete(tmp_path, scheme, exists):
     path = tmp_path / "new"
     if exists:
         path.mkdir()
-    with files.atomic_directory(f"{scheme}{path}/") as aside:
-        files.write_text(f"{aside}/a.txt", "a")
+    with files.atomic_directory(f"{scheme}{path}/") as folder:
+        files.write_text(f"{folder}/a.txt", "a")
         assert not (path / "a.txt").exists()
     assert (path / "a.txt").read_text() == "a"
     assert [p.name for p in tmp_path.iterdir()] == ["new"]
 
 
-def test_a_directory_where_something_came_meanwhile(tmp_path):
-    """Two at once, or a user who puts a file there: nothing is lost."""
-
+def test_files_created_meanwhile_in_a_directory_are_kept(tmp_path):
     def make():
-        with files.atomic_directory(f"{tmp_path}/new") as aside:
-            files.write_text(f"{aside}/a.txt", "a")
+        with files.atomic_directory(f"{tmp_path}/new") as folder:
+            files.write_text(f"{folder}/a.txt", "a")
             files.write_text(f"{tmp_path}/new/mine.txt", "mine")
 
     with pytest.raises(InputError, match="new or empty"):
@@ -421,16 +398,15 @@ def test_a_directory_where_something_came_meanwhile(tmp_path):
     assert [p.name for p in tmp_path.rglob("*")] == ["new", "mine.txt"]
 
 
-def test_an_empty_directory_is_filled_and_not_replaced(tmp_path, monkeypatch):
-    """By way of a link, and from inside."""
+def test_an_empty_directory_is_filled_not_replaced(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
-    with files.atomic_directory(".") as aside:
-        files.write_text(f"{aside}/a.txt", "a")
+    with files.atomic_directory(".") as folder:
+        files.write_text(f"{folder}/a.txt", "a")
     (tmp_path / "here" / "a.txt").unlink()
-    with files.atomic_directory(f"{tmp_path}/link") as aside:
-        files.write_text(f"{aside}/b.txt", "b")
+    with files.atomic_directory(f"{tmp_path}/link") as folder:
+        files.write_text(f"{folder}/b.txt", "b")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "here").stat().st_mode & 0o777 == 0o700
     assert [p.name for p in (tmp_path / "here").iterdir()] == ["b.txt"]
@@ -438,8 +414,8 @@ def test_an_empty_directory_is_filled_and_not_replaced(tmp_path, monkeypatch):
 
 
 def test_a_directory_in_memory(tmp_path):
-    with files.atomic_directory("ram://a/new") as aside:
-        files.write_text(f"{aside}/a.txt", "a")
+    with files.atomic_directory("ram://a/new") as folder:
+        files.write_text(f"{folder}/a.txt", "a")
     assert files.read_text("ram://a/new/a.txt") == "a"
     with (
         pytest.raises(InputError, match="new or empty"),
@@ -448,7 +424,7 @@ def test_a_directory_in_memory(tmp_path):
         pass
 
 
-def test_a_full_disk_is_told_with_the_place(tmp_path):
+def test_a_full_disk_names_the_directory(tmp_path):
     with (
         pytest.raises(InputError, match=f"Cannot write {tmp_path}/new: No sp"),
         files.atomic_directory(f"{tmp_path}/new"),
@@ -458,8 +434,8 @@ def test_a_full_disk_is_told_with_the_place(tmp_path):
 
 
 def _fail_in_directory(path, error_of):
-    with files.atomic_directory(path) as aside:
-        raise error_of(f"{aside}/a.txt")
+    with files.atomic_directory(path) as folder:
+        raise error_of(f"{folder}/a.txt")
 
 
 @pytest.mark.parametrize(
@@ -470,7 +446,7 @@ def _fail_in_directory(path, error_of):
         lambda path: OSError(errno.ENOSPC, "it is full", path),
     ],
 )
-def test_errors_in_a_directory_name_the_place_that_the_user_knows(
+def test_errors_in_a_directory_name_its_final_path(
     tmp_path, monkeypatch, error_of
 ):
     monkeypatch.chdir(tmp_path)
@@ -481,19 +457,19 @@ def test_errors_in_a_directory_name_the_place_that_the_user_knows(
 
 
 @pytest.mark.parametrize("path", ["https://a.b/c", "nonsense://a"])
-def test_a_scheme_that_nobody_knows(path):
+def test_an_unknown_scheme(path):
     with pytest.raises(InputError, match=f"Cannot reach {path}: .*not impl"):
         files.exists(path)
 
 
 def interrupted(path):
-    with files.atomic_directory(path) as aside:
-        files.write_text(f"{aside}/a.txt", "a")
+    with files.atomic_directory(path) as folder:
+        files.write_text(f"{folder}/a.txt", "a")
         raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_directory_that_failed_leaves_nothing(tmp_path, scheme):
+def test_an_interrupted_directory_is_removed(tmp_path, scheme):
     with pytest.raises(KeyboardInterrupt):
         interrupted(f"{scheme}{tmp_path}/new")
     assert list(tmp_path.iterdir()) == []

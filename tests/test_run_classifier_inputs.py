@@ -237,7 +237,7 @@ def test_an_empty_text_is_kept_and_told_once(
     [
         ({"vocab_size": 35}, "for 37 tokens, but"),
         ({"vocab_size": 41}, "a vocab_size of 41"),
-        ({"hidden_size": 10}, "made with another configuration"),
+        ({"hidden_size": 10}, "does not fit the configuration"),
     ],
 )
 def test_a_checkpoint_of_another_size(says, done, tmp_path, changes, expected):

@@ -279,7 +279,7 @@ def plan_tasks(paths: list[str], text_bytes: int) -> Iterator[ReadingTask]:
 def _shared_folder(output: str) -> Iterator[str]:
     """Makes a folder next to an output file for intermediate files."""
     folder = files.temporary_prefix(output) + secrets.token_hex(4)
-    with files.blaming("write", output):
+    with files.input_errors("write", output):
         files.remove_leftovers(output)
         files.makedirs(folder)
     try:
@@ -298,12 +298,12 @@ def _temporary_for(path: str) -> Iterator[str]:
     path = files.follow_links(path)
     files.remove_leftovers(path)
     temporary = files.temporary_prefix(path) + secrets.token_hex(4)
-    with files.blaming("write", path):
+    with files.input_errors("write", path):
         files.makedirs(os.path.dirname(path) or ".")
     try:
         files.write_text(temporary, "")
         yield temporary
-        with files.blaming("write", path):
+        with files.input_errors("write", path):
             files.rename(temporary, path)
     except BaseException:
         if files.exists(temporary):

@@ -72,7 +72,7 @@ from bert_tf.tasks.features import (
 from bert_tf.training.distribution import exchange, is_chief, is_plain
 from bert_tf.training.workers import (
     by_chief,
-    lost_workers_told,
+    raise_worker_lost,
     require_same_settings,
     require_same_weights,
 )
@@ -219,7 +219,7 @@ def _served(
     return ServedEncoder(model, _encoding(config, start), choose)
 
 
-@lost_workers_told()
+@raise_worker_lost()
 def _write_features(
     config: FeaturesConfig,
     start: Start,

@@ -509,4 +509,4 @@ def _copy(source: str, target: str) -> None:
 
 def _writing(place: str) -> contextlib.AbstractContextManager[None]:
     """Turns errors of the file system into InputErrors."""
-    return files.blaming("write the export to", place, tf.errors.OpError)
+    return files.input_errors("write the export to", place, tf.errors.OpError)

@@ -1,4 +1,4 @@
-"""Which devices a run uses."""
+"""The devices of a run: one, several of a host, several hosts, or a TPU."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,77 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import signals
-from bert_tf.errors import InputError
-
-# Which devices a run uses.
-
-
-# From batches of predictions, in any order, to one array per quantity.
-
-
-# The example of each row: where it stands in the data set, -1 for padding.
-INDEX = "example_index"
-
-
-def in_order(
-    batches: Iterable[Mapping[str, np.ndarray]],
-) -> dict[str, np.ndarray]:
-    """Joins batches, in the order of their examples.
-
-    Args:
-      batches: Dicts from name to array [b, ...], any b, `example_index` [b]
-        among them. Axes behind the first may differ in length from batch to
-        batch, as those of tokens do.
-
-    Returns:
-      Dict from each other name to an array [n, ...], a row per example. Where
-      a batch was shorter than another, zeros fill its rows up.
-
-    Raises:
-      InputError: There is no example.
-      ValueError: An example is missing or comes more than once.
-    """
-    kept = [_real_rows(batch) for batch in batches]
-    kept = [batch for batch in kept if batch[INDEX].size]
-    if not kept:
-        raise InputError("expected at least one example. Received: none")
-    index = np.concatenate([batch.pop(INDEX) for batch in kept])
-    order = np.argsort(index, kind="stable")
-    wrong = np.flatnonzero(index[order] != np.arange(len(index)))
-    if wrong.size:
-        raise ValueError(
-            "expected every example once. Received another number than one of "
-            f"number {wrong[0]}"
-        )
-    # One quantity at a time, so that no more than one is there twice.
-    return {
-        name: _join([batch.pop(name) for batch in kept])[order]
-        for name in list(kept[0])
-    }
-
-
-def _real_rows(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    is_real = batch[INDEX] >= 0
-    if is_real.all():
-        return dict(batch)
-    return {name: rows[is_real] for name, rows in batch.items()}
-
-
-def _join(arrays: list[np.ndarray]) -> np.ndarray:
-    """Concatenates [b, ...] along the first axis, filled up in the others."""
-    longest = np.max([rows.shape[1:] for rows in arrays], axis=0)
-    return np.concatenate([_fill_up(rows, longest) for rows in arrays])
-
-
-def _fill_up(rows: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    if rows.shape[1:] == tuple(shape):
-        return rows
-    missing = [(0, 0), *((0, n) for n in shape - rows.shape[1:])]
-    return np.pad(rows, missing)
-
-
-# Which devices a run uses.
-
+from bert_tf.errors import InputError, listed, reason, shortened, wrong_value
 
 STRATEGIES = (
     "auto",
@@ -95,20 +25,17 @@ STRATEGIES = (
     "tpu",
 )
 
-# Kinds of processes that train; TensorFlow knows others, which do not.
+# The jobs of TF_CONFIG that train.
 _JOBS = ("chief", "worker")
 _TF_CONFIG = (
     '{"cluster": {"worker": ["HOST:PORT", "HOST:PORT"]}, '
     '"task": {"type": "worker", "index": 0}}'
 )
 
-# Characters of a wrong TF_CONFIG that an error message quotes.
-_MOST_SHOWN = 200
-
 
 @dataclasses.dataclass(frozen=True)
 class DistributionConfig:
-    """The devices that a user asked for.
+    """The devices that the user asks for.
 
     Attributes:
       strategy: One of STRATEGIES. "auto" takes a TPU if one is named, several
@@ -126,13 +53,13 @@ class DistributionConfig:
 
 
 def make_strategy(config: DistributionConfig) -> tf.distribute.Strategy:
-    """Connects to the devices; the first thing that a program does.
+    """Connects to the devices; must be called before TensorFlow uses any.
 
     Several workers are described by the environment variable TF_CONFIG, as
-    everywhere in TensorFlow; each runs the same command.
+    usual in TensorFlow; each runs the same command.
 
     Raises:
-      InputError: The devices are not there.
+      InputError: The devices are not available.
     """
     name = _resolve(config)
     strategy = _MAKERS[name](config)
@@ -161,15 +88,24 @@ def _device_kind(strategy_name: str) -> str:
 
 
 def _resolve(config: DistributionConfig) -> str:
-    if config.strategy not in STRATEGIES:
-        raise InputError(
-            f"expected --distribution_strategy to be one of "
-            f"{', '.join(STRATEGIES)}. Received: {config.strategy!r}"
+    name = config.strategy
+    if name not in STRATEGIES:
+        raise wrong_value(
+            "--distribution_strategy",
+            f"one of {listed(STRATEGIES, last='or')}",
+            name,
         )
-    if config.strategy in ("one_device", "mirrored"):
-        _require_alone(config.strategy)
-    if config.strategy != "auto":
-        return config.strategy
+    if name in ("one_device", "mirrored") and number_of_workers() > 1:
+        # Each worker would train alone and overwrite the others' files.
+        raise wrong_value(
+            "--distribution_strategy",
+            "auto or multi_worker_mirrored, as TF_CONFIG lists "
+            f"{number_of_workers()} workers",
+            name,
+            "Unset TF_CONFIG to train on this host alone.",
+        )
+    if name != "auto":
+        return name
     if config.tpu_name:
         return "tpu"
     if number_of_workers() > 1:
@@ -179,18 +115,8 @@ def _resolve(config: DistributionConfig) -> str:
     return "one_device"
 
 
-def _require_alone(name: str) -> None:
-    """Several workers that know nothing of each other write the same files."""
-    if (count := number_of_workers()) > 1:
-        raise InputError(
-            "expected --distribution_strategy=auto or multi_worker_mirrored, "
-            f"as TF_CONFIG lists {count} workers. Received: {name}; unset "
-            "TF_CONFIG to train on this host alone"
-        )
-
-
 def number_of_workers() -> int:
-    """How many workers TF_CONFIG lists; 1 without it."""
+    """Returns the number of workers in TF_CONFIG; 1 without it."""
     return max(1, len(_read_tf_config()[0]))
 
 
@@ -198,11 +124,11 @@ def _read_tf_config() -> tuple[dict[str, str], str]:
     """Reads the environment variable TF_CONFIG.
 
     Returns:
-      The workers, such as "worker 0", with their addresses; and which of them
-      this process is.
+      Dict from worker, such as "worker 0", to address; and the name of the
+      worker that is this process.
 
     Raises:
-      InputError: It is set and cannot be understood.
+      InputError: It is set and invalid.
     """
     text = os.environ.get("TF_CONFIG", "{}")
     try:
@@ -219,14 +145,13 @@ def _read_tf_config() -> tuple[dict[str, str], str]:
         return workers, f"{task.get('type')} {task.get('index')}"
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(
-            f"expected TF_CONFIG such as {_TF_CONFIG}. Received: "
-            f"{text[:_MOST_SHOWN]!r}"
+            f"TF_CONFIG must be like {_TF_CONFIG}; got {shortened(text, 200)}."
         ) from error
 
 
 def _one_device(config: DistributionConfig) -> tf.distribute.Strategy:
-    # The default strategy and not OneDeviceStrategy: TensorFlow then puts
-    # each operation where it runs best, and nothing stands between.
+    # With the default strategy, unlike OneDeviceStrategy, TensorFlow places
+    # each operation where it runs best.
     return tf.distribute.get_strategy()
 
 
@@ -235,7 +160,6 @@ def _mirrored(config: DistributionConfig) -> tf.distribute.Strategy:
     if not devices:
         devices = tf.config.list_logical_devices("CPU")
         if len(devices) == 1:
-            # GPUs were meant: on without them it may take months.
             logging.warning(
                 "--distribution_strategy=mirrored: there is no GPU that "
                 "TensorFlow can use; a single replica runs, on the CPU."
@@ -247,15 +171,12 @@ def _multi_worker(config: DistributionConfig) -> tf.distribute.Strategy:
     workers, own = _read_tf_config()
     if not workers:
         raise InputError(
-            "expected the environment variable TF_CONFIG to list the workers "
-            f"and this one's place among them: {_TF_CONFIG}. Received: "
-            f"{os.environ.get('TF_CONFIG')}"
+            "--distribution_strategy=multi_worker_mirrored needs the "
+            f"environment variable TF_CONFIG, such as {_TF_CONFIG}."
         )
     if own not in workers:
-        raise InputError(
-            f"expected the task of TF_CONFIG among {', '.join(workers)}. "
-            f"Received: {own}"
-        )
+        known = listed(workers, last="or")
+        raise wrong_value("The task of TF_CONFIG", f"one of {known}", own)
     wait_for_workers(workers.pop(own), workers)
     return tf.distribute.MultiWorkerMirroredStrategy()
 
@@ -272,10 +193,9 @@ def _tpu(config: DistributionConfig) -> tf.distribute.Strategy:
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
-        reason = str(error).split("\n")[0].partition(" used by {{")[0]
         raise InputError(
-            f"expected a TPU at --tpu_name={config.tpu_name or 'local'}. "
-            f"Received: {reason} (a TPU needs the package tensorflow-tpu)"
+            f"No TPU found at --tpu_name={config.tpu_name or 'local'}: "
+            f"{reason(error)}. A TPU needs the package tensorflow-tpu."
         ) from error
     return tf.distribute.TPUStrategy(resolver)
 
@@ -283,11 +203,11 @@ def _tpu(config: DistributionConfig) -> tf.distribute.Strategy:
 def _require_answers(
     resolver: tf.distribute.cluster_resolver.ClusterResolver,
 ) -> None:
-    """TensorFlow would wait for ever for a TPU that is not there."""
+    """Raises ConnectionError where TensorFlow would wait forever for a TPU."""
     for addresses in resolver.cluster_spec().as_dict().values():
         for address in addresses:
-            if reason := connection_error(address):
-                raise ConnectionError(f"nobody answers at {address}: {reason}")
+            if error := connection_error(address):
+                raise ConnectionError(f"{address} does not answer: {error}")
 
 
 _MAKERS = {
@@ -298,15 +218,36 @@ _MAKERS = {
 }
 
 
+# ------------------------------------------------ properties of a strategy
+
+
 def num_processes(strategy: tf.distribute.Strategy) -> int:
-    """How many processes run this program in step."""
+    """Returns the number of processes that run the program together."""
     return max(1, sum(len(tasks) for tasks in _jobs(strategy).values()))
 
 
-def is_plain(strategy: tf.distribute.Strategy) -> bool:
-    """Whether nothing stands between the program and its one device.
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether this process writes the files."""
+    jobs = _jobs(strategy)
+    if not jobs:
+        return True
+    resolver = strategy.cluster_resolver
+    chief = "chief" if "chief" in jobs else "worker"
+    return (resolver.task_type, resolver.task_id) == (chief, 0)
 
-    A strategy of several replicas takes its own ways even if it has one only.
+
+def _jobs(strategy: tf.distribute.Strategy) -> dict[str, list[str]]:
+    """Returns the addresses of the workers by job; empty for one process."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return {}
+    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+    return {job: jobs[job] for job in _JOBS if job in jobs}
+
+
+def is_plain(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether the strategy is TensorFlow's default, for one device.
+
+    A strategy for several replicas behaves differently even if it has one.
     """
     return not isinstance(
         strategy,
@@ -316,14 +257,35 @@ def is_plain(strategy: tf.distribute.Strategy) -> bool:
     )
 
 
+def should_compile(strategy: tf.distribute.Strategy, wish: bool | None) -> bool:
+    """Returns whether XLA compiles the step; by default where it is faster.
+
+    On two CPU cores the step is 5 to 10 % faster without XLA in float32, and
+    twice as fast in bfloat16, which oneDNN multiplies and XLA does not. A TPU
+    compiles everything by itself.
+    """
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return False
+    return not runs_on_cpus(strategy) if wish is None else wish
+
+
+def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether there are neither GPUs nor a TPU."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return False
+    return not tf.config.list_logical_devices("GPU")
+
+
+# -------------------------------------------- exchange between processes
+
+
 def agreement(
     strategy: tf.distribute.Strategy,
 ) -> Callable[[Sequence[int]], list[int]]:
-    """Makes the means by which several processes come to the same numbers.
+    """Returns a function by which all processes get the same numbers.
 
-    Returns:
-      A function from some integers to the smallest that any process gave in
-      each place. All processes have to call it equally often.
+    The function takes a list of integers and returns, for each place, the
+    smallest that any process passed. All processes must call it equally often.
     """
     if num_processes(strategy) == 1:
         return list
@@ -336,12 +298,11 @@ def agreement(
 def exchange(
     strategy: tf.distribute.Strategy,
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Makes the means by which each process learns what all others have.
+    """Returns a function that gathers an array from all processes.
 
-    Returns:
-      A function from this process's array [...] to those of all, in the order
-      of their replicas, [processes, ...]. All processes have to call it equally
-      often, with arrays of one shape.
+    The function takes this process's array [...] and returns those of all
+    processes, in the order of their replicas, [processes, ...]. All processes
+    must call it equally often, with arrays of the same shape.
     """
     count = num_processes(strategy)
     if count == 1:
@@ -360,8 +321,8 @@ def exchange(
 def _gather_from_replicas(strategy: tf.distribute.Strategy) -> Any:
     """Returns a function from an array [n] to those of all replicas.
 
-    The function is made once: TensorFlow would trace each new one, which takes
-    time, and warn of it.
+    It is cached because TensorFlow would trace each new one, which takes time
+    and causes a warning.
     """
 
     def in_replica(values: tf.Tensor) -> tf.Tensor:
@@ -377,11 +338,11 @@ def _gather_from_replicas(strategy: tf.distribute.Strategy) -> Any:
 
 
 def all_rows(value: tf.Tensor) -> tf.Tensor:
-    """What all replicas have: [replicas * b, ...] of [b, ...], in a replica.
+    """Gathers the rows of all replicas, in a replica: [b, ...] -> [r * b, ...].
 
-    Floats travel as their bits. On a TPU rows are gathered by a sum, in which
-    each replica has 0 times its own in the place of the others': NaN, where
-    its own are infinite.
+    Floats are gathered as their bits. A TPU gathers by a sum, to which each
+    replica adds 0 times its rows in the places of the others: NaN, if its rows
+    are infinite.
     """
     replica = tf.distribute.get_replica_context()
     if value.dtype != tf.float32:
@@ -390,55 +351,21 @@ def all_rows(value: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(bits, tf.float32)
 
 
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is the one that writes files."""
-    jobs = _jobs(strategy)
-    if not jobs:
-        return True
-    resolver = strategy.cluster_resolver
-    chief = "chief" if "chief" in jobs else "worker"
-    return (resolver.task_type, resolver.task_id) == (chief, 0)
+# ---------------------------------------------- waiting for other workers
 
+# TensorFlow waits for an hour without a message, ignores Ctrl-C meanwhile and
+# fails with a page of its own code. So each process first listens at its own
+# address until it has connected to all others. Then it leaves the address to
+# TensorFlow's server, which processes that still wait mistake for it.
 
-def _jobs(strategy: tf.distribute.Strategy) -> dict[str, list[str]]:
-    """The processes of several workers, by job; empty for a single one."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return {}
-    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
-    return {job: jobs[job] for job in _JOBS if job in jobs}
-
-
-def should_compile(strategy: tf.distribute.Strategy, wish: bool | None) -> bool:
-    """Whether XLA compiles the step; None as a wish takes what is faster.
-
-    On two CPU cores the step is 5 to 10 % faster without XLA in float32, and
-    twice as fast in bfloat16, which oneDNN multiplies and XLA does not. A TPU
-    always compiles, by itself.
-    """
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        return False
-    return not runs_on_cpus(strategy) if wish is None else wish
-
-
-def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
-    """Whether there is nothing faster to run on."""
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        return False
-    return not tf.config.list_logical_devices("GPU")
-
-
-# Waits until all workers are there, before TensorFlow does.
-
-
-# As long as TensorFlow waits.
 MOST_SECONDS = 3600.0
 
 _SECONDS_TO_CONNECT = 1.0
 _SECONDS_TO_CONNECT_ONCE = 10.0
-_SECONDS_BETWEEN_LOOKS = 0.2
-# Workers are started one after another: that much is nothing to tell.
-_SECONDS_UNTIL_TOLD = 10.0
-_SECONDS_UNTIL_TOLD_AGAIN = 60.0
+_SECONDS_BETWEEN_ATTEMPTS = 0.2
+# Workers are started one after another, so the first message can wait.
+_SECONDS_BEFORE_MESSAGE = 10.0
+_SECONDS_BETWEEN_MESSAGES = 60.0
 
 
 def wait_for_workers(
@@ -447,103 +374,86 @@ def wait_for_workers(
     """Returns when all other workers have started.
 
     Args:
-      own: Where this process will listen, HOST:PORT.
-      others: Their names, to be told of, and where they will listen.
-      most_seconds: How long to wait.
+      own: The address at which this process will listen, HOST:PORT.
+      others: Dict from the name of each other worker to its address.
+      most_seconds: The longest time to wait.
 
     Raises:
-      InputError: This process cannot listen there, an address is none, or
-        somebody has not come.
+      InputError: This process cannot listen at its address, an address is
+        invalid, or a worker did not start.
     """
     _, port = _parse_address(own)
     places = {name: _parse_address(address) for name, address in others.items()}
     if not places:
         return
+    started = time.monotonic()
+    next_message = started + _SECONDS_BEFORE_MESSAGE
+    missing = dict.fromkeys(places, "")
     with _listening(own, port):
-        _wait_for(places, others, most_seconds)
+        while True:
+            for name in list(missing):
+                missing[name] = _try_to_connect(places[name]) or ""
+                if not missing[name]:
+                    del missing[name]
+            if not missing:
+                return
+            now = time.monotonic()
+            names = ", ".join(
+                f"{name} at {others[name]} ({error})"
+                for name, error in missing.items()
+            )
+            if now - started > most_seconds:
+                raise InputError(
+                    f"Workers of TF_CONFIG did not start within "
+                    f"{most_seconds:.0f} seconds: {names}. Start the same "
+                    "command there, and check that this host can reach them."
+                )
+            if now > next_message:
+                logging.info("Waiting for %s", names)
+                next_message = now + _SECONDS_BETWEEN_MESSAGES
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
 
 
 def connection_error(address: str) -> str | None:
-    """Why nobody answers at HOST:PORT; None if somebody does."""
+    """Returns why HOST:PORT does not answer; None if it does."""
     host, _, port = address.rpartition(":")
-    return _try_to_connect(
-        (host.strip("[]"), int(port)), _SECONDS_TO_CONNECT_ONCE
-    )
+    place = host.strip("[]"), int(port)
+    return _try_to_connect(place, _SECONDS_TO_CONNECT_ONCE)
 
 
 def _parse_address(address: str) -> tuple[str, int]:
     """HOST:PORT -> (HOST, PORT)."""
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
-        raise InputError(
-            "expected addresses HOST:PORT in the workers of TF_CONFIG. "
-            f"Received: {address!r}"
-        )
+        raise wrong_value("Each worker of TF_CONFIG", "HOST:PORT", address)
     return host.strip("[]"), int(port)
 
 
 def _listening(own: str, port: int) -> contextlib.closing[socket.socket]:
-    """A socket that answers whoever looks for this process."""
+    """Returns a socket to which other processes can connect."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:
         return contextlib.closing(
-            # Nobody is accepted: to be in the queue is to have been answered.
+            # Connections are never accepted: those in the queue count.
             socket.create_server(
                 ("", port), family=family, backlog=128, dualstack_ipv6=dual
             )
         )
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"expected to listen at {own}, this worker's address in "
-            f"TF_CONFIG. Received: {_reason(error)}; is it another host's, or "
-            "does an earlier run still use it?"
+            f"Cannot listen at {own}, this worker's address in TF_CONFIG: "
+            f"{reason(error)}. It may be the address of another host, or an "
+            "earlier run may still use it."
         ) from error
-
-
-def _wait_for(
-    places: Mapping[str, tuple[str, int]],
-    addresses: Mapping[str, str],
-    most_seconds: float,
-) -> None:
-    started = time.monotonic()
-    tell_at = started + _SECONDS_UNTIL_TOLD
-    missing = dict.fromkeys(places, "")
-    while missing:
-        for name in list(missing):
-            reason = _try_to_connect(places[name])
-            if reason is None:
-                del missing[name]
-            else:
-                missing[name] = reason
-        now = time.monotonic()
-        told = ", ".join(
-            f"{name} at {addresses[name]} ({reason})"
-            for name, reason in missing.items()
-        )
-        if missing and now - started > most_seconds:
-            raise InputError(
-                f"expected all workers of TF_CONFIG within {most_seconds:.0f} "
-                f"seconds. Received: none of {told}; start the same command "
-                "there, and see that this host can reach it"
-            )
-        if missing and now > tell_at:
-            logging.info("Waiting for %s", told)
-            tell_at = now + _SECONDS_UNTIL_TOLD_AGAIN
-        if missing:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def _try_to_connect(
     place: tuple[str, int], seconds: float = _SECONDS_TO_CONNECT
 ) -> str | None:
-    """Why nobody answers; None if somebody does."""
+    """Returns why a connection fails; None if it does not."""
     try:
         with socket.create_connection(place, seconds):
             return None
     except (OSError, OverflowError) as error:
-        return _reason(error)
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
+        return reason(error)

@@ -1,23 +1,23 @@
-"""The training loop: train, evaluate, predict, for any task.
+"""The training loop: train, evaluate and predict, for any task.
 
-Nothing here knows BERT. The outer loop is Python and handles checkpoints,
-summaries and signals:
+The loop knows nothing about BERT. Its outer part is Python and handles
+checkpoints, hooks and signals:
 
-    while step < num_train_steps and no signal came:
+    while step < num_train_steps and no signal was received:
         records = run several steps         # one tf.function, see step.py
-        step += how many
+        step += number of steps
         for hook in hooks: hook.after_steps(step, records)
-        save, if it is time
+        save a checkpoint, if due
 
-Several processes agree before each turn on how many steps it has, and whether
-to stop instead: each waits for the others in every step.
+Each process waits for the others in every step. So several processes agree
+before each call on the number of steps, and on whether to stop instead.
 """
 
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,13 +25,11 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import signals
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import (
-    INDEX,
     agreement,
     all_rows,
-    in_order,
     is_chief,
     is_plain,
     should_compile,
@@ -46,19 +44,21 @@ from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import TrainingStep, cut
 from bert_tf.training.weights import Weights, checksum, restore
 from bert_tf.training.workers import (
-    lost_workers_told,
+    raise_worker_lost,
     require_same_step,
     require_same_weights,
 )
 
-# Called with batch_size, num_shards, shard and start_example: batches for one
-# replica, as data/pipeline.py makes them.
+# Called with batch_size, num_shards, shard and start_example: returns batches
+# for one replica, see data/pipeline.py.
 TrainingData = Callable[..., tf.data.Dataset]
-# Called with batch_size, num_shards and shard: batches of a multiple of
+# Called with batch_size, num_shards and shard: returns batches of a multiple of
 # batch_size rows, of any length, with `is_real_example` and `example_index`.
 EvaluationData = Callable[..., tf.data.Dataset]
 
 EXAMPLES_SEEN = "training_state/examples_seen"
+# The index of each row's example in the data set; -1 for padding.
+INDEX = "example_index"
 SECONDS_PER_CALL = 1.0
 
 
@@ -66,28 +66,28 @@ class Estimator:
     """Trains, evaluates and predicts; see the top of this file.
 
     Args:
-      task: What to learn, a `bert_tf.tasks.task.Task`.
+      task: The task, a `bert_tf.tasks.task.Task`.
       strategy: The devices.
-      config: How to train.
-      output_dir: Directory of the checkpoints.
-      init_checkpoint: Where weights come from if `output_dir` has none.
-      open_checkpoint: Reads it; a TF1 checkpoint unless told.
+      config: The options of the training.
+      output_dir: The folder of the checkpoints.
+      init_checkpoint: The initial weights, if `output_dir` has no checkpoint.
+      open_checkpoint: Opens `init_checkpoint`; a TF1 checkpoint by default.
 
     Attributes:
       model: The task's model.
-      step: Updates that it has seen.
-      weights_from: The checkpoint that its weights came from when it was
-        made; None if they were random.
-      random_variables: The names of those that this checkpoint did not have.
-      train_seconds: Time spent in training, evaluations on the way included;
-        NaN if an earlier process did a part of it.
+      step: The number of updates of the model.
+      weights_from: The checkpoint of the initial weights; None if they were
+        random.
+      random_variables: The names of the variables that it did not have.
+      train_seconds: The time spent in training, evaluations included; NaN if
+        an earlier process did a part of it.
 
     Raises:
       InputError: A checkpoint cannot be read or does not fit the model, or
-        workers find different ones, or start from different weights.
+        workers find different ones or have different initial weights.
     """
 
-    @lost_workers_told()
+    @raise_worker_lost()
     def __init__(
         self,
         task: Any,
@@ -114,9 +114,9 @@ class Estimator:
         self._weights = task.checkpoint_variables(self.model)
         self._predict = tf.function(self._predict_step)
         self._replica_predictions = tf.function(
-            self._keep,
-            # Outside of a loop TensorFlow places the compiled call of every
-            # replica on the first one's device, away from its variables.
+            self._predictions,
+            # Outside of a loop TensorFlow would place the compiled call of
+            # every replica on the first one's device, away from its variables.
             jit_compile=self._jit and is_plain(strategy),
         )
         self._optimizer: Any = None
@@ -134,7 +134,7 @@ class Estimator:
         init_checkpoint: str | None,
         open_checkpoint: Callable[[str], Weights],
     ) -> None:
-        """Own checkpoint first, else the initial one, else random weights."""
+        """Restores the own checkpoint, else the initial one, if any."""
         own = self._own_checkpoint
         if own is not None:
             state = checkpoints.Reader(own)
@@ -148,8 +148,8 @@ class Estimator:
             )
             if init_checkpoint:
                 logging.warning(
-                    "--init_checkpoint=%s is not used: %s has a checkpoint of "
-                    "its own",
+                    "--init_checkpoint=%s is ignored, since %s already has a "
+                    "checkpoint",
                     init_checkpoint,
                     self._manager.directory,
                 )
@@ -186,7 +186,7 @@ class Estimator:
         return slots
 
     def _save(self) -> None:
-        """Writes a checkpoint, unless it would hold what is no number."""
+        """Writes a checkpoint, unless a value is not finite."""
         tensors = {
             name: variable.numpy()
             for name, variable in (self._weights | self._slots()).items()
@@ -197,58 +197,56 @@ class Estimator:
             return
         tensors["global_step"] = np.int64(self.step)
         tensors[EXAMPLES_SEEN] = np.int64(self.examples_seen)
-        prefix = self._manager.save(self.step, tensors)
-        logging.info("Saved %s", prefix)
+        logging.info("Saved %s", self._manager.save(self.step, tensors))
 
     def load_weights(self, prefix: str) -> None:
-        """Takes the weights alone, to evaluate, predict or release them.
+        """Loads weights to evaluate, predict or release.
+
+        The step and the optimizer do not change.
 
         Args:
-          prefix: What `export_weights` wrote, such as the best of a run. The
-            step and the optimizer stay what they are.
+          prefix: A checkpoint of `export_weights`, such as a run's best one.
 
         Raises:
-          InputError: It cannot be read, or is of another model.
+          InputError: It cannot be read, or belongs to another model.
         """
         restore(self._weights, checkpoints.open_checkpoint(prefix))
         self.weights_from = prefix
 
     def export_weights(self, prefix: str) -> None:
-        """Writes the weights alone, as the original released its models."""
+        """Writes the weights without optimizer, as in Google's releases."""
         if is_chief(self.strategy):
             checkpoints.write(
                 prefix, {name: v.numpy() for name, v in self._weights.items()}
             )
 
     def weights_checksum(self) -> str:
-        """What tells the weights from any others."""
+        """Returns a checksum of the weights."""
         return checksum(self._weights)
 
     # ------------------------------------------------------------- training
 
-    @lost_workers_told()
+    @raise_worker_lost()
     def train(self, make_data: TrainingData, hooks: Sequence[Hook] = ()):
-        """Trains up to `num_train_steps`, or `stop_at_step` if there is one.
+        """Trains up to `num_train_steps`, or `stop_at_step` if it is set.
 
-        A run that finds itself there already does nothing. SIGINT and SIGTERM
-        save a checkpoint and raise SystemExit; the same command resumes. Where
-        a hook wants to stop, training ends with a checkpoint as at the last
-        step; later runs end there as well, if the hook still wants it.
+        A finished run does nothing. SIGINT and SIGTERM save a checkpoint and
+        raise SystemExit; rerun the command to resume. If a hook wants to stop,
+        training ends with a checkpoint as at the last step; later runs also end
+        there, unless the hook has changed its mind.
 
         Args:
-          make_data: Gives an endless data set of batches for one replica.
-          hooks: Watchers; a `NanWatch` is always there.
+          make_data: Returns an endless data set of batches for one replica.
+          hooks: Hooks, in addition to a `NanWatch`.
 
         Raises:
-          NonFiniteError: The loss or a gradient is not a number.
+          NonFiniteError: The loss or a gradient is not finite.
           WorkerLostError: Another worker is gone.
         """
-        config = self.config
-        if self.step >= config.last_step:
+        last_step = self.config.last_step
+        if self.step >= last_step:
             logging.info(
-                "Nothing to train: step %d of %d is done",
-                self.step,
-                config.last_step,
+                "Nothing to train: step %d of %d is done", self.step, last_step
             )
             return
         if is_chief(self.strategy):
@@ -264,7 +262,7 @@ class Estimator:
             self.train_seconds += time.monotonic() - started
 
     def training_step(self) -> TrainingStep:
-        """The step that `train` repeats, with the optimizer that it has."""
+        """Returns the step that `train` repeats, with its optimizer."""
         config = self.config
         if self._optimizer is None:
             self._make_optimizer()
@@ -277,7 +275,6 @@ class Estimator:
             micro_batches=config.gradient_accumulation_steps,
             random_seed=config.random_seed,
             jit_compile=self._jit,
-            # A pass over memory where there were twenty: on CPUs, too.
             jit_compile_passes=config.jit_compile is not False,
         )
 
@@ -299,12 +296,20 @@ class Estimator:
             self.examples_seen += count * self.config.train_batch_size
             for hook in hooks:
                 hook.after_steps(self.step, records)
-            if self._is_due():
+            is_last = self.step == self.config.last_step
+            if is_last or self.step % self.config.save_checkpoints_steps == 0:
                 self._save()
         if self._saved_step != self.step:
             self._save()
         if not goes_on:
-            _leave(stop, self.step)
+            # 0 if another process received the signal.
+            number = stop.received or signal.SIGTERM
+            logging.warning(
+                "Stopped by %s at step %d; rerun the same command to resume",
+                signal.Signals(number).name,
+                self.step,
+            )
+            raise SystemExit(128 + number)
         if self.step < self.config.last_step:
             logging.info(
                 "Training ends early, at step %d of %d",
@@ -312,16 +317,11 @@ class Estimator:
                 self.config.last_step,
             )
 
-    def _is_due(self) -> bool:
-        """Whether this step has a checkpoint in any case."""
-        is_last = self.step == self.config.last_step
-        return is_last or self.step % self.config.save_checkpoints_steps == 0
-
     def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
-        """Steps until a checkpoint, a hook or the end is due; 0 at the end.
+        """Returns the steps to a checkpoint, a hook or the end; 0 at the end.
 
-        The end is where a hook wants it, too. It is enough if one process has
-        such a hook: all agree on the fewest steps.
+        It is enough if one process has a hook that stops: all processes agree
+        on the smallest number.
         """
         if any(hook.wants_stop for hook in hooks):
             return 0
@@ -331,9 +331,10 @@ class Estimator:
         return min(left, *(n - self.step % n for n in periods))
 
     def _steps_per_call(self, seconds: float) -> int:
-        """Steps that make a call long enough to pay and short enough to stop.
+        """Returns how many steps take about a second.
 
-        On a TPU the host is far away: there the user's number holds.
+        Shorter calls would have too much overhead; longer ones would delay a
+        stop. On a TPU, whose host is remote, the user's number is used.
         """
         most = self.config.iterations_per_loop
         if isinstance(self.strategy, tf.distribute.TPUStrategy):
@@ -341,7 +342,7 @@ class Estimator:
         return max(1, min(most, int(SECONDS_PER_CALL / seconds)))
 
     def training_batches(self, make_data: TrainingData):
-        """The batches of all replicas, endless, from what `train` takes."""
+        """Returns the endless batches of all replicas, as `train` uses them."""
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             return make_data(
@@ -357,28 +358,32 @@ class Estimator:
     # ----------------------------------------------- evaluation, prediction
 
     def evaluate(self, make_data: EvaluationData) -> dict[str, float]:
-        """The task's metrics, with `global_step`; each example counts once."""
+        """Returns the task's metrics and `global_step`.
+
+        Each example counts exactly once.
+        """
         metrics = self.task.score(self.predict(make_data))
         return {**metrics, "global_step": self.step}
 
-    @lost_workers_told()
+    @raise_worker_lost()
     def predict(
         self, make_data: EvaluationData, batch_size: int | None = None
     ) -> dict[str, np.ndarray]:
-        """What the task keeps of every example, in order: arrays [n, ...].
-
-        Batches may be of any length. Where the task keeps something per
-        token, zeros fill up what is shorter than the longest.
+        """Returns the task's predictions for all examples, in order.
 
         Args:
-          make_data: Gives the batches of one replica.
-          batch_size: Examples of a batch, over all devices; the
-            configuration's for evaluation if it is not given.
+          make_data: Returns the batches of one replica, of any length.
+          batch_size: The number of examples in a batch, on all devices; by
+            default the configuration's for evaluation.
+
+        Returns:
+          Dict of arrays [n, ...]. Predictions per token are padded with zeros
+          to the longest.
         """
         batches = self.evaluation_batches(
             make_data, batch_size or self.config.eval_batch_size
         )
-        # The same trace for all batches, and for all calls with such batches.
+        # One trace for all batches, and for all calls with such batches.
         predict = self._predict.get_concrete_function(batches.element_spec)
         return in_order(
             {name: values.numpy() for name, values in predict(batch).items()}
@@ -386,7 +391,7 @@ class Estimator:
         )
 
     def evaluation_batches(self, make_data: EvaluationData, batch_size: int):
-        """The batches of all replicas, from what `predict` takes."""
+        """Returns the batches of all replicas, as `predict` uses them."""
         replicas = self.strategy.num_replicas_in_sync
         batch_size = -(-batch_size // replicas)
 
@@ -413,7 +418,14 @@ class Estimator:
     def prediction_step(
         self, features: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """What the task keeps of all replicas' batches, of one's [b, ...]."""
+        """Predicts a batch on each replica and gathers the rows of all.
+
+        Args:
+          features: The replica's batch, tensors [b, ...].
+
+        Returns:
+          The task's predictions and `example_index`, [replicas * b, ...].
+        """
         is_real = features["is_real_example"] > 0
         kept = {
             **self._replica_predictions(features),
@@ -424,7 +436,7 @@ class Estimator:
         return {name: all_rows(value) for name, value in kept.items()}
 
     @tf.autograph.experimental.do_not_convert  # As in `TrainingStep`.
-    def _keep(self, features) -> dict[str, tf.Tensor]:
+    def _predictions(self, features) -> dict[str, tf.Tensor]:
         outputs = self.model(features, training=False)
         return self.task.predictions(features, outputs)
 
@@ -432,29 +444,71 @@ class Estimator:
 def batch_per_replica(
     config: TrainingConfig, strategy: tf.distribute.Strategy
 ) -> int:
-    """One replica's share of a training batch, all its micro-batches.
+    """Returns a replica's share of a training batch, all its micro-batches.
 
     Raises:
-      InputError: The batch cannot be cut into equal parts.
+      InputError: The batch cannot be split into equal parts.
     """
     replicas = strategy.num_replicas_in_sync
     parts = config.gradient_accumulation_steps
     size = config.train_batch_size
     if size % (replicas * parts):
-        raise InputError(
-            f"expected --train_batch_size to be a multiple of {replicas} "
-            f"replica(s) times --gradient_accumulation_steps={parts}. "
-            f"Received: {size}"
+        raise wrong_value(
+            "--train_batch_size",
+            f"a multiple of {replicas} replica(s) times "
+            f"--gradient_accumulation_steps={parts}",
+            size,
         )
     return size // replicas
 
 
-def _leave(stop: signals.StopRequest, step: int) -> NoReturn:
-    """Ends the program as a shell expects of one that a signal ended."""
-    number = stop.received or signal.SIGTERM  # Another process received it.
-    logging.warning(
-        "Stopped by %s at step %d; the same command goes on from there",
-        signal.Signals(number).name,
-        step,
+def in_order(
+    batches: Iterable[Mapping[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """Joins batches of predictions in the order of their examples.
+
+    Args:
+      batches: Dicts from name to array [b, ...], with any b, including
+        `example_index` [b]. Other axes, such as tokens, may differ in length
+        from batch to batch.
+
+    Returns:
+      Dict from each other name to an array [n, ...], one row per example.
+      Shorter rows are padded with zeros.
+
+    Raises:
+      InputError: There are no examples.
+      ValueError: An example is missing or comes more than once.
+    """
+    kept = []
+    for batch in batches:
+        is_real = batch[INDEX] >= 0
+        if is_real.any():
+            kept.append({name: rows[is_real] for name, rows in batch.items()})
+    if not kept:
+        raise InputError("The data has no examples.")
+    index = np.concatenate([batch.pop(INDEX) for batch in kept])
+    order = np.argsort(index, kind="stable")
+    wrong = np.flatnonzero(index[order] != np.arange(len(index)))
+    if wrong.size:
+        raise ValueError(
+            f"Example {wrong[0]} is missing or comes more than once."
+        )
+    # Joining one quantity at a time saves memory.
+    return {
+        name: _padded_join([batch.pop(name) for batch in kept])[order]
+        for name in list(kept[0])
+    }
+
+
+def _padded_join(arrays: list[np.ndarray]) -> np.ndarray:
+    """Concatenates arrays [b, ...], padded with zeros in the other axes."""
+    longest = np.max([rows.shape[1:] for rows in arrays], axis=0)
+    if all(rows.shape[1:] == tuple(longest) for rows in arrays):
+        return np.concatenate(arrays)
+    return np.concatenate(
+        [
+            np.pad(rows, [(0, 0), *((0, n) for n in longest - rows.shape[1:])])
+            for rows in arrays
+        ]
     )
-    raise SystemExit(128 + number)

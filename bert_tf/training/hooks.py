@@ -1,7 +1,7 @@
-"""What watches a training run: progress, summaries, NaN, signals.
+"""Hooks of a training: progress, TensorBoard summaries, NaN, evaluation.
 
-The loop calls each hook after every call into TensorFlow, which is one or
-more steps, with what was recorded at each of those steps.
+The training loop calls each hook after every call into TensorFlow, which runs
+one or more steps, with the values recorded at each of those steps.
 """
 
 import contextlib
@@ -17,102 +17,11 @@ import tqdm
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, reason
 from bert_tf.training import results
-from bert_tf.training.checkpoints import first_line
 from bert_tf.training.results import Best, EvaluationResult, comparable_score
 
-# TensorBoard's event files; the one that cannot be written is named.
-
-
-class EventFile:
-    """A new event file.
-
-    Args:
-      folder: Where it goes; None for a process that writes none.
-
-    Raises:
-      InputError: It cannot be written, at any time.
-    """
-
-    def __init__(self, folder: str | None):
-        self._folder = folder
-        with self._told():
-            self._writer = (
-                tf.summary.create_noop_writer()
-                if folder is None
-                else tf.summary.create_file_writer(folder)
-            )
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds numbers by their names, and waits until they are written."""
-        with self._told(), self._writer.as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
-
-    def close(self) -> None:
-        with self._told():
-            self._writer.close()
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except tf.errors.OpError as error:
-            raise InputError(
-                f"Cannot write TensorBoard's events to {self._folder}: "
-                f"{first_line(error).rpartition('; ')[2]}."
-            ) from error
-
-
-# Training that has run into NaN or infinity: found, and told in one line.
-
-
-class NonFiniteError(InputError):
-    """The loss, a gradient or a weight is NaN or infinite."""
-
-
-def require_finite_steps(step: int, records: Mapping[str, np.ndarray]) -> None:
-    """Looks at the last steps of a run.
-
-    Args:
-      step: How many are done by now.
-      records: `loss` and `gradient_norm` of each of the last n, floats [n].
-
-    Raises:
-      NonFiniteError: One is not a number; the first such step is named.
-    """
-    bad = ~np.isfinite(records["loss"] + records["gradient_norm"])
-    if bad.any():
-        index = int(bad.argmax())
-        raise NonFiniteError(
-            f"step {step - len(bad) + index + 1}: loss "
-            f"{records['loss'][index]}, gradient norm "
-            f"{records['gradient_norm'][index]}; no checkpoint has seen "
-            "it. Lower --learning_rate, or use more warm-up steps"
-        )
-
-
-def require_finite_tensors(
-    step: int, tensors: Mapping[str, np.ndarray]
-) -> None:
-    """Looks at what is to be saved at `step`, by name.
-
-    Raises:
-      NonFiniteError: A tensor holds what is no number.
-    """
-    for name, values in tensors.items():
-        if not np.isfinite(values).all():
-            raise NonFiniteError(
-                f"step {step}: {name} is not finite and not saved; "
-                "lower --learning_rate"
-            )
-
-
-# What watches a training run: progress, summaries, NaN, signals.
-
-
-# What an evaluation leaves in the output directory.
+# The evaluation hook writes these into the output directory.
 HISTORY = "evaluations.jsonl"
 BEST = "best"
 
@@ -120,44 +29,44 @@ Records = Mapping[str, np.ndarray]
 
 
 class Hook:
-    """A watcher that does nothing.
+    """Base class, which does nothing.
 
     Attributes:
-      every: Steps of a period, whose multiples the loop always stops at; 0
-        for a hook that takes the stops as they come.
-      wants_stop: Whether training is to end here, as if this had been the
-        last step. Asked before the first step and after all hooks were told.
+      every: The loop stops at each multiple of this number of steps; 0 if the
+        hook does not need that.
+      wants_stop: Whether training should end at the current step. The loop asks
+        before the first step, and after it has called all hooks.
     """
 
     every: int = 0
     wants_stop: bool = False
 
     def is_due(self, step: int) -> bool:
-        """Whether a period ends at `step`."""
+        """Returns whether `step` is a multiple of `every`."""
         return self.every > 0 and step % self.every == 0
 
     def begin(self, step: int) -> None:
-        """Training starts at `step`."""
+        """Called when training starts at `step`."""
 
     def after_steps(self, step: int, records: Records) -> None:
-        """Steps were run.
+        """Called after one or more steps.
 
         Args:
-          step: How many are done by now.
+          step: The number of steps done so far.
           records: Dict from the name of a quantity to its value at each of
             the last n steps, floats [n].
         """
 
     def end(self) -> None:
-        """Training is over, by success or failure."""
+        """Called when training ends, by success or failure."""
 
 
 @contextlib.contextmanager
 def watching(hooks: Sequence[Hook], step: int) -> Iterator[None]:
-    """Tells hooks that training starts at `step`, and ends when the block does.
+    """Calls `begin` of all hooks, and `end` after the block.
 
-    Where an error ends it, that error is told and not what follows from it:
-    on a full disk the hooks cannot write, either.
+    If the block fails, errors of `end` are ignored, since they probably have
+    the same cause, such as a full disk.
     """
     for hook in hooks:
         hook.begin(step)
@@ -172,20 +81,53 @@ def watching(hooks: Sequence[Hook], step: int) -> Iterator[None]:
         hook.end()
 
 
+# --------------------------------------------------------------- divergence
+
+
+class NonFiniteError(InputError):
+    """The loss, a gradient or a weight is NaN or infinite."""
+
+
 class NanWatch(Hook):
-    """Stops the run at the first loss or gradient that is not a number."""
+    """Raises at the first step with a non-finite loss or gradient."""
 
     def after_steps(self, step: int, records: Records) -> None:
-        require_finite_steps(step, records)
+        bad = ~np.isfinite(records["loss"] + records["gradient_norm"])
+        if bad.any():
+            index = int(bad.argmax())
+            raise NonFiniteError(
+                f"step {step - len(bad) + index + 1}: loss "
+                f"{records['loss'][index]}, gradient norm "
+                f"{records['gradient_norm'][index]}; all checkpoints are from "
+                "earlier steps. Lower --learning_rate, or use more warm-up "
+                "steps."
+            )
+
+
+def require_finite_tensors(step: int, tensors: Records) -> None:
+    """Checks the tensors of a checkpoint.
+
+    Raises:
+      NonFiniteError: A tensor has a non-finite value.
+    """
+    for name, values in tensors.items():
+        if not np.isfinite(values).all():
+            raise NonFiniteError(
+                f"step {step}: {name} is not finite and was not saved. Lower "
+                "--learning_rate."
+            )
+
+
+# ----------------------------------------------------------------- progress
 
 
 class Progress(Hook):
-    """A progress bar on a terminal, a log line every so often elsewhere.
+    """Draws a progress bar on a terminal; logs lines elsewhere.
 
     Args:
-      total: Step at which the run ends.
-      every: Steps between two log lines; 0 for none.
-      bar: Whether to draw a bar; None asks the standard error stream.
+      total: The step at which the run ends.
+      every: Steps between two log lines; 0 for no lines.
+      bar: Whether to draw a bar; None to draw it if stderr is a terminal.
     """
 
     def __init__(self, total: int, every: int, bar: bool | None = None):
@@ -228,14 +170,57 @@ class Progress(Hook):
         self._bar.close()
 
 
-class Summaries(Hook):
-    """TensorBoard event files with the mean of each stretch of steps.
+# -------------------------------------------------------------- TensorBoard
+
+
+class EventFile:
+    """A new event file of TensorBoard.
 
     Args:
-      directory: Where the event file goes.
-      every: Steps of one stretch.
-      examples_per_step: The global batch; on average, if batches differ.
-      tokens_per_example: Positions of one example, padding included; likewise.
+      folder: The folder of the file; None to write nothing.
+
+    Raises:
+      InputError: The file cannot be written; raised by all methods.
+    """
+
+    def __init__(self, folder: str | None):
+        self._folder = folder
+        with self._input_errors():
+            self._writer = (
+                tf.summary.create_noop_writer()
+                if folder is None
+                else tf.summary.create_file_writer(folder)
+            )
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds numbers and waits until they are written."""
+        with self._input_errors(), self._writer.as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+
+    def close(self) -> None:
+        with self._input_errors():
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def _input_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise InputError(
+                f"Cannot write TensorBoard's events to {self._folder}: "
+                f"{reason(error).rpartition('; ')[2]}."
+            ) from error
+
+
+class Summaries(Hook):
+    """Writes the mean of the recorded values to TensorBoard.
+
+    Args:
+      directory: The folder of the event file.
+      every: The number of steps to average over.
+      examples_per_step: The mean number of examples in a global batch.
+      tokens_per_example: The mean number of tokens in an example, with padding.
     """
 
     def __init__(
@@ -263,11 +248,8 @@ class Summaries(Hook):
 
     def _write(self, step: int) -> None:
         now = time.monotonic()
-        rate = (
-            (step - self._written)
-            * self.examples_per_step
-            / (now - self._since)
-        )
+        examples = (step - self._written) * self.examples_per_step
+        rate = examples / (now - self._since)
         means = {
             name: np.mean(np.concatenate([r[name] for r in self._waiting]))
             for name in self._waiting[0]
@@ -283,33 +265,36 @@ class Summaries(Hook):
         self._events.close()
 
 
+# --------------------------------------------------------------- evaluation
+
+
 class Evaluation(Hook):
-    """Evaluates now and then, and at the last step.
+    """Evaluates during training and at the last step.
 
-    Metrics go into the log, to TensorBoard (`eval/`) and into
-    `evaluations.jsonl`, from which a run that is resumed knows what came
-    before. On request the weights of the best evaluation are kept in `best/`,
-    and training ends early.
+    Writes the metrics to the log, to TensorBoard (`eval/`) and to
+    `evaluations.jsonl`, from which a resumed run reads the earlier ones.
+    Optionally keeps the weights of the best evaluation in `best/`, and ends
+    training early.
 
-    Several processes evaluate together, so each of them needs this hook; one
+    All processes evaluate together, so each of them needs this hook; one
     writes.
 
     Args:
-      evaluate: Gives the metrics as they are now.
-      output_dir: Where files go, or are read by those who do not write.
-      every: Steps between two evaluations; 0 for the last step alone.
-      last_step: Step at which training ends.
-      writes: Whether this process is the one that writes.
-      metric: Name of what decides which evaluation is the best. Higher is
-        better, unless it is a loss.
-      export: Writes the weights to a prefix, as `Estimator.export_weights`;
-        None keeps none.
-      patience: Training ends after so many evaluations without an
-        improvement; 0 for not at all.
+      evaluate: Returns the current metrics.
+      output_dir: The folder of the files.
+      every: Steps between two evaluations; 0 for the last step only.
+      last_step: The step at which training ends.
+      writes: Whether this process writes the files.
+      metric: The metric that decides which evaluation is the best. Higher is
+        better, except for losses.
+      export: Writes the weights, as `Estimator.export_weights`; None not to
+        keep the best weights.
+      patience: Training ends after this number of evaluations without an
+        improvement; 0 to disable.
 
     Raises:
-      InputError: No metric was named where one has to decide, or, later, the
-        metrics lack it.
+      InputError: `metric` is missing although `export` or `patience` need it;
+        or, later, the metrics do not have it.
     """
 
     def __init__(
@@ -326,8 +311,8 @@ class Evaluation(Hook):
     ):
         if metric is None and (export is not None or patience):
             raise InputError(
-                "expected the name of the metric that decides which "
-                "evaluation is the best. Received: none"
+                "Keeping the best weights and stopping early need the name of "
+                "a metric."
             )
         self.every = every
         self.metric = metric
@@ -357,15 +342,15 @@ class Evaluation(Hook):
         )
         if self._writes and files.exists(self._history_file):
             results.write_history(self._history_file, self._history)
-        self._best = self._best_so_far()
-        self._tell_if_exhausted()
+        self._best = self._find_best()
+        self._log_if_exhausted()
         self._events = EventFile(self._events_folder if self._writes else None)
 
     def after_steps(self, step: int, records: Records) -> None:
         if not self.is_due(step) and step != self._last_step:
             return
         metrics = dict(self._evaluate())
-        metrics.pop("global_step", None)  # Told anyway.
+        metrics.pop("global_step", None)
         logging.info(
             "step %d evaluated: %s",
             step,
@@ -373,22 +358,23 @@ class Evaluation(Hook):
         )
         self._events.write(step, metrics)
         if self.metric is not None:
-            # On every process, for none may wait for one that has failed.
+            # A missing metric must raise on every process, or the others would
+            # wait for this one.
             self._keep_best(step, results.value_of(metrics, self.metric))
         self._history.append(EvaluationResult(step, metrics))
         if self._writes:
             results.write_history(self._history_file, self._history)
-        self._tell_if_exhausted()
+        self._log_if_exhausted()
 
     def end(self) -> None:
         self._events.close()
 
-    def _best_so_far(self) -> Best | None:
-        """What is in the folder, if it was chosen by this metric."""
+    def _find_best(self) -> Best | None:
+        """Returns the best evaluation so far, if it has the same metric."""
         found = results.find_best(self._best_folder) if self._export else None
         if found and found.metric != self.metric:
             logging.warning(
-                "%s is the best by %s: by %s, evaluations from now on count",
+                "%s was chosen by %s and is ignored, as the metric is now %s",
                 self._best_folder,
                 found.metric,
                 self.metric,
@@ -409,13 +395,13 @@ class Evaluation(Hook):
         if self._writes:
             results.save_best(self._best_folder, self._best, self._export)
             logging.info(
-                "%s %.4f is the best so far: its weights are in %s",
+                "%s %.4f is the best so far: saved the weights in %s",
                 self.metric,
                 value,
                 self._best_folder,
             )
 
-    def _tell_if_exhausted(self) -> None:
+    def _log_if_exhausted(self) -> None:
         if self.wants_stop:
             logging.info(
                 "%s has not improved in the last %d evaluations of %s",

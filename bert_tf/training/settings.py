@@ -1,10 +1,10 @@
-"""How to train: numbers that a user chooses, checked when they come."""
+"""Options of a training, checked when they are set."""
 
 import dataclasses
 import math
 from typing import Any
 
-from bert_tf.errors import InputError
+from bert_tf.errors import listed, wrong_value
 from bert_tf.optimization import (
     AdamWeightDecay,
     Lamb,
@@ -15,10 +15,10 @@ from bert_tf.optimization import (
 
 OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": Lamb}
 
-# Seeds become int32 tensors and NumPy's seed.
+# Seeds become int32 tensors and seeds of NumPy.
 MAX_SEED = 2**31 - 1
 
-_LEAST = {
+_SMALLEST = {
     "train_batch_size": 1,
     "eval_batch_size": 1,
     "num_train_steps": 1,
@@ -36,35 +36,38 @@ _LEAST = {
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """How to train; the flags of the scripts by their names.
+    """Options of a training; the scripts have flags of the same names.
 
     Attributes:
-      train_batch_size: Examples of one update, over all devices.
-      eval_batch_size: Examples of one evaluation batch, over all devices;
-        rounded up to a multiple of them, which changes no result.
-      learning_rate: Peak rate.
-      num_train_steps: Step at which training ends, counted from the first
+      train_batch_size: The number of examples in an update, on all devices.
+      eval_batch_size: The number of examples in an evaluation batch, on all
+        devices; rounded up to a multiple of the devices.
+      learning_rate: The peak learning rate.
+      num_train_steps: The step at which training ends, counted from the first
         step of the first run.
-      num_warmup_steps: Steps over which the rate rises to its peak.
-      stop_at_step: Step at which this command ends, where others take the run
-        up to `num_train_steps`, which the rate still falls until; 0 for none.
+      num_warmup_steps: The number of steps in which the learning rate rises to
+        its peak.
+      stop_at_step: The step at which this command ends, while the learning
+        rate still decays towards `num_train_steps`; 0 for no such step.
       optimizer: "adamw" (BERT's Adam) or "lamb".
       adam_bias_correction: Whether "adamw" corrects the bias of its moments,
         see `AdamWeightDecay`; LAMB always does.
-      weight_decay_rate: Likewise.
-      rate_multipliers: Likewise.
-      max_grad_norm: Global norm that gradients are clipped to; 0 for none.
-      gradient_accumulation_steps: Micro-batches that one update's batch is
-        cut into; less memory, the same result.
-      save_checkpoints_steps: Steps between checkpoints.
-      keep_checkpoint_max: How many are kept; 0 keeps all.
-      iterations_per_loop: Most steps of one call into TensorFlow.
-      random_seed: Decides initial weights, dropout and the order of data.
-      jit_compile: Whether XLA compiles the step; None where it is faster.
+      weight_decay_rate: See `AdamWeightDecay`.
+      rate_multipliers: See `AdamWeightDecay`.
+      max_grad_norm: The global norm to clip gradients to; 0 for no clipping.
+      gradient_accumulation_steps: The number of micro-batches that a batch is
+        split into, to save memory. The result is the same.
+      save_checkpoints_steps: The number of steps between checkpoints.
+      keep_checkpoint_max: The number of checkpoints to keep; 0 for all.
+      iterations_per_loop: The largest number of steps in one call into
+        TensorFlow.
+      random_seed: Determines initial weights, dropout and the order of data.
+      jit_compile: Whether XLA compiles the step; None to compile where it is
+        faster.
 
     Raises:
-      InputError: A number is out of its range, the optimizer unknown or a
-        multiplier unusable.
+      InputError: A number is out of its range, the optimizer is unknown or a
+        multiplier is invalid.
     """
 
     train_batch_size: int = 32
@@ -86,39 +89,38 @@ class TrainingConfig:
     rate_multipliers: RateMultipliers = ()
 
     def __post_init__(self):
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            _require(least <= value < math.inf, name, f"of {least} up", value)
+        for name, smallest in _SMALLEST.items():
+            in_range = smallest <= getattr(self, name) < math.inf
+            self._require(name, in_range, f"at least {smallest} and finite")
         check_multipliers(self.rate_multipliers)
-        rate, seed = self.learning_rate, self.random_seed
-        _require(0 < rate < math.inf, "learning_rate", "above 0", rate)
-        _require(seed <= MAX_SEED, "random_seed", f"up to {MAX_SEED}", seed)
-        _require(
-            self.stop_at_step <= self.num_train_steps,
+        in_range = 0 < self.learning_rate < math.inf
+        self._require("learning_rate", in_range, "above 0 and finite")
+        in_range = self.random_seed <= MAX_SEED
+        self._require("random_seed", in_range, f"at most {MAX_SEED}")
+        self._require(
             "stop_at_step",
-            f"up to --num_train_steps={self.num_train_steps}",
-            self.stop_at_step,
+            self.stop_at_step <= self.num_train_steps,
+            f"at most --num_train_steps={self.num_train_steps}",
         )
-        _require(
-            self.optimizer in OPTIMIZERS,
-            "optimizer",
-            f"among {', '.join(OPTIMIZERS)}",
-            self.optimizer,
-        )
-        _require(
-            self.optimizer == "adamw" or not self.adam_bias_correction,
+        known = listed(OPTIMIZERS, last="or")
+        self._require("optimizer", self.optimizer in OPTIMIZERS, known)
+        self._require(
             "adam_bias_correction",
-            "with --optimizer=adamw",
-            f"--optimizer={self.optimizer}",
+            self.optimizer == "adamw" or not self.adam_bias_correction,
+            f"False with --optimizer={self.optimizer}",
         )
+
+    def _require(self, name: str, condition: bool, requirement: str) -> None:
+        if not condition:
+            raise wrong_value(f"--{name}", requirement, getattr(self, name))
 
     @property
     def last_step(self) -> int:
-        """Where training ends for now."""
+        """The step at which this command ends."""
         return self.stop_at_step or self.num_train_steps
 
     def make_optimizer(self) -> AdamWeightDecay | Lamb:
-        """The optimizer with its schedule, not yet built."""
+        """Returns a new optimizer with its schedule."""
         schedule = WarmupLinearDecay(
             self.learning_rate, self.num_train_steps, self.num_warmup_steps
         )
@@ -131,8 +133,3 @@ class TrainingConfig:
             rate_multipliers=self.rate_multipliers,
             **arguments,
         )
-
-
-def _require(is_so: bool, flag: str, expected: str, received: object) -> None:
-    if not is_so:
-        raise InputError(f"expected --{flag} {expected}. Received: {received}")

@@ -7,10 +7,10 @@ On each replica:
     gradients = all_reduce(gradients), clipped by their global norm
     w        -= optimizer's update
 
-The weights are summed first so that a mean over the global batch is the same
-number on one device, on several, and over accumulated micro-batches. Dropout
-masks are a function of seed, step, replica and micro-batch, so that a resumed
-run draws what the first one would have drawn.
+The loss weights are summed first, so that a mean over the global batch is the
+same number on one device, on several, and over accumulated micro-batches.
+Dropout masks are a function of seed, step, replica and micro-batch, so that a
+resumed run has the masks of an uninterrupted one.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ import tensorflow as tf
 from bert_tf.kernels import Compiled, compiling
 from bert_tf.training.distribution import is_plain, runs_on_cpus
 
-# Beside a micro-batch's features: which of its examples count.
+# The key, beside the features of a micro-batch, of the weights of its examples.
 _COUNTS = "counts"
 
 
@@ -35,12 +35,12 @@ class TrainingStep:
       optimizer: A built `AdamWeightDecay` or `Lamb`, made there too.
       strategy: The devices.
       max_grad_norm: Global norm that gradients are clipped to; 0 for none.
-      micro_batches: How many parts a replica's batch is cut into.
-      random_seed: Decides the dropout masks.
-      jit_compile: Whether XLA compiles forward and backward pass.
-      jit_compile_passes: Whether XLA compiles what is no product of matrices:
-        clipping and the update, where they stay on one device; on CPUs, if
-        it does not compile all, also what is between the products.
+      micro_batches: The number of parts that a replica's batch is split into.
+      random_seed: Determines the dropout masks.
+      jit_compile: Whether XLA compiles the forward and backward pass.
+      jit_compile_passes: Whether XLA compiles everything except matrix
+        multiplications: clipping and the update, if they stay on one device;
+        on CPUs also the operations between the products.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class TrainingStep:
         )
         self._update = self._clip_and_update
         if is_plain(strategy):
-            # Elsewhere the update crosses from device to device, which neither
-            # a compiled program nor an inner function can.
+            # With several replicas the update communicates between devices,
+            # which neither a compiled program nor an inner function can do.
             self._update = tf.function(
                 self._update, jit_compile=jit_compile_passes
             )
@@ -83,15 +83,15 @@ class TrainingStep:
     def _run(self, data, count) -> dict[str, tf.Tensor]:
         """Runs steps.
 
-        Several processes have to ask for equally many: TensorFlow matches
-        their sums by the turn of the loop.
+        Several processes must pass the same number, since TensorFlow matches
+        their sums by the iteration of the loop.
 
         Args:
           data: Iterator of batches for each replica.
-          count: How many steps, an integer tensor.
+          count: The number of steps, an integer tensor.
 
         Returns:
-          Dict from what was recorded to its value at each step, float32
+          Dict from each recorded quantity to its value at each step, float32
           [count]: loss, its parts, gradient_norm, learning_rate.
         """
         names = (
@@ -110,13 +110,13 @@ class TrainingStep:
         return dict(zip(names, columns, strict=True))
 
     def replica_step(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """One step on one replica, update included; what a TPU compiles.
+        """Runs one step with its update on one replica; a TPU compiles it.
 
         Args:
           features: The replica's batch, tensors [b, ...].
 
         Returns:
-          A row of what `run` records, float32 [quantities].
+          The quantities that `run` records, float32 [quantities].
         """
         replica = tf.distribute.get_replica_context()
         seed = step_seed(
@@ -131,8 +131,8 @@ class TrainingStep:
         gradients, losses = self._gradients(features, totals, seed)
         *gradients, losses = self._all_reduce([*gradients, losses])
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
-        # Outside of what XLA compiles: on a CPU it takes half as long, and the
-        # update that is left fuses clipping into its one pass.
+        # XLA does not compile the norm: on a CPU it would take twice as long,
+        # and the rest of the update fuses clipping into one pass.
         norm = tf.linalg.global_norm(gradients)
         self._update(gradients, norm, rate)
         _merge_call(self._count_step, self.strategy)
@@ -140,26 +140,26 @@ class TrainingStep:
 
     def _all_reduce(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         if is_plain(self.strategy):
-            # TensorFlow would remember this sum's gradient, and with it the
-            # model, for as long as the process lives.
+            # TensorFlow would keep this sum's gradient, and with it the model,
+            # as long as the process lives.
             return values
         return tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, values
         )
 
     def _batch_gradients(self, features, totals, seed):
-        """Gradients of one replica's share, over its micro-batches.
+        """Returns the gradients of one replica's share, over micro-batches.
 
         Args:
-          features: Dict of tensors [b, ...]. Where b is only known when the
-            batch comes it may be any, as at a ragged end: no multiple of the
+          features: Dict of tensors [b, ...]. If b is not static it may be any
+            number, as in a ragged last batch: not a multiple of the
             micro-batches, or 0 on this replica.
           totals: The global sums of the loss weights, a list of scalars.
           seed: Integers [2].
 
         Returns:
-          List of gradients, and the parts of the loss, float32 [number of
-          parts]; summed over all replicas, they are those of the batch.
+          List of gradients, and the parts of the loss, float32 [parts]. Their
+          sums over all replicas are those of the batch.
         """
         if self.micro_batches == 1:
             return self._micro_batch_gradients(features, 1.0, totals, seed)
@@ -179,12 +179,12 @@ class TrainingStep:
             losses += parts
         return gradients, losses
 
-    # Layers and losses are no code for AutoGraph; its reading of them all takes
-    # a second or two.
+    # Layers and losses do not need AutoGraph, which would take a second or two
+    # to convert them.
     @tf.autograph.experimental.do_not_convert
     def _micro_batch_gradients(self, features, counts, totals, seed):
         variables = [v.value for v in self.model.trainable_variables]
-        # Around the gradients too: checkpointing computes blocks again there.
+        # Also around the gradients, where recomputed blocks run again.
         with compiling(self._compiled):
             with tf.GradientTape() as tape:
                 outputs = self.model(features, training=True, seed=seed)
@@ -203,12 +203,12 @@ class TrainingStep:
             gradients = tape.gradient(
                 loss, variables, unconnected_gradients="zero"
             )
-        # A table that is only looked up has a sparse gradient.
+        # An embedding table has a sparse gradient.
         return [tf.convert_to_tensor(g) for g in gradients], losses
 
     @tf.autograph.experimental.do_not_convert
     def _clip_and_update(self, gradients, norm, rate) -> None:
-        """Clips the global gradients, of that norm, and updates."""
+        """Clips the global gradients, whose norm is given, and updates."""
         if self.max_grad_norm:
             gradients, _ = tf.clip_by_global_norm(
                 gradients, self.max_grad_norm, use_norm=norm
@@ -216,8 +216,7 @@ class TrainingStep:
         _merge_call(self._update_variables, self.strategy, gradients, rate)
 
     def _update_variables(self, strategy, gradients, rate) -> None:
-        # Not optimizer.apply: it would sum the gradients over the replicas a
-        # second time.
+        # `optimizer.apply` would sum the gradients over the replicas again.
         for variable, gradient in zip(
             self.model.trainable_variables, gradients, strict=True
         ):
@@ -229,7 +228,7 @@ class TrainingStep:
             )
 
     def _count_step(self, strategy) -> None:
-        # Not in the replicas: each would send the others what it adds.
+        # In a replica, each one would send its addend to the others.
         strategy.extended.update(
             self.optimizer.iterations.value,
             lambda v: v.assign_add(1),
@@ -237,24 +236,27 @@ class TrainingStep:
         )
 
 
-# Calls a function once for all replicas; in each where they cannot wait for
-# one another.
+# Runs a function once in cross-replica context, or per replica where
+# `merge_call` is unavailable.
 _merge_call = tf.__internal__.distribute.interim.maybe_merge_call
 
 
 def fill_up(
     features: Mapping[str, tf.Tensor], multiple: int
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Makes the length n of a batch a multiple, by copies of its last example.
+    """Pads a batch to a multiple of a length with copies of its last example.
+
+    Copies, because the loss of a text without tokens may be NaN, and 0 times
+    NaN is NaN.
 
     Args:
       features: Dict of tensors [n, ...].
-      multiple: Of what.
+      multiple: The number that the new length is a multiple of.
 
     Returns:
-      The same with [m, ...], and float32 [m]: 1 for each example, 0 for each
-      copy. Nothing is added to n = 0, nor is a length that is known as the
-      graph is made and fits.
+      The features [m, ...], and float32 [m]: 1 for each example, 0 for each
+      copy. An empty batch is returned unchanged, as is one whose static length
+      is already a multiple.
     """
     first = next(iter(features.values()))
     count = first.shape[0]
@@ -262,37 +264,34 @@ def fill_up(
         return dict(features), tf.ones([count])
     count = tf.shape(first)[0]
     rows = tf.range(count + -count % multiple)
-    # Copies and not zeros: of a text without any token a loss may be NaN, and
-    # 0 times NaN is no 0.
     sources = tf.minimum(rows, count - 1)
     filled = {name: tf.gather(v, sources) for name, v in features.items()}
     return filled, tf.cast(rows < count, tf.float32)
 
 
 def cut(features: Mapping[str, tf.Tensor], parts: int) -> dict[str, tf.Tensor]:
-    """Cuts a batch into equal parts: [n, ...] -> [parts, n / parts, ...].
+    """Splits a batch into equal parts: [n, ...] -> [parts, n / parts, ...].
 
-    Lengths that are known when the graph is made stay known, for a TPU needs
-    them; batches of all other lengths go through one graph.
+    Static lengths stay static, as a TPU needs; batches of all other lengths
+    share one graph.
     """
-    return {name: _cut(value, parts) for name, value in features.items()}
 
+    def split(value: tf.Tensor) -> tf.Tensor:
+        count, *rest = value.shape
+        shape = tf.concat([[parts, -1], tf.shape(value)[1:]], axis=0)
+        result = tf.reshape(value, shape)
+        result.set_shape([parts, count and count // parts, *rest])
+        return result
 
-def _cut(value: tf.Tensor, parts: int) -> tf.Tensor:
-    count, *rest = value.shape
-    result = tf.reshape(
-        value, tf.concat([[parts, -1], tf.shape(value)[1:]], axis=0)
-    )  # [parts, n / parts, ...]
-    result.set_shape([parts, count and count // parts, *rest])
-    return result
+    return {name: split(value) for name, value in features.items()}
 
 
 def fold_in(seed, number):
-    """A new seed [2] from a seed [2] and an integer."""
+    """Returns a new seed [2] from a seed [2] and an integer."""
     return tf.random.experimental.stateless_fold_in(seed, number)
 
 
 def step_seed(random_seed: int, step, replica) -> tf.Tensor:
-    """The seed [2] of one replica's step."""
+    """Returns the seed [2] of one replica's step."""
     seed = tf.constant([random_seed, 0], tf.int32)
     return fold_in(fold_in(seed, tf.cast(step, tf.int32)), replica)

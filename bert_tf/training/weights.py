@@ -1,7 +1,7 @@
-"""Weights by name: what a model takes them from, and how.
+"""Weights by name, and how they fill the variables of a model.
 
-Free of TensorFlow: weights may come from any file and go into the variables
-of any Keras backend.
+Free of TensorFlow: weights may come from any file and go into the variables of
+any Keras backend.
 """
 
 import dataclasses
@@ -12,23 +12,22 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, listed
 
-# What a training checkpoint holds beside weights.
+# Tensors of a training checkpoint that are not weights.
 BOOKKEEPING = re.compile(r"^(global_step|training_state/.*|.*/adam_[mv])$")
 
-# Variables that may be missing where a model starts from the weights of
-# another: a new head, and the pooler, which is part of none of the models
-# that were trained without one.
+# Variables that may be missing when a model starts from another model's
+# weights: a new head, and the pooler, which some models do not have.
 NEW_HEADS = r"(?!bert/(embeddings|encoder)/)"
 
 
 class Weights(Protocol):
-    """Arrays by their TF1 names, read when they are asked for.
+    """Arrays by their TF1 names, read on access.
 
     Attributes:
-      path: Where they are from, for messages.
-      shapes: Dict from name to shape, of all there is.
+      path: The file or folder, for messages.
+      shapes: Dict from name to shape, for all arrays.
     """
 
     path: str
@@ -43,8 +42,8 @@ class Selection:
     """Some of the weights of a checkpoint: a `Weights`.
 
     Args:
-      weights: Where they are from.
-      names: Which.
+      weights: The checkpoint.
+      names: The names of the weights to select.
     """
 
     def __init__(self, weights: Weights, names: Iterable[str]):
@@ -65,13 +64,13 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What became of each name when weights were read.
+    """The names that were matched, or not, when weights were read.
 
     Attributes:
-      filled: Variables that took their value from the checkpoint.
+      filled: Variables that got a value from the checkpoint.
       missing: Variables that the checkpoint does not have.
       left_over: Weights of the checkpoint that the model does not have;
-        optimizer slots and counters are not counted.
+        optimizer slots and counters are not listed.
     """
 
     filled: tuple[str, ...]
@@ -80,13 +79,13 @@ class Report:
 
     def __str__(self) -> str:
         text = f"{len(self.filled)} variables filled"
-        for what in ("missing", "left_over"):
-            names = getattr(self, what)
-            title = what.replace("_", " ")
+        for title, names in (
+            ("missing", self.missing),
+            ("left over", self.left_over),
+        ):
             text += f", {len(names)} {title}"
             if names:
-                shown = ", ".join(names[:4]) + (", ..." if names[4:] else "")
-                text += f" ({shown})"
+                text += f" ({listed(names, most=4)})"
         return text
 
 
@@ -97,13 +96,13 @@ def restore(
 
     Args:
       variables: Dict from name to variable.
-      weights: What to fill them with.
-      may_lack: Regular expression: variables whose names match it may be
-        missing and then keep their value, but only with all others of their
-        scope: half a head is a mistake. Empty: none may.
+      weights: The weights.
+      may_lack: Regular expression of variables that may be missing and then
+        keep their value, but only together with all others of their scope: half
+        a head is a mistake. Empty if no variable may be missing.
 
     Returns:
-      What was filled, missing and left over.
+      The names that were filled, missing and left over.
 
     Raises:
       InputError: A shape differs or a variable is missing.
@@ -114,16 +113,16 @@ def restore(
     for name in filled:
         ours, theirs = list(variables[name].shape), list(weights.shapes[name])
         if ours != theirs:
-            remedy = "give that configuration, or another checkpoint"
+            remedy = "Pass its configuration, or another checkpoint."
             if may_lack and re.match(may_lack, name):
                 remedy = (
-                    "convert_checkpoint.py --head=encoder leaves the head out"
+                    "convert_checkpoint.py --head=encoder removes the head."
                 )
             raise InputError(
-                f"checkpoint {weights.path} was made with another "
-                f"configuration: expected {name} of shape {ours}. Received: "
-                f"{theirs}; {remedy}"
+                f"Checkpoint {weights.path} does not fit the configuration: "
+                f"expected {name} of shape {ours}, found {theirs}. {remedy}"
             )
+    # Read everything before anything is assigned: a file may be damaged.
     values = {name: weights[name] for name in filled}
     for name, value in values.items():
         variables[name].assign(value)
@@ -136,37 +135,36 @@ def restore(
 
 
 def checksum(variables: Mapping[str, Any]) -> str:
-    """SHA-256 of the names, types, shapes and values of variables, in hex."""
-    seen = hashlib.sha256()
+    """Returns the SHA-256 of names, types, shapes and values, in hex."""
+    digest = hashlib.sha256()
     for name in sorted(variables):
         value = variables[name].numpy()
-        seen.update(f"{name} {value.dtype} {value.shape}\n".encode())
-        seen.update(value.tobytes())
-    return seen.hexdigest()
+        digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
 
 
 def _check_missing(
-    filled: Iterable[str], missing: Iterable[str], may_lack: str, path: str
+    filled: Sequence[str], missing: Sequence[str], may_lack: str, path: str
 ) -> None:
-    begun = {scope_of(name) for name in filled}
+    present_scopes = {scope_of(name) for name in filled}
 
     def may_be_new(name: str) -> bool:
         is_head = bool(may_lack) and re.match(may_lack, name) is not None
-        return is_head and scope_of(name) not in begun
+        return is_head and scope_of(name) not in present_scopes
 
     lacking = [name for name in missing if not may_be_new(name)]
     if lacking:
-        total = len([*filled, *missing])
         raise InputError(
-            f"checkpoint {path} does not fit the model: it lacks "
-            f"{len(lacking)} of {total} variables, the first is "
-            f"{lacking[0]!r}; give the configuration that it was made with, "
-            "or a checkpoint that has them"
+            f"Checkpoint {path} does not fit the model: it lacks "
+            f"{len(lacking)} of {len(filled) + len(missing)} variables, "
+            f"{lacking[0]!r} first. Pass the configuration of the checkpoint, "
+            "or another checkpoint."
         )
 
 
 def scope_of(name: str) -> str:
-    """What is there as a whole or not at all: the first two scopes.
+    """Returns up to two scopes, whose variables are all present or none.
 
     cls/predictions/transform/dense/kernel -> cls/predictions;
     bert/pooler/dense/bias -> bert/pooler; output_bias -> "".

@@ -1,9 +1,8 @@
-"""Workers of one run: what they do together, and what if one cannot.
+"""What the workers of a run do together, and what happens if one fails.
 
-That one is gone the others learn from TensorFlow, which aborts the sum that all
-wait for: some seconds after a process has died and its connections with it;
-after about twenty where nothing is closed, since a host has lost its power or
-its network, for then the heartbeat stops.
+Workers learn from TensorFlow that another one is gone: it aborts the collective
+operation that all wait for. This takes some seconds if the process died, as its
+connections are closed, and about twenty if its host lost power or network.
 """
 
 import contextlib
@@ -32,11 +31,12 @@ from bert_tf.training.weights import checksum
 
 _T = TypeVar("_T")
 
-# The largest number of those that workers tell each other.
-_MOST = 2**31 - 1
+# The largest number that workers exchange, an int32.
+_MAX_NUMBER = 2**31 - 1
 
-# What is read of the input files to compare them, all together and of each end
-# of a file at least. Reading hundreds of gigabytes would take too long.
+# Bytes of input files that are read to compare them: of all files together,
+# and at least of each end of a file. Reading a whole corpus would take too
+# long.
 _BYTES_OF_ALL_FILES = 2**28
 _LEAST_BYTES_OF_FILE = 2**16
 
@@ -45,59 +45,57 @@ _MOST_CHARACTERS = 80
 
 _ABORTED = re.compile(
     r"Collective ops is aborted by: (?P<reason>.*)"
-    r"|(?P<told>.*)\s+Additional GRPC error information from remote target /job"
+    r"|(?P<rpc>.*)\s+Additional GRPC error information from remote target /job"
 )
 
 
 class WorkerLostError(InputError):
-    """Another process of the run has ended, or does not answer."""
+    """Another process of the run has exited, or does not answer."""
 
 
 @contextlib.contextmanager
-def lost_workers_told() -> Iterator[None]:
-    """Tells a lost worker from other errors; a decorator as well.
-
-    Raises:
-      WorkerLostError: What is in the block waited for a worker that is gone.
-    """
+def raise_worker_lost() -> Iterator[None]:
+    """Raises WorkerLostError for TensorFlow's errors about lost workers."""
     try:
         yield
     except tf.errors.OpError as error:
         found = _ABORTED.search(error.message)
         if not found:
             raise
-        reason = (found["reason"] or found["told"]).strip().rstrip(":.")
+        reason = (found["reason"] or found["rpc"]).strip().rstrip(":.")
         raise WorkerLostError(
-            "expected all workers to stay until the end. Received: one that "
-            f"has ended or does not answer ({reason}); its own log says why. "
-            "Start all with the same command again: they go on from the last "
-            "checkpoint"
+            f"A worker exited or does not answer ({reason}); its log says why. "
+            "Restart all workers with the same command to resume from the last "
+            "checkpoint."
         ) from error
+
+
+# ------------------------------------------------------ the same start for all
 
 
 def require_same_step(
     strategy: tf.distribute.Strategy, step: int, folder: str
 ) -> None:
-    """Compares the steps at which the workers stand.
+    """Checks that all workers resume from the same step.
 
     Args:
       strategy: The devices.
-      step: That of this worker.
-      folder: Where it looked for checkpoints.
+      step: The step of this worker.
+      folder: The folder in which it looked for checkpoints.
 
     Raises:
-      InputError: They differ. To go on would train a mixture.
+      InputError: The steps differ.
     """
-    first, last = agreement(strategy)([step, -step])
-    if first != -last:
+    smallest, largest = agreement(strategy)([step, -step])
+    if smallest != -largest:
         raise InputError(
-            "expected all workers to find the same newest checkpoint, in an "
-            f"--output_dir that they share. Received: steps {first} to {-last} "
-            f"on different workers, {step} in {folder} here"
+            "Workers found different newest checkpoints: steps "
+            f"{smallest} to {-largest}, on this worker {step} in {folder}. "
+            "Use an --output_dir that all workers share."
         )
 
 
-@lost_workers_told()
+@raise_worker_lost()
 def require_same_settings(
     strategy: tf.distribute.Strategy,
     settings: Mapping[str, Any],
@@ -105,19 +103,19 @@ def require_same_settings(
 ) -> None:
     """Compares the settings and the input files of all workers.
 
-    The paths of input files may differ, as a folder may be a worker's own.
-    Their order, names, sizes and contents have to be the same. Of large files
-    the first and the last bytes are compared.
+    The paths of input files may differ, since each worker may have its own
+    folder. Their order, names, sizes and contents must be the same. Of large
+    files the first and the last bytes are compared.
 
     Args:
       strategy: The devices.
       settings: JSON values by their names, such as `--learning_rate`. The
         entries of a mapping are compared one by one.
-      inputs: Paths of files by the flag that names them, or by what they are.
+      inputs: Paths of files by a flag or a noun phrase.
 
     Raises:
-      InputError: They differ. The workers would train a mixture, or wait for
-        each other without an end.
+      InputError: They differ, so that the workers would train a mixture, or
+        wait for each other forever.
     """
     if num_processes(strategy) == 1:
         return
@@ -126,18 +124,14 @@ def require_same_settings(
         **_texts(settings),
         **_fingerprints({k: [*v] for k, v in (inputs or {}).items()}),
     }
-    found = dict(
-        _exchange_json(
-            strategy, [f"{resolver.task_type} {resolver.task_id}", own]
-        )
-    )
-    if differences := _differences(found):
-        shown = "; ".join(differences[:_MOST_DIFFERENCES])
+    name = f"{resolver.task_type} {resolver.task_id}"
+    if differences := _differences(dict(_exchange_json(strategy, [name, own]))):
+        text = "; ".join(differences[:_MOST_DIFFERENCES])
         if (more := len(differences) - _MOST_DIFFERENCES) > 0:
-            shown += f"; and {more} more"
+            text += f"; and {more} more"
         raise InputError(
             "All workers of a run must have the same settings and data: "
-            f"{shown}. Restart all workers with the same command, data and "
+            f"{text}. Restart all workers with the same command, data and "
             "version of bert_tf."
         )
 
@@ -145,7 +139,7 @@ def require_same_settings(
 def require_same_weights(
     strategy: tf.distribute.Strategy, variables: Mapping[str, Any]
 ) -> None:
-    """Compares the weights that the workers start from; see above."""
+    """Compares the initial weights of the workers, like their settings."""
     if num_processes(strategy) > 1:
         weights = {"the SHA-256 of the initial weights": checksum(variables)}
         require_same_settings(strategy, weights)
@@ -167,7 +161,7 @@ def _texts(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _fingerprints(inputs: Mapping[str, list[str]]) -> dict[str, str]:
-    """Describes input files by all but their folders."""
+    """Describes input files by everything except their folders."""
     paths = {
         f"file {number} of {name}": path
         for name, found in inputs.items()
@@ -177,7 +171,7 @@ def _fingerprints(inputs: Mapping[str, list[str]]) -> dict[str, str]:
     describe = functools.partial(
         _fingerprint, most=max(share, _LEAST_BYTES_OF_FILE)
     )
-    # Remote files take a while to answer.
+    # Threads hide the latency of remote files.
     with futures.ThreadPoolExecutor() as pool:
         return dict(zip(paths, pool.map(describe, paths.values()), strict=True))
 
@@ -187,19 +181,19 @@ def _fingerprint(path: str, most: int) -> str:
 
     Args:
       path: The file, local or remote.
-      most: How many bytes are read of its beginning, and of its end.
+      most: The number of bytes to read at its beginning, and at its end.
     """
     with (
-        files.blaming("read", path, tf.errors.OpError),
+        files.input_errors("read", path, tf.errors.OpError),
         tf.io.gfile.GFile(path, "rb") as file,
     ):
         size = file.size()
-        seen = hashlib.sha256(file.read(most))
+        digest = hashlib.sha256(file.read(most))
         if size > most:
             file.seek(max(most, size - most))
-            seen.update(file.read(most))
+            digest.update(file.read(most))
     name = os.path.basename(path)
-    return f"{name}, {size:,} bytes, SHA-256 {seen.hexdigest()[:8]}"
+    return f"{name}, {size:,} bytes, SHA-256 {digest.hexdigest()[:8]}"
 
 
 def _exchange_json(strategy: tf.distribute.Strategy, value: Any) -> list[Any]:
@@ -238,21 +232,24 @@ def _differences(found: Mapping[str, Mapping[str, str]]) -> list[str]:
     return clauses
 
 
-@lost_workers_told()
-def together(
+# ------------------------------------------------------- acting on all workers
+
+
+@raise_worker_lost()
+def on_all_workers(
     strategy: tf.distribute.Strategy, act: Callable[[], _T], what: str
 ) -> _T:
-    """Has every process do something; where one cannot, all end.
+    """Runs `act` on every process; if it fails on one, all raise.
 
-    Else the others would wait in their next step for one that is gone.
+    Otherwise the others would wait in their next step for the one that failed.
 
     Args:
       strategy: The devices.
-      act: What this process does. It takes no part in a step meanwhile.
-      what: That in words, as in "expected every worker to ...".
+      act: The function. It must not run any steps.
+      what: What it does, a verb phrase, for the error message.
 
     Raises:
-      InputError: This process could not do it, or another one.
+      InputError: `act` failed on this process or on another one.
     """
     agree = agreement(strategy)
     try:
@@ -261,65 +258,66 @@ def together(
         agree([0])
         raise
     if agree([1]) == [0]:
-        raise InputError(
-            f"expected every worker to {what}. Received: an error on another "
-            "one, which tells it"
-        )
+        raise InputError(f"Another worker failed to {what}; its log says why.")
     return result
 
 
 def by_chief(
     strategy: tf.distribute.Strategy, act: Callable[[], None], what: str
 ) -> None:
-    """The same for the chief alone; the others wait until it is done."""
-    together(strategy, act if is_chief(strategy) else _do_nothing, what)
+    """Runs `act` on the chief while others wait; if it fails, all raise."""
+    on_all_workers(strategy, act if is_chief(strategy) else _do_nothing, what)
 
 
 def chief_first(
     strategy: tf.distribute.Strategy, act: Callable[[], _T], what: str
 ) -> _T:
-    """The same for the chief, and for the others once it is done.
+    """Runs `act` on the chief, then on the others; if it fails, all raise.
 
-    In a folder that they share they find what it has made, elsewhere they make
-    it for themselves.
+    In a shared folder the others find what the chief has written; otherwise
+    they write it themselves.
     """
     if num_processes(strategy) == 1:
         return act()
     if is_chief(strategy):
-        result = together(strategy, act, what)
-        together(strategy, _do_nothing, what)
+        result = on_all_workers(strategy, act, what)
+        on_all_workers(strategy, _do_nothing, what)
         return result
-    together(strategy, _do_nothing, what)
-    return together(strategy, act, what)
+    on_all_workers(strategy, _do_nothing, what)
+    return on_all_workers(strategy, act, what)
 
 
 def require_shared(strategy: tf.distribute.Strategy, folder: str) -> None:
-    """Sees that all workers find what the chief writes.
+    """Checks that all workers can read files that the chief writes.
 
     Args:
       strategy: The devices.
-      folder: Where the chief will write what the others are to read.
+      folder: The folder.
 
     Raises:
-      InputError: A worker has a folder of its own under this name.
+      InputError: A worker has another folder of this name.
     """
     if num_processes(strategy) == 1:
         return
     agree = agreement(strategy)
-    number = secrets.randbelow(_MOST) if is_chief(strategy) else _MOST
-    # A name of its own: no file system remembers that it was not there.
+    number = (
+        secrets.randbelow(_MAX_NUMBER) if is_chief(strategy) else _MAX_NUMBER
+    )
+    # A new name, of which no network file system has cached that it is absent.
     probe = os.path.join(folder, f".workers-{agree([number])[0]}")
-    by_chief(strategy, lambda: files.write_text(probe, ""), "write there")
+    by_chief(
+        strategy, lambda: files.write_text(probe, ""), f"write to {folder}"
+    )
     is_there = files.exists(probe)
     is_shared = agree([int(is_there)]) == [1]
     if is_chief(strategy):
         files.remove(probe)
     if not is_shared:
+        who = "Another worker" if is_there else "This worker"
         raise InputError(
-            "expected an --output_dir that all workers share, as a network "
-            f"file system or gs:// is. Received: {folder}, where "
-            f"{'another worker does' if is_there else 'this worker does'} not "
-            "find what the chief writes"
+            f"{who} cannot read the files that the chief writes to {folder}. "
+            "Use an --output_dir that all workers share, such as a network "
+            "file system or gs://."
         )
 
 

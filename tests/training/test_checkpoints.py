@@ -1,4 +1,4 @@
-"""Checkpoints: whole or none, by name, and TF1 reads them as we read TF1's."""
+"""Checkpoints are written completely or not at all, in TF1's format."""
 
 import os
 import pathlib
@@ -43,16 +43,17 @@ def assert_untouched(ours):
     assert all((v.numpy() == 7).all() for v in ours.values())
 
 
-# Writing.
+# -------------------------------------------------------------- writing
 
 
-def test_what_was_written_is_read(tmp_path):
+def test_written_tensors_are_read(tmp_path, monkeypatch):
     prefix = str(tmp_path / "new" / "model.ckpt")
+    names = [f"model.ckpt{ending}" for ending in FILES]
+    checkpoints.write(prefix, {"other": KERNEL + 1})
     checkpoints.write(prefix, {**TENSORS, "global_step": np.int64(2**40)})
-    assert sorted(os.listdir(tmp_path / "new")) == [
-        f"model.ckpt{ending}" for ending in FILES
-    ]
+    assert sorted(os.listdir(tmp_path / "new")) == names
     found = read(prefix)
+    assert found.keys() == {*TENSORS, "global_step"}
     assert found["global_step"] == 2**40
     assert found["global_step"].dtype == np.int64
     for name, value in TENSORS.items():
@@ -60,23 +61,12 @@ def test_what_was_written_is_read(tmp_path):
         assert found[name].dtype == np.float32
     assert "bert/kernel" in Reader(prefix)
     assert "kernel" not in Reader(prefix)
+    monkeypatch.chdir(tmp_path / "new")
+    checkpoints.write("here.ckpt", TENSORS)
+    assert len(os.listdir()) == 4
 
 
-def test_writing_into_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    checkpoints.write("model.ckpt", TENSORS)
-    assert sorted(os.listdir()) == [f"model.ckpt{ending}" for ending in FILES]
-
-
-def test_writing_over_an_older_one(tmp_path):
-    prefix = str(tmp_path / "model.ckpt")
-    checkpoints.write(prefix, TENSORS)
-    checkpoints.write(prefix, {"other": KERNEL + 1})
-    np.testing.assert_array_equal(read(prefix)["other"], KERNEL + 1)
-    assert list(read(prefix)) == ["other"]
-
-
-def test_what_a_killed_run_left_goes_with_the_next_write(tmp_path):
+def test_the_next_write_removes_files_of_killed_runs(tmp_path):
     (tmp_path / "model.ckpt.tmp-123.index").write_text("half")
     (tmp_path / "model.ckpt.tmp-9.data-00000-of-00001.tempstate4").touch()
     (tmp_path / "model.ckpt-7.index").touch()
@@ -87,9 +77,7 @@ def test_what_a_killed_run_left_goes_with_the_next_write(tmp_path):
     ]
 
 
-def test_a_failed_rename_leaves_the_old_one_and_nothing_else(
-    tmp_path, monkeypatch
-):
+def test_a_failed_rename_keeps_the_old_checkpoint(tmp_path, monkeypatch):
     def refuse(source, target, overwrite=False):
         raise tf.errors.ResourceExhaustedError(None, None, "disk full\nmore")
 
@@ -97,15 +85,13 @@ def test_a_failed_rename_leaves_the_old_one_and_nothing_else(
     manager.save(1, TENSORS)
     before = sorted(os.listdir(tmp_path))
     monkeypatch.setattr(tf.io.gfile, "rename", refuse)
-    with pytest.raises(OSError, match=r"model.ckpt-2: disk full\. It takes "):
+    with pytest.raises(OSError, match=r"model.ckpt-2: disk full\. It needs "):
         manager.save(2, TENSORS)
     assert sorted(os.listdir(tmp_path)) == before
     assert manager.latest() == manager.prefix(1)
 
 
 def test_an_index_is_never_beside_the_data_of_another(tmp_path, monkeypatch):
-    """Killed in the middle of replacing one, nothing is left to be read."""
-
     def killed(source, target, overwrite=False):
         if target.endswith(".index"):
             raise KeyboardInterrupt
@@ -125,7 +111,7 @@ def die(*_, **__):
 
 
 def save_and_die(folder, when):
-    """In a process of its own, killed at a moment of saving step 2."""
+    """Saves step 2 and is killed while it does."""
     gfile, manager = tf.io.gfile, CheckpointManager(folder, keep=1)
     rename = gfile.rename
 
@@ -137,7 +123,7 @@ def save_and_die(folder, when):
     gfile.rename = rename_or_die
     if when == "state":
         manager._write_state = die
-    if when == "sweep":
+    if when == "remove":
         gfile.remove = die
     manager.save(2, {"other": KERNEL})
 
@@ -145,10 +131,9 @@ def save_and_die(folder, when):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "latest"),
-    [(FILES[0], 1), (FILES[1], 1), ("state", 2), ("sweep", 2)],
+    [(FILES[0], 1), (FILES[1], 1), ("state", 2), ("remove", 2)],
 )
-def test_killed_at_any_moment_of_saving(tmp_path, when, latest):
-    """There is the one before or the new one, and no leftover for long."""
+def test_a_run_killed_at_any_moment_of_saving(tmp_path, when, latest):
     manager = CheckpointManager(str(tmp_path), keep=1)
     manager.save(1, TENSORS)
     process = programs.fork(save_and_die, str(tmp_path), when)
@@ -178,7 +163,7 @@ except OSError as error:
 """
 
 
-def test_a_full_disk_leaves_the_old_one_and_nothing_else(tmp_path):
+def test_a_full_disk_keeps_the_old_checkpoint(tmp_path):
     CheckpointManager(str(tmp_path)).save(1, TENSORS)
     before = sorted(os.listdir(tmp_path))
     done = subprocess.run(
@@ -190,69 +175,58 @@ def test_a_full_disk_leaves_the_old_one_and_nothing_else(tmp_path):
             resource.RLIMIT_FSIZE, (2**20, 2**20)
         ),
     )
-    assert done.stdout.startswith(f"cannot write checkpoint {tmp_path}/model")
+    assert done.stdout.startswith(f"Cannot write checkpoint {tmp_path}/model")
     assert done.stdout.count("\n") == 1
     assert sorted(os.listdir(tmp_path)) == before
     assert read(tmp_path / "model.ckpt-1").keys() == TENSORS.keys()
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path):
+def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"write checkpoint .*file/model"):
         checkpoints.write(str(tmp_path / "file" / "model.ckpt"), TENSORS)
 
 
-# Finding.
+# -------------------------------------------------------------- finding
 
 
-@pytest.mark.parametrize("ending", ["", ".meta", *FILES])
-def test_a_prefix_or_one_of_its_files(tmp_path, ending):
-    prefix = str(tmp_path / "bert_model.ckpt")
-    checkpoints.write(prefix, TENSORS)
-    assert checkpoints.find(prefix + ending) == prefix
-
-
-def test_a_released_directory(tmp_path):
+def test_a_checkpoint_is_found_by_its_prefix_files_or_folder(tmp_path):
     prefix = str(tmp_path / "bert_model.ckpt")
     checkpoints.write(prefix, TENSORS)
     (tmp_path / "vocab.txt").touch()
-    assert checkpoints.find(str(tmp_path)) == prefix
-    assert checkpoints.find(f"{tmp_path}/") == prefix
+    for path in (
+        *(prefix + ending for ending in ("", ".meta", *FILES)),
+        str(tmp_path),
+        f"{tmp_path}/",
+    ):
+        assert checkpoints.find(path) == prefix
 
 
-def test_a_training_directory_means_its_newest(tmp_path):
+def test_a_training_folder_means_its_newest_checkpoint(tmp_path):
     manager = CheckpointManager(str(tmp_path))
     for step in (9, 10):
         manager.save(step, TENSORS)
     assert checkpoints.find(str(tmp_path)) == manager.prefix(10)
-
-
-def test_a_training_directory_that_was_moved(tmp_path):
-    """TF1 wrote whole paths into the file `checkpoint`."""
-    checkpoints.write(str(tmp_path / "model.ckpt-3"), TENSORS)
-    checkpoints.write(str(tmp_path / "model.ckpt-5"), TENSORS)
+    # TF1 wrote absolute paths, which change when the folder is moved.
     (tmp_path / "checkpoint").write_text(
-        'model_checkpoint_path: "/old/place/model.ckpt-5"\n'
+        'model_checkpoint_path: "/old/place/model.ckpt-9"\n'
     )
-    assert checkpoints.find(str(tmp_path)) == str(tmp_path / "model.ckpt-5")
+    assert checkpoints.find(str(tmp_path)) == manager.prefix(9)
 
 
-def test_nothing_to_be_found(tmp_path):
-    with pytest.raises(InputError, match=r"there is no .*/none\.ckpt\.index$"):
+def test_no_checkpoint_or_several(tmp_path):
+    with pytest.raises(InputError, match=r"none\.ckpt\.index does not exist"):
         checkpoints.find(str(tmp_path / "none.ckpt"))
-    with pytest.raises(InputError, match="Received: 0; give the prefix"):
+    with pytest.raises(InputError, match=f"No checkpoint found in {tmp_path}"):
         checkpoints.find(str(tmp_path))
-
-
-def test_too_much_to_be_found(tmp_path):
     for name in ("a", "b"):
         checkpoints.write(str(tmp_path / name), TENSORS)
     (tmp_path / "c.tmp-1.index").touch()
-    with pytest.raises(InputError, match="Received: 2: a, b; give the prefix"):
+    with pytest.raises(InputError, match=f"2 checkpoints in {tmp_path}: a and"):
         checkpoints.find(str(tmp_path))
 
 
-# Damage.
+# --------------------------------------------------------------- damage
 
 
 def cut(path):
@@ -277,26 +251,35 @@ DAMAGE = [
     pytest.param(damage, ending, id=f"{damage.__name__}-{ending}")
     for damage in (cut, flip, empty, into_text, pathlib.Path.unlink)
     for ending in FILES
-    # Without its index it is no checkpoint at all.
+    # Without its index it is not a checkpoint.
     if not (damage is pathlib.Path.unlink and ending == ".index")
 ]
 
 
 @pytest.mark.parametrize(("damage", "ending"), DAMAGE)
-def test_a_damaged_file_is_said_to_be_so(tmp_path, damage, ending):
-    prefix = tmp_path / "model.ckpt-5"
-    checkpoints.write(str(prefix), TENSORS)
+def test_a_damaged_newest_checkpoint_is_skipped(
+    tmp_path, caplog, damage, ending
+):
+    manager = CheckpointManager(str(tmp_path), keep=1)
+    for step in (3, 5):
+        checkpoints.write(manager.prefix(step), TENSORS)
     damage(tmp_path / f"model.ckpt-5{ending}")
-    with pytest.raises(InputError, match=r"^cannot read checkpoint .*damaged"):
-        read(prefix)
+    with pytest.raises(InputError, match=r"^Cannot read checkpoint .*damaged"):
+        read(manager.prefix(5))
     ours = variables()
     with pytest.raises(InputError, match=r"model\.ckpt-5"):
-        restore(ours, Reader(str(prefix)))
+        restore(ours, Reader(manager.prefix(5)))
     assert_untouched(ours)
+    assert manager.latest() == manager.prefix(3)
+    assert "model.ckpt-5" in caplog.text
+    # The next checkpoint replaces it, even one of an earlier step.
+    manager.save(4, TENSORS)
+    assert manager.steps() == [4]
+    assert tf.train.latest_checkpoint(str(tmp_path)) == manager.prefix(4)
+    assert not list(tmp_path.glob("model.ckpt-5*"))
 
 
-def test_damage_far_behind_changes_nothing(tmp_path):
-    """The first variable could be filled; the last cannot."""
+def test_damage_of_the_last_variable_changes_none(tmp_path):
     prefix = tmp_path / "model.ckpt"
     checkpoints.write(str(prefix), TENSORS)
     path = tmp_path / "model.ckpt.data-00000-of-00001"
@@ -309,71 +292,56 @@ def test_damage_far_behind_changes_nothing(tmp_path):
     assert_untouched(ours)
 
 
-@pytest.mark.parametrize(("damage", "ending"), DAMAGE)
-def test_a_damaged_newest_one_is_passed_over(tmp_path, caplog, damage, ending):
-    manager = CheckpointManager(str(tmp_path), keep=1)
-    for step in (3, 5):
-        checkpoints.write(manager.prefix(step), TENSORS)
-    damage(tmp_path / f"model.ckpt-5{ending}")
-    assert manager.latest() == manager.prefix(3)
-    assert "model.ckpt-5" in caplog.text
-    # It does not count as the newest from then on.
-    manager.save(4, TENSORS)
-    assert manager.steps() == [4]
-    assert tf.train.latest_checkpoint(str(tmp_path)) == manager.prefix(4)
-    assert not list(tmp_path.glob("model.ckpt-5*"))
-
-
-def test_nothing_but_damaged_ones(tmp_path):
+def test_all_checkpoints_are_damaged(tmp_path):
     manager = CheckpointManager(str(tmp_path))
     for step in (3, 5):
         manager.save(step, TENSORS)
         cut(tmp_path / f"model.ckpt-{step}.index")
-    with pytest.raises(InputError, match=f"no checkpoint in {tmp_path} can be"):
+    with pytest.raises(
+        InputError, match=f"All checkpoints in {tmp_path} are d"
+    ):
         manager.latest()
 
 
-def test_a_name_that_tensorflow_takes_for_a_pattern(tmp_path):
-    """It would write there and never read again."""
-    with pytest.raises(InputError, match=r"without \[ \], .*run\[1\]; choose"):
+def test_a_path_that_tensorflow_takes_for_a_pattern(tmp_path):
+    with pytest.raises(InputError, match=r"run\[1\]: .* not contain \[ \],"):
         CheckpointManager(str(tmp_path / "run[1]"))
-    with pytest.raises(InputError, match=r"without \*,"):
+    with pytest.raises(InputError, match=r"not contain \*,"):
         Reader(str(tmp_path / "*"))
 
 
-# A training directory.
+# ------------------------------------------------------ training folders
 
 
-def test_the_newest_few_are_kept(tmp_path):
-    manager = CheckpointManager(str(tmp_path), keep=3)
+@pytest.mark.parametrize(
+    ("keep", "steps"), [(3, [9, 10, 11]), (0, [1, 2, 9, 10, 11])]
+)
+def test_the_newest_checkpoints_are_kept(tmp_path, keep, steps):
+    for name in ("index", "meta", "data-00000-of-00002"):  # Of TF1.
+        (tmp_path / f"model.ckpt-1.{name}").touch()
+    manager = CheckpointManager(str(tmp_path), keep=keep)
     for step in (1, 2, 9, 10, 11):
         manager.save(step, TENSORS)
-    assert manager.steps() == [9, 10, 11]
-    assert sorted(os.listdir(tmp_path)) == [
-        "checkpoint",
-        *[
-            f"model.ckpt-{step}{ending}"
-            for step in (10, 11, 9)
-            for ending in FILES
-        ],
-    ]
+    assert manager.steps() == steps
+    if keep:
+        assert set(os.listdir(tmp_path)) == {"checkpoint"} | {
+            f"model.ckpt-{step}{ending}" for step in steps for ending in FILES
+        }
+    # TF1 finds them too.
+    assert tf.train.latest_checkpoint(str(tmp_path)) == manager.prefix(11)
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    kept = list(state.all_model_checkpoint_paths)
+    assert kept == list(map(manager.prefix, steps))
 
 
-def test_zero_keeps_all(tmp_path):
-    manager = CheckpointManager(str(tmp_path), keep=0)
-    for step in range(1, 8):
-        manager.save(step, {"bert/kernel": KERNEL})
-    assert manager.steps() == list(range(1, 8))
-
-
-def test_an_empty_directory_has_none(tmp_path):
+def test_an_empty_folder_has_no_checkpoint(tmp_path):
     for place in (tmp_path, tmp_path / "not there"):
         manager = CheckpointManager(str(place))
         assert manager.steps() == []
         assert manager.latest() is None
 
 
-def test_only_whole_checkpoints_count(tmp_path):
+def test_only_complete_checkpoints_count(tmp_path):
     manager = CheckpointManager(str(tmp_path))
     manager.save(5, TENSORS)
     left_by_killed_runs = [
@@ -395,29 +363,10 @@ def test_only_whole_checkpoints_count(tmp_path):
     assert manager.steps() == [5, 8]
 
 
-def test_tf1s_files_of_an_old_step_go_too(tmp_path):
-    for name in ("index", "meta", "data-00000-of-00002"):
-        (tmp_path / f"model.ckpt-1.{name}").touch()
-    CheckpointManager(str(tmp_path), keep=1).save(2, TENSORS)
-    assert not list(tmp_path.glob("model.ckpt-1.*"))
+# ------------------------------------------------------------------- TF1
 
 
-# TF1 and we.
-
-
-def test_tf1_finds_the_newest(tmp_path):
-    manager = CheckpointManager(str(tmp_path), keep=2)
-    for step in (9, 10, 11):
-        manager.save(step, TENSORS)
-    assert tf.train.latest_checkpoint(str(tmp_path)) == manager.prefix(11)
-    state = tf.train.get_checkpoint_state(str(tmp_path))
-    assert list(state.all_model_checkpoint_paths) == [
-        manager.prefix(10),
-        manager.prefix(11),
-    ]
-
-
-def test_tf1s_saver_restores_what_we_wrote(tmp_path):
+def test_tf1s_saver_reads_our_checkpoints(tmp_path):
     manager = CheckpointManager(str(tmp_path))
     manager.save(4, {**TENSORS, "global_step": np.int64(4)})
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -433,7 +382,7 @@ def test_tf1s_saver_restores_what_we_wrote(tmp_path):
     assert values[2] == 4
 
 
-def test_we_restore_what_tf1s_saver_wrote(tmp_path):
+def test_checkpoints_of_tf1s_saver_are_read(tmp_path):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.get_variable("bert/kernel", initializer=KERNEL)
         tf.compat.v1.get_variable("head/bias", initializer=np.ones(5, "f4"))
@@ -452,7 +401,7 @@ def test_we_restore_what_tf1s_saver_wrote(tmp_path):
 
 @pytest.fixture(scope="module")
 def pretrainer(shared_data):
-    """A checkpoint that another TF1 program trained, and a model for it."""
+    """The variables for a checkpoint that another TF1 program trained."""
     folder = shared_data / "checkpoints" / "tf1_tiny_keras_bert"
     path = str(folder / "bert_config.json")
     model = BertPretrainer(BertConfig.from_json_file(path))
@@ -460,7 +409,7 @@ def pretrainer(shared_data):
     return checkpoint_variables(model), checkpoints.find(str(folder))
 
 
-def test_tf1s_pretraining_checkpoint_fills_a_pretrainer(pretrainer):
+def test_a_pretraining_checkpoint_of_tf1_fills_a_model(pretrainer):
     ours, prefix = pretrainer
     report = restore(ours, Reader(prefix))
     assert set(report.filled) == set(ours)
@@ -474,8 +423,8 @@ def test_tf1s_pretraining_checkpoint_fills_a_pretrainer(pretrainer):
         np.testing.assert_array_equal(variable, theirs[name])
 
 
-def test_the_originals_variables_are_ours_by_name_and_shape(shared_data):
-    """Its files lack the data here: only the index is there."""
+def test_variables_have_the_names_and_shapes_of_the_original(shared_data):
+    """Only the index files of the original's checkpoints are available."""
     folder = shared_data / "google_bert_outputs"
     path = str(folder / "bert_config.json")
     model = BertPretrainer(BertConfig.from_json_file(path))

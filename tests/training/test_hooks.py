@@ -1,4 +1,4 @@
-"""What watches a run: each hook by itself, without a run."""
+"""Each hook on its own, without a training."""
 
 import json
 import os
@@ -12,28 +12,30 @@ from bert_tf.errors import InputError
 from bert_tf.training import checkpoints, results
 from bert_tf.training.hooks import (
     Evaluation,
+    EventFile,
     Hook,
     NanWatch,
     NonFiniteError,
     Progress,
     Summaries,
+    require_finite_tensors,
     watching,
 )
 from bert_tf.training.results import Best
 
 
 def records(*losses, **others):
-    """Records of as many steps as there are losses."""
+    """Records of one step for each loss."""
     norms = others.pop("gradient_norm", [1.0] * len(losses))
     rows = {"loss": losses, "gradient_norm": norms, **others}
     return {name: np.array(row, "float32") for name, row in rows.items()}
 
 
 def events(folder):
-    """What the event files of a folder hold: {(step, name): value}."""
+    """The values in the event files of a folder: {(step, name): value}."""
     found = {}
-    for path in sorted(folder.glob("events.out.tfevents.*")):
-        for raw in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+    for path in tf.io.gfile.glob(f"{folder}/events.out.tfevents.*"):
+        for raw in tf.data.TFRecordDataset(path).as_numpy_iterator():
             event = tf.compat.v1.Event.FromString(raw)
             for value in event.summary.value:
                 number = float(tf.make_ndarray(value.tensor))
@@ -51,13 +53,13 @@ def test_when_a_hook_is_due(every, due):
 
 
 class Full(Hook):
-    """A hook that cannot even end."""
+    """A hook that fails at the end."""
 
     def end(self):
         raise InputError("no space left")
 
 
-def test_what_ends_the_run_is_told_and_not_what_follows():
+def test_the_first_error_is_raised_and_not_what_follows_from_it():
     hooks = [Full(), Full()]
     with pytest.raises(InputError, match="no space"), watching(hooks, 3):
         pass
@@ -67,19 +69,33 @@ def test_what_ends_the_run_is_told_and_not_what_follows():
         assert "no space" not in str(caught.value)
 
 
-# NanWatch
+# Divergence
 
 
-def test_the_first_step_that_is_no_number_stops_the_run():
-    NanWatch().after_steps(5, records(1e38, 0.0, -1.0))
-    with pytest.raises(NonFiniteError, match=r"^step 6: loss nan"):
-        NanWatch().after_steps(7, records(1.0, np.nan, np.nan))
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["loss", "gradient_norm"])
+def test_the_first_non_finite_step_stops_the_run(bad, where):
+    hook = NanWatch()
+    hook.after_steps(5, records(1e38, 0.0, gradient_norm=[0.0, 1e38]))
+    values = {"loss": [1.0] * 4, "gradient_norm": [1.0] * 4}
+    values[where][2:] = [bad, bad]
+    with pytest.raises(NonFiniteError, match=r"^step 19: .*--learning_r") as e:
+        hook.after_steps(20, records(*values.pop("loss"), **values))
+    # Pre-training and fine-tuning have different flags for the warm-up.
+    assert "warmup_" not in str(e.value)
+
+
+def test_a_non_finite_tensor_is_not_saved():
+    require_finite_tensors(5, {"kernel": np.ones(3), "step": np.int64(7)})
+    tensors = {"a": np.zeros(3), "b": np.array([0.0, np.inf])}
+    with pytest.raises(NonFiniteError, match=r"^step 3: b is not finite"):
+        require_finite_tensors(3, tensors)
 
 
 # Progress
 
 
-def test_without_a_terminal_it_logs(caplog, capsys):
+def test_without_a_terminal_lines_are_logged(caplog, capsys):
     caplog.set_level("INFO", "absl")
     hook = Progress(total=10, every=2, bar=False)
     hook.begin(3)
@@ -94,33 +110,27 @@ def test_without_a_terminal_it_logs(caplog, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_on_a_terminal_it_draws(caplog, capsys):
+@pytest.mark.parametrize("every", [0, 1])
+def test_on_a_terminal_a_bar_is_drawn(caplog, capsys, every):
     caplog.set_level("INFO", "absl")
-    hook = Progress(total=10, every=1, bar=True)
+    hook = Progress(total=10, every=every, bar=every > 0)
     hook.begin(4)
     hook.after_steps(7, records(1.0, 2.0, 3.0))
     hook.after_steps(10, records(1.0, 2.0, 0.25))
     hook.end()
-    assert "10/10" in capsys.readouterr().err
-    assert not caplog.records
-
-
-def test_zero_steps_between_log_lines_are_none(caplog):
-    caplog.set_level("INFO", "absl")
-    hook = Progress(total=2, every=0, bar=False)
-    hook.begin(0)
-    hook.after_steps(2, records(1.0, 2.0))
-    hook.end()
+    assert ("10/10" in capsys.readouterr().err) is (every > 0)
     assert not caplog.records
 
 
 # Summaries
 
 
-def test_means_of_each_stretch_are_written(tmp_path):
+def test_means_are_written(tmp_path):
     hook = Summaries(
         str(tmp_path), every=4, examples_per_step=6, tokens_per_example=11
     )
+    Evaluation(dict, str(tmp_path), every=2, last_step=9)
+    assert os.listdir(tmp_path) == []  # Before they begin.
     hook.begin(2)
     hook.after_steps(3, records(1.0))
     hook.after_steps(4, records(4.0))
@@ -132,7 +142,7 @@ def test_means_of_each_stretch_are_written(tmp_path):
     assert {step for step, _ in found} == {4, 8, 9}
     assert found[4, "loss"] == 2.5
     assert found[8, "loss"] == 3.0
-    assert found[9, "loss"] == 99.0  # what was left at the end
+    assert found[9, "loss"] == 99.0  # Left at the end.
     assert found[8, "gradient_norm"] == 1.0
     for step in (4, 8, 9):
         examples = found[step, "examples_per_second"]
@@ -140,17 +150,37 @@ def test_means_of_each_stretch_are_written(tmp_path):
         assert found[step, "tokens_per_second"] == pytest.approx(11 * examples)
 
 
-def test_nothing_is_written_before_it_begins(tmp_path):
-    Summaries(str(tmp_path), 4, 6, 11)
-    Evaluation(dict, str(tmp_path), every=2, last_step=9)
-    assert os.listdir(tmp_path) == []
+@pytest.mark.parametrize("place", ["local", "ram://events"])
+def test_events_can_be_read_as_soon_as_they_are_written(tmp_path, place):
+    folder = str(tmp_path) if place == "local" else place
+    file = EventFile(folder)
+    file.write(3, {"loss": np.float32(0.5), "rate": 2})
+    first = {(3, "loss"): 0.5, (3, "rate"): 2.0}
+    assert events(folder) == first
+    file.write(4, {"loss": 0.25})
+    file.close()
+    assert events(folder) == {**first, (4, "loss"): 0.25}
+    nowhere = EventFile(None)
+    nowhere.write(1, {"loss": 0.5})
+    nowhere.close()
+
+
+def test_a_folder_that_cannot_have_events(tmp_path):
+    (tmp_path / "file").touch()
+    folder = f"{tmp_path}/file/events"
+    with pytest.raises(InputError) as error:
+        EventFile(folder)
+    message = str(error.value)
+    assert message.startswith(f"Cannot write TensorBoard's events to {folder}:")
+    assert message.endswith("file is not a directory.")
+    assert "\n" not in message
 
 
 # Evaluation
 
 
 class Scripted:
-    """An evaluation whose results are known before, by step.
+    """An evaluation with known results.
 
     Args:
       folder: The output directory.
@@ -179,7 +209,7 @@ class Scripted:
         checkpoints.write(prefix, {"step": np.int64(self.step)})
 
     def run(self, first=0, last=None):
-        """Steps up to `last`, unless the hook stops them; gives the last."""
+        """Runs steps up to `last`, unless the hook stops; returns the last."""
         self.step = first
         self.hook.begin(first)
         last = self.hook._last_step if last is None else last
@@ -191,7 +221,7 @@ class Scripted:
 
     @property
     def best(self):
-        """The label, after a look at the weights."""
+        """The best evaluation, whose weights are checked."""
         found = results.find_best(str(self.folder / "best"))
         if found:
             prefix = results.best_prefix(str(self.folder / "best"))
@@ -204,7 +234,7 @@ class Scripted:
         return [json.loads(line)["step"] for line in lines.splitlines()]
 
 
-def test_it_evaluates_when_due_and_at_the_end(tmp_path, caplog):
+def test_evaluations_are_due_regularly_and_at_the_end(tmp_path, caplog):
     caplog.set_level("INFO", "absl")
     script = Scripted(tmp_path, [0.5] * 7, every=3, metric=None, export=None)
     assert script.run() == 7
@@ -225,16 +255,14 @@ def test_it_evaluates_when_due_and_at_the_end(tmp_path, caplog):
     ]
 
 
-def test_a_multiple_at_the_end_is_evaluated_once(tmp_path):
-    script = Scripted(tmp_path, [0.5] * 6, every=3)
+@pytest.mark.parametrize(("every", "steps"), [(3, [3, 6]), (0, [6])])
+def test_a_multiple_at_the_end_is_evaluated_once(tmp_path, every, steps):
+    script = Scripted(tmp_path, [0.5] * 6, every=every)
     script.run()
-    assert script.asked == [3, 6]
-    script = Scripted(tmp_path, [0.5] * 6, every=0)
-    script.run()
-    assert script.asked == [6]
+    assert script.asked == steps
 
 
-def test_who_does_not_write_evaluates_and_decides_the_same(tmp_path):
+def test_a_process_that_does_not_write_decides_the_same(tmp_path):
     script = Scripted(tmp_path, [0.5] * 7, writes=False, patience=3)
     assert script.run() == 4
     assert script.asked == [1, 2, 3, 4]
@@ -254,13 +282,13 @@ def test_the_best_weights_are_kept(tmp_path, caplog):
     assert "eval_f1 0.5000 is the best so far" in caplog.text
 
 
-def test_a_loss_is_best_where_it_is_lowest(tmp_path):
+def test_the_lowest_loss_is_the_best(tmp_path):
     script = Scripted(tmp_path, [0.5, 0.75, 0.25], metric="eval_loss")
     script.run()
     assert script.best == Best(2, "eval_loss", -0.75)
 
 
-def test_a_resumed_run_knows_what_was_before(tmp_path):
+def test_a_resumed_run_reads_the_history(tmp_path):
     script = Scripted(tmp_path, [0.1, 0.9, 0.5, 0.6, 0.7, 0.8, 0.9])
     script.run(0, 5)
     again = Scripted(tmp_path, script.metrics)
@@ -270,7 +298,7 @@ def test_a_resumed_run_knows_what_was_before(tmp_path):
     assert again.best.step == 2
 
 
-def test_a_best_from_beyond_the_checkpoint_still_is(tmp_path):
+def test_best_weights_from_after_the_checkpoint_are_kept(tmp_path):
     Scripted(tmp_path, [0.1, 0.2, 0.3, 0.9]).run()
     again = Scripted(tmp_path, [0.1, 0.2, 0.3, 0.8, 0.7])
     again.run(3, 3)
@@ -279,7 +307,7 @@ def test_a_best_from_beyond_the_checkpoint_still_is(tmp_path):
     assert again.best == Best(4, "eval_f1", 0.9)
 
 
-def test_a_new_run_forgets(tmp_path):
+def test_a_new_run_starts_without_best_weights(tmp_path):
     Scripted(tmp_path, [0.9, 0.9]).run()
     again = Scripted(tmp_path, [0.1, 0.2, 0.3], every=2)
     again.run(0, 1)
@@ -288,16 +316,19 @@ def test_a_new_run_forgets(tmp_path):
     assert again.best == Best(3, "eval_f1", 0.3)
 
 
-def test_another_metric_starts_anew(tmp_path, caplog):
+def test_best_weights_by_another_metric_are_ignored(tmp_path, caplog):
     metrics = [0.5, 0.4, 0.3, 0.2]
     Scripted(tmp_path, metrics).run(0, 2)
     again = Scripted(tmp_path, metrics, metric="eval_loss")
     again.run(2)
     assert again.best == Best(3, "eval_loss", -0.3)
-    assert "is the best by eval_f1: by eval_loss, eval" in caplog.text
+    assert (
+        "was chosen by eval_f1 and is ignored, as the metric is now eval_l"
+        in (caplog.text)
+    )
 
 
-def test_patience_ends_it_and_every_later_run(tmp_path, caplog):
+def test_patience_ends_this_run_and_later_ones(tmp_path, caplog):
     caplog.set_level("INFO", "absl")
     metrics = [0.1, 0.5, 0.5, 0.4, 0.3, 0.9]
     script = Scripted(tmp_path, metrics, patience=2)
@@ -316,15 +347,14 @@ def test_patience_ends_it_and_every_later_run(tmp_path, caplog):
 
 @pytest.mark.parametrize("writes", [True, False])
 @pytest.mark.parametrize("metric", ["f1", "global_step"])
-def test_a_metric_that_is_not_there(tmp_path, writes, metric):
-    """All processes say so: none may wait for another."""
+def test_a_missing_metric_is_refused_by_all_processes(tmp_path, writes, metric):
     script = Scripted(tmp_path, [0.5], metric=metric, writes=writes)
-    expected = f"among eval_f1, eval_loss. Received: '{metric}'"
+    expected = f"one of eval_f1 or eval_loss; got '{metric}'"
     with pytest.raises(InputError, match=expected):
         script.run()
 
 
 @pytest.mark.parametrize("options", [{"export": print}, {"patience": 1}])
-def test_something_has_to_decide(tmp_path, options):
-    with pytest.raises(InputError, match="name of the metric"):
+def test_best_weights_and_patience_need_a_metric(tmp_path, options):
+    with pytest.raises(InputError, match="name of a metric"):
         Evaluation(dict, str(tmp_path), every=1, last_step=2, **options)

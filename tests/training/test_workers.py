@@ -1,4 +1,4 @@
-"""Workers that are gone or elsewhere: one line, whatever TensorFlow says."""
+"""What workers compare and do together, and what happens if one fails."""
 
 import threading
 import types
@@ -14,14 +14,14 @@ from bert_tf.training.workers import (
     WorkerLostError,
     by_chief,
     chief_first,
-    lost_workers_told,
+    on_all_workers,
+    raise_worker_lost,
     require_same_step,
     require_shared,
-    together,
 )
 
-# As TensorFlow 2.21 said it, shortened: killed, frozen, frozen chief, and what
-# an operation that is no collective says.
+# Messages of TensorFlow 2.21, shortened: a killed worker, a frozen one, a
+# frozen chief, and an operation that is not a collective.
 KILLED = """Graph execution error:
 
 Detected at node while/CollectiveReduceV2_2 defined at (most recent call last):
@@ -54,36 +54,29 @@ Additional GRPC error information from remote target /job:worker/task:0:
         (NO_COLLECTIVE, "Connection reset by peer"),
     ],
 )
-def test_one_line_of_what_tensorflow_says(message, reason):
-    with pytest.raises(WorkerLostError) as error, lost_workers_told():
-        raise tf.errors.UnavailableError(None, None, message)
-    said = str(error.value)
-    assert f"{reason})" in said
-    assert "\n" not in said
-    assert "same command" in said
-
-
-def test_it_decorates():
-    @lost_workers_told()
+def test_a_lost_worker_is_one_line(message, reason):
+    @raise_worker_lost()
     def step():
-        raise tf.errors.AbortedError(None, None, KILLED)
+        raise tf.errors.UnavailableError(None, None, message)
 
     for _ in range(2):
-        with pytest.raises(InputError, match="Socket closed"):
+        with pytest.raises(WorkerLostError) as error:
             step()
+    assert f"{reason})" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "same command" in str(error.value)
 
 
-def test_other_errors_stay_what_they_are():
+def test_other_errors_are_not_changed():
     full = tf.errors.ResourceExhaustedError(None, None, "no memory")
     for error in (full, ValueError("Collective ops is aborted by: me")):
-        with pytest.raises(type(error)) as caught, lost_workers_told():
+        with pytest.raises(type(error)) as caught, raise_worker_lost():
             raise error
         assert caught.value is error
 
 
 @pytest.mark.parametrize(("here", "there"), [(4, 0), (0, 4), (4, 4)])
-def test_all_stand_at_the_same_step(monkeypatch, here, there):
-    """As where each has a folder of its own, and one of them checkpoints."""
+def test_all_resume_from_the_same_step(monkeypatch, here, there):
 
     def agreement(strategy):
         return lambda numbers: list(map(min, numbers, [there, -there]))
@@ -94,20 +87,25 @@ def test_all_stand_at_the_same_step(monkeypatch, here, there):
         return
     with pytest.raises(InputError) as error:
         require_same_step(None, here, "out")
-    assert f"steps 0 to 4 on different workers, {here} in out" in str(
-        error.value
-    )
+    assert f"steps 0 to 4, on this worker {here} in out" in str(error.value)
 
 
-def test_alone_there_is_nobody_to_compare_with():
-    require_same_step(tf.distribute.get_strategy(), 4, "out")
+def test_a_single_process_is_not_compared(tmp_path):
+    strategy = tf.distribute.get_strategy()
+    require_same_step(strategy, 4, "out")
+    absent = {"--input_file": [str(tmp_path / "absent")]}
+    workers.require_same_settings(strategy, {}, absent)
+    for do in (on_all_workers, chief_first):
+        assert do(strategy, lambda: "done", "do it") == "done"
+    require_shared(strategy, str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
-# What they were started with
+# -------------------------------------------------------------- settings
 
 
 class Meeting:
-    """Stands for two workers' strategies, and for what they exchange."""
+    """Exchanges the arrays of two workers in threads."""
 
     def __init__(self):
         self.barrier = threading.Barrier(2, timeout=60)
@@ -130,7 +128,7 @@ class Meeting:
 
 @pytest.fixture
 def compare(monkeypatch):
-    """Compares two workers: what each says, None if nothing."""
+    """Compares two workers; returns the error of each, or None."""
     meeting = Meeting()
     monkeypatch.setattr(workers, "exchange", meeting.exchange)
     monkeypatch.setattr(workers, "agreement", meeting.agreement)
@@ -164,8 +162,7 @@ SETTINGS = {
 }
 
 
-def test_workers_with_equal_settings_go_on(compare, tmp_path):
-    """Their files may be in folders of their own."""
+def test_workers_with_equal_settings(compare, tmp_path):
     paths = [tmp_path / name / "a.txt" for name in ("one", "two")]
     for path in paths:
         path.parent.mkdir()
@@ -192,18 +189,18 @@ def test_workers_with_equal_settings_go_on(compare, tmp_path):
         ({"new": 1}, "new is absent on worker 0 and 1 on worker 1. Restart"),
     ],
 )
-def test_workers_with_other_settings_all_end(compare, change, clause):
+def test_workers_with_other_settings_all_raise(compare, change, clause):
     first, second = compare((SETTINGS, None), (SETTINGS | change, None))
     assert first == second
     assert f"the same settings and data: {clause}" in first
     assert "\n" not in first
 
 
-def test_all_differences_of_workers_are_counted(compare):
+def test_all_differences_are_counted(compare):
     other = dict.fromkeys(SETTINGS, 7)
     first, _ = compare((SETTINGS, None), (other, None))
     assert first.count(" on worker 0") == 3
-    # The configuration has two entries, and the other worker none of them.
+    # The configuration has two entries, which the other worker lacks.
     assert "; and 4 more. " in first
 
 
@@ -218,10 +215,10 @@ def test_all_differences_of_workers_are_counted(compare):
         (["a.txt", "long/b.txt"], "b.txt, 30 bytes, SHA-256 "),
     ],
 )
-def test_workers_with_other_data_all_end(
+def test_workers_with_other_data_all_raise(
     compare, tmp_path, monkeypatch, most, others, clause
 ):
-    """Of large files, here of more than 20 bytes, both ends are compared."""
+    """Of large files, here over 20 bytes, both ends are compared."""
     monkeypatch.setattr(workers, "_BYTES_OF_ALL_FILES", most)
     monkeypatch.setattr(workers, "_LEAST_BYTES_OF_FILE", 10)
     contents = {
@@ -243,29 +240,16 @@ def test_workers_with_other_data_all_end(
     assert clause is None if first is None else clause in first
 
 
-def test_alone_a_worker_need_not_be_like_others(tmp_path):
-    absent = {"--input_file": [str(tmp_path / "absent")]}
-    workers.require_same_settings(tf.distribute.get_strategy(), {}, absent)
-
-
-# What they do together
-
-
-def test_alone_nobody_is_asked(tmp_path):
-    strategy = tf.distribute.get_strategy()
-    for do in (together, chief_first):
-        assert do(strategy, lambda: "done", "do it") == "done"
-    require_shared(strategy, str(tmp_path))
-    assert not list(tmp_path.iterdir())
+# ------------------------------------------------------ acting together
 
 
 @pytest.fixture
 def worker(monkeypatch):
-    """Makes this one of two workers; what is done and said, in order.
+    """Makes this process one of two workers; lists what it does and sends.
 
     Args:
       is_chief: Whether it is the chief.
-      other: What the other says each time, 1 for success.
+      other: What the other worker sends each time, 1 for success.
     """
 
     def make(is_chief, other=(1, 1)):
@@ -288,31 +272,23 @@ def fail():
 
 
 @pytest.mark.parametrize("chief", [True, False])
-def test_all_do_it_and_say_so(worker, chief):
+def test_all_workers_act_or_raise(worker, chief):
     events = worker(chief)
-    assert together(None, lambda: events.append("act"), "do it") is None
+    assert on_all_workers(None, lambda: events.append("act"), "do it") is None
     assert events == ["act", 1]
-
-
-@pytest.mark.parametrize("chief", [True, False])
-def test_who_fails_says_so_too(worker, chief):
     events = worker(chief)
     with pytest.raises(InputError, match="a larger disk"):
-        together(None, fail, "do it")
+        on_all_workers(None, fail, "do it")
     assert events == [0]
-
-
-@pytest.mark.parametrize("chief", [True, False])
-def test_all_end_with_the_one_that_fails(worker, chief):
     worker(chief, other=[0])
-    with pytest.raises(InputError, match=r"every worker to do it. .* another"):
-        together(None, lambda: None, "do it")
+    with pytest.raises(InputError, match="Another worker failed to do it;"):
+        on_all_workers(None, lambda: None, "do it")
 
 
 @pytest.mark.parametrize(
     ("chief", "expected"), [(True, ["act", 1]), (False, [1])]
 )
-def test_the_chief_does_it_for_all(worker, chief, expected):
+def test_the_chief_acts_for_all(worker, chief, expected):
     events = worker(chief)
     by_chief(None, lambda: events.append("act"), "do it")
     assert events == expected
@@ -321,25 +297,24 @@ def test_the_chief_does_it_for_all(worker, chief, expected):
 @pytest.mark.parametrize(
     ("chief", "expected"), [(True, ["act", 1, 1]), (False, [1, "act", 1])]
 )
-def test_the_chief_goes_first(worker, chief, expected):
+def test_the_chief_acts_first(worker, chief, expected):
     events = worker(chief)
     assert chief_first(None, lambda: events.append("act") or 7, "do it") == 7
     assert events == expected
 
 
-def test_nobody_follows_a_chief_that_fails(worker):
+def test_no_worker_acts_after_a_chief_that_fails(worker):
     events = worker(is_chief=False, other=[0])
-    with pytest.raises(InputError, match="expected every worker to do it"):
+    with pytest.raises(InputError, match="Another worker failed to do it"):
         chief_first(None, lambda: events.append("act"), "do it")
     assert events == [1]
 
 
-# Whether they share a folder
+# ------------------------------------------------------ shared folders
 
 
 @pytest.mark.parametrize("chief", [True, False])
-def test_a_folder_that_all_see(worker, tmp_path, chief):
-    """The chief's number is 11; both find the file."""
+def test_a_shared_folder(worker, tmp_path, chief):
     events = worker(chief, other=[11, 1, 1])
     probe = tmp_path / ".workers-11"
     if not chief:
@@ -350,11 +325,11 @@ def test_a_folder_that_all_see(worker, tmp_path, chief):
 
 
 @pytest.mark.parametrize("chief", [True, False])
-def test_a_folder_that_each_has_for_itself(worker, tmp_path, chief):
+def test_a_folder_that_is_not_shared(worker, tmp_path, chief):
     worker(chief, other=[11, 1, 1 - chief])
-    who = "another" if chief else "this"
+    who = "Another" if chief else "This"
     with pytest.raises(
-        InputError, match=f"{tmp_path}, where {who} worker does not find"
+        InputError, match=f"{who} worker cannot read .* writes to {tmp_path}"
     ):
         require_shared(None, str(tmp_path))
     assert not list(tmp_path.iterdir())
