@@ -156,7 +156,7 @@ def test_what_is_read_is_not_written_over(work, name):
     os.symlink(work, work / "link")
     done = run(work, f"--output_file={work}/link/{name}")
     assert done.returncode == 1
-    assert f"which is the {name.removesuffix('.txt')}" in done.stderr
+    assert f"would overwrite the {name.removesuffix('.txt')}" in done.stderr
     assert (work / name).read_bytes() == before
 
 

@@ -115,7 +115,7 @@ def test_mistakes_are_told_in_one_line(run, arguments, message):
 def test_the_text_is_not_written_over(run):
     done = run("--input_file=*.txt", "--output_file=./a.txt")
     assert done.returncode == 1
-    assert "output ./a.txt, which is the text a.txt" in done.stderr
+    assert "output ./a.txt would overwrite the text a.txt" in done.stderr
     assert (run.folder / "a.txt").read_text(encoding="utf-8") == TEXT
 
 

@@ -440,8 +440,11 @@ def says(launch, inputs, capsys):
             "no such checkpoint",
         ),
         ({"gradient_accumulation_steps": 4}, "--train_batch_size"),
-        ({"learning_rate": -1}, "--learning_rate above 0. Received: -1.0"),
-        ({"random_seed": 2**31}, "--random_seed up to 2147483647"),
+        (
+            {"learning_rate": -1},
+            "--learning_rate must be above 0 and finite; got -1.0",
+        ),
+        ({"random_seed": 2**31}, "--random_seed must be at most 2147483647"),
         ({"max_eval_steps": -1}, "--max_eval_steps must be at least 0; got -1"),
         ({"vocab_file": "/none/vocab.txt"}, "/none/vocab.txt"),
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
@@ -521,7 +524,7 @@ def test_a_checkpoint_of_another_shape(says, done, tmp_path):
     for folder, initial in ((done, None), (tmp_path / "out", done)):
         line = says(folder, bert_config_file=config, init_checkpoint=initial)
         assert "intermediate/dense/kernel of shape [8, 13]" in line
-        assert "Received: [8, 11]" in line
+        assert "found [8, 11]" in line
     assert contents(done) == before
     assert not (tmp_path / "out").exists()
 

@@ -85,12 +85,12 @@ def test_output_paths(tmp_path):
     for output, message in [
         (" , ", "--output_file must be a comma-separated list of files"),
         (f"x,{tmp_path}/pipe", f"{tmp_path}/pipe is a device or a pipe"),
-        ("a", "the output a, which is the text a"),
-        ("x,./c", "the output ./c, which is the vocabulary c"),
-        ("x,y, ./x", "the output ./x, which is the output x"),
+        ("a", "output a would overwrite the text a"),
+        ("x,./c", "output ./c would overwrite the vocabulary c"),
+        ("x,y, ./x", "output ./x would overwrite the output x"),
         (
             "q/x,q/manifest.x.json",
-            "the manifest q/manifest.x.json, which is the output",
+            "manifest q/manifest.x.json would overwrite the output",
         ),
     ]:
         with pytest.raises(InputError, match=re.escape(message)):

@@ -144,7 +144,7 @@ def test_files(write, tmp_path, reader):
     assert len(list(reader("file://" + write('{"a": 1}\n{"a": 2}')))) == 2
     packed = gzip.compress(b'{"a": 1}\n')
     assert len(list(reader(write(packed, "a.gz")))) == 1
-    with pytest.raises(InputError, match="whole gzip file"):
+    with pytest.raises(InputError, match="gzip compression is damaged"):
         list(reader(write(packed[:-5], "b.gz")))
     with pytest.raises(InputError, match=r"no\.txt: No such file"):
         list(reader(str(tmp_path / "no.txt")))

@@ -1,8 +1,9 @@
-"""The loop: it resumes exactly, counts exactly and stops when it should."""
+"""The training loop resumes exactly, counts exactly and stops when asked."""
 
 import gc
 import itertools
 import os
+import shutil
 import signal
 import weakref
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.training import checkpoints, results, workers
 from bert_tf.training import estimator as estimators
-from bert_tf.training.estimator import Estimator
+from bert_tf.training.estimator import Estimator, in_order
 from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
@@ -67,44 +68,63 @@ def weights(estimator):
 
 
 class Watch(Hook):
-    """Notes what it is told, and does something at one step."""
+    """Records its calls, and does something at one step."""
 
     def __init__(self, every=0, at=None, act=None):
         self.every, self.at, self.act = every, at, act
-        self.told = []
+        self.calls = []
 
     def begin(self, step):
-        self.told.append(("begin", step))
+        self.calls.append(("begin", step))
 
     def after_steps(self, step, records):
-        self.told.append((step, len(records["loss"])))
+        self.calls.append((step, len(records["loss"])))
         if step == self.at:
             self.act()
 
     def end(self):
-        self.told.append(("end",))
+        self.calls.append(("end",))
 
 
 class Crash(Exception):
-    """What no program expects."""
+    """An unexpected error."""
 
 
 def crash():
     raise Crash
 
 
-# Resuming.
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """The folder of an uninterrupted run, with the checkpoint of every step."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(folder, save_checkpoints_steps=1, keep_checkpoint_max=0)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The last checkpoint of a run that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    train(folder)
-    return read(folder)
+def whole(run_folder):
+    """The last checkpoint of the run."""
+    return read(run_folder)
 
 
-def test_a_checkpoint_holds_weights_slots_and_counters(whole):
+@pytest.fixture
+def stopped_at(run_folder, tmp_path):
+    """Makes the folder of a run that was stopped after a step."""
+
+    def make(*steps):
+        for step in steps:
+            for path in run_folder.glob(f"model.ckpt-{step}.*"):
+                shutil.copy(path, tmp_path)
+        return tmp_path
+
+    return make
+
+
+# ------------------------------------------------------------- resuming
+
+
+def test_a_checkpoint_has_weights_slots_and_counters(whole):
     names = ["bert/embeddings", "head/kernel", "head/bias"]
     slots = [
         f"{name}/{slot}" for name in names for slot in ("adam_m", "adam_v")
@@ -120,159 +140,164 @@ def test_a_checkpoint_holds_weights_slots_and_counters(whole):
     assert all(whole[slot].any() for slot in slots)
 
 
-@pytest.mark.parametrize("iterations_per_loop", [1, 3])
-def test_resuming_after_a_crash_equals_the_whole_run(
-    tmp_path, whole, iterations_per_loop
-):
-    settings = {"iterations_per_loop": iterations_per_loop}
-    with pytest.raises(Crash):
-        train(tmp_path, Watch(1, at=6, act=crash), **settings)
-    assert sorted(contents(tmp_path)) == [
-        "checkpoint",
-        "model.ckpt-4.data-00000-of-00001",
-        "model.ckpt-4.index",
-    ]
-    assert train(tmp_path).step == 9
-    assert_equal(read(tmp_path), whole)
-
-
-def test_the_same_with_replicas_and_micro_batches(tmp_path):
-    settings = {"gradient_accumulation_steps": 3, "optimizer": "lamb"}
-    strategy = toy_task.two_devices()
-    first, second = tmp_path / "whole", tmp_path / "resumed"
-    train(first, strategy=strategy, **settings)
-    with pytest.raises(Crash):
-        train(second, Watch(1, at=5, act=crash), strategy=strategy, **settings)
-    train(second, strategy=strategy, **settings)
-    assert_equal(read(second), read(first))
-
-
-def test_data_goes_on_where_it_stopped(tmp_path):
+def test_a_run_resumed_after_a_crash_equals_the_whole_run(tmp_path, whole):
     asked = []
 
     def make_data(**arguments):
         asked.append(arguments)
         return toy_task.training_data(EXAMPLES)(**arguments)
 
+    watch = Watch(1, at=6, act=crash)
     with pytest.raises(Crash):
-        make(tmp_path).train(make_data, [Watch(1, at=7, act=crash)])
+        make(tmp_path, iterations_per_loop=3).train(make_data, [watch])
+    assert sorted(contents(tmp_path)) == [
+        "checkpoint",
+        "model.ckpt-4.data-00000-of-00001",
+        "model.ckpt-4.index",
+    ]
     make(tmp_path).train(make_data)
+    assert_equal(read(tmp_path), whole)
     first = {"batch_size": 12, "num_shards": 1, "shard": 0, "start_example": 0}
     assert asked == [first, {**first, "start_example": 4 * 12}]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_the_next_run_goes_on(tmp_path, whole, number):
+def test_runs_with_replicas_and_micro_batches_resume_exactly(tmp_path):
+    options = {
+        "gradient_accumulation_steps": 3,
+        "optimizer": "lamb",
+        "strategy": toy_task.two_devices(),
+        "save_checkpoints_steps": 5,
+    }
+    first, second = tmp_path / "whole", tmp_path / "resumed"
+    train(first, **options)
+    second.mkdir()
+    for path in first.glob("model.ckpt-5.*"):
+        shutil.copy(path, second)
+    train(second, **options)
+    assert_equal(read(second), read(first))
+
+
+@pytest.mark.parametrize(
+    ("number", "is_restarted"), [(signal.SIGTERM, True), (signal.SIGINT, False)]
+)
+def test_a_signal_saves_a_checkpoint(tmp_path, whole, number, is_restarted):
+    """In a notebook the same object may be trained again."""
     watch = Watch(1, at=3, act=lambda: os.kill(os.getpid(), number))
-    with pytest.raises(SystemExit) as left:
-        train(tmp_path, watch)
-    assert left.value.code == 128 + number
-    assert watch.told[-2:] == [(3, 1), ("end",)]
-    assert read(tmp_path, 3)["global_step"] == 3
-    train(tmp_path)
-    assert_equal(read(tmp_path), whole)
-
-
-def test_the_same_object_goes_on_after_a_signal(tmp_path, whole):
-    """As in a notebook."""
-    watch = Watch(1, at=3, act=lambda: os.kill(os.getpid(), signal.SIGINT))
     estimator = make(tmp_path)
     data = toy_task.training_data(EXAMPLES)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as left:
         estimator.train(data, [watch])
-    estimator.train(data)
+    assert left.value.code == 128 + number
+    assert watch.calls[-2:] == [(3, 1), ("end",)]
+    assert read(tmp_path, 3)["global_step"] == 3
+    (make(tmp_path) if is_restarted else estimator).train(data)
     assert_equal(read(tmp_path), whole)
 
 
-def test_a_run_that_is_done_does_nothing(tmp_path):
-    train(tmp_path)
-    before = contents(tmp_path)
+def test_a_finished_run_does_nothing_unless_it_gets_longer(stopped_at):
+    folder = stopped_at(9)
+    before = contents(folder)
     watch = Watch()
-    assert train(tmp_path, watch).step == 9
-    assert train(tmp_path, watch, num_train_steps=5).step == 9
-    assert watch.told == []
-    assert contents(tmp_path) == before
+    assert train(folder, watch).step == 9
+    assert train(folder, watch, num_train_steps=5).step == 9
+    assert watch.calls == []
+    assert contents(folder) == before
+    assert train(folder, watch, num_train_steps=11).step == 11
+    assert watch.calls[0] == ("begin", 9)
+    assert read(folder, 11)["training_state/examples_seen"] == 11 * 12
 
 
-def test_a_run_that_stops_on_its_way_goes_on_as_if_it_had_not(tmp_path, whole):
-    """The rate falls until the last step of all, and is saved in between."""
+def test_a_run_in_two_phases_equals_the_whole_run(stopped_at, whole):
+    folder = stopped_at(4)
     watch = Watch()
-    assert train(tmp_path, watch, stop_at_step=6).step == 6
-    assert watch.told[-2:] == [(6, 2), ("end",)]
-    assert read(tmp_path, 6)["global_step"] == 6
-    assert train(tmp_path, watch, stop_at_step=6).step == 6
-    assert watch.told[-1] == ("end",)
-    train(tmp_path)
-    assert_equal(read(tmp_path), whole)
+    assert train(folder, watch, stop_at_step=6).step == 6
+    assert watch.calls[-2:] == [(6, 1), ("end",)]
+    assert read(folder, 6)["global_step"] == 6
+    assert train(folder, watch, stop_at_step=6).step == 6
+    assert watch.calls[-1] == ("end",)
+    train(folder)
+    assert_equal(read(folder), whole)
 
 
-def test_a_longer_run_goes_on(tmp_path):
-    train(tmp_path)
-    watch = Watch()
-    assert train(tmp_path, watch, num_train_steps=11).step == 11
-    assert watch.told[0] == ("begin", 9)
-    assert read(tmp_path, 11)["training_state/examples_seen"] == 11 * 12
-
-
-def test_a_checkpoint_of_tf1_is_resumed(tmp_path, whole):
-    """It has no training_state: the data starts from the beginning."""
+def test_checkpoints_of_tf1_are_resumed_if_they_have_slots(tmp_path, whole):
+    """They have no training_state, so the data starts from the beginning."""
     theirs = {k: v for k, v in whole.items() if "training_state" not in k}
     checkpoints.write(str(tmp_path / "model.ckpt-9"), theirs)
     estimator = train(tmp_path, num_train_steps=10)
     assert (estimator.step, estimator.examples_seen) == (10, 12)
-
-
-def test_a_checkpoint_without_slots_is_not_resumed(tmp_path, whole):
     weights = {k: v for k, v in whole.items() if "adam" not in k}
-    checkpoints.write(str(tmp_path / "model.ckpt-9"), weights)
+    checkpoints.write(str(tmp_path / "model.ckpt-10"), weights)
     with pytest.raises(InputError, match="lacks 6 of 6 variables"):
         train(tmp_path, num_train_steps=10)
 
 
-# Initialization.
+def test_damaged_checkpoints_and_leftovers_are_replaced(stopped_at, whole):
+    folder = stopped_at(7, 8, 9)
+    for step in (8, 9):
+        (folder / f"model.ckpt-{step}.index").write_bytes(b"")
+    leftovers = {
+        "model.ckpt-7.tmp-123.index",
+        "model.ckpt-6.data-00000-of-00001",
+    }
+    for name in leftovers:
+        (folder / name).touch()
+    estimator = make(folder)
+    assert estimator.step == 7
+    assert contents(folder).keys() > leftovers  # Reading removes nothing.
+    seen = set()
+    watch = Watch(1, at=8, act=lambda: seen.update(contents(folder)))
+    estimator.train(toy_task.training_data(EXAMPLES), [watch])
+    assert seen
+    assert not seen & leftovers
+    assert_equal(read(folder), whole)
 
 
-def test_random_weights_are_a_function_of_the_seed(tmp_path):
+def test_workers_at_different_steps_do_not_start(stopped_at, monkeypatch):
+    def agreement(strategy):
+        return lambda numbers: list(map(min, numbers, [0, 0]))
+
+    monkeypatch.setattr(workers, "agreement", agreement)
+    with pytest.raises(InputError, match="steps 0 to 9, on this worker 9"):
+        make(stopped_at(9))
+
+
+# ------------------------------------------------------- initial weights
+
+
+def test_random_weights_depend_on_the_seed_only(tmp_path):
     first, same = (make(tmp_path, random_seed=3) for _ in range(2))
     other = make(tmp_path, random_seed=4)
+    replicas = make(tmp_path, random_seed=3, strategy=toy_task.two_devices())
     assert_equal(weights(same), weights(first))
-    assert (
-        weights(other)["toy/head/kernel"] != weights(first)["toy/head/kernel"]
-    ).all()
+    assert_equal(weights(replicas), weights(first))
+    name = "toy/head/kernel"
+    assert (weights(other)[name] != weights(first)[name]).all()
     assert first.weights_from is None
     assert first.step == 0
 
 
-def test_replicas_start_from_the_weights_of_one_device(tmp_path):
-    assert_equal(
-        weights(make(tmp_path, strategy=toy_task.two_devices())),
-        weights(make(tmp_path)),
-    )
-
-
-def test_the_own_checkpoint_comes_first_then_the_initial_one(tmp_path, whole):
-    initial = tmp_path / "bert_model.ckpt"
+def test_the_own_checkpoint_precedes_the_initial_one(
+    tmp_path, stopped_at, whole, caplog
+):
+    initial = tmp_path / "initial" / "bert_model.ckpt"
     changed = {name: value + 1 for name, value in whole.items()}
     checkpoints.write(str(initial), changed)
-    folder = tmp_path / "out"
-
-    estimator = make(folder, init_checkpoint=initial)
+    estimator = make(tmp_path / "out", init_checkpoint=initial)
     assert (estimator.step, estimator.examples_seen) == (0, 0)
     assert estimator.weights_from == str(initial)
-    np.testing.assert_array_equal(
-        estimator.model.head.kernel, changed["head/kernel"]
-    )
+    kernel = estimator.model.head.kernel
+    np.testing.assert_array_equal(kernel, changed["head/kernel"])
 
-    train(folder)
+    folder = stopped_at(9)
     estimator = make(folder, init_checkpoint=initial)
     assert estimator.step == 9
     assert estimator.weights_from == str(folder / "model.ckpt-9")
-    np.testing.assert_array_equal(
-        estimator.model.head.kernel, whole["head/kernel"]
-    )
+    kernel = estimator.model.head.kernel
+    np.testing.assert_array_equal(kernel, whole["head/kernel"])
+    assert f"--init_checkpoint={initial} is ignored" in caplog.text
 
 
-def test_an_initial_checkpoint_may_lack_the_head(tmp_path, whole, caplog):
+def test_initial_weights_may_lack_the_head_only(tmp_path, whole, caplog):
     caplog.set_level("INFO", "absl")
     prefix = str(tmp_path / "encoder.ckpt")
     checkpoints.write(prefix, {"bert/embeddings": whole["bert/embeddings"]})
@@ -280,109 +305,121 @@ def test_an_initial_checkpoint_may_lack_the_head(tmp_path, whole, caplog):
     np.testing.assert_array_equal(
         estimator.model.table.embeddings, whole["bert/embeddings"]
     )
+    assert estimator.random_variables == ("head/kernel", "head/bias")
     random = make(tmp_path / "out")
     np.testing.assert_array_equal(
         estimator.model.head.kernel, random.model.head.kernel
     )
-    assert "1 variables filled, 2 missing (head/kernel and head/bias" in caplog.text
-
-
-def test_but_not_the_encoder(tmp_path, whole):
-    prefix = str(tmp_path / "head.ckpt")
+    assert "1 variables filled, 2 missing (head/kernel and" in caplog.text
     head = {k: v for k, v in whole.items() if k.startswith("head/")}
     checkpoints.write(prefix, head)
     with pytest.raises(InputError, match=r"lacks 1 of 3 .*'bert/embeddings'"):
         make(tmp_path / "out", init_checkpoint=prefix)
 
 
-def test_a_checkpoint_of_another_shape_changes_nothing(tmp_path):
-    folder = tmp_path / "out"
-    train(folder)
+def test_a_checkpoint_of_another_shape_is_refused(stopped_at, tmp_path):
+    folder = stopped_at(9)
     before = contents(folder)
     other = toy_task.ToyTask(classes=5)
     message = r"head/kernel of shape \[5, 5\], found \[5, 3\]"
     with pytest.raises(InputError, match=message):
         make(folder, task=other)
+    new = tmp_path / "new"
+    prefix = folder / "model.ckpt-9"
     with pytest.raises(InputError, match=message):
-        make(tmp_path / "new", task=other, init_checkpoint=folder)
+        make(new, task=other, init_checkpoint=prefix)
+    with pytest.raises(InputError, match=message):
+        make(new, task=other).load_weights(str(prefix))
     assert contents(folder) == before
-    assert not (tmp_path / "new").exists()
+    assert not new.exists()
 
 
-def test_what_a_killed_run_left_goes_as_the_next_one_starts(tmp_path, whole):
-    train(tmp_path, stop_at_step=4)
-    before = contents(tmp_path)
-    left = (
-        "model.ckpt-7.tmp-123.index",
-        "model.ckpt-7.data-00000-of-00001",
-    )
-    for name in left:
-        (tmp_path / name).touch()
-    assert make(tmp_path).step == 4
-    assert set(contents(tmp_path)) > set(left)  # Not by those who only read.
-    seen = []
-    watch = Watch(1, at=5, act=lambda: seen.extend(contents(tmp_path)))
-    train(tmp_path, watch)
-    assert sorted(seen) == sorted(before)
-    assert_equal(read(tmp_path), whole)
+def test_weights_are_exported_without_slots(stopped_at, whole):
+    folder = stopped_at(9)
+    make(folder).export_weights(str(folder / "release" / "bert_model.ckpt"))
+    reader = checkpoints.Reader(checkpoints.find(str(folder / "release")))
+    names = {"bert/embeddings", "head/kernel", "head/bias"}
+    assert set(reader.shapes) == names
+    for name in names:
+        np.testing.assert_array_equal(reader[name], whole[name])
 
 
-def test_workers_at_different_steps_do_not_go_on(tmp_path, monkeypatch):
-    """As with a folder for each: the other one finds nothing."""
-    train(tmp_path)
-
-    def agreement(strategy):
-        return lambda numbers: list(map(min, numbers, [0, 0]))
-
-    monkeypatch.setattr(workers, "agreement", agreement)
-    with pytest.raises(InputError, match="steps 0 to 9, on this worker 9"):
-        make(tmp_path)
+# -------------------------------------------------------------- the loop
 
 
-def test_a_damaged_newest_checkpoint_is_made_again(tmp_path, whole):
-    train(tmp_path, save_checkpoints_steps=1)
-    for step in (8, 9):
-        (tmp_path / f"model.ckpt-{step}.index").write_bytes(b"")
-    estimator = make(tmp_path)
-    assert estimator.step == 7
-    estimator.train(toy_task.training_data(EXAMPLES))
-    assert_equal(read(tmp_path), whole)
-
-
-# The loop.
-
-
-def test_checkpoints_are_written_when_due_and_at_the_end(tmp_path):
-    watch = Watch(at=4, act=lambda: seen.extend(contents(tmp_path)))
-    seen = []
-    train(tmp_path, watch, keep_checkpoint_max=2)
+def test_the_loop_stops_for_hooks_and_checkpoints(tmp_path):
+    watch, other, seen = Watch(every=3), Watch(), []
+    early = Watch(at=4, act=lambda: seen.extend(contents(tmp_path)))
+    train(tmp_path, watch, other, early, keep_checkpoint_max=2)
+    assert watch.calls == other.calls
+    begin, *calls, end = watch.calls
+    assert (begin, end) == (("begin", 0), ("end",))
+    steps = np.cumsum([count for _, count in calls])
+    assert steps.tolist() == [step for step, _ in calls]
+    assert {3, 4, 6, 8, 9} <= set(steps)
     assert seen == []  # Hooks come before the checkpoint.
     manager = checkpoints.CheckpointManager(str(tmp_path))
     assert manager.steps() == [8, 9]
 
 
-def test_hooks_see_every_step_and_the_loop_stops_for_them(tmp_path):
-    watch, other = Watch(every=3), Watch()
-    train(tmp_path, watch, other)
-    assert watch.told == other.told
-    begin, *told, end = watch.told
-    assert (begin, end) == (("begin", 0), ("end",))
-    steps = np.cumsum([count for _, count in told])
-    assert steps.tolist() == [step for step, _ in told]
-    assert {3, 4, 6, 8, 9} <= set(steps)
+class Stop(Hook):
+    """Wants to stop from a step on."""
+
+    def __init__(self, at, every=0):
+        self.at, self.every = at, every
+        self.calls = []
+
+    def begin(self, step):
+        self.wants_stop = step >= self.at
+
+    def after_steps(self, step, records):
+        self.calls.append(step)
+        self.wants_stop = step >= self.at
 
 
 def test_calls_get_longer_up_to_a_limit(tmp_path):
-    watch = Watch()
-    options = {"save_checkpoints_steps": 100, "num_train_steps": 12}
-    train(tmp_path, watch, iterations_per_loop=5, **options)
-    counts = [count for _, count in watch.told[1:-1]]
+    """A hook is asked whether to stop between two calls only."""
+    watch, stop = Watch(), Stop(8)
+    options = {"save_checkpoints_steps": 100, "num_train_steps": 50}
+    estimator = train(tmp_path, watch, stop, iterations_per_loop=5, **options)
+    counts = [count for _, count in watch.calls[1:-1]]
     assert counts[0] == 1
     assert max(counts) == 5
-    assert sum(counts) == 12
+    assert sum(counts) == estimator.step == stop.calls[-1]
+    assert 8 <= estimator.step < 8 + 5
 
 
-def test_a_batch_that_cannot_be_cut(tmp_path):
+@pytest.mark.parametrize("at", [3, 4, 9])
+def test_a_hook_ends_training_with_a_checkpoint(tmp_path, whole, at, caplog):
+    caplog.set_level("INFO", "absl")
+    estimator = train(tmp_path, Stop(at, every=1))
+    assert estimator.step == at
+    assert read(tmp_path, at)["global_step"] == at
+    message = f"Training ends early, at step {at} of 9"
+    assert (message in caplog.text) is (at < 9)
+    if at != 3:
+        return
+    before = contents(tmp_path)
+    again = Stop(at, every=1)
+    assert train(tmp_path, again).step == at
+    assert again.calls == []
+    assert contents(tmp_path) == before
+    # Without the hook training resumes as usual.
+    train(tmp_path)
+    assert_equal(read(tmp_path), whole)
+
+
+def test_another_process_can_end_training(tmp_path, monkeypatch):
+    def other_stops(strategy):
+        turns = itertools.count()
+        return lambda numbers: [numbers[0] * (next(turns) < 3), numbers[1]]
+
+    monkeypatch.setattr(estimators, "agreement", other_stops)
+    assert train(tmp_path, Watch(1)).step == 3
+    assert read(tmp_path, 3)["global_step"] == 3
+
+
+def test_a_batch_must_split_into_equal_parts(tmp_path):
     folder = tmp_path / "out"
     estimator = make(
         folder,
@@ -399,62 +436,11 @@ def test_a_batch_that_cannot_be_cut(tmp_path):
     assert not folder.exists()
 
 
-class Stop(Hook):
-    """Wants to stop from a step on."""
-
-    def __init__(self, at, every=0):
-        self.at, self.every = at, every
-        self.told = []
-
-    def begin(self, step):
-        self.wants_stop = step >= self.at
-
-    def after_steps(self, step, records):
-        self.told.append(step)
-        self.wants_stop = step >= self.at
-
-
-@pytest.mark.parametrize("at", [3, 4, 9])
-def test_a_hook_ends_training_with_a_checkpoint(tmp_path, whole, at, caplog):
-    caplog.set_level("INFO", "absl")
-    estimator = train(tmp_path, Stop(at, every=1), Watch(1))
-    assert estimator.step == at
-    assert read(tmp_path, at)["global_step"] == at
-    told = f"Training ends early, at step {at} of 9"
-    assert (told in caplog.text) is (at < 9)
-    before = contents(tmp_path)
-    # The same command finds that it is over.
-    again = Stop(at, every=1)
-    assert train(tmp_path, again).step == at
-    assert again.told == []
-    assert contents(tmp_path) == before
-    # Without the hook it goes on as if nothing had been.
-    train(tmp_path)
-    assert_equal(read(tmp_path), whole)
-
-
-def test_it_is_asked_when_told_and_not_in_the_middle_of_a_call(tmp_path):
-    hook = Stop(2)
-    settings = {"save_checkpoints_steps": 100}
-    estimator = train(tmp_path, hook, iterations_per_loop=5, **settings)
-    assert estimator.step == hook.told[-1] >= 2
-
-
-def test_it_is_enough_that_another_process_wants_to_stop(tmp_path, monkeypatch):
-    """All come to the same numbers: the smallest that any of them gave."""
-
-    def other_stops(strategy):
-        turns = itertools.count()
-        return lambda numbers: [numbers[0] * (next(turns) < 3), numbers[1]]
-
-    monkeypatch.setattr(estimators, "agreement", other_stops)
-    assert train(tmp_path, Watch(1)).step == 3
-    assert read(tmp_path, 3)["global_step"] == 3
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_early_stopping_resumed_ends_at_the_same_step(tmp_path, replicas):
-    """And with the same best weights; killed in the middle, then run again."""
+@pytest.mark.parametrize(
+    "replicas", [1, pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_early_stopping_ends_a_resumed_run_at_the_same_step(tmp_path, replicas):
+    """With the same best weights."""
     strategy = toy_task.two_devices() if replicas == 2 else None
     scores = [0.1, 0.3, 0.2, 0.7, 0.6, 0.5, 0.4, 0.9, 0.9]
 
@@ -499,14 +485,7 @@ def test_early_stopping_resumed_ends_at_the_same_step(tmp_path, replicas):
     assert estimator.weights_from == results.best_prefix(folder)
 
 
-def test_weights_of_another_model_are_not_loaded(tmp_path):
-    train(tmp_path / "one").export_weights(str(tmp_path / "weights"))
-    other = make(tmp_path / "other", task=toy_task.ToyTask(classes=5))
-    with pytest.raises(InputError, match="head/kernel of shape"):
-        other.load_weights(str(tmp_path / "weights"))
-
-
-def test_nan_ends_the_run_and_leaves_the_checkpoint_before(tmp_path):
+def test_divergence_keeps_the_checkpoint_before(tmp_path):
     stop = Watch(at=1, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
     settings = {
         "learning_rate": 1e30,
@@ -519,12 +498,12 @@ def test_nan_ends_the_run_and_leaves_the_checkpoint_before(tmp_path):
     watch = Watch()
     with pytest.raises(NonFiniteError, match=r"^step 2: loss (inf|nan), "):
         train(tmp_path, watch, **settings)
-    assert watch.told == [("begin", 1), ("end",)]
+    assert watch.calls == [("begin", 1), ("end",)]
     assert contents(tmp_path) == before
     assert make(tmp_path).step == 1
 
 
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
+def test_non_finite_weights_are_not_saved(tmp_path):
     estimator = make(tmp_path, save_checkpoints_steps=2)
 
     def spoil():
@@ -538,22 +517,12 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
     assert manager.steps() == [2]
 
 
-def test_weights_alone_are_exported(tmp_path, whole):
-    estimator = train(tmp_path / "out")
-    estimator.export_weights(str(tmp_path / "release" / "bert_model.ckpt"))
-    reader = checkpoints.Reader(checkpoints.find(str(tmp_path / "release")))
-    names = {"bert/embeddings", "head/kernel", "head/bias"}
-    assert set(reader.shapes) == names
-    for name in names:
-        np.testing.assert_array_equal(reader[name], whole[name])
-
-
-# Evaluation and prediction.
+# ------------------------------------------- evaluation and prediction
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one", "two"])
 def estimator(request, tmp_path_factory):
-    """On one device and on two; 3 is no multiple of the latter."""
+    """On one device, and on two; the batch size is not a multiple of 2."""
     return make(
         tmp_path_factory.mktemp("evaluation"),
         strategy=toy_task.two_devices() if request.param == 2 else None,
@@ -561,8 +530,8 @@ def estimator(request, tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize("count", [1, 4, 7, 12])
-def test_predictions_are_those_of_every_example_in_order(estimator, count):
+@pytest.mark.parametrize("count", [1, 7, 12])
+def test_every_example_is_predicted_in_order(estimator, count):
     features = toy_task.examples(count, seed=count)
     found = estimator.predict(toy_task.evaluation_data(features))
     outputs = estimator.model(features)
@@ -573,7 +542,7 @@ def test_predictions_are_those_of_every_example_in_order(estimator, count):
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-7)
 
 
-def test_metrics_are_those_of_all_examples(estimator):
+def test_metrics_count_every_example_once(estimator):
     features = toy_task.examples(7)
     metrics = estimator.evaluate(toy_task.evaluation_data(features))
     losses = estimator.task.losses(features, estimator.model(features))
@@ -583,23 +552,27 @@ def test_metrics_are_those_of_all_examples(estimator):
         "examples": 7,
         "global_step": 0,
     }
+    none = {name: values[:0] for name, values in EXAMPLES.items()}
+    with pytest.raises(InputError, match="no examples"):
+        estimator.evaluate(toy_task.evaluation_data(none))
 
 
-def test_evaluating_compiled_gives_the_same(tmp_path, estimator):
+def test_compiled_predictions_are_the_same(tmp_path):
     features = toy_task.examples(7)
     data = toy_task.evaluation_data(features)
-    compiled = make(tmp_path, jit_compile=True).predict(data)
-    np.testing.assert_allclose(
-        compiled["logits"], estimator.predict(data)["logits"], rtol=1e-5
+    compiled, plain = (
+        make(tmp_path, jit_compile=jit_compile).predict(data)["logits"]
+        for jit_compile in (True, False)
     )
+    np.testing.assert_allclose(compiled, plain, rtol=1e-5)
 
 
 def bucketed(features, sizes, seed=5):
     """Batches of many sizes and lengths, in any order, for `predict`.
 
     Args:
-      features: What `toy_task.examples` gives.
-      sizes: Per batch, how often it has batch_size rows, and the length.
+      features: Features of `toy_task.examples`.
+      sizes: For each batch the multiple of batch_size, and the length.
     """
     random = np.random.default_rng(seed)
     features = {**features, "ids": features["ids"][:, :1]}
@@ -632,7 +605,7 @@ def bucketed(features, sizes, seed=5):
 
 
 class CountingTask(toy_task.ToyTask):
-    """Counts how often a graph is made of it."""
+    """Counts its traces."""
 
     traces = 0
 
@@ -656,14 +629,14 @@ def test_batches_of_any_size_and_length_in_any_order(tmp_path, replicas):
         np.testing.assert_allclose(
             found["logits"], outputs["logits"], rtol=1e-5, atol=1e-7
         )
-        # Filled up to the longest.
+        # Padded to the longest.
         assert found["ids"].shape == (23, 7)
         np.testing.assert_array_equal(found["ids"][:, 0], features["ids"][:, 0])
         assert task.traces == replicas
 
 
 def test_static_lengths_stay_static(tmp_path, monkeypatch):
-    """A TPU can do with no others."""
+    """As a TPU needs."""
     seen = []
 
     def predictions(self, features, outputs):
@@ -678,13 +651,7 @@ def test_static_lengths_stay_static(tmp_path, monkeypatch):
     assert [shapes["example_index"] for shapes in seen] == [(3,)] * 2
 
 
-def test_nothing_to_evaluate(estimator):
-    features = {name: values[:0] for name, values in EXAMPLES.items()}
-    with pytest.raises(InputError, match="no examples"):
-        estimator.evaluate(toy_task.evaluation_data(features))
-
-
-def test_evaluating_on_the_way_does_not_disturb(tmp_path, whole):
+def test_evaluations_do_not_change_the_training(tmp_path, whole):
     estimator = make(tmp_path / "out")
     data = toy_task.evaluation_data(EXAMPLES)
     found = []
@@ -709,15 +676,10 @@ def graphs() -> int:
 
 @pytest.mark.parametrize(
     ("one_device", "jit_compile"),
-    [
-        (False, False),
-        pytest.param(False, True, marks=pytest.mark.slow),
-        pytest.param(True, False, marks=pytest.mark.slow),
-        pytest.param(True, True, marks=pytest.mark.slow),
-    ],
+    [(False, False), pytest.param(True, True, marks=pytest.mark.slow)],
 )
 def test_nothing_is_left_of_a_training(tmp_path, one_device, jit_compile):
-    """Or several in one process, as of a grid, would not fit into memory."""
+    """Several trainings in one process would not fit into memory otherwise."""
 
     def train_and_evaluate(folder):
         strategy = tf.distribute.OneDeviceStrategy("CPU:0")
@@ -738,3 +700,54 @@ def test_nothing_is_left_of_a_training(tmp_path, one_device, jit_compile):
         keras.utils.clear_session()
         assert graphs() <= before
         assert [r() for r in references if r() is not None] == []
+
+
+# ----------------------------------------------- predictions in order
+
+
+def predicted(index, **values):
+    arrays = {name: np.asarray(rows) for name, rows in values.items()}
+    return {"example_index": np.array(index, "int32"), **arrays}
+
+
+@pytest.mark.parametrize("cuts", [[], [7], [3, 3, 19, 30]])
+def test_predictions_in_any_order_and_batches_are_sorted(cuts):
+    random = np.random.default_rng(3)
+    logits = random.normal(size=[31, 5]).astype("float32")
+    index = random.permutation(31)
+    batches = [
+        predicted(part, logits=logits[part], number=part)
+        for part in np.split(index, cuts)
+    ]
+    found = in_order(batches)
+    assert found.keys() == {"logits", "number"}
+    np.testing.assert_array_equal(found["logits"], logits)
+    assert found["number"].tolist() == list(range(31))
+    assert found["logits"].dtype == np.float32
+
+
+def test_padding_of_batches_and_rows():
+    batches = [
+        predicted([-1, 1, -1], x=[9, 1, 9]),
+        predicted([-1], x=[9]),
+        predicted([2, 0], x=[2, 0]),
+    ]
+    assert in_order(batches)["x"].tolist() == [0, 1, 2]
+    batches = [
+        predicted([2, 0], tags=[[5, 6], [1, 2]], score=[[[0.5]], [[0.25]]]),
+        predicted([1], tags=[[3, 4, 5]], score=[[[1.0, 2.0]]]),
+    ]
+    found = in_order(batches)
+    assert found["tags"].tolist() == [[1, 2, 0], [3, 4, 5], [5, 6, 0]]
+    assert found["score"].shape == (3, 1, 2)
+    assert found["score"][:, 0].tolist() == [[0.25, 0], [1, 2], [0.5, 0]]
+
+
+@pytest.mark.parametrize("index", [[0, 2, 2, 1], [0, 3, 1, 4], [3, 1, 2, 4]])
+def test_missing_and_repeated_predictions_are_errors(index):
+    rows = [predicted(index[:2], x=[0, 0]), predicted(index[2:], x=[0, 0])]
+    with pytest.raises(ValueError, match="is missing or comes more than once"):
+        in_order(rows)
+    for none in ([], [predicted([-1, -1], x=[1, 2])]):
+        with pytest.raises(InputError, match="no examples"):
+            in_order(none)
