@@ -27,6 +27,7 @@ _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
 _MANIFEST = re.compile(r"manifest\..*\.json")
 _JSON_TYPES = {
     bool: "a boolean",
+    dict: "an object",
     float: "a number",
     int: "a number",
     list: "a list",
@@ -312,10 +313,13 @@ def read_json(path: str, expected: str = "a JSON object") -> dict[str, Any]:
         # Very deep nesting, or a number with thousands of digits.
         raise in_file(path, f"cannot parse the JSON: {error}.") from error
     if not isinstance(values, dict):
-        raise in_file(
-            path, f"expected {expected}, found {_JSON_TYPES[type(values)]}."
-        )
+        raise in_file(path, f"expected {expected}, found {json_type(values)}.")
     return values
+
+
+def json_type(value: Any) -> str:
+    """Returns JSON's name, with an article, of the type of a parsed value."""
+    return _JSON_TYPES[type(value)]
 
 
 # ------------------------------------------------------------ atomic writing

@@ -73,7 +73,7 @@ def says(launch, inputs, capsys):
         ({"data_dir": "/none"}, "/none: no train.tsv, the training set of rte"),
         ({"train_batch_size": 25}, "is larger than 12 examples times"),
         ({"train_batch_size": 0}, "--train_batch_size"),
-        ({"learning_rate": -1}, "--learning_rate above 0"),
+        ({"learning_rate": -1}, "--learning_rate must be above 0"),
         ({"num_train_epochs": 0}, "--num_train_epochs must be more than 0"),
         (
             {"save_best": "nonsense"},
