@@ -32,7 +32,7 @@ SCRIPT = """
     def run(config: Config) -> None:
         name = config.input_file
         if name == "bad":
-            raise InputError("expected a good file.\\nReceived: 'bad'")
+            raise InputError("The file is bad.\\nName another one.")
         if name == "missing":
             open("/nowhere/at/all")
         if name == "bug":
@@ -46,9 +46,18 @@ SCRIPT = """
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
-    path = tmp_path_factory.mktemp("script") / "script.py"
+    path = tmp_path_factory.mktemp("script") / "cli_script.py"
     path.write_text(textwrap.dedent(SCRIPT))
     return path
+
+
+@pytest.fixture(scope="module")
+def launch(script):
+    """Runs the script in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(script.parent))
+        with in_process.script("cli_script") as launch:
+            yield launch
 
 
 def call(script, *arguments: str) -> subprocess.CompletedProcess:
@@ -67,67 +76,74 @@ def call(script, *arguments: str) -> subprocess.CompletedProcess:
         ("--do_lower_case", "lower"),
     ],
 )
-def test_flags_reach_the_script(script, argument, expected):
-    done = call(script, "--input_file=x", argument)
-    assert (done.returncode, done.stdout.strip()) == (0, expected)
+def test_flags_reach_the_script(launch, capsys, argument, expected):
+    assert launch(["--input_file=x", argument]) == 0
+    assert capsys.readouterr().out.strip() == expected
 
 
-def test_names_that_tensorflow_cannot_take_are_refused(script):
+def test_names_need_to_be_utf_8_for_tensorflow_only(script, launch, capsys):
     name = "--input_file=" + os.fsdecode(b"a\xffb")
     assert call(script, name).returncode == 0
-    program = f"""
-        import sys, runpy
-        sys.modules["tensorflow"] = None
-        sys.argv[0] = {str(script)!r}
-        runpy.run_path({str(script)!r}, run_name="__main__")
-    """
-    done = call("-c", textwrap.dedent(program), name)
-    assert done.returncode == 2
-    assert r"--input_file must be UTF-8; got 'a\udcffb'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert launch([name]) == 2
+    line = in_process.the_error(capsys, "cli_script")
+    assert r"--input_file must be UTF-8; got 'a\udcffb'" in line
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ([], 2, "expected --input_file"),
-        (["--input_file=x", "--do_lower=False"], 2, "'do_lower'"),
+        ([], 2, "--input_file must be given"),
+        (["--do_lower=False"], 2, "'do_lower'"),
         (["--input_fil=x"], 2, "Did you mean: input_file"),
-        (["--input_file=x", "--do_lower_case", "False"], 2, "'False'"),
-        (["--input_file=x", "--do_lower_case=maybe"], 2, "maybe"),
-        (["--input_file=x", "--nodo_lower_case=no"], 2, "nodo_lower_case"),
+        (["--do_lower_case", "False"], 2, "'False' is not a flag"),
+        (["--do_lower_case=maybe"], 2, "maybe"),
+        (["--nodo_lower_case=no"], 2, "nodo_lower_case"),
         (
-            ["--input_file=x", f"--num_steps={2**63}"],
+            [f"--num_steps={2**63}"],
             2,
             f"--num_steps must be at most {2**63 - 1:,}; got {2**63} (",
         ),
         (
-            ["--input_file=x", f"--num_steps=-{10**400}"],
+            [f"--num_steps=-{10**400}"],
             2,
             f"--num_steps must be at least -{2**63 - 1:,}; got -",
         ),
         (
-            ["--input_file=x", f"--batch_size={2**20 + 1}"],
+            [f"--batch_size={2**20 + 1}"],
             2,
             "--batch_size must be at most 1,048,576; got 1048577 (",
         ),
-        (
-            ["--input_file=x", "--dropout=nan"],
-            2,
-            "--dropout must be a finite number; got nan (",
-        ),
-        (["--input_file=x", "--dropout=2"], 2, "must be at most 1; got 2.0 ("),
-        (["--input_file=x", "--rate=inf"], 2, "must be a finite number"),
-        (["--input_file=bad"], 1, "expected a good file. Received: 'bad'"),
+        (["--dropout=nan"], 2, "--dropout must be a finite number; got nan ("),
+        (["--dropout=2"], 2, "must be at most 1; got 2.0 ("),
+        (["--rate=inf"], 2, "must be a finite number"),
+        (["--input_file=bad"], 1, "The file is bad. Name another one."),
         (["--input_file=missing"], 1, "No such file"),
     ],
 )
-def test_a_users_mistake_is_one_line(script, arguments, status, message):
-    done = call(script, *arguments)
-    assert done.returncode == status
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+def test_a_mistake_is_reported_in_one_line(
+    launch, capsys, arguments, status, message
+):
+    words = [] if not arguments else ["--input_file=x"]
+    assert launch([*words, *arguments]) == status
+    out, err = capsys.readouterr()
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize("word", ["--rate=nan", f"--count={2**63}"])
+def test_programs_with_their_own_flags_refuse_invalid_numbers(tmp_path, word):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from absl import flags\n"
+        "from bert_tf import cli\n"
+        "flags.DEFINE_float('rate', 1.0, 'A rate.')\n"
+        "flags.DEFINE_integer('count', 1, 'A count.')\n"
+        "cli.run_program(lambda: print('ran'))\n"
+    )
+    done = call(path, word)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{word.partition('=')[0]} must be" in done.stderr
 
 
 def test_help_lists_every_option_and_succeeds(script):
@@ -144,8 +160,8 @@ def test_help_lists_every_option_and_succeeds(script):
         ("SIGHUP", 129, "stopped by SIGHUP"),
     ],
 )
-def test_to_be_stopped_is_one_line(tmp_path, name, status, line):
-    """And nothing half-written stays behind."""
+def test_a_signal_is_reported_in_one_line(tmp_path, name, status, line):
+    """No half-written file is left."""
     path = tmp_path / "script.py"
     path.write_text(
         "import os, signal\n"
@@ -216,29 +232,28 @@ def stop_while(tmp_path, case, name="SIGTERM", seconds=0):
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "line"),
-    [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "stopped by SIGTERM")],
+    ("case", "name", "seconds", "status", "line"),
+    [
+        ("finalized", "SIGINT", 60, 130, "interrupted"),
+        ("finalized_twice", "SIGTERM", 60, 143, "stopped by SIGTERM"),
+        # At the very end of the program.
+        ("finalized", "SIGTERM", 0, 143, "stopped by SIGTERM"),
+        ("caught", "SIGTERM", 0, 143, "stopped by SIGTERM"),
+    ],
 )
-@pytest.mark.parametrize("case", ["finalized", "finalized_twice"])
 def test_a_signal_in_a_finalizer_is_not_lost(
-    tmp_path, case, name, status, line
+    tmp_path, case, name, seconds, status, line
 ):
-    """Python drops what is raised there, and goes on."""
-    done = stop_while(tmp_path, case, name, seconds=60)
-    assert (done.returncode, done.stdout) == (status, "")
+    """Python drops exceptions there and continues."""
+    done = stop_while(tmp_path, case, name, seconds)
+    assert done.returncode == status
     assert done.stderr.endswith(f"error: {line}\n")
-    assert done.stderr.count("\n") == 1
+    if seconds:
+        assert (done.stdout, done.stderr.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize("case", ["finalized", "caught"])
-def test_nor_at_the_very_end(tmp_path, case):
-    done = stop_while(tmp_path, case)
-    assert done.returncode == 143
-    assert done.stderr.endswith("error: stopped by SIGTERM\n")
-
-
-def test_what_was_to_be_ignored_is(tmp_path):
-    """As by `nohup`."""
+def test_ignored_signals_stay_ignored(tmp_path):
+    """As with `nohup`."""
     done = stop_while(tmp_path, "ignored", "SIGHUP")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -249,7 +264,7 @@ def test_signal_tests_pass_under_nohup():
     done = subprocess.run(
         [
             *("nohup", sys.executable, "-m", "pytest"),
-            f"{__file__}::test_to_be_stopped_is_one_line",
+            f"{__file__}::test_a_signal_is_reported_in_one_line",
         ],
         capture_output=True,
         text=True,
@@ -258,19 +273,19 @@ def test_signal_tests_pass_under_nohup():
     assert done.returncode == 0, done.stdout
 
 
-def test_a_fault_in_a_finalizer_is_told_as_ever(tmp_path):
+def test_errors_in_finalizers_are_logged_as_usual(tmp_path):
     done = stop_while(tmp_path, "broken")
     assert (done.returncode, done.stdout) == (0, "went on\n")
     assert "ValueError: its own" in done.stderr
 
 
-def test_a_fault_of_ours_keeps_its_traceback(script):
+def test_a_bug_keeps_its_traceback(script):
     done = call(script, "--input_file=bug")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
 
-def test_a_script_without_tensorflow_stays_without(script):
+def test_the_command_line_needs_no_tensorflow():
     code = (
         "import sys; from bert_tf import cli; "
         "sys.exit('tensorflow' in sys.modules)"
@@ -322,19 +337,24 @@ def test_the_commands_are_the_jobs():
     assert {*cli.JOBS} == known
 
 
-@pytest.mark.parametrize("words", [[], ["classify"]])
-def test_an_unknown_job_is_one_line(words):
-    program = "from bert_tf import cli; cli.command()"
-    done = call("-c", program, *words)
-    assert done.returncode == 2
-    assert "name a job: vocabulary, pretraining_data" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_the_command_lists_its_jobs(monkeypatch, capsys):
+    def lines_of(*words):
+        monkeypatch.setattr(sys, "argv", ["/bin/bert-tf", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.command()
+        return left.value.code, *capsys.readouterr()
 
-
-def test_the_command_lists_its_jobs():
-    done = call("-c", "from bert_tf import cli; cli.command()", "--help")
-    assert done.returncode == 0
-    assert "name a job: vocabulary, pretraining_data" in done.stdout
+    jobs = "Name a job: vocabulary, pretraining_data, "
+    status, out, err = lines_of("--help")
+    assert (status, err) == (0, "")
+    assert jobs in out
+    status, out, err = lines_of()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"bert-tf: error: {jobs}")
+    status, _, err = lines_of("clasifier")
+    assert status == 2
+    known = "Unknown job 'clasifier'. Did you mean 'classifier'?"
+    assert err.startswith(f"bert-tf: error: {known} {jobs}")
 
 
 @pytest.mark.slow
