@@ -78,9 +78,9 @@ def test_says_when_words_are_not_composed(run):
     (run.folder / "a.txt").write_text(text, encoding="utf-8")
     done = run("--input_file=a.txt", "--vocab_size=9", "--nostrip_accents")
     assert done.returncode == 0, done.stderr
-    [line] = [line for line in done.stderr.splitlines() if "composed" in line]
-    assert "1 of 2 distinct words are not composed" in line
-    assert r"'\u1112\u1161\u11ab', which would be 한 in" in line
+    [line] = [line for line in done.stderr.splitlines() if "NFC" in line]
+    assert "1 of 2 distinct words are not in Unicode's form NFC" in line
+    assert r"'\u1112\u1161\u11ab', which would be 한. They" in line
     done = run("--input_file=a.txt", "--vocab_size=9")
     assert done.returncode == 0, done.stderr
     assert "distinct words are not" not in done.stderr

@@ -768,7 +768,7 @@ def test_refuses_models_of_another_task(finish, capsys, tmp_path):
     refuses(message, "run_classifier", task_name="sts-b", **elsewhere)
     assert not list((tmp_path / "new").rglob("*"))
     elsewhere = {"export_dir": folder / "export", "init_checkpoint": start}
-    refuses("with a masked-LM head", "fill_mask", **elsewhere)
+    refuses("has no masked-LM head", "fill_mask", **elsewhere)
     refuses("its head is classifier, not span", "run_squad", **SQUAD, **out)
     # Not a message about lengths or labels, which are correct.
     refuses("head is classifier, not span", "run_squad", **out)
@@ -801,9 +801,9 @@ def test_a_missing_checkpoint(prepared, capsys, tmp_path):
     given["bert_config_file"] = start / "bert_config.json"
     given["do_export"] = True
     line = says(capsys, "run_pretraining", **given)
-    assert "--init_checkpoint, to evaluate and export. Received" in line
+    assert "out to evaluate and export. Name one by --init_checkpoint" in line
     line = says(capsys, "run_pretraining", **{**given, "do_eval": None})
-    assert "--init_checkpoint, to export. Received: neither" in line
+    assert "out to export. Name one by --init_checkpoint" in line
     assert not (tmp_path / "out").exists()
 
 
@@ -814,24 +814,21 @@ def test_only_an_export_needs_no_data(prepared, capsys, tmp_path):
     given |= {"do_eval": None, "do_predict": None}
     given["save_best"] = "mood"
     line = says(capsys, "run_classifier", do_export=True, **given)
-    assert (
-        "--save_best must be one of eval_accuracy, eval_macro_f1, eval_loss"
-        in line
-    )
+    assert "--save_best must be one of eval_accuracy, eval_macro_f1, " in line
     facts = tmp_path / "start" / "bert_tf.json"
     facts.write_text('{"do_lower_case": true}')
     line = says(capsys, "run_classifier", do_export=True, **given)
-    assert "Pass --labels, or --data_dir with a training file" in line
+    assert "--labels, or --data_dir with a training file" in line
     assert not (tmp_path / "out").exists()
 
 
 def test_records_with_unknown_casing(prepared, capsys, tmp_path):
     given = {**prepared("run_pretraining"), "do_eval": None}
     line = says(capsys, "run_pretraining", **given)
-    assert "expected --do_train, --do_eval or --do_export" in line
+    assert "one or several of --do_train, --do_eval, --do_export" in line
     files.remove(files.manifest_path(str(given["input_file"])))
     line = says(capsys, "run_pretraining", do_export=True, **given)
-    assert "Received: no casing; export the release by fill_mask.py" in line
+    assert "--do_export needs the casing" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -190,7 +190,7 @@ def test_left_to_right_models_have_no_cls_vector(extract, tmp_path, capsys):
     path.write_text(config.to_json_string())
     extract(status=1, bert_config_file=path, pooling="cls")
     line = in_process.the_error(capsys, "extract_features")
-    assert "whose [CLS] sees nothing but itself. Received: cls" in line
+    assert "whose [CLS] attends only to itself; got 'cls'" in line
     assert not (tmp_path / "output").exists()
     extract(bert_config_file=path, pooling="mean")
 
@@ -274,7 +274,7 @@ def test_checkpoints_record_their_casing(extract, release, tmp_path, write):
         ({"layers": "lats"}, "'lats'"),
         ({"max_seq_length": S + 1}, "--max_seq_length must be at most 13"),
         ({"input_file": "/nowhere/input.txt"}, "/nowhere/input.txt"),
-        ({"input_file": "EMPTY"}, "a text or more"),
+        ({"input_file": "EMPTY"}, "there is no text"),
         ({"input_file": "LATIN1"}, "byte 0xe9"),
         ({"output_file": "SAME", "input_file": "SAME"}, "would overwrite"),
         ({"output_file": "/proc/no/output"}, "Cannot write /proc/no/output"),

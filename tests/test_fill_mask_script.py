@@ -114,8 +114,7 @@ def test_pairs(launch, release, capsys, monkeypatch):
         (b"no blank", "line 3 of the standard input: The text has no [MASK]"),
         (
             b"caf\xe9 [MASK]",
-            "line 3 of the standard input to be UTF-8. "
-            "Received: byte 0xe9 behind 'caf'",
+            "line 3 of the standard input is not UTF-8: byte 0xe9 after 'caf'",
         ),
     ],
 )
@@ -175,16 +174,16 @@ def test_the_checkpoint_records_its_casing(
         (["--text=[MASK]", "--init_checkpoint=/nowhere"], "/nowhere"),
         (["--text=[MASK]", "--vocab_file=/no.txt"], "/no.txt"),
         (["--text=[MASK]", "--top_k=0"], "top_k"),
-        (["--text=[MASK]", "--vocab_file=LONG"], "at most 8 tokens"),
-        (["--text=[MASK]", "--vocab_file=NO_MASK"], "Expected [MASK]"),
+        (["--text=[MASK]", "--vocab_file=LONG"], "has 9 tokens"),
+        (["--text=[MASK]", "--vocab_file=NO_MASK"], "4 tokens, but not [MASK]"),
         (["--text=[MASK]", "--init_checkpoint=BARE"], "--bert_config_file"),
-        (["--text=[MASK]", "--init_checkpoint=ENCODER"], "a masked-LM head"),
+        (["--text=[MASK]", "--init_checkpoint=ENCODER"], "no masked-LM head"),
         (["--text=[MASK]", "--bert_config_file=HEADS"], "num_attention_heads"),
-        (["--text_b=the"], "expected --text, which --text_b='the'"),
+        (["--text_b=the"], "--text_b needs --text"),
         (["--text=the", f"--text_b={'cat ' * 10}"], "has room for 10"),
         (
             ["--text=the", "--text_b=cat", "--init_checkpoint=NO_PAIRS"],
-            "a next-sentence head",
+            "no next-sentence head",
         ),
     ],
 )

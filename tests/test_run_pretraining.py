@@ -324,7 +324,7 @@ def test_random_heads_are_trained_and_not_evaluated(
     start = {"init_checkpoint": tmp_path / "encoder"}
     run(tmp_path / "trained", **start, num_train_steps=1)
     line = says(tmp_path / "out", **start, do_train=None, do_eval=True)
-    assert "both pre-training heads, to evaluate" in line
+    assert "both pre-training heads is needed to evaluate" in line
     assert "which lacks cls/predictions/" in line
 
 
@@ -433,8 +433,11 @@ def says(launch, inputs, capsys):
         ({"max_seq_length": 0}, "--max_seq_length must be at least 1; got 0"),
         ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
-        ({"do_train": None}, "--do_train, --do_eval or --do_export. Received:"),
-        ({"do_train": None, "do_eval": True}, "--init_checkpoint, to evaluate"),
+        ({"do_train": None}, "one or several of --do_train, --do_eval"),
+        (
+            {"do_train": None, "do_eval": True},
+            "out to evaluate. Name one by --init",
+        ),
         (
             {"init_checkpoint": "/none/x.ckpt"},
             "no such checkpoint",
@@ -474,8 +477,8 @@ def test_mistakes_in_the_configuration(says, tmp_path, changes, expected):
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
-        ([*SPECIAL, *"abcdefghijklmnopqrstuvwxyz", "z1"], "Received: 32"),
-        (SPECIAL[:-1], "Expected [MASK] in the vocabulary"),
+        ([*SPECIAL, *"abcdefghijklmnopqrstuvwxyz", "z1"], "has 32 tokens"),
+        (SPECIAL[:-1], "but not [MASK]"),
     ],
 )
 def test_mistakes_in_the_vocabulary(says, tmp_path, tokens, expected):

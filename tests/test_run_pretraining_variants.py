@@ -175,7 +175,7 @@ def test_another_model_or_objective_is_refused(ended, says, changes, words):
         ),
         (
             {**LEFT_TO_RIGHT, "do_export": True},
-            "expected --objective=masked_lm with --do_export",
+            "--objective must be masked_lm with --do_export",
         ),
     ],
 )

@@ -143,10 +143,10 @@ def test_a_picture(visualize):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--output=x.pdf"], "ends in .html, .htm, .png. Received: 'x.pdf'"),
-        (["--output=x"], "Received: 'x'"),
-        (["--layer=3"], "--layer from 0 to 2, or -1 to -3"),
-        (["--head=-3"], "--head from 0 to 1, or -1 to -2"),
+        (["--output=x.pdf"], ".html, .htm or .png; got 'x.pdf'"),
+        (["--output=x"], "got 'x'"),
+        (["--layer=3"], "--layer must be from 0 to 2, or from -3 to -1"),
+        (["--head=-3"], "--head must be from 0 to 1, or from -2 to -1"),
         ([f"--text={'a ' * S}"], f"at most {S} pieces"),
         (["--text= "], "a word or more"),
         (["--text_b="], "a word or more"),

@@ -24,7 +24,7 @@ from absl import logging
 from keras import ops
 
 from bert_tf import cli, files
-from bert_tf.errors import InputError
+from bert_tf.errors import listed, wrong_value
 from bert_tf.jobs.settings import PretrainedOptions
 from bert_tf.jobs.start import Start, find_start
 from bert_tf.modeling import BertModel
@@ -102,12 +102,13 @@ def run(config: AttentionConfig) -> str:
 
 
 def _is_picture(path: str) -> bool:
-    """Whether a picture is to be written; what it takes has to be there."""
+    """Returns whether to draw a picture, which needs matplotlib."""
     extension = os.path.splitext(path)[1].lower()
     if extension not in EXTENSIONS:
-        raise InputError(
-            f"expected an --output that ends in {', '.join(EXTENSIONS)}. "
-            f"Received: {path!r}"
+        raise wrong_value(
+            "--output",
+            f"a file name with {listed(EXTENSIONS, last='or')}",
+            path,
         )
     if extension != ".png":
         return False
@@ -116,14 +117,13 @@ def _is_picture(path: str) -> bool:
 
 
 def _index(config: AttentionConfig, flag: str, count: int) -> int | None:
-    """The layer or head that a flag names, from 0."""
+    """Returns the number of a layer or head, from 0; None for all."""
     value = getattr(config, flag)
     if value is None:
         return None
     if not -count <= value < count:
-        raise InputError(
-            f"expected --{flag} from 0 to {count - 1}, or -1 to {-count} from "
-            f"the end. Received: {value}"
+        raise wrong_value(
+            f"--{flag}", f"from 0 to {count - 1}, or from -{count} to -1", value
         )
     return value % count
 
@@ -131,7 +131,7 @@ def _index(config: AttentionConfig, flag: str, count: int) -> int | None:
 def _attend(
     config: AttentionConfig, start: Start, passage: Passage
 ) -> Attention:
-    """Runs the model, without dropout."""
+    """Returns the attention of all heads, without dropout."""
     model = BertModel(start.config, output_attentions=True)
     load_checkpoint(model, start.init_checkpoint)
     inputs = {
@@ -144,7 +144,7 @@ def _attend(
 
 
 def _name(path: str) -> str:
-    """The end of a path: OWNER/NAME, or a release's folder and prefix."""
+    """Returns the end of a path: OWNER/NAME, or a folder and a prefix."""
     return "/".join(os.path.normpath(path).split("/")[-2:])
 
 

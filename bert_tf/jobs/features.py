@@ -36,7 +36,7 @@ import tensorflow as tf
 from bert_tf import cli, files
 from bert_tf.config import BertConfig
 from bert_tf.data import processes
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.feature_tagger import CHOICES, Choice
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import (
@@ -172,19 +172,17 @@ def _compare_workers(
 
 
 def _check_flags(config: FeaturesConfig) -> None:
-    """Sees that there is something to do, and a place for what it gives."""
+    """Checks that there is something to do and a file for the result."""
     needed = {"input_file", "output_file"}
     given = {name for name in needed if getattr(config, name)}
     if given != needed and (given or not config.do_export):
-        missing = ", ".join(f"--{name}" for name in sorted(needed - given))
+        missing = listed(f"--{name}" for name in sorted(needed - given))
         raise InputError(
-            "expected --input_file and --output_file, or --do_export alone. "
-            f"Received: no {missing}"
+            f"{missing} must be given: --input_file and --output_file are "
+            "required, except to export only."
         )
     if config.do_export and not config.export_dir:
-        raise InputError(
-            "expected --export_dir with --do_export. Received: none"
-        )
+        raise InputError("--do_export needs --export_dir.")
     if given:
         files.check_outputs(
             {"output file": [config.output_file]},
@@ -194,9 +192,11 @@ def _check_flags(config: FeaturesConfig) -> None:
 
 def _require_pooling(config: FeaturesConfig, bert_config: BertConfig) -> None:
     if config.pooling == "cls" and bert_config.is_left_to_right:
-        raise InputError(
-            "expected --pooling=mean or max for a model that looks to the left "
-            "alone, whose [CLS] sees nothing but itself. Received: cls"
+        raise wrong_value(
+            "--pooling",
+            "mean or max for a left-to-right model, whose [CLS] attends only "
+            "to itself",
+            config.pooling,
         )
 
 
@@ -210,7 +210,10 @@ def _export(
 def _served(
     config: FeaturesConfig, start: Start, choices: Mapping[str, Choice] | None
 ) -> ServedEncoder:
-    """Returns a model that gives the chosen vectors, or two of each text."""
+    """Returns the model for a server, with the chosen vectors or the default.
+
+    By default there are two vectors of each text.
+    """
     model = BertModel(start.config, output_hidden_states=True)
     load_checkpoint(model, start.init_checkpoint)
     if choices is None:
@@ -226,14 +229,11 @@ def _write_features(
     strategy: Any,
     choices: Mapping[str, Choice],
 ) -> None:
-    """Computes the vectors of all texts; of several workers, one writes."""
-    # What is at fault shows before anything is computed.
+    """Computes the vectors of all texts; the chief writes them."""
+    # Reading all texts first reports errors before anything is computed.
     count = sum(1 for _ in read_texts(config.input_file))
     if not count:
-        raise InputError(
-            "expected a text or more in --input_file. Received: "
-            f"{config.input_file}, which is empty"
-        )
+        raise in_file(config.input_file, "there is no text.")
     with strategy.scope():
         model = BertModel(start.config, output_hidden_states=True)
         load_checkpoint(model, start.init_checkpoint)
@@ -247,7 +247,7 @@ def _write_features(
 
 
 def _writer(config: FeaturesConfig, start: Start, writes: bool) -> Any:
-    """Gives what takes the features of a text."""
+    """Returns a context manager with the function that writes a text."""
     if not writes:
         return contextlib.nullcontext(lambda text: None)
     return WRITERS[config.output_format](config.output_file, start.vocab)
@@ -269,7 +269,7 @@ def _extract(
     choices: Mapping[str, Choice],
     encoding: TextEncoding,
 ) -> Iterator[TextFeatures]:
-    """The features of every text, in order."""
+    """Yields the features of every text, in order."""
     replicas = strategy.num_replicas_in_sync
     batch_size = -(-config.batch_size // replicas) * replicas
     is_pooled = config.pooling != "none"
@@ -300,7 +300,7 @@ def _program(
     strategy: Any,
     choices: Mapping[str, Choice],
 ) -> Any:
-    """The model as a function of a batch, compiled once for all shapes."""
+    """Returns the model as a function of a batch, traced for any shape."""
 
     def compute(features):
         return vectors(
@@ -315,9 +315,9 @@ def _program(
     return tf.function(
         compute,
         None if _is_tpu(strategy) else [dict.fromkeys(names, any_shape)],
-        # Layers are no code for AutoGraph.
+        # Layers are not written for AutoGraph.
         autograph=False,
-        # See `Estimator`: replicas would have it all on one device.
+        # Replicas would all run on one device; see `Estimator`.
         jit_compile=is_plain(strategy) and bool(settings.jit_compile(config)),
     )
 
@@ -325,19 +325,20 @@ def _program(
 def _on_devices(
     config: FeaturesConfig, program: Any, strategy: Any, multiple: int
 ) -> Compute:
-    """Shares batches out to the replicas, and joins what they give.
+    """Returns a function that splits batches among the replicas.
 
     Args:
-      program: See `_program`.
+      config: The options.
+      program: The function from `_program`.
       strategy: The devices.
-      multiple: Batches are filled up to a multiple of so many texts.
+      multiple: Batches are padded to a multiple of this number of texts.
     """
     if is_plain(strategy):
         return lambda batch: {k: v.numpy() for k, v in program(batch).items()}
-    # A TPU asks for the program itself. Elsewhere that would be called with
-    # all shares at once, which have no shape.
+    # A TPU needs the traced function itself. Elsewhere, the function would be
+    # called with all shares at once, which have no shape.
     run = program if _is_tpu(strategy) else lambda share: program(share)
-    tell_all = exchange(strategy)
+    gather = exchange(strategy)
 
     def compute(batch):
         count = len(batch["input_ids"])
@@ -350,7 +351,7 @@ def _on_devices(
             for name, value in kept.items()
         }
         return {
-            name: np.concatenate(tell_all(rows))[:count]
+            name: np.concatenate(gather(rows))[:count]
             for name, rows in own.items()
         }
 
@@ -358,7 +359,7 @@ def _on_devices(
 
 
 def _shares(batch: Mapping[str, np.ndarray], strategy: Any) -> Any:
-    """Equal parts of a batch, one for each replica."""
+    """Splits a batch into equal parts, one for each replica."""
     parts = {
         name: np.split(rows, strategy.num_replicas_in_sync)
         for name, rows in batch.items()
@@ -372,7 +373,7 @@ def _shares(batch: Mapping[str, np.ndarray], strategy: Any) -> Any:
 
 
 def _is_tpu(strategy: Any) -> bool:
-    """Whether programs are compiled for one shape, which all batches have."""
+    """Returns whether programs are compiled for one shape of batches."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 

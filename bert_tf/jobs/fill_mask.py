@@ -53,19 +53,16 @@ class FillMaskConfig(PretrainedOptions, ExportOptions):
     top_k: int = option("Number of words to show per [MASK].", default=5)
 
 
-# Parts of a pre-trained model that fill no blanks.
+# Variables that filling in masked words does not use.
 UNUSED = r"bert/pooler/|cls/seq_relationship/"
-# What a model without a next-sentence head lacks one of.
+# A model without a next-sentence head lacks one of these variables.
 NEXT_SENTENCE = ("bert/pooler/dense/bias", "cls/seq_relationship/output_bias")
 
 
 def run(config: FillMaskConfig) -> None:
     """Prints the most probable words for each [MASK], or exports the model."""
     if config.text_b is not None and config.text is None:
-        raise InputError(
-            f"expected --text, which --text_b={config.text_b!r} may follow. "
-            "Received: none"
-        )
+        raise InputError("--text_b needs --text, the text before it.")
     _check_export(config)
     start = find_start(config)
     encoding = TextEncoding(
@@ -80,14 +77,13 @@ def run(config: FillMaskConfig) -> None:
     compare_configs(start.config, pretrained)
     if "cls/predictions/output_bias" not in pretrained.weights:
         raise InputError(
-            "expected a model with a masked-LM head, which fills blanks. "
-            f"Received: {pretrained.path}, of kind {pretrained.head}"
+            f"{pretrained.path} has no masked-LM head: its head is "
+            f"{pretrained.head}. Name a pre-trained model."
         )
     if pretrained.objective == "causal_lm":
         raise InputError(
-            "expected a model that was trained to fill in masked words. "
-            f"Received: {pretrained.path}, whose objective is causal_lm: it "
-            "says what comes behind a word"
+            f"{pretrained.path} was trained to predict the next word "
+            "(objective causal_lm) and cannot fill in masked words."
         )
     if config.do_export:
         check_place(config.export_dir)
@@ -111,38 +107,36 @@ def run(config: FillMaskConfig) -> None:
 
 
 def _check_export(config: FillMaskConfig) -> None:
-    """Sees that an export has a place, and that nothing else is asked."""
+    """Checks that an export has a folder, and that it is all that is asked."""
     if config.do_export and config.text is not None:
-        raise InputError("expected --do_export without --text. Received: both")
+        raise InputError("--do_export and --text exclude each other.")
     if config.do_export and not config.export_dir:
-        raise InputError(
-            "expected --export_dir with --do_export. Received: none"
-        )
+        raise InputError("--do_export needs --export_dir.")
 
 
 def _require_next_sentence(pretrained: Pretrained) -> None:
-    # Where it says that it was trained without, there is a random one.
+    # If the model records that it was trained without this head, the head has
+    # random weights.
     is_random = pretrained.head == "masked_lm"
-    lacks = any(name not in pretrained.weights for name in NEXT_SENTENCE)
-    if is_random or lacks:
+    if is_random or any(n not in pretrained.weights for n in NEXT_SENTENCE):
         raise InputError(
-            "expected a model with a next-sentence head for a pair of texts. "
-            f"Received: {pretrained.path}, of kind {pretrained.head}"
+            f"{pretrained.path} has no next-sentence head, which a pair of "
+            f"texts needs: its head is {pretrained.head}."
         )
 
 
 def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
-    """Yields a prefix for messages and each text or pair.
+    """Yields a prefix for error messages and each text or pair.
 
     Raises:
-      InputError: Something is not UTF-8.
+      InputError: The input is not UTF-8.
     """
     if config.text is not None:
         yield "", config.text, config.text_b
         return
     for number, line in enumerate(sys.stdin.buffer, start=1):
         place = f"line {number} of the standard input"
-        # What is not UTF-8 comes as the shell passes it, as halves of pairs.
+        # The shell passes arguments that are not UTF-8 in the same way.
         text = line.decode("utf-8", errors="surrogateescape")
         _require_text(place, text)
         if text.strip():
@@ -150,15 +144,14 @@ def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _require_text(place: str, text: str) -> None:
-    """Raises InputError for bytes that are no text, which cannot be printed."""
+    """Raises InputError for bytes that are not UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         byte = ord(text[error.start]) & 0xFF
         before = text[: error.start][-20:]
         raise InputError(
-            f"expected {place} to be UTF-8. Received: byte 0x{byte:02x} behind "
-            f"{before!r}"
+            f"{place} is not UTF-8: byte 0x{byte:02x} after {before!r}."
         ) from error
 
 
@@ -169,7 +162,7 @@ def _show(
     text: str,
     text_b: str | None,
 ) -> None:
-    """Prints a text or a pair, and what the model says of it."""
+    """Prints a text or a pair with the predictions of the model."""
     blanks = []
     if text_b is None or MASK in text or MASK in text_b:
         blanks = fill_mask(model, tokenizer, text, config.top_k, text_b)

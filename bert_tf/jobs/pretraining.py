@@ -40,7 +40,7 @@ from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
 from bert_tf.corpus import creation
 from bert_tf.data import pipeline
 from bert_tf.data.records import suggest_skip_corrupt
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.interop.checkpoint import (
     Pretrained,
     with_metadata,
@@ -279,7 +279,7 @@ def _finish(
     data: PretrainingData,
     encoding: TextEncoding | None,
 ) -> PretrainingResult:
-    """Writes the release, the metrics and the export; returns their places."""
+    """Writes the release, the metrics and the export; returns the result."""
     is_writer = is_chief(estimator.strategy)
     if config.do_train and is_writer:
         _release(config, estimator, train_files)
@@ -312,7 +312,7 @@ def _connected(
     train_files: list[str],
     eval_files: list[str],
 ) -> Iterator[Any]:
-    """Gives the devices, whose workers agree; locks --output_dir to train."""
+    """Connects to the devices and, to train, locks --output_dir."""
     strategy = settings.connect(config)
     require_same_settings(
         strategy,
@@ -347,7 +347,7 @@ def _data(
     train_files: list[str],
     eval_files: list[str],
 ) -> PretrainingData:
-    """Returns the records, searched for damage if they may have some.
+    """Returns the records, which are searched for damage if requested.
 
     Raises:
       InputError: The records do not fit the task.
@@ -395,13 +395,14 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
     """Compares options with each other and with the files they name."""
     if not (config.do_train or config.do_eval or config.do_export):
         raise InputError(
-            "expected --do_train, --do_eval or --do_export. Received: none of "
-            "them"
+            "Nothing to do: give one or several of --do_train, --do_eval, "
+            "--do_export."
         )
     if config.do_export and config.objective != "masked_lm":
-        raise InputError(
-            "expected --objective=masked_lm with --do_export, whose model "
-            f"fills in masked words. Received: {config.objective}"
+        raise wrong_value(
+            "--objective",
+            "masked_lm with --do_export, whose model fills in masked words",
+            config.objective,
         )
     require_length(config.max_seq_length, bert_config)
     output_folder.verify_kind(
@@ -434,8 +435,8 @@ def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
     purpose = "to " + " and ".join(name for name in wish if wish[name])
     if estimator.weights_from is None:
         raise InputError(
-            f"expected a checkpoint in --output_dir={config.output_dir}, or "
-            f"--init_checkpoint, {purpose}. Received: neither"
+            f"There is no checkpoint in --output_dir={config.output_dir} "
+            f"{purpose}. Name one by --init_checkpoint, or give --do_train."
         )
     unused = estimator.task.unused_variables
     lacking = [n for n in estimator.random_variables if not re.match(unused, n)]
@@ -444,12 +445,12 @@ def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
         if not config.next_sentence:
             heads = "the masked-LM head"
         raise InputError(
-            f"expected a checkpoint with {heads}, {purpose}. Received: "
-            f"{estimator.weights_from}, which lacks {lacking[0]}"
+            f"{estimator.weights_from} lacks {lacking[0]}, and a checkpoint "
+            f"with {heads} is needed {purpose}."
         )
 
 
-class _Claim(Hook):
+class _RecordKind(Hook):
     """Records the kind of model before the first step."""
 
     def __init__(self, config: PretrainingConfig, kind: Mapping[str, Any]):
@@ -482,7 +483,7 @@ def _hooks(
     """
     hooks: list[Hook] = []
     if writes:
-        hooks.append(_Claim(config, kind))
+        hooks.append(_RecordKind(config, kind))
         hooks.append(Progress(last_step, config.log_steps))
     if writes and config.log_steps > 0:
         hooks.append(
@@ -519,7 +520,7 @@ def _release(
         vocab = tuple(load_vocab(config.vocab_file))
     else:
         logging.warning(
-            "%s has no vocab.txt: give --vocab_file, or put it there", folder
+            "%s has no vocab.txt: give --vocab_file, or copy it there", folder
         )
     casing = creation.casing_of(train_files)
     facts = {**casing, **trained_with(config)}
@@ -540,10 +541,9 @@ def _encoding(
     if not config.vocab_file or not casing:
         missing = "casing" if config.vocab_file else "vocabulary"
         raise InputError(
-            "expected --vocab_file, and records with the manifest that "
-            "create_pretraining_data.py writes, with --do_export, whose model "
-            f"takes texts. Received: no {missing}; export the release by "
-            "fill_mask.py --do_export"
+            f"--do_export needs the {missing}: give --vocab_file, and records "
+            "with the manifest that create_pretraining_data.py writes; or "
+            "export the release by fill_mask.py --do_export."
         )
     return TextEncoding(
         tuple(load_vocab(config.vocab_file)),

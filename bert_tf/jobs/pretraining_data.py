@@ -67,24 +67,22 @@ def run(config: PretrainingDataConfig) -> list[str]:
     )
     with signals.stopping():
         if config.runner == "beam":
-            _refuse(config, "num_workers", "local", "Beam has its own options")
+            _refuse(config, "num_workers", "local")
             beam.create(job, config.beam_options or "")
         else:
-            _refuse(config, "beam_options", "beam", "Beam takes no part in it")
+            _refuse(config, "beam_options", "beam")
             num_workers = config.num_workers or processes.available_cpus()
             creation.create(job, num_workers)
     return job.named_outputs
 
 
-def _refuse(
-    config: PretrainingDataConfig, name: str, runner: str, reason: str
-) -> None:
+def _refuse(config: PretrainingDataConfig, name: str, runner: str) -> None:
     """Raises an InputError if an option of another runner is given."""
     value = getattr(config, name)
     if value is not None:
         raise InputError(
-            f"Expected --{name} with --runner={runner} only. Received: "
-            f"--{name}={value} --runner={config.runner}; {reason}"
+            f"--{name}={value} has no effect with --runner={config.runner}. "
+            f"Leave it out, or give --runner={runner}."
         )
 
 

@@ -14,14 +14,13 @@ wherever the vocabulary is used.
 import dataclasses
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 
 from absl import logging
 
 from bert_tf import cli, files, signals
 from bert_tf.corpus import text
 from bert_tf.data import processes
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, listed
 from bert_tf.options import Options, option
 from bert_tf.tokenization import vocabulary
 from bert_tf.tokenization.normalization import Normalizer
@@ -74,60 +73,6 @@ class VocabularyConfig(Options):
     )
 
 
-# Of many files without a word, so many are named.
-NAMED_FILES = 3
-
-
-def texts(paths: list[str], errors: str) -> Iterator[str]:
-    """Yields the files' text in blocks of whole lines."""
-    blocks = processes.track(
-        text.blocks_of_files(paths),
-        size=lambda block: len(block.text),
-        title="Counting words",
-        unit="bytes",
-    )
-    for block in blocks:
-        yield text.decode(block, errors)
-
-
-def counted_words(config: VocabularyConfig, paths: list[str]) -> Counter[str]:
-    """Counts the files' words; an InputError names files without any."""
-    normalizer = Normalizer(config.do_lower_case, config.strip_accents)
-    words = vocabulary.count_words(texts(paths, config.errors), normalizer)
-    if not words:
-        named = ", ".join(paths[:NAMED_FILES])
-        more = len(paths) - NAMED_FILES
-        raise InputError(
-            "Expected text to learn from. Received: no words in "
-            f"{named}{f' and {more} more files' if more > 0 else ''}; give "
-            "other files to --input_file"
-        )
-    if not normalizer.strip_accents:
-        warn_of_decomposed(words)
-    return words
-
-
-def warn_of_decomposed(words: Counter[str]) -> None:
-    """Warns of words in another form than Unicode's NFC.
-
-    Where accents are dropped all words are decomposed, and forms are no
-    matter. Where they are kept, a text in NFD, as macOS writes the names of
-    files, has other words than the same text in NFC.
-    """
-    decomposed = [w for w in words if not unicodedata.is_normalized("NFC", w)]
-    if decomposed:
-        first = decomposed[0]
-        logging.warning(
-            "%d of %d distinct words are not composed, such as %a, which would "
-            "be %s in Unicode's form NFC: where accents are kept these are two "
-            "words; bring all texts to NFC before they come here",
-            len(decomposed),
-            len(words),
-            first,
-            unicodedata.normalize("NFC", first),
-        )
-
-
 def run(config: VocabularyConfig) -> list[str]:
     """Learns a vocabulary and writes it.
 
@@ -135,25 +80,62 @@ def run(config: VocabularyConfig) -> list[str]:
       The tokens in the order of their ids.
     """
     with signals.stopping():
-        return _learn(config)
+        paths = files.expand(config.input_file, flag="input_file")
+        files.check_outputs({"output": [config.output_file]}, {"text": paths})
+        words = _count_words(config, paths)
+        logging.info("Learning from %d distinct words", len(words))
+        vocab = vocabulary.learn_vocabulary(
+            words,
+            config.vocab_size,
+            num_unused_tokens=config.num_unused_tokens,
+            min_frequency=config.min_frequency,
+            limit_alphabet=config.limit_alphabet,
+        )
+        with files.atomic_writer(config.output_file) as file:
+            file.write("".join(f"{token}\n" for token in vocab).encode())
+        logging.info("Wrote %d tokens to %s", len(vocab), config.output_file)
+        return vocab
 
 
-def _learn(config: VocabularyConfig) -> list[str]:
-    paths = files.expand(config.input_file, flag="input_file")
-    files.check_outputs({"output": [config.output_file]}, {"text": paths})
-    words = counted_words(config, paths)
-    logging.info("Learning from %d distinct words", len(words))
-    vocab = vocabulary.learn_vocabulary(
-        words,
-        config.vocab_size,
-        num_unused_tokens=config.num_unused_tokens,
-        min_frequency=config.min_frequency,
-        limit_alphabet=config.limit_alphabet,
+def _count_words(config: VocabularyConfig, paths: list[str]) -> Counter[str]:
+    """Returns the number of occurrences of each word in the files."""
+    normalizer = Normalizer(config.do_lower_case, config.strip_accents)
+    blocks = processes.track(
+        text.blocks_of_files(paths),
+        size=lambda block: len(block.text),
+        title="Counting words",
+        unit="bytes",
     )
-    with files.atomic_writer(config.output_file) as file:
-        file.write("".join(f"{token}\n" for token in vocab).encode())
-    logging.info("Wrote %d tokens to %s", len(vocab), config.output_file)
-    return vocab
+    texts = (text.decode(block, config.errors) for block in blocks)
+    words = vocabulary.count_words(texts, normalizer)
+    if not words:
+        raise InputError(
+            f"There are no words in {listed(paths, most=3)}. Name other files "
+            "by --input_file."
+        )
+    if not normalizer.strip_accents:
+        _warn_of_decomposed(words)
+    return words
+
+
+def _warn_of_decomposed(words: Counter[str]) -> None:
+    """Warns of words that are not in Unicode's form NFC.
+
+    If accents are kept, a text in form NFD, such as file names on macOS, has
+    other words than the same text in form NFC.
+    """
+    decomposed = [w for w in words if not unicodedata.is_normalized("NFC", w)]
+    if decomposed:
+        first = decomposed[0]
+        logging.warning(
+            "%d of %d distinct words are not in Unicode's form NFC, such as "
+            "%a, which would be %s. They count as different words, since "
+            "accents are kept: convert all texts to NFC.",
+            len(decomposed),
+            len(words),
+            first,
+            unicodedata.normalize("NFC", first),
+        )
 
 
 if __name__ == "__main__":
