@@ -118,8 +118,8 @@ def test_flags_reach_the_job(work):
         (["--num_workers=0"], "--num_workers must be at least 1; got 0"),
         (["--dup_factor=3"], "dupe_factor"),
         (["--runner=spark"], "<local|beam>"),
-        (["--runner=beam", "--num_workers=2"], "--runner=local only"),
-        (["--beam_options=--runner=x"], "--runner=beam only"),
+        (["--runner=beam", "--num_workers=2"], "give --runner=local"),
+        (["--beam_options=--runner=x"], "give --runner=beam"),
     ],
 )
 def test_mistakes_are_told_in_one_line(work, flags, message):

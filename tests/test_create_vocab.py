@@ -94,8 +94,11 @@ def test_says_when_words_are_not_composed(run):
         (["--input_file=a.txt", "--vocab_size=59000"], "vocab_size is 59000"),
         (["--input_file=bad.txt", "--vocab_size=53"], "bad.txt:3: byte 0xff"),
         (["--input_file=a.txt", "--errors=ignore"], "strict"),
-        (["--input_file=empty*"], "no words in empty1, empty2; give"),
-        (["--input_file=empty*,blank*"], "empty2, blank3 and 2 more files;"),
+        (["--input_file=empty*"], "no words in empty1 and empty2. Name"),
+        (
+            ["--input_file=empty*,blank*"],
+            "empty2, blank3, ... (5 in all). Name",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line(run, arguments, message):

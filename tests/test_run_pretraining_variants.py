@@ -215,7 +215,7 @@ def test_it_fills_no_blanks(causal, capsys):
         words = [f"--init_checkpoint={causal}/release", "--text=w1 [MASK]"]
         assert launch(words) == 1
     line = in_process.the_error(capsys, "fill_mask")
-    assert "whose objective is causal_lm: it says what comes behind" in line
+    assert "was trained to predict the next word (objective causal_lm)" in line
 
 
 def test_it_is_no_model_of_hugging_faces(causal, tmp_path, capsys):
