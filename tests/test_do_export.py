@@ -835,12 +835,24 @@ def test_records_with_unknown_casing(prepared, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("script", "changes", "message"),
     [
-        ("fill_mask", {"export_dir": None}, "--export_dir with --do_export"),
+        ("fill_mask", {"export_dir": None}, "--do_export needs --export_dir"),
         ("fill_mask", {"text": "[MASK]"}, "--do_export and --text exclude"),
         ("fill_mask", {"top_k": 0}, "top_k"),
-        ("extract_features", {"export_dir": None}, "--export_dir with --do_"),
-        ("extract_features", {"input_file": None}, "no --input_file"),
-        ("extract_features", {"output_file": None}, "no --output_file"),
+        (
+            "extract_features",
+            {"export_dir": None},
+            "--do_export needs --export_dir",
+        ),
+        (
+            "extract_features",
+            {"input_file": None},
+            "--input_file must be given",
+        ),
+        (
+            "extract_features",
+            {"output_file": None},
+            "--output_file must be given",
+        ),
     ],
 )
 def test_refuses_contradicting_flags(
