@@ -22,7 +22,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.transformer import (
     BertLayer,
     Dense,
@@ -596,8 +596,8 @@ def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
     found = [p for p in paths if f"/{p}".endswith(_FIRST_VARIABLE)]
     if len(found) > 1:
         raise InputError(
-            f"{model.name!r} has {len(found)} encoders: {listed(found)}. Load "
-            "or convert them one by one."
+            f"{model.name!r} has {len(found)} encoders. Load or convert them "
+            "one by one."
         )
     outer, encoder = f"{model.name}/", None
     if found:

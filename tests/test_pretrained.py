@@ -238,7 +238,7 @@ def test_refuses_a_model_without_a_built_encoder(folders, make):
 def test_two_encoders_are_filled_one_by_one(folders):
     path = folders / "pretraining" / "google"
     model = called(BertModel(CONFIG), BertModel(CONFIG))
-    with pytest.raises(InputError, match=r"2 .*'own'"):
+    with pytest.raises(InputError, match="'own' has 2 encoders"):
         load_checkpoint(model, path)
     load_checkpoint(model.encoders[1], path)
     assert_filled(model.encoders[1], arrays("encoder"))
