@@ -1,6 +1,6 @@
-"""Small texts of random words to make pre-training records of.
+"""Small texts of random words, for tests of data creation.
 
-No test by itself. A word may have digits behind it, each a piece of its own.
+A word may be followed by digits, each of which is a token.
 """
 
 import gzip
@@ -12,7 +12,7 @@ WORDS = [f"w{chr(97 + i)}" for i in range(26)] + [f"##{i}" for i in range(10)]
 
 
 def write_text(path, num_documents=60, seed=0, most_sentences=16):
-    """Writes documents of 2 sentences or more, blank lines between them."""
+    """Writes documents of at least 2 sentences, separated by blank lines."""
     rng = np.random.default_rng(seed)
     lines = []
     for _ in range(num_documents):

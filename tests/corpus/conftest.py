@@ -1,4 +1,4 @@
-"""What tests of data creation have in common."""
+"""Fixtures of the tests of data creation."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests import text_corpora
 
 @pytest.fixture
 def vocab_file(tmp_path):
-    """A vocabulary of the words of `text_corpora`."""
+    """A vocabulary with the words of `text_corpora`."""
     path = tmp_path / "vocab.txt"
     words = text_corpora.SPECIALS + text_corpora.WORDS
     path.write_text("\n".join(words))
