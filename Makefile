@@ -104,7 +104,7 @@ $(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
 	@touch "$@"
 
 test-beam: $(VENV)-beam/.installed  ## data creation as a pipeline of Apache Beam
-	"$(VENV)-beam/bin/python" -m pytest tests/corpus/test_beam_*.py \
+	"$(VENV)-beam/bin/python" -m pytest tests/corpus/test_beam.py \
 	tests/test_create_pretraining_data.py::test_a_pipeline_writes_the_same \
 	$(PYTEST_ARGS)
 

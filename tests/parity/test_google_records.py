@@ -1,7 +1,7 @@
-"""Our features of real texts against records that Google's code wrote.
+"""Features of real texts, compared with records that Google's code wrote.
 
-Both files came from unmodified google-research/bert under TF 1.15, with the
-uncased vocabulary; see ../shared/data/README.md.
+Unmodified google-research/bert wrote them with TF 1.15 and the uncased
+vocabulary; see ../shared/data/README.md.
 """
 
 import csv
@@ -28,7 +28,7 @@ def tokenizer(shared_data):
 
 
 def example_of(row):
-    """A row of MRPC: the class in column 0, the pair in columns 3 and 4."""
+    """MRPC has the class in column 0 and the pair in columns 3 and 4."""
     return Example("", row[3], row[4], label=row[0])
 
 
@@ -48,7 +48,7 @@ def parse(schema, examples):
 
 
 def varint(data, start):
-    """The number at `start`, and where it ends."""
+    """Returns the number at `start` and the offset after it."""
     value = shift = 0
     while True:
         byte = data[start]
@@ -59,7 +59,7 @@ def varint(data, start):
 
 
 def fields(data):
-    """The bytes of each field of a message, tags and lengths included."""
+    """Yields the bytes of each field of a message, with tag and length."""
     start = 0
     while start < len(data):
         length, body = varint(data, start + 1)
@@ -68,10 +68,10 @@ def fields(data):
 
 
 def entries(example):
-    """The bytes of a record's features, in an order of their own.
+    """Returns the bytes of a record's features in sorted order.
 
-    Protobuf leaves the order of a map open: Google's has is_real_example
-    second, ours is sorted.
+    The order of a protobuf map is undefined: Google's records have
+    is_real_example second, ours are sorted.
     """
     _, start = varint(example, 1)
     return sorted(fields(example[start:]))
@@ -109,7 +109,7 @@ def test_mrpc(shared_data, tokenizer, fidelity, tmp_path, split, file, count):
 
 
 def test_mrpc_in_the_graph(shared_data, fidelity):
-    """What a served model makes of the same strings."""
+    """The features that an exported model computes from the same strings."""
     graph = pytest.importorskip("bert_tf.tokenization.graph")
     vocabulary = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
     layer = graph.BertTokenizer(vocabulary, max_seq_length=128)
@@ -131,7 +131,7 @@ def test_mrpc_in_the_graph(shared_data, fidelity):
 
 
 def unmasked(batch):
-    """The two texts of each pre-training example, masked words restored."""
+    """Yields the texts of each pre-training example, before masking."""
     for row in range(len(batch["input_ids"])):
         ids = batch["input_ids"][row].copy()
         real = batch["masked_lm_weights"][row] > 0
@@ -151,7 +151,7 @@ def contains(run, part):
 
 
 def test_texts_of_pretraining_records(shared_data, tokenizer, fidelity):
-    """Which sentences pair up is a matter of seeds; what they are is not."""
+    """The pairs depend on the seed; the texts do not."""
     folder = shared_data / "google_bert_outputs" / "pretraining"
     batch = parse(
         pretraining_schema(128, 20), serialized(folder / "tf_examples.tfrecord")

@@ -1,11 +1,10 @@
-"""Lower case with accents kept, `--nostrip_accents`, beside Hugging Face's.
+"""Lower-casing with accents kept (`--nostrip_accents`), as in Hugging Face.
 
-The original drops accents whenever it lower-cases, so there is none of its
-numbers for this. `BertNormalizer(lowercase=True, strip_accents=False)` of the
-package `tokenizers` does the same wherever its rules are Google's. Where they
-are not is not listed here but measured, on text that is not lower-cased: it
-knows an older Unicode and has another block of ideographs. The one difference
-that lower-casing adds is the sigma at the end of a word.
+The original strips accents whenever it lower-cases, so it cannot be compared.
+`BertNormalizer(lowercase=True, strip_accents=False)` of `tokenizers` does the
+same except for characters for which its rules differ from Google's: it has an
+older Unicode and another block of ideographs. These characters are found with
+text that is not lower-cased. Lower-casing adds one difference, the final sigma.
 """
 
 import functools
@@ -37,7 +36,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 @functools.cache
 def huggingface(do_lower_case):
-    """A function from a text to the words of Hugging Face's."""
+    """Returns a function that splits a text as Hugging Face does."""
     normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=True,
@@ -59,9 +58,9 @@ def ours(do_lower_case):
 
 
 def differing(characters, do_lower_case):
-    """The characters that are other words in one tokenizer than in the other.
+    """Yields the characters that the two tokenizers split differently.
 
-    Alone, between letters and doubled; looked at in blocks.
+    Each is alone, between letters and doubled; blocks of them are compared.
     """
     words, theirs = ours(do_lower_case), huggingface(do_lower_case)
     for start in range(0, len(characters), 499):
@@ -91,7 +90,7 @@ def hangul():
 
 
 def korean_texts(count):
-    """Words of syllables, of jamo and of both, with Latin between them."""
+    """Yields words of syllables and jamo, with Latin letters."""
     draw = random.Random(47)
     others = "ABcÉé\u0301.,!ㅋㅠ 123漢字"
     for _ in range(count):
@@ -110,7 +109,7 @@ def test_hangul_is_hugging_faces():
 
 
 def test_syllables_stay_as_they_are():
-    """No form is made of another, which both settings beside it would do."""
+    """Hangul is decomposed only where accents are stripped."""
     normalizer = Normalizer(True, strip_accents=False)
     for text in korean_texts(503):
         kept = [c for c in text if unicodedata.name(c, "").startswith("HANGUL")]

@@ -1,9 +1,9 @@
-"""The tokenizers in Python and in the graph against the original's definition.
+"""The tokenizers in Python and in the graph, compared with the original.
 
-The oracle goes step by step, as google-research/bert describes it, and shares
-nothing with bert_tf. Each number is a count of texts on which any of these
-differ from it: `tokenize`, `encode`, `tokenize_with_offsets` (texts and ids,
-and what its offsets cut out), and the layer `BertTokenizer`.
+The oracle follows the description of google-research/bert step by step and
+shares no code with bert_tf. Each number counts the texts for which one of these
+differs from it: `tokenize`, `encode`, `tokenize_with_offsets` (tokens, ids and
+the characters at the offsets) and the layer `BertTokenizer`.
 """
 
 import functools
@@ -25,7 +25,7 @@ import tensorflow as tf
 from bert_tf.tokenization.graph import BertTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-# Published vocabulary -> whether it is an uncased one.
+# Published vocabularies, and whether they are uncased.
 VOCABULARIES = {
     "bert-base-uncased": True,
     "bert-base-cased": False,
@@ -36,42 +36,36 @@ VOCABULARIES = {
 ALL_VOCABULARIES = pytest.mark.parametrize("name", VOCABULARIES)
 SURROGATES = set(oracle.ALL[0xD800:0xE000])
 BLOCK = 499
-# Of characters that are near-identical cases the tests take one in so many;
-# `make fidelity` takes them all.
+# Of groups of near-identical characters, tests use one in so many;
+# `make fidelity` uses all.
 SAMPLE = 13
-# The casing whose every code point is looked at.
+# The casing in which all code points are compared.
 UNCASED = True, None
 
 
 class Tokenizers:
-    """Ours and the original's, of one vocabulary and casing.
-
-    Args:
-      vocabulary: A path, or the tokens.
-      do_lower_case: As for `FullTokenizer`.
-      strip_accents: As for `FullTokenizer`.
-    """
+    """Our tokenizers and the oracle, for one vocabulary and casing."""
 
     def __init__(self, vocabulary, do_lower_case, strip_accents=None):
         self.casing = do_lower_case, strip_accents
         self.python = FullTokenizer(vocabulary, *self.casing)
         self.graph = tf.function(
-            BertTokenizer(vocabulary, *self.casing).tokenize
+            BertTokenizer(vocabulary, *self.casing).tokenize, autograph=False
         )
         self.normalizer = Normalizer(*self.casing)
         self.pieces = functools.lru_cache(1 << 12)(self._pieces)
         self.cuts_out = functools.lru_cache(1 << 16)(self._cuts_out)
 
     def _pieces(self, text):
-        """What the original makes of a text."""
+        """Returns the original's tokens of a text."""
         return oracle.tokenize(text, self.python.vocab, *self.casing)
 
     def ids(self, text):
         return self.python.convert_tokens_to_ids(self.pieces(text))
 
     def other_ids(self, texts):
-        """The texts of which `encode` or the graph makes other ids."""
-        # UTF-8 has no surrogates: the graph cannot be given any.
+        """Yields the texts for which `encode` or the graph has other ids."""
+        # UTF-8 has no surrogates, so the graph cannot have them as input.
         bare = [re.sub("[\ud800-\udfff]", "", text) for text in texts]
         in_graph = self.graph(tf.constant(bare, tf.string)).to_list()
         for text, bare_text, graph_ids in zip(
@@ -83,7 +77,7 @@ class Tokenizers:
                 yield text
 
     def other_tokens(self, texts):
-        """Those that `tokenize` splits differently, or that offsets cut so."""
+        """Yields the texts with other tokens or with wrong offsets."""
         for text in texts:
             tokens = self.python.tokenize_with_offsets(text)
             pieces = self.pieces(text)
@@ -97,16 +91,16 @@ class Tokenizers:
                 yield text
 
     def differing(self, texts):
-        """Those that differ in either way."""
+        """Returns the texts that differ in either way."""
         return {*self.other_ids(texts), *self.other_tokens(texts)}
 
     def _cuts_out(self, piece, source):
-        """Whether the characters of a token made it, and all were needed."""
+        """Returns whether `source`, and nothing shorter, gives the token."""
         made = self._letters(source)
         if piece == "[UNK]":
             return made != ""
         bare = without_final_sigma(piece.removeprefix("##") or piece)
-        # What is dropped behind a piece, accents say, belongs to it.
+        # Stripped accents after a token belong to it.
         while len(source) > 1 and not self._letters(source[-1]):
             source = source[:-1]
         fewer = (source[1:], source[:-1]) if len(source) > 1 else ()
@@ -117,43 +111,43 @@ class Tokenizers:
 
 
 def differing_somewhere(differing, texts):
-    """What `differing` gives for many short texts, looked at in long ones."""
+    """Applies `differing` to short texts, joined to long ones for speed."""
     for start in range(0, len(texts), BLOCK):
         block = texts[start : start + BLOCK]
         if wrong := list(differing([" ".join(block)])):
-            # Should none differ by itself, it takes its neighbours.
+            # If none differs alone, report the whole block.
             yield from list(differing(block)) or wrong
 
 
 def without_final_sigma(text):
-    """Which sigma it is depends on the neighbours of what was cut out."""
+    """Removes the difference that depends on neighbors of a token."""
     return text.replace("ς", "σ")
 
 
 def spelling(texts, normalizer):
-    """A vocabulary that spells every word: no [UNK] hides a difference."""
+    """Returns a vocabulary for all words, as [UNK] would hide differences."""
     letters = {c for text in texts for c in normalizer(text)} - SURROGATES
     letters = sorted(letters - {" "})
     return [*SPECIAL, *letters, *(f"##{c}" for c in letters)]
 
 
 def words_near_the_longest(rng):
-    """200 characters is the longest, counted after normalization."""
+    """The limit is 200 characters, counted after normalization."""
     for letter in ("a", "é", "e\u0301", "Σ", "中", "한", "\U0001f917", "\0a"):
         for size in (66, 67, 99, 100, 101, 199, 200, 201):
             yield f"{letter * size} x{letter * size}."
 
 
 def final_sigmas(rng):
-    """Beside every kind of character: what is skipped, cased, neither."""
-    neighbours = "aA1.,'’:·\u00ad\u0301\u0345\u200b\0\ufffdªʰ中Σς \u2028İ"
-    for pair in itertools.product(neighbours, repeat=2):
+    """Next to skipped, cased and other characters."""
+    neighbors = "aA1.,'’:·\u00ad\u0301\u0345\u200b\0\ufffdªʰ中Σς \u2028İ"
+    for pair in itertools.product(neighbors, repeat=2):
         yield "AΣ{}A {}Σ Σ{}".format(pair[0], *pair)
         yield "a{0}Σ{1} a{0}{1}Σ{0}a ΑΣ{0}{1}".format(*pair)
 
 
 def controls(rng):
-    """Everything that is deleted or is a space, at each place of a word."""
+    """All deleted characters and spaces, at each position of a word."""
     for category in ("Cc", "Cf", "Z"):
         for c in oracle.category(category):
             yield f"{c}ab{c} a{c}b {c}{c} é{c}\u0301 {c}"
@@ -161,7 +155,7 @@ def controls(rng):
 
 
 def special_tokens(rng):
-    """Torn apart like any other text, in whatever company."""
+    """They are split like any other text."""
     for token in (*SPECIAL, "[unused1]", "[unused99]", "##ab", "##", "[", "[]"):
         yield token
         yield token.lower()
@@ -169,7 +163,7 @@ def special_tokens(rng):
 
 
 def multilingual(rng):
-    """Texts of some 2,000 characters, their words of one script each."""
+    """Texts of about 2,000 characters, with words of several scripts."""
     starts = (0x41, 0xC0, 0x391, 0x410, 0x5D0, 0x621, 0x905, 0xE01, 0x10D0)
     starts += (0x1100, 0x1E00, 0x3041, 0x30A1, 0x4E00, 0xAC00, 0xFF21, 0x1F600)
     for _ in range(7):
@@ -205,7 +199,7 @@ def texts_of(kind):
 
 @pytest.fixture(scope="module")
 def spelt():
-    """Tokenizers whose vocabulary spells every text below, by casing."""
+    """Tokenizers whose vocabulary spells all texts, by casing."""
 
     @functools.cache
     def make(*casing):
@@ -306,13 +300,13 @@ def alone_between_letters_and_doubled(character):
 
 @functools.cache
 def assigned():
-    """All characters but surrogates, private and unassigned ones."""
+    """Returns all characters except surrogates, private and unassigned."""
     others = ("Cn", "Co", "Cs")
     return [c for c in oracle.ALL if unicodedata.category(c) not in others]
 
 
 def chunks(characters, *casing):
-    """Tokenizers that spell some characters in words, and the words."""
+    """Yields tokenizers and texts of up to 65,536 characters each."""
     for start in range(0, len(characters), 1 << 16):
         some = characters[start : start + (1 << 16)]
         texts = list(map(alone_between_letters_and_doubled, some))
@@ -325,15 +319,24 @@ def count(differing, texts):
 
 @pytest.fixture
 def sampled(pytestconfig):
-    """Returns one character in SAMPLE, or all of them for `make fidelity`."""
+    """Samples one character in SAMPLE, or all for `make fidelity`."""
     step = 1 if pytestconfig.getoption("fidelity_rows") else SAMPLE
     return lambda characters: characters[::step]
 
 
 @pytest.mark.slow
 def test_every_code_point(fidelity, sampled):
-    others = sorted({*oracle.ALL} - {*assigned()})
-    characters = sorted([*assigned(), *sampled(others)])
+    # Ideographs and unassigned characters are sampled, with the edges of the
+    # blocks of ideographs.
+    varied = {*assigned()} - oracle.CJK
+    edges = {
+        c
+        for previous, c in itertools.pairwise(oracle.ALL)
+        if (previous in oracle.CJK) != (c in oracle.CJK)
+    }
+    edges |= {chr(ord(c) - 1) for c in edges}
+    others = sorted({*oracle.ALL} - varied)
+    characters = sorted(varied | edges | {*sampled(others)})
     other_ids = other_tokens = 0
     for tokenizers, texts in chunks(characters, *UNCASED):
         other_ids += count(tokenizers.other_ids, texts)
@@ -355,10 +358,7 @@ def test_every_code_point(fidelity, sampled):
 def test_every_assigned_character(
     fidelity, sampled, do_lower_case, strip_accents
 ):
-    """In the casings that `test_every_code_point` leaves out.
-
-    Of the others tests/tokenization/test_normalization.py has every casing.
-    """
+    """In the other casings; test_normalization.py has all code points."""
     fidelity(
         f"tokenization: all assigned characters {PLACES}, lower-cased or not, "
         "with accents and without: characters that differ in any way",
