@@ -105,7 +105,7 @@ $(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
 
 test-beam: $(VENV)-beam/.installed  ## data creation as a pipeline of Apache Beam
 	"$(VENV)-beam/bin/python" -m pytest tests/corpus/test_beam.py \
-	tests/test_create_pretraining_data.py::test_a_pipeline_writes_the_same \
+	tests/test_create_pretraining_data.py::test_beam_writes_the_same_files \
 	$(PYTEST_ARGS)
 
 fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## docs/fidelity.md, every number measured again

@@ -108,7 +108,8 @@ def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
 @VARIANTS
 def test_every_assigned_character(do_lower_case, strip_accents):
     """In many contexts; tests/parity has all code points in a few."""
-    texts = [oracle.contexts(c, many=True) for c in characters()[0]]
+    step = 1 if (do_lower_case, strip_accents) == (True, None) else 5
+    texts = [oracle.contexts(c, many=True) for c in characters()[0][::step]]
     casing = do_lower_case, strip_accents
     vocab = vocabulary(sorted(set().union(*map(Normalizer(*casing), texts))))
     ids = BertTokenizer(vocab, *casing).tokenize(tf.constant(texts)).to_list()
