@@ -330,7 +330,7 @@ def section(comparison: Comparison) -> str:
     """Returns everything that was measured, in Markdown."""
     return paragraphs(
         [f"## {comparison.title}"],
-        ["```", comparison.command, "```"],
+        ["```sh", comparison.command, "```"],
         list(_circumstances(comparison)),
         table(_rows(comparison)),
     )

@@ -399,7 +399,7 @@ def section(comparison: Comparison) -> str:
     runs = {side: turns for side, turns in runs.items() if turns}
     return paragraphs(
         [f"## {comparison.title}"],
-        ["```", comparison.command, "```"],
+        ["```sh", comparison.command, "```"],
         list(_circumstances(comparison, runs)),
         table(_spreads(names, runs)),
         table(_ratios(runs)) if len(runs) > 1 else [],

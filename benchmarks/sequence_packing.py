@@ -211,7 +211,7 @@ def section(
     packed, unpacked = rates
     return paragraphs(
         [
-            "```",
+            "```sh",
             " \\\n    ".join(["python benchmarks/sequence_packing.py", *words]),
             "```",
         ],

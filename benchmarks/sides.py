@@ -9,6 +9,7 @@ import platform
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -220,9 +221,15 @@ def run_command(
             start_new_session=True,
         )
         peak = 0
-        while process.poll() is None:
-            peak = max(peak, resident_bytes(process.pid))
-            time.sleep(_SAMPLING_SECONDS)
+        try:
+            while process.poll() is None:
+                peak = max(peak, resident_bytes(process.pid))
+                time.sleep(_SAMPLING_SECONDS)
+        finally:
+            # A terminal's Ctrl-C does not reach another session.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait()
     seconds = time.monotonic() - start
     if process.returncode:
         raise failure(command, process.returncode, log)

@@ -167,15 +167,17 @@ def measure(
       variables: Side -> environment variables.
     """
     threads = limit_cpus(config.num_threads)
+    cases = list(cases)
+    requested = {name for case in cases for name in case.requests}
+    comparison.left_out |= without_compiler({COMPILED} & requested)
+    wanted = requested - comparison.left_out.keys()
     if config.go_on and config.output and files.exists(config.output):
-        go_on(comparison, config.output, rounds)
+        go_on(comparison, config.output, rounds, wanted)
     known = comparison.cases
     for case in cases:
         if case.name in known:
             continue
-        left_out = without_compiler({COMPILED} & case.requests.keys())
-        comparison.left_out |= left_out
-        names = [name for name in case.requests if name not in left_out]
+        names = [name for name in case.requests if name in wanted]
         words = f"--num_threads={threads['OMP_NUM_THREADS']}"
         with started(
             {name: [*command(name), words] for name in names},
@@ -184,8 +186,16 @@ def measure(
             take_turns(comparison, [case], sides, rounds, config.output)
 
 
-def go_on(comparison: Comparison, path: str, rounds: int) -> None:
+def go_on(
+    comparison: Comparison, path: str, rounds: int, sides: Iterable[str]
+) -> None:
     """Takes over the complete cases of an earlier file of results.
+
+    Args:
+      comparison: Gets their turns.
+      path: The file.
+      rounds: The number of rounds of a complete case.
+      sides: The sides of a complete case.
 
     Raises:
       InputError: The file is of another machine or benchmark.
@@ -202,7 +212,7 @@ def go_on(comparison: Comparison, path: str, rounds: int) -> None:
     whole = [
         case
         for case in old.cases
-        if all(len(old.of(case, s)) >= rounds for s in old.sides(case))
+        if all(len(old.of(case, side)) >= rounds for side in sides)
     ]
     comparison.turns += [turn for turn in old.turns if turn.case in whole]
     comparison.versions |= old.versions

@@ -1,15 +1,15 @@
-"""From raw text to a pre-trained BERT, on what every Python carries.
+"""From raw text to a pre-trained BERT, on Python's own documentation.
 
     make demo
 
 Writes the documentation inside Python (`pydoc_data.topics`, some 400 kB of
 English) as a corpus, learns a vocabulary, writes records, pre-trains a small
-model and fills a blank with it. Every command is printed before it runs, so
-that it can be repeated by hand with other text.
+model and fills in a blank with it. Every command is printed before it runs, so
+that you can rerun it with other text.
 
-Takes about five minutes on two CPU cores. On held-out text the model finds 19
-to 20 % of the masked words, where the most frequent word is right for 5 %, and
-judges 66 to 67 % of the next sentences correctly. The digits depend on the CPU.
+Takes about five minutes on two CPU cores. On held-out text the model predicts
+19 to 20 % of the masked words, where the most frequent word is right for 5 %,
+and 66 to 67 % of the next sentences. The exact numbers depend on the CPU.
 """
 
 import os
@@ -31,8 +31,10 @@ from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
 
-flags.DEFINE_string("folder", "demo_output", "Where everything is written.")
-flags.DEFINE_integer("num_train_steps", 1500, "Steps of pre-training.")
+flags.DEFINE_string("folder", "demo_output", "Output folder.")
+flags.DEFINE_integer(
+    "num_train_steps", 1500, "Number of steps of pre-training."
+)
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -46,14 +48,14 @@ SEQUENCE = (
     f"--max_seq_length={MAX_SEQ_LENGTH}",
     f"--max_predictions_per_seq={MAX_PREDICTIONS_PER_SEQ}",
 )
-# Every tenth section is kept from training.
+# Every tenth section is held out.
 HELD_OUT = 10
 TEXT = (
     "--text=If the object does not define the [MASK], an exception is raised."
 )
 
 REPORT = """
-What was learned, on text that was kept from training:
+What was learned, on held-out text:
 
                     right    without a model
   masked words     {words:6.1%}    {word_share:5.1%} (always saying {word!r})
@@ -72,10 +74,10 @@ SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\"'(])")
 
 
 def documents() -> Iterator[list[str]]:
-    """The sections of Python's documentation, as lists of sentences.
+    """Yields the sections of Python's documentation, as lists of sentences.
 
-    Topics overlap; a paragraph is taken where it comes first only, or
-    held-out text would have been seen in training.
+    Topics overlap. Only the first copy of a paragraph is used: otherwise some
+    held-out text would be in the training set.
     """
     seen = set()
     for _, text in sorted(topics.items()):
@@ -91,7 +93,7 @@ def documents() -> Iterator[list[str]]:
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether a paragraph is text, not grammar or code."""
+    """Returns whether a paragraph is text, not grammar or code."""
     return (
         len(paragraph.split()) > 5
         and paragraph[-1] in ".:;)"
@@ -101,8 +103,7 @@ def is_prose(paragraph: str) -> bool:
 
 
 def write_corpus(folder: pathlib.Path) -> None:
-    """Writes train.txt and held_out.txt: a sentence a line, a blank line
-    between documents."""
+    """Writes train.txt and held_out.txt, with a sentence per line."""
     sections = list(documents())
     for name, part in (
         ("train", [s for i, s in enumerate(sections) if i % HELD_OUT]),
@@ -114,7 +115,7 @@ def write_corpus(folder: pathlib.Path) -> None:
 
 
 def write_config(path: pathlib.Path) -> None:
-    """Writes the shape of a model that learns something in minutes."""
+    """Writes the configuration of a model that learns in minutes."""
     config = BertConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=128,
@@ -128,7 +129,7 @@ def write_config(path: pathlib.Path) -> None:
 
 
 def run(script: str, *arguments: str) -> None:
-    """Runs one of the project's scripts and shows the command first."""
+    """Prints and runs the command of a script."""
     print(f"\n$ {PYTHON} {shlex.join([script, *arguments])}", flush=True)
     command = [sys.executable, str(ROOT / script), *arguments]
     done = subprocess.run(command, check=False)
@@ -137,7 +138,7 @@ def run(script: str, *arguments: str) -> None:
 
 
 def make_records(folder: pathlib.Path) -> None:
-    """Learns a vocabulary and writes records of both parts of the corpus."""
+    """Learns a vocabulary and writes records of both parts of the text."""
     run(
         "create_vocab.py",
         f"--input_file={folder}/train.txt",
@@ -156,7 +157,7 @@ def make_records(folder: pathlib.Path) -> None:
 
 
 def pretrain(folder: pathlib.Path) -> dict[str, float]:
-    """Trains, evaluates on the held-out part and returns its metrics."""
+    """Trains, evaluates on the held-out text and returns the metrics."""
     steps = FLAGS.num_train_steps
     run(
         "run_pretraining.py",
@@ -182,12 +183,12 @@ def pretrain(folder: pathlib.Path) -> dict[str, float]:
 
 
 def baselines(folder: pathlib.Path) -> tuple[str, float, float]:
-    """How often one is right without looking at the text.
+    """Returns how often a constant answer is right.
 
     Returns:
       The most frequent masked word of the training records, its share of the
-      masked words of the held-out ones, and the share there of pairs whose
-      second text is random.
+      held-out masked words, and the share of held-out pairs whose second text
+      is random.
     """
     train, _ = labels(folder / "train.tfrecord")
     held_out, is_random = labels(folder / "held_out.tfrecord")
@@ -197,7 +198,7 @@ def baselines(folder: pathlib.Path) -> tuple[str, float, float]:
 
 
 def labels(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """The masked words and the next-sentence labels of a file of records."""
+    """Returns the masked words and next-sentence labels of a record file."""
     words, is_random = [], []
     for batch in pipeline.evaluation_dataset(
         [str(path)],
@@ -211,7 +212,7 @@ def labels(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    """Runs every step and says what was learned."""
+    """Runs every step and prints what was learned."""
     started = time.monotonic()
     folder = pathlib.Path(FLAGS.folder)
     folder.mkdir(parents=True, exist_ok=True)

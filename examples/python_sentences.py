@@ -1,8 +1,7 @@
 """Data for the other examples: sentences, each with its subject.
 
-They come from the documentation inside Python's standard library, so that
-every Python carries them: some 3,400 sentences about numbers, files, networks
-and processes.
+They come from the docstrings of Python's standard library: some 3,400 sentences
+about numbers, files, networks and processes.
 """
 
 import ast
@@ -25,14 +24,14 @@ MODULES = {
 SUBJECTS = list(MODULES)
 
 SENTENCE_END = re.compile(r"(?<=[.:])\s+(?=[A-Z])")
-HELD_OUT = 5  # One sentence in so many is kept from training.
+HELD_OUT = 5  # One of so many sentences is held out.
 
-# Sentences and, for each, the index of its subject.
+# Sentences, and the index of the subject of each.
 Part = tuple[list[str], list[int]]
 
 
 def load() -> tuple[Part, Part]:
-    """Returns the part to train on and the part that is held out."""
+    """Returns the training set and the held-out set."""
     subject_of = {
         sentence: index
         for index, subject in enumerate(SUBJECTS)
@@ -46,19 +45,19 @@ def load() -> tuple[Part, Part]:
 
 
 def split(pairs: list[tuple[str, int]]) -> Part:
-    """Turns pairs into a list of sentences and a list of subjects."""
+    """Returns the sentences and the subjects of pairs."""
     return [text for text, _ in pairs], [index for _, index in pairs]
 
 
 def sources(modules: str) -> Iterator[pathlib.Path]:
-    """The files of modules and packages that this Python has."""
+    """Yields the files of modules and packages."""
     for name in modules.split():
         yield from STANDARD_LIBRARY.glob(f"{name}.py")
         yield from sorted(STANDARD_LIBRARY.glob(f"{name}/*.py"))
 
 
 def sentences(path: pathlib.Path) -> Iterator[str]:
-    """The sentences in the documentation of a module's parts."""
+    """Yields the sentences in the docstrings of a module."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         text = ast.get_docstring(node) if isinstance(node, kinds) else None

@@ -1,15 +1,14 @@
-"""From strings to classes in one model: the tokenizer is a part of it.
+"""A model from strings to classes that contains the tokenizer.
 
     python examples/raw_strings.py
     python examples/raw_strings.py "Send the message to the server."
 
-Trains on sentences of Python's documentation to tell what they are about
-(numbers, files, networks, processes), saves the model as one `.keras` file and
-asks the loaded file about sentences of yours. What goes in are plain strings.
+Learns the subject of sentences of Python's documentation (numbers, files,
+networks, processes), saves the model as one `.keras` file, loads it and
+classifies your sentences. The input is plain strings.
 
-Takes half a minute on two CPU cores, from random weights. Expect 83 % of the
-sentences that were held out to be right, where always saying "processes" has
-37 %.
+Takes half a minute on two CPU cores, from random weights. Expect 83 % accuracy
+on held-out sentences; always answering "processes" has 37 %.
 """
 
 import bert_tf.quiet_tensorflow  # isort: skip
@@ -37,7 +36,7 @@ QUESTIONS = sys.argv[1:] or [
 
 
 def build_model(texts):
-    """Learns a vocabulary from `texts` and puts a classifier behind it."""
+    """Learns a vocabulary from `texts` and builds a classifier on it."""
     words = count_words(texts, Normalizer(do_lower_case=True))
     vocabulary = learn_vocabulary(words, vocab_size=2000)
     config = bert_tf.BertConfig.from_name("L-1_H-64_A-4", len(vocabulary))

@@ -3,14 +3,14 @@
     python examples/scikit_learn_features.py
     python examples/scikit_learn_features.py --init_checkpoint=<checkpoint>
 
-A logistic regression learns from them what sentences of Python's documentation
-are about (numbers, files, networks, processes). BERT itself is not trained. The
+A logistic regression learns the subject of sentences of Python's documentation
+(numbers, files, networks, processes) from them. BERT itself is not trained. The
 vector of a sentence is `pooled_output`, or the mean over its tokens.
 
 Takes half a minute on two CPU cores. Without a checkpoint BERT is random, and
-all that its vectors hold are the words, mixed at random: expect 67 % of the
-held-out sentences to be right, where always saying "processes" has 37 %. With
-the weights of all-MiniLM-L6-v2 it is 85 %.
+its vectors are random mixtures of the words: expect 67 % accuracy on held-out
+sentences, where always answering "processes" has 37 %. With the weights of
+all-MiniLM-L6-v2 it is 85 %.
 """
 
 import bert_tf.quiet_tensorflow  # isort: skip
@@ -30,12 +30,12 @@ from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.vocabulary import count_words, learn_vocabulary
 
 flags.DEFINE_string(
-    "init_checkpoint", None, "Of Google, Hugging Face or ours; or random."
+    "init_checkpoint", None, "Checkpoint. Default: random weights."
 )
 
 
 def random_encoder(texts):
-    """An untrained encoder and the tokenizer for its new vocabulary."""
+    """Returns an untrained encoder and a tokenizer with a new vocabulary."""
     words = count_words(texts, Normalizer(do_lower_case=True))
     vocabulary = learn_vocabulary(words, vocab_size=2000)
     config = bert_tf.BertConfig.from_name("mini", len(vocabulary))
@@ -44,13 +44,13 @@ def random_encoder(texts):
 
 
 def pretrained_encoder(path):
-    """The encoder of a checkpoint and the tokenizer that goes with it."""
+    """Returns the encoder of a checkpoint and its tokenizer."""
     encoder = bert_tf.BertModel(bert_tf.load_config(path))
     bert_tf.load_checkpoint(encoder, path)
     found = open_pretrained(path)
     if found.vocab is None:
         raise bert_tf.InputError(
-            f"expected vocab.txt beside the checkpoint. Received: {path}"
+            f"{path}: expected vocab.txt in the folder of the checkpoint."
         )
     tokenizer = bert_tf.BertTokenizer(
         found.vocab,
@@ -62,7 +62,7 @@ def pretrained_encoder(path):
 
 
 def features(encoder, tokenizer, texts):
-    """Returns two arrays [sentences, hidden_size] by their names."""
+    """Returns two kinds of vectors [sentences, hidden_size] by name."""
     inputs = tokenizer(texts)
     outputs = encoder.predict(inputs, batch_size=64, verbose=0)
     mask = np.array(inputs["input_mask"])[..., np.newaxis]  # [B, S, 1]
@@ -74,7 +74,7 @@ def features(encoder, tokenizer, texts):
 
 
 def main():
-    """Fits a regression for each kind of vector and tells how good it is."""
+    """Fits a regression on each kind of vector and prints its accuracy."""
     path = flags.FLAGS.init_checkpoint
     keras.utils.set_random_seed(1)
     (texts, subjects), (held_out, expected) = load()

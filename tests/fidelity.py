@@ -1,16 +1,16 @@
-"""Numbers that show fidelity: tests assert them, docs/fidelity.md lists them.
+"""Numbers of fidelity, which tests assert and docs/fidelity.md lists.
 
-The fixture `fidelity` holds a number against its tolerance and keeps it:
+The fixture `fidelity` compares a number with its tolerance and keeps it:
 
     def test_pooled_output_is_the_originals(fidelity):
         ours, theirs = ...
         gap = np.abs(ours - theirs).max()
         fidelity("model: pooled output, Google's random model", gap, 2e-5)
 
-The check's name is what a reader of the table sees. It starts with one of
-SECTIONS. What can only be equal or not has a count of differences for its
-number and the tolerance 0. Many numbers under one name in one test, of the
-cases of a parametrised one for example, become one row: the largest.
+The name of the check is shown in the table and starts with one of SECTIONS. For
+exact equality the number is a count of differences and the tolerance 0. Several
+numbers of one name in one test, as in a parametrised one, become one row with
+the largest.
 
 Tests with the fixture have the mark `fidelity`. A run of them with
 `--fidelity_rows=FILE` writes its rows; the files of several runs, one per
@@ -42,13 +42,13 @@ SECTIONS = {
     "backends": "Keras backends",
     "conversions": "Conversions",
 }
-# Keras backend -> its name in the table, its package, how its tests are run.
+# Keras backend -> its name in the table, its package, its command.
 BACKENDS = {
     "tensorflow": ("TensorFlow", "tensorflow", ".venv/bin/python"),
     "jax": ("JAX", "jax", "KERAS_BACKEND=jax .venv-jax/bin/python"),
     "torch": ("PyTorch", "torch", "KERAS_BACKEND=torch .venv-torch/bin/python"),
 }
-# In docs/fidelity.md: what is above stays, what is below is written here.
+# In docs/fidelity.md: everything below this line is replaced.
 MARK = "<!-- `make fidelity` writes everything below this line. -->\n"
 
 Fidelity = Callable[[str, float, float], None]
@@ -89,13 +89,13 @@ class Row:
 
 
 class Ledger:
-    """The rows of a run, one per check, test and backend."""
+    """The rows of a run, one for each check, test and backend."""
 
     def __init__(self):
         self._rows: dict[tuple[str, str, str], Row] = {}
 
     def add(self, row: Row) -> None:
-        """Keeps `row`, unless its check has had a larger number before."""
+        """Keeps `row` unless its check already has a larger number."""
         kept = self._rows.setdefault(row.key, row)
         if kept.tolerance != row.tolerance:
             raise ValueError(
@@ -109,7 +109,7 @@ class Ledger:
         return iter(self._rows.values())
 
     def write(self, path: pathlib.Path) -> None:
-        """Writes the rows, and with which versions they came to be."""
+        """Writes the rows and the versions of packages."""
         rows = [dataclasses.asdict(row) for row in self]
         run = {"versions": _versions(), "rows": rows}
         path.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
@@ -123,16 +123,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fidelity_rows",
         metavar="FILE",
         type=pathlib.Path,
-        help="write what the fixture `fidelity` was told, as JSON",
+        help="write the rows of the fixture `fidelity` as JSON",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LEDGER] = Ledger()
-    config.addinivalue_line("markers", "fidelity: its numbers are in the table")
+    config.addinivalue_line(
+        "markers", "fidelity: has rows in the table of fidelity"
+    )
 
 
-@pytest.hookimpl(tryfirst=True)  # Before `-m` chooses.
+@pytest.hookimpl(tryfirst=True)  # Before `-m` selects.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "fidelity" in getattr(item, "fixturenames", ()):
@@ -147,12 +149,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def fidelity(request: pytest.FixtureRequest) -> Fidelity:
-    """`fidelity(check, number, tolerance)`: asserts and records.
+    """Returns `fidelity(check, number, tolerance)`: asserts and records.
 
-    Args of what it gives:
-      check: "SECTION: what is compared with what", for the table's readers;
-        SECTION is one of SECTIONS.
-      number: What was measured, a difference or a count of differences.
+    Its arguments:
+      check: "SECTION: what is compared with what"; SECTION is one of SECTIONS.
+      number: A difference, or a count of differences.
       tolerance: The largest number that passes.
     """
     node = request.node.nodeid.partition("[")[0]
@@ -176,7 +177,7 @@ def _backend() -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Package -> version, of what the numbers depend on."""
+    """Returns the versions of the packages that the numbers depend on."""
     packages = ("keras", BACKENDS[_backend()][1], "numpy")
     return {"Python": platform.python_version()} | {
         package: importlib.metadata.version(package) for package in packages
@@ -184,10 +185,10 @@ def _versions() -> dict[str, str]:
 
 
 def table(runs: Iterable[dict]) -> str:
-    """Everything that docs/fidelity.md holds below its mark.
+    """Returns everything that docs/fidelity.md has below its mark.
 
     Args:
-      runs: What `Ledger.write` wrote, one dict per run.
+      runs: The contents of the files of `Ledger.write`.
     """
     runs = list(runs)
     ledger = Ledger()
@@ -207,7 +208,7 @@ def _list_versions(versions: dict[str, str]) -> str:
 
 
 def _section(rows: Sequence[Row]) -> Iterator[str]:
-    """A table with a line per check and test, a column per backend."""
+    """Yields a table with a line per check and a column per backend."""
     backends = [b for b in BACKENDS if b in {row.backend for row in rows}]
     names = [BACKENDS[backend][0] for backend in backends]
     titles = ["check", *names, "tolerance", "command"]
@@ -235,8 +236,8 @@ def _line(
 def main(document: str, *rows: str) -> None:
     """Writes the table of the files `rows` into `document`.
 
-    Says on standard error which checks the document had and has no longer:
-    their tests were skipped, or are gone.
+    Prints to standard error which checks the document no longer has, since
+    their tests were skipped or removed.
     """
     path = pathlib.Path(document)
     opening, mark, old = path.read_text(encoding="utf-8").partition(MARK)
@@ -253,7 +254,7 @@ def main(document: str, *rows: str) -> None:
 
 
 def _checks_in(text: str) -> set[str]:
-    """The first cell of every line of a table."""
+    """Returns the first cell of every line of a table."""
     cells = re.findall(r"^\| (.+?) \|", text, re.MULTILINE)
     return set(cells) - {"check"}
 

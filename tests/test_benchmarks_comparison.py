@@ -147,7 +147,9 @@ def test_a_section(comparison, asked, results):
     results.facts = ["A fact."]
     results.left_out = {"third": "there is no compiler"}
     text = comparison.section(results)
-    assert text.startswith("## Work\n\n```\npython work.py\n```\n\n- A machine")
+    assert text.startswith(
+        "## Work\n\n```sh\npython work.py\n```\n\n- A machine"
+    )
     assert "- A fact.\n" in text
     assert "- ours 1.0, theirs 1.0, third 1.0\n" in text
     assert "- Not measured: a third: there is no compiler\n" in text
@@ -239,6 +241,21 @@ def test_usage_of_a_command(sides, tmp_path):
     assert 0.3 < usage["seconds"] < 60
     assert 0 < usage["cpu_seconds"] < 60
     assert 200 << 20 < usage["peak_bytes"] < 1 << 30
+
+
+def test_a_stopped_benchmark_stops_its_command(sides, tmp_path, monkeypatch):
+    seen = []
+
+    def stop(session):
+        seen.append(session)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sides, "resident_bytes", stop)
+    program = "import time; time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        sides.run_command([sys.executable, "-c", program], tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.kill(seen[0], 0)
 
 
 def test_a_failed_command_prints_the_end_of_its_log(sides, tmp_path, capsys):

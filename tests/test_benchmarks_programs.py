@@ -190,10 +190,13 @@ def test_complete_cases_are_not_measured_again(benchmarks, tmp_path):
     path = str(tmp_path / "results.json")
     old.write(path)
     new = results()
-    program.go_on(new, path, rounds=2)
+    program.go_on(new, path, 2, {"ours"})
     assert new.cases == ["whole"]
+    new = results()
+    program.go_on(new, path, 2, {"ours", "eager"})
+    assert not new.cases
     with pytest.raises(InputError, match="its machine is 'A machine'"):
-        program.go_on(results("Another"), path, rounds=2)
+        program.go_on(results("Another"), path, 2, {"ours"})
 
 
 def test_our_step_updates(benchmarks, make):

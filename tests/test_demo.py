@@ -1,4 +1,4 @@
-"""The demo, shortened: every step of it runs and reports."""
+"""A shortened demo: every step runs and reports."""
 
 import subprocess
 import sys

@@ -32,7 +32,7 @@ def percentages(text: str) -> list[float]:
 
 @pytest.fixture(scope="module")
 def python_sentences():
-    """The module that the examples take their data from."""
+    """Returns the module with the data of the examples."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(EXAMPLES)
         return importlib.import_module("python_sentences")
@@ -45,7 +45,7 @@ def sentences(python_sentences):
 
 @pytest.mark.slow
 def test_functional_model():
-    """Neither the words nor the temperature would do alone."""
+    """Neither the words nor the temperature are enough alone."""
     both, *without = percentages(output_of("functional_model.py"))
     assert both > 90
     assert len(without) == 2
@@ -77,7 +77,7 @@ def test_scikit_learn_features():
 def test_jax_training(monkeypatch):
     if importlib.util.find_spec("jax") is None:
         pytest.skip("no JAX in this environment")
-    # `make test-jax` sets it. The program is compiled as users compile it.
+    # `make test-jax` sets this variable; users do not.
     monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
     output = output_of("jax_training.py")
     right, as_they_are = percentages(output)
@@ -94,9 +94,7 @@ def test_without_jax_one_line_says_so():
     assert "pip install jax" in line
 
 
-def test_the_sentences_are_many_and_of_every_subject(
-    python_sentences, sentences
-):
+def test_there_are_many_sentences_of_every_subject(python_sentences, sentences):
     (texts, subjects), (held_out, expected) = sentences
     assert len(texts) == len(subjects)
     assert len(held_out) == len(expected)
@@ -105,11 +103,11 @@ def test_the_sentences_are_many_and_of_every_subject(
         assert expected.count(index) > 50
 
 
-def test_no_sentence_is_trained_on_and_held_out(sentences):
+def test_training_and_held_out_sentences_differ(sentences):
     (texts, _), (held_out, _) = sentences
     both = [*texts, *held_out]
     assert len(set(both)) == len(both)
 
 
-def test_the_sentences_are_the_same_every_time(python_sentences, sentences):
+def test_the_sentences_are_deterministic(python_sentences, sentences):
     assert python_sentences.load() == sentences

@@ -1,4 +1,4 @@
-"""The notebook: it runs, and what is stored in it is what it gives."""
+"""The notebook runs, and its stored outputs are those of the code."""
 
 import re
 
@@ -9,7 +9,7 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 
 NOTEBOOK = ROOT / "examples" / "bert_from_scratch.ipynb"
-# What makes it short; then the figures are others.
+# Makes the notebook shorter, with other numbers.
 SHORTER = {
     "--num_train_steps=800": "--num_train_steps=2",
     "--num_warmup_steps=80": "--num_warmup_steps=1",
@@ -28,7 +28,7 @@ def code_of(notebook):
 
 
 def printed(cell):
-    """What a cell printed, but for the log."""
+    """Returns what a cell printed, without the log."""
     return "".join(
         output.text
         for output in cell.outputs
@@ -36,7 +36,7 @@ def printed(cell):
     )
 
 
-def test_it_is_stored_as_it_ran_from_top_to_bottom(stored):
+def test_the_stored_notebook_ran_from_top_to_bottom(stored):
     nbformat.validate(stored)
     cells = code_of(stored)
     counts = [cell.execution_count for cell in cells]
@@ -45,8 +45,8 @@ def test_it_is_stored_as_it_ran_from_top_to_bottom(stored):
     assert kinds == {"stream", "display_data"}
 
 
-def test_what_is_told_of_it_is_what_is_stored(stored):
-    """Pre-training is what knows the animals without a label."""
+def test_stored_accuracies(stored):
+    """Only the pre-trained model knows the animals without labels."""
     text = "".join(map(printed, code_of(stored)))
     found = re.findall(r"labelled animals +(\d+)%, the others +(\d+)%", text)
     (_, guessed), (learned, known) = [[*map(int, row)] for row in found]
@@ -57,7 +57,7 @@ def test_what_is_told_of_it_is_what_is_stored(stored):
 
 @pytest.mark.slow
 def test_it_runs(stored):
-    """All of it, shorter; up to the training it prints what is stored."""
+    """A shorter run; until training its output is the stored one."""
     notebook = nbformat.from_dict(stored)
     for cell in code_of(notebook):
         for whole, short in SHORTER.items():
