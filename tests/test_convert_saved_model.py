@@ -81,7 +81,7 @@ def run_readme(folder, monkeypatch):
     for name, values in scope["answer"].items():
         [shown] = re.findall(rf"^{name} = (.*)$", text, re.MULTILINE)
         np.testing.assert_allclose(values, json.loads(shown), atol=1e-5)
-    [texts] = re.findall(r"^to `(.*)`\.", text, re.MULTILINE)
+    [texts] = re.findall(r"^for `(.*)`\.", text, re.MULTILINE)
     return scope["answer"], json.loads(texts)
 
 
@@ -132,7 +132,7 @@ def test_onnx(launch, pairs, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_litert_as_it_is_run(pairs, tmp_path, monkeypatch):
+def test_litert_as_a_program(pairs, tmp_path, monkeypatch):
     """What it prints is the table; nothing is heard of those it works with.
 
     But for a line of LiteRT's, which it writes past Python.
@@ -158,7 +158,7 @@ def test_litert_as_it_is_run(pairs, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_embeddings_are_compared_by_cosine(launch, tmp_path, capsys):
+def test_embeddings_have_cosine_similarities(launch, tmp_path, capsys):
     folder = tmp_path / "out"
     words = [f"--export_dir={small_exports.path_of('vectors')}", "--int8"]
     assert launch([*words, f"--output_dir={folder}", "--format=onnx"]) == 0
@@ -315,7 +315,7 @@ def check_mistake(launch, folder, capsys, monkeypatch, words, message):
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES)
-def test_a_mistake_is_one_line_and_makes_nothing(
+def test_an_error_is_one_line_and_nothing_is_written(
     launch, tmp_path, capsys, monkeypatch, words, message
 ):
     check_mistake(launch, tmp_path, capsys, monkeypatch, words, message)
@@ -323,7 +323,7 @@ def test_a_mistake_is_one_line_and_makes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "message"), LATER_MISTAKES)
-def test_so_is_one_beside_an_export(
+def test_an_error_after_opening_the_export(
     launch, pairs, tmp_path, capsys, monkeypatch, words, message
 ):
     exported = small_exports.opened("pairs")
@@ -333,7 +333,9 @@ def test_so_is_one_beside_an_export(
 
 
 @pytest.mark.slow
-def test_an_encoder_has_no_score(launch, pairs, tmp_path, capsys, monkeypatch):
+def test_an_encoder_cannot_be_scored(
+    launch, pairs, tmp_path, capsys, monkeypatch
+):
     """Nor what a newer version of this project may export."""
     read_json = files.read_json
     monkeypatch.setattr(
@@ -348,7 +350,7 @@ def test_an_encoder_has_no_score(launch, pairs, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [2e-4, float("nan")])
-def test_a_model_that_is_off_makes_nothing(
+def test_nothing_is_written_if_outputs_differ(
     launch, pairs, tmp_path, capsys, monkeypatch, wrong
 ):
     replace_converter(monkeypatch, wrong)

@@ -111,7 +111,7 @@ def visualize(launch, release, tmp_path):
     return visualize
 
 
-def test_one_text_and_where_to_begin(visualize):
+def test_one_text_and_the_first_head(visualize):
     facts, weights = read(visualize("--text=b c"))
     assert facts["directions"] == ["ltr"]
     assert weights.shape == (LAYERS, HEADS, 4, 4)
@@ -127,7 +127,7 @@ def test_one_text_and_where_to_begin(visualize):
     assert read(path)[0]["start"] == start
 
 
-def test_as_many_pieces_as_positions(visualize):
+def test_a_text_of_the_maximum_length(visualize):
     facts, _ = read(visualize(f"--text={'a ' * (S - 2)}"))
     assert len(facts["pieces"]) == S
 
@@ -147,9 +147,9 @@ def test_a_picture(visualize):
         (["--output=x"], "got 'x'"),
         (["--layer=3"], "--layer must be from 0 to 2, or from -3 to -1"),
         (["--head=-3"], "--head must be from 0 to 1, or from -2 to -1"),
-        ([f"--text={'a ' * S}"], f"at most {S} pieces"),
-        (["--text= "], "a word or more"),
-        (["--text_b="], "a word or more"),
+        ([f"--text={'a ' * S}"], f"max_position_embeddings is {S}"),
+        (["--text= "], "at least one word"),
+        (["--text_b="], "at least one word"),
         (["--init_checkpoint=/nowhere"], "/nowhere"),
         (["--init_checkpoint=BARE"], "--vocab_file"),
         (["--output=OUT/vocab.txt/x.html"], "Cannot write"),

@@ -1,6 +1,6 @@
-"""A text as pieces and words, and how much each attends to each.
+"""Attention as an HTML page and as a picture.
 
-Shapes: L layers, N heads, S pieces, W words. Attentions are those of
+Shapes: L layers, N heads, S tokens, W words. Attention weights are those of
 `BertModel(output_attentions=True)` for one sequence.
 """
 
@@ -19,14 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.tokenization.wordpiece import CONTINUATION, FullTokenizer, Token
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-# A text as pieces and words, and how much each attends to each.
 
 
 CLS, SEP, MASK = "[CLS]", "[SEP]", "[MASK]"
@@ -34,15 +31,15 @@ CLS, SEP, MASK = "[CLS]", "[SEP]", "[MASK]"
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """The pieces of one word, or a special token.
+    """The tokens of one word, or a special token.
 
     Attributes:
-      text: The word as the text spells it: "Café" for the piece "cafe".
-      first: The place of its first piece.
-      end: The place behind its last piece.
+      text: The word as in the text: "Café" for the token "cafe".
+      first: The position of its first token.
+      end: The position after its last token.
       segment: 0 in the first text, 1 in the second.
       is_special: Whether it is `[CLS]` or a `[SEP]` between the texts.
-      follows_space: Whether the text has white space in front of it.
+      follows_space: Whether white space precedes it in the text.
     """
 
     text: str
@@ -58,11 +55,11 @@ class Passage:
     """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     Attributes:
-      pieces: The S pieces as the vocabulary spells them.
+      pieces: The S tokens of the vocabulary.
       input_ids: Their ids.
-      segment_ids: 0 up to the first `[SEP]`, 1 behind it.
-      words: The W words: every piece is in one of them, in order.
-      directions: "ltr" or "rtl", how each text is to be read.
+      segment_ids: 0 up to the first `[SEP]`, then 1.
+      words: The W words in order; each token belongs to one.
+      directions: "ltr" or "rtl", the reading direction of each text.
     """
 
     pieces: tuple[str, ...]
@@ -74,13 +71,13 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """What every head of a model does with a passage.
+    """The attention weights of a model for a passage.
 
     Attributes:
       passage: The passage.
-      weights: Floats [L, N, S, S]: how much the piece of the third axis
-        attends to that of the fourth, over which the sum is 1.
-      model: What the model is called.
+      weights: Floats [L, N, S, S]: how much the token of the third axis
+        attends to that of the fourth; sums to 1 over the latter.
+      model: The name of the model.
     """
 
     passage: Passage
@@ -104,29 +101,26 @@ def read_passage(
     text_b: str | None = None,
     max_pieces: int = 512,
 ) -> Passage:
-    """Cuts one or two texts into pieces, and remembers their words.
+    """Tokenizes one or two texts and finds their words.
 
-    `[MASK]` in a text is the special token, as in `fill_mask.py`. Unlike
-    elsewhere nothing is cut off: what is looked at shall be what was given.
+    `[MASK]` in a text is the special token, as in `fill_mask.py`. Long texts
+    raise an error instead of being truncated.
 
     Args:
-      tokenizer: The tokenizer that the model was trained with.
+      tokenizer: The tokenizer of the model.
       text: The first text.
       text_b: The second, or None.
-      max_pieces: Positions of the model.
+      max_pieces: The maximum sequence length of the model.
 
     Raises:
-      InputError: A text is empty, or they are too long for the model.
+      InputError: If a text is empty, or they are too long.
     """
     texts = [text] if text_b is None else [text, text_b]
     pieces, words = [tokenizer.vocab[CLS]], [Word(CLS, 0, 1, 0, True)]
     for segment, one in enumerate(texts):
         found = _words(_tokens(tokenizer, one))
         if not found:
-            raise InputError(
-                "expected a text with a word or more. Received: "
-                f"{one!r}, of which the tokenizer leaves nothing"
-            )
+            raise wrong_value("A text", "at least one word", one)
         for word, tokens in _placed(found, one, len(pieces), segment):
             words.append(word)
             pieces += [token.id for token in tokens]
@@ -134,24 +128,25 @@ def read_passage(
         pieces.append(tokenizer.vocab[SEP])
     if len(pieces) > max_pieces:
         raise InputError(
-            f"expected at most {max_pieces} pieces with [CLS] and [SEP], the "
-            f"max_position_embeddings of the model. Received: {len(pieces)}; "
-            "give a shorter text"
+            f"The text has {len(pieces)} tokens with [CLS] and [SEP], but "
+            f"max_position_embeddings is {max_pieces}. Shorten the text."
         )
     return Passage(
         pieces=tuple(tokenizer.convert_ids_to_tokens(pieces)),
         input_ids=tuple(pieces),
-        segment_ids=tuple(w.segment for w in words for _ in _places(w)),
+        segment_ids=tuple(
+            w.segment for w in words for _ in range(w.first, w.end)
+        ),
         words=tuple(words),
         directions=tuple(map(direction, texts)),
     )
 
 
 def join_pieces(weights: np.ndarray, words: Iterable[Word]) -> np.ndarray:
-    """Makes attention between pieces attention between words.
+    """Combines attention between tokens to attention between words.
 
-    Attention to a word is the sum over its pieces, attention from a word the
-    mean over them, so that the sum over all words is 1 again. Source: Clark et
+    Attention to a word is the sum over its tokens, attention from a word the
+    mean over them, so that rows still sum to 1. Source: Clark et
     al. 2019, "What Does BERT Look At?", section 4.1.
 
     Args:
@@ -171,13 +166,13 @@ def join_pieces(weights: np.ndarray, words: Iterable[Word]) -> np.ndarray:
 def as_shown(
     attention: Attention, joined: bool = True, special_tokens: bool = True
 ) -> tuple[np.ndarray, list[Word]]:
-    """What a picture shows of all heads.
+    """Returns the weights and words to show.
 
     Args:
-      attention: Weights between all S pieces.
-      joined: Whether words are shown, or each piece as a word of its own.
-      special_tokens: Whether `[CLS]` and `[SEP]` are shown. Without them rows
-        add up to less than 1.
+      attention: Weights between all S tokens.
+      joined: Whether to show words instead of tokens.
+      special_tokens: Whether to show `[CLS]` and `[SEP]`. Without them, rows
+        sum to less than 1.
 
     Returns:
       Floats [L, N, W, W] and the W words.
@@ -189,10 +184,10 @@ def as_shown(
     else:
         words = [
             dataclasses.replace(
-                word, text=passage.pieces[place], first=place, end=place + 1
+                word, text=passage.pieces[n], first=n, end=n + 1
             )
             for word in passage.words
-            for place in _places(word)
+            for n in range(word.first, word.end)
         ]
     if not special_tokens:
         kept = [n for n, word in enumerate(words) if not word.is_special]
@@ -216,7 +211,7 @@ def direction(text: str) -> str:
 
 
 def _tokens(tokenizer: FullTokenizer, text: str) -> Iterator[Token]:
-    """The pieces of a text; the tokenizer alone would tear `[MASK]` apart."""
+    """Yields the tokens of a text, in which `[MASK]` is one token."""
     end = 0
     for part in re.split(f"({re.escape(MASK)})", text):
         start, end = end, end + len(part)
@@ -230,7 +225,7 @@ def _tokens(tokenizer: FullTokenizer, text: str) -> Iterator[Token]:
 
 
 def _words(tokens: Iterable[Token]) -> list[list[Token]]:
-    """The pieces of each word."""
+    """Groups tokens by word."""
     words: list[list[Token]] = []
     for token in tokens:
         if words and token.text.startswith(CONTINUATION):
@@ -264,16 +259,11 @@ def _separator(place: int, segment: int) -> Word:
     return Word(SEP, place, place + 1, segment, is_special=True)
 
 
-def _places(word: Word) -> range:
-    return range(word.first, word.end)
+# The page: one HTML file that loads nothing.
 
-
-# Attention as a page to look at: one file, which asks nobody for anything.
-
-
-# Weights are kept as integers, of 16 bits where there are at most so many of
-# them: BERT-Base with 128 pieces, and a page of some 4 MB. Of more weights
-# the first 12 bits are kept, which are half as many bytes when compressed.
+# Weights are stored as 16-bit integers up to this number of weights: BERT-Base
+# with 128 tokens, a page of about 4 MB. Larger ones are stored with 12 bits,
+# which compress to half the size.
 MOST_FINE_WEIGHTS = 3_000_000
 FINE_LEVELS, COARSE_LEVELS = 2**16 - 1, 2**12 - 1
 
@@ -287,17 +277,17 @@ def write_page(
     join_pieces: bool = True,
     special_tokens: bool = True,
 ) -> str:
-    """Makes the page.
+    """Returns the HTML page.
 
     Args:
-      attention: What is to be seen.
-      layer: The layer that is shown first, from 0.
-      head: Its head, from 0.
-      join_pieces: Whether words are shown first, or their pieces.
-      special_tokens: Whether `[CLS]` and `[SEP]` are shown at first.
+      attention: The attention weights.
+      layer: The layer to show first, from 0.
+      head: The head to show first, from 0.
+      join_pieces: Whether to show words first, or tokens.
+      special_tokens: Whether to show `[CLS]` and `[SEP]` first.
 
     Returns:
-      HTML; texts and weights are of ASCII characters in it.
+      HTML, in which texts and weights are ASCII.
     """
     levels = _levels(attention.weights)
     start = {
@@ -311,7 +301,7 @@ def write_page(
         "weights": base64.b64encode(pack(attention.weights, levels)).decode(),
     }
     template = importlib.resources.files(__package__).joinpath("page.html")
-    # All at once: what is put into one slot is not looked through again.
+    # In one pass, so that the contents of slots are not searched for slots.
     return _SLOT.sub(
         lambda slot: slots[slot[1]], template.read_text(encoding="utf-8")
     )
@@ -325,8 +315,8 @@ def pack(weights: np.ndarray, levels: int) -> bytes:
       levels: At most 65535.
 
     Returns:
-      A zlib stream of the high bytes of all integers, then the low bytes: the
-      former are nearly all 0, for most weights are small.
+      A zlib stream of the high bytes of all integers, then the low bytes. Most
+      high bytes are 0, since most weights are small.
     """
     whole = np.rint(np.clip(weights, 0, 1) * levels).astype("<u2")
     low, high = np.ascontiguousarray(whole).view(np.uint8).reshape(-1, 2).T
@@ -338,7 +328,7 @@ def _levels(weights: np.ndarray) -> int:
 
 
 def _facts(attention: Attention, levels: int) -> dict[str, Any]:
-    """All that the page knows beside the weights."""
+    """Returns the data of the page except the weights."""
     passage = attention.passage
     return {
         "model": attention.model,
@@ -362,48 +352,46 @@ def _facts(attention: Attention, levels: int) -> dict[str, Any]:
 
 
 def _as_script(facts: dict[str, Any]) -> str:
-    """JSON that can stand in a <script>, whatever the texts hold.
+    """Returns JSON that is safe inside <script> for any text.
 
-    All but ASCII is escaped already, halves of surrogate pairs too. Without
-    "<" there is neither an end of the script nor a comment in it.
+    `json.dumps` escapes all but ASCII, including halves of surrogate pairs.
+    Without "<", the text can neither end the script nor start a comment.
     """
     return json.dumps(facts).replace("<", "\\u003c")
 
 
-# Attention as a picture, by matplotlib.
+# The picture, by matplotlib.
 
-
-# Blue for the first text and vermilion for the second, which all people can
-# tell apart: Okabe and Ito 2008.
+# Blue for the first text and vermilion for the second, which color-blind people
+# can distinguish (Okabe and Ito 2008).
 ACCENTS = np.array([[0, 114, 178], [213, 94, 0]]) / 255
 
 INK, MUTED, LINE = "#1d1d1f", "#6b6b70", "#d9d8d4"
 DOTS_PER_INCH = 150
 
-# With Chinese, Japanese and Korean letters, where they are installed.
+# Fonts with Chinese, Japanese and Korean characters, if installed.
 FONTS = (
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans"),
     *("WenQuanYi Zen Hei", "Arial Unicode MS", "Microsoft YaHei"),
     *("Hiragino Sans", "PingFang SC", "Malgun Gothic"),
 )
 
-# Most words whose weights are written into the cells, in percent.
+# The largest number of words for which cells show their weights in percent.
 MOST_NUMBERED = 16
-# Inches of all cells of a head together, of one cell at most and at least,
-# and of a head among all heads.
+# Inches: the cells of a head, the widest and the narrowest cell, and a head in
+# the overview.
 HEAD_WIDTH, WIDEST_CELL, NARROWEST_CELL = 9.0, 0.5, 0.12
 THUMBNAIL_WIDTH = 0.85
 
 
 def require_matplotlib() -> None:
-    """Raises InputError where matplotlib is not installed."""
+    """Raises InputError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "expected matplotlib, which draws the picture. Received: "
-            f'{error}; pip install "bert-tf[visualize]", or let --output end '
-            "in .html"
+            f"Pictures need matplotlib ({error}). Run: pip install "
+            "'bert-tf[visualize]', or write a page with --output=FILE.html"
         ) from None
 
 
@@ -417,7 +405,7 @@ def draw_picture(
     """Draws one head, or an overview of several.
 
     Args:
-      attention: What is to be seen.
+      attention: The attention weights.
       layer: The layer, from 0; None for all.
       head: The head, from 0; None for all.
       joined: See `as_shown`.
@@ -450,10 +438,10 @@ def draw_picture(
 
 
 def colours(weights: np.ndarray, segments: Sequence[int]) -> np.ndarray:
-    """From white to the accent of the text that is attended to.
+    """Returns colors from white to the color of the attended text.
 
-    By the square root of the weight: of two dozen words most get some percent,
-    which would all look white.
+    They depend on the square root of the weight, since most weights are a few
+    percent, which would look white.
 
     Args:
       weights: Floats from 0 to 1, [W, W].
@@ -481,19 +469,19 @@ def _named(layer: int | None, head: int | None) -> str:
 
 
 def _drawable(text: str) -> str:
-    """Without halves of surrogate pairs, which matplotlib cannot draw."""
+    """Replaces halves of surrogate pairs, which matplotlib cannot draw."""
     return text.encode(errors="replace").decode()
 
 
 def _draw_head(weights: np.ndarray, words: list[Word]) -> "Figure":
-    """One head: a row for the word that attends, a column for each other."""
+    """Draws one head: rows for attending words, columns for attended words."""
     count = len(words)
     cell = np.clip(HEAD_WIDTH / count, NARROWEST_CELL, WIDEST_CELL)
     size = max(3.0, cell * count)
     figure = _figure(size + 1.4, size + 1.7)
     axes = figure.add_subplot()
     _show(axes, weights, words)
-    # Before the labels: those of the other side would be written.
+    # Before the labels are set, which would appear on the other side.
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.tick_params(length=0, pad=3)
     points = float(np.clip(cell * 36, 4.5, 10))
@@ -515,7 +503,7 @@ def _draw_head(weights: np.ndarray, words: list[Word]) -> "Figure":
 
 
 def _write_numbers(axes: Any, weights: np.ndarray, points: float) -> None:
-    """Writes the percent into each cell that has one at least."""
+    """Writes weights of at least half a percent into the cells."""
     for (row, column), weight in np.ndenumerate(weights):
         if weight >= 0.005:
             axes.text(
@@ -535,7 +523,7 @@ def _draw_overview(
     layers: list[int],
     heads: list[int],
 ) -> "Figure":
-    """All heads: a row for each layer, a column for each head."""
+    """Draws several heads: a row for each layer, a column for each head."""
     width, height = len(heads), len(layers)
     figure = _figure(
         max(3.5, width * THUMBNAIL_WIDTH + 0.8), height * THUMBNAIL_WIDTH + 0.9
@@ -554,7 +542,7 @@ def _draw_overview(
 
 
 def _add_scale(figure: "Figure", axes: list[Any], length: float = 0.5) -> None:
-    """Tells at the side which weight is how dark."""
+    """Adds the color scale."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
@@ -576,7 +564,7 @@ def _add_scale(figure: "Figure", axes: list[Any], length: float = 0.5) -> None:
 
 
 def _show(axes: Any, weights: np.ndarray, words: list[Word]) -> None:
-    """The cells, with lines where the second text begins."""
+    """Draws the cells, and lines where the second text begins."""
     segments = [word.segment for word in words]
     axes.imshow(colours(weights, segments), interpolation="nearest")
     for spine in axes.spines.values():
@@ -589,10 +577,10 @@ def _show(axes: Any, weights: np.ndarray, words: list[Word]) -> None:
 
 @contextlib.contextmanager
 def _fonts() -> Iterator[None]:
-    """Lets matplotlib look for a letter in one font after the other.
+    """Lets matplotlib search several fonts for each character.
 
-    Its own has Latin, Greek, Cyrillic, Hebrew and Arabic; a letter that no
-    font has is drawn as a box, and that need not be told for each.
+    Its own font has Latin, Greek, Cyrillic, Hebrew and Arabic. Characters in no
+    font are drawn as boxes, without a warning for each.
     """
     import matplotlib
     from matplotlib import font_manager
@@ -608,7 +596,7 @@ def _fonts() -> Iterator[None]:
 
 
 def _figure(width: float, height: float) -> "Figure":
-    """An empty figure of so many inches, of nobody's global state."""
+    """Returns an empty figure, in inches, without pyplot's global state."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="compressed")

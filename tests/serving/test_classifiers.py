@@ -171,7 +171,7 @@ def test_padding_changes_nothing(problem):
 
 @by_problem
 @for_pairs_too
-def test_no_texts_have_no_answers(problem, is_pair):
+def test_no_texts_give_no_answers(problem, is_pair):
     served = classifier(problem, is_pair)
     nothing = {name: [] for name in served.inputs}
     some = answer(served, served.example)
@@ -183,7 +183,7 @@ def test_no_texts_have_no_answers(problem, is_pair):
 
 
 @for_pairs_too
-def test_no_texts_have_no_tokens(is_pair):
+def test_no_texts_give_no_tokens(is_pair):
     """Whatever becomes of them: the graph is that of the sequences above."""
     served = classifier("regression", is_pair)
     seen = tokenize(served, {name: [] for name in served.inputs})
@@ -199,7 +199,7 @@ def test_no_texts_have_no_tokens(is_pair):
         ("multi_label", ("a\nb", "b", "c"), "labels.txt"),
     ],
 )
-def test_what_does_not_fit_is_refused(problem, labels, message):
+def test_refuses_labels_that_do_not_fit_the_model(problem, labels, message):
     model = BertClassifier(CONFIG, 3)
     with pytest.raises(InputError, match=message):
         ServedClassifier(model, ENCODING, labels, problem, is_pair=False)
@@ -248,7 +248,7 @@ def test_choices_are_those_of_the_script(choosing):
         np.testing.assert_array_equal(seen[name], features[name])
 
 
-def test_no_questions_have_no_answers(choosing):
+def test_no_contexts_give_no_answers(choosing):
     nothing = {"context": [], "choices": np.empty([0, NUM_CHOICES], object)}
     some = answer(choosing, choosing.example)
     assert some["probabilities"].shape == (2, NUM_CHOICES)
@@ -260,7 +260,7 @@ def test_no_questions_have_no_answers(choosing):
 
 
 @pytest.mark.parametrize("num_choices", [2, 5])
-def test_an_example_has_as_many_choices_as_the_model(num_choices):
+def test_the_example_has_the_number_of_choices(num_choices):
     served = ServedMultipleChoice(
         BertMultipleChoice(CONFIG), ENCODING, num_choices
     )

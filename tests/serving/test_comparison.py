@@ -32,7 +32,7 @@ def sums(features):
     }
 
 
-def test_random_questions_are_of_all_lengths():
+def test_random_inputs_have_all_lengths():
     batches = runtimes.random_features(described())
     lengths = {batch["input_ids"].shape[1] for batch in batches}
     assert {1, 23} <= lengths
@@ -53,7 +53,7 @@ def test_random_questions_are_of_all_lengths():
         np.testing.assert_array_equal(one["input_ids"], other["input_ids"])
 
 
-def test_random_questions_fit_the_model():
+def test_random_inputs_fit_the_model():
     exported = described(5, 1, (None, INNER, None))
     for batch in runtimes.random_features(exported):
         assert batch["input_ids"].shape[1] == INNER
@@ -62,7 +62,7 @@ def test_random_questions_fit_the_model():
 
 
 @pytest.mark.parametrize("inner", [(), (INNER,)])
-def test_rows_are_asked_in_any_order_and_answered_in_theirs(inner):
+def test_rows_are_sorted_by_length_and_restored(inner):
     draw = np.random.default_rng(1)
     count, length = 71, 13
     ends = draw.integers(0, length - 1, (count, *inner, 1))
@@ -93,7 +93,7 @@ def test_rows_are_asked_in_any_order_and_answered_in_theirs(inner):
     assert sum(shape[0] for shape in asked) == count
 
 
-def test_what_is_asked_is_kept():
+def test_all_outputs_are_kept():
     batches = runtimes.random_features(described())
 
     def score(ask):
@@ -142,14 +142,14 @@ def test_the_largest_difference():
         (Difference(math.nan, math.nan, "a", 0.0), False),
     ],
 )
-def test_what_is_rounding(off, is_rounding):
+def test_the_limit_of_rounding(off, is_rounding):
     assert off.is_rounding is is_rounding
 
 
 @pytest.mark.parametrize(
     "wrong", [[1.0, math.nan], [math.inf, 2.0], [1.0], [[1.0], [2.0]]]
 )
-def test_what_is_broken_is_never_rounding(wrong):
+def test_nan_and_other_shapes_are_never_rounding(wrong):
     expected = measured({"a": [1.0, 2.0]})
     off = runtimes.difference(expected, measured({"a": wrong}))
     assert off.largest == math.inf
@@ -192,7 +192,7 @@ def test_a_table_without_scores():
     assert runtimes.table(rows).splitlines()[-1].count("|") == 4
 
 
-def test_cosines_of_vectors():
+def test_cosine_similarities():
     """Of all outputs and rows; neither length nor padding counts."""
     vectors = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]], np.float32)
     turned = np.array([[6.0, 8.0], [1.0, 1.0], [5.0, 0.0]], np.float32)

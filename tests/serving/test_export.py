@@ -184,7 +184,7 @@ def test_equal_models_give_equal_files(path, tmp_path, monkeypatch):
     assert contents(again) == contents(path)
 
 
-def test_no_file_names_a_folder_of_this_machine(path):
+def test_no_file_contains_a_local_path(path):
     local = {tempfile.gettempdir(), os.getcwd(), str(path.parent)}
     for name, content in contents(path).items():
         assert not [
@@ -225,13 +225,13 @@ def test_processes_write_equal_files(tmp_path):
     assert written[0] == written[1]
 
 
-def test_one_line_is_logged(exported):
+def test_logs_one_line(exported):
     """What TensorFlow has to say is of folders that are gone by then."""
     path, lines = exported
     assert lines == [f"Exported mine as {path}"]
 
 
-def test_others_may_read_it(path):
+def test_other_users_may_read_it(path):
     """A server has a user of its own, and temporary folders are private."""
     umask = os.umask(0o22)
     os.umask(umask)
@@ -240,7 +240,7 @@ def test_others_may_read_it(path):
         assert file.stat().st_mode & readable == readable & ~umask
 
 
-def test_only_ops_that_every_server_has(saved_model):
+def test_has_only_ops_that_servers_have(saved_model):
     nodes = list(saved_model.graph_def.node)
     for function in saved_model.graph_def.library.function:
         nodes += function.node_def
@@ -248,7 +248,7 @@ def test_only_ops_that_every_server_has(saved_model):
     assert foreign == {"FastWordpieceTokenizeWithOffsets"}
 
 
-def test_nothing_of_keras_is_in_it(saved_model, served):
+def test_contains_nothing_of_keras(saved_model, served):
     nodes = saved_model.object_graph_def.nodes
     kinds = [node.WhichOneof("kind") for node in nodes]
     objects = {n.user_object.identifier for n in nodes} - {""}
@@ -267,7 +267,7 @@ def test_nothing_of_keras_is_in_it(saved_model, served):
     }
 
 
-def test_is_loaded_without_this_project(server, served):
+def test_loads_without_this_project(server, served):
     assert server.loaded["modules"] == []
     assert server.loaded["signatures"] == sorted(SIGNATURES)
     names = checkpoint_variables(served.model)
@@ -279,7 +279,7 @@ def test_warm_up_requests_are_answered(server):
     assert server.loaded["warmed_up"] == [["mine", size] for size in sizes]
 
 
-def test_command_line_tool_of_tensorflow(path):
+def test_saved_model_cli_shows_it(path):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tensorflow.python.tools.saved_model_cli"),
@@ -323,7 +323,7 @@ def test_texts_by_columns(server, served, texts):
     )
 
 
-def test_rows_and_columns_are_answered_alike(server):
+def test_rows_and_columns_give_the_same_answers(server):
     texts = ["the cat sat", "é 🤗\0\n", ""]
     rows = server.predict({"instances": texts})["predictions"]
     columns = server.predict({"inputs": {"text": texts}})["outputs"]
@@ -371,12 +371,12 @@ def test_tokens(server, served):
         {"signature_name": "tokens", "instances": [{"input_ids": [1]}]},
     ],
 )
-def test_what_cannot_be_answered(server, body):
+def test_invalid_requests_get_an_error(server, body):
     assert list(server.predict(body)) == ["error"]
     assert list(server.predict({"instances": ["a"]})) == ["predictions"]
 
 
-def test_the_readme_tells_the_truth(path, server):
+def test_the_answers_in_the_readme_are_correct(path, server):
     text = (path / "assets.extra" / "README.md").read_text("utf-8")
     blocks = re.findall(r"^```\n(.*?)\n```$", text, re.M | re.S)
     asked = [i for i, block in enumerate(blocks) if block.startswith("curl")]
@@ -458,7 +458,7 @@ def contents(folder):
     }
 
 
-def test_versions_are_the_time_or_what_is_next(quick, served, tmp_path):
+def test_the_version_is_the_time_or_the_next_number(quick, served, tmp_path):
     folder = str(tmp_path / "deep" / "models")
     quick.setattr(time, "time", lambda: 1234.5)
     paths = [export(served, folder) for _ in range(3)]
@@ -468,7 +468,7 @@ def test_versions_are_the_time_or_what_is_next(quick, served, tmp_path):
     assert sorted(os.listdir(folder)) == [*numbers, "7"]
 
 
-def test_a_number_that_was_taken_meanwhile(quick, served, tmp_path):
+def test_another_export_takes_the_number_first(quick, served, tmp_path):
     quick.setattr(time, "time", lambda: 5.0)
     rename = os.rename
 
@@ -488,7 +488,7 @@ def test_a_number_that_was_taken_meanwhile(quick, served, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "remote"])
-def test_a_version_that_is_there_already(quick, served, tmp_path, kind):
+def test_refuses_an_existing_version(quick, served, tmp_path, kind):
     folder = "ram://there" if kind == "remote" else str(tmp_path)
     if kind == "file":
         (tmp_path / "3").write_text("3")
@@ -540,13 +540,13 @@ def test_a_failure_leaves_nothing_behind(
     assert tf.io.gfile.exists(f"{first}/saved_model.pb")
 
 
-def test_what_goes_wrong_in_the_model_is_told_as_it_is(tmp_path):
+def test_errors_of_the_model_are_raised_unchanged(tmp_path):
     with pytest.raises(KeyError, match="label"):
         export(chooser(Broken), str(tmp_path))
     assert not os.listdir(tmp_path)
 
 
-def test_a_full_disk_under_the_weights(served, tmp_path, monkeypatch):
+def test_a_full_disk_while_saving(served, tmp_path, monkeypatch):
     said = (
         "{{function_node __wrapped__SaveV2_dtypes_47_device_/job:localhost/"
         "replica:0/task:0/device:CPU:0}} /x/variables/part-0.tempstate7; No "
@@ -564,7 +564,7 @@ def test_a_full_disk_under_the_weights(served, tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
 
 
-def test_a_file_in_the_place_of_the_folder(served, tmp_path):
+def test_a_file_instead_of_the_folder(served, tmp_path):
     (tmp_path / "file").write_text("mine")
     for place in ("file", "file/models"):
         folder = str(tmp_path / place)
@@ -598,7 +598,7 @@ def test_a_read_only_folder(served):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "é", "-a", "a:b", "a\n"])
-def test_names_that_are_no_names(served, tmp_path, name):
+def test_refuses_invalid_names(served, tmp_path, name):
     with pytest.raises(
         InputError, match="The model's name on the server must be"
     ):
@@ -607,13 +607,13 @@ def test_names_that_are_no_names(served, tmp_path, name):
 
 
 @pytest.mark.parametrize("version", [0, -1, 2**63])
-def test_versions_that_are_none(served, tmp_path, version):
+def test_refuses_invalid_versions(served, tmp_path, version):
     with pytest.raises(InputError, match=f"64-bit integer; got {version}"):
         export(served, str(tmp_path / "models"), version=version)
     assert not os.listdir(tmp_path)
 
 
-def test_leftovers_of_the_dead_are_removed(quick, served, tmp_path):
+def test_removes_leftovers_of_dead_processes(quick, served, tmp_path):
     child = subprocess.Popen(["sleep", "1000"])
     host = re.sub(r"\W", "_", socket.gethostname())
     dead = tmp_path / f"export-{host}.tmp-{child.pid}-abcd_123"

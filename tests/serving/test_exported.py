@@ -16,7 +16,7 @@ from tests.serving.small_served import LENGTH, NASTY, answer_tokens, tokenize
 TEXTS = np.array([text for text in NASTY if len(text) < 1000], object)
 
 
-def test_rows_of_several_batches():
+def test_joins_batches():
     parts = [
         {"a": np.ones((2, 3), np.int32), "b": np.array([1.5, 2.5])},
         {"a": np.full((1, 5), 7, np.int32), "b": np.array([3.5])},
@@ -38,7 +38,7 @@ def folders(tmp_path):
     return tmp_path
 
 
-def test_the_newest_version_is_taken(folders):
+def test_opens_the_newest_version(folders):
     """By number; what is not complete is none."""
     with pytest.raises(InputError, match=r"versions/10: .*: no assets/v"):
         open_export(str(folders / "versions"))
@@ -47,12 +47,12 @@ def test_the_newest_version_is_taken(folders):
 
 
 @pytest.mark.parametrize("name", ["empty", "versions/11"])
-def test_no_export_is_told(folders, name):
+def test_refuses_a_folder_without_an_export(folders, name):
     with pytest.raises(InputError, match=f"{name}: there is no"):
         open_export(str(folders / name))
 
 
-def test_no_folder_is_told(folders):
+def test_refuses_a_missing_folder(folders):
     with pytest.raises(InputError, match="nowhere: No such file"):
         open_export(str(folders / "nowhere"))
 
@@ -68,18 +68,18 @@ def copy(tmp_path):
 @pytest.mark.parametrize(
     "name", ["saved_model.pb", "variables/variables.index"]
 )
-def test_a_damaged_one_is_told_in_one_line(copy, name):
+def test_refuses_a_damaged_model_in_one_line(copy, name):
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError) as caught:
         open_export(str(copy))
     message = str(caught.value)
-    assert f"{copy}, which cannot be loaded: " in message
+    assert f"{copy}: the SavedModel cannot be loaded: " in message
     assert "\n" not in message
 
 
 @pytest.mark.slow
-def test_what_it_says_of_itself():
+def test_its_properties():
     path = small_exports.path_of("pairs")
     exported = open_export(str(path.parent))
     assert exported.path == str(path)
@@ -103,7 +103,7 @@ def test_what_it_says_of_itself():
 
 
 @pytest.mark.slow
-def test_it_answers_as_the_model_does(monkeypatch):
+def test_answers_as_the_model(monkeypatch):
     served = small_exports.served("pairs")
     exported = open_export(str(small_exports.path_of("pairs")))
     texts = {"text_a": TEXTS, "text_b": TEXTS[::-1]}
@@ -122,7 +122,7 @@ def test_it_answers_as_the_model_does(monkeypatch):
 
 
 @pytest.mark.slow
-def test_texts_of_several_rows():
+def test_rows_of_long_texts_without_padding():
     """All rows of a text, and none of those that only fill up."""
     served = small_exports.served("answers")
     texts = {
@@ -143,7 +143,7 @@ def test_texts_of_several_rows():
         assert features[name].tolist() == rows
 
 
-def test_a_card_is_json(folders):
+def test_refuses_a_card_that_is_no_object(folders):
     path = folders / "versions" / "9"
     for name in ("assets/vocab.txt", "assets.extra/model_card.json"):
         (path / name).parent.mkdir()

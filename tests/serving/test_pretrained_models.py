@@ -52,7 +52,7 @@ def features_of(texts):
     return {name: batch[name] for name in FEATURES}
 
 
-def test_vectors_are_those_of_the_script(encoder):
+def test_embeddings_are_those_of_the_script(encoder):
     features = features_of(NASTY)
     outputs = encoder.model(features)
     last = choose_layers("-1", CONFIG)
@@ -72,7 +72,7 @@ def test_vectors_are_those_of_the_script(encoder):
             np.testing.assert_allclose(got[name], values, atol=1e-4)
 
 
-def test_padding_changes_no_vector(encoder):
+def test_padding_changes_no_embedding(encoder):
     texts = [b"the cat", NASTY[-3], b""]
     assert tokenize(encoder, {"text": texts[:1]})["input_ids"].shape == (1, 4)
     together = answer(encoder, {"text": texts})
@@ -84,14 +84,14 @@ def test_padding_changes_no_vector(encoder):
             )
 
 
-def test_no_texts_have_no_vectors(encoder):
+def test_no_texts_give_no_embeddings(encoder):
     width = CONFIG.hidden_size
     assert answer(encoder, encoder.example)["mean"].shape == (2, width)
     none = answer(encoder, {"text": []})
     assert none["mean"].shape == none["pooled_output"].shape == (0, width)
 
 
-def test_vectors_are_float32_under_any_policy():
+def test_embeddings_are_float32_under_any_policy():
     served = ServedEncoder(BertModel(CONFIG, dtype="bfloat16"), ENCODING)
     features = {name: tf.ones([2, 3], tf.int32) for name in FEATURES}
     for values in served.answer_tokens(features).values():
@@ -106,7 +106,7 @@ def test_vectors_are_float32_under_any_policy():
         pytest.param("all,-1", "max", marks=pytest.mark.slow),
     ],
 )
-def test_vectors_that_are_asked_for(encoder, layers, pooling):
+def test_chosen_layers_and_pooling(encoder, layers, pooling):
     """Those of each token with its name; behind the last there is nothing."""
     asked = {"choices": choose_layers(layers, CONFIG), "pooling": pooling}
     served = ServedEncoder(
@@ -192,7 +192,7 @@ def test_words_are_those_of_the_script(filling):
             assert values.shape == got[name].shape
 
 
-def test_texts_without_blanks(filling):
+def test_texts_without_masks(filling):
     none = answer(filling, {"text": NASTY})
     assert not none["num_blanks"].any()
     assert none["words"].shape == (len(NASTY), 0, TOP_K)
@@ -203,7 +203,7 @@ def test_texts_without_blanks(filling):
         assert_blanks(some, row, blanks)
 
 
-def test_a_blank_that_is_cut_off_is_none(filling):
+def test_ignores_masks_that_are_truncated(filling):
     sentence = b"the cat sat on "
     long = b"[MASK] " + sentence * 307 + b"[MASK]"
     # As much of it as there are places for.
@@ -213,7 +213,7 @@ def test_a_blank_that_is_cut_off_is_none(filling):
     assert_blanks(got, 0, all_candidates(filling, fits))
 
 
-def test_no_texts_have_no_blanks(filling):
+def test_no_texts_give_no_words(filling):
     none = answer(filling, {"text": []})
     assert none["num_blanks"].shape == (0,)
     assert none["words"].shape == none["probabilities"].shape == (0, 0, TOP_K)
@@ -221,7 +221,7 @@ def test_no_texts_have_no_blanks(filling):
     assert counts.tolist() == [1, 2]
 
 
-def test_more_candidates_than_words_gives_all(filling):
+def test_top_k_is_at_most_the_vocabulary(filling):
     served = ServedMaskedLM(filling.model, ENCODING, 10_007)
     got = answer(served, {"text": [b"the [MASK]"]})
     words = got["words"][0, 0].tolist()
@@ -229,7 +229,7 @@ def test_more_candidates_than_words_gives_all(filling):
     assert got["probabilities"][0, 0].sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_what_has_no_blanks_is_refused(filling):
+def test_refuses_top_k_0_and_vocabularies_without_mask(filling):
     with pytest.raises(InputError, match="top_k must be at least 1; got 0"):
         ServedMaskedLM(filling.model, ENCODING, top_k=0)
     vocab = tuple(token for token in VOCAB if token != "[MASK]")

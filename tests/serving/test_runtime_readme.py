@@ -53,7 +53,7 @@ def readme_of(name="onnx", **more):
 
 
 @pytest.mark.parametrize("name", [*RUNTIMES])
-def test_what_it_says(name):
+def test_the_contents(name):
     text = readme_of(name)
     assert text.startswith(f"# mine: classifier, for {RUNTIMES[name].title}\n")
     assert TABLE in text
@@ -68,10 +68,10 @@ def test_what_it_says(name):
     assert "sha256: `0a1b`" in text
     assert "Checkpoint: a/b." in text
     for line in text.splitlines():
-        assert len(line) <= 80 or line.startswith(("|", "to ", "    "))
+        assert len(line) <= 80 or line.startswith(("|", "for ", "    "))
 
 
-def test_its_features_are_python():
+def test_the_features_are_valid_python():
     [source] = re.findall(r"features = (\{.*?\n\})", readme_of(), re.DOTALL)
     found = eval(source, {"np": np})
     assert found.keys() == FEATURES.keys()

@@ -26,7 +26,7 @@ def described(ops=("MatMul",), **more):
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
-def test_a_missing_package_is_named(monkeypatch, name):
+def test_reports_a_missing_package(monkeypatch, name):
     runtimes.require_packages(name)
     missing = runtimes.RUNTIMES[name].packages[-1]
     find = importlib.util.find_spec
@@ -52,17 +52,17 @@ def test_a_missing_package_is_named(monkeypatch, name):
         (described(parameters=1 << 29), "536,870,912 weights"),
     ],
 )
-def test_what_cannot_be_converted_is_refused(exported, message):
+def test_refuses_unsupported_exports(exported, message):
     with pytest.raises(InputError, match=f"^a/7: .*{message}"):
         runtimes.require_convertible(exported)
 
 
-def test_what_can_be_converted():
+def test_accepts_the_largest_export():
     runtimes.require_convertible(described(parameters=(1 << 29) - 1))
 
 
 @pytest.mark.slow
-def test_lstms_are_known():
+def test_refuses_lstms():
     with pytest.raises(InputError, match="LSTMs"):
         runtimes.require_convertible(small_exports.opened("lstms"))
 
@@ -84,7 +84,7 @@ def difference(exported, content, name):
 @pytest.mark.parametrize(
     ("kind", "name"), [("choices", "onnx"), ("tags", "litert")]
 )
-def test_other_shapes_and_types_compute_the_same(kind, name):
+def test_converted_models_give_the_same_outputs(kind, name):
     exported = small_exports.opened(kind)
     runtimes.require_convertible(exported)
     content = runtimes.RUNTIMES[name].convert(exported)
@@ -92,7 +92,7 @@ def test_other_shapes_and_types_compute_the_same(kind, name):
     assert off.is_rounding, off
 
 
-def test_logging_is_quiet_for_a_while():
+def test_silences_converters():
     talker = logging.getLogger(runtimes._LOGGERS[0])
     before = (talker.level, absl.logging.get_verbosity())
     with runtimes._quiet():

@@ -16,7 +16,7 @@ from bert_tf.visualization.attention import (
 
 
 @pytest.mark.parametrize("text_b", [None, TEXT_B])
-def test_a_passage_is_what_the_model_is_trained_with(text_b):
+def test_a_passage_has_the_form_of_training(text_b):
     tokenizer = FullTokenizer(VOCAB)
     found = read_passage(tokenizer, TEXT, text_b)
     input_ids, segment_ids = pack(
@@ -50,7 +50,7 @@ def test_words_are_slices_of_the_text():
 
 
 @pytest.mark.parametrize("text", [TEXT, NASTY, "東京 שלום", " \t cat \n"])
-def test_every_piece_is_in_one_word(text):
+def test_every_token_is_in_one_word(text):
     found = passage(text, TEXT_B)
     places = [p for w in found.words for p in range(w.first, w.end)]
     assert places == list(range(len(found.pieces)))
@@ -60,7 +60,7 @@ def test_every_piece_is_in_one_word(text):
     }
 
 
-def test_a_mask_is_one_piece():
+def test_a_mask_is_one_token():
     found = passage("the [MASK]able[MASK] cat")
     assert found.pieces[1:5] == ("the", "[MASK]", "[UNK]", "[MASK]")
     assert [w.text for w in found.words[1:5]] == [
@@ -74,17 +74,17 @@ def test_a_mask_is_one_piece():
 
 @pytest.mark.parametrize("text", ["", "  ", "\u200b"])
 @pytest.mark.parametrize("is_second", [False, True])
-def test_an_empty_text_is_refused(text, is_second):
+def test_refuses_an_empty_text(text, is_second):
     texts = ("cat", text) if is_second else (text, "cat")
-    with pytest.raises(InputError, match=r"word or more. Received: "):
+    with pytest.raises(InputError, match="at least one word; got"):
         passage(*texts)
 
 
-def test_a_text_that_is_too_long_is_refused():
+def test_refuses_a_text_that_is_too_long():
     tokenizer = FullTokenizer(VOCAB)
     text, text_b = "cat " * 7, "sat " * 4
     assert len(read_passage(tokenizer, text, text_b, 14).pieces) == 14
-    with pytest.raises(InputError, match=r"at most 13 .* Received: 14"):
+    with pytest.raises(InputError, match=r"has 14 tokens .* is 13"):
         read_passage(tokenizer, text, text_b, 13)
 
 
@@ -104,7 +104,7 @@ def test_direction(text, expected):
     assert passage("cat", text).directions == ("ltr", expected)
 
 
-def test_joined_rows_still_add_up_to_one():
+def test_joined_rows_sum_to_one():
     found = attention(passage(TEXT, TEXT_B))
     joined = join_pieces(found.weights, found.passage.words)
     assert joined.shape == (3, 5, 19, 19)
@@ -112,7 +112,7 @@ def test_joined_rows_still_add_up_to_one():
     np.testing.assert_allclose(joined.sum(-1), 1, atol=1e-5)
 
 
-def test_to_a_word_the_sum_and_from_it_the_mean():
+def test_joining_sums_columns_and_averages_rows():
     found = attention(passage("unbreakable cat"), 2, 3)
     # [CLS] un ##break ##able cat [SEP]
     joined = join_pieces(found.weights, found.passage.words)

@@ -28,7 +28,7 @@ def unpack(content: str, levels: int) -> np.ndarray:
     return (high * 256 + low) / levels
 
 
-def test_the_weights_come_back_in_their_order():
+def test_weights_are_packed_in_order():
     found = attention(passage("cat sat", TEXT_B), 3, 5)
     html = drawing.write_page(found)
     weights = unpack(script(html, "weights"), drawing.FINE_LEVELS)
@@ -87,7 +87,7 @@ def test_no_text_breaks_the_page(text):
     assert [w["text"] for w in words] == [w.text for w in found.passage.words]
 
 
-def test_the_page_refers_to_nothing_outside():
+def test_the_page_loads_nothing():
     html = drawing.write_page(attention(passage()))
     assert not re.findall(r'(?:src|href)="(?!data:,)|url\(|@import|://', html)
     assert "default-src 'none'" in html

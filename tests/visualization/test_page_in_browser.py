@@ -67,7 +67,7 @@ def place_of(words, text, nth=0) -> int:
     return [n for n, word in enumerate(words) if word.text == text][nth]
 
 
-def test_a_word_that_is_pointed_at(show, pair):
+def test_pointing_at_a_word(show, pair):
     page = show(write_page(pair, 1, 3))
     weights, words = as_shown(pair)
     word(page, "sat").hover()
@@ -85,7 +85,7 @@ def test_a_word_that_is_pointed_at(show, pair):
     assert word(page, "sat").get_attribute("aria-selected") == "true"
 
 
-def test_nothing_is_pointed_at(show, pair):
+def test_without_the_pointer(show, pair):
     page = show(write_page(pair))
     weights, words = as_shown(pair)
     mean = weights[0, 0].mean(axis=0)
@@ -160,7 +160,7 @@ def test_words_pieces_and_special_tokens(
         assert found[-1] == ("[CLS] and [SEP], hidden", hidden)
 
 
-def test_a_word_is_kept(show, pair):
+def test_a_clicked_word_stays_selected(show, pair):
     """By a click; the weight to another is then told beside the pointer."""
     page = show(write_page(pair))
     weights, words = as_shown(pair)
@@ -286,7 +286,7 @@ def test_nothing_is_wider_than_the_page(show, count, width):
     assert paper == "rgb(20, 21, 23)"
 
 
-def test_the_browser_forbids_the_page_to_ask(browser, pair, tmp_path):
+def test_the_page_sends_no_requests(browser, pair, tmp_path):
     """Its own rule keeps it from it, whatever stands in it."""
     path = tmp_path / "page.html"
     path.write_text(write_page(pair), encoding="utf-8")

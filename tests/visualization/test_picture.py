@@ -54,7 +54,7 @@ def test_a_word_and_sixty():
         assert max(pixels(png).shape) < 3000
 
 
-def test_what_is_not_utf_8_is_a_question_mark():
+def test_invalid_unicode_becomes_a_question_mark():
     """Halves of surrogate pairs, as which a shell passes such bytes."""
     pytest.importorskip("matplotlib")
     half, whole = (
@@ -64,7 +64,7 @@ def test_what_is_not_utf_8_is_a_question_mark():
     assert drawing.draw_picture(half) == drawing.draw_picture(whole)
 
 
-def test_the_head_that_was_asked_for():
+def test_draws_the_requested_head():
     pytest.importorskip("matplotlib")
     found = attention(passage("cat sat"))
     first, second = (

@@ -1,13 +1,104 @@
-"""SavedModels of equal models are equal, byte for byte."""
+"""The files of an export: quiet, in few bytes, and reproducible."""
 
+import logging
 import pathlib
 
+import absl.logging
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import fingerprint_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import fingerprinting_utils
 
+from bert_tf.feature_tagger import BertFeatureTagger
+from bert_tf.heads import BertClassifier, BertPretrainer, BertSpanLabeler
 from bert_tf.serving import export
+from bert_tf.serving.export import StoredWeights
+from tests.serving.small_served import CONFIG, random_weights
+
+# Loggers are silenced and restored.
+
+
+@pytest.mark.parametrize("before", [logging.NOTSET, logging.INFO])
+def test_loggers_are_silenced_and_restored(before):
+    """One without a level, too: it takes that of the program's root."""
+    talker, absl_logger = logging.getLogger("talker"), logging.getLogger("absl")
+    verbosity, level = absl.logging.get_verbosity(), absl_logger.level
+    talker.setLevel(before)
+    absl_logger.setLevel(before)
+    try:
+        with export.at_least(absl.logging.ERROR, "talker"):
+            assert absl.logging.get_verbosity() == absl.logging.ERROR
+            for logger in (talker, absl_logger):
+                assert not logger.isEnabledFor(logging.WARNING)
+                assert logger.isEnabledFor(logging.ERROR)
+        assert (talker.level, absl_logger.level) == (before, before)
+        assert absl.logging.get_verbosity() == verbosity
+    finally:
+        absl_logger.setLevel(level)
+
+
+# Weights are stored in the precision in which they are used.
+
+
+IDS = np.array([[2, 7, 11, 3, 0], [2, 5, 3, 0, 0]], np.int32)
+FEATURES = {"input_ids": IDS, "input_mask": (IDS > 0).astype(np.int32)}
+MODELS = {
+    "classifier": lambda **more: BertClassifier(CONFIG, 3, **more),
+    "spans": lambda **more: BertSpanLabeler(CONFIG, **more),
+    "pretrainer": lambda **more: BertPretrainer(CONFIG, **more),
+    "lstms": lambda **more: BertFeatureTagger(
+        CONFIG, 3, layers="sum_all", lstm_size=5, **more
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "classifier",
+        "spans",
+        "pretrainer",
+        pytest.param("lstms", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize(
+    "policy",
+    ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)],
+)
+def test_outputs_are_equal_bit_for_bit(kind, policy):
+    model = random_weights(MODELS[kind](dtype=policy))
+    stored = StoredWeights(model)
+    expected = model(FEATURES)
+    for name, values in stored.used_by(model)(FEATURES).items():
+        np.testing.assert_array_equal(values, expected[name])
+    for name, variable in stored.by_name.items():
+        is_wide = name.split("/")[-1] in ("gamma", "beta", "output_bias")
+        dtype = "float32" if is_wide else policy.removeprefix("mixed_")
+        assert variable.dtype == tf.as_dtype(dtype), name
+
+
+def test_the_stored_weights_are_used():
+    model = random_weights(BertClassifier(CONFIG, 3, dtype="mixed_bfloat16"))
+    stored = StoredWeights(model)
+    before = model(FEATURES)["logits"]
+    stored.by_name["output_weights"].assign_add(
+        tf.ones((3, CONFIG.hidden_size), tf.bfloat16)
+    )
+    np.testing.assert_array_equal(model(FEATURES)["logits"], before)
+    after = stored.used_by(model)(FEATURES)["logits"]
+    assert np.abs(after - before).max() > 0.1
+
+
+@pytest.mark.parametrize("policy", ["float32", "bfloat16"])
+def test_without_casts_the_variables_are_shared(policy):
+    model = BertClassifier(CONFIG, 3, dtype=policy)
+    model.build()
+    own = [id(variable.value) for variable in model.weights]
+    assert [id(v) for v in StoredWeights(model).by_name.values()] == own
+
+
+# Equal models give equal files.
 
 
 class Counter(tf.Module):
@@ -55,13 +146,13 @@ def contents(folder):
     }
 
 
-def test_equal_models_are_equal_files(save):
+def test_equal_modules_give_equal_files(save):
     first = contents(save())
     assert contents(save()) == first
     assert {"saved_model.pb", "fingerprint.pb"} < first.keys()
 
 
-def test_models_compute_what_they_did(save):
+def test_outputs_are_unchanged(save):
     """Two in one process, whose tables differ."""
     models = [
         tf.saved_model.load(str(save(words)))
@@ -77,7 +168,7 @@ def test_models_compute_what_they_did(save):
     assert answers == [[0.0, 2.0, 4.0, 0.0], [2.0, 4.0, 0.0, 0.0]]
 
 
-def test_tables_of_other_words_have_other_names(save):
+def test_tables_with_other_words_have_other_names(save):
     words = [save(words) / "saved_model.pb" for words in (("a", "b"), ("c",))]
     names = [
         {part[:16] for part in path.read_bytes().split(b"hash_table_")[1:]}
@@ -87,7 +178,7 @@ def test_tables_of_other_words_have_other_names(save):
     assert names[0] != names[1]
 
 
-def test_the_fingerprint_is_of_the_rewritten_files(save):
+def test_the_fingerprint_matches_the_files(save):
     folder = str(save())
     written = fingerprint_of(folder)
     fingerprinting_utils.write_fingerprint(folder)
@@ -105,7 +196,7 @@ def fingerprint_of(folder):
     return fingerprint_pb2.FingerprintDef.FromString(content)
 
 
-def test_names_that_are_exchanged():
+def test_two_functions_exchange_their_names():
     """A new name may be the old one of a function that comes later."""
     meta_graph = meta_graph_pb2.MetaGraphDef()
     objects = meta_graph.object_graph_def
