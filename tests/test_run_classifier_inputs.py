@@ -87,13 +87,16 @@ def says(launch, inputs, capsys):
             {"early_stopping_patience": 2},
             "--early_stopping_patience needs --save_best",
         ),
-        ({"class_weights": "1,2,3"}, "expected 2 class weights, one for each"),
+        (
+            {"class_weights": "1,2,3"},
+            "--class_weights must be 2 numbers, one for",
+        ),
         (
             {"class_weights": "1,x"},
             "--class_weights must be a number for each label",
         ),
         ({"class_weights": "-1,1"}, "not negative"),
-        ({"label_smoothing": 1.5}, "--label_smoothing from 0 to 1"),
+        ({"label_smoothing": 1.5}, "--label_smoothing must be from 0 to 1"),
         ({"num_frozen_layers": 2}, "--num_frozen_layers must be at most 1"),
         ({"layer_rate_decay": 0}, "above 0 and up to 1"),
         ({"glue_submission": True}, "--glue_submission needs --do_predict"),
@@ -201,7 +204,7 @@ def test_class_weights_where_there_are_no_classes(says, tmp_path):
     changes = {"task_name": "custom", "problem": "regression"}
     for weights, expected in (
         ("balanced", "single_label problem; got 'balanced'"),
-        ("1,2", "expected class weights for single_label problems alone"),
+        ("1,2", "--class_weights needs a single_label problem; got 2"),
     ):
         changes["class_weights"] = weights
         line = says(tmp_path / "out", data_dir=folder, **changes)

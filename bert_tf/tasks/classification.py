@@ -1,9 +1,12 @@
-"""Texts and pairs: one class of several, any number of labels, or a number."""
+"""Classification and regression of texts, pairs and choices.
+
+From logits to predictions and their files, and the losses and scores.
+"""
 
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,72 +18,55 @@ from bert_tf import files
 from bert_tf import metrics as scores
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.heads import BertClassifier, BertMultipleChoice
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask
 
-# From logits to answers, and to the files that hold them.
-
-
-# Multi-label problems answer with the labels that are more likely than not.
+# Multi-label problems predict the labels with a higher probability.
 THRESHOLD = 0.5
 
-# What the leaderboard accepts for STS-B, its one task with numbers.
+# The range that the GLUE leaderboard accepts for STS-B.
 SCORE_RANGE = (0.0, 5.0)
 
-# The tab and what str.splitlines takes for the end of a line.
+# The tab, and everything that str.splitlines takes for the end of a line.
 _BREAK = re.compile("\r\n|[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
-# Half a character, as JSON can spell it: no encoding has bytes for it.
+# Half a character, which JSON can contain but UTF-8 cannot encode.
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-Row = Iterable[str]
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    from scipy import special
-
-    return special.softmax(logits, axis=-1)
-
-
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    from scipy import special
-
-    return special.expit(logits)
-
-
-_PROBABILITIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "single_label": _softmax,
-    "multiple_choice": _softmax,
-    "multi_label": _sigmoid,
-    "regression": lambda logits: logits[:, 0],
-}
 
 
 def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
-    """How likely each label is.
+    """Returns the probability of each label.
 
     Args:
       problem: One of `bert_tf.tasks.examples.PROBLEMS`.
       logits: Floats [n, C].
 
     Returns:
-      Float32 [n, C]; for regression the numbers themselves, [n].
+      Float32 [n, C]; for regression the predicted numbers, [n].
     """
-    values = _PROBABILITIES[problem](np.asarray(logits, np.float64))
+    from scipy import special
+
+    values = np.asarray(logits, np.float64)
+    if problem == "regression":
+        values = values[:, 0]
+    elif problem == "multi_label":
+        values = special.expit(values)
+    else:
+        values = special.softmax(values, axis=-1)
     return values.astype(np.float32)
 
 
 def decide(problem: str, values: np.ndarray) -> np.ndarray:
-    """What is answered where `values` are the probabilities.
+    """Returns the predictions for given probabilities.
 
     Args:
       problem: One of `bert_tf.tasks.examples.PROBLEMS`.
-      values: What `probabilities` gave.
+      values: The result of `probabilities`.
 
     Returns:
-      The number of the class, int64 [n]; for multi-label problems 1 for each
-      label that is answered, int64 [n, C]; for regression `values`.
+      The id of the class, int64 [n]; for multi-label problems 1 for each
+      predicted label, int64 [n, C]; for regression `values`.
     """
     if problem == "regression":
         return values
@@ -92,7 +78,7 @@ def decide(problem: str, values: np.ndarray) -> np.ndarray:
 def answers(
     problem: str, labels: Sequence[str], values: np.ndarray
 ) -> list[str] | list[float] | list[tuple[str, ...]]:
-    """The same in the words of the data set, as `Example.label` has them."""
+    """Returns the predictions as `Example.label` spells them."""
     decided = decide(problem, values)
     if problem == "regression":
         return decided.tolist()
@@ -107,14 +93,14 @@ def answers(
 
 
 def write_test_results(path: str, values: np.ndarray) -> None:
-    """Writes `test_results.tsv` as the original does.
+    """Writes `test_results.tsv` like the original.
 
-    A line an example, with the probability of each class in the order of the
-    labels; no header, no id. Regression has the number alone.
+    Each line has the probabilities of an example in the order of the labels,
+    without header and id. For regression it has the number.
 
     Args:
-      path: The file; it appears as a whole.
-      values: What `probabilities` gave.
+      path: The file, which is written atomically.
+      values: The result of `probabilities`.
     """
     _write(path, (map(str, row) for row in _as_table(values)))
 
@@ -126,19 +112,19 @@ def write_predictions(
     labels: Sequence[str],
     values: np.ndarray,
 ) -> None:
-    """Writes `predictions.tsv`, for people.
+    """Writes `predictions.tsv` with texts and labels.
 
-    The columns: `id`; `text`, or `text_a` and `text_b`, or `context` and
-    `choice`, the one that is chosen; `prediction`; `label`, if the file had
-    any; and `probability_` of each label. Several labels of one example are
-    joined by commas. Regression has no probabilities.
+    The columns are `id`; `text`, or `text_a` and `text_b`, or `context` and
+    the chosen `choice`; `prediction`; `label`, if the examples have labels;
+    and `probability_` of each label, except for regression. Several labels of
+    one example are joined by commas.
 
     Args:
-      path: The file; it appears as a whole.
-      examples: What was asked.
+      path: The file, which is written atomically.
+      examples: The examples.
       problem: One of `bert_tf.tasks.examples.PROBLEMS`.
-      labels: Their names, C; none for regression.
-      values: What `probabilities` gave for the examples, in their order.
+      labels: The names of the C labels; none for regression.
+      values: The result of `probabilities` for the examples, in their order.
     """
     answered = answers(problem, labels, values)
     columns = {
@@ -157,7 +143,7 @@ def write_predictions(
 def _texts(
     examples: Sequence[Example], values: np.ndarray
 ) -> dict[str, list[str]]:
-    """The columns with the texts; a pair's second text may be missing."""
+    """Returns the columns with the texts."""
     first = [example.text_a for example in examples]
     if any(example.choices for example in examples):
         chosen = [
@@ -174,7 +160,7 @@ def _texts(
 
 
 def _cell(label: str | float | tuple[str, ...] | None) -> str:
-    """A label as people read it; a float32 has no more digits than it means."""
+    """Returns a label as text; a number with the digits of a float32."""
     if label is None:
         return ""
     if isinstance(label, tuple):
@@ -187,26 +173,24 @@ def write_submission(
     ids: Sequence[str],
     predictions: Sequence[str] | Sequence[float],
 ) -> None:
-    """Writes one file of a GLUE submission, as the leaderboard takes it.
+    """Writes one file of a submission to the GLUE leaderboard.
 
     Args:
-      path: The file, named as the leaderboard wants it, such as "MNLI-m.tsv";
-        its folder is made if need be.
+      path: The file with the name that the leaderboard expects, such as
+        "MNLI-m.tsv"; its folder is created.
       ids: The column `index` of the test file.
-      predictions: What `answers` gave: names of labels, or numbers (STS-B),
-        which are brought into the range of the leaderboard.
+      predictions: The result of `answers`: names of labels, or numbers (STS-B),
+        which are clipped to the range of the leaderboard.
     """
-    rows = zip(ids, map(_leaderboard_cell, predictions), strict=True)
+    low, high = SCORE_RANGE
+    cells = (
+        x if isinstance(x, str) else f"{min(max(low, x), high):.3f}"
+        for x in predictions
+    )
+    rows = zip(ids, cells, strict=True)
     files.makedirs(os.path.dirname(path) or ".")
     _write(path, [("index", "prediction"), *rows])
     logging.info("Wrote %s: %d predictions", path, len(ids))
-
-
-def _leaderboard_cell(prediction: str | float) -> str:
-    if isinstance(prediction, str):
-        return prediction
-    low, high = SCORE_RANGE
-    return f"{min(max(low, prediction), high):.3f}"
 
 
 def _as_table(values: np.ndarray) -> np.ndarray:
@@ -214,31 +198,26 @@ def _as_table(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, np.float32).reshape(len(values), -1)
 
 
-def _write(path: str, rows: Iterable[Row]) -> None:
+def _write(path: str, rows: Iterable[Iterable[str]]) -> None:
     with files.atomic_writer(path) as file:
-        for line in _lines(rows):
-            file.write(line)  # TensorFlow's files know no `writelines`.
+        for row in rows:
+            cells = (_SURROGATE.sub("\ufffd", _BREAK.sub(" ", x)) for x in row)
+            file.write(("\t".join(cells) + "\n").encode())
 
 
-def _lines(rows: Iterable[Row]) -> Iterator[bytes]:
-    for row in rows:
-        cells = (_SURROGATE.sub("\ufffd", _BREAK.sub(" ", x)) for x in row)
-        yield ("\t".join(cells) + "\n").encode()
-
-
-# Texts and pairs: one class of several, any number of labels, or a number.
+# Losses and scores.
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """How one kind of problem is learned and scored.
+    """The loss and the metrics of one kind of problem.
 
     Attributes:
-      loss: From label_ids, logits [B, C] and the label smoothing to the loss
-        of each example, float32 [B].
-      metrics: What its score always holds.
-      more_metrics: What it can hold besides.
-      fewest_labels: How many labels it needs.
+      loss: A function from label_ids, logits [B, C] and label smoothing to the
+        loss of each example, float32 [B].
+      metrics: The metrics that its score always contains.
+      more_metrics: Further metrics that can be computed.
+      fewest_labels: The minimum number of labels.
     """
 
     loss: Callable
@@ -262,9 +241,9 @@ def _softmax_loss(label_ids, logits, label_smoothing: float):
 
 
 def _sigmoid_loss(label_ids, logits, label_smoothing: float):
-    """The mean over the labels of the loss of each yes or no.
+    """Mean over the labels of the binary cross-entropy.
 
-    A smoothed yes is 1 - e/2, a no e/2.
+    With smoothing, the target is 1 - e/2 for a label and e/2 for the others.
     """
     return keras.losses.binary_crossentropy(
         ops.cast(label_ids, "float32"),
@@ -275,7 +254,7 @@ def _sigmoid_loss(label_ids, logits, label_smoothing: float):
 
 
 def _squared_error(label_ids, logits, label_smoothing: float):
-    del label_smoothing  # Numbers have none.
+    del label_smoothing  # It is refused for regression.
     return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
 
 
@@ -295,7 +274,7 @@ OBJECTIVES = {
 }
 
 
-# The problems by the names that checkpoints have for them.
+# The names of the problems in checkpoints.
 _PROBLEM_TYPES = {
     "single_label": "single_label_classification",
     "multi_label": "multi_label_classification",
@@ -304,29 +283,31 @@ _PROBLEM_TYPES = {
 
 
 class ClassificationTask(FineTuningTask):
-    """What `run_classifier.py` trains; sections 4.1 and 4.3 of the paper.
+    """Classification and regression of texts and pairs.
+
+    Sections 4.1 and 4.3 of the paper.
 
     Args:
-      config: The model to train.
-      schema: Of its records, see `classification_schema`.
+      config: The configuration of the model.
+      schema: The schema of the records, see `classification_schema`.
       problem: One of `problems`.
-      labels: Their names, in the order of the logits; none for regression.
-      metrics: What the score shall hold besides what it always does; see
+      labels: The names in the order of the logits; none for regression.
+      metrics: Metrics to compute besides those always computed; see
         `OBJECTIVES`.
-      positive_label: The class that the metric `f1` is of, whatever the order
-        of the labels; None: the last of them.
-      class_weights: How much an example of each class counts in training,
-        floats [C]; for problems with a single label.
-      label_smoothing: Share e of an example's weight that is spread evenly
-        over all labels in training.
+      positive_label: The class that the metric `f1` is computed for; default:
+        the last one.
+      class_weights: The weight of each class in training, floats [C]; only for
+        problems with a single label.
+      label_smoothing: The fraction e of an example's weight that training
+        spreads evenly over all labels.
       dropout: See `BertClassifier`.
       frozen_layers: See `BertModel`.
       gradient_checkpointing: See `BertModel`.
       bilstm_head: See `heads.TaskModel`.
-      eval_batch_size: What the original's `loss` depends on, see `score`.
+      eval_batch_size: The batch size for the original's `loss`, see `score`.
 
     Raises:
-      InputError: An argument does not fit the problem.
+      InputError: An argument is not valid for the problem.
     """
 
     problems: tuple[str, ...] = ("single_label", "multi_label", "regression")
@@ -351,10 +332,8 @@ class ClassificationTask(FineTuningTask):
         eval_batch_size: int = 8,
     ):
         if problem not in self.problems:
-            raise InputError(
-                f"expected a problem among {', '.join(self.problems)}. "
-                f"Received: {problem!r}"
-            )
+            one_of = f"one of {listed(self.problems, last='or')}"
+            raise wrong_value("The problem", one_of, problem)
         super().__init__(
             config,
             schema,
@@ -367,44 +346,37 @@ class ClassificationTask(FineTuningTask):
         self.problem = problem
         self.eval_batch_size = eval_batch_size
         self._objective = OBJECTIVES[problem]
-        self._check_labels()
-        self._positive_class = self._class_of(positive_label)
-        self._check_smoothing(label_smoothing)
+        fewest = self._objective.fewest_labels
+        if len(self.labels) < fewest:
+            raise wrong_value(
+                "The labels", f"at least {fewest} for {problem}", self.labels
+            )
+        if self.labels and not fewest:
+            raise wrong_value("The labels", "empty for regression", self.labels)
+        self._positive_class = len(self.labels) - 1
+        if positive_label is not None:
+            if positive_label not in self.labels:
+                one_of = f"one of {listed(self.labels, last='or', most=20)}"
+                raise wrong_value("The positive label", one_of, positive_label)
+            self._positive_class = self.labels.index(positive_label)
+        if not 0 <= label_smoothing <= 1:
+            raise wrong_value(
+                "--label_smoothing", "from 0 to 1", label_smoothing
+            )
+        if label_smoothing and problem == "regression":
+            raise wrong_value(
+                "--label_smoothing",
+                "0 for regression, which has no classes",
+                label_smoothing,
+            )
         self._label_smoothing = label_smoothing
         self._class_weights = self._checked_weights(class_weights)
-        self.metrics = self._checked_metrics(metrics)
-
-    def _check_labels(self) -> None:
-        fewest = self._objective.fewest_labels
-        if len(self.labels) < fewest or (self.labels and not fewest):
-            expected = f"at least {fewest} label(s)" if fewest else "no labels"
-            received = ", ".join(self.labels) or "none"
-            raise InputError(
-                f"expected {expected} for {self.problem}. Received: {received}"
-            )
-
-    def _class_of(self, positive_label: str | None) -> int:
-        """Its number; that of the last label, if any, where none is named."""
-        if positive_label is None:
-            return len(self.labels) - 1
-        if positive_label not in self.labels:
-            raise InputError(
-                f"expected a positive label among {', '.join(self.labels)}. "
-                f"Received: {positive_label!r}"
-            )
-        return self.labels.index(positive_label)
-
-    def _check_smoothing(self, label_smoothing: float) -> None:
-        if not 0 <= label_smoothing <= 1:
-            raise InputError(
-                "expected --label_smoothing from 0 to 1. Received: "
-                f"{label_smoothing}"
-            )
-        if label_smoothing and self.problem == "regression":
-            raise InputError(
-                "expected no --label_smoothing for regression, which has no "
-                f"classes. Received: {label_smoothing}"
-            )
+        scores.check(
+            metrics, self._objective.metrics + self._objective.more_metrics
+        )
+        self.metrics = tuple(
+            dict.fromkeys([*metrics, *self._objective.metrics])
+        )
 
     def _checked_weights(
         self, class_weights: Sequence[float] | None
@@ -413,31 +385,27 @@ class ClassificationTask(FineTuningTask):
             return None
         if self.problem != "single_label":
             raise InputError(
-                "expected class weights for single_label problems alone. "
-                f"Received: {len(class_weights)} of them for {self.problem}"
+                "--class_weights needs a single_label problem; got "
+                f"{len(class_weights)} weights for {self.problem}."
             )
         weights = np.asarray(class_weights, np.float32)
-        is_sane = np.isfinite(weights).all() and (weights >= 0).all()
         if (
             weights.shape != (len(self.labels),)
-            or not is_sane
+            or not np.isfinite(weights).all()
+            or (weights < 0).any()
             or not weights.any()
         ):
-            raise InputError(
-                f"expected {len(self.labels)} class weights, one for each of "
-                f"{', '.join(self.labels)}, not negative and not all 0. "
-                f"Received: {', '.join(map(str, class_weights))}"
+            raise wrong_value(
+                "--class_weights",
+                f"{len(self.labels)} numbers, one for each of "
+                f"{listed(self.labels, most=20)}, not negative and not all 0",
+                list(class_weights),
             )
         return weights
 
-    def _checked_metrics(self, metrics: Sequence[str]) -> tuple[str, ...]:
-        objective = self._objective
-        scores.check(metrics, objective.metrics + objective.more_metrics)
-        return tuple(dict.fromkeys([*metrics, *objective.metrics]))
-
     @property
     def problem_type(self) -> str | None:
-        """What checkpoints call the problem, if they do."""
+        """The name of the problem in checkpoints, if it has one."""
         return _PROBLEM_TYPES.get(self.problem)
 
     @property
@@ -463,7 +431,7 @@ class ClassificationTask(FineTuningTask):
         return {"label_loss": loss * self.loss_weights(features)["label_loss"]}
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """Logits, labels, and the loss without weights and smoothing."""
+        """Returns logits, labels and the unweighted, unsmoothed loss."""
         label_ids, logits = features["label_ids"], outputs["logits"]
         return {
             "logits": logits,
@@ -472,17 +440,17 @@ class ClassificationTask(FineTuningTask):
         }
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """See `predictions.probabilities`: float32 [n, C] or, numbers, [n]."""
+        """Returns the probabilities, float32 [n, C]; for regression [n]."""
         return probabilities(self.problem, logits)
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Metrics and losses; keys of the original.
+        """Returns metrics and losses with the keys of the original.
 
         Source: `metric_fn` of `run_classifier.py`. `eval_loss` is the mean
-        over the examples. `loss` is what TensorFlow 1 added: the mean over the
-        batches of their means, a short last one counting as much as any.
-        Here, the batches of `eval_batch_size` examples in the order of the
-        file, however they were batched to be computed.
+        over the examples. `loss` is the value that TensorFlow 1 added: the
+        mean over batches of their means, in which a short last batch counts
+        as much as any other. The batches are `eval_batch_size` examples in the
+        order of the file, however they were batched for the computation.
         """
         label_ids = predictions["label_ids"]
         values = self.probabilities(predictions["logits"])
@@ -509,14 +477,14 @@ class ClassificationTask(FineTuningTask):
         suffix: str = "",
         submission: str | None = None,
     ) -> None:
-        """Writes `test_results.tsv`, `predictions.tsv` and GLUE's file.
+        """Writes `test_results.tsv`, `predictions.tsv` and the file for GLUE.
 
         Args:
-          folder: Where to.
-          examples: What was asked.
-          predictions: What `predictions` kept of them, in their order.
-          suffix: What the names of the files end with.
-          submission: Path of the file for the leaderboard; None for none.
+          folder: The folder of the files.
+          examples: The examples.
+          predictions: The results of `predictions`, in the same order.
+          suffix: What to append to the names of the files.
+          submission: The path of the file for the leaderboard, if any.
         """
         values = self.probabilities(predictions["logits"])
         results = os.path.join(folder, f"test_results{suffix}.tsv")
@@ -534,8 +502,9 @@ class ClassificationTask(FineTuningTask):
         for what, values in (("labels", label_ids), ("predictions", decided)):
             if len(np.unique(values)) == 1:
                 logging.warning(
-                    "%s are NaN: all %d %s are %g, and there is no correlation "
-                    "with a constant. eval_results.json holds null for them",
+                    "%s are NaN: all %d %s are %g, and a correlation with a "
+                    "constant is undefined. eval_results.json has null for "
+                    "them",
                     ", ".join(f"eval_{name}" for name in self.metrics),
                     len(values),
                     what,
@@ -549,10 +518,9 @@ class ClassificationTask(FineTuningTask):
         num_classes = len(np.unique(label_ids))
         if num_classes > 1 and len(np.unique(decided)) == 1:
             logging.warning(
-                "All %d examples are predicted to be %r; their labels are of "
-                "%d classes. The model tells nothing apart: try a lower "
-                "--learning_rate, more --num_train_epochs, or another "
-                "--random_seed",
+                "All %d examples are predicted to be %r, although their labels "
+                "are of %d classes. Try a lower --learning_rate, more "
+                "--num_train_epochs, or another --random_seed",
                 len(decided),
                 self.labels[decided[0]],
                 num_classes,
@@ -560,7 +528,7 @@ class ClassificationTask(FineTuningTask):
 
 
 def mean_of_batch_means(values: np.ndarray, batch_size: int) -> float:
-    """The mean of the means of each `batch_size` values, [n] -> a number.
+    """Returns the mean of the means of batches of values [n].
 
     mean_of_batch_means([1, 3, 8], 2) is (2 + 8) / 2.
     """
@@ -572,14 +540,14 @@ def mean_of_batch_means(values: np.ndarray, batch_size: int) -> float:
 def balanced_class_weights(
     label_ids: np.ndarray, num_labels: int
 ) -> np.ndarray:
-    """Weights with which every class counts equally.
+    """Returns weights with which every class counts equally.
 
     Source: "balanced" of scikit-learn, n / (C * count). A class without
     examples is not counted in C, and its weight is 0.
 
     Args:
       label_ids: The classes of the training examples, integers [n].
-      num_labels: How many classes there are.
+      num_labels: The number of classes.
 
     Returns:
       Float64 [num_labels]. Their mean over the examples is 1.
@@ -589,14 +557,12 @@ def balanced_class_weights(
     return np.where(counts > 0, total / np.maximum(counts, 1), 0.0)
 
 
-# The right ending among several: SWAG.
-
-
 class MultipleChoiceTask(ClassificationTask):
-    """Section 4.4 of the paper: a softmax over the scores of the choices.
+    """Multiple choice: a softmax over the scores of the choices.
 
-    The arguments are those of `ClassificationTask`, its `labels` the names of
-    the choices, "0" to "3" for SWAG. Features have an axis more, [B, C, S].
+    Section 4.4 of the paper. The arguments are those of `ClassificationTask`;
+    `labels` are the names of the choices, "0" to "3" for SWAG. Features have
+    one more axis, [B, C, S].
     """
 
     problems = ("multiple_choice",)

@@ -1,4 +1,4 @@
-"""What every way from texts to features has: a vocabulary and a length."""
+"""From texts to features: examples become records."""
 
 import dataclasses
 import functools
@@ -11,23 +11,21 @@ from absl import logging
 
 from bert_tf.data import cache, processes
 from bert_tf.data.schema import Schema, classification_schema
-from bert_tf.errors import InputError
+from bert_tf.errors import in_file, listed
 from bert_tf.tasks.examples import Example
 from bert_tf.tokenization.packing import pack
 from bert_tf.tokenization.wordpiece import FullTokenizer, require_special_tokens
 
-# What every way from texts to features has: a vocabulary and a length.
-
 
 @dataclasses.dataclass(frozen=True)
 class TextEncoding:
-    """How texts become sequences of ids; each kind of task adds its own.
+    """How texts become sequences of token ids, for every kind of task.
 
     Attributes:
       vocab: The tokens, in the order of their ids.
-      do_lower_case: Whether it is an uncased vocabulary.
-      strip_accents: Whether to drop accents; None does as `do_lower_case`.
-      max_seq_length: Places of a sequence, special tokens included.
+      do_lower_case: Whether to lower-case texts.
+      strip_accents: Whether to remove accents; default: `do_lower_case`.
+      max_seq_length: The sequence length, including special tokens.
     """
 
     vocab: tuple[str, ...]
@@ -37,7 +35,7 @@ class TextEncoding:
 
     @property
     def tokenizer(self) -> FullTokenizer:
-        """Of this vocabulary and casing; made once in each process.
+        """The tokenizer, which is built once in each process.
 
         Raises:
           InputError: The vocabulary lacks a special token.
@@ -54,11 +52,9 @@ def _tokenizer(
     return tokenizer
 
 
-# Sentence-level examples to records of features.
-
-
+# The number of examples that one process tokenizes at a time.
 _EXAMPLES_PER_PART = 1 << 12
-# So many take one process 3 or 4 seconds; several need one to get going.
+# One process takes 3 or 4 seconds for these, and others a second to start.
 _EXAMPLES_FOR_ONE = 1 << 17
 
 _NUM_SAMPLES = 3
@@ -66,13 +62,13 @@ _NUM_SAMPLES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Encoding(TextEncoding):
-    """How examples become features.
+    """How sentence-level examples become features.
 
-    Attributes, beside those of `TextEncoding`:
+    Attributes, in addition to those of `TextEncoding`:
       problem: One of `examples.PROBLEMS`.
-      labels: Names of the classes in the order of their numbers; of the
-        choices for multiple choice; none for regression.
-      num_choices: How many choices there are; 0 but for multiple choice.
+      labels: The names of the classes, or of the choices, in the order of
+        their ids; none for regression.
+      num_choices: The number of choices for multiple choice, otherwise 0.
     """
 
     problem: str
@@ -81,7 +77,7 @@ class Encoding(TextEncoding):
 
     @property
     def schema(self) -> Schema:
-        """What the records hold."""
+        """The schema of the records."""
         return classification_schema(
             self.max_seq_length,
             self.problem,
@@ -91,11 +87,11 @@ class Encoding(TextEncoding):
 
 
 class Encoded(NamedTuple):
-    """What becomes of some examples.
+    """The features of examples.
 
     Attributes:
       batch: For each feature of the schema an array [n, *shape].
-      num_cut: How many did not fit into `max_seq_length`.
+      num_cut: The number of examples cut to `max_seq_length`.
     """
 
     batch: dict[str, np.ndarray]
@@ -103,7 +99,7 @@ class Encoded(NamedTuple):
 
 
 class _Sequence(NamedTuple):
-    """A text or a pair, packed, not padded."""
+    """A text or a pair with special tokens, without padding."""
 
     input_ids: list[int]
     segment_ids: list[int]
@@ -116,31 +112,28 @@ def write_features(
     encoding: Encoding,
     *,
     sources: Iterable[str] = (),
-    reading: Mapping[str, Any] | None = None,
     num_workers: int = 1,
 ) -> bool:
-    """Writes the records of examples, unless they are there already.
+    """Writes the records of examples, unless the file has them already.
 
-    Several processes may do so at once: each writes aside and renames, and the
-    same examples give the same bytes.
+    Several processes may write at once, see `cache.write_records`.
 
     Args:
-      path: The TFRecord file; `files.manifest_path` of it is written too.
-      examples: What to write, in this order.
-      encoding: How.
-      sources: The files that the examples came from.
-      reading: What else decided on the examples; whatever JSON can hold.
-      num_workers: Processes to use if there are many examples. It does not
-        show in the result.
+      path: The TFRecord file; `files.manifest_path` of it is written, too.
+      examples: The examples, in the order of the records.
+      encoding: How examples become features.
+      sources: The files that the examples were read from.
+      num_workers: The number of processes for large data sets. The records do
+        not depend on it.
 
     Returns:
-      Whether anything was written: False if the file was good already.
+      Whether the file was written: False if it was reused.
 
     Raises:
       InputError: A label or a number of choices does not fit the encoding; a
         file cannot be read or written.
     """
-    key = cache.key(encoding, map(content, examples), sources, reading)
+    key = cache.key(encoding, map(content, examples), sources)
     kept = cache.write_records(
         path, key, lambda: _parts(examples, encoding, num_workers)
     )
@@ -156,7 +149,7 @@ def write_features(
 
 
 def content(example: Example) -> bytes:
-    """What of an example shows in its record: texts, choices and label."""
+    """Returns what the record of an example depends on."""
     return repr(
         (example.text_a, example.text_b, example.choices, example.label)
     ).encode()
@@ -194,13 +187,10 @@ def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
     return Encoded(batch, int(is_cut.any(axis=1).sum()))
 
 
-# ---------------------------------------------------------------- the records
-
-
 def _parts(
     examples: Sequence[Example], encoding: Encoding, num_workers: int
 ) -> Iterator[cache.Part]:
-    """The pieces of the file, in order."""
+    """Yields the parts of the file in order."""
     _log_samples(examples[:_NUM_SAMPLES], encoding)
     if len(examples) <= _EXAMPLES_FOR_ONE:
         num_workers = 1
@@ -219,21 +209,17 @@ def _parts(
 
 
 def _make_part(encoding: Encoding, examples: Sequence[Example]) -> cache.Part:
-    """A pure function of its arguments, for any process to run."""
     return cache.make_part(encoding.schema, *make_features(examples, encoding))
-
-
-# --------------------------------------------------------------- the features
 
 
 def _sequences(
     example: Example, encoding: Encoding, tokenizer: FullTokenizer
 ) -> Iterator[_Sequence]:
-    """The one sequence of an example, or that of each choice."""
+    """Yields the sequence of an example, or one for each choice."""
     cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
     ids_a = tokenizer.encode(example.text_a)
     for text_b in _seconds(example, encoding):
-        # As in the original, a second text without any piece is none.
+        # As in the original, a second text without tokens is ignored.
         ids_b = tokenizer.encode(text_b or "") or None
         packed = pack(ids_a, ids_b, encoding.max_seq_length, cls_id, sep_id)
         whole = len(ids_a) + 2 + (len(ids_b) + 1 if ids_b else 0)
@@ -241,13 +227,14 @@ def _sequences(
 
 
 def _seconds(example: Example, encoding: Encoding) -> tuple[str | None, ...]:
-    """The texts that `text_a` is paired with."""
+    """Returns the texts that `text_a` is paired with."""
     if encoding.problem != "multiple_choice":
         return (example.text_b,)
     if len(example.choices) != encoding.num_choices:
-        raise InputError(
-            f"Expected {encoding.num_choices} choices. Received: "
-            f"{len(example.choices)} at {example.where}"
+        raise in_file(
+            example.where,
+            f"expected {encoding.num_choices} choices, found "
+            f"{len(example.choices)}.",
         )
     return example.choices
 
@@ -255,7 +242,7 @@ def _seconds(example: Example, encoding: Encoding) -> tuple[str | None, ...]:
 def _pad(
     rows: Sequence[Sequence[int]], width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of any lengths as int32 [n, width], and the mask of what is real."""
+    """Returns padded rows and their mask, both int32 [n, width]."""
     lengths = np.fromiter(map(len, rows), np.int32, len(rows))
     mask = np.arange(width) < lengths[:, np.newaxis]
     padded = np.zeros(mask.shape, np.int32)
@@ -264,7 +251,7 @@ def _pad(
 
 
 def _label_ids(examples: Sequence[Example], encoding: Encoding) -> np.ndarray:
-    """The labels as numbers, [n], or [n, labels] for a multi-label problem."""
+    """Returns label ids [n]; for multi-label problems 0 or 1, [n, labels]."""
     numbers = {name: number for number, name in enumerate(encoding.labels)}
     [feature] = [f for f in encoding.schema if f.name == "label_ids"]
     label_ids = np.zeros([len(examples), *feature.shape], feature.dtype)
@@ -274,16 +261,17 @@ def _label_ids(examples: Sequence[Example], encoding: Encoding) -> np.ndarray:
         try:
             label_ids[row] = _label_id(example.label, encoding.problem, numbers)
         except (KeyError, TypeError, ValueError):
-            expected = ", ".join(encoding.labels) or "a number"
-            raise InputError(
-                f"Expected as a label: {expected}. Received: "
-                f"{example.label!r} at {example.where}"
+            expected = f"one of {listed(encoding.labels, last='or', most=20)}"
+            raise in_file(
+                example.where,
+                f"the label must be {expected if numbers else 'a number'}; "
+                f"got {example.label!r}.",
             ) from None
     return label_ids
 
 
 def _label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
-    """A number, or for a multi-label problem several, [labels]."""
+    """Returns a number, or an array [labels] for multi-label problems."""
     if problem == "regression":
         return float(label)
     if problem == "multi_label":
@@ -293,11 +281,8 @@ def _label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
     return numbers[label]
 
 
-# ---------------------------------------------------------------------- a log
-
-
 def _log_samples(examples: Sequence[Example], encoding: Encoding) -> None:
-    """Shows examples as the original does, without the padding."""
+    """Logs examples like the original, but without padding."""
     tokenizer = encoding.tokenizer
     label_ids = _label_ids(examples, encoding).tolist()
     for example, label_id in zip(examples, label_ids, strict=True):

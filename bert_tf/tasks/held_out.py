@@ -1,8 +1,8 @@
-"""Labelled data by which a model is scored wherever it runs.
+"""Scores of exported models on labelled files.
 
-What `run_classifier.py`, `run_ner.py` and `run_squad.py` tell of a model that
-they have trained is told here of one that is only asked: features in, numbers
-out, those of the signature `tokens` of an export.
+The metrics are those of `run_classifier.py`, `run_ner.py` and `run_squad.py`,
+for a model that is only a function from features to outputs: the signature
+`tokens` of an export.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_tf import metrics
 from bert_tf.data.buckets import Features
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.classification import decide
@@ -27,7 +27,7 @@ from bert_tf.tasks.ner import (
 from bert_tf.tasks.question_answering import best_indexes
 from bert_tf.tasks.questions import Question, SpanEncoding
 
-# From features, int32 [n, ..., S], to what a model says of each row.
+# A model: from features, int32 [n, ..., S], to its outputs for each row.
 Ask = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 Score = Callable[[Ask], dict[str, float]]
 
@@ -38,11 +38,12 @@ def read_as(data_set: DataSet, path: str) -> list[Example]:
     """Reads a file as the development set of a data set.
 
     Raises:
-      InputError: The data set has none, or the file is not like it.
+      InputError: The data set has no development set, or the file does not
+        have its columns.
     """
     if not data_set.dev:
-        raise InputError(
-            f"expected a task with a development set. Received: {data_set.name}"
+        raise wrong_value(
+            "--task_name", "a task with a development set", data_set.name
         )
     source = dataclasses.replace(data_set.dev[0], files=(path,))
     [part] = dataclasses.replace(data_set, dev=(source,)).split("dev", "")
@@ -52,24 +53,24 @@ def read_as(data_set: DataSet, path: str) -> list[Example]:
 def texts_of(
     examples: Sequence[Example], names: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """The strings of examples by the names of an export's inputs.
+    """Returns the texts of examples by the names of an export's inputs.
 
     Args:
-      examples: Of one text, a pair, or a beginning and several endings each.
+      examples: Texts, pairs, or multiple-choice examples.
       names: `text`, `text_a` and `text_b`, or `context` and `choices`.
 
     Returns:
       Dict of arrays of strings, [n], and [n, C] for `choices`.
 
     Raises:
-      InputError: The examples are pairs, or the names are, but not both.
+      InputError: Either the examples or the inputs are pairs, but not both.
     """
     is_pair = "text_b" in names
     if is_pair != (examples[0].text_b is not None):
         kinds = {True: "pairs of texts", False: "single texts"}
         raise InputError(
-            f"expected {kinds[is_pair]}, which the export takes. Received: "
-            f"{kinds[not is_pair]}"
+            f"The export takes {kinds[is_pair]}; the file has "
+            f"{kinds[not is_pair]}."
         )
     columns = {
         "text": [e.text_a for e in examples],
@@ -86,16 +87,16 @@ def score_classes(
     examples: Sequence[Example],
     features: Mapping[str, np.ndarray],
 ) -> Score:
-    """The metrics of the task.
+    """Returns a function that computes the metrics of the task.
 
     Args:
-      data_set: Its problem, labels and metrics.
-      examples: With labels.
-      features: Theirs, a row each.
+      data_set: The data set.
+      examples: Examples with labels.
+      features: Their features, one row each.
 
     Returns:
-      What scores a model that answers with `probabilities`, or with `score`
-      for a number.
+      A function of a model that returns `probabilities`, or `score` for
+      regression.
     """
     labels = [_label_id(data_set, example.label) for example in examples]
     positive = data_set.positive_label
@@ -119,7 +120,7 @@ def score_classes(
 def _label_id(
     data_set: DataSet, label: str | float | tuple[str, ...] | None
 ) -> int | float | list[int]:
-    """A label as `metrics` takes it."""
+    """Returns a label as `metrics` expects it."""
     if data_set.problem == "regression":
         return float(label)
     if data_set.problem == "multi_label":
@@ -130,14 +131,14 @@ def _label_id(
 def score_tags(
     sentences: Sequence[Sentence], encoding: TaggingEncoding
 ) -> Score:
-    """F1, precision and recall of entities, and accuracy of tags.
+    """Returns a function that computes F1, precision, recall and accuracy.
 
     Args:
-      sentences: With tags.
-      encoding: How they become features; it has the labels.
+      sentences: Sentences with tags.
+      encoding: The vocabulary, length and labels.
 
     Returns:
-      What scores a model that answers with `tag_ids`.
+      A function of a model that returns `tag_ids`.
 
     Raises:
       InputError: A tag is not among the labels.
@@ -167,11 +168,11 @@ def score_answers(
     encoding: SpanEncoding,
     with_negative: bool,
 ) -> Score:
-    """SQuAD's official F1 and exact matches, out of 100.
+    """Returns a function that computes SQuAD's official F1 and exact match.
 
     Args:
-      questions: With answers.
-      encoding: How they become windows.
+      questions: Questions with answers.
+      encoding: How questions become windows.
       with_negative: Whether they may have none.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The contract between a kind of task and everything that serves it."""
+"""The interface of tasks: what the training loop asks of them."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -13,48 +13,48 @@ from bert_tf.modeling import checkpoint_variables
 
 
 class Task(abc.ABC):
-    """All that is particular to one kind of task.
+    """Everything specific to one kind of task.
 
     The training loop knows nothing about BERT: it asks the task for a model,
-    for the loss of each example and for what to keep of a batch of outputs.
+    for the loss of each example and for the predictions to keep.
 
-    Losses are weighted means over the *global* batch, whatever device or
-    micro-batch an example lands on. A task therefore names the weights apart
-    from the values, per example: the loop sums the weights of the whole batch
-    first and divides by that sum.
+    Losses are weighted means over the *global* batch, on whatever device or in
+    whatever micro-batch an example is. A task therefore returns values and
+    weights of each example separately: the loop divides by the sum of the
+    weights of the whole batch.
 
-    `features` are a batch of records, a dict from name to tensor [B, ...];
-    `outputs` what the model returns for them.
+    `features` is a batch of records, a dict from name to tensor [B, ...], and
+    `outputs` is what the model returns for it.
     """
 
     # Variables that an `init_checkpoint` may lack, as a regular expression: a
-    # new head is trained from scratch, and so is the pooler of models that
-    # had none; half an encoder is a mistake.
+    # new head is trained from scratch, and so is a missing pooler. A missing
+    # variable of the encoder is an error.
     new_variables: str = r"(?!bert/(embeddings|encoder)/)"
 
     @property
     @abc.abstractmethod
     def schema(self) -> Schema:
-        """What its records hold."""
+        """The schema of the records."""
 
     @property
     @abc.abstractmethod
     def loss_names(self) -> tuple[str, ...]:
-        """The parts of the loss, in the order of `losses`."""
+        """The names of the parts of the loss, in the order of `losses`."""
 
     @abc.abstractmethod
     def build_model(self) -> keras.Model:
-        """A built model with random weights."""
+        """Returns a built model with random weights."""
 
     def checkpoint_variables(
         self, model: keras.Model
     ) -> dict[str, keras.Variable]:
-        """The model's weights by their names in a checkpoint."""
+        """Returns the weights of a model by their names in a checkpoint."""
         return checkpoint_variables(model)
 
     @abc.abstractmethod
     def loss_weights(self, features: Mapping) -> dict:
-        """The weight of each example in each part of the loss.
+        """Returns the weight of each example in each part of the loss.
 
         Returns:
           Dict with the keys `loss_names`, floats [B].
@@ -62,7 +62,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """The weighted loss of each example, part by part.
+        """Returns the weighted loss of each example.
 
         Returns:
           Dict with the keys `loss_names`, float32 [B]. A part's mean is
@@ -72,38 +72,36 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """What to keep of a batch: dict from name to a tensor [B, ...]."""
+        """Returns what to keep of a batch: tensors [B, ...] by name."""
 
     @abc.abstractmethod
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """The metrics of a data set.
+        """Returns the metrics of a data set by name.
 
         Args:
-          predictions: What `predictions` kept, each example once, [n, ...].
-
-        Returns:
-          Dict from the metric's name, the original's where it has one.
+          predictions: The joined results of `predictions`, each example once,
+            [n, ...].
         """
 
 
 class FineTuningTask(Task):
-    """What all tasks share that put a new head on an encoder.
+    """A task with a new head on a pre-trained encoder.
 
     Args:
-      config: The model to train.
-      schema: Of its records.
-      labels: Their names, in the order of the logits, where it has labels.
+      config: The configuration of the model.
+      schema: The schema of the records.
+      labels: The names in the order of the logits, if it has labels.
       frozen_layers: See `BertModel`.
       gradient_checkpointing: See `BertModel`.
       bilstm_head: See `heads.TaskModel`.
-      head_options: What else the model with its head takes by name.
+      head_options: Further keyword arguments of the model.
 
     Attributes:
-      bilstm_head: As it was given.
-      head: The kind of its head, as checkpoints know it.
-      problem_type: What checkpoints call its problem, if they do.
-      unused_variables: Those that decide nothing, as a regular expression: a
-        trained model of others may lack them.
+      bilstm_head: The argument.
+      head: The name of the kind of head in checkpoints.
+      problem_type: The name of the problem in checkpoints, if it has one.
+      unused_variables: Variables without effect, as a regular expression;
+        models from elsewhere may lack them.
     """
 
     head: str
@@ -143,4 +141,4 @@ class FineTuningTask(Task):
 
     @abc.abstractmethod
     def make_model(self, **options: Any) -> keras.Model:
-        """The model with its head, not built; `options` are its keywords."""
+        """Returns the model with its head, not built."""

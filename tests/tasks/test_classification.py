@@ -1,4 +1,6 @@
-"""Fine-tuning on texts: losses by hand, scores, and runs of a tiny model."""
+"""Classification: losses and scores by hand, files, a tiny model."""
+
+import csv
 
 import keras
 import numpy as np
@@ -8,10 +10,18 @@ from sklearn.utils.class_weight import compute_class_weight
 from bert_tf.data.schema import classification_schema
 from bert_tf.errors import InputError
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.tasks import examples as examples_module
 from bert_tf.tasks.classification import (
     ClassificationTask,
+    MultipleChoiceTask,
+    answers,
     balanced_class_weights,
+    decide,
     mean_of_batch_means,
+    probabilities,
+    write_predictions,
+    write_submission,
+    write_test_results,
 )
 from bert_tf.tasks.examples import Example
 from tests.tasks import small_training
@@ -44,7 +54,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 
 def loss_by_hand(problem) -> np.ndarray:
-    """Without weights and smoothing, [B]."""
+    """Returns the losses without weights and smoothing, [B]."""
     label_ids = LABEL_IDS[problem]
     if problem == "regression":
         return (LOGITS[:, 0] - label_ids) ** 2
@@ -56,7 +66,7 @@ def loss_by_hand(problem) -> np.ndarray:
 
 
 def losses(task) -> tuple[np.ndarray, np.ndarray]:
-    """The training loss of each example and its weight."""
+    """Returns the training loss and the weight of each example."""
     features = {"label_ids": LABEL_IDS[task.problem]}
     outputs = {"logits": LOGITS}
     [loss] = as_arrays(task.losses(features, outputs)).values()
@@ -91,8 +101,8 @@ def test_class_weights_by_hand():
     )
 
 
-def test_class_weights_are_those_of_keras():
-    """There, too, the mean of a weighted batch divides by the weights."""
+def test_class_weights_equal_those_of_keras():
+    """Keras, too, divides by the sum of the weights."""
     loss, weight = losses(make(class_weights=[0.5, 2.0, 3.0]))
     measure = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
@@ -118,7 +128,7 @@ def test_label_smoothing_of_several_labels_by_hand():
     np.testing.assert_allclose(loss, expected.mean(1), rtol=1e-5)
 
 
-def test_what_is_evaluated_is_neither_weighted_nor_smoothed():
+def test_evaluation_is_neither_weighted_nor_smoothed():
     task = make(label_smoothing=0.3, class_weights=[1, 2, 0])
     np.testing.assert_allclose(
         kept(task)["loss"], loss_by_hand("single_label"), rtol=1e-5
@@ -133,7 +143,7 @@ def test_scores_of_one_label_by_hand():
     predictions = kept(task)
     scores = task.score(predictions)
     assert list(scores) == [
-        "eval_macro_f1",  # What was asked for stands first: it decides.
+        "eval_macro_f1",  # The requested metric comes first.
         "eval_accuracy",
         "eval_loss",
         "loss",
@@ -149,18 +159,18 @@ def test_scores_of_one_label_by_hand():
 
 
 @pytest.mark.parametrize("problem_labels", [("0", "1"), ("1", "0")])
-def test_f1_is_of_a_class_by_its_name(problem_labels):
-    """Others have published models whose classes are in another order."""
-    truth, answers = ["1", "1", "0", "0", "0"], ["1", "0", "1", "0", "0"]
+def test_f1_is_computed_for_a_class_by_name(problem_labels):
+    """Published models have their classes in other orders."""
+    truth, found = ["1", "1", "0", "0", "0"], ["1", "0", "1", "0", "0"]
     task = make(labels=problem_labels, metrics=["f1"], positive_label="1")
-    logits = np.eye(2, dtype="float32")[list(map(task.labels.index, answers))]
+    logits = np.eye(2, dtype="float32")[list(map(task.labels.index, found))]
     label_ids = list(map(task.labels.index, truth))
     scores = task.score(kept(task, label_ids, logits))
     assert scores["eval_f1"] == pytest.approx(1 / 2)
     assert scores["eval_accuracy"] == pytest.approx(3 / 5)
 
 
-def test_f1_is_of_the_last_class_unless_another_is_named():
+def test_f1_is_computed_for_the_last_class_by_default():
     label_ids, logits = [1, 1, 1], np.eye(2, dtype="float32")[[1, 0, 0]]
     for name, expected in ((None, 1 / 2), ("b", 1 / 2), ("a", 0)):
         task = make(labels=("a", "b"), metrics=["f1"], positive_label=name)
@@ -176,7 +186,7 @@ def test_scores_of_several_labels_by_hand():
     assert {"eval_micro_f1", "eval_macro_f1", "loss"} <= scores.keys()
 
 
-def test_scores_of_numbers_by_hand():
+def test_scores_of_regression_by_hand():
     task = make("regression")
     scores = task.score(kept(task))
     expected = np.corrcoef(LOGITS[:, 0], LABEL_IDS["regression"])[0, 1]
@@ -190,7 +200,7 @@ def test_scores_of_numbers_by_hand():
 
 
 @pytest.mark.parametrize("what", ["labels", "predictions"])
-def test_a_correlation_with_a_constant_is_explained(caplog, what):
+def test_a_correlation_with_a_constant_is_nan(caplog, what):
     task = make("regression")
     label_ids, logits = LABEL_IDS["regression"], LOGITS[:, :1]
     if what == "labels":
@@ -212,14 +222,7 @@ def test_mean_of_batch_means(batch_size, expected):
     assert mean_of_batch_means(np.array([1.0, 3, 8]), batch_size) == expected
 
 
-def test_the_original_weighs_a_short_last_batch_as_any():
-    """MRPC's development set has 408 = 51 * 8 examples: there they agree."""
-    losses = np.random.default_rng(2).random(408)
-    assert mean_of_batch_means(losses, 8) == pytest.approx(losses.mean())
-    assert mean_of_batch_means(losses, 32) != pytest.approx(losses.mean())
-
-
-def test_warns_where_one_class_is_all_that_is_predicted(caplog):
+def test_warns_if_only_one_class_is_predicted(caplog):
     task = make()
     always_yes = np.tile(np.array([[0.0, 0.0, 1.0]], "float32"), [B, 1])
     task.score(kept(task, logits=always_yes))
@@ -242,14 +245,165 @@ def test_does_not_warn_without_cause(caplog, label_ids, logits):
     assert not caplog.records
 
 
-def test_probabilities_are_those_of_the_problem():
-    np.testing.assert_allclose(
-        make().probabilities(LOGITS).sum(1), np.ones(B), rtol=1e-6
-    )
-    assert make("regression").probabilities(LOGITS).shape == (B,)
-
-
 # Files.
+
+VALUES = np.array([[0.25, 0.125, 0.625], [0.75, 0.25, 0.0]], np.float32)
+
+
+def read(path) -> str:
+    return path.read_bytes().decode()
+
+
+@pytest.mark.parametrize("problem", examples_module.PROBLEMS)
+def test_probabilities_by_hand(problem):
+    logits = np.random.default_rng(3).normal(size=(7, 5)).astype("float32")
+    expected = {
+        "multi_label": 1 / (1 + np.exp(-logits)),
+        "regression": logits[:, 0],
+    }.get(problem, np.exp(log_softmax(logits)))
+    values = probabilities(problem, logits)
+    assert values.dtype == np.float32
+    np.testing.assert_allclose(values, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("problem", ["single_label", "multi_label"])
+def test_probabilities_of_extreme_logits(problem):
+    values = probabilities(problem, np.array([[1e4, -1e4]], np.float32))
+    assert values.tolist() == [[1.0, 0.0]]
+
+
+def test_decisions_and_answers():
+    assert decide("single_label", VALUES).tolist() == [2, 0]
+    assert answers("single_label", LABELS, VALUES) == ["yes", "no"]
+    assert answers("multiple_choice", "012", VALUES) == ["2", "0"]
+    several = np.array([[0.5, 0.51, 1.0], [0.1, 0.2, 0.3]], np.float32)
+    assert decide("multi_label", several).tolist() == [[0, 1, 1], [0, 0, 0]]
+    assert answers("multi_label", LABELS, several) == [("maybe", "yes"), ()]
+    numbers = np.array([0.5, -2.25], np.float32)
+    assert decide("regression", numbers) is numbers
+    assert answers("regression", (), numbers) == [0.5, -2.25]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("problem", examples_module.PROBLEMS)
+def test_few_examples(problem, count):
+    values = probabilities(problem, np.zeros([count, 3], np.float32))
+    assert len(answers(problem, LABELS, values)) == count
+
+
+def test_results_in_the_format_of_the_original(tmp_path):
+    path = tmp_path / "test_results.tsv"
+    values = np.array([[0.1, 0.9], [1e-8, 1.0], [1 / 3, 2 / 3]], np.float64)
+    write_test_results(str(path), values)
+    assert read(path) == ("0.1\t0.9\n1e-08\t1.0\n0.33333334\t0.6666667\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["test_results.tsv"]
+    write_test_results(str(path), np.array([3.8, -0.25], np.float32))
+    assert read(path) == "3.8\n-0.25\n"
+
+
+def table_of(tmp_path, examples, problem, labels, values) -> str:
+    path = tmp_path / "predictions.tsv"
+    write_predictions(str(path), examples, problem, labels, values)
+    return read(path)
+
+
+def test_predictions_of_texts(tmp_path):
+    examples = [Example("17", "Fine, 'tis.", label="yes"), Example("x", '"Oh"')]
+    assert table_of(tmp_path, examples, "single_label", LABELS, VALUES) == (
+        "id\ttext\tprediction\tlabel\t"
+        "probability_no\tprobability_maybe\tprobability_yes\n"
+        "17\tFine, 'tis.\tyes\tyes\t0.25\t0.125\t0.625\n"
+        'x\t"Oh"\tno\t\t0.75\t0.25\t0.0\n'
+    )
+
+
+def test_predictions_of_pairs_without_labels(tmp_path):
+    examples = [Example("0", "a", "b"), Example("1", "c")]
+    text = table_of(
+        tmp_path, examples, "single_label", ("n", "y"), VALUES[:, 1:]
+    )
+    assert text == (
+        "id\ttext_a\ttext_b\tprediction\tprobability_n\tprobability_y\n"
+        "0\ta\tb\ty\t0.125\t0.625\n"
+        "1\tc\t\tn\t0.25\t0.0\n"
+    )
+
+
+def test_predictions_of_choices_show_the_chosen_one(tmp_path):
+    examples = [
+        Example("0", "He", choices=("sat.", "ran.", "ate."), label="1"),
+        Example("1", "She", choices=("swam.", "flew.", "dug."), label="0"),
+    ]
+    text = table_of(tmp_path, examples, "multiple_choice", "012", VALUES)
+    assert [line.split("\t")[:5] for line in text.splitlines()] == [
+        ["id", "context", "choice", "prediction", "label"],
+        ["0", "He", "ate.", "2", "1"],
+        ["1", "She", "swam.", "0", "0"],
+    ]
+
+
+def test_predictions_of_several_labels(tmp_path):
+    examples = [Example("0", "a", label=("no", "yes")), Example("1", "b")]
+    values = np.array([[0.75, 0.25, 0.875], [0.5, 0.0, 0.25]])
+    text = table_of(tmp_path, examples, "multi_label", LABELS, values)
+    assert text.splitlines()[1:] == [
+        "0\ta\tno,yes\tno,yes\t0.75\t0.25\t0.875",
+        "1\tb\t\t\t0.5\t0.0\t0.25",
+    ]
+
+
+def test_predictions_of_numbers(tmp_path):
+    examples = [Example("0", "a", "b", label=3.8), Example("1", "c", "d")]
+    values = np.array([4.2, -0.1], np.float32)
+    assert table_of(tmp_path, examples, "regression", (), values) == (
+        "id\ttext_a\ttext_b\tprediction\tlabel\n"
+        "0\ta\tb\t4.2\t3.8\n"
+        "1\tc\td\t-0.1\t\n"
+    )
+
+
+def test_texts_with_line_breaks(tmp_path):
+    """Everything that could end a cell or a line becomes a space."""
+    breaks = "\t\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+    examples = [
+        Example("0", f"a{breaks}b", "c\r\nd"),
+        Example("1", "half \ud83d", 'no "quoting'),
+    ]
+    text = table_of(
+        tmp_path, examples, "single_label", ("n\to", "y"), VALUES[:, 1:]
+    )
+    rows = list(
+        csv.reader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    )
+    assert {len(row) for row in rows} == {6}
+    assert rows[0][4] == "probability_n o"
+    assert rows[1][1:3] == [f"a{' ' * len(breaks)}b", "c d"]
+    assert rows[2][1:3] == ["half \ufffd", 'no "quoting']
+
+
+def test_examples_and_predictions_must_match(tmp_path):
+    with pytest.raises(ValueError, match="zip"):
+        table_of(tmp_path, [Example("0", "a")], "single_label", LABELS, VALUES)
+    assert not list(tmp_path.iterdir())
+
+
+def test_submission_of_labels(tmp_path):
+    folder = tmp_path / "glue"
+    names = ["entailment", "neutral"]
+    write_submission(str(folder / "MNLI-m.tsv"), ["0", "9"], names)
+    assert read(folder / "MNLI-m.tsv") == (
+        "index\tprediction\n0\tentailment\n9\tneutral\n"
+    )
+
+
+def test_submission_of_numbers_is_clipped(tmp_path):
+    numbers = answers(
+        "regression", (), np.array([5.2, -0.0, 3.14159, -1.0], np.float32)
+    )
+    write_submission(str(tmp_path / "STS-B.tsv"), list("0123"), numbers)
+    assert read(tmp_path / "STS-B.tsv") == (
+        "index\tprediction\n0\t5.000\n1\t0.000\n2\t3.142\n3\t0.000\n"
+    )
 
 
 def written(folder) -> dict[str, list[str]]:
@@ -267,9 +421,10 @@ def test_predictions_in_files(problem, tmp_path):
     task.write_predictions(str(tmp_path), asked, kept(task))
     tables = written(tmp_path)
     assert tables.keys() == {"test_results.tsv", "predictions.tsv"}
-    probabilities = task.probabilities(LOGITS)
     np.testing.assert_allclose(
-        np.loadtxt(tables["test_results.tsv"]), probabilities, rtol=1e-6
+        np.loadtxt(tables["test_results.tsv"]),
+        task.probabilities(LOGITS),
+        rtol=1e-6,
     )
     header, *rows = [row.split("\t") for row in tables["predictions.tsv"]]
     assert header[:3] == ["id", "text", "prediction"]
@@ -291,17 +446,17 @@ def test_predictions_of_a_part_have_its_suffix(tmp_path):
         "predictions_ax.tsv",
         "glue_submission/AX.tsv",
     }
-    answers = [LABELS[number] for number in LOGITS.argmax(1)]
+    names = [LABELS[number] for number in LOGITS.argmax(1)]
     assert tables["glue_submission/AX.tsv"] == [
         "index\tprediction",
-        *(f"id{n}\t{answer}" for n, answer in enumerate(answers)),
+        *(f"id{n}\t{name}" for n, name in enumerate(names)),
     ]
 
 
 # Class weights.
 
 
-def test_balanced_weights_are_those_of_scikit_learn():
+def test_balanced_weights_equal_those_of_scikit_learn():
     label_ids = np.array([0, 1, 1, 2, 2, 2, 2])
     weights = balanced_class_weights(label_ids, 3)
     assert weights.tolist() == pytest.approx([7 / 3, 7 / 6, 7 / 12])
@@ -316,49 +471,41 @@ def test_a_class_without_examples_changes_no_other_weight():
     make(labels=("a", "b", "c", "d"), class_weights=weights)
 
 
-# What does not fit.
+# Invalid arguments.
 
 
 @pytest.mark.parametrize(
     ("problem", "options", "message"),
     [
-        ("single_label", {"class_weights": [1, 2]}, "3 class weights"),
+        ("single_label", {"class_weights": [1, 2]}, "must be 3 numbers"),
         ("single_label", {"class_weights": [1, -2, 1]}, "not negative"),
         ("single_label", {"class_weights": [0, 0, 0]}, "not all 0"),
         ("single_label", {"class_weights": [1, 1, float("nan")]}, "nan"),
-        ("multi_label", {"class_weights": [1, 2, 3]}, "single_label"),
+        ("multi_label", {"class_weights": [1, 2, 3]}, "single_label problem"),
         ("regression", {"class_weights": [1]}, "for regression"),
         ("single_label", {"label_smoothing": 1.5}, "from 0 to 1"),
         ("single_label", {"label_smoothing": -0.1}, "from 0 to 1"),
         ("single_label", {"label_smoothing": float("nan")}, "from 0 to 1"),
-        ("regression", {"label_smoothing": 0.1}, "no --label_smoothing"),
-        ("single_label", {"labels": ("a",)}, "at least 2 label"),
-        ("single_label", {"positive_label": "1"}, "no, maybe, yes.*: '1'"),
+        ("regression", {"label_smoothing": 0.1}, "0 for regression"),
+        ("single_label", {"labels": ("a",)}, "at least 2 for single"),
+        # One label, present or not, is a single_label problem.
+        ("multi_label", {"labels": ("a",)}, "at least 2 for multi"),
+        ("single_label", {"positive_label": "1"}, "no, maybe or yes; got '1'"),
         ("single_label", {"metrics": ["bleu"]}, "accuracy, f1, macro_f1"),
         ("single_label", {"metrics": ["pearson"]}, "'pearson'"),
         ("regression", {"metrics": ["accuracy"]}, "pearson, spearman"),
     ],
 )
-def test_tells_what_does_not_fit(problem, options, message):
+def test_invalid_arguments(problem, options, message):
     with pytest.raises(InputError, match=message):
         make(problem, **options)
 
 
 @pytest.mark.parametrize("problem", ["multiple_choice", "ranking"])
-def test_another_problem_is_not_for_this_task(problem):
-    with pytest.raises(InputError, match=f"multi_label, .*: '{problem}'"):
+def test_invalid_problems(problem):
+    with pytest.raises(InputError, match=f"regression; got '{problem}'"):
         ClassificationTask(CONFIG, (), problem, LABELS)
-
-
-@pytest.mark.parametrize("labels", [(), ("a",)])
-def test_several_labels_are_at_least_two(labels):
-    """One label, there or not, is a single_label problem."""
-    with pytest.raises(InputError, match="at least 2 label"):
-        ClassificationTask(CONFIG, (), "multi_label", labels)
-
-
-def test_numbers_have_no_labels():
-    with pytest.raises(InputError, match="no labels"):
+    with pytest.raises(InputError, match="empty for regression"):
         ClassificationTask(CONFIG, (), "regression", LABELS)
 
 
@@ -368,7 +515,7 @@ def test_numbers_have_no_labels():
 @pytest.mark.parametrize(
     ("problem", "width"), [*zip(PROBLEMS, [C, C, 1], strict=True)]
 )
-def test_the_model_has_the_originals_head(problem, width):
+def test_the_model_has_the_head_of_the_original(problem, width):
     options = {"frozen_layers": ("embeddings",), "dropout": 0.25}
     model = make(problem, **options).build_model()
     variables = checkpoint_variables(model)
@@ -379,7 +526,7 @@ def test_the_model_has_the_originals_head(problem, width):
 
 
 def examples(problem, count) -> dict[str, np.ndarray]:
-    """Texts at random, the first four shorter; labels of any kind."""
+    """Returns random texts, the first four shorter, with labels."""
     random = np.random.default_rng(6)
     label_ids = {
         "single_label": random.integers(0, C, count).astype("int32"),
@@ -393,8 +540,8 @@ def examples(problem, count) -> dict[str, np.ndarray]:
     }
 
 
-def test_weighted_batches_are_one_batch_however_they_are_cut():
-    """Each part of the batch has classes, and so weights, of its own."""
+def test_micro_batches_of_weighted_examples():
+    """The parts of the batch have different weights."""
     features = examples("single_label", 6)
     features["label_ids"] = np.array([0, 0, 1, 1, 2, 2], "int32")
     task = make(class_weights=[9.0, 1.0, 0.1], label_smoothing=0.1, dropout=0.0)
@@ -409,7 +556,7 @@ def test_weighted_batches_are_one_batch_however_they_are_cut():
         pytest.param("regression", "spearman", marks=pytest.mark.slow),
     ],
 )
-def test_learns_eight_examples_by_heart(problem, metric, tmp_path):
+def test_overfits_eight_examples(problem, metric, tmp_path):
     before, after, _ = small_training.learn(
         make(problem), examples(problem, 8), tmp_path, num_train_steps=160
     )
@@ -417,3 +564,79 @@ def test_learns_eight_examples_by_heart(problem, metric, tmp_path):
     assert after["loss"] == pytest.approx(after["eval_loss"])
     assert after[f"eval_{metric}"] > 0.8
     assert after["global_step"] == 160
+
+
+# Multiple choice.
+
+
+def make_choice(**options) -> MultipleChoiceTask:
+    schema = classification_schema(S, "multiple_choice", num_choices=C)
+    return MultipleChoiceTask(
+        CONFIG, schema, "multiple_choice", ("0", "1", "2"), **options
+    )
+
+
+def choice_examples(count) -> dict[str, np.ndarray]:
+    """Returns random choices; those of the first four examples are shorter."""
+    random = np.random.default_rng(6)
+    lengths = np.where(np.arange(count) < 4, S - 2, S)
+    return {
+        **small_training.texts(np.stack([lengths] * C, axis=1), random),
+        "label_ids": random.integers(0, C, count).astype("int32"),
+        "is_real_example": np.ones(count, "int32"),
+    }
+
+
+def test_multiple_choice_by_hand():
+    task = make_choice(eval_batch_size=3)
+    random = np.random.default_rng(1)
+    logits = random.normal(size=(5, C)).astype("float32")
+    label_ids = np.array([2, 0, 1, 1, 0], "int32")
+    kept = task.predictions({"label_ids": label_ids}, {"logits": logits})
+    kept = {k: keras.ops.convert_to_numpy(v) for k, v in kept.items()}
+    expected = np.exp(log_softmax(logits))
+    loss = -np.log(expected[np.arange(5), label_ids])
+    np.testing.assert_allclose(kept["loss"], loss, rtol=1e-5)
+    np.testing.assert_allclose(task.probabilities(logits), expected, rtol=1e-5)
+    scores = task.score(kept)
+    assert list(scores) == ["eval_accuracy", "eval_loss", "loss"]
+    right = logits.argmax(1) == label_ids
+    assert scores["eval_accuracy"] == pytest.approx(right.mean())
+    expected = (loss[:3].mean() + loss[3:].mean()) / 2
+    assert scores["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_multiple_choice_model():
+    task = make_choice(dropout=0.25, frozen_layers=("embeddings",))
+    batch = choice_examples(5)
+    assert {f.name: (5, *f.shape) for f in task.schema} == {
+        name: values.shape for name, values in batch.items()
+    }
+    model = task.build_model()
+    assert model(batch)["logits"].shape == (5, C)
+    assert checkpoint_variables(model)["output_weights"].shape == (1, 8)
+    assert model.dropout.rate == 0.25
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "message"),
+    [
+        ("single_label", {}, "multiple_choice"),
+        (
+            "multiple_choice",
+            {"class_weights": [1, 2, 3]},
+            "single_label problem",
+        ),
+    ],
+)
+def test_invalid_arguments_of_multiple_choice(problem, options, message):
+    with pytest.raises(InputError, match=message):
+        MultipleChoiceTask(CONFIG, (), problem, ("0", "1", "2"), **options)
+
+
+def test_overfits_eight_choices(tmp_path):
+    before, after, _ = small_training.learn(
+        make_choice(), choice_examples(8), tmp_path, num_train_steps=160
+    )
+    assert after["eval_accuracy"] == 1.0
+    assert after["eval_loss"] < 0.1 * before["eval_loss"]

@@ -1,3 +1,5 @@
+"""Features of examples, and the files that keep them."""
+
 import dataclasses
 import json
 import logging
@@ -6,11 +8,15 @@ import pickle
 import numpy as np
 import pytest
 
-from bert_tf import files
 from bert_tf.data import records
 from bert_tf.errors import InputError
 from bert_tf.tasks import encoding as encoding_module
-from bert_tf.tasks.encoding import Encoding, make_features, write_features
+from bert_tf.tasks.encoding import (
+    Encoding,
+    TextEncoding,
+    make_features,
+    write_features,
+)
 from bert_tf.tasks.examples import Example
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "##d", "é", "e")
@@ -30,7 +36,7 @@ EXAMPLES = [
 
 
 def rows(examples, **changes):
-    """The features of examples as plain lists."""
+    """Returns the features of examples as lists."""
     encoding = dataclasses.replace(ENCODING, **changes)
     made = make_features(examples, encoding)
     return {name: values.tolist() for name, values in made.batch.items()}
@@ -54,7 +60,7 @@ def test_features_of_a_single_label():
     }
 
 
-def test_the_casing_is_the_encodings():
+def test_casing():
     examples = [number(0, text="é B")]
     assert rows(examples)["input_ids"] == [[2, 9, 5, 3, 0, 0, 0]]
     kept = rows(examples, strip_accents=False)
@@ -64,13 +70,13 @@ def test_the_casing_is_the_encodings():
 
 
 @pytest.mark.parametrize("nothing", [None, "", " \t"])
-def test_a_second_text_of_nothing_is_none(nothing):
+def test_a_second_text_without_tokens_is_ignored(nothing):
     made = rows([number(0, text_b=nothing)])
     assert made["input_ids"] == [[2, 4, 3, 0, 0, 0, 0]]
     assert made["segment_ids"] == [[0] * 7]
 
 
-def test_a_first_text_of_nothing_keeps_its_place():
+def test_empty_first_texts():
     made = rows([number(0, text=""), number(1, text="", text_b="b")])
     assert [row[:4] for row in made["input_ids"]] == [
         [2, 3, 0, 0],
@@ -78,7 +84,7 @@ def test_a_first_text_of_nothing_keeps_its_place():
     ]
 
 
-def test_counts_what_is_cut():
+def test_cut_examples_are_counted():
     texts = ["a " * n for n in range(4, 8)]
     singles = [number(0, text=text) for text in texts]
     assert make_features(singles, ENCODING).num_cut == 2
@@ -138,38 +144,47 @@ def test_each_choice_is_a_sequence():
 @pytest.mark.parametrize(
     ("changes", "example", "message"),
     [
-        ({}, number(4, "maybe"), "no, yes. Received: 'maybe' at x:4"),
+        (
+            {},
+            number(4, "maybe"),
+            "x:4: the label must be one of no or yes; got 'ma",
+        ),
         (
             {"problem": "regression", "labels": ()},
             number(5, "good"),
-            "a number. Received: 'good' at x:5",
+            "x:5: the label must be a number; got 'good'",
         ),
         (
             {"problem": "multi_label"},
             number(6, ("yes", "?")),
-            r"no, yes. Received: \('yes', '\?'\) at x:6",
+            r"x:6: .* no or yes; got \('yes', '\?'\)",
         ),
         (
             CHOICE,
             number(7, "0", choices=("a", "b")),
-            "3 choices. Received: 2 at x:7",
+            "x:7: expected 3 choices, found 2",
         ),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(changes, example, message):
+def test_invalid_examples(changes, example, message):
     encoding = dataclasses.replace(ENCODING, **changes)
     with pytest.raises(InputError, match=message):
         make_features([example], encoding)
 
 
-def test_a_vocabulary_has_the_special_tokens():
+def test_a_vocabulary_needs_the_special_tokens():
     encoding = dataclasses.replace(ENCODING, vocab=("[UNK]", "[CLS]", "a"))
-    with pytest.raises(InputError, match=r"\[SEP\] in the vocabulary"):
+    with pytest.raises(InputError, match=r"\[SEP\]"):
         make_features(EXAMPLES, encoding)
 
 
-def test_an_encoding_can_go_to_other_processes():
-    assert pickle.loads(pickle.dumps(ENCODING)) == ENCODING
+def test_the_tokenizer_is_built_once():
+    first = ENCODING.tokenizer
+    other = TextEncoding(VOCAB, True, None, 5)
+    assert other.tokenizer is first
+    copy = pickle.loads(pickle.dumps(ENCODING))
+    assert copy == ENCODING
+    assert copy.tokenizer is first
 
 
 # The records.
@@ -184,15 +199,14 @@ def source(tmp_path):
 
 @pytest.fixture
 def write(tmp_path, source):
-    """Calls write_features with changes to what is usual."""
+    """Calls write_features with changed settings."""
 
-    def write(examples=EXAMPLES, reading=None, num_workers=1, **changes):
+    def write(examples=EXAMPLES, num_workers=1, **changes):
         return write_features(
             str(tmp_path / "train.tf_record"),
             examples,
             dataclasses.replace(ENCODING, **changes),
             sources=[str(source)],
-            reading={"header": True, **(reading or {})},
             num_workers=num_workers,
         )
 
@@ -201,7 +215,7 @@ def write(tmp_path, source):
     return write
 
 
-def test_the_file_holds_the_examples_in_order(write):
+def test_records(write):
     assert write()
     made = make_features(EXAMPLES, ENCODING).batch
     expected = records.encode_batch(ENCODING.schema, made)
@@ -213,7 +227,7 @@ def test_the_file_holds_the_examples_in_order(write):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_pieces_and_workers_do_not_show(write, monkeypatch, num_workers):
+def test_parts_and_workers_change_nothing(write, monkeypatch, num_workers):
     examples = EXAMPLES * 11
     write(examples)
     expected = write.path.read_bytes()
@@ -226,13 +240,13 @@ def test_pieces_and_workers_do_not_show(write, monkeypatch, num_workers):
     assert json.loads(write.manifest.read_text())["cut"] == 11
 
 
-def test_no_examples_are_a_file_without_records(write):
+def test_no_examples(write):
     assert write([])
     assert records.verify(str(write.path)) == 0
     assert not write([])
 
 
-def test_tells_what_it_does(write, caplog):
+def test_log(write, caplog):
     caplog.set_level(logging.INFO)
     write()
     assert "it does not exist" in caplog.text
@@ -247,10 +261,10 @@ def test_tells_what_it_does(write, caplog):
     assert "tokens" not in caplog.text
 
 
-# The cache.
+# Reuse.
 
 
-def test_what_is_good_is_used_again(write, source):
+def test_the_file_is_reused_if_only_ids_and_places_differ(write, source):
     assert write()
     before = write.path.stat()
     source.touch()
@@ -275,8 +289,6 @@ def test_what_is_good_is_used_again(write, source):
             "examples",
             {"examples": [dataclasses.replace(EXAMPLES[0], label="no")]},
         ),
-        ("reading", {"reading": {"header": False}}),
-        ("reading", {"reading": {"columns": ("a", 3)}}),
         ("vocabulary", {"vocab": (*VOCAB, "f")}),
         ("vocabulary", {"vocab": (*VOCAB[:-2], "e", "é")}),
         ("do_lower_case", {"do_lower_case": False}),
@@ -302,7 +314,7 @@ def test_what_is_good_is_used_again(write, source):
         ),
     ],
 )
-def test_any_difference_makes_it_anew(write, caplog, part, changes):
+def test_any_difference_is_rebuilt(write, caplog, part, changes):
     caplog.set_level(logging.INFO)
     assert write()
     assert write(**changes)
@@ -310,13 +322,3 @@ def test_any_difference_makes_it_anew(write, caplog, part, changes):
     assert reason.endswith(f"has other {part}")
     assert not write(**changes)
     assert write()
-
-
-def test_a_failure_leaves_what_was_there(write):
-    write()
-    good = write.path.read_bytes()
-    with pytest.raises(InputError, match="maybe"):
-        write([*EXAMPLES, number(4, "maybe")])
-    assert write.path.read_bytes() == good
-    assert not write()
-    assert files.expand(f"{write.path}*") == [str(write.path)]
