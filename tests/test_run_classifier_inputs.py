@@ -255,7 +255,7 @@ def test_a_checkpoint_of_another_size(says, done, tmp_path, changes, expected):
 def test_more_words_than_the_model_has_room_for(says, tmp_path):
     model = fine_tuning_runs.write_model(tmp_path, vocab_size=36)
     line = says(tmp_path / "out", **model)
-    assert "Received: 37" in line
+    assert "has 37 tokens" in line
     assert f"{tmp_path}/words.txt" in line
 
 

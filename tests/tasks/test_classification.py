@@ -481,7 +481,7 @@ def test_a_class_without_examples_changes_no_other_weight():
         ("single_label", {"class_weights": [1, -2, 1]}, "not negative"),
         ("single_label", {"class_weights": [0, 0, 0]}, "not all 0"),
         ("single_label", {"class_weights": [1, 1, float("nan")]}, "nan"),
-        ("multi_label", {"class_weights": [1, 2, 3]}, "single_label problem"),
+        ("multi_label", {"class_weights": [1, 2, 3]}, "single_label"),
         ("regression", {"class_weights": [1]}, "for regression"),
         ("single_label", {"label_smoothing": 1.5}, "from 0 to 1"),
         ("single_label", {"label_smoothing": -0.1}, "from 0 to 1"),
