@@ -353,12 +353,7 @@ class ClassificationTask(FineTuningTask):
             )
         if self.labels and not fewest:
             raise wrong_value("The labels", "empty for regression", self.labels)
-        self._positive_class = len(self.labels) - 1
-        if positive_label is not None:
-            if positive_label not in self.labels:
-                one_of = f"one of {listed(self.labels, last='or', most=20)}"
-                raise wrong_value("The positive label", one_of, positive_label)
-            self._positive_class = self.labels.index(positive_label)
+        self._positive_class = self._class_of(positive_label)
         if not 0 <= label_smoothing <= 1:
             raise wrong_value(
                 "--label_smoothing", "from 0 to 1", label_smoothing
@@ -377,6 +372,15 @@ class ClassificationTask(FineTuningTask):
         self.metrics = tuple(
             dict.fromkeys([*metrics, *self._objective.metrics])
         )
+
+    def _class_of(self, positive_label: str | None) -> int:
+        """Returns the id of a label, or of the last one."""
+        if positive_label is None:
+            return len(self.labels) - 1
+        if positive_label not in self.labels:
+            one_of = f"one of {listed(self.labels, last='or', most=20)}"
+            raise wrong_value("The positive label", one_of, positive_label)
+        return self.labels.index(positive_label)
 
     def _checked_weights(
         self, class_weights: Sequence[float] | None
