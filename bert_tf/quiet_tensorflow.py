@@ -1,13 +1,12 @@
-"""Imports TensorFlow without its greetings; scripts import this first.
+"""Imports TensorFlow without its start-up messages; scripts import this first.
 
-Ten lines about oneDNN and missing GPU drivers would stand above every error
-message of ours. The log level alone does not hide them: TensorFlow's C++ code
-writes them before it has read the level. Its Python code tells of every sum
-over several devices. TF_CPP_MIN_LOG_LEVEL=0 in the environment brings
-everything back.
+About ten lines about oneDNN and missing GPU drivers would precede every error
+message. The log level alone does not hide them, since TensorFlow's C++ code
+writes them before it reads the level. Its Python code logs every sum over
+several devices. Set TF_CPP_MIN_LOG_LEVEL=0 to see everything.
 
-Ctrl-C during the seconds that imports take ends a script with one line, as it
-does later, in `flags.run`.
+Ctrl-C during the import, which takes seconds, ends a script with one line, as
+it does later.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from types import TracebackType
 
 @contextlib.contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Sends what C++ code writes to standard error nowhere."""
+    """Discards the standard error of C++ code."""
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -38,7 +37,7 @@ def _report_interrupt(
     error: BaseException,
     traceback: TracebackType | None,
 ) -> None:
-    """Reports an uncaught KeyboardInterrupt in one line, as `flags.run`."""
+    """Reports an uncaught KeyboardInterrupt in one line, as `cli.main` does."""
     if not issubclass(kind, KeyboardInterrupt):
         return _excepthook_before(kind, error, traceback)
     print(f"{sys.argv[0]}: error: interrupted", file=sys.stderr)

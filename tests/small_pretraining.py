@@ -1,7 +1,4 @@
-"""Records, a configuration and command lines of a small pre-training.
-
-No test by itself.
-"""
+"""Records, a configuration and command lines of a small pre-training."""
 
 import json
 

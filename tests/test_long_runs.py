@@ -30,7 +30,7 @@ LAST = 10
 
 @pytest.fixture(scope="module")
 def commands():
-    """Script and words of each command."""
+    """Returns the script and arguments of each command."""
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     page = page.partition("## Long sequences")[2].partition("<!-- ")[0]
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
@@ -44,7 +44,7 @@ def commands():
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory, commands):
-    """A folder with all that the commands read, and the records made of it."""
+    """A folder with the inputs of the commands and their records."""
     folder = tmp_path_factory.mktemp("long_runs")
     draw = random.Random(0)
     (folder / "corpus").mkdir()
@@ -65,7 +65,7 @@ def corpus(tmp_path_factory, commands):
 
 
 def small(words):
-    """The same command with fewer steps, of fewer examples."""
+    """Returns the command with fewer steps and smaller batches."""
     flags = dict(word[2:].partition("=")[::2] for word in words)
     steps, batch = int(flags["num_train_steps"]), int(flags["train_batch_size"])
     parts = int(flags.get("gradient_accumulation_steps", 1))
@@ -84,7 +84,7 @@ def small(words):
 @pytest.mark.slow
 @pytest.mark.parametrize("output_dir", ["model", "lamb"])
 def test_two_phases(commands, corpus, caplog, output_dir):
-    """The second goes on where the first has stopped, on longer records."""
+    """The second resumes where the first stopped, on longer records."""
     first, second = (
         words
         for script, *words in commands

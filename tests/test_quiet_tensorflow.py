@@ -31,12 +31,12 @@ def run(**variables: str) -> str:
     return done.stderr
 
 
-def test_only_our_own_words_are_left():
+def test_start_up_messages_are_hidden():
     assert run() == "ours\n"
 
 
 @pytest.mark.slow
-def test_the_users_log_level_counts():
+def test_the_users_log_level_is_kept():
     assert "oneDNN" in run(TF_CPP_MIN_LOG_LEVEL="0")
 
 

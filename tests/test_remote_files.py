@@ -1,7 +1,7 @@
-"""Every script with all of its files at ram://, which no `open` can reach.
+"""Every script with all of its files at ram://, which `open` cannot reach.
 
-It stands for gs:// and the like: TensorFlow registers it in the same way, and
-its folders are prefixes of names, too.
+It represents gs:// and the like: TensorFlow registers it in the same way, and
+its folders are prefixes of names too.
 """
 
 import json
@@ -48,7 +48,7 @@ EXPORTED = {
 
 @pytest.fixture(scope="module", autouse=True)
 def in_a_folder_of_its_own(tmp_path_factory):
-    """Whoever takes ram:// for a relative path leaves a folder `ram:`."""
+    """Code that takes ram:// for a relative path leaves a folder `ram:`."""
     folder = tmp_path_factory.mktemp("here")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -57,14 +57,14 @@ def in_a_folder_of_its_own(tmp_path_factory):
 
 
 def run(script, **values):
-    """Runs a script with flags; None takes one away."""
+    """Runs a script with flags; None omits a flag."""
     words = [f"--{k}={v}" for k, v in values.items() if v is not None]
     with in_process.script(script) as launch:
         assert launch(words) == 0, script
 
 
 def contents(folder):
-    """The paths of all files in a folder, from there."""
+    """Returns the relative paths of all files in a folder."""
     return {
         f"{place.removeprefix(folder)}/{name}".lstrip("/")
         for place, _, names in tf.io.gfile.walk(folder)
@@ -73,7 +73,7 @@ def contents(folder):
 
 
 def copy(source, target):
-    """Copies a folder of this machine."""
+    """Copies a local folder."""
     for path in source.rglob("*"):
         if path.is_file():
             with files.atomic_writer(
@@ -83,7 +83,7 @@ def copy(source, target):
 
 
 def exported(folder):
-    """Sees that the newest version in a folder is whole."""
+    """Checks that the newest version in a folder is complete."""
     version = max(tf.io.gfile.listdir(folder)).rstrip("/")
     found = contents(f"{folder}/{version}")
     assert found >= EXPORTED, found
@@ -104,7 +104,7 @@ def text(num_documents):
 
 @pytest.fixture(scope="module")
 def words():
-    """A vocabulary that was learned there."""
+    """A vocabulary that was learned at ram://."""
     for name in ("a", "b"):
         files.write_text(f"{PLACE}/text/{name}.txt", text(9))
     path = f"{PLACE}/vocab.txt"
@@ -136,7 +136,7 @@ def examples(words):
 
 @pytest.fixture(scope="module")
 def model(words, examples):
-    """The folder of a pre-training that was stopped and went on."""
+    """The folder of a pre-training that was stopped and resumed."""
     config = f"{PLACE}/config.json"
     size = len(files.read_text(words).splitlines())
     files.write_text(config, json.dumps({**CONFIG, "vocab_size": size}))
@@ -195,7 +195,7 @@ def fine_tune(script, model, output_dir, **changes):
 
 
 def test_sentences(model, tmp_path):
-    """One training, then two in its place, and what was kept for a server."""
+    """One training, then two in its folder, and an export."""
     data, folder = f"{PLACE}/sst-2", f"{PLACE}/classifier"
     copy(sentence_files.write(tmp_path, "sst-2"), data)
     task = {"task_name": "sst-2", "data_dir": data, "num_workers": 1}
@@ -275,7 +275,7 @@ def test_features(model, output_format):
     assert len(files.open_read(f"{PLACE}/vectors.{output_format}").read()) > 99
 
 
-def test_missing_words(model, capsys):
+def test_masked_words(model, capsys):
     run(
         "fill_mask",
         init_checkpoint=f"{model}/release",
@@ -286,7 +286,6 @@ def test_missing_words(model, capsys):
 
 @pytest.mark.parametrize("to", ["google", "huggingface", "keras"])
 def test_conversion_there_and_back(model, to):
-    """And verified at both ends; ours are TF1's already."""
     folder = f"{PLACE}/to_{to}"
     run(
         "convert_checkpoint",

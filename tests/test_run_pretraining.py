@@ -1,6 +1,6 @@
-"""The script from its command line to its files.
+"""run_pretraining.py from its command line to its files.
 
-Most tests call it in this process, for TensorFlow takes seconds to start.
+Most tests run it in this process, as TensorFlow takes seconds to start.
 """
 
 import json
@@ -78,13 +78,10 @@ def assert_same(prefix, other, atol=0.0):
         )
 
 
-# One at a time.
+# ------------------------------------------------------------- locking
 
 
-def test_a_second_training_in_a_folder_is_refused(
-    launch, inputs, tmp_path, capsys
-):
-    """An evaluation is not."""
+def test_only_one_training_may_use_a_folder(launch, inputs, tmp_path, capsys):
     folder = tmp_path / "out"
     assert launch(arguments(inputs, folder)) == 0
     before = contents(folder)
@@ -97,12 +94,12 @@ def test_a_second_training_in_a_folder_is_refused(
         assert launch(words) == 0
 
 
-# What it writes.
+# -------------------------------------------------------------- outputs
 
 
 @pytest.fixture(scope="module")
 def done(launch, inputs, tmp_path_factory):
-    """The folder of a run with everything in it."""
+    """The folder of a run with all outputs."""
     folder = tmp_path_factory.mktemp("done")
     words = arguments(
         inputs,
@@ -150,7 +147,7 @@ def test_results_have_the_originals_keys(done):
     )
 
 
-def test_the_release_is_a_model_of_its_own(done, inputs):
+def test_the_release_is_a_complete_model(done, inputs):
     folder = done / "release"
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     assert config == BertConfig.from_dict(CONFIG)
@@ -169,7 +166,7 @@ def test_the_release_is_a_model_of_its_own(done, inputs):
 
 
 def test_evaluation_equals_the_model_on_the_held_out_file(done, inputs):
-    """From the release and the file, without the loop."""
+    """Computed from the release and the file, without the training loop."""
     model = BertPretrainer(BertConfig.from_dict(CONFIG))
     model.build()
     prefix = checkpoints.find(str(done / "release"))
@@ -209,8 +206,8 @@ def test_summaries_have_the_rate_and_every_loss(done):
     assert tags["learning_rate"] == [2, 4, 6]
 
 
-def test_the_same_command_again_goes_on(done, run, tmp_path, inputs):
-    """From the checkpoint in the middle to the same end, bit for bit."""
+def test_rerunning_the_command_resumes(done, run, tmp_path, inputs):
+    """From the middle checkpoint to the same end, bit for bit."""
     folder = tmp_path / "out"
     shutil.copytree(done, folder)
     (folder / "model.ckpt-6.index").unlink()
@@ -235,10 +232,10 @@ def test_the_same_command_again_goes_on(done, run, tmp_path, inputs):
         ({"next_sentence": False}, "was trained with next_sentence=true"),
     ],
 )
-def test_a_run_without_a_release_goes_on_as_it_began(
+def test_a_run_without_a_release_keeps_its_kind(
     done, says, tmp_path, changes, words
 ):
-    """No tensor's shape tells it from what is asked for."""
+    """The shapes of the tensors do not show the kind."""
     folder = tmp_path / "out"
     shutil.copytree(done, folder)
     shutil.rmtree(folder / "release")
@@ -248,14 +245,14 @@ def test_a_run_without_a_release_goes_on_as_it_began(
 
 
 @pytest.mark.slow
-def test_a_head_that_was_trained_need_not_be_evaluated(done, run, tmp_path):
+def test_a_trained_head_may_be_left_out_of_the_evaluation(done, run, tmp_path):
     folder = tmp_path / "out"
     shutil.copytree(done, folder)
     run(folder, do_train=None, do_eval=True, next_sentence=False)
     assert "next_sentence_loss" not in results(folder)
 
 
-def test_a_run_that_is_done_is_only_evaluated(done, run, tmp_path, inputs):
+def test_a_finished_run_is_only_evaluated(done, run, tmp_path, inputs):
     folder = tmp_path / "out"
     shutil.copytree(done, folder)
     before = contents(folder)
@@ -264,8 +261,9 @@ def test_a_run_that_is_done_is_only_evaluated(done, run, tmp_path, inputs):
 
 
 @pytest.mark.parametrize("to", ["", "huggingface", "keras"])
-def test_evaluating_a_release_on_all_there_is(done, run, tmp_path, inputs, to):
-    """As it was released, and converted to each of the other formats."""
+def test_a_release_in_every_format_has_the_same_metrics(
+    done, run, tmp_path, inputs, to
+):
     release = done / "release"
     if to:
         planned = conversion.plan(open_pretrained(release), to)
@@ -287,8 +285,8 @@ def test_evaluating_a_release_on_all_there_is(done, run, tmp_path, inputs, to):
     assert found == expected
 
 
-def test_the_release_tells_the_casing_of_its_records(run, inputs, tmp_path):
-    """As the manifest beside the records has it."""
+def test_the_release_records_the_casing(run, inputs, tmp_path):
+    """It is taken from the manifest of the records."""
     shutil.copy(inputs / "a.tfrecord", tmp_path)
     settings = {"do_lower_case": False, "strip_accents": True}
     manifest = tmp_path / "manifest.a.tfrecord.json"
@@ -301,7 +299,7 @@ def test_the_release_tells_the_casing_of_its_records(run, inputs, tmp_path):
     assert released.head == "pretraining"
 
 
-def test_a_config_may_come_with_the_checkpoint(done, run, tmp_path):
+def test_the_config_may_come_from_the_checkpoint(done, run, tmp_path):
     release = done / "release"
     run(
         tmp_path,
@@ -313,7 +311,7 @@ def test_a_config_may_come_with_the_checkpoint(done, run, tmp_path):
     assert made == (release / "bert_config.json").read_bytes()
 
 
-def test_random_heads_are_trained_and_not_evaluated(
+def test_random_heads_are_trained_but_not_evaluated(
     done, run, says, tmp_path, inputs
 ):
     planned = conversion.plan(
@@ -329,7 +327,7 @@ def test_random_heads_are_trained_and_not_evaluated(
 
 
 def test_a_checkpoint_with_other_attention_heads(done, says, tmp_path, inputs):
-    """Shapes are the same; what they compute is not."""
+    """The shapes are the same."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**CONFIG, "num_attention_heads": 4}))
     line = says(
@@ -340,8 +338,8 @@ def test_a_checkpoint_with_other_attention_heads(done, says, tmp_path, inputs):
     assert "num_attention_heads of the model" in line
 
 
-def test_a_config_of_hugging_faces(done, run, tmp_path, inputs):
-    """Its "gelu" is the erf form, and the release says so."""
+def test_a_config_of_hugging_face(done, run, tmp_path, inputs):
+    """Its "gelu" is the erf form, which the release records."""
     theirs = {**CONFIG, "model_type": "bert", "hidden_act": "gelu"}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(theirs))
@@ -383,10 +381,7 @@ def test_bfloat16_and_lamb(run, tmp_path):
     assert floats == {np.dtype("float32")}
 
 
-def test_the_originals_own_records_train_as_they_are(
-    run, shared_data, tmp_path
-):
-    """Made by google-research/bert with the uncased vocabulary."""
+def test_records_of_the_original_can_be_trained_on(run, shared_data, tmp_path):
     config = {**CONFIG, "vocab_size": 30522, "max_position_embeddings": 128}
     (tmp_path / "config.json").write_text(json.dumps(config))
     folder = shared_data / "google_bert_outputs" / "pretraining"
@@ -403,17 +398,17 @@ def test_the_originals_own_records_train_as_they_are(
     )
     metrics = results(tmp_path / "out")
     assert list(metrics) == EVAL_KEYS
-    # As good as guessing: ln 30522 and ln 2.
+    # Random guesses: ln 30522 and ln 2.
     assert metrics["masked_lm_loss"] == pytest.approx(10.33, abs=0.1)
     assert metrics["next_sentence_loss"] == pytest.approx(0.69, abs=0.1)
 
 
-# What it says of mistakes.
+# ---------------------------------------------------------- error messages
 
 
 @pytest.fixture
 def says(launch, inputs, capsys):
-    """Runs into a mistake and returns the one line that is said of it."""
+    """Runs a job that fails; returns its one line of error."""
 
     def fail(output_dir, **changes):
         assert launch(arguments(inputs, output_dir, **changes)) in (1, 2)
@@ -488,12 +483,12 @@ def test_mistakes_in_the_vocabulary(says, tmp_path, tokens, expected):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_text_instead_of_records(says, inputs, tmp_path):
+def test_a_text_file_instead_of_records(says, inputs, tmp_path):
     line = says(tmp_path / "out", input_file=inputs / "vocab.txt")
     assert f"{inputs}/vocab.txt is not a TFRecord file" in line
 
 
-def test_records_that_are_cut_off(says, inputs, tmp_path):
+def test_truncated_records(says, inputs, tmp_path):
     whole = (inputs / "a.tfrecord").read_bytes()
     path = tmp_path / "cut.tfrecord"
     path.write_bytes(whole[:-20])
@@ -501,7 +496,7 @@ def test_records_that_are_cut_off(says, inputs, tmp_path):
     assert f"{path} is cut off within record 16" in line
 
 
-def test_an_evaluation_file_at_fault_shows_before_training(
+def test_a_damaged_evaluation_file_is_found_before_training(
     says, inputs, tmp_path
 ):
     path = tmp_path / "cut.tfrecord"
@@ -532,17 +527,17 @@ def test_a_checkpoint_of_another_shape(says, done, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_learning_rate_that_is_far_too_high(says, tmp_path):
+def test_divergence_is_one_line(says, tmp_path):
     line = says(tmp_path, learning_rate=1e30, num_warmup_steps=0)
     assert "step 2: loss nan" in line
     assert "Lower --learning_rate" in line
     assert not list(tmp_path.glob("model.ckpt*"))
 
 
-# Programs of their own.
+# ------------------------------------------------------- real processes
 
 
-def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
+def test_stderr_has_only_the_error(inputs, tmp_path):
     words = arguments(inputs, tmp_path / "out", input_file=None)
     program = programs.start_as_users_do(words, tmp_path / "log")
     assert program.end() == 2
@@ -550,14 +545,14 @@ def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
     assert "--input_file" in line
 
 
-def test_a_configuration_has_to_come_from_somewhere(says, tmp_path):
+def test_a_configuration_is_required(says, tmp_path):
     line = says(tmp_path, bert_config_file=None)
     assert "Give --bert_config_file, --model_size, or an --init" in line
 
 
 @pytest.fixture
 def without_dropout(tmp_path):
-    """Replicas draw different masks: without them they give one result."""
+    """A configuration without dropout, whose masks differ between replicas."""
     path = tmp_path / "config.json"
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     path.write_text(json.dumps({**CONFIG, **off}))
@@ -565,9 +560,7 @@ def without_dropout(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_workers_give_what_one_device_gives(
-    inputs, run, without_dropout, tmp_path
-):
+def test_two_workers_equal_one_device(inputs, run, without_dropout, tmp_path):
     changes = {
         "do_eval": True,
         "eval_input_file": inputs / "held_out.tfrecord",

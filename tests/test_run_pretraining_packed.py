@@ -44,7 +44,7 @@ SETTINGS = {
 
 
 def examples(count, length, seed=0) -> dict[str, np.ndarray]:
-    """Random examples of 3 places or more, every second one a full row."""
+    """Random examples of 3 tokens or more; every second one fills a row."""
     random = np.random.default_rng(seed)
     lengths = random.integers(3, length + 1, (count, 1))
     lengths[::2] = length
@@ -89,7 +89,7 @@ def launch():
 
 @pytest.fixture(scope="module")
 def run(launch, inputs):
-    """Trains on packed rows, unless changes say otherwise; None is no flag."""
+    """Trains on packed rows, with changes; None omits a flag."""
 
     def call(output_dir, length=LONG, **changes):
         values = {
@@ -125,15 +125,15 @@ def assert_same(tensors, others, atol=0.0):
 
 @pytest.fixture(scope="module")
 def whole(run, tmp_path_factory):
-    """The folder of a packed run that nothing disturbed."""
+    """The folder of an undisturbed packed run."""
     folder = tmp_path_factory.mktemp("whole")
     run(folder)
     return folder
 
 
 @pytest.mark.slow
-def test_a_packed_run_goes_on_to_the_same_end(whole, run, tmp_path):
-    """From the checkpoint in the middle, bit for bit."""
+def test_a_packed_run_resumes_exactly(whole, run, tmp_path):
+    """From the middle checkpoint, bit for bit."""
     folder = tmp_path / "out"
     shutil.copytree(whole, folder)
     (folder / "model.ckpt-6.index").unlink()
@@ -147,7 +147,7 @@ def test_a_packed_run_goes_on_to_the_same_end(whole, run, tmp_path):
 def test_evaluation_of_packed_rows_has_the_same_results(
     whole, run, tmp_path, most
 ):
-    """Of as many examples, be they all or the first few."""
+    """Of all examples, and of the first few."""
     found = []
     for pack in (True, False):
         folder = tmp_path / f"{pack}"
@@ -180,7 +180,7 @@ def test_the_log_says_how_full_the_rows_are(run, tmp_path, caplog, inputs):
 
 
 def trained(task, data, folder, **options) -> dict[str, np.ndarray]:
-    """What is in the checkpoint after a step or more."""
+    """Returns the checkpoint after one or more steps."""
     strategy = options.pop("strategy", tf.distribute.get_strategy())
     config = TrainingConfig(**{**SETTINGS, **options}, jit_compile=False)
     estimator = Estimator(task, strategy, config, str(folder))
@@ -189,8 +189,8 @@ def trained(task, data, folder, **options) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_an_update_of_packed_rows_is_that_of_their_examples(tmp_path):
-    """Weights and moments; clipping and the two means are of the whole."""
+def test_an_update_of_packed_rows_equals_that_of_their_examples(tmp_path):
+    """Compares weights and moments, with clipping and both means."""
     batch = examples(23, LONG, seed=3)
     sizes = [batch["input_mask"].sum(1), np.full(23, 1)]
     row_of = first_fit(np.stack(sizes, 1).astype("int32"), [LONG, 4]).numpy()
@@ -217,7 +217,7 @@ def test_an_update_of_packed_rows_is_that_of_their_examples(tmp_path):
 
 @pytest.mark.slow
 def test_two_replicas_share_the_rows_of_one_device(inputs, tmp_path):
-    """With micro-batches, too."""
+    """Also with micro-batches."""
     task = PretrainingTask(BertConfig.from_dict(CONFIG), LONG, P)
     files = [str(inputs / f"{name}.{LONG}.tfrecord") for name in "ab"]
 
@@ -243,8 +243,8 @@ def test_two_replicas_share_the_rows_of_one_device(inputs, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_in_two_phases_ends_as_one(whole, run, tmp_path):
-    """One schedule, one optimizer, one count of steps."""
+def test_two_phases_equal_one_run(whole, run, tmp_path):
+    """They share the schedule, the optimizer and the count of steps."""
     run(tmp_path, stop_at_step=4)
     first = read(tmp_path, 4)
     assert first["global_step"] == 4
@@ -276,7 +276,7 @@ def test_the_second_phase_may_have_longer_records(run, tmp_path, caplog):
 
 
 def rates(folder) -> list[float]:
-    """The learning rates of all steps, out of the event files."""
+    """Returns the learning rates of all steps, from the event files."""
     found = {}
     for path in folder.glob("events.out.tfevents.*"):
         for raw in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():

@@ -63,7 +63,7 @@ def run(launch, inputs):
 
 @pytest.fixture
 def says(launch, inputs, capsys):
-    """Runs the script; returns the one line that it says of a mistake."""
+    """Runs a job that fails; returns its one line of error."""
 
     def call(output_dir, **changes):
         assert launch(arguments(inputs, output_dir, **changes)) == 1
@@ -90,7 +90,7 @@ def causal(inputs, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["done", "stopped"])
 def ended(request, causal, tmp_path_factory):
-    """The same folder; or as it was at a step, before there was a release."""
+    """The same folder, or its state at a step, without a release."""
     if request.param == "done":
         return causal
     folder = tmp_path_factory.mktemp("stopped") / "out"
@@ -101,7 +101,7 @@ def ended(request, causal, tmp_path_factory):
     return folder
 
 
-def test_a_causal_lm_from_records_of_masked_words(causal):
+def test_a_causal_lm_is_trained_on_records_of_masked_words(causal):
     found = results(causal)
     assert list(found) == [
         "causal_lm_accuracy",
@@ -116,7 +116,7 @@ def test_a_causal_lm_from_records_of_masked_words(causal):
     assert not moments["cls/seq_relationship/output_weights/adam_v"].any()
 
 
-def test_the_release_says_what_it_is(causal):
+def test_the_release_records_its_kind(causal):
     released = open_pretrained(causal / "release")
     assert released.config.is_left_to_right
     assert released.objective == "causal_lm"
@@ -124,7 +124,6 @@ def test_the_release_says_what_it_is(causal):
 
 
 def test_an_evaluation_takes_the_direction_from_the_release(causal, run):
-    """As fine-tuning does: no flag says it a second time."""
     before = results(causal)
     config = causal / "release" / "bert_config.json"
     assert json.loads(config.read_text())["attention_direction"]
@@ -179,16 +178,16 @@ def test_another_model_or_objective_is_refused(ended, says, changes, words):
         ),
     ],
 )
-def test_what_does_not_go_together(says, tmp_path, changes, words):
+def test_options_that_exclude_each_other(says, tmp_path, changes, words):
     assert words in says(tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_a_causal_lm_that_is_stopped_goes_on(
+def test_a_stopped_causal_lm_resumes_exactly(
     causal, launch, inputs, tmp_path, monkeypatch
 ):
-    """To the weights and moments of the undisturbed run, bit for bit."""
+    """With the weights and moments of the undisturbed run."""
     script = pretraining
 
     class Stop(script.Progress):
@@ -210,7 +209,7 @@ def test_a_causal_lm_that_is_stopped_goes_on(
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_it_fills_no_blanks(causal, capsys):
+def test_a_causal_lm_cannot_fill_masks(causal, capsys):
     with in_process.script("fill_mask", ["init_checkpoint"]) as launch:
         words = [f"--init_checkpoint={causal}/release", "--text=w1 [MASK]"]
         assert launch(words) == 1
@@ -218,7 +217,7 @@ def test_it_fills_no_blanks(causal, capsys):
     assert "was trained to predict the next word (objective causal_lm)" in line
 
 
-def test_it_is_no_model_of_hugging_faces(causal, tmp_path, capsys):
+def test_a_causal_lm_is_not_converted_to_hugging_face(causal, tmp_path, capsys):
     with in_process.script(
         "convert_checkpoint", ["input", "output_dir", "to"]
     ) as launch:
@@ -230,8 +229,8 @@ def test_it_is_no_model_of_hugging_faces(causal, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_masked_words_from_the_left_alone(run, tmp_path):
-    """With both objectives; its pairs are judged by their last token."""
+def test_masked_words_with_left_to_right_attention(run, tmp_path):
+    """With both objectives; pairs are classified by their last token."""
     run(tmp_path, do_eval=True, attention_direction="left_to_right", **STEPS)
     found = results(tmp_path)
     assert {"masked_lm_loss", "next_sentence_loss"} <= found.keys()
@@ -262,7 +261,7 @@ def without_labels(inputs, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", [False, True])
-def test_no_next_sentence_needs_no_labels(
+def test_without_next_sentence_labels_are_not_needed(
     run, inputs, without_labels, tmp_path, pack
 ):
     """Records with and without them train the same model."""
@@ -278,12 +277,12 @@ def test_no_next_sentence_needs_no_labels(
     assert open_pretrained(folders[0] / "release").head == "masked_lm"
 
 
-def test_labels_that_are_needed_are_missed(says, without_labels, tmp_path):
+def test_missing_labels_are_an_error(says, without_labels, tmp_path):
     line = says(tmp_path / "out", input_file=without_labels)
     assert "next_sentence_labels" in line
 
 
-def test_records_that_were_made_without_next_sentences(says, inputs, tmp_path):
+def test_records_without_next_sentences_are_refused(says, inputs, tmp_path):
     path = tmp_path / "records" / "a.tfrecord"
     path.parent.mkdir()
     shutil.copy(inputs / "a.tfrecord", path)
@@ -295,7 +294,7 @@ def test_records_that_were_made_without_next_sentences(says, inputs, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_next_sentence_evaluates_what_has_no_head_for_it(run, tmp_path):
+def test_models_without_the_head_can_be_evaluated(run, tmp_path):
     run(tmp_path / "a", next_sentence=False, **STEPS)
     planned = conversion.plan(
         open_pretrained(tmp_path / "a" / "release"), "huggingface"
@@ -312,7 +311,7 @@ def test_no_next_sentence_evaluates_what_has_no_head_for_it(run, tmp_path):
     assert "next_sentence_loss" not in results(tmp_path / "b")
 
 
-def test_a_size_stands_for_a_configuration(run, inputs, tmp_path):
+def test_a_named_size_replaces_a_configuration(run, inputs, tmp_path):
     run(
         tmp_path,
         bert_config_file=None,

@@ -1,8 +1,7 @@
-"""Scripts on two workers and two hosts: what one device gives, written once.
+"""Scripts on two workers or hosts give the results of one device.
 
-The workers are programs, as users start them; one device is this process. All
-numbers, of longer trainings and of every kind of devices, are in docs/scale.md;
-`benchmarks/equality.py` writes them.
+Workers are processes, as users start them; one device is this process.
+`benchmarks/equality.py` compares longer trainings, for docs/scale.md.
 """
 
 import fine_tuning_runs
@@ -32,7 +31,7 @@ def last_weights(folder):
 
 
 def assert_same_run(folder, alone):
-    """The same weights, metrics and files, each of them once."""
+    """Compares weights, metrics and the names of files."""
     fine_tuning_runs.assert_same(
         last_weights(folder), last_weights(alone), atol=1e-6
     )
@@ -45,7 +44,7 @@ def assert_same_run(folder, alone):
 
 @pytest.mark.slow
 def test_two_workers_classify(layouts, benchmarks, tmp_path):
-    """Training in parts, with the best of it kept; evaluation; prediction."""
+    """Training with micro-batches and best weights, evaluation, prediction."""
     data = tmp_path / "data"
     data.mkdir()
     flags = {
@@ -72,7 +71,6 @@ def test_two_workers_classify(layouts, benchmarks, tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_answer_questions(layouts, tmp_path):
-    """Some at a time, each written as it comes."""
     words = fine_tuning_runs.WITHOUT_DROPOUT
     model = fine_tuning_runs.write_model(
         tmp_path / "model", words=squad_files.VOCAB, **words
@@ -87,8 +85,8 @@ def test_two_workers_answer_questions(layouts, tmp_path):
         **model,
         **asked,
         **TRAINING,
-        # The keys' biases have no gradient but rounding, of which Adam makes
-        # steps: here they shall be short.
+        # The gradients of the keys' biases are rounding errors, from which Adam
+        # makes steps; a small learning rate keeps them short.
         "learning_rate": 1e-4,
         "max_seq_length": 29,
         "doc_stride": 7,
@@ -114,7 +112,7 @@ def test_two_workers_answer_questions(layouts, tmp_path):
 
 @pytest.mark.slow
 def test_two_hosts_train_on_ragged_batches(layouts, benchmarks, tmp_path):
-    """Over a cable, with folders of their own; one of them gets no example."""
+    """Each has its own folder; one of them gets no examples."""
     flags = {
         **TRAINING,
         "gradient_accumulation_steps": 2,

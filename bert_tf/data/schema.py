@@ -1,7 +1,7 @@
-"""What a record holds: each feature's name, shape and type, written once.
+"""Schemas of records: the name, shape and type of each feature.
 
-The writer (`records.encode_batch`) and the reader (`pipeline`) both derive
-from a schema, so they cannot disagree.
+The writer (`records.encode_batch`) and the reader (`pipeline`) use the same
+schema, so they cannot disagree.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import math
 
 DTYPES = ("int64", "float32")
 
-# The features whose values index the vocabulary's embedding table.
+# The features that have token ids.
 VOCABULARY_FEATURES = ("input_ids", "masked_lm_ids")
 
 
@@ -18,10 +18,11 @@ class Feature:
     """One fixed-length feature of a `tf.train.Example`.
 
     Attributes:
-      name: Its key in the record.
-      shape: Its shape in one example; `()` for a single value.
-      dtype: "int64" or "float32", the type in the file.
-      length_flag: The flag that sets the length of the last axis, no dashes.
+      name: The key in the record.
+      shape: The shape in one example; `()` for a single value.
+      dtype: The type in the file, "int64" or "float32".
+      length_flag: The flag that sets the length of the last axis, without
+        dashes.
     """
 
     name: str
@@ -32,13 +33,13 @@ class Feature:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(
-                f"Expected a dtype of {DTYPES} for feature {self.name!r}. "
-                f"Received: {self.dtype!r}"
+                f"The dtype of feature {self.name!r} must be one of {DTYPES}; "
+                f"got {self.dtype!r}."
             )
         if min(self.shape, default=1) < 1:
             raise ValueError(
-                f"Expected dimensions of at least 1 for feature {self.name!r}. "
-                f"Received: shape={self.shape}"
+                f"The shape of feature {self.name!r} must be positive; got "
+                f"{self.shape}."
             )
 
     @property
@@ -48,7 +49,7 @@ class Feature:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether its last axis is as long as the padded sequence."""
+        """Whether the last axis is the padded sequence."""
         return self.length_flag == "max_seq_length"
 
 
@@ -58,7 +59,7 @@ Schema = tuple[Feature, ...]
 def pretraining_schema(
     max_seq_length: int, max_predictions_per_seq: int
 ) -> Schema:
-    """The features of a pre-training example, as the original writes them.
+    """Returns the features of a pre-training example, as in the original.
 
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
     `max_seq_length`; the `masked_lm_*` features to `max_predictions_per_seq`,
@@ -85,21 +86,22 @@ def classification_schema(
     num_labels: int = 0,
     num_choices: int = 0,
 ) -> Schema:
-    """The features of a text or a pair with its label.
+    """Returns the features of a text, or a pair of texts, with its label.
 
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`; multiple choice has a row of each for every choice.
+    `max_seq_length`; for multiple choice they have a row for each choice.
     `label_ids` is the number of the class or of the right choice; for
-    regression the value itself, float32; for multi-label 1 at each class that
-    applies and 0 elsewhere. `is_real_example` is 1, and 0 for what only fills
-    up the last batch. With a single label these are the original's, from
-    `file_based_convert_examples_to_features` of `run_classifier.py`.
+    regression the value, float32; for multi-label classification 1 for each
+    class that applies and 0 for the others. `is_real_example` is 0 for padding
+    of the last batch and 1 otherwise. With a single label these are the
+    original's features, of `file_based_convert_examples_to_features` in
+    `run_classifier.py`.
 
     Args:
-      max_seq_length: Places of a sequence.
+      max_seq_length: The sequence length.
       problem: One of `examples.PROBLEMS`.
-      num_labels: How many classes there are; multi-label asks for it.
-      num_choices: How many choices there are; multiple choice asks for it.
+      num_labels: The number of classes, for multi-label classification.
+      num_choices: The number of choices, for multiple choice.
     """
     choices = (num_choices,) if problem == "multiple_choice" else ()
     sequence = (*choices, max_seq_length), "int64", "max_seq_length"
@@ -113,11 +115,12 @@ def classification_schema(
 
 
 def tagging_schema(max_seq_length: int) -> Schema:
-    """The features of a sentence whose words have labels.
+    """Returns the features of a sentence whose words have labels.
 
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`. `label_mask` is 1 at the first piece of each word and 0
-    elsewhere; `label_ids` is the number of the word's label there, 0 elsewhere.
+    `max_seq_length`. `label_mask` is 1 at the first token of each word and 0
+    elsewhere; `label_ids` has the number of the word's label there, and 0
+    elsewhere.
     """
     sequence = (max_seq_length,), "int64", "max_seq_length"
     return (
@@ -130,15 +133,14 @@ def tagging_schema(max_seq_length: int) -> Schema:
 
 
 def span_schema(max_seq_length: int) -> Schema:
-    """The features of a question with a window of its context.
+    """Returns the features of a question with a window of its context.
 
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`. `start_positions` and `end_positions` are the places of
-    the answer's first and last piece, both 0, the place of [CLS], where the
-    window does not hold it or it is not known. `is_impossible` is 1 where the
-    whole context does not hold it. They are the original's, from
-    `FeatureWriter` of `run_squad.py`, which leaves the last three out of
-    what is to be predicted.
+    `max_seq_length`. `start_positions` and `end_positions` are the positions of
+    the answer's first and last token, or 0, the position of [CLS], if the
+    window does not contain it or it is unknown. `is_impossible` is 1 if the
+    context does not contain it. They are the original's, of `FeatureWriter` in
+    `run_squad.py`, which omits the last three for prediction.
     """
     sequence = (max_seq_length,), "int64", "max_seq_length"
     return (

@@ -1,4 +1,4 @@
-"""One update is the same however the batch is cut, and on whatever devices."""
+"""An update does not depend on devices or on how the batch is split."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ CONFIG = BertConfig(
 
 
 class Run:
-    """What some steps recorded, and what they left behind."""
+    """The records of some steps, and the weights and slots after them."""
 
     def __init__(self, records, model, optimizer):
         self.records = {k: v.numpy() for k, v in records.items()}
@@ -54,8 +54,8 @@ def run(
     """Trains a fresh model.
 
     Args:
-      features: The examples of all batches, one after another, or a function
-        from batch_size to batches.
+      features: The examples of all batches, in order, or a function from
+        batch_size to batches.
     """
     if strategy is None:
         strategy = tf.distribute.get_strategy()
@@ -119,7 +119,7 @@ def assert_same(run, other, tolerance=1e-6):
 
 @pytest.fixture(scope="module")
 def pretraining():
-    """A run of the real task on one device, and how to repeat it."""
+    """A run of the pre-training task on one device; a function repeats it."""
     task = PretrainingTask(CONFIG, 11, 3)
     features = uneven_records(STEPS * BATCH)
 
@@ -129,8 +129,7 @@ def pretraining():
     return again(), again
 
 
-def test_the_batch_is_a_hard_one(pretraining):
-    """Weights are uneven between the halves; gradients are clipped."""
+def test_the_batch_is_uneven_and_gradients_are_clipped(pretraining):
     weights = uneven_records(STEPS * BATCH)["masked_lm_weights"].sum(1)
     halves = weights.reshape(STEPS, 2, -1).sum(2)
     assert (halves[:, 1] > 2 * halves[:, 0]).all()
@@ -138,10 +137,9 @@ def test_the_batch_is_a_hard_one(pretraining):
     assert (once.records["gradient_norm"] > 0.5).all()
 
 
-@pytest.mark.parametrize(
-    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
-def test_a_strategy_of_one_replica_trains_too(pretraining, jit_compile):
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_strategy_with_one_replica_trains_too(pretraining, jit_compile):
     """As "mirrored" on a machine with one GPU."""
     once, again = pretraining
     strategy = toy_task.mirrored(1)
@@ -158,7 +156,7 @@ def test_a_strategy_of_one_replica_trains_too(pretraining, jit_compile):
     ],
     ids=str,
 )
-def test_any_cut_of_a_pretraining_batch_gives_one_result(pretraining, options):
+def test_a_pretraining_batch_may_be_split_in_any_way(pretraining, options):
     once, again = pretraining
     assert_same(once, again(**options))
 
@@ -177,14 +175,11 @@ def test_any_cut_of_a_pretraining_batch_gives_one_result(pretraining, options):
 )
 def test_fused_passes_change_nothing(pretraining, fused, options):
     once, again = pretraining
+    if not options:
+        again(steps=1)
+        assert not fused
     assert_same(once, again(jit_compile_passes=True, **options))
     assert fused == {"gelu", "residual_layer_norm", "cross_entropy"}
-
-
-def test_nothing_is_fused_unasked(pretraining, fused):
-    _, again = pretraining
-    again(steps=1)
-    assert not fused
 
 
 @pytest.fixture
@@ -204,10 +199,10 @@ def fused(monkeypatch):
 
 
 def ragged(features, replicas=1):
-    """Epochs whose last batch is short, and cut where whole ones are.
+    """Epochs whose last batch is short.
 
     Of 29 examples the last 5 go to the first of two replicas, none to the
-    second; of three micro-batches the third gets one.
+    second; the third of three micro-batches gets one.
     """
     count = len(next(iter(features.values())))
     assert count % BATCH == 5
@@ -232,7 +227,7 @@ def ragged(features, replicas=1):
 
 @pytest.fixture(scope="module")
 def ragged_pretraining():
-    """30 steps of the real task, ten ends of an epoch, and how to repeat it."""
+    """30 steps of the pre-training task, with ten ends of an epoch."""
     task = PretrainingTask(CONFIG, 11, 3)
     examples = uneven_records(29)
 
@@ -260,7 +255,7 @@ def ragged_pretraining():
     ],
     ids=str,
 )
-def test_ragged_batches_and_replicas_without_any_example(
+def test_ragged_batches_and_replicas_without_examples(
     ragged_pretraining, options
 ):
     once, again = ragged_pretraining
@@ -287,7 +282,7 @@ def test_parts_of_the_loss_add_up(pretraining):
 
 @pytest.fixture(scope="module")
 def toy():
-    """The same with the toy task."""
+    """As `pretraining`, with the toy task."""
     features = toy_task.examples(STEPS * BATCH)
     task = toy_task.ToyTask()
 
@@ -301,15 +296,16 @@ def toy():
     "options",
     [
         {"replicas": 2},
-        {"micro_batches": 2},
         {"micro_batches": 3},
-        {"replicas": 2, "micro_batches": 2},
         {"jit_compile": True},
-        {"jit_compile": True, "replicas": 2, "micro_batches": 3},
+        pytest.param(
+            {"jit_compile": True, "replicas": 2, "micro_batches": 3},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=str,
 )
-def test_any_cut_of_a_toy_batch_gives_one_result(toy, options):
+def test_a_toy_batch_may_be_split_in_any_way(toy, options):
     once, again = toy
     assert_same(once, again(**options))
 
@@ -317,7 +313,7 @@ def test_any_cut_of_a_toy_batch_gives_one_result(toy, options):
 @pytest.mark.parametrize(
     "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
-def test_any_cut_of_a_ragged_batch_gives_one_result(jit_compile):
+def test_a_ragged_batch_may_be_split_in_any_way(jit_compile):
     task, examples = toy_task.ToyTask(), toy_task.examples(29)
     settings = {"steps": 6, "max_grad_norm": 0.1}
     once = run(task, ragged(examples), **settings)
@@ -325,22 +321,16 @@ def test_any_cut_of_a_ragged_batch_gives_one_result(jit_compile):
     assert_same(once, run(task, ragged(examples, 2), replicas=2, **settings))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_lamb_too(replicas):
+def test_a_batch_may_be_split_with_lamb():
     features = toy_task.examples(STEPS * BATCH)
     once = run(toy_task.ToyTask(), features, optimizer=Lamb)
-    again = run(
-        toy_task.ToyTask(),
-        features,
-        optimizer=Lamb,
-        replicas=replicas,
-        micro_batches=2,
-    )
+    split = {"replicas": 2, "micro_batches": 2}
+    again = run(toy_task.ToyTask(), features, optimizer=Lamb, **split)
     assert_same(once, again)
 
 
-def test_what_a_step_does_equals_the_formula(toy):
-    """The first update by hand: global means, clipping, Adam from zero."""
+def test_a_step_equals_the_formula(toy):
+    """The first update: global means, clipping, Adam from zero."""
     features = {k: v[:BATCH] for k, v in toy_task.examples(BATCH).items()}
     task = toy_task.ToyTask()
     keras.utils.set_random_seed(5)
@@ -354,7 +344,7 @@ def test_what_a_step_does_equals_the_formula(toy):
     sparse = tape.gradient(loss, variables)
     gradients = [tf.convert_to_tensor(g).numpy() for g in sparse]
     norm = np.sqrt(sum((g**2).sum() for g in gradients))
-    # The original's norm on CPUs and GPUs, where repeated rows are not summed.
+    # The original's norm on CPUs and GPUs does not sum repeated rows.
     assert abs(tf.linalg.global_norm(sparse) - norm) > 0.01 * norm
 
     once = run(task, features, steps=1, max_grad_norm=0.1)
@@ -371,13 +361,13 @@ def test_what_a_step_does_equals_the_formula(toy):
         )
 
 
-def test_the_rate_of_every_step_is_recorded(toy):
+def test_the_learning_rate_is_recorded(toy):
     np.testing.assert_allclose(
         toy[0].records["learning_rate"], [0.0, 0.005, 0.008, 0.007], rtol=1e-6
     )
 
 
-def test_no_clipping_if_none_is_asked_for():
+def test_a_norm_of_zero_disables_clipping():
     features = toy_task.examples(BATCH)
     task = toy_task.ToyTask()
     free = run(task, features, steps=1, max_grad_norm=0)
@@ -394,7 +384,7 @@ def test_no_clipping_if_none_is_asked_for():
         )
 
 
-def test_a_batch_without_weights_changes_nothing_and_is_no_nan():
+def test_a_batch_without_weights_does_not_give_nan():
     features = toy_task.examples(BATCH)
     features["weight"][:] = 0
     once = run(toy_task.ToyTask(), features, steps=2)
@@ -403,9 +393,11 @@ def test_a_batch_without_weights_changes_nothing_and_is_no_nan():
     assert not once.slots["toy/head/kernel/adam_m"].any()
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    "replicas", [1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_one_trace_serves_batches_of_all_lengths(replicas):
-    """Rows of the table that are all the same have one mean, however many."""
+    """The mean of equal rows of the table does not depend on their number."""
     traces = []
 
     class CountingTask(toy_task.ToyTask):
@@ -448,7 +440,7 @@ def test_one_trace_serves_batches_of_all_lengths(replicas):
     ],
 )
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_batch_is_filled_up_with_what_does_not_count(
+def test_a_batch_is_padded_with_copies_that_do_not_count(
     count, parts, sources, is_known
 ):
     values = np.arange(2 * count).reshape(count, 2)
@@ -466,7 +458,7 @@ def test_a_batch_is_filled_up_with_what_does_not_count(
 
 
 @pytest.mark.parametrize("shape", [[12, 5], [None, 5], [12, None], [None] * 2])
-def test_a_cut_batch_keeps_what_is_known_of_its_shape(shape):
+def test_parts_of_a_batch_keep_its_static_shape(shape):
     values = np.arange(60).reshape(12, 5)
 
     @tf.function(input_signature=[tf.TensorSpec(shape, tf.int64)])
@@ -485,7 +477,7 @@ def test_a_cut_batch_keeps_what_is_known_of_its_shape(shape):
 
 
 def dropped(seed, **options):
-    """The weights after a few steps with dropout."""
+    """Returns weights after a few steps with dropout."""
     features = toy_task.examples(STEPS * BATCH)
     task = toy_task.ToyTask(dropout_rate=0.5)
     options = {"random_seed": seed, **options}
@@ -502,14 +494,14 @@ def dropped(seed, **options):
 )
 def test_dropout_is_a_function_of_the_seed(options):
     once = dropped(3, **options)
-    # What else the program draws does not matter.
+    # Other random numbers of the program do not matter.
     keras.utils.set_random_seed(99)
     np.testing.assert_array_equal(dropped(3, **options), once)
     assert not np.allclose(dropped(4, **options), once)
 
 
 class MaskTask(toy_task.ToyTask):
-    """Its table is ones and its rows pass dropout: the loss shows the mask."""
+    """Its table is ones, so that the loss shows the dropout mask."""
 
     loss_names = ("mask_loss",)
 
@@ -522,7 +514,7 @@ class MaskTask(toy_task.ToyTask):
         return {"mask_loss": features["weight"]}
 
     def losses(self, features, outputs):
-        """Different for each place that is kept in each example."""
+        """A binary number with a digit for each element that is kept."""
         kept = tf.cast(outputs["pooled"] > 0, tf.float32)
         place = 2.0 ** tf.range(toy_task.WIDTH, dtype=tf.float32)
         number = tf.reduce_sum(kept * place, axis=1)
@@ -530,7 +522,7 @@ class MaskTask(toy_task.ToyTask):
 
 
 def masks(steps, replicas=1, micro_batches=1, weights=None):
-    """The mean mask number of each step."""
+    """Returns the mean number of the masks at each step."""
     features = toy_task.examples(BATCH)
     features["weight"][:] = 1 if weights is None else weights
     task = MaskTask(dropout_rate=0.5)
@@ -538,16 +530,13 @@ def masks(steps, replicas=1, micro_batches=1, weights=None):
     return run(task, features, steps=steps, **options).records["mask_loss"]
 
 
-def test_steps_draw_different_masks():
-    assert len(set(masks(steps=7).tolist())) == 7
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_replicas_and_micro_batches_draw_different_masks(replicas):
-    """Each half of the batch weighed alone, where the other has no weight."""
+def test_steps_replicas_and_micro_batches_have_different_masks(replicas):
+    """Gives weight to one half of the batch at a time."""
     cut = {"replicas": replicas, "micro_batches": 3 - replicas}
     first, second = np.repeat([1, 0], BATCH // 2), np.repeat([0, 1], BATCH // 2)
     means = [masks(steps=7, weights=w, **cut) for w in (first, second)]
+    assert all(len(set(of_half.tolist())) == 7 for of_half in means)
     assert (means[0] != means[1]).any()
 
 

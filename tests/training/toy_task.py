@@ -1,7 +1,7 @@
-"""A task that trains in no time, for tests of the loop around it.
+"""A task that trains quickly, for tests of the training loop.
 
-Two losses with weights of their own, dropout, a table that is looked up: what
-the loop has to cope with, and nothing else.
+It has what the loop must handle: two losses with different weights, dropout,
+and an embedding table.
 """
 
 import keras
@@ -36,11 +36,11 @@ class ToyModel(keras.Model):
 
 
 class ToyTask(Task):
-    """Learns a class, and to keep the pooled vector short.
+    """Learns a class, and to keep the pooled vector small.
 
     Args:
-      dropout_rate: Dropout before the head.
-      classes: Outputs of the head.
+      dropout_rate: The dropout rate before the head.
+      classes: The number of outputs of the head.
     """
 
     schema = (
@@ -94,7 +94,7 @@ class ToyTask(Task):
 
 
 def examples(count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random features; the weights of the second half are far larger."""
+    """Random features; the weights of the second half are much larger."""
     random = np.random.default_rng(seed)
     weight = random.uniform(0.1, 0.5, count)
     weight[count // 2 :] *= 17
@@ -106,7 +106,7 @@ def examples(count: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def training_data(features: dict[str, np.ndarray]):
-    """The examples over and over again, for `Estimator.train`."""
+    """Repeats the examples, for `Estimator.train`."""
 
     def make(batch_size, num_shards=1, shard=0, start_example=0):
         return (
@@ -121,7 +121,7 @@ def training_data(features: dict[str, np.ndarray]):
 
 
 def evaluation_data(features: dict[str, np.ndarray]):
-    """Every example once, then zeros, for `Estimator.evaluate`."""
+    """Every example once, then padding, for `Estimator.evaluate`."""
     count = len(features["weight"])
 
     def make(batch_size, num_shards, shard):
