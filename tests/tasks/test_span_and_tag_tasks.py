@@ -311,7 +311,7 @@ def test_the_model_of_the_feature_based_task():
     table = checkpoint_variables(model)["bert/embeddings/word_embeddings"]
     assert table.shape[1] == H
     assert not table.trainable
-    with pytest.raises(InputError, match="4 layers"):
+    with pytest.raises(InputError, match="concat_last_four"):
         feature_tags(layers="concat_last_four")
 
 
