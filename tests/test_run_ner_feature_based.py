@@ -131,7 +131,10 @@ def test_words_are_learned(run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"feature_layers": "sum_last_four"}, "at least 4 layers for sum_last"),
+        (
+            {"feature_layers": "sum_last_four"},
+            "a model with 2 layers; got 'sum_last_four'",
+        ),
         (
             {"mode": None},
             "--feature_layers has no effect with --mode=fine_tuning",

@@ -124,7 +124,7 @@ def test_wrong_layers(layers, message):
 def test_a_small_model_has_no_last_four():
     small = dataclasses.replace(CONFIG, num_hidden_layers=3)
     with pytest.raises(
-        InputError, match="a model with 3 layers; got .sum_last_four"
+        InputError, match=r"a model with 3 layers; got .sum_last"
     ):
         choose_layers("sum_last_four", small)
 
