@@ -47,7 +47,6 @@ from comparison import (
     threads_option,
     timed,
 )
-from minilm import minilm
 from sides import (
     PEERS,
     ROOT,
@@ -161,6 +160,8 @@ def run(config: FineTuningConfig) -> Comparison | None:
         raise InputError("Pass --task_name and --data_dir, or --results.")
     require_known("variants", config.variants, TITLES)
     if not config.init_checkpoint:
+        from minilm import minilm  # It imports TensorFlow.
+
         config = dataclasses.replace(config, init_checkpoint=minilm())
     variables = limit_cpus(config.num_threads)
     comparison = begin(config)
