@@ -14,6 +14,7 @@ from checkout import ROOT
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion, google, huggingface, keras_files
+from bert_tf.jobs import fill_mask
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
@@ -72,6 +73,18 @@ def test_a_text_and_its_blanks(release):
     assert text == "[MASK] cat [MASK]"
     assert first.startswith("  [MASK] 1: ")
     assert second.count("%") == 2
+
+
+def test_python_gets_what_is_printed(release, capsys):
+    config = fill_mask.FillMaskConfig(
+        init_checkpoint=str(release), text="[MASK] cat", text_b="the", top_k=1
+    )
+    [filled] = fill_mask.run(config)
+    assert (filled.text, filled.text_b) == ("[MASK] cat", "the")
+    [[(word, probability)]] = filled.blanks
+    printed = capsys.readouterr().out
+    assert f"[MASK] 1: {word} ({probability:.1%})" in printed
+    assert f"next sentence: {filled.next_sentence:.1%}" in printed
 
 
 def set_input(monkeypatch, lines):

@@ -129,8 +129,12 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
 
 
 @settings.precision_restored()
-def run(config: FeaturesConfig) -> None:
-    """Writes the vectors of all texts, and exports the model."""
+def run(config: FeaturesConfig) -> list[str]:
+    """Writes the vectors of all texts, and exports the model.
+
+    Returns:
+      The paths that were written: the output file, the folder of exports.
+    """
     _check_flags(config)
     start = find_start(config)
     are_chosen = config.layers is not None or config.pooling is not None
@@ -156,6 +160,11 @@ def run(config: FeaturesConfig) -> None:
             _export, config, start, choices if are_chosen else None
         )
         by_chief(strategy, write, "export the model")
+    written = (
+        config.input_file and config.output_file,
+        config.do_export and config.export_dir,
+    )
+    return [path for path in written if path]
 
 
 def _compare_workers(

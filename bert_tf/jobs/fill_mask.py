@@ -16,6 +16,7 @@ fills in the masked words of texts. No text is read then.
 import dataclasses
 import sys
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
@@ -34,7 +35,7 @@ from bert_tf.serving.export import check_place, export
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import SEPARATOR, split_pair
-from bert_tf.tasks.fill_mask import MASK, fill_mask, next_sentence
+from bert_tf.tasks.fill_mask import MASK, Blank, fill_mask, next_sentence
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.training.weights import restore
 
@@ -59,8 +60,28 @@ UNUSED = r"bert/pooler/|cls/seq_relationship/"
 NEXT_SENTENCE = ("bert/pooler/dense/bias", "cls/seq_relationship/output_bias")
 
 
-def run(config: FillMaskConfig) -> None:
-    """Prints the most probable words for each [MASK], or exports the model."""
+class Filled(NamedTuple):
+    """A text or a pair with the predictions of the model.
+
+    Attributes:
+      text: The text.
+      text_b: The second text of a pair, or None.
+      blanks: For each [MASK] the most probable words with their probabilities.
+      next_sentence: The probability that `text_b` follows `text`, or None.
+    """
+
+    text: str
+    text_b: str | None
+    blanks: list[Blank]
+    next_sentence: float | None
+
+
+def run(config: FillMaskConfig) -> list[Filled]:
+    """Prints the most probable words for each [MASK], or exports the model.
+
+    Returns:
+      What was printed; an empty list after an export.
+    """
     if config.text_b is not None and config.text is None:
         raise InputError("--text_b needs --text, the text before it.")
     _check_export(config)
@@ -96,14 +117,19 @@ def run(config: FillMaskConfig) -> None:
             config.export_dir,
             source=config.init_checkpoint,
         )
-        return
+        return []
+    filled = []
     for place, text, text_b in _texts(config):
         try:
             if text_b is not None:
                 _require_next_sentence(pretrained)
-            _show(config, model, encoding.tokenizer, text, text_b)
+            filled.append(
+                _fill(config, model, encoding.tokenizer, text, text_b)
+            )
         except InputError as error:
             raise InputError(f"{place}{error}") from error
+        _show(filled[-1])
+    return filled
 
 
 def _check_export(config: FillMaskConfig) -> None:
@@ -155,24 +181,31 @@ def _require_text(place: str, text: str) -> None:
         ) from error
 
 
-def _show(
+def _fill(
     config: FillMaskConfig,
     model: BertPretrainer,
     tokenizer: FullTokenizer,
     text: str,
     text_b: str | None,
-) -> None:
-    """Prints a text or a pair with the predictions of the model."""
+) -> Filled:
+    if text_b is None:
+        blanks = fill_mask(model, tokenizer, text, config.top_k)
+        return Filled(text, None, blanks, None)
     blanks = []
-    if text_b is None or MASK in text or MASK in text_b:
+    if MASK in text or MASK in text_b:
         blanks = fill_mask(model, tokenizer, text, config.top_k, text_b)
+    follows = next_sentence(model, tokenizer, text, text_b)
+    return Filled(text, text_b, blanks, follows)
+
+
+def _show(filled: Filled) -> None:
+    text, text_b = filled.text, filled.text_b
     print(text if text_b is None else f"{text}{SEPARATOR}{text_b}")
-    for number, blank in enumerate(blanks, start=1):
+    for number, blank in enumerate(filled.blanks, start=1):
         words = ", ".join(f"{word} ({p:.1%})" for word, p in blank)
         print(f"  {MASK} {number}: {words}")
-    if text_b is not None:
-        follows = next_sentence(model, tokenizer, text, text_b)
-        print(f"  next sentence: {follows:.1%}")
+    if filled.next_sentence is not None:
+        print(f"  next sentence: {filled.next_sentence:.1%}")
 
 
 if __name__ == "__main__":
