@@ -1,7 +1,7 @@
 """The script from its command line to its files.
 
-It runs in this process, for TensorFlow takes seconds to start. Tasks, ways to
-select a model and mistakes have files of their own beside this one.
+It runs in this process, since TensorFlow takes seconds to start. Tasks, the
+selection of models and mistakes have their own files.
 """
 
 import json
@@ -134,7 +134,7 @@ def run(launch, inputs):
 # What it writes.
 
 
-def test_the_flags_are_the_originals():
+def test_flags_and_defaults_of_the_original():
     known = in_process.flags_of(classifier)
     assert {name: known[name].default for name in ORIGINAL} == ORIGINAL
 
@@ -167,7 +167,7 @@ def test_the_files_of_a_run(done):
     }
 
 
-def test_results_have_the_originals_keys(done):
+def test_results_and_the_release(done):
     metrics = results(done)
     keys = ["eval_accuracy", "eval_loss", "global_step", "loss"]
     assert list(metrics) == keys
@@ -176,10 +176,16 @@ def test_results_have_the_originals_keys(done):
     assert values.pop("train_seconds") > 0
     assert len(bytes.fromhex(values.pop("weights_sha256"))) == 32
     assert values == metrics
+    released = open_pretrained(done / "release")
+    assert released.labels == ("0", "1")
+    assert released.head == "classifier"
+    assert released.problem_type == "single_label_classification"
+    assert released.do_lower_case is True
+    assert list(released.vocab) == sentence_files.VOCAB
 
 
 def parsed(path):
-    """A file of records as the original would read it."""
+    """Reads a file of records as the original would."""
     spec = {
         feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
         for feature in classification_schema(LENGTH, "single_label", 2)
@@ -188,7 +194,7 @@ def parsed(path):
     return tf.io.parse_example(raw, spec)
 
 
-def test_records_are_the_originals(done):
+def test_records_have_the_format_of_the_original(done):
     features = parsed(done / "train.tf_record")
     assert features.keys() == {
         "input_ids",
@@ -206,8 +212,8 @@ def test_records_are_the_originals(done):
         assert features["label_ids"][row] == int(label)
 
 
-def test_answers_equal_the_model_on_the_files(done):
-    """From the release and the records, without the loop."""
+def test_results_equal_the_released_model_on_the_records(done):
+    """The model is evaluated without the training loop."""
     release = str(done / "release")
     config = BertConfig.from_json_file(
         os.path.join(release, "bert_config.json")
@@ -234,7 +240,7 @@ def test_answers_equal_the_model_on_the_files(done):
     np.testing.assert_allclose(written, values, atol=1e-6)
 
 
-def test_predictions_for_people_and_for_the_leaderboard(done):
+def test_both_formats_of_predictions(done):
     chosen = np.array(table(done / "test_results.tsv"), float).argmax(1)
     header, *rows = table(done / "predictions.tsv")
     assert header == [
@@ -253,10 +259,10 @@ def test_predictions_for_people_and_for_the_leaderboard(done):
     ]
 
 
-# What is used again.
+# Rerunning.
 
 
-def test_the_same_command_again_trains_nothing(
+def test_rerunning_a_finished_run_trains_nothing(
     done, launch, inputs, tmp_path, caplog
 ):
     folder = tmp_path / "out"
@@ -269,13 +275,11 @@ def test_the_same_command_again_trains_nothing(
         assert f"Reusing {folder}/{name}.tf_record: same" in caplog.text
     after = contents(folder)
     changed = {path.name for path in after if before.get(path) != after[path]}
-    assert changed <= {"eval_results.json"}  # Nothing took any time.
+    assert changed <= {"eval_results.json"}  # Its training time is 0.
 
 
-def test_an_interrupted_run_goes_on_to_the_same_end(
-    done, launch, inputs, tmp_path
-):
-    """From the checkpoint in the middle, bit for bit."""
+def test_an_interrupted_run_resumes_bit_for_bit(done, launch, inputs, tmp_path):
+    """From the checkpoint in the middle."""
     folder = tmp_path / "out"
     shutil.copytree(done, folder)
     (folder / "model.ckpt-6.index").unlink()
@@ -286,8 +290,8 @@ def test_an_interrupted_run_goes_on_to_the_same_end(
     assert_same_answers(folder, done)
 
 
-def test_the_old_folder_is_enough_to_answer(done, run, tmp_path):
-    """Configuration, vocabulary and labels are in its release."""
+def test_the_output_folder_is_enough_to_predict(done, run, tmp_path):
+    """Its release has the configuration, vocabulary and labels."""
     folder = tmp_path / "out"
     shutil.copytree(done, folder)
     (folder / "eval_results.txt").unlink()
@@ -301,7 +305,7 @@ def test_the_old_folder_is_enough_to_answer(done, run, tmp_path):
     )
     assert results(folder) == results(done)
     assert_same_answers(folder, done)
-    # A training that comes later is still told of other settings.
+    # A later training can still compare its settings.
     facts = json.loads((folder / "fine_tuning.json").read_text())
     assert facts["settings"]["train_batch_size"] == 4
 
@@ -314,10 +318,10 @@ def test_the_old_folder_is_enough_to_answer(done, run, tmp_path):
         "mirrored",
     ],
 )
-def test_answers_are_the_same_in_every_way(
+def test_predictions_are_equal_with_any_padding_and_devices(
     done, run, tmp_path, monkeypatch, way
 ):
-    """Of the release, in a new folder: by length, padded, on two devices."""
+    """The release predicts in a new folder."""
     changes = {"padding": way}
     if way == "mirrored":
         makers = {"mirrored": lambda config: toy_task.two_devices()}
@@ -335,13 +339,15 @@ def test_answers_are_the_same_in_every_way(
     assert not (tmp_path / "release").exists()
 
 
-# How it trains.
+# Training.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["max_length", "mirrored"])
-def test_training_is_the_same_in_every_way(run, tmp_path, monkeypatch, way):
-    """Where all batches have the same examples: all of them."""
+def test_training_is_equal_with_any_padding_and_devices(
+    run, tmp_path, monkeypatch, way
+):
+    """Each batch has all examples."""
     changes = {
         **fine_tuning_runs.write_model(
             tmp_path, **fine_tuning_runs.WITHOUT_DROPOUT
@@ -361,14 +367,14 @@ def test_training_is_the_same_in_every_way(run, tmp_path, monkeypatch, way):
     ours, theirs = (
         weights(tmp_path / name / "model.ckpt-3") for name in ("longest", way)
     )
-    # The keys' biases have no gradient but rounding, which Adam makes large.
+    # The gradient of key biases is rounding only, which Adam amplifies.
     for name in [name for name in ours if name.endswith("key/bias")]:
         del ours[name], theirs[name]
     assert_same(ours, theirs, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_signal_saves_and_the_same_command_goes_on(
+def test_a_signal_saves_a_checkpoint_to_resume_from(
     done, run, inputs, tmp_path, monkeypatch
 ):
     """After the second step, between two checkpoints."""
@@ -389,16 +395,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert_same(read(tmp_path / "model.ckpt-6"), read(done / "model.ckpt-6"))
 
 
-def test_the_release_tells_all_that_is_needed(done):
-    released = open_pretrained(done / "release")
-    assert released.labels == ("0", "1")
-    assert released.head == "classifier"
-    assert released.problem_type == "single_label_classification"
-    assert released.do_lower_case is True
-    assert list(released.vocab) == sentence_files.VOCAB
-
-
-# A program of its own.
+# A separate process.
 
 
 def program(words):
@@ -414,16 +411,7 @@ def program(words):
 
 
 @pytest.mark.slow
-def test_nothing_but_the_mistake_is_said(inputs, tmp_path):
-    words = arguments(**inputs, task_name="", output_dir=tmp_path / "out")
-    status, lines = program(words)
-    assert status == 2
-    assert len(lines) == 1
-    assert "--task_name must be given" in lines[0]
-
-
-@pytest.mark.slow
-def test_as_a_program_it_ends_as_in_this_process(done, inputs, tmp_path):
+def test_a_separate_process_gives_the_same_weights(done, inputs, tmp_path):
     status, lines = program(old_command(inputs, tmp_path))
     assert status == 0, "\n".join(lines)
     ours, theirs = (read(f / "model.ckpt-6") for f in (tmp_path, done))

@@ -1,6 +1,7 @@
 """The classifier job, called from Python."""
 
 import os
+import types
 
 import doc_pages
 import fine_tuning_runs
@@ -12,8 +13,9 @@ from checkout import ROOT
 
 from bert_tf.errors import InputError
 from bert_tf.jobs import classifier
-from bert_tf.jobs.classifier import ClassifierConfig
+from bert_tf.jobs.classifier import ClassifierConfig, Split
 from bert_tf.options import OptionError
+from bert_tf.tasks.examples import Example
 
 
 @pytest.fixture(scope="module")
@@ -28,29 +30,32 @@ def options(tmp_path_factory):
     }
 
 
-def test_a_run_returns_what_the_script_writes(options, tmp_path):
-    """Twice in one process, with and without training."""
-    config = ClassifierConfig(
-        **options,
-        output_dir=tmp_path / "python",
-        do_eval=True,
-        do_export=True,
-        mixed_precision="bfloat16",
+def test_python_and_the_command_line_agree(options, tmp_path):
+    """Several runs in one process give the same weights and results."""
+    options = {**options, "do_eval": True, "mixed_precision": "bfloat16"}
+    out = tmp_path / "python"
+    trained = classifier.run(
+        ClassifierConfig(**options, output_dir=out, do_export=True)
     )
-    trained = classifier.run(config)
     assert keras.config.dtype_policy().name == "float32"
-    assert trained.release == str(tmp_path / "python" / "release")
-    assert os.path.dirname(trained.export) == str(tmp_path / "python/export")
-    written = fine_tuning_runs.results(tmp_path / "python")
+    assert trained.release == str(out / "release")
+    assert os.path.dirname(trained.export) == str(out / "export")
+    written = fine_tuning_runs.results(out)
     assert written == {k: pytest.approx(v) for k, v in trained.metrics.items()}
-    evaluated = classifier.run(
-        ClassifierConfig(
-            **{**options, "do_train": False},
-            output_dir=tmp_path / "other",
-            init_checkpoint=trained.release,
-            do_eval=True,
-            mixed_precision="bfloat16",
+    with fine_tuning_runs.classifier() as launch:
+        words = {**options, "output_dir": tmp_path / "script"}
+        assert launch(fine_tuning_runs.arguments(**words)) == 0
+    fine_tuning_runs.assert_same(
+        *(
+            fine_tuning_runs.weights(
+                tmp_path / name / "release" / "bert_model.ckpt"
+            )
+            for name in ("python", "script")
         )
+    )
+    options |= {"do_train": False, "init_checkpoint": trained.release}
+    evaluated = classifier.run(
+        ClassifierConfig(**options, output_dir=tmp_path / "other")
     )
     assert (evaluated.release, evaluated.export) == (None, None)
     np.testing.assert_allclose(
@@ -58,17 +63,45 @@ def test_a_run_returns_what_the_script_writes(options, tmp_path):
     )
 
 
-def test_a_command_line_gives_the_same_weights(options, tmp_path):
-    with fine_tuning_runs.classifier() as launch:
-        words = fine_tuning_runs.arguments(
-            **options, output_dir=tmp_path / "script"
+def test_class_weights():
+    """Balanced weights are n / (classes * count), as in scikit-learn."""
+    labels = ["no", "yes", "no", "no"]
+    train = [Example(str(i), "a", label=x) for i, x in enumerate(labels)]
+
+    def weights(*words, problem="single_label"):
+        config = ClassifierConfig(
+            task_name="any", output_dir="out", class_weights=words or None
         )
-        assert launch(words) == 0
-    classifier.run(ClassifierConfig(**options, output_dir=tmp_path / "python"))
-    fine_tuning_runs.assert_same(
-        fine_tuning_runs.weights(tmp_path / "script/release/bert_model.ckpt"),
-        fine_tuning_runs.weights(tmp_path / "python/release/bert_model.ckpt"),
-    )
+        data_set = types.SimpleNamespace(problem=problem, labels=("no", "yes"))
+        return classifier._class_weights(config, data_set, train)
+
+    assert weights() is None
+    np.testing.assert_allclose(weights("balanced"), [4 / (2 * 3), 4 / 2])
+    assert weights("0.5", "2") == [0.5, 2.0]
+    for words in (["balanced", "1"], ["1", "x"]):
+        with pytest.raises(InputError, match="--class_weights must be"):
+            weights(*words)
+    with pytest.raises(InputError, match="got 'balanced'"):
+        weights("balanced", problem="multi_label")
+
+
+class Estimator:
+    """Has the number of examples as its accuracy."""
+
+    def evaluate(self, features):
+        return {"eval_accuracy": features, "loss": 0.5, "global_step": 11}
+
+
+def test_metrics_have_the_suffix_of_their_part():
+    tuning = types.SimpleNamespace(evaluation_data=lambda features: features)
+    splits = [Split([], 2), Split([], 3, "_mismatched")]
+    assert classifier._evaluate(splits, tuning, Estimator()) == {
+        "eval_accuracy": 2,
+        "loss": 0.5,
+        "eval_accuracy_mismatched": 3,
+        "loss_mismatched": 0.5,
+        "global_step": 11,
+    }
 
 
 def test_mistakes_are_exceptions(options, tmp_path):
