@@ -1,4 +1,8 @@
-"""Pre-training: masked words or the next token, and the next sentence."""
+"""Pre-training: the data, the losses and the scores.
+
+Records hold masked words. A model that predicts the next token uses the same
+records, because they also contain the tokens that were masked.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,38 +20,35 @@ from bert_tf.data import pipeline, records
 from bert_tf.data.records import ReadableRecords, find_readable
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
-from bert_tf.errors import InputError
+from bert_tf.errors import listed, wrong_value
 from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.task import Task
 
-# What a pre-training run reads: records as batches, for either objective.
-
-
-# Of these the log says how full rows are, packed and unpacked.
+# The number of examples that `PretrainingData.examples_per_row` measures.
 EXAMPLES_TO_MEASURE = 4096
 
 _MASKED = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 _Batch = dict[str, tf.Tensor]
 
-# What is known of files that nobody has looked through.
-_UNSEEN = ReadableRecords()
+# Files are undamaged unless they are checked.
+_UNCHECKED = ReadableRecords()
 
 
 def look_through(
     train_files: list[str], eval_files: list[str], skips_corrupt: bool
 ) -> ReadableRecords:
-    """Finds what of damaged files can be read, if that is to be done without.
+    """Finds the readable records of the files, if corrupt ones are skipped.
 
-    Else a file that is cut off is an error where that costs little to see: it
-    shall not show after days of training.
+    Otherwise a truncated training file is an error, where this is cheap to
+    check, so that it does not appear after days of training.
     """
     if skips_corrupt:
         return find_readable(list(dict.fromkeys([*train_files, *eval_files])))
     for file in train_files:
         if not files.is_remote(file) and not file.endswith(".gz"):
             records.count_records(file)
-    return _UNSEEN
+    return _UNCHECKED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,16 +56,15 @@ class PretrainingData:
     """The records of a run.
 
     Attributes:
-      train_files: What to train on.
-      eval_files: What to evaluate on.
-      schema: Of the records.
-      vocab_size: Of the model.
-      random_seed: Decides the order of the examples.
-      max_eval_examples: Where evaluation stops; None for all there are.
-      is_packed: Whether short examples share rows, which is what is counted
-        then.
-      is_causal: Whether batches are what `next_tokens` makes of them.
-      salvaged: What of the files is sound.
+      train_files: The files to train on.
+      eval_files: The files to evaluate on.
+      schema: The schema of the records.
+      vocab_size: The vocabulary size of the model.
+      random_seed: The seed of the order of the examples.
+      max_eval_examples: The number of examples to evaluate on; None for all.
+      is_packed: Whether short examples share rows. Batches then count rows.
+      is_causal: Whether batches are converted by `next_tokens`.
+      salvaged: The readable records of the files.
     """
 
     train_files: list[str]
@@ -75,10 +75,10 @@ class PretrainingData:
     max_eval_examples: int | None = None
     is_packed: bool = False
     is_causal: bool = False
-    salvaged: ReadableRecords = _UNSEEN
+    salvaged: ReadableRecords = _UNCHECKED
 
     def training(self, **share: Any) -> tf.data.Dataset:
-        """See `pipeline.training_dataset`."""
+        """Returns batches, see `pipeline.training_dataset`."""
         return self._for_objective(
             pipeline.training_dataset(
                 self.train_files,
@@ -90,7 +90,7 @@ class PretrainingData:
         )
 
     def evaluation(self, **share: Any) -> tf.data.Dataset:
-        """See `pipeline.evaluation_dataset`."""
+        """Returns batches, see `pipeline.evaluation_dataset`."""
         return self._for_objective(
             pipeline.evaluation_dataset(
                 self.eval_files,
@@ -115,7 +115,7 @@ class PretrainingData:
         return pipeline.map_ahead(batches, next_tokens)
 
     def examples_per_row(self, train_batch_size: int) -> float:
-        """How many examples share a row on average, which is logged; else 1."""
+        """Returns, and logs, the mean number of examples in a row."""
         if not self.is_packed:
             return 1.0
         fill = pipeline.fill(
@@ -126,9 +126,9 @@ class PretrainingData:
             ranges=self.salvaged.ranges,
         )
         logging.info(
-            "Packing: of %d examples, tokens fill %.1f %% of a row each, and "
-            "%.1f %% of the rows that they share, %.2f to a row. An update of "
-            "--train_batch_size=%d rows has about %.0f examples",
+            "Packing, measured on %d examples: tokens fill %.1f %% of a row "
+            "without packing and %.1f %% with packing, %.2f examples per row. "
+            "An update of --train_batch_size=%d rows has about %.0f examples",
             fill.examples,
             100 * fill.unpacked,
             100 * fill.packed,
@@ -140,16 +140,16 @@ class PretrainingData:
 
 
 def next_tokens(features: _Batch) -> _Batch:
-    """Makes a batch of masked words one of next tokens.
+    """Converts a batch of masked words into one of next tokens.
 
     Args:
-      features: What `pretraining_schema` or `SequencePacking.join` has.
+      features: A batch of `pretraining_schema` or of `SequencePacking.join`.
 
     Returns:
-      The same without the masked words, with `input_ids` [B, S] as they were
-      before any was masked; and `next_token_ids`, int32 [B, S], the token
-      behind each, with `next_token_weights`, float32 [B, S]: 1 where there is
-      one that belongs to the same example.
+      The features without the masked words, with the original `input_ids`
+      [B, S]; `next_token_ids`, int32 [B, S], the token after each; and
+      `next_token_weights`, float32 [B, S], 1 where the next token belongs to
+      the same example.
     """
     ids, mask = unmasked(features), features["input_mask"]
     counts = mask[:, 1:]  # [B, S - 1]
@@ -166,10 +166,10 @@ def next_tokens(features: _Batch) -> _Batch:
 
 
 def unmasked(features: _Batch) -> tf.Tensor:
-    """The tokens before any was masked, int32 [B, S]."""
+    """Returns the tokens before masking, int32 [B, S]."""
     ids = features["input_ids"]
     positions = features["masked_lm_positions"]  # [B, P]
-    # What fills up the predictions goes behind the end, and is cut off.
+    # Padding of the predictions is written to column S, which is cut off.
     positions = tf.where(
         tf.not_equal(features["masked_lm_weights"], 0.0),
         positions,
@@ -187,15 +187,11 @@ def unmasked(features: _Batch) -> tf.Tensor:
 
 
 def _filled(values: tf.Tensor) -> tf.Tensor:
-    """A column of zeros behind values [B, n]: [B, n + 1]."""
+    """Appends a column of zeros: [B, n] -> [B, n + 1]."""
     return tf.pad(values, [[0, 0], [0, 1]])
 
 
-# Pre-training: masked words or the next token, and the next sentence.
-
-
-# What is to be predicted of words, and where a batch has it: the ids, and how
-# much each of them counts.
+# For each objective the features with the ids to predict and their weights.
 OBJECTIVES = {
     "masked_lm": ("masked_lm_ids", "masked_lm_weights"),
     "causal_lm": ("next_token_ids", "next_token_weights"),
@@ -205,26 +201,26 @@ OBJECTIVES = {
 class PretrainingTask(Task):
     """The two objectives of section 3.1 of the paper, equally weighted.
 
-    Section 5.1 does without the second ("No NSP"), and predicts in the place
-    of masked words every token from those before it ("LTR").
+    Section 5.1 leaves out the second ("No NSP"), and predicts every token from
+    those before it instead of masked words ("LTR").
 
-    Where several examples share a row, as `data/sequence_packing.py` makes
-    them, `next_sentence_labels` has a column for each, [B, K], and
-    `next_sentence_weights` tells which are there. What is kept of a row is
-    then the sum over its examples.
+    If several examples share a row (`data/sequence_packing.py`),
+    `next_sentence_labels` has a column for each, [B, K], and
+    `next_sentence_weights` marks those that exist. Predictions are then sums
+    over the examples of a row.
 
     Args:
-      config: The model to train.
-      max_seq_length: Length of the records.
-      max_predictions_per_seq: Masked positions of a record, padding included.
+      config: The configuration of the model.
+      max_seq_length: The sequence length of the records.
+      max_predictions_per_seq: Masked positions of a record, with padding.
       next_sentence: Whether the second objective is trained and scored; if
         not, records need not have its labels.
-      objective: One of `OBJECTIVES`. What a causal LM reads of a batch comes
-        from `data.pretraining_data.next_tokens`; all positions are scored.
+      objective: One of `OBJECTIVES`. A causal LM needs batches of
+        `next_tokens`; all positions are scored.
 
     Raises:
-      InputError: The objective is unknown, or the model sees what it has to
-        predict.
+      InputError: The objective is unknown, or the model sees the tokens that it
+        must predict.
     """
 
     def __init__(
@@ -260,7 +256,7 @@ class PretrainingTask(Task):
 
     @property
     def unused_variables(self) -> str:
-        """What decides no score, as a regular expression."""
+        """The variables without effect on scores, as a regular expression."""
         unused = r"bert/pooler/|cls/seq_relationship/"
         return r"(?!)" if self.next_sentence else unused
 
@@ -279,10 +275,10 @@ class PretrainingTask(Task):
         return result
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; source: `get_masked_lm_output`.
+        """Returns the losses; source: `get_masked_lm_output`.
 
-        The original adds 1e-5 to the sum of the weights, against a batch
-        without masked words; here such a batch has the loss 0.
+        The original adds 1e-5 to the sum of the weights, so that a batch
+        without masked words does not divide by 0; here its loss is 0.
         """
         loss = kernels.cross_entropy(
             features[self._ids], outputs["masked_lm_logits"]
@@ -320,9 +316,9 @@ class PretrainingTask(Task):
         return result
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Accuracy and mean loss of both objectives; keys of the original.
+        """Returns accuracy and mean loss with the keys of the original.
 
-        Of a causal LM also `perplexity`, e to the power of its loss.
+        A causal LM has `perplexity`, too: e to the power of its loss.
         """
         total = {
             name: float(np.sum(values, dtype=np.float64))
@@ -349,33 +345,32 @@ class PretrainingTask(Task):
 
 def _check_objective(objective: str, config: BertConfig) -> None:
     if objective not in OBJECTIVES:
-        raise InputError(
-            f"expected one of {', '.join(OBJECTIVES)} as objective. Received: "
-            f"{objective!r}"
-        )
+        one_of = f"one of {listed(OBJECTIVES, last='or')}"
+        raise wrong_value("--objective", one_of, objective)
     if objective == "causal_lm" and not config.is_left_to_right:
-        raise InputError(
-            "expected --attention_direction=left_to_right with "
-            "--objective=causal_lm, or the model would see the tokens that it "
-            f"has to predict. Received: {config.attention_direction}"
+        raise wrong_value(
+            "--attention_direction",
+            "left_to_right with --objective=causal_lm",
+            config.attention_direction,
+            "Otherwise the model would see the tokens that it must predict.",
         )
 
 
 def _next_sentence_weights(features: Mapping):
-    """1 where there is an example, float32 [B, K]; K is 1 if none share."""
+    """Returns 1 where there is an example, float32 [B, K]; K is 1 unpacked."""
     labels = features["next_sentence_labels"]
     ones = ops.ones_like(labels, dtype="float32")
     return features.get("next_sentence_weights", ones)
 
 
 def _next_sentence_logits(features: Mapping, outputs: Mapping):
-    """[B, K, 2]; a model that was given no `cls_positions` gives [B, 2]."""
+    """Returns [B, K, 2]; without `cls_positions` a model gives [B, 2]."""
     examples = features["next_sentence_labels"].shape[1]
     return ops.reshape(outputs["next_sentence_logits"], (-1, examples, 2))
 
 
 def _is_correct(labels, logits):
-    """1 where the highest logit is the label's: [...], [..., C] -> [...]."""
+    """Returns 1 where the label has the highest logit, float32 [...]."""
     return ops.cast(
         ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), labels),
         "float32",

@@ -1,4 +1,4 @@
-"""Next tokens out of records of masked words, alone and in packed rows."""
+"""Next tokens from records of masked words, alone and in packed rows."""
 
 import itertools
 
@@ -24,7 +24,7 @@ SCHEMA = pretraining_schema(S, P)
 
 
 def sequences() -> tuple[np.ndarray, np.ndarray]:
-    """[CLS] words [SEP] of 3 to 11 tokens, and their mask."""
+    """Returns [CLS] words [SEP] of 3 to 11 tokens, and their mask."""
     random = np.random.default_rng(7)
     lengths = random.integers(3, S + 1, (N, 1))
     mask = (np.arange(S) < lengths).astype("int32")
@@ -35,7 +35,7 @@ def sequences() -> tuple[np.ndarray, np.ndarray]:
 
 
 def examples() -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Records as they are made of these, with what they were made of."""
+    """Returns the records of the sequences, and the tokens before masking."""
     ids, mask = sequences()
     words = np.arange(FIRST_WORD, V)
     masked = masking.mask(
@@ -65,7 +65,7 @@ def examples() -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The same in a file, for a causal LM."""
+    """Returns data in a file, for a causal LM."""
     path = str(tmp_path_factory.mktemp("records") / "x.tfrecord")
     with records.RecordWriter(path) as writer:
         writer.write_all(records.encode_batch(SCHEMA, examples()[0]))
@@ -73,13 +73,13 @@ def data(tmp_path_factory):
 
 
 def pairs(ids, mask) -> list[tuple[int, int]]:
-    """Each token of a sequence with the one behind it."""
+    """Returns each token of a sequence with the next one."""
     tokens = ids[mask > 0].tolist()
     return [*itertools.pairwise(tokens)]
 
 
 def predicted(batch) -> list[tuple[int, int]]:
-    """Each token that counts with the one that is to be predicted there."""
+    """Returns each token that has a weight with the one to predict."""
     counts = np.array(batch["next_token_weights"]) > 0
     return [
         *zip(
@@ -90,7 +90,7 @@ def predicted(batch) -> list[tuple[int, int]]:
     ]
 
 
-def test_what_was_masked_is_known():
+def test_unmasked():
     batch, ids = examples()
     assert (batch["input_ids"] != ids).any(axis=1).sum() > N / 2
     np.testing.assert_array_equal(unmasked(batch), ids)
@@ -123,7 +123,7 @@ def test_without_the_labels_of_the_next_sentence():
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_out_of_a_file_no_example_predicts_another(data, is_packed):
+def test_no_example_predicts_another(data, is_packed):
     data = PretrainingData(
         data.train_files, data.eval_files, SCHEMA, V, 1, None, is_packed, True
     )
@@ -141,7 +141,7 @@ def test_out_of_a_file_no_example_predicts_another(data, is_packed):
         assert len(batches) == -(-fill.rows // 5) < -(-N // 5)
 
 
-def test_training_goes_on_in_the_middle(data):
+def test_resumed_training(data):
     def first(**share):
         [batch] = data.training(**share).take(1).as_numpy_iterator()
         return batch["next_token_ids"]
@@ -152,7 +152,7 @@ def test_training_goes_on_in_the_middle(data):
     )
 
 
-def test_packing_leaves_labels_out_that_are_not_parsed(data):
+def test_packing_without_next_sentence_labels(data):
     schema = [f for f in SCHEMA if f.name != "next_sentence_labels"]
     data = PretrainingData(
         data.train_files, data.eval_files, schema, V, 1, is_packed=True
@@ -162,6 +162,6 @@ def test_packing_leaves_labels_out_that_are_not_parsed(data):
     assert batch["masked_lm_ids"].shape == (3, P)
 
 
-def test_it_looks_no_file_through_unless_told(data):
+def test_files_are_not_checked_by_default(data):
     assert data.salvaged == ReadableRecords()
     assert data.examples_per_row(32) == 1.0
