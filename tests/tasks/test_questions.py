@@ -335,8 +335,8 @@ def test_errors_name_the_place(write, change, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"data": [', r"JSON.*squad\.json:1"),
-        ('{"data": []}\n{"data": []}', r"JSON.*squad\.json:2"),
+        ('{"data": [', r"squad\.json:1: invalid JSON"),
+        ('{"data": []}\n{"data": []}', r"squad\.json:2: invalid JSON"),
         ("[]", "SQuAD.*a list"),
         ('{"data": "squad"}', "'data' must be a list; got 'squad'"),
     ],
