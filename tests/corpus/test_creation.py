@@ -453,6 +453,34 @@ def test_statistics_are_close_to_the_originals(tmp_path, shared_data):
     assert 14.5 < totals["masked"] / totals["instances"] < 16.2
 
 
+@pytest.mark.parametrize(
+    ("settings", "digest"),
+    [
+        ({}, "b2cc046f315980ce"),
+        (
+            {
+                "next_sentence": False,
+                "do_whole_word_mask": True,
+                "short_seq_prob": 0.5,
+            },
+            "b5e16ec621207102",
+        ),
+    ],
+)
+def test_records_stay_the_same_between_versions(
+    tmp_path, shared_data, settings, digest
+):
+    config = make_config(
+        shared_data / "pretraining_text" / "sample_text.txt",
+        tmp_path / "out",
+        shared_data / "vocab" / "bert-base-uncased-vocab.txt",
+        **{"max_seq_length": 32, "dupe_factor": 2, **settings},
+    )
+    creation.create(config, 1)
+    data = (tmp_path / "out").read_bytes()
+    assert hashlib.sha256(data).hexdigest().startswith(digest)
+
+
 def test_the_original_writes_the_same_features(shared_data):
     path = shared_data / "google_bert_outputs/pretraining/tf_examples.tfrecord"
     schema = make_config(max_seq_length=128).schema
@@ -562,6 +590,15 @@ def test_suspicious_statistics_are_warned_of(caplog, name, value, warning):
     caplog.clear()
     creation.check_instances(single, {**FINE, name: value})
     assert len(caplog.records) == (name != "tokens_beyond_an_instance")
+
+
+def test_suspicious_texts_are_warned_of(tmp_path, vocab_file, caplog):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(["wa"] * 40 + ["zz\nzz"] * 9))
+    creation.create(make_config(text, tmp_path / "out", vocab_file), 1)
+    warnings = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert "31 % of the tokens are [UNK]" in warnings[0]
+    assert "% of the instances have a random next sentence" in warnings[1]
 
 
 # What other jobs read from the manifest.
