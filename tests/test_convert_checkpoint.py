@@ -172,16 +172,16 @@ def test_an_empty_folder_name_is_missing(launch, capsys):
     assert "--output_dir must be given" in line
 
 
-@pytest.mark.parametrize("fault", ["lost vocabulary", "cut weights"])
+@pytest.mark.parametrize("damaged", ["lost vocabulary", "cut weights"])
 def test_nothing_is_written_if_the_verification_fails(
-    launch, places, capsys, monkeypatch, fault
+    launch, places, capsys, monkeypatch, damaged
 ):
     monkeypatch.chdir(places)
     before = contents(places)
 
     def damage(folder, pretrained):
         """Stands in for a bug."""
-        if fault == "lost vocabulary":
+        if damaged == "lost vocabulary":
             pretrained = dataclasses.replace(pretrained, vocab=None)
         else:
             [path] = pathlib.Path(folder).glob("*.data-*")
@@ -193,7 +193,7 @@ def test_nothing_is_written_if_the_verification_fails(
     words = ["--input=release", "--output_dir=new", TO, "--verify"]
     assert launch(words) == 1
     said = in_process.the_error(capsys, "convert_checkpoint")
-    if fault == "lost vocabulary":
+    if damaged == "lost vocabulary":
         assert "new was not written" in said
     else:
         assert "new/bert_model.ckpt" in said
