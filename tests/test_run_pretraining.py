@@ -457,7 +457,7 @@ def test_mistakes_in_flags(says, tmp_path, changes, expected):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"hidden_sise": 8}, "'hidden_sise'; did you mean 'hidden_size'?"),
+        ({"hidden_sise": 8}, "Did you mean 'hidden_size'?"),
         ({"num_attention_heads": 3}, "num_attention_heads"),
         ({"vocab_size": 29}, "Make the records with the vocabulary of this"),
     ],
