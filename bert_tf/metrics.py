@@ -1,20 +1,20 @@
-"""Scores of a whole data set: labels and predictions in, a number out.
+"""Metrics of classification, question answering and tagging.
 
-They are scikit-learn's and scipy's, imported when first used. What a label is
-depends on the metric:
+Each takes the labels and predictions of a whole data set. Metrics of
+classification and regression come from scikit-learn and SciPy, which are
+imported on first use:
 
     metric                                label, prediction
-    accuracy, f1, macro_f1, micro_f1, mcc number of the class, [n]; for
-                                          multi-label problems 0 or 1 for each
-                                          label, [n, C] (accuracy, *_f1)
+    accuracy, f1, macro_f1, micro_f1, mcc class number, [n]; for multi-label
+                                          problems 0 or 1 for each label,
+                                          [n, C] (accuracy, *_f1)
     exact_match                           0 or 1 for each label, [n, C]
     pearson, spearman                     a number, [n]
 
-A metric that compares anything else, sequences of tags or strings, is one more
-function and one more row of `METRICS`.
+The metrics of answers (`squad_v1`, `squad_v2`, `korquad_v1`) and of entities
+(`entity_scores`) equal those of the official scripts.
 """
 
-import collections
 import functools
 import re
 import string
@@ -26,16 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, listed, wrong_value
 
-# Scores of a whole data set: labels and predictions in, a number out.
-
+# Classification and regression.
 
 Metric = Callable[..., float]
 
 
 def _quiet(metric: Metric) -> Metric:
-    """Without the library's warnings: the number itself says what there is."""
+    """Returns a metric that gives no warnings, such as of an undefined F1."""
 
     @functools.wraps(metric)
     def run(labels: Any, predictions: Any, **options: Any) -> float:
@@ -48,7 +47,7 @@ def _quiet(metric: Metric) -> Metric:
 
 @_quiet
 def accuracy(labels: Any, predictions: Any) -> float:
-    """Share of the examples whose prediction is the label."""
+    """Returns the share of examples with a correct prediction."""
     from sklearn import metrics
 
     return metrics.accuracy_score(labels, predictions)
@@ -56,14 +55,14 @@ def accuracy(labels: Any, predictions: Any) -> float:
 
 @_quiet
 def exact_match(labels: Any, predictions: Any) -> float:
-    """Share of the examples all of whose labels are right."""
+    """Returns the share of examples with all labels correct."""
     matches = np.asarray(labels) == np.asarray(predictions)  # [n, C]
     return matches.all(axis=-1).mean()
 
 
 @_quiet
 def f1(labels: Any, predictions: Any, positive_class: int = 1) -> float:
-    """F1 of one class; 0 where it is neither a label nor predicted."""
+    """Returns the F1 of one class; 0 if it is neither a label nor predicted."""
     from sklearn import metrics
 
     is_label = np.asarray(labels) == positive_class
@@ -73,7 +72,7 @@ def f1(labels: Any, predictions: Any, positive_class: int = 1) -> float:
 
 @_quiet
 def macro_f1(labels: Any, predictions: Any) -> float:
-    """Mean of the F1 of each class that is a label or predicted."""
+    """Returns the mean F1 of the classes that are labels or predicted."""
     from sklearn import metrics
 
     return metrics.f1_score(
@@ -83,7 +82,7 @@ def macro_f1(labels: Any, predictions: Any) -> float:
 
 @_quiet
 def micro_f1(labels: Any, predictions: Any) -> float:
-    """F1 over all decisions; for one label an example it is the accuracy."""
+    """Returns the F1 over all decisions; with one label each, the accuracy."""
     from sklearn import metrics
 
     return metrics.f1_score(
@@ -93,7 +92,7 @@ def micro_f1(labels: Any, predictions: Any) -> float:
 
 @_quiet
 def mcc(labels: Any, predictions: Any) -> float:
-    """Matthews's correlation; 0 where labels or predictions are constant."""
+    """Returns Matthews's correlation; 0 if one side is constant."""
     from sklearn import metrics
 
     return metrics.matthews_corrcoef(labels, predictions)
@@ -101,7 +100,7 @@ def mcc(labels: Any, predictions: Any) -> float:
 
 @_quiet
 def pearson(labels: Any, predictions: Any) -> float:
-    """Linear correlation; NaN where labels or predictions are constant."""
+    """Returns Pearson's correlation; NaN if one side is constant."""
     from scipy import stats
 
     return _correlation(stats.pearsonr, labels, predictions)
@@ -109,14 +108,14 @@ def pearson(labels: Any, predictions: Any) -> float:
 
 @_quiet
 def spearman(labels: Any, predictions: Any) -> float:
-    """Correlation of ranks; NaN where labels or predictions are constant."""
+    """Returns Spearman's correlation; NaN if one side is constant."""
     from scipy import stats
 
     return _correlation(stats.spearmanr, labels, predictions)
 
 
 def _correlation(measure: Callable, labels: Any, predictions: Any) -> float:
-    if len(labels) < 2:  # One point has no slope, and scipy no answer.
+    if len(labels) < 2:  # SciPy raises an error for one point.
         return float("nan")
     return measure(
         np.asarray(labels, np.float64), np.asarray(predictions, np.float64)
@@ -141,104 +140,101 @@ def compute(
     predictions: Any,
     positive_class: int = 1,
 ) -> dict[str, float]:
-    """Scores predictions by several metrics.
+    """Computes several metrics.
 
     Args:
       names: Keys of `METRICS`.
-      labels: The truth, one an example; see the top of this file.
-      predictions: As many.
-      positive_class: The class that `f1` is of.
+      labels: One label for each example; see the top of this file.
+      predictions: One prediction for each example.
+      positive_class: The class of `f1`.
 
     Returns:
-      Dict from name to value, in the order of `names`. A correlation with
-      what is constant is NaN.
+      Dict from name to value, in the order of `names`.
 
     Raises:
-      InputError: A metric is unknown, or there is no example.
+      InputError: If a metric is unknown, or there are no examples.
     """
     names = tuple(names)
     check(names, METRICS)
     if len(labels) != len(predictions):
         raise ValueError(
-            f"Expected as many predictions as labels, {len(labels)}. "
-            f"Received: {len(predictions)}"
+            f"{len(labels)} labels need as many predictions; got "
+            f"{len(predictions)}."
         )
     if not len(labels):
-        raise InputError("expected at least one example. Received: none")
+        raise InputError("The metrics need at least one example.")
     one_class = functools.partial(f1, positive_class=positive_class)
     metrics = METRICS | {"f1": one_class}
     return {name: metrics[name](labels, predictions) for name in names}
 
 
 def check(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raises an InputError that lists the known metrics if one is not."""
+    """Raises an InputError with the known metrics if a name is unknown."""
     known = tuple(known)
     for name in names:
         if name not in known:
-            raise InputError(
-                f"expected metrics among {', '.join(known)}. Received: {name!r}"
+            raise wrong_value(
+                "A metric", f"one of {listed(known, last='or')}", name
             )
 
 
-# Official scores of extractive question answering, in percent.
-
+# Question answering: the official scores, in percent.
 
 Gold = Mapping[str, Sequence[str]]
 Predictions = Mapping[str, str]
 
-# Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are integers
-# where they are in the official scripts: the `sum` of Python 3.12 rounds a sum
-# of floats more exactly than one in which there are integers.
+# Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are integers if
+# the official scripts have integers: from Python 3.12 on, `sum` rounds floats
+# more exactly than a mixture with integers.
 _Points = tuple[float, float]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-# Of ASCII alone: the scripts leave “quotes” and dashes where they are.
+# ASCII only: the scripts keep “quotes” and dashes.
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# What encloses Korean titles and quotations separates words.
+# The brackets and quotation marks of Korean titles separate words.
 _NO_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalize_squad(text: str) -> str:
-    """The words of an answer that count: SQuAD's `normalize_answer`.
+    """Normalizes an answer as `normalize_answer` of SQuAD.
 
-    Lower case; without ASCII punctuation, then without the articles a, an and
-    the; one space between words. Punctuation goes without a trace, so that
-    "u.s.-led" is "usled".
+    Lower-cases, removes ASCII punctuation, then the articles a, an and the, and
+    leaves one space between words. "The U.S.-led" becomes "usled".
     """
     text = text.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def normalize_korquad(text: str) -> str:
-    """KorQuAD's `normalize_answer`: Korean has no articles, but brackets.
+    """Normalizes an answer as `normalize_answer` of KorQuAD.
 
-    Brackets and quotation marks become spaces, other ASCII punctuation goes
-    without a trace; lower case; one space between words.
+    Replaces brackets and quotation marks by spaces, lower-cases, removes other
+    ASCII punctuation, and leaves one space between words.
     """
     text = text.translate(_NO_BRACKETS).lower().translate(_NO_PUNCTUATION)
     return " ".join(text.split())
 
 
 def squad_v1(gold: Gold, predictions: Predictions) -> dict[str, float]:
-    """Scores SQuAD 1.1: `exact_match` and `f1`.
+    """Computes `exact_match` and `f1` of SQuAD 1.1.
 
-    A prediction counts as the best of the gold answers makes it. F1 is that of
-    the words, each as often as it stands there; 0 where neither has one.
+    A prediction is compared with every gold answer, and the best score counts.
+    F1 is over the multisets of words; 0 if both are empty.
 
     Raises:
-      InputError: There is no question, or one has no gold answer.
+      InputError: If there are no questions, or one has no gold answer.
     """
     return _answerable_scores(gold, predictions, normalize_squad, str.split)
 
 
 def korquad_v1(gold: Gold, predictions: Predictions) -> dict[str, float]:
-    """Scores KorQuAD 1.0: as SQuAD 1.1, but F1 is that of the characters.
+    """Computes `exact_match` and `f1` of KorQuAD 1.0.
 
-    A Korean word carries its particles, and so is seldom the same as another.
-    Spaces are no characters here.
+    As `squad_v1`, but F1 is over characters without spaces, since particles
+    make Korean words differ.
 
     Raises:
-      InputError: There is no question, or one has no gold answer.
+      InputError: If there are no questions, or one has no gold answer.
     """
     return _answerable_scores(gold, predictions, normalize_korquad, _characters)
 
@@ -248,37 +244,35 @@ def squad_v2(
     predictions: Predictions,
     null_odds: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Scores SQuAD 2.0, in which "" says that there is no answer.
+    """Computes the scores of SQuAD 2.0, in which "" means no answer.
 
-    The predictions are scored as they stand. (The official script, given odds,
-    also takes those above its --na-prob-thresh, 1.0, for "".) A question that
-    has no prediction counts as wrong; the official script leaves it out of its
-    total and fails at `HasAns`.
+    Predictions are scored unchanged. (With odds, the official script replaces
+    predictions above its --na-prob-thresh, 1.0, by "".) A question without a
+    prediction is wrong; the official script ignores it in the total and fails
+    for `HasAns`.
 
-    A `best_f1_thresh` of 0.0 can mean "answer no question", as it does in the
-    official script; a warning says so where it would give another F1.
-
-    `best_exact` and `best_f1` are what the best threshold would give: where the
-    odds are above it the answer becomes "". It chooses among `predictions`, so
-    let these be the best spans, with "" nowhere, to have all thresholds tried.
-    Questions of equal odds are added one by one, in the order of `null_odds`,
-    as the official script does it.
+    `best_exact` and `best_f1` are the scores with the best threshold, above
+    which the prediction becomes "". To try all thresholds, pass the best spans
+    as `predictions`, without any "". Questions with equal odds are added one
+    by one in the order of `null_odds`, as in the official script. As there, a
+    `best_f1_thresh` of 0.0 can mean "answer no question"; a warning is logged
+    if that threshold gives another F1.
 
     Args:
-      gold: No text for a question without an answer.
-      predictions: A text, or "".
-      null_odds: How much likelier no answer is than the prediction, on any
-        scale that grows; `Found.null_odds`.
+      gold: The gold answers of each question, none if it has no answer.
+      predictions: The predicted text of each question, or "".
+      null_odds: How much more likely no answer is than the prediction, on any
+        increasing scale; `Found.null_odds`.
 
     Returns:
-      `exact`, `f1` and `total`, the number of questions; the same three with
-      `HasAns_` and `NoAns_` before them for the questions with and without an
-      answer, where there are such; with `null_odds` also `best_exact`,
-      `best_exact_thresh`, `best_f1` and `best_f1_thresh`.
+      `exact`, `f1` and `total`, the number of questions; the same with the
+      prefixes `HasAns_` and `NoAns_` for questions with and without an answer,
+      if there are any; with `null_odds` also `best_exact`, `best_exact_thresh`,
+      `best_f1` and `best_f1_thresh`.
 
     Raises:
-      InputError: There is no question, or a prediction has no odds that are a
-        number.
+      InputError: If there are no questions, or the odds of a prediction are
+        missing or not finite.
     """
     _check_questions(gold, predictions)
     points = _points(gold, predictions, _points_with_negative)
@@ -299,7 +293,7 @@ def squad_v2(
 
 def _check_questions(gold: Gold, predictions: Predictions) -> None:
     if not gold:
-        raise InputError("Expected at least one question. Received: none")
+        raise InputError("The metrics need at least one question.")
     missing = [key for key in gold if key not in predictions]
     if missing:
         logging.warning(
@@ -316,28 +310,24 @@ def _answerable_scores(
     normalize: Callable[[str], str],
     units: Callable[[str], list[str]],
 ) -> dict[str, float]:
-    """Exact match and F1 where every question has an answer."""
+    """Computes exact match and F1 if every question has an answer."""
     _check_questions(gold, predictions)
-    _check_answers(gold)
+    for key, texts in gold.items():
+        if not texts:
+            raise InputError(
+                f"Question {key!r} has no gold answer. SQuAD 2.0 files need "
+                "squad_v2."
+            )
     points_of = functools.partial(
         _answerable_points, normalize=normalize, units=units
     )
     points = _points(gold, predictions, points_of)
-    # Running sums, as in the official scripts: `np.sum` may round otherwise.
+    # Running sums, as in the official scripts: `np.sum` may round differently.
     exact, f1 = np.cumsum(points, axis=0)[-1].tolist()
     return {
         "exact_match": 100.0 * exact / len(gold),
         "f1": 100.0 * f1 / len(gold),
     }
-
-
-def _check_answers(gold: Gold) -> None:
-    for key, texts in gold.items():
-        if not texts:
-            raise InputError(
-                "Expected every question to have a gold answer. Received: none "
-                f"for {key!r}; is it a file of SQuAD 2.0?"
-            )
 
 
 def _answerable_points(
@@ -351,7 +341,7 @@ def _answerable_points(
 
 
 def _points_with_negative(texts: Sequence[str], predicted: str) -> _Points:
-    """Answers of nothing but articles and punctuation are none."""
+    """Ignores gold answers that consist of articles and punctuation only."""
     predicted = normalize_squad(predicted)
     answers = [answer for answer in map(normalize_squad, texts) if answer]
     if answers:
@@ -364,7 +354,7 @@ def _points(
     predictions: Predictions,
     points_of: Callable[[Sequence[str], str], _Points],
 ) -> list[_Points]:
-    """Exact match and F1 of every question, in the order of `gold`."""
+    """Returns exact match and F1 of every question, in the order of `gold`."""
     return [
         points_of(texts, predictions[key]) if key in predictions else (0, 0)
         for key, texts in gold.items()
@@ -374,14 +364,14 @@ def _points(
 def _best_points(
     answers: Sequence[str], predicted: str, units: Callable[[str], list[str]]
 ) -> _Points:
-    """Compares one prediction with all gold answers, all of them normalised."""
+    """Compares a prediction with all gold answers, all of them normalized."""
     f1 = max(_f1(units(answer), units(predicted)) for answer in answers)
     return int(predicted in answers), f1
 
 
 def _f1(gold: list[str], predicted: list[str]) -> float:
-    """Harmonic mean of precision and recall of two multisets."""
-    shared = collections.Counter(gold) & collections.Counter(predicted)
+    """Returns the F1 of two multisets."""
+    shared = Counter(gold) & Counter(predicted)
     count = shared.total()
     if not count:
         return 0.0
@@ -394,7 +384,7 @@ def _characters(normalized: str) -> list[str]:
 
 
 def _means(points: Sequence[_Points]) -> dict[str, float]:
-    """Means in percent, added by `sum` like those of evaluate-v2.0.py."""
+    """Returns means in percent, added by `sum` as in evaluate-v2.0.py."""
     exact, f1 = map(sum, zip(*points, strict=True))
     total = len(points)
     return {
@@ -412,8 +402,8 @@ def _best_thresholds(
 ) -> dict[str, float]:
     """Tries the odds of every question as the threshold, in one sweep.
 
-    With a threshold below all odds every answer is "". Each question that it
-    then rises past is answered with its prediction instead.
+    With a threshold below all odds, every answer is "". As the threshold rises
+    past the odds of a question, its answer becomes the prediction.
     """
     _check_odds(gold, predictions, null_odds)
     rows = {key: row for row, key in enumerate(gold) if key in predictions}
@@ -441,10 +431,10 @@ def _best_thresholds(
 
 
 def _warn_of_zero(best: float, at_zero: float) -> None:
-    """Warns if 0.0 for "answer no question" gives other answers.
+    """Warns if a threshold of 0.0 does not mean "answer no question".
 
-    evaluate-v2.0.py starts its sweep with the score of answering nothing, but
-    gives it the threshold 0.0, and keeps that if nothing is better.
+    evaluate-v2.0.py starts its sweep with the score of answering no question,
+    for which it reports the threshold 0.0.
     """
     if at_zero < best:
         logging.warning(
@@ -458,7 +448,7 @@ def _warn_of_zero(best: float, at_zero: float) -> None:
 
 
 def _loss(predicted: str) -> list[float]:
-    """What is lost when a question without an answer gets its prediction."""
+    """Returns the change if an unanswerable question gets its prediction."""
     return [-1.0 if predicted else 0.0] * 2
 
 
@@ -467,25 +457,25 @@ def _check_odds(
 ) -> None:
     for key in gold:
         if key in predictions and not np.isfinite(null_odds.get(key, np.nan)):
-            raise InputError(
-                "Expected null odds for every prediction. Received: "
-                f"{null_odds.get(key)} for {key!r}"
+            raise wrong_value(
+                f"null_odds of question {key!r}",
+                "a finite number",
+                null_odds.get(key),
             )
 
 
-# Scores of entities in tagged sentences, equal to those of conlleval.
-
+# Entities in tagged sentences: the scores of conlleval.
 
 _TAG = re.compile("O|([BI])(?:-(.+))?", re.DOTALL)
 
 
 class Entity(NamedTuple):
-    """Words that are something together.
+    """An entity in a sentence.
 
     Attributes:
-      type: What they are; "" where the tags have no types.
-      start: The first word, from 0.
-      end: The word behind the last one.
+      type: The type, or "" if the tags have no types.
+      start: The index of its first word.
+      end: The index after its last word.
     """
 
     type: str
@@ -494,7 +484,7 @@ class Entity(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many entities there are, were predicted, and are among both."""
+    """Numbers of gold, predicted and correctly predicted entities."""
 
     gold: int
     predicted: int
@@ -502,39 +492,39 @@ class Counts(NamedTuple):
 
     @property
     def precision(self) -> float:
-        """Share of the predicted ones that are right; 0 of none."""
+        """The share of predicted entities that are correct; 0 without any."""
         return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """Share of those there are that were predicted; 0 of none."""
+        """The share of gold entities that were predicted; 0 without any."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of the two; 0 where both are."""
+        """The harmonic mean of precision and recall; 0 if both are 0."""
         total = self.gold + self.predicted
         return 2 * self.correct / total if total else 0.0
 
 
 def entities(tags: Iterable[str]) -> list[Entity]:
-    """The entities of a sentence, in order.
+    """Returns the entities of a sentence, in order.
 
-    B begins one wherever it stands. I goes on with the one before it if that
-    is of the same type; else, behind O or another type, it begins one.
+    B always begins an entity. I continues the previous entity if it has the
+    same type; otherwise, also after O, it begins one.
 
     Args:
-      tags: "O"; "B" or "I", with "-" and a type or without.
+      tags: "O", "B", "I", "B-TYPE" or "I-TYPE".
 
     Raises:
-      ValueError: A tag is another.
+      ValueError: If a tag is invalid.
     """
     found: list[Entity] = []
     is_open = False
     for word, tag in enumerate(tags):
         match = _TAG.fullmatch(tag)
         if not match:
-            raise ValueError(f"Expected O, B-TYPE or I-TYPE. Received: {tag!r}")
+            raise wrong_value("A tag", "O, B-TYPE or I-TYPE", tag)
         mark, kind = match[1], match[2] or ""
         if mark == "I" and is_open and found[-1].type == kind:
             found[-1] = found[-1]._replace(end=word + 1)
@@ -547,11 +537,11 @@ def entities(tags: Iterable[str]) -> list[Entity]:
 def count_entities(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> tuple[Counts, dict[str, Counts]]:
-    """Counts the entities, all of them and those of each type.
+    """Counts all entities and those of each type.
 
     Args:
       gold: The tags of each sentence.
-      predicted: Those that were predicted, as many.
+      predicted: The predicted tags of each sentence.
     """
     found: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
     for right, answered in zip(gold, predicted, strict=True):
@@ -569,24 +559,23 @@ def count_entities(
 def entity_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Scores predicted tags.
+    """Computes the scores of predicted tags.
 
     Args:
       gold: The tags of each sentence.
-      predicted: Those that were predicted, as many.
+      predicted: The predicted tags of each sentence.
 
     Returns:
       `precision`, `recall` and `f1` of all entities; `accuracy`, the share of
-      the words whose tag is right; then `PER_precision` ... of each type. From
-      0 to 1, where conlleval prints percent. To its accuracy the lines of
-      -DOCSTART- are words, too.
+      correct tags; then `PER_precision` and so on for each type. From 0 to 1,
+      while conlleval prints percent and counts -DOCSTART- lines as words.
 
     Raises:
-      InputError: There is no word.
+      InputError: If there are no words.
     """
     num_words = sum(map(len, gold))
     if not num_words:
-        raise InputError("expected at least one word. Received: none")
+        raise InputError("The metrics need at least one word.")
     overall, of_types = count_entities(gold, predicted)
     num_right = sum(
         tag == answered

@@ -49,7 +49,7 @@ def test_entities_by_hand(tags, expected):
 
 @pytest.mark.parametrize("tag", ["", "X", "o", "B-", "S-PER", "OO", "O-PER"])
 def test_other_tags_are_an_error(tag):
-    with pytest.raises(ValueError, match="Expected O, B-TYPE or I-TYPE"):
+    with pytest.raises(ValueError, match="must be O, B-TYPE or I-TYPE"):
         entities(["O", tag])
 
 

@@ -130,7 +130,7 @@ def test_where_there_is_little_to_score(name, labels, predictions, expected):
 
 
 def test_an_unknown_metric_is_told_with_the_list():
-    with pytest.raises(InputError, match=r"accuracy, f1, .*: 'bleu'$"):
+    with pytest.raises(InputError, match=r"accuracy, f1, .* got .bleu."):
         compute(["accuracy", "bleu"], [1], [1])
 
 
@@ -141,7 +141,7 @@ def test_no_example_is_an_error(name):
 
 
 def test_labels_and_predictions_are_as_many():
-    with pytest.raises(ValueError, match=r"as labels, 2\. Received: 3"):
+    with pytest.raises(ValueError, match="2 labels need .* got 3"):
         compute(["accuracy"], [1, 0], [1, 0, 1])
 
 

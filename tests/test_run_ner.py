@@ -249,7 +249,7 @@ def test_a_stopped_run_resumes_to_the_same_weights(
         ({"tag_column": 0}, "--tag_column must be another column"),
         ({"tag_column": 1}, "found 'X'"),
         ({"labels": "O,B-PER"}, "is not one of the labels O and B-PER"),
-        ({"labels": "O,PER"}, "Expected O, B-TYPE or I-TYPE. Received: 'PER'"),
+        ({"labels": "O,PER"}, "O, B-TYPE or I-TYPE; got 'PER'"),
         ({"save_best": "mcc"}, "--save_best must be one of eval_f1"),
         ({"max_seq_length": 31}, "max_seq_length"),
         ({"train_batch_size": 1000}, "so that training has no step"),
