@@ -141,7 +141,7 @@ def test_no_example_is_an_error(name):
 
 
 def test_labels_and_predictions_are_as_many():
-    with pytest.raises(ValueError, match="2 labels need .* got 3"):
+    with pytest.raises(ValueError, match="2 labels need as many"):
         compute(["accuracy"], [1, 0], [1, 0, 1])
 
 
