@@ -550,7 +550,7 @@ def test_a_full_disk_while_saving(served, tmp_path, monkeypatch):
     said = (
         "{{function_node __wrapped__SaveV2_dtypes_47_device_/job:localhost/"
         "replica:0/task:0/device:CPU:0}} /x/variables/part-0.tempstate7; No "
-        "space left\non device [Op:SaveV2]"
+        "space left on device [Op:SaveV2]\nand more"
     )
     error = tf.errors.ResourceExhaustedError(None, None, said)
     monkeypatch.setattr(exporting, "_concrete", lambda *unused: None)
