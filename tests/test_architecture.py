@@ -72,6 +72,7 @@ FOR_ALL = {"errors", "files", "options", "signals", "version"}
 WITH_TENSORFLOW = (
     "bert_tf.data.buckets",
     "bert_tf.data.pipeline",
+    "bert_tf.data.pretraining_data",
     "bert_tf.data.sequence_packing",
     "bert_tf.feature_tagger",
     "bert_tf.heads",

@@ -39,6 +39,7 @@ from bert_tf import cli, files
 from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
 from bert_tf.corpus import creation
 from bert_tf.data import pipeline
+from bert_tf.data.pretraining_data import PretrainingData, look_through
 from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.interop.checkpoint import (
@@ -69,12 +70,7 @@ from bert_tf.pretrained import (
 from bert_tf.serving.export import check_place
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.pretraining import (
-    OBJECTIVES,
-    PretrainingData,
-    PretrainingTask,
-    look_through,
-)
+from bert_tf.tasks.pretraining import OBJECTIVES, PretrainingTask
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.checkpoints import CheckpointManager
 from bert_tf.training.distribution import is_chief

@@ -9,14 +9,14 @@ from bert_tf.corpus import masking
 from bert_tf.corpus.masking import MaskingVocabulary
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import pipeline, records
-from bert_tf.data.records import ReadableRecords
-from bert_tf.data.schema import pretraining_schema
-from bert_tf.data.sequence_packing import SequencePacking
-from bert_tf.tasks.pretraining import (
+from bert_tf.data.pretraining_data import (
     PretrainingData,
     next_tokens,
     unmasked,
 )
+from bert_tf.data.records import ReadableRecords
+from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.sequence_packing import SequencePacking
 
 N, S, P, V = 23, 11, 4, 97
 CLS, SEP, MASK, FIRST_WORD = 1, 2, 3, 5
