@@ -31,7 +31,7 @@ _MASKED = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 _Batch = dict[str, tf.Tensor]
 
-# Files are undamaged unless they are checked.
+# By default, files are assumed to be undamaged.
 _UNCHECKED = ReadableRecords()
 
 
@@ -40,8 +40,8 @@ def look_through(
 ) -> ReadableRecords:
     """Finds the readable records of the files, if corrupt ones are skipped.
 
-    Otherwise a truncated training file is an error, where this is cheap to
-    check, so that it does not appear after days of training.
+    Otherwise checks that training files are not truncated, where this is cheap:
+    without the check, the error would appear after days of training.
     """
     if skips_corrupt:
         return find_readable(list(dict.fromkeys([*train_files, *eval_files])))
@@ -201,8 +201,8 @@ OBJECTIVES = {
 class PretrainingTask(Task):
     """The two objectives of section 3.1 of the paper, equally weighted.
 
-    Section 5.1 leaves out the second ("No NSP"), and predicts every token from
-    those before it instead of masked words ("LTR").
+    In section 5.1, "No NSP" leaves out the second objective, and "LTR" also
+    predicts every token from the tokens before it instead of masked words.
 
     If several examples share a row (`data/sequence_packing.py`),
     `next_sentence_labels` has a column for each, [B, K], and
