@@ -28,7 +28,7 @@ from bert_tf.transformer import (
     last_positions,
 )
 
-# The place in the model where a head applies dropout: above all places of any
+# The `site` of `fold_in` for the dropout of a head, above the sites of any
 # encoder.
 HEAD_SITE = 1_000_000
 
@@ -438,7 +438,7 @@ class HeadModel(FeatureModel):
         return ops.concatenate([forward, backward], axis=-1), encoded
 
     def score_shapes(self, encoded: dict) -> dict:
-        """Returns the shapes of the scores, by those of the encoder."""
+        """Returns the shapes of the scores from the encoder's output shapes."""
         raise NotImplementedError
 
     def compute_output_shape(self, input_shape):
@@ -550,7 +550,7 @@ class BertTokenClassifier(BertClassifier):
         self.freeze_pooler()
 
     def call(self, inputs, training=False, seed=None):
-        """As `BertClassifier`, with `logits`, float32 [B, S, C]."""
+        """Classifies each token; returns `logits`, float32 [B, S, C]."""
         x, encoded = self.vectors(inputs, training, seed)
         return self._logits(x, encoded, training, seed)
 

@@ -33,13 +33,13 @@ from keras import ops
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
 
-# Compiling takes about 0.05 s for each operation and shape. With fewer values
-# than these a training is too short to earn that back.
+# Compiling takes about 0.05 s for each operation and shape. For a tensor with
+# fewer values, most trainings are too short to save as much time.
 LEAST_SIZE = 2**17
 
 
 class Compiled(enum.Enum):
-    """What XLA compiles of the code that runs."""
+    """Which operations XLA compiles."""
 
     NOTHING = enum.auto()
     # The operations between matrix products. In training, on CPUs, with
@@ -53,7 +53,7 @@ _compiled = contextvars.ContextVar("compiled", default=Compiled.NOTHING)
 
 @contextlib.contextmanager
 def compiling(what: Compiled) -> Iterator[None]:
-    """Declares what XLA compiles of the operations in the `with` block."""
+    """Sets which operations XLA compiles in the `with` block."""
     token = _compiled.set(what)
     try:
         yield
@@ -69,9 +69,9 @@ def is_all_compiled() -> bool:
 def is_fused(x) -> bool:
     """Returns whether the operations on a tensor are fused.
 
-    Not if its shape is partly unknown, as in fine-tuning, where lengths differ
-    from batch to batch: compiling for each length took longer than it saved in
-    an epoch.
+    They are not if its shape is partly unknown, as in fine-tuning, where
+    lengths differ from batch to batch: compiling for each length took longer
+    than it saved in an epoch.
     """
     if _compiled.get() is not Compiled.PASSES or None in tuple(x.shape):
         return False
@@ -221,7 +221,7 @@ def _fuse(forward: Callable, backward: Callable) -> Callable:
     forward = tf.function(forward, autograph=False, jit_compile=True)
     backward = tf.function(backward, autograph=False, jit_compile=True)
 
-    # A graph of its own, made once: TensorFlow keeps a gradient function, and
+    # A separate graph, made once: TensorFlow keeps a gradient function, and
     # the graph around it, until the process ends.
     @tf.function(autograph=False)
     def apply(*arguments):
@@ -353,7 +353,7 @@ def keep_mask(shape, seed, rate: float):
     Args:
       shape: Shape of the mask, integers, with fewer than 2^31 elements.
       seed: Integers [2].
-      rate: The share of False.
+      rate: The fraction of the values that are False.
 
     Returns:
       Booleans of the shape, True with probability 1 - rate.
@@ -366,7 +366,7 @@ def keep_mask(shape, seed, rate: float):
 
 
 def _mix(x):
-    """Permutes the 32-bit integers so that close arguments differ widely.
+    """Permutes the 32-bit integers so that close ones become unrelated.
 
     The constants are those of "lowbias32" (C. Wellons, 2018): flipping one bit
     of the argument flips each bit of the result with a probability near 0.5.

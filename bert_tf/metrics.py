@@ -1,6 +1,6 @@
 """Metrics of classification, question answering and tagging.
 
-Each takes the labels and predictions of a whole data set. Metrics of
+Each function takes the labels and predictions of a whole data set. Metrics of
 classification and regression come from scikit-learn and SciPy, which are
 imported on first use:
 
@@ -183,9 +183,9 @@ def check(names: Iterable[str], known: Iterable[str]) -> None:
 Gold = Mapping[str, Sequence[str]]
 Predictions = Mapping[str, str]
 
-# Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are integers if
-# the official scripts have integers: from Python 3.12 on, `sum` rounds floats
-# more exactly than a mixture with integers.
+# Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are ints where
+# the official scripts have ints: from Python 3.12 on, `sum` adds floats more
+# exactly than ints and floats together.
 _Points = tuple[float, float]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -567,8 +567,9 @@ def entity_scores(
 
     Returns:
       `precision`, `recall` and `f1` of all entities; `accuracy`, the share of
-      correct tags; then `PER_precision` and so on for each type. From 0 to 1,
-      while conlleval prints percent and counts -DOCSTART- lines as words.
+      correct tags; then `PER_precision` and so on for each type. All are
+      from 0 to 1, while conlleval prints percent and counts -DOCSTART- lines as
+      words.
 
     Raises:
       InputError: If there are no words.

@@ -287,7 +287,7 @@ class BertModel(FeatureModel):
 
     Several short examples can share a row, which saves padding. With
     `example_ids` they do not attend to each other, so that every vector is
-    the same as in a row of its own:
+    the same as in a separate row:
 
         outputs = model(
             {
@@ -392,8 +392,8 @@ class BertModel(FeatureModel):
             - `example_ids`: Tokens attend only to tokens with the same number;
               by default one example per row.
             - `cls_positions` [B, K]: The positions to pool; by default the
-              first. In a left-to-right model, the first positions of the
-              examples, of which the last are pooled.
+              first. A left-to-right model pools the last position of the
+              example that begins at each.
           training: Whether dropout is on.
           seed: Integer tensor [2] that determines the dropout masks, or None
             for the layers' own generators.
@@ -615,7 +615,7 @@ def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
 def encoder_config(model: keras.Model) -> BertConfig | None:
     """Returns the config of the encoder in a model, or None.
 
-    It searches models within models, but not layers.
+    Searches nested models, but not inside other layers.
     """
     if isinstance(model, BertModel):
         return model.config
@@ -630,7 +630,7 @@ def resize_vocabulary(model: keras.Model, vocab_size: int) -> keras.Model:
     of the old ones. The score of a new word is then the mean of the scores of
     the old words, and its probability at most the mean of theirs (Jensen): with
     k new words each old word keeps at least V / (V + k) of its probability,
-    while a random embedding could win everywhere. Source: Hewitt 2021,
+    while a random embedding could get nearly all of it. Source: Hewitt 2021,
     "Initializing New Word Embeddings for Pretrained Language Models".
 
     All other weights are equal bit for bit, and frozen layers stay frozen. The

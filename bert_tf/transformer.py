@@ -30,13 +30,13 @@ ACTIVATIONS = {
     "linear": keras.activations.linear,
 }
 
-# Added to the attention scores of padding. Finite, as in the original: a row of
-# padding only then attends evenly instead of giving NaN.
+# Added to the attention scores of padding. Finite, as in the original: a row
+# that consists of padding then attends evenly, where -inf would give NaN.
 MASKED_SCORE = -10000.0
 
 
 def fold_in(seed, site: int):
-    """Returns the seed of one place in the model, or None if `seed` is None."""
+    """Derives the seed of one site in the model; None if `seed` is None."""
     if seed is None:
         return None
     return seed + ops.convert_to_tensor([0, site], dtype=seed.dtype)
@@ -47,7 +47,7 @@ class Dropout(keras.layers.Dropout):
     """Keras's dropout, with an optional seed as an argument."""
 
     def call(self, inputs, training=False, seed=None):
-        """Sets a share `rate` of the values to 0 and scales up the rest.
+        """Sets a fraction `rate` of the values to 0 and scales up the rest.
 
         Args:
           inputs: Floats of any shape.
@@ -65,10 +65,10 @@ class Dense(keras.layers.Dense):
 
     def call(self, inputs, training=None):
         """Maps floats [..., F] to [..., units]."""
-        # On CPUs TensorFlow adds a bias within a matrix product, but in a pass
-        # of its own if the result is reshaped in between. In bfloat16 that
-        # pass takes as long as a tenth of the product, in float32 nothing. On
-        # TPUs the flat form takes 7 % more memory.
+        # On CPUs TensorFlow fuses the bias into the matrix product, unless the
+        # product is reshaped first. A separate addition costs a tenth of the
+        # product's time in bfloat16 and nothing in float32. On TPUs the flat
+        # form takes 7 % more memory.
         is_half = self.compute_dtype in ("bfloat16", "float16")
         if not is_half or kernels.is_all_compiled():
             return super().call(inputs, training=training)
@@ -164,8 +164,8 @@ class BertLayer(keras.layers.Layer):
     def make_dropout(self, rate: float) -> Dropout:
         """Returns a dropout layer.
 
-        Blocks use its rate only. Its generator draws from the global seed, so
-        that without the layer the same seed would give other initial weights.
+        Blocks use only its rate. But its generator draws from the global seed:
+        without the layer, the same seed would give other initial weights.
         """
         return Dropout(rate, dtype=self.dtype_policy)
 
@@ -375,8 +375,8 @@ class TransformerBlock(BertLayer):
     Source: one iteration of the loop in `transformer_model`.
     """
 
-    # The places in a block with dropout: attention probabilities, attention
-    # output, feed-forward output.
+    # The dropout sites of a block: attention probabilities, attention output,
+    # feed-forward output.
     SEED_SITES = 3
 
     def __init__(self, config, **kwargs):
@@ -478,8 +478,8 @@ class Encoder(BertLayer):
         if not training:
             seed = None
         elif seed is None:
-            # The state of the generator is a counter: with it as the seed,
-            # `fold_in` could give the seeds of the next call.
+            # The generator's state is a counter. If it were the seed, `fold_in`
+            # could return the seeds of the next call.
             seed = keras.random.randint(
                 (2,), 0, 2**31 - 1, seed=self.seed_generator
             )
@@ -579,7 +579,7 @@ class Pooler(BertLayer):
 def attention_bias(input_mask, example_ids=None, left_to_right: bool = False):
     """Turns a mask into a bias to add to attention scores.
 
-    It hides keys; padding positions still attend to the others, as in
+    The bias hides keys; padding positions still attend to tokens, as in
     `create_attention_mask_from_input_mask`. A row of two tokens and one of
     padding gives [0, 0, -10000].
 

@@ -3,7 +3,7 @@
 `create` runs three stages, each divided into pieces of work for a pool of
 processes: `encode` (text to token ids), `cut` (token ids to instances) and
 `write_chunk` (instances to masked, serialized records). All random numbers are
-named by document and position, so any division of the work writes the same
+functions of document and position, so any division of the work writes the same
 bytes. `beam` uses the same functions on a cluster.
 """
 
@@ -214,7 +214,7 @@ class OutputPlan:
         return start + (ranks - start) // self.chunk_size * self.chunk_size
 
     def _bounds(self) -> np.ndarray:
-        """The first rank of each file, and the total: int64 [files + 1]."""
+        """Returns the first rank of each file, and the total: [files + 1]."""
         count = len(self.paths)
         return np.array([self.total * n // count for n in range(count + 1)])
 
@@ -351,7 +351,7 @@ def create(
         contextlib.ExitStack() as stack,
         processes.Pool(num_workers) as pool,
     ):
-        # The first writer is the last to rename its file.
+        # The manifest is opened first, so that its file is renamed last.
         manifest_file, *shard_files = [
             stack.enter_context(files.atomic_writer(path))
             for path in [files.manifest_path(outputs[0]), *outputs]
@@ -370,7 +370,7 @@ def create(
 
 @contextlib.contextmanager
 def _scratch_folder(output: str) -> Iterator[str]:
-    """Makes a temporary folder next to the output, where space is needed.
+    """Makes a temporary folder next to the output, on the same disk.
 
     If the output is remote, the folder is in the system's temporary folder.
     Scratch folders of killed runs are removed.
@@ -499,7 +499,7 @@ def log_samples(
 def token_counts(
     config: CreationConfig, block: EncodedBlock
 ) -> collections.Counter[str]:
-    """Counts the tokens of a block, by their names in the manifest."""
+    """Returns statistics of a block, by their names in the manifest."""
     unk_id = load_vocabulary(config).unk_id
     beyond = block.lengths - config.max_text_tokens
     return collections.Counter(
@@ -512,10 +512,10 @@ def token_counts(
 
 
 def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
-    """Checks that instances can be made of a text.
+    """Checks that a text gives instances.
 
     Raises:
-      InputError: If they cannot.
+      InputError: If it gives none.
     """
     if not counts["sentences"]:
         raise InputError(
@@ -623,7 +623,7 @@ def write_manifest(
 
 
 def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
-    """Reads how the text of record files was normalized from their manifests.
+    """Reads from manifests how the text of record files was normalized.
 
     Args:
       outputs: Record files; only the first of a job has a manifest.
@@ -640,7 +640,7 @@ def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
 def require_next_sentence(outputs: Iterable[str]) -> None:
     """Raises InputError if a manifest says its records have no next sentences.
 
-    All their labels are equal, which a model would learn at once.
+    All labels of such records are equal, which a model would learn at once.
     """
     for path in outputs:
         if {"next_sentence": False} in _manifest_settings(
@@ -655,7 +655,7 @@ def require_next_sentence(outputs: Iterable[str]) -> None:
 def _manifest_settings(
     outputs: Iterable[str], *names: str
 ) -> Iterator[dict[str, Any]]:
-    """Yields some of the settings of each existing manifest."""
+    """Yields the settings `names` of each manifest that exists."""
     for path in map(files.manifest_path, outputs):
         if files.exists(path):
             settings = files.read_json(path).get("settings", {})

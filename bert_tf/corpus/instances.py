@@ -1,14 +1,17 @@
 """Cuts documents into the segments A and B of pre-training instances.
 
 Instances are made for many documents in lock step: each step makes the next
-instance of every piece of a document that is not finished, in a few NumPy
-calls. Random numbers are named by document, piece, pass and step (see
-`randomness`), so sections can be cut in any order and by any process.
+instance of every unfinished piece of a document, in a few NumPy calls. Random
+numbers are functions of document, piece, pass and step (see `randomness`), so
+sections can be cut in any order and by any process.
 
-A pair is made in three steps, which may run on three machines: `draft_pairs`
-cuts A and says where B is, or at which point of which other document it begins;
-a process that has that document finds B (`find_stop`); `truncate` makes both
-fit.
+A pair is made in three steps, which may run on three machines:
+
+1. `draft_pairs` cuts A and either cuts B or chooses a point of another document
+   at which B begins.
+2. For a random B, a process that has the other document finds the tokens of B
+   (`find_stop`).
+3. `truncate` shortens both to the sequence length.
 """
 
 import dataclasses
@@ -53,7 +56,7 @@ DRAFT = np.dtype(
     ]
 )
 
-# The random numbers of an instance's key.
+# The subkeys of an instance's key, one for each random number.
 _IS_SHORT, _TARGET, _MIDDLE, _IS_RANDOM, _OTHER, _POINT, _CUT_A, _CUT_B = range(
     8
 )
@@ -86,9 +89,9 @@ def draft_pairs(
 
     Follows the original's create_instances_from_document: sentences are
     gathered up to the target length and divided at a random sentence boundary.
-    B is the second part; or, with probability 0.5 and for single sentences, a
-    segment of another document, and then the second part is used again. The
-    other document is never the same one, and all are equally likely.
+    B is the second part. With probability 0.5, and always for a single
+    sentence, B is instead a segment of another document, and the next instance
+    begins with the second part. All other documents are equally likely.
 
     For example, with a target of 8 tokens and sentences of 3, 2, 4 and 5
     tokens, the first three are gathered. Divided after the first, A is

@@ -23,9 +23,9 @@ class MaskingVocabulary:
     Attributes:
       mask_id: The id of [MASK].
       special_ids: The ids that are never masked: [CLS] and [SEP].
-      replaceable_ids: Integers [r], the ids of words, from which random
-        replacements are drawn; [PAD], [unused7] and the like are excluded.
-      continuation: bool [V], True for pieces that continue a word ("##ing").
+      replaceable_ids: Integers [r], the ids from which random replacements are
+        drawn: all but [PAD], [unused7] and the like.
+      continuation: bool [V], True for tokens that continue a word ("##ing").
     """
 
     mask_id: int
@@ -67,12 +67,13 @@ def mask(
     """Masks a batch (BERT paper, section 3.1, task 1).
 
     Follows the original's create_masked_lm_predictions, with two deliberate
-    differences: whether a word becomes [MASK], random or stays is decided once
-    for all its pieces, and a random replacement is a word. A word of k pieces
-    is replaced by k independent random pieces, which keeps the length.
+    differences: whether a word becomes [MASK], becomes random or stays is
+    decided once for all its tokens, and a random replacement is never a special
+    or unused token. A word of k tokens is replaced by k independent random
+    tokens, which keeps the length.
 
-    Words are recognized by "##" alone: in Chinese, each character is a word of
-    its own and is masked separately.
+    Words are recognized by "##" alone: in Chinese, each character is a separate
+    word.
 
     A worked example with `do_whole_word_mask`, 15 % and 14 tokens:
 
@@ -141,7 +142,7 @@ def _word_numbers(
     """Numbers the words of each row from 0: int32 [n, L].
 
     The numbers at positions that are not candidates are meaningless. Without
-    `whole_words`, each piece counts as a word.
+    `whole_words`, each token counts as a word.
     """
     starts = candidates
     if whole_words:

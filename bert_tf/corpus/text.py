@@ -22,7 +22,7 @@ from bert_tf import files
 from bert_tf.data import tables
 from bert_tf.errors import in_file, listed
 
-# The bytes of text that a worker gets at a time, for some 0.1 s of work.
+# The bytes of text that a worker gets at a time: about 0.1 s of work.
 BLOCK_BYTES = 1 << 20
 # What `sentences` yields between two documents.
 DOCUMENT_END = ""
@@ -208,9 +208,9 @@ class EncodedBlock:
       num_bytes: The number of bytes of text in the block.
       tokens: Integers [t], the token ids of all sentences.
       lengths: int64 [s], the number of tokens of each sentence, at least 1.
-      breaks: int64, ascending: a document ends before each of these sentences
-        of the block, at blank lines and at the start of a file. `s` means
-        that the next block starts a new document.
+      breaks: int64, ascending: the sentences of the block before which a
+        document ends, at a blank line or the start of a file. `s` means that
+        the next block starts a new document.
     """
 
     path: str
@@ -393,7 +393,7 @@ def num_pieces(lengths: np.ndarray, size: int) -> np.ndarray:
 def piece_ends(
     positions: np.ndarray, lengths: np.ndarray, size: int
 ) -> np.ndarray:
-    """Returns where the pieces end that hold given sentences.
+    """Returns the ends of the pieces that contain given sentences.
 
     Args:
       positions: Integers [n], sentences counted from their document's start.
@@ -410,8 +410,8 @@ def read_slices(
 ) -> np.ndarray:
     """Reads slices of a file of items of type `dtype` and concatenates them.
 
-    This is as fast as a memory mapping, without counting the pages around all
-    slices as memory of this process.
+    This is as fast as a memory mapping, which would also load the pages around
+    all slices into the memory of this process.
 
     Args:
       path: A local file.
@@ -454,7 +454,7 @@ def read_segments(
       folder: The folder of the corpus.
       documents: Integers [n], the numbers of the documents.
       points: float64 [n], where to begin, as a fraction of the document.
-      wanted: Integers [n].
+      wanted: Integers [n], the number of tokens of each segment.
       size: See `Pieces`.
 
     Returns:
@@ -498,7 +498,7 @@ def write_corpus(folder: str, blocks: Iterable[EncodedBlock]) -> int:
     num_tokens = num_sentences = num_documents = last_break = 0
 
     def end_documents(breaks: np.ndarray) -> None:
-        """Ends a document before each of these sentences, if it has any."""
+        """Ends the document before each of these sentences, if not empty."""
         nonlocal num_documents, last_break
         breaks = breaks[breaks > last_break]
         document_file.write(breaks)

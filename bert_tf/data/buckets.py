@@ -23,12 +23,13 @@ _EXAMPLES_PER_PARSE = 2048
 
 # The training stream is sorted by length within windows of this many batches.
 # Longer windows have less padding; shorter ones mix examples better. With 100
-# batches of 32, padding is within 3 % of a sorted epoch. Where an epoch is
-# short, a quarter of it keeps batches changing (within 3 % for MRPC, too).
+# batches of 32, padding is within 3 % of a sorted epoch. In a short epoch a
+# window is a quarter of the epoch, so that batches differ between epochs; for
+# MRPC, padding is still within 3 %.
 _MOST_BATCHES_SORTED = 100
 _WINDOWS_PER_EPOCH = 4
 
-# What the random numbers of a seed are used for.
+# The subkeys of a seed, one for each use of random numbers.
 _EPOCH, _WINDOW = range(2)
 
 _Batch = dict[str, tf.Tensor]
@@ -162,13 +163,14 @@ def training_dataset(
     """Returns a shuffled stream of batches that can start anywhere.
 
     The stream consists of complete epochs and a part of one. A batch holds
-    examples of similar length, which are the same for every padding.
+    examples of similar length; which ones does not depend on the padding.
 
     Args:
       features: The examples.
       padding: How batches are padded.
       global_batch_size: Examples of a batch over all shards and replicas.
-      num_batches: Global batches of the whole run; then the stream repeats.
+      num_batches: Global batches of the whole run. After them the stream
+        repeats.
       seed: Not negative; equal seeds give equal streams.
       batch_size: Examples of one replica's batch.
       num_shards: The number of readers that share the stream.
@@ -223,7 +225,8 @@ def evaluation_dataset(
       features: The examples.
       padding: How batches are padded.
       batch_size: Examples of full length in a batch of this shard. A batch of
-        shorter examples holds a multiple of it, up to as many tokens.
+        shorter examples holds a multiple of this number, with at most as many
+        tokens.
       num_shards: The number of readers that share the examples.
       shard: This reader's number, from 0. All give equally many batches of
         the same shapes.
@@ -231,7 +234,8 @@ def evaluation_dataset(
     Returns:
       Batches: a dict of tensors [b, *shape], int32 or float32, with
       `example_index` int32 [b]: the row of each example, -1 where zeros fill
-      the last batch. `is_real_example` is 0 there, and where the file says so.
+      the last batch. `is_real_example` is 0 for these zeros, and for examples
+      that the file marks as padding.
     """
     plan = evaluation_plan(
         padding.padded(features),
@@ -315,7 +319,7 @@ class EvaluationPlan(NamedTuple):
 def training_plan(
     lengths: np.ndarray, *, num_batches: int, batch_size: int, seed: int
 ) -> np.ndarray:
-    """Plans batches of an endless stream of epochs, each shuffled anew.
+    """Plans batches of an endless stream of epochs, each in a new order.
 
     Batches may straddle epochs. Sorting by length exchanges rows only within
     windows of the stream, so the rows of the whole plan stay the same.
@@ -367,8 +371,8 @@ def evaluation_plan(
       max_length: The longest possible length.
       batch_size: Rows of `max_length` in a shard's batch. Every other batch
         has a multiple of this.
-      num_shards: The number of readers that share the rows. Every batch has
-        as many rows for each, and one length for all.
+      num_shards: The number of readers that share the rows. Each of them gets
+        equally many rows of a batch, padded to the same length.
 
     Returns:
       The plan; only its last batch is filled with -1.

@@ -322,7 +322,7 @@ def _epoch(
 def _shuffle(
     dataset: tf.data.Dataset, buffer_size: int, seed: tf.Tensor
 ) -> tf.data.Dataset:
-    """Shuffles once: each epoch has a dataset of its own."""
+    """Shuffles once: each epoch is a separate dataset."""
     return dataset.shuffle(buffer_size, seed, reshuffle_each_iteration=False)
 
 
@@ -370,7 +370,7 @@ def parser(
 
 
 def _check_vocabulary(features: _Batch, vocab_size: int) -> None:
-    """Fails where an embedding table would return NaN, zeros or another row."""
+    """Rejects ids whose embedding would be NaN, zeros or another row."""
     for name in VOCABULARY_FEATURES:
         if name in features:
             smallest = tf.reduce_min(features[name])

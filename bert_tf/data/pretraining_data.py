@@ -23,7 +23,7 @@ _MASKED = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 _Batch = dict[str, tf.Tensor]
 
-# Files are undamaged unless they are checked.
+# By default, files are assumed to be undamaged.
 _UNCHECKED = ReadableRecords()
 
 
@@ -32,8 +32,8 @@ def look_through(
 ) -> ReadableRecords:
     """Finds the readable records of the files, if corrupt ones are skipped.
 
-    Otherwise a truncated training file is an error, where this is cheap to
-    check, so that it does not appear after days of training.
+    Otherwise checks that training files are not truncated, where this is cheap:
+    without the check, the error would appear after days of training.
     """
     if skips_corrupt:
         return find_readable(list(dict.fromkeys([*train_files, *eval_files])))

@@ -390,8 +390,8 @@ def _check_feature(
 
 def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
     """Yields the data of each record, or b"" for each if it is not read."""
-    # In other files seeking means reading, and a GFile cannot seek past its
-    # end, which is how this function finds that a file is cut off.
+    # Seeking in a gzip file means reading. A GFile cannot seek past its end,
+    # which this function does to find out that a file is cut off.
     can_seek = not (files.is_remote(path) or path.endswith(".gz"))
     number = position = 0  # The position counts decompressed bytes.
     with files.open_read(path) as file, files.gzip_faults(path):
@@ -495,10 +495,10 @@ def scan_file(path: str) -> tuple[list[RecordRange], list[str]]:
 
     Returns:
       The intact records, in order, and a description of each damaged place,
-      which may be of one record or of several.
+      which may span several records.
 
     Raises:
-      InputError: The file has no intact record: it may be of another kind.
+      InputError: The file has no intact record, and may not be a TFRecord file.
     """
     scan = _scan_compressed if path.endswith(".gz") else _scan_uncompressed
     ranges, faults = scan(path)
@@ -555,8 +555,8 @@ def _record_end(file: io.BufferedIOBase, start: int, size: int) -> int | None:
 def _next_record(file: io.BufferedIOBase, position: int, size: int) -> int:
     """Returns the start of the next intact record, or the end of the file.
 
-    Tries every byte, which takes a microsecond each, but skips zeros, which a
-    damaged disk may leave in great number.
+    Tries every byte, which takes about a microsecond each, but skips runs of
+    zeros, since a damaged disk may leave many of them.
     """
     while position + HEADER_SIZE <= size:
         file.seek(position)
@@ -565,7 +565,7 @@ def _next_record(file: io.BufferedIOBase, position: int, size: int) -> int:
         place = 0
         while place <= last:
             if block[place : place + HEADER_SIZE] == _ZEROS:
-                # No header has 12 zeros; the next may begin with 11.
+                # No header is 12 zeros, but the next may begin with 11 zeros.
                 found = _NOT_ZERO.search(block, place)
                 place = found.start() if found else len(block)
                 place -= HEADER_SIZE - 1
@@ -694,7 +694,7 @@ def dataset_from(path: Any, compression: Any, offset: Any = 0) -> Any:
             variant, tf.TensorSpec([], tf.string)
         )
 
-    # When TensorFlow copies such a data set to optimize it, it loses the
+    # When TensorFlow optimizes a data set, it makes a copy that lacks the
     # offset. It does not copy a data set that a function returns.
     offsets = tf.data.Dataset.from_tensors(tf.cast(offset, tf.int64))
     return offsets.flat_map(records_from)

@@ -50,8 +50,9 @@ def read(
         the header or its key in JSON, its number, or a tuple of these. A name
         with several columns gets a tuple of values.
       has_header: Whether the first row of a table is a header.
-      optional: Names whose columns may be missing. A dict lacks such a name
-        if the header does; its value is None if only the row does.
+      optional: Names whose columns may be missing. If the header lacks the
+        column, the dict lacks the name; if only the row lacks it, the value is
+        None.
       skip: Called with a description ("with ...") and the place of each row
         that is skipped because it has the wrong number of columns or lacks a
         key. By default such a row is an error.
@@ -165,7 +166,7 @@ def _read_table(
 
 
 def _numbered(columns: str) -> tuple[Columns, int]:
-    """Returns the numbers of named columns, and how many there are at least.
+    """Returns the numbers of named columns, and the least number of columns.
 
     "_ text * label label" gives {"text": 1, "label": (-2, -1)} and 4.
     """
@@ -255,7 +256,7 @@ def _flat(columns: Columns, without: Collection[str] = ()) -> Iterator[Column]:
 def _replaced(
     columns: Columns, replace: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Returns the same dict with something else for every single column."""
+    """Returns the dict with every single column replaced."""
     return {
         name: tuple(map(replace, column))
         if isinstance(column, tuple)
@@ -340,7 +341,7 @@ def read_csv(path: str) -> Iterator[Fields]:
 
 
 def _hide_carriage_returns(line: str) -> str:
-    """Replaces carriage returns inside a line, which csv takes for its end."""
+    """Replaces carriage returns in a line, which csv would treat as its end."""
     text = line.removesuffix("\n").removesuffix("\r")
     return text.replace("\r", _CARRIAGE_RETURN) + line[len(text) :]
 
@@ -385,7 +386,7 @@ def json_object(line: str, where: object) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         problem = f"{error.msg} (column {error.colno})"
     except (RecursionError, ValueError) as error:
-        # Endless brackets, or a number of 5,000 digits.
+        # Very deeply nested brackets, or a number of 5,000 digits.
         problem = str(error)
     if line.lstrip().startswith("["):
         problem = "found an array. Convert the file with jq -c '.[]'"
@@ -401,7 +402,7 @@ def json_object(line: str, where: object) -> dict[str, Any]:
 
 
 def _require_whole_characters(value: dict[str, Any], where: object) -> None:
-    """Raises for half an emoji, which cannot be written as UTF-8."""
+    """Raises for half of a surrogate pair, which UTF-8 cannot encode."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:

@@ -18,8 +18,8 @@ them. For a custom TSV, CSV or JSON Lines file:
 The job writes to --output_dir:
 
 - `eval_results.txt` and `.json`, with --do_eval.
-- `test_results.tsv` with probabilities, as the original, and `predictions.tsv`
-  with texts and labels, with --do_predict.
+- `test_results.tsv` with probabilities, as in the original, and
+  `predictions.tsv` with texts and labels, with --do_predict.
 - `release/`, the fine-tuned model with its vocabulary and labels, which
   --init_checkpoint accepts.
 - `export/`, with --do_export: a SavedModel for TensorFlow Serving.
@@ -163,7 +163,7 @@ class Split:
     Attributes:
       examples: The examples as they were read.
       features: The inputs of the model, in the same order.
-      suffix: The end of the part's name in the names of results.
+      suffix: What names of metrics and files end with, such as "_mismatched".
       submission: The file name in a submission to the GLUE leaderboard.
     """
 
@@ -333,7 +333,7 @@ def _claimed_output_dir(
     facts = tuning.start.facts(
         data_set.model_of, data_set.problem, data_set.labels
     )
-    # With a custom file, --text_b_column may be forgotten.
+    # A later run with custom files fails if it leaves out --text_b_column.
     facts["is_pair"] = data_set.is_pair
     for train in examples.get("train", []):
         facts["training_set"] = cache.checksum(map(content, train))
@@ -394,7 +394,7 @@ def _task(
 
 
 def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
-    """Returns the model for strings that a server loads."""
+    """Returns the model to export, which takes strings."""
     if data_set.problem == "multiple_choice":
         return ServedMultipleChoice(model, encoding, encoding.num_choices)
     return ServedClassifier(

@@ -6,7 +6,7 @@ Several trainings have a folder each, and the weights of the best are kept:
     output_dir/
         model.ckpt-STEP, checkpoint     or   trials/NAME/model.ckpt-STEP ...
         evaluations.jsonl, best/             trials.json, trials.tsv
-        release/                        the model, with all that its use needs
+        release/                        the model, its vocabulary and labels
         export/                         SavedModels
 """
 
@@ -60,7 +60,7 @@ Evaluate = Callable[[Estimator], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningResult:
-    """What a fine-tuning job has made.
+    """The result of a fine-tuning job.
 
     Attributes:
       metrics: The metrics by name, as in `eval_results.json`; empty without
@@ -85,7 +85,7 @@ class FineTuning:
       task: The `bert_tf.tasks.task.FineTuningTask` to train.
       strategy: The devices.
       training: The settings of the training, without its number of steps.
-      plan: The trainings; empty without --do_train.
+      plan: The settings of each training; empty without --do_train.
       save_best: The metric that selects the weights of a training among its
         evaluations; None for the last weights.
       metric: The metric that decides between several trainings.
@@ -103,13 +103,13 @@ class FineTuning:
     padding: Padding
 
     def evaluation_data(self, features: Features) -> EvaluationData:
-        """Returns what `Estimator.evaluate` and `predict` take."""
+        """Returns the `make_data` of `Estimator.evaluate` and `predict`."""
         return evaluation_data(features, self.padding)
 
     def train_or_open(
         self, features: Features | None, evaluate: Evaluate
     ) -> Estimator:
-        """Returns the trained and released model, or the one to use as it is.
+        """Trains and releases a model, or opens the model to use as it is.
 
         Args:
           features: The training set; None without --do_train.
@@ -212,7 +212,7 @@ class FineTuning:
         evaluate: Evaluate,
         tokens_per_example: float,
     ) -> list[Hook]:
-        """Returns what logs, evaluates and stops a training."""
+        """Returns the hooks that log, evaluate and stop a training."""
         writes = is_chief(self.strategy)
         config, num_steps = self.config, estimator.config.num_train_steps
         hooks: list[Hook] = []
@@ -246,10 +246,10 @@ class FineTuning:
         return hooks
 
     def open_model(self) -> Estimator:
-        """Returns a model that was trained before.
+        """Opens a model that was trained before.
 
-        It is the model that was kept in the output folder, or else that of
-        `init_checkpoint`, or else the release in the output folder.
+        Uses the first that exists: the best or last checkpoint in the output
+        folder, `init_checkpoint`, or the release in the output folder.
 
         Raises:
           InputError: There is no model, or it has no head.
@@ -276,7 +276,7 @@ class FineTuning:
         return estimator
 
     def release(self, estimator: Estimator) -> None:
-        """Writes the kept model to `release/`, with all that its use needs."""
+        """Writes the model, its vocabulary and labels to `release/`."""
         if not is_chief(self.strategy):
             return
         start, task = self.start, self.task
@@ -298,7 +298,7 @@ class FineTuning:
                 **trained_with(self.config),
             ),
         )
-        # A release with weights is complete, so they are written last.
+        # The weights come last: a release that has them is complete.
         estimator.export_weights(prefix)
         output_folder.remove_replaced_run(self.config.output_dir)
 
@@ -325,13 +325,13 @@ class FineTuning:
         name: str,
         serve: Callable[[keras.Model], Served],
     ) -> FineTuningResult:
-        """Exports the model with --do_export; returns what the job has made.
+        """Exports the model with --do_export; returns the job's result.
 
         Args:
           estimator: The model that is kept.
           metrics: The metrics of its evaluation.
           name: The model's name on the server.
-          serve: Makes a `Served` of a model.
+          serve: Wraps a model in a `Served`.
         """
         config, exported = self.config, None
         if config.do_export:
@@ -479,7 +479,7 @@ def record_file(config: FineTuningOptions, split: str, suffix: str = "") -> str:
 def training_data(
     features: Features, padding: Padding, config: TrainingConfig
 ) -> TrainingData:
-    """Returns what `Estimator.train` takes: shuffled batches."""
+    """Returns the `make_data` of `Estimator.train`: shuffled batches."""
     return functools.partial(
         buckets.training_dataset,
         features,
@@ -491,7 +491,7 @@ def training_data(
 
 
 def evaluation_data(features: Features, padding: Padding) -> EvaluationData:
-    """Returns what `evaluate` and `predict` take: each example once."""
+    """Returns the `make_data` of an evaluation: each example once."""
     return functools.partial(
         buckets.evaluation_dataset, features, padding=padding
     )
@@ -561,7 +561,7 @@ def export_kept(
 
     Args:
       estimator: The model that is kept.
-      serve: Makes a `Served` of a model.
+      serve: Wraps a model in a `Served`.
       export_dir: The folder of the versions.
       name: The model's name on the server.
       metrics: The model's scores, for the model card.

@@ -25,14 +25,14 @@ from bert_tf.jobs.settings import FineTuningOptions
 
 FACTS = "fine_tuning.json"
 PRETRAINING = "pretraining.json"
-# The folder of the model that is kept, and its checkpoint.
+# The folder of the released model, and the name of its checkpoint.
 RELEASE = "release"
 WEIGHTS = "bert_model.ckpt"
 # The folder of a run that --overwrite_output_dir replaces.
 OVERWRITTEN = "overwritten"
 
-# Folders and files that runs write. --overwrite_output_dir leaves all others
-# alone, and exports too, since a server may have them open.
+# Folders and files that runs write. --overwrite_output_dir moves or removes
+# only these. Exports are not among them, since a server may have them open.
 _FOLDERS = re.compile(r"eval|best|release|trials|glue_submission")
 _FILES = re.compile(
     r"model\.ckpt-.*|checkpoint|graph\.pbtxt|events\.out\.tfevents\..*"
@@ -172,8 +172,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Returns the options that determine how the model is trained and selected.
 
-    With several trainings the seed is left out: each has a folder named after
-    its seed, so that other seeds add other trainings.
+    With several trainings the seed is left out: each seed has its own folder,
+    so that a run with other seeds adds trainings.
     """
     names = [*_SETTINGS, *(() if config.search else _SEARCHED)]
     if not _are_several(config):
@@ -185,7 +185,7 @@ def _settings(
     for name in names:
         if hasattr(config, name):
             value = getattr(config, name)
-            # JSON has lists only.
+            # JSON has no tuples.
             chosen[name] = [*value] if isinstance(value, tuple) else value
     return chosen
 
@@ -203,8 +203,8 @@ def _compare(
 ) -> None:
     """Compares a run with the run that the folder holds.
 
-    Other facts are an error. Other settings are only logged for a single
-    training, whose finished steps cannot be changed.
+    Different facts are an error. Different settings are only logged for a
+    single training, whose finished steps cannot be changed.
     """
     folder, before = config.output_dir, record.get("facts", {})
     for name, value in facts.items():
@@ -220,7 +220,8 @@ def _compare(
     old_seed = before.get("random_seed", seed)
     release = os.path.join(folder, RELEASE, f"{WEIGHTS}.index")
     if seed not in (None, old_seed) and files.exists(release):
-        # Nothing would be trained, and the results would pass for this seed's.
+        # Nothing would be trained, and the results would be those of the old
+        # seed under the name of the new one.
         raise InputError(
             f"--random_seed={seed} has no effect: {folder} holds a finished "
             f"training with --random_seed={old_seed}. Name another folder, "
@@ -270,8 +271,8 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
 
     Args:
       folder: The output folder.
-      inputs: Paths that the new run reads. A prefix of file names, such as a
-        checkpoint, counts too.
+      inputs: Paths that the new run reads. A path may be a prefix of file
+        names, such as a checkpoint.
 
     Raises:
       InputError: The folder has files but no run, or the new run needs a file
@@ -305,7 +306,8 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
                 )
     aside = os.path.join(folder, OVERWRITTEN)
     if files.exists(aside):
-        # The run in `folder` was never finished. The one before it stays.
+        # The run in `folder` was never finished and is removed. The run before
+        # it stays in `aside`.
         for name in run:
             _remove_run(os.path.join(folder, name))
         return
@@ -323,7 +325,7 @@ def remove_replaced_run(folder: str) -> None:
 
 
 def _remove_run(path: str) -> None:
-    """Removes the files that runs write, and folders that are empty then."""
+    """Removes the files that runs write, then empty folders."""
     if not files.is_directory(path):
         name = os.path.basename(path)
         if _FILES.fullmatch(name) or _INNER_FILES.fullmatch(name):
@@ -352,7 +354,7 @@ def record_kept(folder: str, training: str) -> None:
 
 
 def kept(folder: str) -> str:
-    """Returns that folder: the output folder, or that of a trial."""
+    """Returns the folder that `record_kept` recorded; by default `folder`."""
     inside = _read(folder).get("kept", os.curdir)
     return folder if inside == os.curdir else os.path.join(folder, inside)
 
@@ -434,7 +436,7 @@ def only_one(path: str) -> Iterator[None]:
     """Locks an existing local file or folder for one process.
 
     The kernel releases the lock when the process ends, even by SIGKILL, so that
-    no lock is ever left over. File systems without locks are not locked.
+    no lock is ever left over. On file systems without locks, nothing is locked.
 
     Raises:
       InputError: Another process has locked `path`.
@@ -470,7 +472,7 @@ def _lock_holder(descriptor: int) -> str:
 
 
 def kind_of_config(config: BertConfig) -> dict[str, Any]:
-    """Returns the properties of a configuration that shapes do not show."""
+    """Returns the properties that the shapes of variables do not show."""
     names = ("attention_direction", "num_attention_heads", "hidden_act")
     return {name: getattr(config, name) for name in names}
 
@@ -485,12 +487,12 @@ def verify_kind(
     Args:
       folder: The output folder. Earlier versions recorded the kind in its
         release only.
-      kind: The objective, next_sentence and `kind_of_config`, without those
-        that do not matter to the run.
+      kind: The objective, next_sentence and `kind_of_config`, without
+        properties that the run does not use.
       random_seed: The seed of the training; None without training.
 
     Raises:
-      InputError: They differ.
+      InputError: A property differs.
     """
     before = known(folder, PRETRAINING)
     if not before:
@@ -521,14 +523,14 @@ def verify_kind(
 
 
 def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
-    """Records the kind and seed of a training, unless it is an old one."""
+    """Records the kind and seed of a training, unless it resumes."""
     if not known(folder, PRETRAINING):
         record = {"facts": {**kind}, "settings": {"random_seed": random_seed}}
         _write(folder, record, PRETRAINING)
 
 
 def released_kind(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the kind as a release records it, by names of `Pretrained`."""
+    """Returns the kind as arguments of `Pretrained`, for a release."""
     facts: dict[str, Any] = {}
     if not kind["next_sentence"]:
         # The next-sentence head exists but has random weights.

@@ -15,7 +15,7 @@ The records come from create_pretraining_data.py, of this project or of
 google-research/bert. The job writes to --output_dir:
 
 - `model.ckpt-STEP`, the training checkpoints; rerun the command to resume.
-- `pretraining.json`, the kind of model; another kind is refused.
+- `pretraining.json`, the kind of model; runs of another kind fail.
 - TensorBoard's event files, and `evaluations.jsonl` with --eval_steps.
 - `eval_results.txt`, with --do_eval.
 - `release/`, to fine-tune from: `bert_model.ckpt`, `bert_config.json` and
@@ -83,7 +83,7 @@ from bert_tf.training.workers import by_chief, require_same_settings
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingResult:
-    """What a pre-training job has made.
+    """The result of a pre-training job.
 
     Attributes:
       metrics: The metrics by name, as in `eval_results.txt`; empty without
@@ -237,7 +237,7 @@ def _train_and_evaluate(
 ) -> tuple[Estimator, dict[str, float] | None]:
     """Returns the trained model, and its metrics with --do_eval."""
     if config.do_eval or config.eval_steps > 0:
-        # Reads all evaluation records, so that their faults show before
+        # Counts the evaluation records, so that a truncated file fails before
         # training.
         data.evaluation(batch_size=config.eval_batch_size)
     estimator = Estimator(
@@ -412,7 +412,7 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
 
 
 def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
-    """Returns properties that the shapes of the variables do not show."""
+    """Returns the model's properties that shapes of weights do not show."""
     kind: dict[str, Any] = {
         **output_folder.kind_of_config(bert_config),
         "objective": config.objective,
@@ -528,7 +528,7 @@ def _release(
 def _encoding(
     config: PretrainingConfig, train_files: list[str]
 ) -> TextEncoding:
-    """Returns how the texts of the records became token ids.
+    """Returns the tokenization that the records were created with.
 
     Raises:
       InputError: The vocabulary or casing is unknown.

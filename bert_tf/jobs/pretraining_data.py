@@ -1,21 +1,24 @@
 """Writes masked-LM and next-sentence examples for run_pretraining.py.
 
+For example:
+
     python create_pretraining_data.py \\
         --input_file=sample_text.txt \\
         --output_file=/tmp/tf_examples.tfrecord \\
         --vocab_file=uncased_L-12_H-768_A-12/vocab.txt \\
         --dupe_factor=5
 
-takes half a second, prints five examples and ends with "Wrote 54 total
-instances". /tmp/manifest.tf_examples.tfrecord.json describes the file. Larger
-texts use all CPUs; a core makes about 50,000 examples per second.
+This command takes half a second, prints five examples and ends with "Wrote 54
+total instances". /tmp/manifest.tf_examples.tfrecord.json describes the file.
+Larger texts use all CPUs; a core makes about 50,000 examples per second.
 
 The text has one sentence per line and blank lines between documents. With
 --input_format=jsonl, each line is a JSON object with one document.
 
-    --runner=beam --beam_options='--runner=DataflowRunner --project=...'
+These flags run the job on a cluster, which writes the same files, byte for
+byte:
 
-runs the job on a cluster, which writes the same files, byte for byte.
+    --runner=beam --beam_options='--runner=DataflowRunner --project=...'
 """
 
 import dataclasses

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 10**5
 
-# How many batch lengths there are if a program is compiled for each.
+# The number of batch lengths if XLA compiles a program for each.
 _LENGTHS = 4
 
 _INIT_CHECKPOINT = (
@@ -421,7 +421,7 @@ def training_config(
 def splits(config: FineTuningOptions) -> list[str]:
     """Returns the splits that the run needs, of "train", "dev" and "test".
 
-    An export alone needs none.
+    An export alone needs no split.
 
     Raises:
       InputError: There is nothing to do.
@@ -433,7 +433,7 @@ def splits(config: FineTuningOptions) -> list[str]:
             f"--{', --'.join([*_SPLITS, 'do_export'])}."
         )
     if config.do_train and selects(config):
-        wanted.add("dev")  # It is evaluated on during training.
+        wanted.add("dev")  # Training evaluates on it.
     return [split for split in _SPLITS.values() if split in wanted]
 
 
@@ -464,7 +464,7 @@ def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
     if config.padding == "max_length" or (config.padding == "auto" and is_tpu):
         return Padding(static=True)
     if should_compile(strategy, jit_compile(config)):
-        # XLA compiles a program for each length, so there are only a few.
+        # XLA compiles a program for each length, so only a few are used.
         return Padding(multiple=math.ceil(config.max_seq_length / _LENGTHS))
     return Padding(multiple=1)
 

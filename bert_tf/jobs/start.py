@@ -1,7 +1,8 @@
 """What a job starts from: a checkpoint, its configuration, vocabulary, casing.
 
-Command lines of google-research/bert name each file. What a command line leaves
-out is taken from the checkpoint, and contradicting the checkpoint is an error.
+Command lines of google-research/bert name each file. Here, values that a
+command line leaves out come from the checkpoint, and values that contradict the
+checkpoint are an error.
 """
 
 import dataclasses
@@ -68,7 +69,7 @@ class Start:
     def facts(
         self, task: str, problem: str, labels: Iterable[str]
     ) -> dict[str, Any]:
-        """Returns the facts in which runs of the same training agree."""
+        """Returns the facts that are equal in all runs of a training."""
         words = "\n".join(self.vocab).encode()
         return {
             "task": task,
@@ -91,8 +92,8 @@ def resolve(
     """Returns what a fine-tuning job starts from, and its complete options.
 
     To evaluate or predict, the release of an earlier run in --output_dir is
-    enough. An export without training also takes the options that the model
-    was trained with from there.
+    enough. An export without training also restores the options that were
+    recorded during training.
 
     Args:
       config: The options of the job.
@@ -100,7 +101,7 @@ def resolve(
         `interop.checkpoint.HEADS`.
 
     Returns:
-      `config` without options that wait for a fallback, and the start.
+      `config` with all fallbacks filled in, and the start.
 
     Raises:
       InputError: No model was found, or it belongs to another task.
@@ -148,7 +149,7 @@ def resolve(
 
 
 def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
-    """Returns what the folder of a training checkpoint records of its model."""
+    """Returns the facts and settings recorded beside a training checkpoint."""
     folder, name = os.path.split(checkpoint or "")
     if not re.fullmatch(r"model\.ckpt-\d+", name):
         return {}
@@ -164,14 +165,14 @@ def with_recorded(
 
     Args:
       config: The options of a job.
-      *records: The path of a model, and what is recorded of it. Earlier records
+      *records: Paths of models with their recorded options. Earlier records
         take precedence.
 
     Returns:
       The configuration with the options of `TRAINED_WITH` filled in.
 
     Raises:
-      InputError: A recorded value is impossible.
+      InputError: A recorded value is not valid.
     """
     missing = [
         name for name in TRAINED_WITH if getattr(config, name, 0) is None
@@ -328,7 +329,8 @@ def casing_of_name(path: str) -> bool | None:
     names (`validate_case_matches_checkpoint`); this covers all its releases.
 
     Returns:
-      None if the name does not show it.
+      True if it is uncased, False if it is cased, None if the name does not
+      show the casing.
     """
     path = path.rstrip("/")
     for name in (path, os.path.dirname(path)):
@@ -401,8 +403,8 @@ def _difference(
 ) -> str | None:
     """Returns how the head of a checkpoint differs from the task's, or None.
 
-    The names of labels matter to training only: otherwise the task has the
-    model's labels, or the user has allowed other names.
+    The names of labels are compared for training only: otherwise the task has
+    the model's labels, or the user has passed --allow_label_mapping.
     """
     shapes = pretrained.weights.shapes
     shape = shapes.get("output_weights")

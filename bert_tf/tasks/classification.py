@@ -1,6 +1,7 @@
 """Classification and regression of texts, pairs and choices.
 
-From logits to predictions and their files, and the losses and scores.
+Turns logits into predictions, writes them to files, and computes losses and
+scores.
 """
 
 import dataclasses
@@ -23,15 +24,15 @@ from bert_tf.heads import BertClassifier, BertMultipleChoice
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask
 
-# Multi-label problems predict the labels with a higher probability.
+# Multi-label problems predict all labels with a probability above this.
 THRESHOLD = 0.5
 
 # The range that the GLUE leaderboard accepts for STS-B.
 SCORE_RANGE = (0.0, 5.0)
 
-# The tab, and everything that str.splitlines takes for the end of a line.
+# The tab, and all line ends of str.splitlines.
 _BREAK = re.compile("\r\n|[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
-# Half a character, which JSON can contain but UTF-8 cannot encode.
+# Half of a surrogate pair, which JSON can contain but UTF-8 cannot encode.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -96,7 +97,7 @@ def write_test_results(path: str, values: np.ndarray) -> None:
     """Writes `test_results.tsv` like the original.
 
     Each line has the probabilities of an example in the order of the labels,
-    without header and id. For regression it has the number.
+    without header and id. For regression, a line has the predicted number.
 
     Args:
       path: The file, which is written atomically.
@@ -194,7 +195,7 @@ def write_submission(
 
 
 def _as_table(values: np.ndarray) -> np.ndarray:
-    """[n, C] or [n] -> float32 [n, C]."""
+    """Returns values [n, C] or [n] as float32 [n, C] or [n, 1]."""
     return np.asarray(values, np.float32).reshape(len(values), -1)
 
 
@@ -227,7 +228,7 @@ class Objective:
 
 
 def _softmax_loss(label_ids, logits, label_smoothing: float):
-    """-sum_c t_c log softmax(logits)_c, where t is 1 - e + e/C or e/C."""
+    """Returns -sum_c t_c log softmax(logits)_c; t is 1 - e + e/C or e/C."""
     if not label_smoothing:
         return keras.losses.sparse_categorical_crossentropy(
             label_ids, logits, from_logits=True
@@ -241,7 +242,7 @@ def _softmax_loss(label_ids, logits, label_smoothing: float):
 
 
 def _sigmoid_loss(label_ids, logits, label_smoothing: float):
-    """Mean over the labels of the binary cross-entropy.
+    """Returns the mean binary cross-entropy of the labels.
 
     With smoothing, the target is 1 - e/2 for a label and e/2 for the others.
     """
@@ -254,7 +255,7 @@ def _sigmoid_loss(label_ids, logits, label_smoothing: float):
 
 
 def _squared_error(label_ids, logits, label_smoothing: float):
-    del label_smoothing  # It is refused for regression.
+    del label_smoothing  # Regression rejects it.
     return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
 
 
@@ -292,8 +293,7 @@ class ClassificationTask(FineTuningTask):
       schema: The schema of the records, see `classification_schema`.
       problem: One of `problems`.
       labels: The names in the order of the logits; none for regression.
-      metrics: Metrics to compute besides those always computed; see
-        `OBJECTIVES`.
+      metrics: Metrics to compute in addition to `Objective.metrics`.
       positive_label: The class that the metric `f1` is computed for; default:
         the last one.
       class_weights: The weight of each class in training, floats [C]; only for
@@ -428,7 +428,7 @@ class ClassificationTask(FineTuningTask):
         return {"label_loss": weights}
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; source: `create_model` of `run_classifier.py`."""
+        """Returns the losses; source: `create_model` of `run_classifier.py`."""
         loss = self._objective.loss(
             features["label_ids"], outputs["logits"], self._label_smoothing
         )

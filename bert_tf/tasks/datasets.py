@@ -2,7 +2,7 @@
 
 Columns are given in the order of the official files and read by their
 position; the header is skipped unread, as in the original, because many people
-use these layouts for data of their own.
+use these layouts for custom data.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ class DataSet:
       train: The training set.
       dev: The development set.
       test: The test set; its labels may be missing.
-      model_of: The task whose models answer this one; default: `name`.
+      model_of: The task whose models predict these examples; default: `name`.
       language: The language to read, where files hold several.
       train_language: Replaces `{train_language}` in the names of files.
       skip_malformed: Whether to skip rows with a wrong number of columns.
@@ -390,7 +390,7 @@ TABLE = (
         published_labels=("negative", "positive"),
         **_glue("text_a label", "id text_a", "SST-2.tsv"),
     ),
-    # The files of GLUE's script, or Microsoft's, which it is made from.
+    # GLUE's files, or Microsoft's files, from which they are made.
     DataSet(
         "mrpc",
         _BINARY,

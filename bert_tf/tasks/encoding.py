@@ -54,7 +54,7 @@ def _tokenizer(
 
 # The number of examples that one process tokenizes at a time.
 _EXAMPLES_PER_PART = 1 << 12
-# One process takes 3 or 4 seconds for these, and others a second to start.
+# One process tokenizes these in 3 or 4 s; starting more takes 1 s.
 _EXAMPLES_FOR_ONE = 1 << 17
 
 _NUM_SAMPLES = 3
@@ -149,7 +149,7 @@ def write_features(
 
 
 def content(example: Example) -> bytes:
-    """Returns what the record of an example depends on."""
+    """Returns the fields of an example that determine its record."""
     return repr(
         (example.text_a, example.text_b, example.choices, example.label)
     ).encode()

@@ -19,13 +19,13 @@ from absl import logging
 from bert_tf.data import tables
 from bert_tf.errors import in_file, listed, shortened
 
-# A label is one name of several, any number of names, a number, or the number
-# of the right ending.
+# The kinds of labels: one of several names, any number of names, a number, or
+# the index of the right choice.
 PROBLEMS = ("single_label", "multi_label", "regression", "multiple_choice")
 
 Label = str | float | tuple[str, ...] | None
 
-# An integer as pandas writes it in a column with gaps.
+# An integer as pandas writes it in a column with missing values: "1.0".
 _WHOLE_FLOAT = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 _TRUTHS = {"0": False, "1": True, "false": False, "true": True}
 
@@ -84,8 +84,8 @@ class Target:
     def label_of(self, value: Any, where: str) -> Label:
         """Returns the label that a field of a table or a JSON value spells.
 
-        An empty value is no label (None), but no names for a multi-label
-        problem (an empty tuple).
+        For an empty value, returns None (no label), or an empty tuple for a
+        multi-label problem.
 
         Args:
           value: A string or any value of JSON; for `indicators`, a tuple of
@@ -220,7 +220,7 @@ def read_examples(
       skip_malformed: Whether to skip rows with a wrong number of columns and
         JSON objects that lack a key.
       language: If given, only rows in this language are read.
-      is_wanted: If given, only rows are read for whose `key` it is true.
+      is_wanted: If given, only rows whose `key` it accepts are read.
       warn: Whether to log warnings.
 
     Returns:
@@ -326,7 +326,7 @@ def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
     integers: "0" twice, "0.0" and "1.0" give {"0": 3, "1": 1}.
 
     Raises:
-      InputError: Two labels are equal as numbers in another way: "01" and "1".
+      InputError: Two other labels, such as "01" and "1", are equal numbers.
     """
     counts: collections.Counter[str] = collections.Counter()
     places: dict[str, str] = {}

@@ -78,9 +78,10 @@ class Estimator:
       step: The number of updates of the model.
       weights_from: The checkpoint of the initial weights; None if they were
         random.
-      random_variables: The names of the variables that it did not have.
+      random_variables: The names of the variables that were not in
+        `weights_from`.
       train_seconds: The time spent in training, evaluations included; NaN if
-        an earlier process did a part of it.
+        an earlier process did part of the training.
 
     Raises:
       InputError: A checkpoint cannot be read or does not fit the model, or
@@ -115,8 +116,8 @@ class Estimator:
         self._predict = tf.function(self._predict_step)
         self._replica_predictions = tf.function(
             self._predictions,
-            # Outside of a loop TensorFlow would place the compiled call of
-            # every replica on the first one's device, away from its variables.
+            # Outside of a loop TensorFlow would place the compiled calls of
+            # all replicas on the first device, away from their variables.
             jit_compile=self._jit and is_plain(strategy),
         )
         self._optimizer: Any = None
@@ -134,7 +135,7 @@ class Estimator:
         init_checkpoint: str | None,
         open_checkpoint: Callable[[str], Weights],
     ) -> None:
-        """Restores the own checkpoint, else the initial one, if any."""
+        """Restores the last checkpoint of the run, or else the initial one."""
         own = self._own_checkpoint
         if own is not None:
             state = checkpoints.Reader(own)
@@ -168,7 +169,7 @@ class Estimator:
             )
 
     def _make_optimizer(self) -> None:
-        """Makes the optimizer, with the slots of the own checkpoint."""
+        """Makes the optimizer, with the slots of the run's last checkpoint."""
         with self.strategy.scope():
             self._optimizer = self.config.make_optimizer()
             self._optimizer.build(self.model.trainable_variables)
@@ -208,7 +209,7 @@ class Estimator:
           prefix: A checkpoint of `export_weights`, such as a run's best one.
 
         Raises:
-          InputError: It cannot be read, or belongs to another model.
+          InputError: `prefix` cannot be read, or is of another model.
         """
         restore(self._weights, checkpoints.open_checkpoint(prefix))
         self.weights_from = prefix
@@ -232,8 +233,8 @@ class Estimator:
 
         A finished run does nothing. SIGINT and SIGTERM save a checkpoint and
         raise SystemExit; rerun the command to resume. If a hook wants to stop,
-        training ends with a checkpoint as at the last step; later runs also end
-        there, unless the hook has changed its mind.
+        training saves a checkpoint and ends. A later run ends there too, unless
+        the hook no longer wants to stop.
 
         Args:
           make_data: Returns an endless data set of batches for one replica.
@@ -241,7 +242,7 @@ class Estimator:
 
         Raises:
           NonFiniteError: The loss or a gradient is not finite.
-          WorkerLostError: Another worker is gone.
+          WorkerLostError: Another worker has exited.
         """
         last_step = self.config.last_step
         if self.step >= last_step:
@@ -444,7 +445,7 @@ class Estimator:
 def batch_per_replica(
     config: TrainingConfig, strategy: tf.distribute.Strategy
 ) -> int:
-    """Returns a replica's share of a training batch, all its micro-batches.
+    """Returns how many examples of a training batch a replica gets in a step.
 
     Raises:
       InputError: The batch cannot be split into equal parts.

@@ -272,7 +272,7 @@ class Evaluation(Hook):
     """Evaluates during training and at the last step.
 
     Writes the metrics to the log, to TensorBoard (`eval/`) and to
-    `evaluations.jsonl`, from which a resumed run reads the earlier ones.
+    `evaluations.jsonl`, from which a resumed run reads earlier metrics.
     Optionally keeps the weights of the best evaluation in `best/`, and ends
     training early.
 
@@ -294,7 +294,7 @@ class Evaluation(Hook):
 
     Raises:
       InputError: `metric` is missing although `export` or `patience` need it;
-        or, later, the metrics do not have it.
+        later, if `evaluate` does not return it.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ import tensorflow as tf
 from bert_tf.kernels import Compiled, compiling
 from bert_tf.training.distribution import is_plain, runs_on_cpus
 
-# The key, beside the features of a micro-batch, of the weights of its examples.
+# The key of the weights of examples, next to the features of a micro-batch.
 _COUNTS = "counts"
 
 
@@ -32,7 +32,7 @@ class TrainingStep:
     Args:
       task: A `bert_tf.tasks.task.Task`.
       model: The task's model, made in the strategy's scope.
-      optimizer: A built `AdamWeightDecay` or `Lamb`, made there too.
+      optimizer: A built `AdamWeightDecay` or `Lamb`, made in that scope.
       strategy: The devices.
       max_grad_norm: Global norm that gradients are clipped to; 0 for none.
       micro_batches: The number of parts that a replica's batch is split into.
@@ -83,8 +83,8 @@ class TrainingStep:
     def _run(self, data, count) -> dict[str, tf.Tensor]:
         """Runs steps.
 
-        Several processes must pass the same number, since TensorFlow matches
-        their sums by the iteration of the loop.
+        All processes must pass the same `count`, since TensorFlow matches their
+        collectives by the iteration of the loop.
 
         Args:
           data: Iterator of batches for each replica.
@@ -140,8 +140,8 @@ class TrainingStep:
 
     def _all_reduce(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         if is_plain(self.strategy):
-            # TensorFlow would keep this sum's gradient, and with it the model,
-            # as long as the process lives.
+            # TensorFlow would keep the gradient function of `all_reduce`, and
+            # with it the model, until the process ends.
             return values
         return tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, values
@@ -158,8 +158,8 @@ class TrainingStep:
           seed: Integers [2].
 
         Returns:
-          List of gradients, and the parts of the loss, float32 [parts]. Their
-          sums over all replicas are those of the batch.
+          List of gradients, and the parts of the loss, float32 [parts]. Summed
+          over all replicas, they are the gradients and losses of the batch.
         """
         if self.micro_batches == 1:
             return self._micro_batch_gradients(features, 1.0, totals, seed)
@@ -184,7 +184,7 @@ class TrainingStep:
     @tf.autograph.experimental.do_not_convert
     def _micro_batch_gradients(self, features, counts, totals, seed):
         variables = [v.value for v in self.model.trainable_variables]
-        # Also around the gradients, where recomputed blocks run again.
+        # The gradients are included, since recomputed blocks run again there.
         with compiling(self._compiled):
             with tf.GradientTape() as tape:
                 outputs = self.model(features, training=True, seed=seed)
@@ -208,7 +208,7 @@ class TrainingStep:
 
     @tf.autograph.experimental.do_not_convert
     def _clip_and_update(self, gradients, norm, rate) -> None:
-        """Clips the global gradients, whose norm is given, and updates."""
+        """Clips the gradients by their global norm and updates the weights."""
         if self.max_grad_norm:
             gradients, _ = tf.clip_by_global_norm(
                 gradients, self.max_grad_norm, use_norm=norm
@@ -228,7 +228,7 @@ class TrainingStep:
             )
 
     def _count_step(self, strategy) -> None:
-        # In a replica, each one would send its addend to the others.
+        # In replica context, each replica would send its 1 to the others.
         strategy.extended.update(
             self.optimizer.iterations.value,
             lambda v: v.assign_add(1),
