@@ -37,7 +37,7 @@ def wrong_value(
       value: The value that was given.
       advice: A sentence on what to do, without the leading space.
     """
-    text = f"{name} must be {requirement}; got {shortened(value)}."
+    text = f"{name} must be {requirement}; got {shortened(value, 200)}."
     return InputError(f"{text} {advice}" if advice else text)
 
 

@@ -102,7 +102,7 @@ def test_a_tf1_prefix_may_look_like_a_pickle(folders, tmp_path):
     ("path", "message"),
     [
         ("nowhere", "nowhere: there is no such checkpoint; expected a TF1"),
-        ("", "one checkpoint in"),
+        ("", "No checkpoint found in"),
         ("text.txt", r"text\.txt"),
         ("text.keras", r"text\.keras: this is not a \.keras file"),
         ("none.safetensors", r"none\.safetensors"),

@@ -139,13 +139,13 @@ def test_later_runs_need_no_flag(done, run, tmp_path):
 def test_another_head_is_refused(done, run, script, capsys):
     run(done, status=1)
     line = in_process.the_error(capsys, script)
-    assert "bilstm_head false, or a new one" in line
-    assert "where a run of bilstm_head true lies" in line
+    assert "holds a run with bilstm_head true" in line
+    assert "this run has bilstm_head false" in line
 
 
 def test_other_formats_cannot_hold_it(done, tmp_path):
     source = open_pretrained(done / "release")
-    with pytest.raises(InputError, match="with a BiLSTM in between; --head=e"):
+    with pytest.raises(InputError, match="supports a BiLSTM between .* --head=encoder"):
         conversion.plan(source, "huggingface", source.head)
     planned = conversion.plan(source, "keras", "encoder", drop=["bilstm/*"])
     assert "(--drop)" in str(planned)

@@ -98,7 +98,7 @@ def says(launch, inputs, capsys):
         ({"class_weights": "-1,1"}, "not negative"),
         ({"label_smoothing": 1.5}, "--label_smoothing must be from 0 to 1"),
         ({"num_frozen_layers": 2}, "--num_frozen_layers must be at most 1"),
-        ({"layer_rate_decay": 0}, "above 0 and up to 1"),
+        ({"layer_rate_decay": 0}, "above 0 and at most 1"),
         ({"glue_submission": True}, "--glue_submission needs --do_predict"),
         (
             {"glue_submission": True, "task_name": "nsmc"},

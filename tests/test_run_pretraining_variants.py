@@ -170,7 +170,7 @@ def test_another_model_or_objective_is_refused(ended, says, changes, words):
     [
         (
             {"objective": "causal_lm"},
-            "or the model would see the tokens that it has to predict",
+            "the model would see the tokens that it must predict",
         ),
         (
             {**LEFT_TO_RIGHT, "do_export": True},
@@ -224,7 +224,7 @@ def test_a_causal_lm_is_not_converted_to_hugging_face(causal, tmp_path, capsys):
         words = [f"--input={causal}/release", "--to=huggingface"]
         assert launch([*words, f"--output_dir={tmp_path}/out"]) == 1
     line = in_process.the_error(capsys, "convert_checkpoint")
-    assert "expected a model that looks both ways" in line
+    assert "attention_direction of a Hugging Face model" in line
     assert not [*tmp_path.iterdir()]
 
 

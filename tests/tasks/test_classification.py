@@ -493,7 +493,7 @@ def test_a_class_without_examples_changes_no_other_weight():
         ("single_label", {"positive_label": "1"}, "no, maybe or yes; got '1'"),
         ("single_label", {"metrics": ["bleu"]}, "accuracy, f1, macro_f1"),
         ("single_label", {"metrics": ["pearson"]}, "'pearson'"),
-        ("regression", {"metrics": ["accuracy"]}, "pearson, spearman"),
+        ("regression", {"metrics": ["accuracy"]}, "pearson or spearman"),
     ],
 )
 def test_invalid_arguments(problem, options, message):
