@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 from bert_tf.heads import BertClassifier, BertPretrainer, BertTokenClassifier
-from bert_tf.kernels import cross_entropy
 from bert_tf.modeling import BertModel
+from bert_tf.tasks.pretraining import PretrainingTask
 from tests import packed_rows
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
@@ -16,6 +16,7 @@ from tests.backends.small_bert import WITHOUT_DROPOUT, S, V
 ROWS = [[2, 0], [4, 1, 3]]
 LENGTHS = np.array([3, 1, 4, 2, 4])
 N, K, P = len(LENGTHS), 4, 5
+TASK = PretrainingTask(WITHOUT_DROPOUT, S, P)
 
 
 def examples() -> dict[str, np.ndarray]:
@@ -82,29 +83,12 @@ def test_each_of_both_features_matters(name):
 
 
 def losses(features, outputs) -> dict:
-    """Returns the mean losses of a batch, by the formula of training.
-
-    `PretrainingTask` needs TensorFlow.
-    """
-    sentences = features["next_sentence_labels"]
-    weights = {
-        "masked_lm": features["masked_lm_weights"],
-        "next_sentence": features.get(
-            "next_sentence_weights", np.ones(sentences.shape, "float32")
-        ),
-    }
-    logits = ops.reshape(outputs["next_sentence_logits"], (*sentences.shape, 2))
-    values = {
-        "masked_lm": cross_entropy(
-            ops.convert_to_tensor(features["masked_lm_ids"]),
-            outputs["masked_lm_logits"],
-        ),
-        "next_sentence": cross_entropy(
-            ops.convert_to_tensor(sentences), logits
-        ),
-    }
+    """Returns the mean losses of a batch."""
+    features = {k: ops.convert_to_tensor(v) for k, v in features.items()}
+    values = TASK.losses(features, outputs)
+    weights = TASK.loss_weights(features)
     return {
-        name: ops.sum(value * weights[name]) / np.sum(weights[name])
+        name: ops.sum(value) / ops.sum(weights[name])
         for name, value in values.items()
     }
 
@@ -115,6 +99,7 @@ def test_losses_are_those_of_the_examples_alone(fidelity):
         small_bert.numbers(losses(features, small_bert.call(model, features)))
         for features in (examples(), packed())
     )
+    assert list(expected) == list(TASK.loss_names)
     gap = max(abs(found[name] - expected[name]) for name in expected)
     fidelity(
         "model: losses of examples in one row, by theirs alone",
