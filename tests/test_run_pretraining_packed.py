@@ -169,13 +169,13 @@ def test_evaluation_of_packed_rows_has_the_same_results(
 def test_the_log_says_how_full_the_rows_are(run, tmp_path, caplog, inputs):
     with caplog.at_level(logging.INFO):
         run(tmp_path, num_train_steps=1, num_warmup_steps=0)
-    [line] = [m for m in caplog.messages if m.startswith("Packing: ")]
+    [line] = [m for m in caplog.messages if m.startswith("Packing, ")]
     files = [str(inputs / f"{name}.{LONG}.tfrecord") for name in "ab"]
     schema = pretraining_schema(LONG, P)
     fill = pipeline.fill(files, schema, SequencePacking())
-    assert f"of {fill.examples} examples, tokens fill" in line
-    assert f"{100 * fill.unpacked:.1f} % of a row each" in line
-    assert f"{100 * fill.packed:.1f} % of the rows" in line
+    assert f"measured on {fill.examples} examples: tokens fill" in line
+    assert f"{100 * fill.unpacked:.1f} % of a row without packing" in line
+    assert f"{100 * fill.packed:.1f} % with packing" in line
     assert line.endswith(f"about {6 * fill.examples_per_row:.0f} examples")
 
 
