@@ -126,3 +126,17 @@ def google_oracle(golden):
         type_vocab_size=2,
     )
     return config, np.load(golden / "google_oracle.npz")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Returns a function that writes a text or bytes and returns the path."""
+
+    def write(content, name="a.txt"):
+        if isinstance(content, str):
+            content = content.encode()
+        path = tmp_path / name
+        path.write_bytes(content)
+        return str(path)
+
+    return write

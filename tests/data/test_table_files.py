@@ -16,18 +16,6 @@ READERS = [read_tsv, read_csv, read_jsonl]
 NAMED = {"text": "text", "label": "label"}
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(content, name="a.txt"):
-        if isinstance(content, str):
-            content = content.encode()
-        path = tmp_path / name
-        path.write_bytes(content)
-        return str(path)
-
-    return write
-
-
 def values(rows):
     return [value for value, _ in rows]
 

@@ -321,15 +321,6 @@ def toy(**options):
     return DataSet("toy", TARGET, ("accuracy",), **options)
 
 
-@pytest.fixture
-def warnings(monkeypatch):
-    from absl import logging
-
-    logged = []
-    monkeypatch.setattr(logging, "warning", lambda m, *a: logged.append(m % a))
-    return logged
-
-
 def texts(part):
     return [example.text_a for example in part.read()]
 

@@ -23,15 +23,6 @@ def write(tmp_path):
     return write
 
 
-@pytest.fixture
-def warnings(monkeypatch):
-    from absl import logging
-
-    logged = []
-    monkeypatch.setattr(logging, "warning", lambda m, *a: logged.append(m % a))
-    return logged
-
-
 def read(path, columns=PAIRS, target=CLASSES, **options):
     return read_examples(path, columns, target, **options)
 

@@ -41,18 +41,6 @@ Bo NNP I-NP B-PER
 """
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(content, name="a.txt"):
-        if isinstance(content, str):
-            content = content.encode()
-        path = tmp_path / name
-        path.write_bytes(content)
-        return str(path)
-
-    return write
-
-
 def words(file):
     return [" ".join(sentence.words) for sentence in file.sentences]
 

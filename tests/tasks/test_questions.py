@@ -10,7 +10,6 @@ import re
 import numpy as np
 import pytest
 import squad_files
-from absl import logging
 
 from bert_tf.data import records
 from bert_tf.errors import InputError
@@ -49,13 +48,6 @@ def write(tmp_path):
         return str(path)
 
     return write
-
-
-@pytest.fixture
-def warnings(monkeypatch):
-    lines = []
-    monkeypatch.setattr(logging, "warning", lambda m, *a: lines.append(m % a))
-    return lines
 
 
 def read(path, with_negative=False, needs_answers=True, **options):
