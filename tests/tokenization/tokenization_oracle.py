@@ -1,4 +1,4 @@
-"""A slow, step-by-step tokenizer, to compare the fast ones with.
+"""A step-by-step tokenizer, to compare the fast ones with.
 
 It follows the description of google-research/bert's tokenizer and shares no
 code with bert_tf. Whole words are lower-cased and decomposed by Python itself,
@@ -7,42 +7,27 @@ so its rules for neighboring characters hold by construction.
 
 import collections
 import functools
+import string
 import unicodedata
 
 ALL = [chr(code_point) for code_point in range(0x110000)]
+CJK_BLOCKS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
 CJK = frozenset(
     character
-    for first, last in (
-        (0x4E00, 0x9FFF),
-        (0x3400, 0x4DBF),
-        (0x20000, 0x2A6DF),
-        (0x2A700, 0x2B73F),
-        (0x2B740, 0x2B81F),
-        (0x2B820, 0x2CEAF),
-        (0xF900, 0xFAFF),
-        (0x2F800, 0x2FA1F),
-    )
+    for first, last in CJK_BLOCKS
     for character in ALL[first : last + 1]
 )
 # Values of do_lower_case and strip_accents.
 VARIANTS = ((True, None), (False, None), (True, False), (False, True))
-
-# A text, a vocabulary without special tokens, and the tokens with their text.
-EXAMPLE = "  Cafe\u0301 RÉSU\u00adME\u0301! 한 Caf\u00e9's \u2603\u2603"
-EXAMPLE_VOCAB = ["cafe", "re", "##sume", "ᄒ", "##ᅡ", "##ᆫ", "!", "'", "s"]
-EXAMPLE_TOKENS = [
-    ("cafe", "Cafe\u0301"),
-    ("re", "RÉ"),
-    ("##sume", "SU\u00adME\u0301"),
-    ("!", "!"),
-    ("\u1112", "한"),
-    ("##\u1161", "한"),
-    ("##\u11ab", "한"),
-    ("cafe", "Caf\u00e9"),
-    ("'", "'"),
-    ("s", "s"),
-    ("[UNK]", "\u2603\u2603"),
-]
 
 
 @functools.cache
@@ -62,36 +47,37 @@ def category(name):
 
 
 @functools.cache
-def deleted():
-    control = category("Cc") | category("Cf") | {"\0", "\ufffd"}
-    return control - {"\t", "\n", "\r"}
+def cleaning():
+    """Returns a table that deletes controls and separates ideographs."""
+    deleted = category("Cc") | category("Cf") | {"\0", "\ufffd"}
+    table = dict.fromkeys(deleted, "")
+    table |= dict.fromkeys({*category("Zs"), *"\t\n\r"}, " ")
+    return str.maketrans(table | {c: f" {c} " for c in CJK})
+
+
+@functools.cache
+def accents():
+    return str.maketrans(dict.fromkeys(category("Mn"), ""))
 
 
 @functools.cache
 def punctuation():
-    ascii_marks = set(map(chr, range(33, 127))) - set(
-        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    )
-    return category("P") | ascii_marks
+    """Returns a table that separates punctuation."""
+    marks = category("P") | set(string.punctuation)
+    return str.maketrans({c: f" {c} " for c in marks})
 
 
 def basic_tokenize(text, do_lower_case, strip_accents=None):
     """Returns the words and punctuation characters of a text."""
     if strip_accents is None:
         strip_accents = do_lower_case
-    gone, spaces, marks = deleted(), category("Zs"), punctuation()
-    accents = category("Mn")
-    text = "".join([c for c in text if c not in gone])
-    text = "".join([" " if c in spaces or c in "\t\n\r" else c for c in text])
-    text = "".join([f" {c} " if c in CJK else c for c in text])
     words = []
-    for word in text.split():
+    for word in text.translate(cleaning()).split():
         if do_lower_case:
             word = word.lower()
         if strip_accents:
-            word = unicodedata.normalize("NFD", word)
-            word = "".join([c for c in word if c not in accents])
-        words.append("".join([f" {c} " if c in marks else c for c in word]))
+            word = unicodedata.normalize("NFD", word).translate(accents())
+        words.append(word.translate(punctuation()))
     return " ".join(words).split()
 
 
@@ -124,9 +110,14 @@ def contexts(character, many):
     c = character
     text = f"{c} a{c}b{c}{c} AΣ{c} Σ{c}A"
     if many:
-        text += f" {c}{c} AΣ{c}A aΣ{c} {c}Σ {c}Σ{c} 中Σ{c}中"
+        text += f" {c}{c} AΣ{c}A aΣ{c} A{c}Σ.{c}a 1{c}Σ{c}1 中Σ{c}中"
         text += f" e\u0301{c}\u0327 \u302e{c}\U0001d165"
     return text
+
+
+@functools.cache
+def assigned():
+    return [c for c in ALL if unicodedata.category(c)[0] != "C"]
 
 
 def hostile_texts(rng, count):
@@ -140,8 +131,7 @@ def hostile_texts(rng, count):
     known = (
         "[MASK] ## [unused1] un##want éèÉ ß ﬁ … ½ ≠ ≮ \u037e ＡＢ ǅ ϓ ̈ ΐ ẞ 🤗"
     )
-    groups = (sigma, marks, spaces + "ab中.", known)
-    assigned = [c for c in ALL if unicodedata.category(c)[0] not in "C"]
+    groups = (sigma, marks, spaces + "ab中.", known, assigned())
     for index in range(count):
-        group = (*groups, assigned)[index % (len(groups) + 1)]
+        group = groups[index % len(groups)]
         yield "".join(rng.choices(group, k=rng.randint(1, 11)))
