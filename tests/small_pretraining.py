@@ -40,12 +40,12 @@ def examples(
     random = np.random.default_rng(seed)
 
     def integers(limit, size):
-        return random.integers(0, limit, [count, size])
+        return random.integers(0, limit, [count, size], "int32")
 
     masked = np.arange(predictions) < integers(predictions + 1, 1)
     return {
         "input_ids": integers(vocab, length),
-        "input_mask": np.ones([count, length], int),
+        "input_mask": np.ones([count, length], "int32"),
         "segment_ids": integers(2, length),
         "masked_lm_positions": integers(length, predictions),
         "masked_lm_ids": integers(vocab, predictions),

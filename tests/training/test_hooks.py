@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.training import checkpoints, results
 from bert_tf.training.hooks import (
@@ -18,16 +17,15 @@ from bert_tf.training.hooks import (
     NonFiniteError,
     Progress,
     Summaries,
-    require_finite_tensors,
     watching,
 )
 from bert_tf.training.results import Best
 
 
-def records(*losses, **others):
+def records(*losses, gradient_norm=None):
     """Records of one step for each loss."""
-    norms = others.pop("gradient_norm", [1.0] * len(losses))
-    rows = {"loss": losses, "gradient_norm": norms, **others}
+    norms = gradient_norm or [1.0] * len(losses)
+    rows = {"loss": losses, "gradient_norm": norms}
     return {name: np.array(row, "float32") for name, row in rows.items()}
 
 
@@ -43,15 +41,6 @@ def events(folder):
     return found
 
 
-@pytest.mark.parametrize(
-    ("every", "due"), [(3, [0, 3, 6]), (1, list(range(7))), (0, []), (-2, [])]
-)
-def test_when_a_hook_is_due(every, due):
-    hook = Hook()
-    hook.every = every
-    assert [step for step in range(7) if hook.is_due(step)] == due
-
-
 class Full(Hook):
     """A hook that fails at the end."""
 
@@ -63,36 +52,23 @@ def test_the_first_error_is_raised_and_not_what_follows_from_it():
     hooks = [Full(), Full()]
     with pytest.raises(InputError, match="no space"), watching(hooks, 3):
         pass
-    for error in (KeyboardInterrupt, InputError("cannot write checkpoint")):
-        with pytest.raises(BaseException) as caught, watching(hooks, 3):
-            raise error
-        assert "no space" not in str(caught.value)
-
-
-# Divergence
+    with pytest.raises(KeyboardInterrupt), watching(hooks, 3):
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("where", ["loss", "gradient_norm"])
+@pytest.mark.parametrize("where", [0, 1])
 def test_the_first_non_finite_step_stops_the_run(bad, where):
     hook = NanWatch()
     hook.after_steps(5, records(1e38, 0.0, gradient_norm=[0.0, 1e38]))
-    values = {"loss": [1.0] * 4, "gradient_norm": [1.0] * 4}
+    values = [[1.0] * 4, [1.0] * 4]
     values[where][2:] = [bad, bad]
-    with pytest.raises(NonFiniteError, match=r"^step 19: .*--learning_r") as e:
-        hook.after_steps(20, records(*values.pop("loss"), **values))
-    # Pre-training and fine-tuning have different flags for the warm-up.
-    assert "warmup_" not in str(e.value)
+    losses, norms = values
+    with pytest.raises(NonFiniteError, match=r"^step 19: .*--learning_rate"):
+        hook.after_steps(20, records(*losses, gradient_norm=norms))
 
 
-def test_a_non_finite_tensor_is_not_saved():
-    require_finite_tensors(5, {"kernel": np.ones(3), "step": np.int64(7)})
-    tensors = {"a": np.zeros(3), "b": np.array([0.0, np.inf])}
-    with pytest.raises(NonFiniteError, match=r"^step 3: b is not finite"):
-        require_finite_tensors(3, tensors)
-
-
-# Progress
+# ---------------------------------------------------------------- progress
 
 
 def test_without_a_terminal_lines_are_logged(caplog, capsys):
@@ -122,15 +98,14 @@ def test_on_a_terminal_a_bar_is_drawn(caplog, capsys, every):
     assert not caplog.records
 
 
-# Summaries
+# ------------------------------------------------------------- TensorBoard
 
 
 def test_means_are_written(tmp_path):
     hook = Summaries(
         str(tmp_path), every=4, examples_per_step=6, tokens_per_example=11
     )
-    Evaluation(dict, str(tmp_path), every=2, last_step=9)
-    assert os.listdir(tmp_path) == []  # Before they begin.
+    assert os.listdir(tmp_path) == []  # Before it begins.
     hook.begin(2)
     hook.after_steps(3, records(1.0))
     hook.after_steps(4, records(4.0))
@@ -139,12 +114,10 @@ def test_means_are_written(tmp_path):
     hook.after_steps(9, records(99.0))
     hook.end()
     found = events(tmp_path)
-    assert {step for step, _ in found} == {4, 8, 9}
-    assert found[4, "loss"] == 2.5
-    assert found[8, "loss"] == 3.0
-    assert found[9, "loss"] == 99.0  # Left at the end.
+    losses = {step: v for (step, name), v in found.items() if name == "loss"}
+    assert losses == {4: 2.5, 8: 3.0, 9: 99.0}
     assert found[8, "gradient_norm"] == 1.0
-    for step in (4, 8, 9):
+    for step in losses:
         examples = found[step, "examples_per_second"]
         assert examples > 0
         assert found[step, "tokens_per_second"] == pytest.approx(11 * examples)
@@ -155,11 +128,8 @@ def test_events_can_be_read_as_soon_as_they_are_written(tmp_path, place):
     folder = str(tmp_path) if place == "local" else place
     file = EventFile(folder)
     file.write(3, {"loss": np.float32(0.5), "rate": 2})
-    first = {(3, "loss"): 0.5, (3, "rate"): 2.0}
-    assert events(folder) == first
-    file.write(4, {"loss": 0.25})
+    assert events(folder) == {(3, "loss"): 0.5, (3, "rate"): 2.0}
     file.close()
-    assert events(folder) == {**first, (4, "loss"): 0.25}
     nowhere = EventFile(None)
     nowhere.write(1, {"loss": 0.5})
     nowhere.close()
@@ -167,16 +137,13 @@ def test_events_can_be_read_as_soon_as_they_are_written(tmp_path, place):
 
 def test_a_folder_that_cannot_have_events(tmp_path):
     (tmp_path / "file").touch()
-    folder = f"{tmp_path}/file/events"
-    with pytest.raises(InputError) as error:
-        EventFile(folder)
-    message = str(error.value)
-    assert message.startswith(f"Cannot write TensorBoard's events to {folder}:")
-    assert message.endswith("file is not a directory.")
-    assert "\n" not in message
+    with pytest.raises(
+        InputError, match=r"TensorBoard's events to .*/file/events: .*directory"
+    ):
+        EventFile(f"{tmp_path}/file/events")
 
 
-# Evaluation
+# -------------------------------------------------------------- evaluation
 
 
 class Scripted:
@@ -185,7 +152,7 @@ class Scripted:
     Args:
       folder: The output directory.
       metrics: The value of eval_f1 at each step from 1 on.
-      **options: Of the hook.
+      **options: Options of the hook.
     """
 
     def __init__(self, folder, metrics, **options):
@@ -198,6 +165,7 @@ class Scripted:
             "export": self.export,
             **options,
         }
+        self.last_step = options["last_step"]
         self.hook = Evaluation(self.evaluate, str(folder), **options)
 
     def evaluate(self):
@@ -212,7 +180,7 @@ class Scripted:
         """Runs steps up to `last`, unless the hook stops; returns the last."""
         self.step = first
         self.hook.begin(first)
-        last = self.hook._last_step if last is None else last
+        last = self.last_step if last is None else last
         while self.step < last and not self.hook.wants_stop:
             self.step += 1
             self.hook.after_steps(self.step, records(1.0))
@@ -222,16 +190,17 @@ class Scripted:
     @property
     def best(self):
         """The best evaluation, whose weights are checked."""
-        found = results.find_best(str(self.folder / "best"))
+        folder = str(self.folder / "best")
+        found = results.find_best(folder)
         if found:
-            prefix = results.best_prefix(str(self.folder / "best"))
-            assert checkpoints.Reader(prefix)["step"] == found.step
+            reader = checkpoints.Reader(results.best_prefix(folder))
+            assert reader["step"] == found.step
         return found
 
     @property
     def steps(self):
-        lines = files.read_text(str(self.folder / "evaluations.jsonl"))
-        return [json.loads(line)["step"] for line in lines.splitlines()]
+        lines = (self.folder / "evaluations.jsonl").read_text().splitlines()
+        return [json.loads(line)["step"] for line in lines]
 
 
 def test_evaluations_are_due_regularly_and_at_the_end(tmp_path, caplog):
@@ -249,17 +218,11 @@ def test_evaluations_are_due_regularly_and_at_the_end(tmp_path, caplog):
         for step in (3, 6, 7)
     )
     assert sorted(os.listdir(tmp_path)) == ["eval", "evaluations.jsonl"]
-    assert [line.getMessage() for line in caplog.records] == [
-        f"step {step} evaluated: eval_f1 0.5000, eval_loss -0.5000"
-        for step in (3, 6, 7)
-    ]
-
-
-@pytest.mark.parametrize(("every", "steps"), [(3, [3, 6]), (0, [6])])
-def test_a_multiple_at_the_end_is_evaluated_once(tmp_path, every, steps):
-    script = Scripted(tmp_path, [0.5] * 6, every=every)
-    script.run()
-    assert script.asked == steps
+    line = "step 7 evaluated: eval_f1 0.5000, eval_loss -0.5000"
+    assert caplog.messages[-1] == line
+    once = Scripted(tmp_path, [0.5] * 6, every=3)
+    once.run()
+    assert once.asked == [3, 6]
 
 
 def test_a_process_that_does_not_write_decides_the_same(tmp_path):
@@ -269,51 +232,41 @@ def test_a_process_that_does_not_write_decides_the_same(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_best_weights_are_kept(tmp_path, caplog):
-    caplog.set_level("INFO", "absl")
+def test_the_best_weights_are_kept(tmp_path):
     nan = float("nan")
-    script = Scripted(tmp_path, [nan, 0.0, -0.25, 0.5, nan, 0.5, 0.25])
+    metrics = [nan, 0.0, -0.25, 0.5, nan, 0.5, 0.25]
+    script = Scripted(tmp_path, metrics)
     seen = []
     for step in range(7):
         script.run(step, step + 1)
         seen.append(script.best and script.best.step)
     assert seen == [None, 2, 2, 4, 4, 4, 4]
     assert script.best == Best(4, "eval_f1", 0.5)
-    assert "eval_f1 0.5000 is the best so far" in caplog.text
-
-
-def test_the_lowest_loss_is_the_best(tmp_path):
-    script = Scripted(tmp_path, [0.5, 0.75, 0.25], metric="eval_loss")
+    script = Scripted(tmp_path, metrics, metric="eval_loss")  # Lower is better.
     script.run()
-    assert script.best == Best(2, "eval_loss", -0.75)
+    assert script.best == Best(4, "eval_loss", -0.5)
 
 
-def test_a_resumed_run_reads_the_history(tmp_path):
-    script = Scripted(tmp_path, [0.1, 0.9, 0.5, 0.6, 0.7, 0.8, 0.9])
-    script.run(0, 5)
-    again = Scripted(tmp_path, script.metrics)
-    again.run(3)  # Steps 4 and 5 came after the last checkpoint.
-    assert again.asked == [4, 5, 6, 7]
-    assert again.steps == [1, 2, 3, 4, 5, 6, 7]
-    assert again.best.step == 2
-
-
-def test_best_weights_from_after_the_checkpoint_are_kept(tmp_path):
-    Scripted(tmp_path, [0.1, 0.2, 0.3, 0.9]).run()
-    again = Scripted(tmp_path, [0.1, 0.2, 0.3, 0.8, 0.7])
-    again.run(3, 3)
-    assert again.steps == [1, 2, 3]
-    again.run(3)
-    assert again.best == Best(4, "eval_f1", 0.9)
-
-
-def test_a_new_run_starts_without_best_weights(tmp_path):
-    Scripted(tmp_path, [0.9, 0.9]).run()
-    again = Scripted(tmp_path, [0.1, 0.2, 0.3], every=2)
-    again.run(0, 1)
-    assert (again.best, again.steps) == (None, [])
-    again.run(1)
-    assert again.best == Best(3, "eval_f1", 0.3)
+@pytest.mark.parametrize(
+    ("before", "first", "metrics", "asked", "best"),
+    [
+        # Later evaluations than the last checkpoint are repeated.
+        ([0.1, 0.9, 0.5, 0.6], 3, [0.1, 0.9, 0.5, 0.6, 0.7], [4, 5], (2, 0.9)),
+        # Better weights from after the checkpoint are kept.
+        ([0.1, 0.2, 0.3, 0.9], 3, [0.1, 0.2, 0.3, 0.8, 0.7], [4, 5], (4, 0.9)),
+        # A new run starts without best weights.
+        ([0.9, 0.9], 0, [0.1, 0.2, 0.3], [1, 2, 3], (3, 0.3)),
+    ],
+)
+def test_a_run_that_resumes_or_starts_again(
+    tmp_path, before, first, metrics, asked, best
+):
+    Scripted(tmp_path, before).run()
+    again = Scripted(tmp_path, metrics)
+    again.run(first)
+    assert again.asked == asked
+    assert again.steps == list(range(1, len(metrics) + 1))
+    assert again.best == Best(best[0], "eval_f1", best[1])
 
 
 def test_best_weights_by_another_metric_are_ignored(tmp_path, caplog):
@@ -322,10 +275,7 @@ def test_best_weights_by_another_metric_are_ignored(tmp_path, caplog):
     again = Scripted(tmp_path, metrics, metric="eval_loss")
     again.run(2)
     assert again.best == Best(3, "eval_loss", -0.3)
-    assert (
-        "was chosen by eval_f1 and is ignored, as the metric is now eval_l"
-        in (caplog.text)
-    )
+    assert "was chosen by eval_f1 and is ignored, as the metric" in caplog.text
 
 
 def test_patience_ends_this_run_and_later_ones(tmp_path, caplog):
@@ -334,14 +284,12 @@ def test_patience_ends_this_run_and_later_ones(tmp_path, caplog):
     script = Scripted(tmp_path, metrics, patience=2)
     assert script.run() == 4
     assert "eval_f1 has not improved in the last 2 evaluations" in caplog.text
-    for _ in range(2):
-        again = Scripted(tmp_path, metrics, patience=2)
-        assert (again.run(4), again.asked) == (4, [])
-    # Interrupted on the way it ends at the same step.
+    again = Scripted(tmp_path, metrics, patience=2)
+    assert (again.run(4), again.asked) == (4, [])
+    # A run that was interrupted before ends at the same step.
     other = tmp_path / "other"
     Scripted(other, metrics, patience=2).run(0, 3)
     assert Scripted(other, metrics, patience=2).run(2) == 4
-    # With more patience it goes on.
     assert Scripted(tmp_path, metrics, patience=3).run(4) == 5
 
 
