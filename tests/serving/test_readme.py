@@ -1,6 +1,5 @@
 """The README, the model card and the server's files of an export."""
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -10,13 +9,6 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-    wrappers_pb2,
-)
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.heads import BertClassifier
@@ -33,11 +25,10 @@ from bert_tf.serving.readme import (
     to_json,
     write_warm_up,
 )
-from bert_tf.tasks.encoding import TextEncoding
-from tests.serving.small_served import CONFIG, ENCODING, VOCAB
+from bert_tf.tasks.questions import SpanEncoding
+from tests.serving.small_served import CONFIG, VOCAB
 
-# The README.
-
+# The README ------------------------------------------------------------------
 
 CARD = {
     "name": "mine",
@@ -64,61 +55,56 @@ SIGNATURES = {
 }
 
 
-def page(example, answer=ANSWER):
-    answers = {"serving_default": answer, "tokenize": TOKENS}
+def page(example):
+    answers = {"serving_default": ANSWER, "tokenize": TOKENS}
     return readme(CARD, SIGNATURES, example, answers)
 
 
 def exchanges(text):
-    """The requests and answers of a README, as JSON."""
+    """Returns the requests and answers of a README, as values of JSON."""
     blocks = re.findall(r"^```\n(.*?)\n```$", text, re.M | re.S)
     asked = [i for i, block in enumerate(blocks) if block.startswith("curl")]
+    url = "http://localhost:8501/v1/models/mine:predict"
+    requests, answers = [], []
     for index in asked:
         words = shlex.split(blocks[index].replace("\\\n", ""))
-        assert words[:2] == ["curl", "-d"]
-        assert words[3:] == ["http://localhost:8501/v1/models/mine:predict"]
-        yield json.loads(words[2]), json.loads(blocks[index + 1])
+        assert [*words[:2], *words[3:]] == ["curl", "-d", url]
+        requests.append(json.loads(words[2]))
+        answers.append(json.loads(blocks[index + 1]))
+    return requests, answers
 
 
-def test_requests_with_one_input():
+def test_requests_and_answers_with_one_input():
     texts = ["it's", 'a "b" $HOME `ls` \\ é']
-    [rows, columns, tokens] = exchanges(page({"text": texts}))
-    assert rows[0] == {"instances": texts}
-    assert columns[0] == {"inputs": {"text": texts}}
-    assert tokens[0] == {"signature_name": "tokenize", "instances": texts}
+    requests, answers = exchanges(page({"text": texts}))
+    assert requests == [
+        {"instances": texts},
+        {"inputs": {"text": texts}},
+        {"signature_name": "tokenize", "instances": texts},
+    ]
+    labels, scores = ["c", "é \ufffd"], [0.333333, -1e-7]
+    rows = zip(labels, scores, strict=True)
+    rows = [{"label": label, "score": score} for label, score in rows]
+    assert answers == [
+        {"predictions": rows},
+        {"outputs": {"label": labels, "score": scores}},
+        # A single output has no name.
+        {"predictions": [["[CLS]"], ["[SEP]"]]},
+    ]
+    single = json.loads(column_answer({"x": np.int32([[1], [2]])}))
+    assert single == {"outputs": [[1], [2]]}
 
 
 def test_requests_with_several_inputs():
     example = {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]}
-    [rows, columns, tokens] = exchanges(page(example))
+    [rows, columns, tokens], _ = exchanges(page(example))
     instances = [
         {"text": "a", "choices": ["c", "d"]},
         {"text": "b", "choices": ["e", "f"]},
     ]
-    assert rows[0] == {"instances": instances}
-    assert columns[0] == {"inputs": example}
-    assert tokens[0]["instances"] == instances
-
-
-def test_answers():
-    [rows, columns, tokens] = exchanges(page({"text": ["a", "b"]}))
-    assert rows[1] == {
-        "predictions": [
-            {"label": "c", "score": 0.333333},
-            {"label": "é \ufffd", "score": -1e-7},
-        ]
-    }
-    assert columns[1] == {
-        "outputs": {"label": ["c", "é \ufffd"], "score": [0.333333, -1e-7]}
-    }
-    # What there is only one of goes without its name.
-    assert tokens[1] == {"predictions": [["[CLS]"], ["[SEP]"]]}
-
-
-def test_a_single_output_has_no_name():
-    assert json.loads(column_answer({"x": np.int32([[1], [2]])})) == {
-        "outputs": [[1], [2]]
-    }
+    assert rows == {"instances": instances}
+    assert columns == {"inputs": example}
+    assert tokens["instances"] == instances
 
 
 @pytest.mark.parametrize("answer", [row_answer, column_answer])
@@ -129,16 +115,13 @@ def test_long_lists_are_cut(answer):
         assert text.count("1") == 2 * (4 if is_cut else size)
 
 
-def test_the_table_of_signatures():
-    assert (
-        "| `serving_default` | `text` string [B] | `label` string [B]<br>"
-        "`score` float32 [B, ?, 3]<br>`odd` int32 [B, ...] |"
-    ) in page({"text": ["a"]})
-
-
-def test_the_card_is_a_table():
-    text = page({"text": ["a"]})
+def test_tables_and_commands():
+    texts = ["it's", 'é "b"\n']
+    text = page({"text": texts})
+    assert text.startswith("# mine: classifier\n")
     for line in (
+        "| `serving_default` | `text` string [B] | `label` string [B]<br>"
+        "`score` float32 [B, ?, 3]<br>`odd` int32 [B, ...] |",
         r"| labels | a\|b, c |",
         "| source | - |",
         "| metrics: f1 | 0.25 |",
@@ -146,89 +129,68 @@ def test_the_card_is_a_table():
         "| encoding: max_seq_length | 7 |",
     ):
         assert f"\n{line}\n" in text
-    assert text.startswith("# mine: classifier\n")
-    assert text.endswith("|\n")
-
-
-def test_commands_to_start_a_server():
-    text = page({"text": ["a"]})
     commands = re.findall(r"^```\n(docker .*?)\n```$", text, re.M | re.S)
     plain, batching = (shlex.split(command) for command in commands)
     assert plain[-3:] == ["-e", "MODEL_NAME=mine", "tensorflow/serving"]
-    [place] = [
-        w for w in batching if w.endswith(":/batching_parameters.txt:ro")
-    ]
-    assert place.startswith("$PWD/assets.extra/batching_parameters.txt:")
-    assert batching[-2:] == [
-        "--enable_batching",
-        "--batching_parameters_file=/batching_parameters.txt",
-    ]
-
-
-def test_the_python_code_compiles():
-    texts = ["it's", 'é "b"\n']
-    [code] = re.findall(
-        r"^```\n(import .*?)\n```$", page({"text": texts}), re.M | re.S
-    )
+    file = "batching_parameters.txt"
+    assert f"$PWD/assets.extra/{file}:/{file}:ro" in batching
+    assert batching[-1] == f"--batching_parameters_file=/{file}"
+    [code] = re.findall(r"^```\n(import .*?)\n```$", text, re.M | re.S)
     compile(code, "README", "exec")
     assert f"text=tf.constant({texts!r})" in code
 
 
-# The model card.
-
-
-@dataclasses.dataclass(frozen=True)
-class Strided(TextEncoding):
-    """A kind of encoding with more to tell, and labels, told elsewhere."""
-
-    doc_stride: int = 5
-    labels: tuple[str, ...] = ("no",)
+# The model card --------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def model():
+def card_of(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    (folder / WEIGHTS).parent.mkdir()
+    (folder / WEIGHTS).write_bytes(b"weights")
     model = BertClassifier(CONFIG, 3, dtype="mixed_bfloat16")
     model.build()
-    return model
+    served = types.SimpleNamespace(
+        model=model,
+        encoding=SpanEncoding(VOCAB, False, True, 17, 5, 7),
+        labels=("é", "b", "c"),
+        kind="classifier",
+    )
 
-
-@pytest.fixture
-def card_of(model, tmp_path):
-    weights = tmp_path / WEIGHTS
-    weights.parent.mkdir()
-    weights.write_bytes(b"weights")
-
-    def card_of(encoding=ENCODING, **more):
-        served = types.SimpleNamespace(
-            model=model,
-            encoding=encoding,
-            labels=("é", "b", "c"),
-            kind="classifier",
-        )
-        return model_card(served, str(tmp_path), "mine", **more)
+    def card_of(**facts):
+        return model_card(served, str(folder), "mine", **facts)
 
     return card_of
 
 
-def test_the_contents(card_of, model):
-    card = card_of(source="a/model.ckpt-7", metrics={"f1": 0.25})
-    assert card["name"] == "mine"
-    assert card["kind"] == "classifier"
-    assert card["metrics"] == {"f1": 0.25}
-    assert card["labels"] == ["é", "b", "c"]
-    assert card["vocab_size"] == len(VOCAB)
-    assert card["parameters"] == model.count_params()
-    assert card["dtype_policy"] == "mixed_bfloat16"
+def test_the_card(card_of):
+    card = card_of()
+    assert {"bert_tf", "tensorflow", "keras"} < card.pop("versions").keys()
+    assert card.pop("parameters") > 1000
     digest = hashlib.sha256(b"weights").hexdigest()
-    assert card["weights"] == {"file": WEIGHTS, "sha256": digest}
-    assert {"bert_tf", "tensorflow", "keras"} < card["versions"].keys()
+    assert card == {
+        "name": "mine",
+        "kind": "classifier",
+        "source": None,
+        "metrics": {},
+        "labels": ["é", "b", "c"],
+        "encoding": {
+            "do_lower_case": False,
+            "strip_accents": True,
+            "max_seq_length": 17,
+            "doc_stride": 5,
+            "max_query_length": 7,
+        },
+        "vocab_size": len(VOCAB),
+        "dtype_policy": "mixed_bfloat16",
+        "weights": {"file": WEIGHTS, "sha256": digest},
+    }
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
         ("/home/me/uncased/bert_model.ckpt", "bert_model.ckpt"),
-        ("out/model.ckpt-7", "model.ckpt-7"),
         ("releases/uncased_L-2/", "uncased_L-2"),
         ("hf://google/bert-base@main", "hf://google/bert-base@main"),
         ("gs://bucket/bert_model.ckpt", "gs://bucket/bert_model.ckpt"),
@@ -239,157 +201,72 @@ def test_the_source_contains_no_local_folder(card_of, source, expected):
     assert card_of(source=source)["source"] == expected
 
 
-def test_the_encoding_in_the_card(card_of):
-    assert card_of()["encoding"] == {
-        "do_lower_case": True,
-        "strip_accents": None,
-        "max_seq_length": ENCODING.max_seq_length,
-    }
-    encoding = Strided(VOCAB, False, True, 17)
-    assert card_of(encoding)["encoding"] == {
-        "do_lower_case": False,
-        "strip_accents": True,
-        "max_seq_length": 17,
-        "doc_stride": 5,
-    }
-
-
-def test_unknown_source_and_metrics(card_of):
-    card = card_of()
-    assert card["source"] is None
-    assert card["metrics"] == {}
-
-
 def test_every_metric_is_valid_json(card_of):
+    metrics = {
+        "loss": (np.float32(0.1), 0.1),
+        "mcc": (float("nan"), None),
+        "odds": (float("-inf"), None),
+        "total": (np.int64(12), 12),
+        "f1": (None, None),
+    }
     card = card_of(
-        metrics={
-            "loss": np.float32(0.1),
-            "mcc": float("nan"),
-            "odds": float("-inf"),
-            "total": np.int64(12),
-            "count": 3,
-            "f1": None,
-        }
+        metrics={name: value for name, (value, _) in metrics.items()}
     )
     text = to_json(card)
     assert "é" in text
-    assert text.endswith("}\n")
     assert json.loads(text) == card
     assert card["metrics"] == {
-        "loss": 0.1,
-        "mcc": None,
-        "odds": None,
-        "total": 12,
-        "count": 3,
-        "f1": None,
+        k: expected for k, (_, expected) in metrics.items()
     }
 
 
-# Warm-up requests and batching parameters.
+# Warm-up requests and batching parameters ------------------------------------
 
 
-STRING = tf.TensorSpec([None], tf.string)
-
-
-def served(length=7, **example):
-    """What is asked of a `Served` to warm it up."""
-    return types.SimpleNamespace(
+def requests_of(path, **example):
+    """Writes the requests of a model and reads them."""
+    served = types.SimpleNamespace(
         example=example,
-        inputs=dict.fromkeys(example, STRING),
-        encoding=types.SimpleNamespace(max_seq_length=length),
+        inputs=dict.fromkeys(example, tf.TensorSpec([None], tf.string)),
+        encoding=types.SimpleNamespace(max_seq_length=13),
     )
-
-
-@pytest.fixture
-def written(tmp_path):
-    def write(model, name="m"):
-        path = str(tmp_path / "requests")
-        write_warm_up(path, model, name)
-        records = tf.data.TFRecordDataset(path).as_numpy_iterator()
-        logs = [PredictionLog.FromString(record) for record in records]
-        return [log.predict_log.request for log in logs]
-
-    return write
-
-
-def arrays(request):
-    return {key: tf.make_ndarray(v) for key, v in request.inputs.items()}
-
-
-def test_requests_of_several_sizes_and_a_long_one(written):
-    *sized, long = written(served(question=["q", "é"], context=["c", "d e"]))
-    assert len(sized) == len(WARM_UP_SIZES) == len(set(WARM_UP_SIZES))
-    for size, request in zip(WARM_UP_SIZES, sized, strict=True):
-        columns = arrays(request)
-        assert columns.keys() == {"question", "context"}
-        assert columns["question"].shape == (size,)
-        assert columns["context"].tolist()[:2] == [b"c", b"d e"][:size]
-    assert arrays(long)["context"].tolist() == [b" ".join([b"c"] * 7)]
-
-
-def test_the_long_request_exceeds_the_maximum_length(written):
-    for text in ("", " ", "a", "a b", "a b c"):
-        [long] = arrays(written(served(13, text=[text]))[-1])["text"]
-        assert len(long.split()) >= 13 or not text.strip()
-
-
-def test_texts_in_lists(written):
-    model = served(text=["a", "b"], choices=[["a", "b"], ["c", "d e"]])
-    requests = written(model)
-    assert arrays(requests[1])["choices"].shape == (WARM_UP_SIZES[1], 2)
-    assert arrays(requests[-1])["choices"].shape == (1, 2)
-
-
-def test_requests_contain_model_and_signature(written):
-    for request in written(served(text=["a"]), "mine"):
+    write_warm_up(str(path), served, "mine")
+    records = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+    requests = []
+    for record in records:
+        request = PredictionLog.FromString(record).predict_log.request
         assert request.model_spec.name == "mine"
         assert request.model_spec.signature_name == "serving_default"
-        assert request.inputs["text"].dtype == tf.string.as_datatype_enum
+        values = request.inputs.items()
+        requests.append({key: tf.make_ndarray(value) for key, value in values})
+    return requests
 
 
-def batching_parameters():
-    """The server's message, whose definition its Python package lacks."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="batching_for_a_test.proto",
-        package="batching_for_a_test",
-        syntax="proto3",
-        dependency=[wrappers_pb2.DESCRIPTOR.name],
-    )
-    message = file.message_type.add(name="BatchingParameters")
-    field = descriptor_pb2.FieldDescriptorProto
-    names = (
-        "max_batch_size",
-        "batch_timeout_micros",
-        "max_enqueued_batches",
-        "num_batch_threads",
-    )
-    for number, name in enumerate(names, start=1):
-        message.field.add(
-            name=name,
-            number=number,
-            type=field.TYPE_MESSAGE,
-            type_name=".google.protobuf.Int64Value",
-            label=field.LABEL_OPTIONAL,
-        )
-    message.field.add(
-        name="pad_variable_length_inputs",
-        number=7,
-        type=field.TYPE_BOOL,
-        label=field.LABEL_OPTIONAL,
-    )
-    pool = descriptor_pool.Default()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName(f"{file.package}.{message.name}")
-    )
+def test_warm_up_requests(tmp_path):
+    """Several sizes, and a text longer than the maximum."""
+    choices = [["a", "b"], ["c", "d e"]]
+    example = {"question": ["q", "é"], "choices": choices}
+    *sized, long = requests_of(tmp_path / "requests", **example)
+    for size, columns in zip(WARM_UP_SIZES, sized, strict=True):
+        assert columns["question"].shape == (size,)
+        assert columns["choices"].shape == (size, 2)
+        expected = [b"q", "é".encode()][:size]
+        assert columns["question"].tolist()[:2] == expected
+    assert long["question"].tolist() == [b" ".join([b"q"] * 13)]
+    assert long["choices"].shape == (1, 2)
+    for text in ("", " ", "a b c"):
+        *_, long = requests_of(tmp_path / "requests", text=[text])
+        assert len(long["text"][0].split()) >= 13 or not text.strip()
 
 
 def test_batching_parameters_are_valid():
-    parameters = text_format.Parse(BATCHING_PARAMETERS, batching_parameters()())
-    # Warm-up requests beyond it would keep the server from loading the model.
-    assert parameters.max_batch_size.value == MAX_BATCH_SIZE
-    assert max(WARM_UP_SIZES) <= MAX_BATCH_SIZE
-    assert parameters.num_batch_threads.value > 0
-    assert parameters.max_enqueued_batches.value > 0
-    assert parameters.HasField("batch_timeout_micros")
-    assert not parameters.pad_variable_length_inputs
+    lines = BATCHING_PARAMETERS.splitlines()
+    given = [line for line in lines if line and not line.startswith("#")]
+    assert given.pop() == "pad_variable_length_inputs: false"
+    found = [re.fullmatch(r"(\w+) \{ value: (\d+) \}", line) for line in given]
+    values = {match[1]: int(match[2]) for match in found}
+    assert values.pop("batch_timeout_micros") >= 0
+    # A server does not load a model with larger warm-up requests.
+    assert values.pop("max_batch_size") == MAX_BATCH_SIZE >= max(WARM_UP_SIZES)
+    assert values.keys() == {"max_enqueued_batches", "num_batch_threads"}
+    assert min(values.values()) > 0

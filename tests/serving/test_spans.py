@@ -1,4 +1,4 @@
-"""An exported model gives the answers of run_squad.py."""
+"""Windows and answers in a graph are those of run_squad.py."""
 
 import dataclasses
 import functools
@@ -10,16 +10,12 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.heads import BertSpanLabeler
+from bert_tf.serving import spans
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.question_answering import SpanTask
-from bert_tf.tasks.questions import (
-    ODDS_WITHOUT_SPAN,
-    Question,
-    SpanEncoding,
-    make_windows,
-)
+from bert_tf.tasks.questions import Question, SpanEncoding, make_windows
 from bert_tf.tokenization.normalization import Normalizer
 from tests.serving.small_served import (
     CONFIG,
@@ -156,31 +152,6 @@ class Rule:
         }
 
 
-class Logits:
-    """Logits of tokens by name, else 0.
-
-    They are variables, so that one graph serves all tests.
-    """
-
-    def __init__(self):
-        self.tables = {
-            f"{name}_logits": tf.Variable(tf.zeros([len(VOCAB)]))
-            for name in ("start", "end")
-        }
-
-    def set(self, starts, ends):
-        for table, values in zip(
-            self.tables.values(), (starts, ends), strict=True
-        ):
-            table.assign([float(values.get(token, 0)) for token in VOCAB])
-
-    def __call__(self, features):
-        return {
-            name: tf.gather(table, tf.cast(features["input_ids"], tf.int32))
-            for name, table in self.tables.items()
-        }
-
-
 def asked(questions, contexts):
     return {"question": list(questions), "context": list(contexts)}
 
@@ -260,39 +231,30 @@ def assert_all_same(served, questions=QUESTIONS, contexts=CONTEXTS):
     return answers
 
 
-# ----------------------------------------------------------- as run_squad.py
+# As run_squad.py --------------------------------------------------------------
 
 # As for SQuAD 2.0.
 SOME_ARE_IMPOSSIBLE = {"with_negative": True, "null_score_diff_threshold": -4.5}
-by_version = pytest.mark.parametrize(
-    "options", [{}, SOME_ARE_IMPOSSIBLE], ids=["1.1", "2.0"]
-)
 
 
 @pytest.mark.parametrize(
     "options",
     [
         SOME_ARE_IMPOSSIBLE,
+        {"n_best_size": 3, "max_answer_length": 2},
         *(
             pytest.param(options, marks=pytest.mark.slow)
             for options in (
-                {},
-                {"with_negative": True},
-                {"n_best_size": 3, "max_answer_length": 2},
+                {"encoding": encoding_of(lower=False)},
                 {"n_best_size": 1, "with_negative": True},
                 {"n_best_size": 61, "num_answers": 61},
             )
         ),
     ],
-    ids=str,
 )
 def test_answers_are_those_of_the_script(options):
     answers = assert_all_same(labeler(**options))
     assert len({*answers["answer"]}) > 10
-
-
-def test_cased():
-    assert_all_same(labeler(encoding=encoding_of(lower=False)))
 
 
 @pytest.mark.parametrize(
@@ -309,167 +271,32 @@ def test_equal_scores_have_the_order_of_the_script(num_values, with_negative):
     assert_all_same(served, [b"a"] * len(contexts), contexts)
 
 
-def assert_same_chances(row, chances):
-    """Compares the probabilities of the best answers of a real model.
+def test_a_real_model():
+    """Its logits depend on the processor and the batch.
 
-    Its logits depend on the processor and the batch, so answers that are almost
-    equally likely may swap.
+    So answers that are almost equally likely may swap.
     """
-    given = row["nbest_probabilities"]
-    np.testing.assert_allclose(given, chances, atol=1e-3)
-    assert given[: row["num_nbest"]].min() > 0
-
-
-def test_probabilities_are_those_of_the_script():
     served = labeler(random_model(), **SOME_ARE_IMPOSSIBLE)
     questions, contexts = QUESTIONS[:29], CONTEXTS[:29]
     answers = answer(served, asked(questions, contexts))
     found = found_by_script(served, questions, contexts)
     for row, expected in zip(rows(answers), found, strict=True):
         chances = [entry["probability"] for entry in expected.nbest]
-        chances += [0.0] * served.num_answers
-        assert_same_chances(row, chances[: served.num_answers])
+        chances = (chances + [0.0] * served.num_answers)[: served.num_answers]
+        given = row["nbest_probabilities"]
+        np.testing.assert_allclose(given, chances, atol=1e-3)
+        assert given[: row["num_nbest"]].min() > 0
+    windows = tokenize(served, asked([b"Cat?"], [NASTY[4]]))
+    features = {name: windows[name][0] for name in served.token_inputs}
+    logits = answer_tokens(served, features)
+    expected = served.model(features)
+    assert logits.keys() == {"start_logits", "end_logits"}
+    for name, values in logits.items():
+        atol = 1e-4 * np.ptp(expected[name])
+        np.testing.assert_allclose(values, expected[name], atol=atol)
 
 
-def test_answers_do_not_depend_on_the_batch():
-    served = labeler(random_model(), **SOME_ARE_IMPOSSIBLE)
-    together = rows(answer(served, asked(QUESTIONS[:9], CONTEXTS[:9])))
-    for number in range(9):
-        alone = answer(served, asked([QUESTIONS[number]], [CONTEXTS[number]]))
-        chances = alone["nbest_probabilities"][0]
-        assert_same_chances(together[number], chances)
-
-
-# -------------------------------------------------------------------- by hand
-
-
-@functools.cache
-def labeler_by_hand(**options):
-    return labeler(Logits(), encoding_of(VOCAB), **options)
-
-
-def by_hand(context, starts, ends, **options):
-    served = labeler_by_hand(num_answers=8, **options)
-    served.model.set(starts, ends)
-    [row] = rows(answer(served, asked([b"0"], [context.encode()])))
-    return row
-
-
-def test_an_answer_is_a_slice_of_the_context():
-    row = by_hand("b É\u0301x.\n D, c", {"e": 9, "d": 5}, {"d": 7, "##x": 4})
-    assert row["answer"].decode() == "É\u0301x.\n D"
-    assert (row["start"], row["end"]) == (2, 9)
-    assert row["nbest_answers"][1].decode() == "É\u0301x"
-    chances = np.exp([16.0, 13, 12])
-    assert row["score"] > row["nbest_probabilities"][1] > 0
-    np.testing.assert_allclose(
-        row["nbest_probabilities"][:3] / row["score"],
-        chances / chances[0],
-        rtol=1e-5,
-    )
-
-
-def test_the_first_of_equal_texts_is_kept():
-    row = by_hand("a b a b a", {"a": 9}, {"b": 9})
-    assert (row["start"], row["end"]) == (0, 3)
-    assert row["nbest_answers"].tolist() == [
-        *(b"a b", b"a b a b"),
-        *(b"a", b"a b a", b"a b a b a", b"b", b"b a b"),
-        b"b a",
-    ]
-    assert row["nbest_starts"].tolist() == [0, 0, 0, 0, 0, 2, 2, 2]
-    assert row["nbest_ends"].tolist() == [3, 7, 1, 5, 9, 3, 7, 5]
-
-
-def test_the_best_of_equal_texts_is_kept():
-    def model(features):
-        places = {"start_logits": 5, "end_logits": 6}
-        count, length = tf.unstack(tf.shape(features["input_ids"]))
-        return {
-            name: 9.0 * tf.one_hot(tf.fill([count], place), length)
-            for name, place in places.items()
-        }
-
-    # [CLS] 0 [SEP] a b a b [SEP]
-    served = labeler(model, encoding_of(VOCAB))
-    [row] = rows(answer(served, asked([b"0"], [b"a b a b"])))
-    assert (row["answer"], row["start"], row["end"]) == (b"a b", 4, 7)
-
-
-def test_more_spans_than_texts():
-    """Thousands of spans have equal texts; the few others are found."""
-    context = b"a " * 1201 + b"b"
-    served = labeler_by_hand(max_answer_length=2)
-    served.model.set({"a": 9}, {"a": 9, "b": 8})
-    answers = assert_all_same(served, [b"0"], [context])
-    assert answers["num_nbest"] == 4
-    texts = answers["nbest_answers"][0, :4].tolist()
-    assert texts == [b"a", b"a a", b"a b", b"b"]
-
-
-@pytest.mark.slow
-def test_no_answer():
-    texts = "a b c", {"a": 2, "[CLS]": 3}, {"c": 2, "[CLS]": 4}
-    row = by_hand(*texts, with_negative=True)
-    assert (row["answer"], row["start"], row["end"]) == (b"", -1, -1)
-    assert row["null_odds"] == 3.0
-    assert row["nbest_answers"][:2].tolist() == [b"", b"a b c"]
-    assert row["score"] == row["nbest_probabilities"][0]
-    row = by_hand(*texts, with_negative=True, null_score_diff_threshold=3.0)
-    assert (row["answer"], row["start"], row["end"]) == (b"a b c", 0, 5)
-    assert row["score"] == row["nbest_probabilities"][1]
-    row = by_hand(*texts)
-    assert row["answer"] == b"a b c"
-    assert "null_odds" not in row
-
-
-# ---------------------------------------------------------------- empty inputs
-
-
-@by_version
-@pytest.mark.parametrize("context", [b"", b" \n", b"\xff", b"\0\xe2\x80\x8b"])
-def test_a_blank_context_has_no_answer(context, options):
-    served = labeler(**options)
-    [row] = rows(answer(served, asked([b"Where?"], [context])))
-    assert (row["answer"], row["start"], row["end"]) == (b"", -1, -1)
-    assert row["score"] == 1.0
-    assert row["num_nbest"] == 1
-    assert row["nbest_probabilities"].tolist() == [1, 0, 0, 0, 0]
-    if options:
-        assert row["null_odds"] == ODDS_WITHOUT_SPAN
-
-
-@by_version
-def test_no_questions(options):
-    served = labeler(**options)
-    answers = answer(served, asked([], []))
-    assert {len(values) for values in answers.values()} == {0}
-    assert answers["nbest_answers"].shape == (0, 5)
-    assert {len(v) for v in tokenize(served, asked([], [])).values()} == {0}
-
-
-@pytest.mark.parametrize("counts", [(0, 1), (1, 0), (2, 1), (1, 2)])
-def test_questions_and_contexts_must_have_equal_numbers(counts):
-    questions, contexts = ([b"a"] * count for count in counts)
-    message = r"Expected context of shape \[\d\], a row for each question"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        answer(labeler(), asked(questions, contexts))
-
-
-def test_logits_must_be_finite():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
-        by_hand("a", {"a": np.nan}, {})
-
-
-def test_at_least_one_answer_is_returned():
-    with pytest.raises(InputError, match="num_answers must be at least 1"):
-        labeler(num_answers=0)
-
-
-# ----------------------------------------------------------- other signatures
-
-
-def test_tokens_are_those_of_the_windows():
+def test_windows_are_those_of_the_script():
     served = labeler()
     seen = tokenize(served, asked(QUESTIONS, CONTEXTS))
     questions = [
@@ -482,35 +309,141 @@ def test_tokens_are_those_of_the_windows():
     assert seen["num_windows"].tolist() == counts.tolist()
     is_window = np.arange(counts.max()) < counts[:, np.newaxis]
     length = seen["input_ids"].shape[2]
-    for name in ("input_ids", "input_mask", "segment_ids"):
+    for name in served.token_inputs:
         expected = made.batch[name]
-        np.testing.assert_array_equal(
-            seen[name][is_window], expected[:, :length]
-        )
-        assert not seen[name][~is_window].any()
+        values = seen[name]
+        np.testing.assert_array_equal(values[is_window], expected[:, :length])
+        assert not values[~is_window].any()
         assert not expected[:, length:].any()
     names = [ALL_VOCAB[number].encode() for number in seen["input_ids"].flat]
     assert seen["tokens"].ravel().tolist() == names
 
 
-def test_logits_from_tokens():
-    served = labeler(random_model())
-    features = {
-        name: seen[0]
-        for name, seen in tokenize(served, asked([b"Cat?"], [NASTY[4]])).items()
-        if name.startswith(("input", "segment"))
-    }
-    logits = answer_tokens(served, features)
-    expected = served.model(features)
-    assert logits.keys() == {"start_logits", "end_logits"}
-    for name, values in logits.items():
-        assert values.shape == features["input_ids"].shape
-        np.testing.assert_allclose(
-            values, expected[name], atol=1e-4 * np.ptp(expected[name])
-        )
+@pytest.mark.parametrize(
+    ("max_seq_length", "doc_stride"),
+    [(11, 1), (13, 5), (13, 128), (41, 1), (41, 11), (41, 128), (120, 100)],
+)
+def test_windows_of_many_lengths(max_seq_length, doc_stride):
+    """Scores of two windows may be equal: they are rounded as in NumPy."""
+    random = np.random.default_rng(max_seq_length * doc_stride)
+    num_tokens = [0, 1, *random.integers(0, 61, 29), 0, *range(217, 308, 3), 0]
+    query_lengths = random.integers(0, 8, len(num_tokens))
+    vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a")
+    encoding = SpanEncoding(vocab, True, None, max_seq_length, doc_stride, 7)
+    questions = [
+        Question("q", "a " * query, "a " * tokens)
+        for tokens, query in zip(num_tokens, query_lengths, strict=True)
+    ]
+    expected = make_windows(questions, encoding, with_positions=False).windows
+    windows = spans.make_windows(
+        tf.constant(num_tokens, tf.int64),
+        tf.constant(query_lengths, tf.int64),
+        max_seq_length,
+        doc_stride,
+    )
+    assert windows.question.numpy().tolist() == [w.question for w in expected]
+    assert windows.first.numpy().tolist() == [w.first for w in expected]
+    is_max_context = [w.is_max_context.tolist() for w in expected]
+    assert windows.is_max_context.to_list() == is_max_context
+    origins = np.cumsum(num_tokens) - num_tokens
+    # Every second character is a token.
+    assert windows.tokens.to_list() == [
+        (w.starts // 2 + origins[w.question]).tolist() for w in expected
+    ]
 
 
-def test_examples():
-    served = labeler()
+# By hand ---------------------------------------------------------------------
+
+
+class Logits:
+    """Logits of tokens by name, else 0; plus the logits of positions."""
+
+    def __init__(self, starts, ends, positions=(-1, -1)):
+        self.tables = {
+            f"{name}_logits": [float(logits.get(word, 0)) for word in VOCAB]
+            for name, logits in (("start", starts), ("end", ends))
+        }
+        self.positions = positions
+
+    def __call__(self, features):
+        ids = tf.cast(features["input_ids"], tf.int32)
+        return {
+            name: tf.gather(table, ids)
+            + 9.0 * tf.one_hot(position, tf.shape(ids)[1])
+            for (name, table), position in zip(
+                self.tables.items(), self.positions, strict=True
+            )
+        }
+
+
+def by_hand(logits, context, **options):
+    served = labeler(logits, encoding_of(VOCAB), num_answers=8, **options)
+    return answer(served, asked([b"0"], [context]))
+
+
+def test_the_first_and_best_of_equal_texts_is_kept():
+    [row] = rows(by_hand(Logits({"a": 9}, {"b": 9}), b"a b a b a"))
+    assert (row["start"], row["end"]) == (0, 3)
+    assert row["nbest_answers"].tolist() == [
+        *(b"a b", b"a b a b"),
+        *(b"a", b"a b a", b"a b a b a", b"b", b"b a b"),
+        b"b a",
+    ]
+    assert row["nbest_starts"].tolist() == [0, 0, 0, 0, 0, 2, 2, 2]
+    assert row["nbest_ends"].tolist() == [3, 7, 1, 5, 9, 3, 7, 5]
+    # [CLS] 0 [SEP] a b a b [SEP]
+    [row] = rows(by_hand(Logits({}, {}, (5, 6)), b"a b a b"))
+    assert (row["answer"], row["start"], row["end"]) == (b"a b", 4, 7)
+
+
+def test_more_spans_than_texts():
+    """Thousands of spans have equal texts; the few others are found."""
+    logits = Logits({"a": 9}, {"a": 9, "b": 8})
+    answers = by_hand(logits, b"a " * 1201 + b"b", max_answer_length=2)
+    assert answers["num_nbest"] == 4
+    texts = answers["nbest_answers"][0, :4].tolist()
+    assert texts == [b"a", b"a a", b"a b", b"b"]
+
+
+def test_texts_are_made_of_the_best_ranks_only(monkeypatch):
+    """The number of ranks doubles while texts are equal."""
+    sizes = []
+    slices = spans.Contexts.slices
+
+    def counting(self, context, begins, ends):
+        sizes.append(len(begins))
+        return slices(self, context, begins, ends)
+
+    monkeypatch.setattr(spans.Contexts, "slices", counting)
+    many = tf.range(307)
+    candidates = spans.Spans(
+        *(tf.zeros(307, tf.int64), many, many + 1),
+        -tf.cast(many, tf.float64),
+    )
+    for text, count, begins, expected in [
+        ("".join(map(chr, range(307))), 3, [0, 1, 2], [12]),
+        ("a" * 100 + "b" + "c" * 206, 2, [0, 100], [8, 16, 32, 64, 128]),
+    ]:
+        sizes.clear()
+        characters = tf.RaggedTensor.from_tensor([[*map(ord, text)]])
+        contexts = spans.Contexts(characters, characters, characters)
+        best = spans.best_distinct(candidates, contexts, count)
+        assert best.begins.numpy().tolist() == begins
+        assert sizes == expected
+
+
+def test_no_questions():
+    served = labeler(**SOME_ARE_IMPOSSIBLE)
+    answers = answer(served, asked([], []))
+    assert {len(values) for values in answers.values()} == {0}
+    assert answers["nbest_answers"].shape == (0, 5)
+    assert {len(v) for v in tokenize(served, asked([], [])).values()} == {0}
     answers = answer(served, served.example)
     assert {len(values) for values in answers.values()} == {2}
+
+
+def test_refuses_nan_and_no_answers():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
+        by_hand(Logits({"a": np.nan}, {}), b"a")
+    with pytest.raises(InputError, match="num_answers must be at least 1"):
+        labeler(num_answers=0)

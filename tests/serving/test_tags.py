@@ -31,20 +31,10 @@ from tests.serving.small_served import (
 LABELS = ("O", "B-CAT", "B-MAT", "I-CAT", "I-MAT")
 MODELS = {
     "fine_tuned": functools.partial(BertTokenClassifier, CONFIG, len(LABELS)),
-    "concatenated": functools.partial(
-        BertFeatureTagger, CONFIG, len(LABELS), "second_to_last", lstm_size=7
-    ),
     "weighted": functools.partial(
         BertFeatureTagger, CONFIG, len(LABELS), "sum_all", lstm_size=5
     ),
 }
-# The models of the default suite and of the slow one.
-KINDS = [
-    "fine_tuned",
-    pytest.param("concatenated", marks=pytest.mark.slow),
-    pytest.param("weighted", marks=pytest.mark.slow),
-]
-LENGTHS = (3, 7, LENGTH)
 
 
 def random_texts(count, seed=2):
@@ -92,14 +82,7 @@ def sentences_of(contents):
 
 
 def assert_as_in_script(served, contents, tags, probabilities):
-    """The tags are as likely as those that run_ner.py predicts.
-
-    Args:
-      served: The exported model.
-      contents: The texts.
-      tags: The tag of each word.
-      probabilities: The probability of each tag.
-    """
+    """Checks that tags are as likely as those that run_ner.py predicts."""
     sentences = sentences_of(contents)
     batch = make_tagging_features(sentences, served.encoding).batch
     task = TaggingTask(CONFIG, served.encoding.schema, LABELS)
@@ -133,45 +116,28 @@ def flat(rows):
     return [*itertools.chain(*rows)]
 
 
-# ----------------------------------------------------------------------- words
-
-
 def test_words_are_those_of_python():
     texts = [f"{chr(code)}a{chr(code)}b" for code in range(0x3101)]
     words = split_words(tf.constant(texts)).strings
     assert decoded(words.to_list()) == [text.split() for text in texts]
-
-
-def test_starts_and_ends_are_characters_of_the_text():
     words = tf.function(split_words)(tf.constant(TEXTS))
-    of_all = zip(
-        TEXTS,
-        words.strings.to_list(),
-        words.starts.to_list(),
-        words.ends.to_list(),
-        strict=True,
-    )
-    for content, strings, starts, ends in of_all:
+    columns = zip(TEXTS, *(rows.to_list() for rows in words), strict=True)
+    for content, strings, starts, ends in columns:
         text = text_of(content)
         slices = [text[a:b] for a, b in zip(starts, ends, strict=True)]
         assert slices == text.split()
         assert [word.encode() for word in slices] == strings
 
 
-# ------------------------------------------------------------------------ tags
-
-
 @pytest.mark.parametrize(
     ("name", "length"),
     [
-        *(("fine_tuned", length) for length in LENGTHS),
+        *(("fine_tuned", length) for length in (3, 7, LENGTH)),
         # Rows do not depend on the model.
-        pytest.param("concatenated", 3, marks=pytest.mark.slow),
-        pytest.param("concatenated", LENGTH, marks=pytest.mark.slow),
-        pytest.param("weighted", 7, marks=pytest.mark.slow),
+        pytest.param("weighted", LENGTH, marks=pytest.mark.slow),
     ],
 )
-def test_tags_are_those_of_the_script(name, length):
+def test_rows_and_tags_are_those_of_the_script(name, length):
     served = tagger(name, length)
     answers = answer(served, {"text": TEXTS})
     words = decoded(rows_of(answers, "words"))
@@ -180,33 +146,31 @@ def test_tags_are_those_of_the_script(name, length):
     probabilities = flat(rows_of(answers, "probabilities"))
     assert_as_in_script(served, TEXTS, tags, probabilities)
     assert len(set(tags)) >= len(LABELS) - 1
-
-
-def test_answers_do_not_depend_on_the_batch():
-    served = tagger()
-    together = answer(served, {"text": TEXTS})
-    for number in (4, 13, 19, len(TEXTS) - 1):
-        alone = answer(served, {"text": TEXTS[number : number + 1]})
-        for name in ("words", "starts", "ends"):
-            assert rows_of(alone, name)[0] == rows_of(together, name)[number]
-        np.testing.assert_allclose(
-            rows_of(alone, "probabilities")[0],
-            rows_of(together, "probabilities")[number],
-            atol=1e-4,
-        )
+    seen = tokenize(served, {"text": TEXTS})
+    made = make_tagging_features(sentences_of(TEXTS), served.encoding).batch
+    longest = made["input_mask"].sum(axis=1).max()
+    is_row = np.arange(seen["tokens"].shape[1]) < seen["num_rows"][:, None]
+    for key in served.token_inputs:
+        assert (seen[key][is_row] == made[key][:, :longest]).all()
+        assert not seen[key][~is_row].any()
+    names = np.array([token.encode() for token in VOCAB], object)
+    assert (seen["tokens"] == names[seen["input_ids"]]).all()
+    has_word = [bool(text_of(content).split()) for content in TEXTS]
+    assert (seen["num_rows"] > 0).tolist() == has_word
+    for texts in ([], [""], [" \n", b"\xff"]):
+        answers = answer(served, {"text": texts})
+        assert answers.pop("num_words").tolist() == [0] * len(texts)
+        shapes = {values.shape for values in answers.values()}
+        assert shapes == {(len(texts), 0)}
+        seen = tokenize(served, {"text": texts})
+        assert seen["num_rows"].tolist() == [0] * len(texts)
+    nothing = {key: np.zeros([0, 5], "int32") for key in served.token_inputs}
+    answers = answer_tokens(served, nothing)
+    assert {values.shape for values in answers.values()} == {(0, 5)}
 
 
 def test_types_and_padding():
     answers = answer(tagger(), {"text": ["the\tcat sat", "", "mat"]})
-    shapes = {name: (v.dtype, v.shape) for name, v in answers.items()}
-    assert shapes == {
-        "num_words": (np.int32, (3,)),
-        "words": (object, (3, 3)),
-        "starts": (np.int32, (3, 3)),
-        "ends": (np.int32, (3, 3)),
-        "tags": (object, (3, 3)),
-        "probabilities": (np.float32, (3, 3)),
-    }
     assert answers["num_words"].tolist() == [3, 0, 1]
     assert answers["words"].tolist() == [
         [b"the", b"cat", b"sat"],
@@ -215,87 +179,28 @@ def test_types_and_padding():
     ]
     assert answers["starts"].tolist() == [[0, 4, 8], [-1] * 3, [0, -1, -1]]
     assert answers["ends"].tolist() == [[3, 7, 11], [-1] * 3, [3, -1, -1]]
+    for name in ("num_words", "starts", "ends"):
+        assert answers[name].dtype == np.int32
     is_word = answers["starts"] >= 0
     assert ((answers["tags"] == b"") == ~is_word).all()
     assert ((answers["probabilities"] == 0) == ~is_word).all()
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_texts_without_words(name):
-    served = tagger(name)
-    for texts in ([], [""], [" \n", b"\xff"]):
-        answers = answer(served, {"text": texts})
-        assert answers["num_words"].tolist() == [0] * len(texts)
-        for key in ("words", "starts", "ends", "tags", "probabilities"):
-            assert answers[key].shape == (len(texts), 0)
-        seen = tokenize(served, {"text": texts})
-        assert seen["num_rows"].tolist() == [0] * len(texts)
-        assert len(seen["tokens"]) == len(texts)
-    nothing = {key: np.zeros([0, 5], "int32") for key in served.token_inputs}
-    answers = answer_tokens(served, nothing)
-    assert {values.shape for values in answers.values()} == {(0, 5)}
-
-
-# ------------------------------------------------------------ other signatures
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_rows_are_those_of_the_script(length):
-    served = tagger(length=length)
-    seen = tokenize(served, {"text": TEXTS})
-    made = make_tagging_features(sentences_of(TEXTS), served.encoding).batch
-    longest = made["input_mask"].sum(axis=1).max()
-    is_row = np.arange(seen["tokens"].shape[1]) < seen["num_rows"][:, None]
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        assert (seen[name][is_row] == made[name][:, :longest]).all()
-        assert not seen[name][~is_row].any()
-    names = np.array([token.encode() for token in VOCAB], object)
-    assert (seen["tokens"] == names[seen["input_ids"]]).all()
-    has_word = [bool(text_of(content).split()) for content in TEXTS]
-    assert (seen["num_rows"] > 0).tolist() == has_word
+    example = answer(tagger(), tagger().example)
+    assert example["num_words"].tolist() == [6, 7]
 
 
 def test_tags_of_tokens():
     served = tagger()
     made = make_tagging_features(sentences_of(TEXTS), served.encoding).batch
     answers = answer_tokens(served, made)
-    assert answers["tags"].shape == made["input_ids"].shape
     is_first = made["label_mask"] > 0
     tags = [tag.decode() for tag in answers["tags"][is_first]]
     probabilities = answers["probabilities"][is_first]
     assert_as_in_script(served, TEXTS, tags, probabilities)
-    is_padding = made["input_mask"] == 0
-    assert (answers["tags"][is_padding] == b"").all()
-    assert (answers["tags"][~is_padding] != b"").all()
-    assert (answers["probabilities"][is_padding] == 0).all()
-    assert (answers["tag_ids"][is_padding] == -1).all()
+    is_token = made["input_mask"] > 0
+    assert (answers["tags"][~is_token] == b"").all()
+    assert (answers["probabilities"][~is_token] == 0).all()
+    assert (answers["tag_ids"][~is_token] == -1).all()
     assert answers["tag_ids"].dtype == np.int32
     names = np.array([label.encode() for label in LABELS], object)
-    np.testing.assert_array_equal(
-        names[answers["tag_ids"][~is_padding]], answers["tags"][~is_padding]
-    )
-
-
-def test_the_example():
-    served = tagger()
-    assert list(served.example) == list(served.inputs)
-    answers = answer(served, served.example)
-    assert answers["num_words"].tolist() == [6, 7]
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_saved_model_gives_the_same_answers(tmp_path, name):
-    served = tagger(name)
-    signatures = {
-        "serving_default": tf.function(
-            served.answer, input_signature=[served.inputs]
-        ),
-        "tokens": tf.function(
-            served.answer_tokens, input_signature=[served.token_inputs]
-        ),
-    }
-    tf.saved_model.save(served, str(tmp_path), signatures)
-    loaded = tf.saved_model.load(str(tmp_path))
-    answers = loaded.signatures["serving_default"](text=tf.constant(TEXTS))
-    for key, value in answer(served, {"text": TEXTS}).items():
-        assert (answers[key].numpy() == value).all()
+    expected = names[answers["tag_ids"][is_token]]
+    np.testing.assert_array_equal(expected, answers["tags"][is_token])
