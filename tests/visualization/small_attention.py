@@ -1,4 +1,4 @@
-"""Attentions that no model has computed; no test by itself."""
+"""Attention weights that no model computed; no test."""
 
 import numpy as np
 
@@ -21,19 +21,15 @@ NASTY = (
 
 
 def passage(text: str = TEXT, text_b: str | None = None) -> Passage:
-    """As the tokenizer of this vocabulary has it."""
     return read_passage(FullTokenizer(VOCAB), text, text_b)
 
 
 def attention(
-    passage: Passage, num_layers: int = 3, num_heads: int = 5, seed: int = 0
+    passage: Passage, num_layers: int = 3, num_heads: int = 5
 ) -> Attention:
-    """Heads that each differ, float32; rows add up to 1."""
+    """Returns float32 weights that differ between heads; rows sum to 1."""
     size = len(passage.pieces)
-    generator = np.random.default_rng(seed)
-    scores = generator.normal(
-        size=(num_layers, num_heads, size, size), scale=2.0
-    )
-    weights = np.exp(scores)
+    shape = (num_layers, num_heads, size, size)
+    weights = np.exp(np.random.default_rng(0).normal(size=shape, scale=2.0))
     weights /= weights.sum(-1, keepdims=True)
     return Attention(passage, weights.astype("float32"), "owner/model")
