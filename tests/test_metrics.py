@@ -53,20 +53,17 @@ Y, Y_RANKS = [0.5, 4.0, 2.0, 3.0, 9.0], [1, 4, 2, 3, 5]
         ("f1", CLASSES, GUESSES, 2 / 4),
         ("exact_match", SETS, GUESSED_SETS, 2 / 5),
         ("accuracy", SETS, GUESSED_SETS, 2 / 5),
-        ("macro_f1", SETS, GUESSED_SETS, (4 / 4 + 2 / 4 + 4 / 6) / 3),
         ("micro_f1", SETS, GUESSED_SETS, 2 * 5 / (7 + 7)),
         ("pearson", X, Y, np.corrcoef(X, Y)[0, 1]),
         ("spearman", X, Y, np.corrcoef(X_RANKS, Y_RANKS)[0, 1]),
         # Where libraries warn or fail.
         ("f1", [0, 0, 0], [0, 0, 0], 0.0),
-        ("f1", [2, 0, 2], [2, 2, 0], 0.0),
         ("macro_f1", [0, 0], [0, 0], 1.0),
         ("micro_f1", [[0, 0], [0, 0]], [[0, 0], [0, 0]], 0.0),
         ("mcc", [0, 1, 0], [0, 0, 0], 0.0),
         ("mcc", [1], [1], 0.0),
         ("pearson", [1.0, 2.0, 3.0], [2.5, 2.5, 2.5], math.nan),
         ("pearson", [1.0], [1.0], math.nan),
-        ("spearman", [2.5, 2.5, 2.5], [1.0, 2.0, 3.0], math.nan),
         ("spearman", [1.0, 2.0], [math.nan, 5.0], math.nan),
     ],
 )
@@ -79,9 +76,8 @@ def test_metrics_by_hand(name, labels, predictions, expected):
 
 
 def test_f1_of_any_class():
-    for number, expected in enumerate([2 / 3, 2 / 4, 4 / 7]):
-        scores = compute(["f1"], CLASSES, GUESSES, positive_class=number)
-        assert scores["f1"] == pytest.approx(expected)
+    scores = compute(["f1"], CLASSES, GUESSES, positive_class=2)
+    assert scores == {"f1": pytest.approx(4 / 7)}
 
 
 @pytest.mark.parametrize(
@@ -118,30 +114,32 @@ def slow_normalize(text, korean):
     return " ".join(text.split())
 
 
-def slow_f1(gold, predicted, korean, negative):
-    units = [slow_normalize(text, korean).split() for text in (gold, predicted)]
-    if korean:
-        units = [[c for word in words for c in word] for words in units]
-    if negative and not all(units):
-        return int(units[0] == units[1])
-    shared, left = 0, list(units[0])
-    for unit in units[1]:
-        if unit in left:
-            left.remove(unit)
-            shared += 1
-    if not shared:
-        return 0
-    precision, recall = shared / len(units[1]), shared / len(units[0])
-    return 2 * precision * recall / (precision + recall)
-
-
 def slow_points(texts, predicted, korean=False, negative=False):
     """Returns exact match and F1 of a question."""
+
+    def units(text):
+        words = slow_normalize(text, korean).split()
+        return [*"".join(words)] if korean else words
+
+    def f1(text):
+        left, found = units(text), units(predicted)
+        if negative and not (left and found):
+            return int(left == found)
+        size, shared = len(left), 0
+        for unit in found:
+            if unit in left:
+                left.remove(unit)
+                shared += 1
+        if not shared:
+            return 0
+        precision, recall = shared / len(found), shared / size
+        return 2 * precision * recall / (precision + recall)
+
+    if negative:
+        texts = [text for text in texts if units(text)] or [""]
     normal = slow_normalize(predicted, korean)
-    return (
-        int(any(slow_normalize(text, korean) == normal for text in texts)),
-        max(slow_f1(text, predicted, korean, negative) for text in texts),
-    )
+    is_exact = any(slow_normalize(text, korean) == normal for text in texts)
+    return int(is_exact), max(map(f1, texts))
 
 
 def slow_v1(gold, predictions, korean=False):
@@ -156,42 +154,29 @@ def slow_v1(gold, predictions, korean=False):
     }
 
 
-def slow_points_v2(texts, predicted):
-    texts = [text for text in texts if slow_normalize(text, False)] or [""]
-    return slow_points(texts, predicted, negative=True)
-
-
-def slow_threshold(gold, predictions, points, odds):
-    score = best = sum(not texts for texts in gold.values())
-    threshold = 0.0
-    for key in sorted(odds, key=odds.get):
-        if gold[key]:
-            score += points[key]
-        elif predictions[key]:
-            score -= 1
-        if score > best:
-            best, threshold = score, odds[key]
-    return 100.0 * best / len(gold), threshold
-
-
-def slow_v2(gold, predictions, odds):
+def slow_v2(gold, points, predictions, odds):
     """Adds with `sum`, like the script: Python 3.12 rounds it differently."""
-    points = {k: slow_points_v2(t, predictions[k]) for k, t in gold.items()}
     scores = {}
-    for prefix, wanted in (
-        ("", lambda texts: True),
-        ("HasAns_", bool),
-        ("NoAns_", lambda texts: not texts),
-    ):
-        chosen = [points[key] for key, texts in gold.items() if wanted(texts)]
-        sums = map(sum, zip(*chosen, strict=True))
-        exact, f1 = (100.0 * total / len(chosen) for total in sums)
+    for prefix, kinds in (("", "01"), ("HasAns_", "1"), ("NoAns_", "0")):
+        chosen = [points[k] for k in gold if str(int(bool(gold[k]))) in kinds]
+        exact, f1 = (
+            100.0 * sum(column) / len(chosen)
+            for column in zip(*chosen, strict=True)
+        )
         values = {"exact": exact, "f1": f1, "total": len(chosen)}
         scores |= {f"{prefix}{name}": value for name, value in values.items()}
     for column, name in enumerate(("exact", "f1")):
-        of_column = {key: pair[column] for key, pair in points.items()}
-        best = slow_threshold(gold, predictions, of_column, odds)
-        scores[f"best_{name}"], scores[f"best_{name}_thresh"] = best
+        score = best = sum(not texts for texts in gold.values())
+        threshold = 0.0
+        for key in sorted(odds, key=odds.get):
+            if gold[key]:
+                score += points[key][column]
+            elif predictions[key]:
+                score -= 1
+            if score > best:
+                best, threshold = score, odds[key]
+        scores[f"best_{name}"] = 100.0 * best / len(gold)
+        scores[f"best_{name}_thresh"] = threshold
     return scores
 
 
@@ -203,19 +188,19 @@ WORDS = [
 ]
 
 
-def random_text(rng):
-    words = rng.choices(WORDS, k=rng.choice([0, 1, 1, 2, 3, 5]))
-    return rng.choice(["", " ", "  ", "\n"]).join(words)
-
-
 def random_answers(rng, count, fewest):
     """Returns gold answers, similar predictions, and odds with ties."""
+
+    def random_text():
+        words = rng.choices(WORDS, k=rng.choice([0, 1, 1, 2, 3, 5]))
+        return rng.choice(["", " ", "  ", "\n"]).join(words)
+
     gold, predictions = {}, {}
     for number in range(count):
-        texts = [random_text(rng) for _ in range(rng.randint(fewest, 3))]
-        longer = [f"{text} {random_text(rng)}" for text in texts]
+        texts = [random_text() for _ in range(rng.randint(fewest, 3))]
+        longer = [f"{text} {random_text()}" for text in texts]
         gold[f"q{number}"] = texts
-        choices = [*texts, *longer, random_text(rng), ""]
+        choices = [*texts, *longer, random_text(), ""]
         predictions[f"q{number}"] = rng.choice(choices)
     odds = {key: rng.randint(-3, 3) / 2 for key in rng.sample([*gold], count)}
     return gold, predictions, odds
@@ -227,13 +212,16 @@ def test_scores_of_answers_equal_the_definitions():
     for seed in range(40):
         rng = random.Random(seed)
         gold, predictions, odds = random_answers(rng, 23, fewest=0)
+        points = {
+            key: slow_points(texts, predictions[key], negative=True)
+            for key, texts in gold.items()
+        }
         found = squad_v2(gold, predictions, odds)
-        expected = slow_v2(gold, predictions, odds)
-        assert list(found) == list(expected)
-        assert found == expected
-        for key, texts in gold.items():
-            exact, f1 = slow_points_v2(texts, predictions[key])
-            kinds[bool(texts), exact, 0 < f1 < 1] += 1
+        expected = slow_v2(gold, points, predictions, odds)
+        assert [*found.items()] == [*expected.items()]
+        kinds.update(
+            (bool(gold[k]), x, 0 < y < 1) for k, (x, y) in points.items()
+        )
         gold, predictions, _ = random_answers(rng, 31, fewest=1)
         assert squad_v1(gold, predictions) == slow_v1(gold, predictions)
         expected = slow_v1(gold, predictions, korean=True)
@@ -245,18 +233,14 @@ def test_scores_of_answers_equal_the_definitions():
 @pytest.mark.parametrize(
     ("normalize", "text", "normal"),
     [
-        (normalize_squad, "The  Cat,\tsat\n", "cat sat"),
-        (normalize_squad, "Theory of another apple", "theory of another apple"),
-        (normalize_squad, "the U.S.-led war", "usled war"),
+        (normalize_squad, "The U.S.-led  theory,\tan\n", "usled theory"),
         # Punctuation is removed first, which may leave an article.
         (normalize_squad, "a.n, (the) 'A'", ""),
         # Only ASCII punctuation is removed; \b applies to any script.
         (normalize_squad, "“a” — ‘b’ éa a的", "“ ” — ‘b’ éa a的"),
-        (normalize_squad, "ÉTÉ\u00a0\u3000x", "été x"),
         (normalize_korquad, "《삼국지》(三國志)", "삼국지 三國志"),
         (normalize_korquad, "<가>〈나〉'다'\"라\"‘마’", "가 나 다 라 마"),
         (normalize_korquad, "the A-Team, 1,000명.", "the ateam 1000명"),
-        (normalize_korquad, "[가] 「나」", "가 「나」"),
     ],
 )
 def test_normalized_answers(normalize, text, normal):
@@ -274,11 +258,9 @@ def test_normalized_answers(normalize, text, normal):
         (squad_v1, ("x x y z",), "x x x", 0, 4 / 7),
         # Without a common word, F1 is 0 in 1.1; 2.0 has a rule for this.
         (squad_v1, ("the",), "...", 1, 0),
-        (korquad_v1, ("()",), "", 1, 0),
         (squad_v2, (), "the...", 1, 1),
         (squad_v2, ("the", "..."), "", 1, 1),
         (squad_v2, (), "x", 0, 0),
-        (squad_v2, ("x", "the"), "", 0, 0),
         # One more particle: no common word, but two characters of three.
         (korquad_v1, ("서울",), "서울에", 0, 4 / 5),
         (squad_v1, ("서울",), "서울에", 0, 0),
@@ -366,10 +348,7 @@ def test_published_predictions_have_their_published_scores(shared_data):
     scores = squad_v1(gold, predictions)
     expected = {"exact_match": 37.777, "f1": 50.627}
     assert scores == pytest.approx(expected, abs=5e-4)
-    assert scores == slow_v1(gold, predictions)
-    both = squad_v2(gold, predictions)
-    assert both["HasAns_total"] == len(gold) == 10570
-    assert both["f1"] == pytest.approx(scores["f1"])
+    assert len(gold) == 10570
 
 
 # -------------------------------------------------------------------- entities
@@ -378,22 +357,6 @@ def test_published_predictions_have_their_published_scores(shared_data):
 def split(text):
     """Splits sentences at slashes and their tags at spaces."""
     return [sentence.split() for sentence in text.split("/")]
-
-
-@pytest.mark.parametrize(
-    ("tags", "expected"),
-    [
-        ("", []),
-        ("O I-A I-A O", [("A", 1, 3)]),
-        ("I-A B-A I-A", [("A", 0, 1), ("A", 1, 3)]),
-        ("B-A I-B I-A", [("A", 0, 1), ("B", 1, 2), ("A", 2, 3)]),
-        ("B-A O I-A", [("A", 0, 1), ("A", 2, 3)]),
-        ("B-A-b I-A-b I-A", [("A-b", 0, 2), ("A", 2, 3)]),
-        ("B I O I I-A", [("", 0, 2), ("", 3, 4), ("A", 4, 5)]),
-    ],
-)
-def test_entities_by_hand(tags, expected):
-    assert entities(tags.split()) == expected
 
 
 @pytest.mark.parametrize("tag", ["", "o", "B-", "S-PER", "OO", "O-PER"])

@@ -1,4 +1,4 @@
-"""Answers chosen from logits, by hand and as the original, and their files."""
+"""Answers chosen from logits, as in the original, and their files."""
 
 import dataclasses
 import json
@@ -47,24 +47,18 @@ def window_of(context, pattern=r"\w+|[^\w\s]"):
     return Window(0, FIRST, starts, ends, np.full(len(starts), True))
 
 
-def scores_of(starts, ends, null=(0.0, 0.0)):
-    """Returns scores from {position: logit} in the order of rank."""
-    return Scores(
+def answer(context, starts, ends, null=(0.0, 0.0), window=None, **rules):
+    """Finds the answer, given {position: logit} in the order of rank."""
+    scores = Scores(
         np.array([*starts], np.int32),
         np.array([*starts.values()], np.float32),
         np.array([*ends], np.int32),
         np.array([*ends.values()], np.float32),
         *null,
     )
-
-
-def answer(context, starts, ends, null=(0.0, 0.0), window=None, **rules):
-    return find_answer(
-        question_of(context),
-        [window or window_of(context)],
-        [scores_of(starts, ends, null)],
-        AnswerRules(**rules),
-    )
+    windows = [window or window_of(context)]
+    rules = AnswerRules(**rules)
+    return find_answer(question_of(context), windows, [scores], rules)
 
 
 def texts(found):
@@ -78,9 +72,6 @@ def texts(found):
     ("context", "pattern", "first", "last", "text"),
     [
         (CONTEXT, r"\w+|[^\w\s]", 1, 6, "U.S.\nhas 50"),
-        ("我爱北京天安门。", ".", 2, 6, "北京天安门"),
-        ("ประเทศไทยสวย", ".{1,3}", 0, 2, "ประเทศไทย"),
-        ("عاصمة مصر هي القاهرة.", r"\w{1,3}|\.", 4, 6, "القاهرة"),
         ("die Cafe\u0301s hier", r"[\w\u0301]+", 1, 1, "Cafe\u0301s"),
         ("x 🤗🤗 y", r"\S", 1, 2, "🤗🤗"),
     ],
@@ -102,36 +93,18 @@ def test_an_answer_is_a_slice_of_the_context(
     [
         ({0: 9.0}, {5: 9.0}),  # [CLS]
         ({3: 9.0}, {5: 9.0}),  # before the context
-        ({5: 9.0}, {3: 9.0}),
         ({5: 9.0}, {13: 9.0}),  # after the context
-        ({13: 9.0}, {13: 9.0}),
         ({6: 9.0}, {5: 9.0}),  # ends before it starts
         ({4: 9.0}, {9: 9.0}),  # six tokens
         ({-1: -np.inf}, {5: 9.0}),  # missing
-        ({}, {}),
     ],
 )
 def test_spans_that_are_not_allowed(starts, ends):
     options = {"max_answer_length": 5}
     found = answer(CONTEXT, starts, ends, **options)
-    assert (found.text, found.null_odds) == ("", None)
-    nothing = {"text": "", "probability": 1.0}
-    assert found.nbest == [nothing | {"start_logit": 0.0, "end_logit": 0.0}]
+    assert (found.text, texts(found), found.null_odds) == ("", [""], None)
     better = answer(CONTEXT, starts | {4: 0.0}, ends | {8: 0.0}, **options)
     assert "The U.S." in texts(better)
-
-
-def test_only_the_start_needs_its_maximum_context():
-    window = window_of(CONTEXT)
-    window.is_max_context[1:] = False
-    found = answer(CONTEXT, {5: 9.0, 4: 1.0}, {5: 9.0, 4: 0.0}, window=window)
-    assert texts(found) == ["The U", "The"]
-
-
-def test_the_largest_length_is_allowed():
-    for length, count in ((4, 0), (5, 1), (6, 1)):
-        found = answer(CONTEXT, {4: 1.0}, {8: 1.0}, max_answer_length=length)
-        assert len([text for text in texts(found) if text]) == count
 
 
 def test_sorted_marks_are_not_an_empty_answer():
@@ -143,95 +116,8 @@ def test_sorted_marks_are_not_an_empty_answer():
     assert texts(found) == ["ab"]
 
 
-def test_the_order_of_equal_scores():
-    context = "a b c d"
-    scores = [
-        scores_of({6: 2.0, 4: 1.0}, {7: 2.0, 6: 1.0}),
-        scores_of({5: 4.0}, {5: 0.0}),
-    ]
-    windows = [window_of(context)] * 2
-    rules = AnswerRules()
-    found = find_answer(question_of(context), windows, scores, rules)
-    assert texts(found) == ["c d", "b", "c", "a b c d", "a b c"]
-    scores.reverse()
-    found = find_answer(question_of(context), windows, scores, rules)
-    assert texts(found) == ["b", "c d", "c", "a b c d", "a b c"]
-
-
-def test_the_first_of_equal_texts_is_kept():
-    found = answer("x y x", {4: 1.0, 6: 2.0}, {4: 1.0, 6: 2.0})
-    assert texts(found) == ["x", "x y x"]
-    assert found.nbest[0]["start_logit"] == found.nbest[0]["end_logit"] == 2
-
-
-def test_the_size_and_probabilities_of_the_list():
-    places = {FIRST + i: 3.0 - 0.25 * i for i in range(8)}
-    for size in (1, 3, 20):
-        found = answer(CONTEXT, places, places, n_best_size=size)
-        scores = [x["start_logit"] + x["end_logit"] for x in found.nbest]
-        assert len(scores) == {1: 1, 3: 3}.get(size, 20)
-        assert scores == sorted(scores, reverse=True)
-        assert len(set(texts(found))) == len(scores)
-        weights = np.exp(scores) / np.sum(np.exp(scores))
-        given = [x["probability"] for x in found.nbest]
-        np.testing.assert_allclose(given, weights)
-
-
-def test_only_the_best_starts_and_ends_count():
-    found = answer(CONTEXT, {1: 3.0, 4: 2.0}, {4: 1.0}, n_best_size=1)
-    assert found.text == ""
-    found = answer(CONTEXT, {1: 3.0, 4: 2.0}, {4: 1.0}, n_best_size=2)
-    assert found.text == "The"
-
-
-def test_probabilities_of_distant_logits():
-    found = answer("a b", {4: 1e30, 5: -1e30}, {5: 1e30, 4: -1e30})
-    assert [x["probability"] for x in found.nbest] == [1.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("threshold", "text"), [(0.0, "The"), (-0.75, "The"), (-0.8125, "")]
-)
-def test_no_answer_needs_odds_above_the_threshold(threshold, text):
-    found = answer(
-        CONTEXT,
-        {4: 1.0},
-        {4: 1.5},
-        (1.0, 0.75),
-        with_negative=True,
-        null_score_diff_threshold=threshold,
-    )
-    assert (found.text, found.null_odds) == (text, -0.75)
-    assert texts(found) == ["The", ""]
-
-
-@pytest.mark.parametrize(
-    ("null", "size", "expected"),
-    [
-        ((9.0, 9.0), 2, ["", "The"]),
-        # Equal to "The": after it, as in the stable sort of the original.
-        ((2.0, 2.0), 2, ["The", ""]),
-        ((0.0, 3.0), 3, ["The", "The U", ""]),
-        # Worse than the whole list: one more entry.
-        ((-9.0, 0.0), 2, ["The", "The U", ""]),
-    ],
-)
-def test_no_answer_is_in_the_list(null, size, expected):
-    found = answer(
-        "The U S",
-        {4: 2.0},
-        {4: 2.0, 5: 1.0},
-        null,
-        n_best_size=size,
-        with_negative=True,
-    )
-    assert texts(found) == expected
-    entry = found.nbest[expected.index("")]
-    assert (entry["start_logit"], entry["end_logit"]) == null
-
-
 def test_a_list_of_no_answer_only_has_odds():
-    """The original crashes where the list has no room for a span."""
+    """The original crashes if the list has no room for a span."""
     options = {"n_best_size": 1, "with_negative": True}
     found = answer("x", {4: 2.0}, {4: 2.0}, (9.0, 0.0), **options)
     assert (found.text, texts(found), found.null_odds) == ("", [""], 5.0)
@@ -240,62 +126,26 @@ def test_a_list_of_no_answer_only_has_odds():
     assert (found.text, texts(found)) == ("x", [""])
 
 
-def test_the_null_score_is_the_smallest_of_all_windows():
-    spans = {4: 1.0}, {4: 1.0}
-    nulls = [(5.0, 1.0), (1.0, 2.0), (2.0, 1.0), (9.0, 9.0)]
-    found = find_answer(
-        question_of(CONTEXT),
-        [window_of(CONTEXT)] * 4,
-        [scores_of(*spans, null) for null in nulls],
-        AnswerRules(with_negative=True),
-    )
-    assert found.null_odds == 1.0
-    # The first of equal ones.
-    assert found.nbest[0] == {
-        "text": "",
-        "probability": pytest.approx(np.e / (1 + np.e)),
-        "start_logit": 1.0,
-        "end_logit": 2.0,
-    }
-
-
-@pytest.mark.parametrize("threshold", [0.0, 1e9])
-def test_without_a_span_there_is_no_answer(threshold):
+def test_without_a_span_there_is_no_answer():
     """The original crashes with SQuAD 2.0, and answers "empty" otherwise."""
-    options = {"with_negative": True, "null_score_diff_threshold": threshold}
+    options = {"with_negative": True, "null_score_diff_threshold": 1e9}
     spanless = answer(CONTEXT, {0: 9.0}, {0: 9.0}, (2.5, -1.0), **options)
     blank = find_answer(question_of(" \n"), [], [], AnswerRules(**options))
     for found, logits in ((spanless, (2.5, -1.0)), (blank, (0.0, 0.0))):
-        assert found.text == ""
-        assert found.null_odds == ODDS_WITHOUT_SPAN
-        assert texts(found) == [""]
+        assert (found.text, found.null_odds) == ("", ODDS_WITHOUT_SPAN)
         [entry] = found.nbest
         assert (entry["start_logit"], entry["end_logit"]) == logits
-    json.dumps([spanless.null_odds, blank.nbest], allow_nan=False)
-    found = find_answer(question_of(""), [], [], AnswerRules())
-    assert (found.text, texts(found), found.null_odds) == ("", [""], None)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["start", "end", "null"])
 def test_logits_must_be_finite(bad, where):
-    starts, ends = {4: 1.0, -1: -np.inf}, {4: 1.0, -1: -np.inf}
+    starts, ends = ({4: 1.0, -1: -np.inf} for _ in range(2))
     null = (bad, 0.0) if where == "null" else (0.0, 0.0)
-    if where == "start":
-        starts[5] = bad
-    if where == "end":
-        ends[5] = bad
+    if where != "null":
+        {"start": starts, "end": ends}[where][5] = bad
     with pytest.raises(InputError, match="question 'q1' are not finite"):
         answer(CONTEXT, starts, ends, null)
-    if np.isnan(bad):  # `best_indexes` gives NaN no position.
-        with pytest.raises(InputError, match="'q1' are not finite"):
-            answer(CONTEXT, {-1: bad}, {4: 1.0})
-
-
-def test_every_window_has_scores():
-    window = window_of(CONTEXT)
-    with pytest.raises(ValueError, match="zip"):
-        find_answer(question_of(CONTEXT), [window], [], AnswerRules())
 
 
 @pytest.mark.parametrize("name", ["n_best_size", "max_answer_length"])
@@ -304,30 +154,22 @@ def test_rules_are_at_least_1(name):
         AnswerRules(**{name: 0})
 
 
-# ---------------------------------------------------------- beside the original
-
-
-def random_windows(rng, whole):
-    """Yields parts of a window, overlapping or with gaps."""
-    step, longest = rng.randint(1, 5), rng.randint(3, 9)
-    for begin in range(0, len(whole.starts), step):
-        shown = slice(begin, begin + longest)
-        is_max_context = np.array([rng.random() < 0.7 for _ in range(longest)])
-        starts, ends = whole.starts[shown], whole.ends[shown]
-        yield Window(0, FIRST, starts, ends, is_max_context[: len(starts)])
-
-
-def random_logits(rng, window):
-    """Returns logits of start and end with many ties, and padding."""
-    size = FIRST + len(window.starts) + 1 + rng.randint(0, 3)
-    logits = [[rng.randint(-6, 6) / 4 for _ in range(size)] for _ in range(2)]
-    return np.array(logits, np.float32)
+# ---------------------------------------------------------------- the original
 
 
 def random_case(rng):
+    """Returns a context, its windows, logits with many ties, and rules."""
     context = " ".join(rng.choices("abcde", k=rng.randint(3, 13)))
-    windows = list(random_windows(rng, window_of(context)))
-    logits = [random_logits(rng, window) for window in windows]
+    whole, windows, logits = window_of(context), [], []
+    step, longest = rng.randint(1, 5), rng.randint(3, 9)
+    for begin in range(0, len(whole.starts), step):
+        shown = slice(begin, begin + longest)
+        starts, ends = whole.starts[shown], whole.ends[shown]
+        is_max = np.array([rng.random() < 0.7 for _ in starts])
+        windows.append(Window(0, FIRST, starts, ends, is_max))
+        size = FIRST + len(starts) + 1 + rng.randint(0, 3)
+        values = [rng.randint(-6, 6) / 4 for _ in range(2 * size)]
+        logits.append(np.array(values, np.float32).reshape(2, size))
     options = {
         "n_best_size": rng.choice([1, 2, 5, 20]),
         "max_answer_length": rng.choice([1, 3, 30]),
@@ -337,8 +179,7 @@ def random_case(rng):
     return context, windows, logits, options
 
 
-def both_ways(case):
-    context, windows, logits, options = case
+def both_ways(context, windows, logits, options):
     size = options["n_best_size"]
     scores = [slow.scores_of(*pair, size) for pair in logits]
     rules = AnswerRules(**options)
@@ -349,25 +190,13 @@ def both_ways(case):
         + ["[SEP]"]
         for window in windows
     ]
+    starts, ends = zip(*logits, strict=True)
     try:
-        starts, ends = zip(*logits, strict=True)
-        original = slow.original_answer(
+        return ours, slow.original_answer(
             context, windows, pieces, starts, ends, True, **options
         )
     except slow.Crash:
-        original = None
-    return ours, original
-
-
-def assert_equal(ours, original):
-    assert ours.text == original.text
-    assert texts(ours) == texts(original)
-    for entry, expected in zip(ours.nbest, original.nbest, strict=True):
-        assert list(entry) == list(expected)
-        assert entry == expected | {
-            "probability": pytest.approx(expected["probability"], rel=1e-12)
-        }
-    assert ours.null_odds == original.null_odds
+        return ours, None
 
 
 def test_plain_words_give_the_answers_of_the_original():
@@ -375,17 +204,18 @@ def test_plain_words_give_the_answers_of_the_original():
     rng = random.Random(3)
     kinds = {"crash": 0, "empty": 0, "span": 0, "null": 0}
     for _ in range(500):
-        case = random_case(rng)
-        ours, original = both_ways(case)
-        if original is None:
-            kinds["crash"] += 1
+        ours, original = both_ways(*random_case(rng))
+        if original is None or original.text == "empty":
+            kinds["empty" if original else "crash"] += 1
             assert ours.nbest[0]["text"] == ""
-        elif original.text == "empty":
-            kinds["empty"] += 1
-            assert (ours.text, texts(ours)) == ("", [""])
-        else:
-            kinds["span" if original.text else "null"] += 1
-            assert_equal(ours, original)
+            continue
+        kinds["span" if original.text else "null"] += 1
+        assert ours.text == original.text
+        assert ours.null_odds == original.null_odds
+        for entry, expected in zip(ours.nbest, original.nbest, strict=True):
+            probability = expected["probability"]
+            expected["probability"] = pytest.approx(probability, rel=1e-12)
+            assert entry == expected
     assert min(kinds.values()) > 20, kinds
 
 
@@ -401,16 +231,16 @@ VOCAB = (
         # Both split a word between tokens.
         ("Steve Smith's book", 0, 1, "Steve Smith", "Steve Smith"),
         ("was Café's there", 1, 1, "Café", "Café"),
-        ("in 东京 there", 1, 2, "东京", "东京"),
         # White space is kept from the context.
         ("Steve  Smith", 0, 1, "Steve  Smith", "Steve Smith"),
         # It gives up if normalization changes the number of letters.
         ("Cafe\u0301's", 0, 0, "Cafe\u0301", "Cafe\u0301's"),
-        ("(Steve\u00ad,", 1, 1, "Steve", "(Steve\u00ad,"),
         # It cannot find an unknown token.
         ("in “Łódź”,", 2, 2, "Łódź", "“Łódź”,"),
         # It finds the first "s" of the words, which is the wrong one.
         ("Smith's", 2, 2, "s", "S"),
+        # Without a token, it crashes.
+        (" ", 0, 0, "", None),
     ],
 )
 def test_slices_and_the_alignment_of_the_original(
@@ -419,39 +249,21 @@ def test_slices_and_the_alignment_of_the_original(
     encoding = SpanEncoding(VOCAB, True, None, 32, max_query_length=4)
     question = Question("q1", "was", context)
     windows = make_windows([question], encoding, with_positions=False)
-    starts = np.zeros((1, 32), np.float32)
-    ends = np.zeros((1, 32), np.float32)
-    starts[0, windows.windows[0].first + first] = 5
-    ends[0, windows.windows[0].first + last] = 5
     [rows] = slow.rows_of([question], windows.windows)
+    starts = np.zeros((len(rows), 32), np.float32)
+    ends = starts.copy()
+    starts[:, 3 + first] = ends[:, 3 + last] = 5
+    options = {"n_best_size": 1, "with_negative": not rows}
     ours, original = slow.compare(
-        question, rows, windows, starts, ends, encoding, n_best_size=1
+        question, rows, windows, starts, ends, encoding, **options
     )
-    assert (ours.text, original.text) == (text, originals)
-
-
-def test_compare_finds_crashes_of_the_original():
-    encoding = SpanEncoding(VOCAB, True, None, 32, max_query_length=4)
-    question = Question("q1", "was", " ")
-    windows = make_windows([question], encoding, with_positions=False)
-    logits = np.zeros((0, 32), np.float32)
-    ours, original = slow.compare(
-        question, [], windows, logits, logits, encoding, with_negative=True
-    )
-    assert (ours.text, original) == ("", None)
+    assert (ours.text, original and original.text) == (text, originals)
 
 
 # --------------------------------------------------------- answering questions
 
 LENGTH = 19
-ENCODING = SpanEncoding(
-    tuple(squad_files.VOCAB),
-    True,
-    None,
-    LENGTH,
-    doc_stride=5,
-    max_query_length=4,
-)
+ENCODING = SpanEncoding(tuple(squad_files.VOCAB), True, None, LENGTH, 5, 4)
 QUESTIONS = squad_files.questions(13, impossible=4)
 BLANK = Question("blank", "Where ba?", " \t", where="question 13")
 WITH_NEGATIVE = AnswerRules(with_negative=True)
@@ -494,7 +306,7 @@ def test_questions_are_answered_in_order(monkeypatch, caplog):
         assert answered(asked) == expected
 
 
-def test_few_windows_are_predicted_at_a_time(monkeypatch):
+def test_answers_are_computed_when_needed(monkeypatch):
     sizes = []
 
     def predict(windows):
@@ -502,15 +314,11 @@ def test_few_windows_are_predicted_at_a_time(monkeypatch):
         return find_the_word(windows)
 
     monkeypatch.setattr(answers_module, "_WINDOWS_AT_A_TIME", 2)
-    stream = answer_questions(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
-    next(stream)
+    next(answer_questions(QUESTIONS, ENCODING, predict, WITH_NEGATIVE))
     assert len(sizes) == 1
-    assert len(list(stream)) == 12
-    assert len(sizes) > 6
-    sizes.clear()
-    [(_, found)] = answered([BLANK], predict=predict)
-    assert (found.text, sizes) == ("", [])
-    assert found.nbest[0]["probability"] == 1.0
+
+
+# ----------------------------------------------------------------------- files
 
 
 def test_the_files_are_the_originals(tmp_path):
@@ -540,9 +348,10 @@ def test_a_failure_leaves_no_file(tmp_path):
     with pytest.raises(InputError, match="'q0'"):
         list(write_answers(stream, str(tmp_path), True))
     assert not list(tmp_path.iterdir())
-
-
-# --------------------------------------------------------------- JSON in pieces
+    for value in (math.nan, [{"a": -math.inf}]):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write_object(tmp_path / "object.json", {"good": 1.0, "bad": value})
+    assert not list(tmp_path.iterdir())
 
 
 def write_object(path, members):
@@ -555,88 +364,41 @@ def write_object(path, members):
     "members",
     [
         {},
-        {"": ""},
-        {"a": {}, "b": [], "c": [[]], "d": None, "e": True, "f": -0.0},
         {"}": "{", "\n}": "{\n", "{": "\n}\n", '"': "\\"},
         {"é": "김치 \u2028 🤗", "half": "\ud83e", "tab": "\t\x00\x7f"},
-        {"x": 0.1, "y": 1e-320, "z": 1e6, "n": 10**30},
-        {
-            str(n): [{"text": "1\n2", "probability": 1 / 3}] * n
-            for n in range(5)
-        },
+        {"x": 0.1, "y": 1e-320, "n": 10**30, "z": [{"text": "1\n2"}] * 2},
     ],
 )
-def test_the_bytes_are_those_of_json_dumps(tmp_path, members):
+def test_json_in_pieces_equals_json_dumps(tmp_path, members):
     path = tmp_path / "sub" / "object.json"
     write_object(path, members)
     text = path.read_bytes().decode("ascii")
     assert text == json.dumps(members, indent=4) + "\n"
-    assert [file.name for file in path.parent.iterdir()] == ["object.json"]
-
-
-def test_a_failure_keeps_the_existing_file(tmp_path):
-    path = tmp_path / "object.json"
-    write_object(path, {"old": 1})
-    before = path.read_bytes()
-
-    class Members(dict):
-        def items(self):
-            yield "new", 2
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_object(path, Members())
-    for value in (math.nan, math.inf, [{"a": -math.inf}]):
-        with pytest.raises(ValueError, match="not JSON compliant"):
-            write_object(path, {"good": 1.0, "bad": value})
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["object.json"]
-
-
-def test_members_are_written_at_once(tmp_path):
-    with json_object_writer(str(tmp_path / "object.json")) as add:
-        add("long", "x" * 100_000)
-        [file] = tmp_path.iterdir()
-        assert file.name != "object.json"
-        assert file.stat().st_size > 90_000
 
 
 # ---------------------------------------------------------------------- scores
 
 
-def test_scores_of_a_perfect_model():
-    scores = official_scores(answered(), with_negative=True)
-    assert scores["eval_exact"] == scores["eval_f1"] == 100.0
-    assert scores["eval_best_f1"] == 100.0
+@pytest.mark.parametrize(
+    ("threshold", "n_best_size", "exact"),
+    [(0.0, 20, 100.0), (-1e9, 20, 100 * 4 / 13), (-1e9, 1, 100 * 4 / 13)],
+)
+def test_official_scores(threshold, n_best_size, exact):
+    """The best threshold is computed from spans even if all answers are ""."""
+    answers = answered(rules=AnswerRules(n_best_size, 30, True, threshold))
+    scores = official_scores(answers, with_negative=True)
+    assert scores["eval_exact"] == pytest.approx(exact)
+    assert scores["eval_best_exact"] == scores["eval_best_f1"] == 100.0
     assert (scores["eval_HasAns_total"], scores["eval_NoAns_total"]) == (9, 4)
     assert {*metric_names(with_negative=True)} <= scores.keys()
 
 
-@pytest.mark.parametrize("n_best_size", [1, 20])
-def test_the_best_threshold_is_computed_from_the_spans(n_best_size):
-    """Even if all answers are "", because of the threshold of the rules."""
-    rules = AnswerRules(
-        n_best_size=n_best_size,
-        with_negative=True,
-        null_score_diff_threshold=-1e9,
-    )
-    answers = answered(rules=rules)
-    assert {found.text for _, found in answers} == {""}
-    scores = official_scores(answers, with_negative=True)
-    assert scores["eval_exact"] == pytest.approx(100 * 4 / 13)
-    assert scores["eval_best_exact"] == 100.0
-
-
 def test_korean_is_scored_by_characters():
     questions = [q for q in QUESTIONS if q.answers]
-    answers = [
-        each._replace(
-            prediction=dataclasses.replace(
-                each.prediction, text=f"{each.prediction.text}xx"
-            )
-        )
-        for each in answered(questions, AnswerRules())
-    ]
+    answers = []
+    for question, found in answered(questions, AnswerRules()):
+        found = dataclasses.replace(found, text=f"{found.text}xx")
+        answers.append(answers_module.Answered(question, found))
     words = official_scores(answers, with_negative=False)
     letters = official_scores(answers, with_negative=False, is_korquad=True)
     assert words["eval_f1"] == 0.0

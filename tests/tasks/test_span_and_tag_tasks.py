@@ -1,4 +1,4 @@
-"""Losses, predictions and scores of the tasks with labels for tokens."""
+"""Losses, predictions and scores of the tasks that label tokens."""
 
 import re
 
@@ -12,7 +12,7 @@ from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask
 from tests.tasks import small_training
-from tests.tasks.small_training import CONFIG, H, S, as_arrays, cut
+from tests.tasks.small_training import CONFIG, S, as_arrays, cut
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 C = len(LABELS)
@@ -55,13 +55,9 @@ def sentences(lengths) -> dict[str, np.ndarray]:
 
 
 FEATURES = {spans: windows, tags: sentences, feature_tags: sentences}
-for_all_tasks = pytest.mark.parametrize("make", FEATURES)
 
 
-# ------------------------------------------------------------------- all tasks
-
-
-@for_all_tasks
+@pytest.mark.parametrize("make", FEATURES)
 def test_padding_does_not_change_losses_and_gradients(make):
     small_training.assert_padding_changes_nothing(
         make(), FEATURES[make](LENGTHS), SHORT
@@ -76,23 +72,10 @@ def test_micro_batches_equal_one_batch(make):
     small_training.assert_micro_batches_are_one_batch(make(), features)
 
 
-@pytest.mark.parametrize(
-    "make", [spans, tags, pytest.param(feature_tags, marks=pytest.mark.slow)]
-)
-def test_learns_eight_examples_of_two_lengths(make, tmp_path):
+@pytest.mark.parametrize("make", [spans, tags])
+def test_learns_eight_examples(make):
     features = FEATURES[make](np.array([5, 9, 9, 7, 11, 10, 11, 4]))
-    before, after, kept = small_training.learn(make(), features, tmp_path)
-    assert after["eval_loss"] < 0.2 * before["eval_loss"]
-    if make is spans:
-        for name in ("start", "end"):
-            expected = features[f"{name}_positions"].tolist()
-            assert kept[f"{name}_indexes"][:, 0].tolist() == expected
-    else:
-        is_word = features["label_mask"] == 1
-        found = kept["predicted_ids"][kept["label_mask"] == 1]
-        is_right = found == features["label_ids"][is_word]
-        assert np.mean(is_right) > 0.95
-        assert after["eval_accuracy"] == pytest.approx(np.mean(is_right))
+    small_training.assert_learns(make(), features)
 
 
 # ----------------------------------------------------------------------- spans
@@ -108,73 +91,70 @@ def span_logits() -> dict[str, np.ndarray]:
 
 
 def cross_entropy(logits, label) -> float:
-    chances = np.exp(logits.astype(float))
-    return -np.log(chances[label] / chances.sum())
+    weights = np.exp(logits.astype(float))
+    return -np.log(weights[label] / weights.sum())
 
 
-def predicted(task, features, outputs) -> dict[str, np.ndarray]:
-    return as_arrays(task.predictions(features, outputs))
+def assert_losses(task, features, outputs, expected, weights):
+    [loss] = as_arrays(task.losses(features, outputs)).values()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    [found] = as_arrays(task.loss_weights(features)).values()
+    assert found.tolist() == weights
+    assert loss.dtype == found.dtype == np.float32
+    kept = as_arrays(task.predictions(features, outputs))
+    np.testing.assert_allclose(kept["loss"], expected, rtol=1e-5)
+    return kept
 
 
 def test_span_losses():
     features, outputs = windows(LENGTHS), span_logits()
-    expected = [
-        np.mean(
+    expected = np.mean(
+        [
             [
-                cross_entropy(
-                    outputs[f"{name}_logits"][row][: LENGTHS[row]],
-                    features[f"{name}_positions"][row],
+                cross_entropy(logits[:length], label)
+                for logits, length, label in zip(
+                    outputs[f"{name}_logits"],
+                    LENGTHS,
+                    features[f"{name}_positions"],
+                    strict=True,
                 )
-                for name in ("start", "end")
             ]
-        )
-        for row in range(B)
-    ]
-    [loss] = as_arrays(spans().losses(features, outputs)).values()
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    [weights] = as_arrays(spans().loss_weights(features)).values()
-    assert weights.tolist() == [1.0] * B
-    assert loss.dtype == weights.dtype == np.float32
-    kept = predicted(spans(), features, outputs)
-    np.testing.assert_allclose(kept["loss"], expected, rtol=1e-5)
+            for name in ("start", "end")
+        ],
+        axis=0,
+    )
+    assert_losses(spans(), features, outputs, expected, [1.0] * B)
     losses = np.array([0.5, 1.0, 3.0], "float32")
     assert spans().score({"loss": losses}) == {"eval_loss": 1.5}
 
 
+@pytest.mark.parametrize("length", [SHORT, S])
 @pytest.mark.parametrize("count", [1, 4, 20])
-def test_best_indexes(count):
-    features, outputs = windows(LENGTHS), span_logits()
+def test_best_indexes(count, length):
+    outputs = span_logits()
     # Equal logits stay in order.
     outputs["start_logits"][2:] = [0, 2, 1, 2, 1, 2, 0, 2, 1, 9, 9]
-    kept = predicted(spans(n_best_size=count), features, outputs)
+    features, outputs = cut(windows(LENGTHS), length), cut(outputs, length)
+    kept = as_arrays(spans(n_best_size=count).predictions(features, outputs))
     for name in ("start", "end"):
         indexes, scores = kept[f"{name}_indexes"], kept[f"{name}_logits"]
         assert indexes.shape == scores.shape == (B, count)
         assert (indexes.dtype, scores.dtype) == (np.int32, np.float32)
         logits = outputs[f"{name}_logits"]
         np.testing.assert_array_equal(kept[f"null_{name}_logits"], logits[:, 0])
-        for row, length in enumerate(LENGTHS):
-            order = np.argsort(-logits[row, :length], kind="stable")[:count]
+        for row, end in enumerate(LENGTHS):
+            order = np.argsort(-logits[row, :end], kind="stable")[:count]
             missing = count - len(order)
             assert indexes[row].tolist() == [*order, *[-1] * missing]
             expected = [*logits[row, order], *[-np.inf] * missing]
             assert scores[row].tolist() == expected
 
 
-def test_best_indexes_do_not_depend_on_padding():
-    features, outputs = windows(LENGTHS), span_logits()
-    whole = predicted(spans(), features, outputs)
-    short = predicted(spans(), cut(features, SHORT), cut(outputs, SHORT))
-    assert whole.keys() == short.keys()
-    for name, value in whole.items():
-        np.testing.assert_allclose(short[name], value, rtol=1e-6)
-
-
 def test_best_indexes_have_a_static_shape():
-    """XLA needs it even if the length of the sequence is unknown."""
+    """XLA needs it, even if the sequence length is unknown."""
     task = spans(n_best_size=13)
     features, outputs = windows(LENGTHS), span_logits()
-    eagerly = predicted(task, features, outputs)
+    expected = as_arrays(task.predictions(features, outputs))
     arguments = [
         {k: tf.TensorSpec([None] * v.ndim, v.dtype) for k, v in dict_.items()}
         for dict_ in (features, outputs)
@@ -183,47 +163,28 @@ def test_best_indexes_have_a_static_shape():
     assert graph.structured_outputs["start_indexes"].shape[1] == 13
     assert graph.structured_outputs["end_logits"].shape[1] == 13
     compiled = tf.function(task.predictions, jit_compile=True)
-    for kept in (graph(features, outputs), compiled(features, outputs)):
-        for name, value in as_arrays(kept).items():
-            np.testing.assert_allclose(value, eagerly[name], rtol=1e-6)
+    for name, value in as_arrays(compiled(features, outputs)).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-6)
 
 
 def test_span_predictions_without_answers():
     features, outputs = windows(LENGTHS), span_logits()
     del features["start_positions"], features["end_positions"]
     outputs["start_logits"][:] = np.nan
-    kept = predicted(spans(), features, outputs)
-    assert kept.keys() == {
-        *("start_indexes", "start_logits", "end_indexes", "end_logits"),
-        *("null_start_logits", "null_end_logits"),
-    }
-    # NaN has no position.
-    assert (kept["start_indexes"] == -1).all()
+    kept = as_arrays(spans().predictions(features, outputs))
+    assert "loss" not in kept
+    assert (kept["start_indexes"] == -1).all()  # NaN has no position.
     assert (kept["end_indexes"][:, 0] >= 0).all()
-
-
-def test_the_model_of_spans():
-    model = spans(frozen_layers=("embeddings",)).build_model()
-    variables = checkpoint_variables(model)
-    assert variables["cls/squad/output_weights"].shape == (2, 8)
-    assert variables["cls/squad/output_bias"].shape == (2,)
-    assert not variables["bert/embeddings/word_embeddings"].trainable
-    with pytest.raises(InputError, match="n_best_size must be at least 1"):
-        spans(n_best_size=0)
 
 
 # ------------------------------------------------------------------------ tags
 
 
-def tag_logits() -> dict[str, np.ndarray]:
-    random = np.random.default_rng(4)
-    return {"logits": random.normal(size=(B, S, C)).astype("float32")}
-
-
 def test_tag_losses_and_scores():
-    features, outputs = sentences(LENGTHS), tag_logits()
-    is_word = features["label_mask"] == 1
-    logits, labels = outputs["logits"], features["label_ids"].copy()
+    features = sentences(LENGTHS)
+    random = np.random.default_rng(4)
+    logits = random.normal(size=(B, S, C)).astype("float32")
+    is_word, labels = features["label_mask"] == 1, features["label_ids"].copy()
     expected = [
         sum(
             cross_entropy(logits[row, n], labels[row, n])
@@ -231,69 +192,42 @@ def test_tag_losses_and_scores():
         )
         for row in range(B)
     ]
-    [loss] = as_arrays(tags().losses(features, outputs)).values()
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    [weights] = as_arrays(tags().loss_weights(features)).values()
-    assert weights.tolist() == is_word.sum(axis=1).tolist()
-    assert loss.dtype == weights.dtype == np.float32
-    kept = predicted(tags(), features, outputs)
-    np.testing.assert_allclose(kept["loss"], expected, rtol=1e-5)
+    weights = is_word.sum(axis=1).tolist()
+    outputs = {"logits": logits}
+    kept = assert_losses(tags(), features, outputs, expected, weights)
     best = logits.argmax(-1)
     assert kept["predicted_ids"].dtype == np.int32
     np.testing.assert_array_equal(kept["predicted_ids"], best)
     scores = tags().score(kept)
-    accuracy = (best == labels)[is_word].mean()
     assert scores == {
-        "eval_accuracy": pytest.approx(accuracy),
+        "eval_accuracy": pytest.approx((best == labels)[is_word].mean()),
         "eval_loss": pytest.approx(np.sum(expected) / is_word.sum(), rel=1e-5),
     }
     assert all(type(value) is float for value in scores.values())
-    # Positions that begin no word do not count.
-    outputs["logits"][~is_word] = 99.0
+    # Tokens that do not begin a word do not count.
+    logits[~is_word] = 99.0
     features["label_ids"][~is_word] = C - 1
-    after = predicted(tags(), features, outputs)
+    after = as_arrays(tags().predictions(features, {"logits": logits}))
     np.testing.assert_array_equal(after["loss"], kept["loss"])
     assert tags().score(after) == scores
-
-
-def test_tags_do_not_depend_on_padding():
-    features, outputs = sentences(LENGTHS), tag_logits()
-    whole = predicted(tags(), features, outputs)
-    short = predicted(tags(), cut(features, SHORT), cut(outputs, SHORT))
-    for name, value in short.items():
-        np.testing.assert_allclose(cut(whole, SHORT)[name], value, rtol=1e-6)
-
-
-def test_scores_are_means_over_words_of_all_examples():
-    mask = np.zeros([2, 11], "int32")
-    mask[0, 1:10], mask[1, 1] = 1, 1
-    predictions = {
-        "label_mask": mask,
-        "label_ids": mask,
-        "predicted_ids": np.stack([mask[0], 0 * mask[1]]),
-        "loss": np.array([1.0, 4.0], "float32"),
-    }
-    assert tags().score(predictions) == {
-        "eval_accuracy": 0.9,
-        "eval_loss": 0.5,
-    }
-    nothing = {name: 0 * value for name, value in predictions.items()}
+    nothing = {name: 0 * value for name, value in kept.items()}
     assert tags().score(nothing) == {"eval_accuracy": 0, "eval_loss": 0}
 
 
-def test_the_model_of_tags():
-    model = tags(frozen_layers=("layer_0",), dropout=0.25).build_model()
+# ---------------------------------------------------------------------- models
+
+
+def test_the_heads_of_the_original():
+    options = {"frozen_layers": ("layer_0",)}
+    variables = checkpoint_variables(spans(**options).build_model())
+    assert variables["cls/squad/output_weights"].shape == (2, 8)
+    assert variables["cls/squad/output_bias"].shape == (2,)
+    model = tags(**options, dropout=0.25).build_model()
     variables = checkpoint_variables(model)
     assert variables["output_weights"].shape == (C, CONFIG.hidden_size)
     assert variables["output_bias"].shape == (C,)
     assert not model.bert.encoder.blocks[0].trainable
     assert model.dropout.rate == 0.25
-    for labels in ((), ("O",)):
-        with pytest.raises(InputError, match="at least 2 labels"):
-            TaggingTask(CONFIG, (), labels)
-
-
-# --------------------------------------------------------- feature-based tagger
 
 
 def test_the_model_of_the_feature_based_task():
@@ -306,18 +240,24 @@ def test_the_model_of_the_feature_based_task():
         "lstm_size": 3,
         "dropout": 0.25,
     }
-    trained = {v.path for v in model.trainable_variables}
-    assert trained == {v.path for v in model.head.weights}
-    table = checkpoint_variables(model)["bert/embeddings/word_embeddings"]
-    assert table.shape[1] == H
-    assert not table.trainable
-    with pytest.raises(InputError, match="concat_last_four"):
-        feature_tags(layers="concat_last_four")
+    names = task.checkpoint_variables(model)
+    # A checkpoint may lack the head and the pooler, but no other variable.
+    new = {name for name in names if re.match(task.new_variables, name)}
+    assert {n.rpartition("/")[0].split("/")[0] for n in names} == {
+        *("bert", "features_sum_all")
+    }
+    assert new == {n for n in names if re.match("features|bert/pooler/", n)}
+    assert re.match(task.new_variables, "output_weights")
 
 
-def test_a_checkpoint_may_lack_the_whole_head():
-    task = feature_tags()
-    names = task.checkpoint_variables(task.build_model())
-    new = [name for name in names if name.startswith("features_last/")]
-    assert len(new) == 2 * 2 * 3 + 2
-    assert all(re.match(task.new_variables, name) for name in new)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: spans(n_best_size=0), "n_best_size must be at least 1"),
+        (lambda: TaggingTask(CONFIG, (), ("O",)), "at least 2 labels"),
+        (lambda: feature_tags(layers="concat_last_four"), "with 1 layers"),
+    ],
+)
+def test_invalid_arguments(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
