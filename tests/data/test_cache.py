@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import logging
 import os
 from concurrent import futures
 
@@ -34,8 +33,9 @@ def source(tmp_path):
 
 
 @pytest.fixture
-def write(tmp_path, source):
+def write(tmp_path, source, caplog):
     """Writes records in parts of two; returns whether any were written."""
+    caplog.set_level("INFO")
 
     def write(numbers=NUMBERS, encoding=Encoding(), reading=None):
         def make_parts():
@@ -74,7 +74,6 @@ def test_records_and_manifest(write):
     ],
 )
 def test_any_difference_is_logged_and_rebuilt(write, caplog, part, changes):
-    caplog.set_level(logging.INFO)
     assert write()
     assert write(**changes)
     [reason] = [m for m in caplog.messages if "has other" in m]
@@ -83,19 +82,14 @@ def test_any_difference_is_logged_and_rebuilt(write, caplog, part, changes):
     assert write()
 
 
-def test_sources_are_compared_by_content(write, source, caplog):
-    caplog.set_level(logging.INFO)
+def test_other_sources_and_versions(write, source, caplog, monkeypatch):
     write()
+    # Sources are compared by content.
     times = source.stat().st_atime_ns, source.stat().st_mtime_ns
     source.write_text("same content")
     os.utime(source, ns=times)
     assert write()
     assert "has other sources" in caplog.text
-
-
-def test_other_versions(write, caplog, monkeypatch):
-    caplog.set_level(logging.INFO)
-    write()
     manifest = json.loads(write.manifest.read_text())
     manifest["key"]["flavour"] = 3
     write.manifest.write_text(json.dumps(manifest))
@@ -104,47 +98,45 @@ def test_other_versions(write, caplog, monkeypatch):
     monkeypatch.setattr(cache, "_FORMAT", 2)
     assert write()
     assert "has other format" in caplog.text
+    source.unlink()
+    with pytest.raises(InputError, match=r"train\.tsv"):
+        write()
 
 
-@pytest.mark.parametrize("text", ["{", "null", '{"key": 3}', "{}", "\udcff"])
-def test_a_damaged_manifest_is_replaced(write, text):
+@pytest.mark.parametrize(
+    "text", ["{", "null", '{"key": 3}', "{}", "\udcff", None]
+)
+def test_a_damaged_or_missing_manifest_is_replaced(write, text):
     write()
     good = write.manifest.read_bytes()
-    write.manifest.write_text(text, errors="surrogateescape")
+    write.manifest.unlink()
+    if text is not None:
+        write.manifest.write_text(text, errors="surrogateescape")
     assert write()
     assert write.manifest.read_bytes() == good
     assert not write()
 
 
-@pytest.mark.parametrize("damage", ["cut", "longer", "changed", "gone"])
-def test_damaged_records_are_rebuilt(write, damage):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-5],
+        lambda data: data + data,
+        lambda data: data[:99] + bytes([data[99] ^ 1]) + data[100:],
+        None,
+    ],
+)
+def test_damaged_or_missing_records_are_rebuilt(write, damage):
     write()
     good = write.path.read_bytes()
-    if damage == "gone":
-        write.path.unlink()
-    else:
-        middle = len(good) // 2
-        changed = bytes([good[middle] ^ 1])
-        write.path.write_bytes(
-            {
-                "cut": good[:-5],
-                "longer": good + good,
-                "changed": good[:middle] + changed + good[middle + 1 :],
-            }[damage]
-        )
+    write.path.unlink()
+    if damage is not None:
+        write.path.write_bytes(damage(good))
     assert write()
     assert write.path.read_bytes() == good
 
 
-def test_records_without_a_manifest_are_rebuilt(write, caplog):
-    caplog.set_level(logging.INFO)
-    write()
-    write.manifest.unlink()
-    assert write()
-    assert "no manifest" in caplog.text
-
-
-def test_a_failure_keeps_the_old_file(write, tmp_path):
+def test_a_failure_keeps_the_old_file(write):
     write()
     good = write.path.read_bytes()
 
@@ -167,9 +159,3 @@ def test_concurrent_writers(write):
     assert not write()
     assert records.verify(str(write.path)) == 7
     assert len(list(write.path.parent.iterdir())) == 3
-
-
-def test_a_missing_source(tmp_path):
-    missing = str(tmp_path / "none.tsv")
-    with pytest.raises(InputError, match=r"none\.tsv"):
-        cache.key(Encoding(), [], [missing])

@@ -5,163 +5,124 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_tf.corpus import masking
-from bert_tf.corpus.masking import MaskingVocabulary
-from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import pipeline, records
 from bert_tf.data.pretraining_data import (
     PretrainingData,
+    look_through,
     next_tokens,
-    unmasked,
 )
-from bert_tf.data.records import ReadableRecords
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
+from bert_tf.errors import InputError
 
 N, S, P, V = 23, 11, 4, 97
-CLS, SEP, MASK, FIRST_WORD = 1, 2, 3, 5
+CLS, SEP, MASK = 1, 2, 3
 SCHEMA = pretraining_schema(S, P)
 
 
-def sequences() -> tuple[np.ndarray, np.ndarray]:
-    """Returns [CLS] words [SEP] of 3 to 11 tokens, and their mask."""
+def examples() -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Returns records, and the tokens of each before masking."""
     random = np.random.default_rng(7)
     lengths = random.integers(3, S + 1, (N, 1))
     mask = (np.arange(S) < lengths).astype("int32")
-    ids = random.integers(FIRST_WORD, V, (N, S)) * mask
+    ids = (random.integers(5, V, (N, S)) * mask).astype("int32")
     ids[:, 0] = CLS
     np.put_along_axis(ids, lengths - 1, SEP, axis=1)
-    return ids.astype("int32"), mask
-
-
-def examples() -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns the records of the sequences, and the tokens before masking."""
-    ids, mask = sequences()
-    words = np.arange(FIRST_WORD, V)
-    masked = masking.mask(
-        ids,
-        mask.astype(bool),
-        CreationConfig(
-            *("in", "out", "vocab"),
-            max_predictions_per_seq=P,
-            masked_lm_prob=0.4,
-            mask_share=0.5,
-            random_share=0.3,
-            keep_share=0.2,
-        ),
-        MaskingVocabulary(MASK, (CLS, SEP), words, np.zeros(V, bool)),
-        np.arange(N, dtype=np.uint64),
-    )
+    weights = np.arange(P) < random.integers(1, lengths - 1)
+    # Some of the first P words after [CLS] are masked.
+    positions = np.arange(1, P + 1, dtype="int32") * weights
+    masked = ids.copy()
+    rows, slots = np.nonzero(weights)
+    masked[rows, positions[rows, slots]] = MASK
     return {
-        "input_ids": masked.input_ids,
+        "input_ids": masked,
         "input_mask": mask,
         "segment_ids": mask * 0,
-        "masked_lm_positions": masked.positions,
-        "masked_lm_ids": masked.ids,
-        "masked_lm_weights": masked.weights,
+        "masked_lm_positions": positions,
+        "masked_lm_ids": np.take_along_axis(ids, positions, axis=1) * weights,
+        "masked_lm_weights": weights.astype("float32"),
         "next_sentence_labels": np.zeros((N, 1), "int32"),
-    }, ids
+    }, [row[: length[0]] for row, length in zip(ids, lengths, strict=True)]
+
+
+EXAMPLES, TEXTS = examples()
+# Each token of a text with the next one.
+PAIRS = [p for text in TEXTS for p in itertools.pairwise(text.tolist())]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Returns data in a file, for a causal LM."""
+def path(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("records") / "x.tfrecord")
     with records.RecordWriter(path) as writer:
-        writer.write_all(records.encode_batch(SCHEMA, examples()[0]))
-    return PretrainingData([path], [path], SCHEMA, V, 12345, is_causal=True)
-
-
-def pairs(ids, mask) -> list[tuple[int, int]]:
-    """Returns each token of a sequence with the next one."""
-    tokens = ids[mask > 0].tolist()
-    return [*itertools.pairwise(tokens)]
+        writer.write_all(records.encode_batch(SCHEMA, EXAMPLES))
+    return path
 
 
 def predicted(batch) -> list[tuple[int, int]]:
     """Returns each token that has a weight with the one to predict."""
     counts = np.array(batch["next_token_weights"]) > 0
-    return [
-        *zip(
-            np.array(batch["input_ids"])[counts].tolist(),
-            np.array(batch["next_token_ids"])[counts].tolist(),
-            strict=True,
-        )
-    ]
+    names = "input_ids", "next_token_ids"
+    columns = (np.array(batch[name])[counts].tolist() for name in names)
+    return list(zip(*columns, strict=True))
 
 
-def test_unmasked():
-    batch, ids = examples()
-    assert (batch["input_ids"] != ids).any(axis=1).sum() > N / 2
-    np.testing.assert_array_equal(unmasked(batch), ids)
-
-
-def test_every_token_is_predicted_but_the_first():
-    batch, ids = examples()
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_every_token_is_predicted_but_the_first(has_labels):
+    batch = {
+        name: values
+        for name, values in EXAMPLES.items()
+        if has_labels or name != "next_sentence_labels"
+    }
     found = next_tokens(batch)
-    assert sorted(found) == [
-        "input_ids",
-        "input_mask",
-        "next_sentence_labels",
-        "next_token_ids",
-        "next_token_weights",
-        "segment_ids",
-    ]
-    np.testing.assert_array_equal(found["input_ids"], ids)
-    expected = [
-        p for row in zip(*sequences(), strict=True) for p in pairs(*row)
-    ]
-    assert predicted(found) == expected
+    assert not {"masked_lm_ids", "masked_lm_positions"} & found.keys()
+    assert ("next_sentence_labels" in found) == has_labels
+    for row, text in zip(found["input_ids"].numpy(), TEXTS, strict=True):
+        assert row.tolist() == text.tolist() + [0] * (S - len(text))
+    assert predicted(found) == PAIRS
     assert found["next_token_ids"].shape == (N, S)
-    assert np.array(found["next_token_weights"]).sum() == len(expected)
-
-
-def test_without_the_labels_of_the_next_sentence():
-    batch, ids = examples()
-    del batch["next_sentence_labels"]
-    np.testing.assert_array_equal(next_tokens(batch)["input_ids"], ids)
+    assert np.sum(found["next_token_weights"]) == len(PAIRS)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_no_example_predicts_another(data, is_packed):
-    data = PretrainingData(
-        data.train_files, data.eval_files, SCHEMA, V, 1, None, is_packed, True
-    )
+def test_no_example_predicts_another(path, is_packed):
+    data = PretrainingData([path], [path], SCHEMA, V, 1, None, is_packed, True)
     batches = data.evaluation(batch_size=5)
     found = [p for batch in batches for p in predicted(batch)]
-    expected = [
-        p for row in zip(*sequences(), strict=True) for p in pairs(*row)
-    ]
-    assert sorted(found) == sorted(expected)
-    assert (SEP, CLS) not in found
-    rows = {batch["input_ids"].shape for batch in batches}
-    assert rows == {(5, S)}
+    assert sorted(found) == sorted(PAIRS)
+    assert {batch["input_ids"].shape for batch in batches} == {(5, S)}
     if is_packed:
-        fill = pipeline.fill(data.train_files, SCHEMA, SequencePacking())
+        fill = pipeline.fill([path], SCHEMA, SequencePacking())
         assert len(batches) == -(-fill.rows // 5) < -(-N // 5)
+        assert data.examples_per_row(32) == N / fill.rows
+    else:
+        assert data.examples_per_row(32) == 1.0
 
 
-def test_resumed_training(data):
+def test_resumed_training(path):
+    data = PretrainingData([path], [path], SCHEMA, V, 12345, is_causal=True)
+
     def first(**share):
         [batch] = data.training(**share).take(1).as_numpy_iterator()
         return batch["next_token_ids"]
 
     whole = first(batch_size=8)
-    np.testing.assert_array_equal(
-        first(batch_size=4, start_example=4), whole[4:]
-    )
+    resumed = first(batch_size=4, start_example=4)
+    np.testing.assert_array_equal(resumed, whole[4:])
 
 
-def test_packing_without_next_sentence_labels(data):
+def test_packing_without_next_sentence_labels(path):
     schema = [f for f in SCHEMA if f.name != "next_sentence_labels"]
-    data = PretrainingData(
-        data.train_files, data.eval_files, schema, V, 1, is_packed=True
-    )
+    data = PretrainingData([path], [path], schema, V, 1, is_packed=True)
     [batch] = data.training(batch_size=3).take(1)
     assert "next_sentence_labels" not in batch
     assert batch["masked_lm_ids"].shape == (3, P)
 
 
-def test_files_are_not_checked_by_default(data):
-    assert data.salvaged == ReadableRecords()
-    assert data.examples_per_row(32) == 1.0
+def test_truncated_files_are_noticed_before_training(path, write):
+    with open(path, "rb") as file:
+        cut = write(file.read()[:-20])
+    assert look_through([path], [cut], skips_corrupt=False).ranges is None
+    with pytest.raises(InputError, match="cut off within record 22"):
+        look_through([cut], [path], skips_corrupt=False)
+    found = look_through([cut], [path], skips_corrupt=True)
+    assert [sum(n for _, n in found.ranges[p]) for p in (cut, path)] == [22, N]

@@ -12,12 +12,8 @@ SEED = 7, 1
 def test_the_numbers_are_splitmix64s():
     """The first three of the generator with seed 0, from its reference."""
     root = np.zeros(1, np.uint64)
-    first = [randomness._bits(root, turn)[0] for turn in range(3)]
-    assert [hex(bits) for bits in first] == [
-        "0xe220a8397b1dcdaf",
-        "0x6e789e6aa1b965f4",
-        "0x6c45d188009454f",
-    ]
+    first = [int(randomness.subkeys(root, turn)[0]) for turn in range(3)]
+    assert first == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x6C45D188009454F]
 
 
 def test_a_key_depends_on_its_own_name_only():
@@ -28,11 +24,13 @@ def test_a_key_depends_on_its_own_name_only():
     np.testing.assert_array_equal(
         randomness.keys(SEED, documents[some], passes[some]), every[some]
     )
-    turns = rng.integers(0, 1000, 301)
-    np.testing.assert_array_equal(
-        randomness.uniform(every[some], turns[some]),
-        randomness.uniform(every, turns)[some],
-    )
+    tosses = rng.choice([0, 3, 64, 129, 500], 301)
+    for function in (
+        lambda rows: randomness.uniform(every[rows], tosses[rows]),
+        lambda rows: randomness.heads(every[rows], 5, tosses[rows]),
+    ):
+        whole = function(np.arange(301))
+        np.testing.assert_array_equal(function(some), whole[some])
 
 
 def test_different_names_have_different_keys():
@@ -48,29 +46,23 @@ def test_different_names_have_different_keys():
     assert len(np.unique(np.concatenate(children))) == 300 * 300
 
 
-def test_numbers_are_spread_evenly_from_0_to_1():
-    keys = randomness.keys(SEED, np.arange(2000))
-    numbers = randomness.uniform(keys[:, np.newaxis], np.arange(50))
-    assert numbers.shape == (2000, 50)
+def test_numbers_are_spread_evenly_and_uncorrelated():
+    keys = randomness.keys(SEED, np.arange(300))
+    numbers = randomness.uniform(keys[:, np.newaxis], np.arange(300))
     assert 0 <= numbers.min() < 1e-4
     assert 1 - 1e-4 < numbers.max() < 1
     for axis in 0, 1:
-        assert (np.abs(numbers.mean(axis) - 0.5) < 0.21).all()
+        assert (np.abs(numbers.mean(axis) - 0.5) < 0.08).all()
     cells = np.histogram(numbers, bins=100, range=(0, 1))[0]
-    assert 55 < ((cells - 1000) ** 2 / 1000).sum() < 155  # 99 degrees.
-
-
-def test_neighboring_numbers_are_uncorrelated():
-    keys = randomness.keys(SEED, np.arange(300))
-    numbers = randomness.uniform(keys[:, np.newaxis], np.arange(300))
+    assert 55 < ((cells - 900) ** 2 / 900).sum() < 155  # 99 degrees.
+    upper = np.triu_indices(300, 1)
     for left, right in [
         (numbers[1:], numbers[:-1]),
         (numbers[:, 1:], numbers[:, :-1]),
-        (numbers, numbers.T),
+        (numbers[upper], numbers.T[upper]),
     ]:
-        different = left is not numbers or ~np.eye(300, dtype=bool)
-        pairs = np.corrcoef(left[different].ravel(), right[different].ravel())
-        assert abs(pairs[0, 1]) < 4 / np.sqrt(numbers.size)
+        pairs = np.corrcoef(left.ravel(), right.ravel())
+        assert abs(pairs[0, 1]) < 4 / np.sqrt(left.size)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 1000])
@@ -82,7 +74,6 @@ def test_integers_below_a_limit_are_equally_likely(limit):
     assert len(counts) == limit
     chi_square = ((counts - expected) ** 2 / expected).sum()
     assert abs(chi_square - (limit - 1)) <= 4 * np.sqrt(2 * limit)
-    np.testing.assert_array_equal(numbers, randomness.below(keys, 3, limit))
 
 
 def test_integers_stay_below_the_largest_limits(monkeypatch):
@@ -101,56 +92,27 @@ def test_heads_are_binomial(tosses):
     spread = np.sqrt(tosses) / 2
     assert abs(heads.mean() - tosses / 2) <= 4 * spread / np.sqrt(9000)
     assert abs(heads.std() - spread) <= 0.04 * spread
-    if tosses == 2:
-        shares = np.bincount(heads) / 9000
-        np.testing.assert_allclose(shares, [0.25, 0.5, 0.25], atol=0.02)
-
-
-def test_heads_do_not_depend_on_the_other_rows():
-    tosses = np.array([3, 500, 0, 64, 129])
-    keys = randomness.keys(SEED, np.arange(5))
-    together = randomness.heads(keys, 2, tosses)
-    alone = [
-        randomness.heads(keys[row : row + 1], 2, tosses[row : row + 1])[0]
-        for row in range(5)
-    ]
-    assert together.tolist() == alone
 
 
 # Shuffles.
 
 
 @pytest.mark.parametrize(
-    "size", [1, 2, 3, 4, 5, 7, 16, 17, 60, 97, 1000, 1021, 65536, 65537]
+    "size", [1, 2, 3, 4, 5, 7, 16, 17, 97, 1021, 65536, 65537, 10**13 + 37]
 )
 def test_a_shuffle_has_each_position_once(size):
-    positions = permute(np.arange(size), size, seed=7)
-    assert positions.dtype == np.int64
-    np.testing.assert_array_equal(np.sort(positions), np.arange(size))
-
-
-def test_some_ranks_get_the_positions_of_the_whole_shuffle():
-    whole = permute(np.arange(1021), 1021, seed=(5, 1))
-    part = permute(np.arange(300, 417), 1021, seed=(5, 1))
-    np.testing.assert_array_equal(part, whole[300:417])
-
-
-def test_the_size_can_exceed_the_memory():
-    size = 10**13 + 37
-    positions = permute(np.array([0, 1, size - 1]), size, seed=3)
-    assert len(set(positions.tolist())) == 3
-    assert (positions >= 0).all()
-    assert (positions < size).all()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 17, 97, 1021, 10**13 + 37])
-def test_unpermute_inverts_permute(size):
+    """A huge one is computed for some ranks alone."""
+    if size < 10**6:
+        positions = permute(np.arange(size), size, seed=(5, 1))
+        np.testing.assert_array_equal(np.sort(positions), np.arange(size))
     ranks = np.unique(np.linspace(0, size - 1, 211).astype(np.int64))
-    positions = permute(ranks, size, seed=(5, 1))
-    np.testing.assert_array_equal(unpermute(positions, size, (5, 1)), ranks)
-    np.testing.assert_array_equal(
-        permute(unpermute(ranks, size, 3), size, 3), ranks
-    )
+    some = permute(ranks, size, seed=(5, 1))
+    assert some.dtype == np.int64
+    if size < 10**6:
+        np.testing.assert_array_equal(some, positions[ranks])
+    assert (some >= 0).all()
+    assert (some < size).all()
+    np.testing.assert_array_equal(unpermute(some, size, (5, 1)), ranks)
 
 
 def test_neighbors_are_separated():

@@ -1,41 +1,48 @@
 """Packing compared with a plain loop and with rows made by hand."""
 
 import itertools
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.data import pipeline, records
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.data.sequence_packing import (
     Fill,
     SequencePacking,
     first_fit,
-    size_schema,
 )
+from bert_tf.errors import InputError
 from tests import packed_rows
 
-S, P, K, N = 13, 4, 5, 41
+S, P, K, N = 13, 4, 5, 71
 SCHEMA = pretraining_schema(S, P)
+PACKING = SequencePacking(max_examples=4, window=13)
 
 
 def examples(seed=0, count=N) -> dict[str, np.ndarray]:
-    """Returns examples of every length with up to two masked words."""
+    """Returns examples of every length with up to two masked words.
+
+    All tokens of an example are its number, from 1.
+    """
     random = np.random.default_rng(seed)
     lengths = random.integers(1, S + 1, (count, 1))
     mask = (np.arange(S) < lengths).astype("int32")
     masked = np.arange(P) < random.integers(0, 3, (count, 1))
+    numbers = np.arange(1, count + 1, dtype="int32")[:, np.newaxis]
     return {
-        "input_ids": random.integers(1, 99, (count, S), dtype="int32") * mask,
+        "input_ids": numbers * mask,
         "input_mask": mask,
         "segment_ids": random.integers(0, 2, (count, S), dtype="int32") * mask,
         "masked_lm_positions": (
             random.integers(0, lengths, (count, P)) * masked
         ).astype("int32"),
-        "masked_lm_ids": random.integers(1, 99, (count, P), dtype="int32")
+        "masked_lm_ids": random.integers(1, N, (count, P), dtype="int32")
         * masked,
         "masked_lm_weights": masked.astype("float32"),
-        "next_sentence_labels": random.integers(0, 2, (count, 1), dtype="i"),
+        "next_sentence_labels": numbers % 2,
     }
 
 
@@ -55,19 +62,12 @@ def parser(batch):
 
 
 def rows_of(packing, batch) -> list[list[int]]:
-    """Returns the numbers of the examples in each row."""
+    """Returns the indices of the examples in each row."""
     rows = packing.rows(data_set(len(batch["input_ids"])), parser(batch))
     return [
         [int(number) for number in row if number]
         for row in rows.as_numpy_iterator()
     ]
-
-
-def sizes_of(batch) -> np.ndarray:
-    """Returns the tokens, masked words and slots of each example, [n, 3]."""
-    lengths = batch["input_mask"].sum(1)
-    masked = np.maximum((batch["masked_lm_weights"] > 0).sum(1), 1)
-    return np.stack([lengths, masked, np.ones_like(lengths)], 1)
 
 
 def first_fit_by_hand(sizes, room) -> list[int]:
@@ -85,52 +85,40 @@ def first_fit_by_hand(sizes, room) -> list[int]:
     return rows
 
 
-def test_first_fit_of_a_few():
-    """Rows of ten: 7 1 | 6 4 | 5 5."""
-    sizes = tf.constant([[5], [1], [7], [6], [5], [4]])
-    assert first_fit(sizes, [10]).numpy().tolist() == [2, 0, 0, 1, 2, 1]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_first_fit_equals_a_plain_loop(seed):
-    room = [S, P, 3]
-    sizes = sizes_of(examples(seed, count=97)).astype("int32")
-    found = first_fit(tf.constant(sizes), room).numpy()
-    assert found.tolist() == first_fit_by_hand(sizes, room)
-    used = np.zeros((found.max() + 1, 3), int)
-    np.add.at(used, found, sizes)
-    assert (used <= room).all()
-    assert (used > 0).all()
+    batch = examples(seed)
+    lengths = batch["input_mask"].sum(1)
+    masked = np.maximum((batch["masked_lm_weights"] > 0).sum(1), 1)
+    sizes = np.stack([lengths, masked, np.ones_like(lengths)], 1)
+    found = first_fit(tf.constant(sizes, tf.int32), [S, P, 3]).numpy()
+    assert found.tolist() == first_fit_by_hand(sizes, [S, P, 3])
 
 
-def test_every_example_is_in_one_row():
+def test_examples_share_rows_within_windows():
     rows = rows_of(SequencePacking(K, window=17), examples())
     assert sorted(itertools.chain(*rows)) == list(range(N))
     assert max(map(len, rows)) > 2
-    windows = [{number // 17 for number in row} for row in rows]
-    assert all(len(window) == 1 for window in windows)
+    for row in rows:
+        assert len({index // 17 for index in row}) == 1
 
 
-def test_joined_rows_equal_rows_made_by_hand():
+@pytest.mark.parametrize("most", [1, K])
+def test_joined_rows_equal_rows_made_by_hand(most):
     """The last row is empty, as at the end of an evaluation."""
-    batch, packing = examples(), SequencePacking(K)
+    batch, packing = examples(), SequencePacking(most)
     rows = rows_of(packing, batch)
     slots = [[str(i).encode() for i in row] for row in rows] + [[]]
-    slots = [row + [b""] * (K - len(row)) for row in slots]
+    slots = [row + [b""] * (most - len(row)) for row in slots]
     assert slots[-1] == packing.empty_row
     joined = packing.join(tf.constant(slots), parser(batch))
-    expected = packed_rows.pack(batch, [*rows, []], K)
+    expected = packed_rows.pack(batch, [*rows, []], most)
     assert joined.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(joined[name], value, err_msg=name)
         assert joined[name].dtype == value.dtype, name
-
-
-def test_empty_rows():
-    joined = SequencePacking(K).join(
-        tf.fill([3, K], b""), parser(examples(count=1))
-    )
-    assert all(not np.any(value) for value in joined.values())
+    empty = packing.join(tf.fill([3, most], b""), parser(examples(count=1)))
+    assert not any(np.any(value) for value in empty.values())
 
 
 def test_shapes_are_static():
@@ -145,15 +133,6 @@ def test_shapes_are_static():
         return joined["input_ids"]
 
     shapes(tf.fill([2, K], b"0"))
-
-
-def test_one_example_per_row():
-    batch, packing = examples(), SequencePacking(max_examples=1)
-    slots = tf.strings.as_string(tf.range(N))[:, tf.newaxis]
-    joined = packing.join(slots, parser(batch))
-    for name, values in batch.items():
-        np.testing.assert_array_equal(joined[name], values, err_msg=name)
-    assert len(rows_of(packing, batch)) == N
 
 
 def test_unusual_examples_stay_intact():
@@ -176,7 +155,7 @@ def test_unusual_examples_stay_intact():
 def test_fill():
     batch, packing = examples(), SequencePacking(K, window=17)
     tallies = packing.tallies(data_set(N), parser(batch))
-    assert len(list(tallies)) == 3
+    assert len(list(tallies)) == 5
     fill = Fill.sum(tallies)
     rows = len(rows_of(packing, batch))
     tokens = batch["input_mask"].sum()
@@ -185,8 +164,105 @@ def test_fill():
     assert fill.packed == pytest.approx(tokens / (rows * S))
     assert fill.examples_per_row == pytest.approx(N / rows)
     assert fill.packed > 1.4 * fill.unpacked
-    assert {f.name for f in size_schema(SCHEMA)} == {
-        "input_mask",
-        "masked_lm_positions",
-        "masked_lm_weights",
-    }
+
+
+# Packed rows from files.
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    """Writes three files."""
+    folder = tmp_path_factory.mktemp("records")
+    names = ["a.tfrecord", "b.tfrecord.gz", "c.tfrecord"]
+    for name, part in zip(names, np.split(np.arange(N), [19, 40]), strict=True):
+        with records.RecordWriter(str(folder / name)) as writer:
+            some = {name: values[part] for name, values in examples().items()}
+            writer.write_all(records.encode_batch(SCHEMA, some))
+    return [str(folder / name) for name in names]
+
+
+def numbers(batch) -> list[tuple[int, ...]]:
+    """Returns the numbers of the examples in each row of a batch."""
+    return [
+        tuple(np.unique(row[row > 0]).tolist()) for row in batch["input_ids"]
+    ]
+
+
+def stream(paths, num_rows, **options):
+    """Returns the first rows of a training stream."""
+    batches = pipeline.training_dataset(
+        paths, SCHEMA, batch_size=5, seed=7, packing=PACKING, **options
+    )
+    some = batches.take(-(-num_rows // 5)).as_numpy_iterator()
+    return list(itertools.chain(*map(numbers, some)))[:num_rows]
+
+
+def evaluate(paths, **options):
+    options = {"batch_size": 4, "packing": PACKING, **options}
+    batches = pipeline.evaluation_dataset(paths, SCHEMA, **options)
+    found = list(batches.as_numpy_iterator())
+    assert len(found) == len(batches)
+    return found
+
+
+def test_every_epoch_has_the_same_rows_in_another_order(paths):
+    epoch = pipeline.fill(paths, SCHEMA, PACKING).rows
+    assert epoch < 0.8 * N
+    rows = stream(paths, 3 * epoch)
+    epochs = [rows[i * epoch : (i + 1) * epoch] for i in range(3)]
+    assert len(set(map(tuple, epochs))) == 3
+    for some in epochs:
+        assert sorted(some) == sorted(epochs[0])
+        assert sorted(sum(some, ())) == list(range(1, N + 1))
+    # Files of whole epochs are only counted.
+    start = epoch + 17
+    found = stream(paths, 20, start_example=start, num_shards=2, shard=1)
+    assert found == rows[start + 1 :: 2][:20]
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "max_examples"), [(1, None), (2, 23), (3, 2)]
+)
+def test_every_example_is_evaluated_once(paths, num_shards, max_examples):
+    """With three shards, some have only padding."""
+    options = {"num_shards": num_shards, "max_examples": max_examples}
+    shards = [evaluate(paths, shard=i, **options) for i in range(num_shards)]
+    assert len(set(map(len, shards))) == 1
+    rows = {}
+    for batch in itertools.chain(*shards):
+        index = batch["example_index"]
+        np.testing.assert_array_equal(batch["is_real_example"], index >= 0)
+        rows |= dict(zip(index.tolist(), numbers(batch), strict=True))
+        for name, values in batch.items():
+            padding = -1 if name == "example_index" else 0
+            assert (values[index < 0] == padding).all(), name
+    rows.pop(-1, None)
+    assert sorted(rows) == list(range(len(rows)))
+    found = sorted(sum(rows.values(), ()))
+    assert found == list(range(1, (max_examples or N) + 1))
+
+
+def test_rows_of_files_equal_rows_made_by_hand(paths):
+    [batch] = evaluate(paths, batch_size=64)
+    [alone] = evaluate(paths, batch_size=N, packing=None)
+    # `numbers` sorts the examples of a row, which are sorted in it, too.
+    members = [[n - 1 for n in row] for row in numbers(batch) if row]
+    expected = packed_rows.pack(alone, members, PACKING.max_examples)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(batch[name][: len(value)], value)
+    fill = pipeline.fill(paths, SCHEMA, PACKING, max_examples=30)
+    assert fill.examples == 30
+
+
+def test_faults(paths, tmp_path):
+    with (
+        pytest.raises(InputError, match="input_ids must be from 0 to 70"),
+        pipeline.input_errors(paths),
+    ):
+        evaluate(paths, vocab_size=N)
+    damaged = tmp_path / "damaged"
+    data = bytearray(pathlib.Path(paths[0]).read_bytes())
+    data[-20] ^= 4
+    damaged.write_bytes(data)
+    with pytest.raises(InputError, match="damaged"):
+        pipeline.fill([str(damaged)], SCHEMA, PACKING)
