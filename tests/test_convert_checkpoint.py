@@ -9,7 +9,10 @@ import sys
 import in_process
 import pytest
 from checkout import ROOT
-from interop.small_models import (
+
+from bert_tf.interop import google
+from bert_tf.pretrained import open_pretrained
+from tests.interop.small_models import (
     Arrays,
     arrays,
     assert_same_weights,
@@ -17,25 +20,19 @@ from interop.small_models import (
     slots,
 )
 
-from bert_tf.interop import google
-from bert_tf.pretrained import open_pretrained
-
 TO = "--to=google"
+WEIGHTS = arrays("pretraining")
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     """Checkpoints to convert: a release, one of training, invalid ones."""
     folder = tmp_path_factory.mktemp("places")
-    weights = arrays("pretraining")
-    (folder / "release").mkdir()
-    google.write(str(folder / "release"), pretrained("pretraining"))
-    (folder / "training").mkdir()
-    google.write(
-        str(folder / "training"), pretrained("pretraining"), slots(weights)
-    )
-    (folder / "bare").mkdir()
-    (folder / "cut").mkdir()
+    for name in ("release", "training", "bare", "cut", "full", "pickle"):
+        (folder / name).mkdir()
+    whole = pretrained("pretraining")
+    google.write(str(folder / "release"), whole)
+    google.write(str(folder / "training"), whole, slots(WEIGHTS))
     for path in (folder / "release").iterdir():
         content = path.read_bytes()
         if path.name.startswith("bert_model"):
@@ -43,18 +40,14 @@ def places(tmp_path_factory):
         if ".data-" in path.name:
             content = content[: len(content) // 2]
         (folder / "cut" / path.name).write_bytes(content)
-    (folder / "full").mkdir()
     (folder / "full" / "mine.txt").write_text("mine")
-    (folder / "pickle").mkdir()
-    (folder / "pickle" / "config.json").write_text('{"model_type": "bert"}')
     (folder / "pickle" / "pytorch_model.bin").write_bytes(b"\x80\x02.")
     return folder
 
 
 @pytest.fixture(scope="module")
 def launch():
-    required = ["input", "output_dir", "to"]
-    with in_process.script("convert_checkpoint", required) as launch:
+    with in_process.script("convert_checkpoint") as launch:
         yield launch
 
 
@@ -68,6 +61,25 @@ def run(launch, capsys, places, monkeypatch):
         return capsys.readouterr().out.splitlines()
 
     return call
+
+
+@pytest.fixture
+def fail(launch, capsys, places, monkeypatch):
+    """Runs the script, which writes nothing, and returns the error."""
+    monkeypatch.chdir(places)
+
+    def call(*arguments, status=1):
+        before = contents(places)
+        words = ["--input=release", "--output_dir=new", TO, *arguments]
+        assert launch(words) == status
+        assert contents(places) == before
+        return in_process.the_error(capsys, "convert_checkpoint")
+
+    return call
+
+
+def contents(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_a_round_trip_in_two_commands(places, run, tmp_path):
@@ -85,10 +97,9 @@ def test_a_round_trip_in_two_commands(places, run, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    count = len(arrays("pretraining"))
-    assert lines[0].startswith(f"read        {count} variables, ")
-    assert lines[1].startswith(f"written     {count} variables, ")
-    assert lines[2].startswith(f"left over   {2 * count + 1}: ")
+    assert lines[0].startswith(f"read        {len(WEIGHTS)} variables, ")
+    assert lines[1].startswith(f"written     {len(WEIGHTS)} variables, ")
+    assert lines[2].startswith(f"left over   {2 * len(WEIGHTS) + 1}: ")
     assert lines[3] == "missing     0"
     assert "2 layers of 12, 3 heads, 23 words, gelu_tanh" in lines[4]
     assert lines[5] == "vocabulary  23 tokens, uncased"
@@ -99,7 +110,7 @@ def test_a_round_trip_in_two_commands(places, run, tmp_path):
 
     run(f"--input={tmp_path}/theirs", f"--output_dir={tmp_path}/ours", TO)
     back = open_pretrained(tmp_path / "ours")
-    assert_same_weights(back.weights, arrays("pretraining"))
+    assert_same_weights(back.weights, WEIGHTS)
     assert {path.name for path in tmp_path.iterdir()} == {"ours", "theirs"}
 
 
@@ -111,13 +122,12 @@ def test_keeps_an_optimizer(run, tmp_path):
         "--keep_optimizer",
         "--verify",
     )
-    weights = arrays("pretraining")
     assert_same_weights(
         open_pretrained(tmp_path / "again").weights,
-        Arrays({**weights, **slots(weights)}),
+        Arrays({**WEIGHTS, **slots(WEIGHTS)}),
     )
     assert (tmp_path / "again" / "model.ckpt-11.index").exists()
-    assert f"kept        {2 * len(weights) + 1} optimizer slots" in lines
+    assert f"kept        {2 * len(WEIGHTS) + 1} optimizer slots" in lines
 
 
 def test_adds_files_to_a_bare_checkpoint(run, tmp_path):
@@ -137,68 +147,47 @@ def test_adds_files_to_a_bare_checkpoint(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("argument", "message"),
     [
-        (["--input=nowhere"], "nowhere: there is no such checkpoint"),
-        (["--input=bare"], "Give --bert_config_file"),
-        (["--input=cut"], "The file is damaged"),
-        (["--input=pickle"], "a pickle"),
-        (["--input=full/mine.txt"], "mine.txt"),
-        (["--head=span"], "cls/squad/output_weights"),
-        (["--keep_optimizer"], "Run without --keep_optimizer"),
-        (["--input=training", "--keep_optimizer", "--to=keras"], "--to=google"),
-        (["--output_dir=full"], "full: expected a new or empty"),
-        (["--output_dir=full/mine.txt"], "full/mine.txt"),
-        (["--bert_config_file=full/mine.txt"], "full/mine.txt:1"),
-        (["--vocab_file=nowhere.txt"], "nowhere.txt"),
-        (["--input=hf://nonsense"], "hf://nonsense"),
-        (["--output_dir=a[b]"], "not contain [ ]"),
-        (["--output_dir=/"], "/: expected a new or empty"),
+        ("--input=nowhere", "nowhere: there is no such checkpoint"),
+        ("--input=bare", "Give --bert_config_file"),
+        ("--input=cut", "The file is damaged"),
+        ("--input=pickle", "a pickle"),
+        ("--head=span", "cls/squad/output_weights"),
+        ("--keep_optimizer", "Run without --keep_optimizer"),
+        ("--output_dir=full", "full: expected a new or empty"),
+        ("--output_dir=full/mine.txt", "full/mine.txt"),
+        ("--bert_config_file=full/mine.txt", "full/mine.txt:1"),
+        ("--vocab_file=nowhere.txt", "nowhere.txt"),
+        ("--input=hf://nonsense", "hf://nonsense"),
+        ("--output_dir=a[b]", "not contain [ ]"),
     ],
 )
-def test_an_error_is_one_line_and_nothing_is_written(
-    launch, places, capsys, monkeypatch, arguments, message
-):
-    monkeypatch.chdir(places)
-    before = contents(places)
-    assert launch(["--input=release", "--output_dir=new", TO, *arguments]) == 1
-    assert message in in_process.the_error(capsys, "convert_checkpoint")
-    assert contents(places) == before
+def test_an_error_is_one_line_and_nothing_is_written(fail, argument, message):
+    assert message in fail(argument)
 
 
-def test_an_empty_folder_name_is_missing(launch, capsys):
-    assert launch(["--input=release", "--output_dir=", TO]) == 2
-    line = in_process.the_error(capsys, "convert_checkpoint")
-    assert "--output_dir must be given" in line
+def test_an_empty_folder_name_is_missing(fail):
+    assert "--output_dir must be given" in fail("--output_dir=", status=2)
 
 
-@pytest.mark.parametrize("damaged", ["lost vocabulary", "cut weights"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [("vocabulary", "new was not written"), ("weights", "new/bert_model.ckpt")],
+)
 def test_nothing_is_written_if_the_verification_fails(
-    launch, places, capsys, monkeypatch, damaged
+    fail, monkeypatch, damage, message
 ):
-    monkeypatch.chdir(places)
-    before = contents(places)
+    write = google.write_metadata
 
-    def damage(folder, pretrained):
+    def write_wrongly(folder, pretrained):
         """Stands in for a bug."""
-        if damaged == "lost vocabulary":
+        if damage == "vocabulary":
             pretrained = dataclasses.replace(pretrained, vocab=None)
         else:
             [path] = pathlib.Path(folder).glob("*.data-*")
             path.write_bytes(path.read_bytes()[:99])
         write(folder, pretrained)
 
-    write = google.write_metadata
-    monkeypatch.setattr(google, "write_metadata", damage)
-    words = ["--input=release", "--output_dir=new", TO, "--verify"]
-    assert launch(words) == 1
-    said = in_process.the_error(capsys, "convert_checkpoint")
-    if damaged == "lost vocabulary":
-        assert "new was not written" in said
-    else:
-        assert "new/bert_model.ckpt" in said
-    assert contents(places) == before
-
-
-def contents(folder):
-    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    monkeypatch.setattr(google, "write_metadata", write_wrongly)
+    assert message in fail("--verify")

@@ -25,6 +25,10 @@ def says(value: object) -> Answer:
     return Answer(200, {}, json.dumps(value).encode())
 
 
+def digest_of(content: bytes) -> str:
+    return hashlib.sha1(content).hexdigest()
+
+
 def refuses(status: int, code: str = "") -> Answer:
     return Answer(status, {"X-Error-Code": code}, b"")
 
@@ -51,14 +55,13 @@ class FakeHub:
         for text, answer in self.answers.items():
             if text in path:
                 return answer
-        if path == API:
-            return self._describe("main")
-        if path.startswith(f"{API}/revision/"):
-            return self._describe(path.rpartition("/")[2])
-        if path.startswith(f"{API}/tree/"):
-            return says([self._entry(name) for name in self._names()])
         if path.startswith(FILES):
             return self._content(path.removeprefix(FILES))
+        if path.startswith(f"{API}/tree/"):
+            return says([self._entry(name) for name in self._names()])
+        if path.startswith(API):
+            revision = path.removeprefix(API).removeprefix("/revision/")
+            return self._describe(revision or "main")
         return refuses(404, "RepoNotFound")
 
     def downloaded(self) -> set[str]:
@@ -78,17 +81,13 @@ class FakeHub:
 
     def _entry(self, name: str) -> dict:
         content = (self.folder / name).read_bytes()
-        digest = hashlib.sha1(content).hexdigest()
-        size = len(content)
-        return {"type": "file", "path": name, "oid": digest, "size": size}
+        facts = {"oid": digest_of(content), "size": len(content)}
+        return {"type": "file", "path": name, **facts}
 
     def _content(self, name: str) -> Answer:
-        if name not in self._names():
-            return refuses(404, "EntryNotFound")
         body = (self.folder / name).read_bytes()
-        digest = hashlib.sha1(body).hexdigest()
-        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": COMMIT}
-        return Answer(200, headers, body)
+        etag = f'"{digest_of(body)}"'
+        return Answer(200, {"ETag": etag, "X-Repo-Commit": COMMIT}, body)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,19 @@
-"""A small model with each head, as arrays by name."""
+"""A small model with each head, in memory and as a Hugging Face folder."""
+
+import contextlib
+import dataclasses
+import json
 
 import numpy as np
+import pytest
+from safetensors.numpy import save_file
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import Pretrained
+from bert_tf.interop.huggingface import to_json
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, rows
+from bert_tf.interop.huggingface_weights import to_rows
 
 CONFIG = BertConfig(
     vocab_size=23,
@@ -78,3 +87,60 @@ def assert_same_weights(ours, theirs):
     assert set(ours.shapes) == set(theirs.shapes)
     for name in ours.shapes:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def assert_same(ours, theirs):
+    """Compares the weights of two checkpoints and everything but the path."""
+    assert_same_weights(ours.weights, theirs.weights)
+    bare = {"path": "memory", "weights": {}}
+    assert dataclasses.replace(ours, **bare) == dataclasses.replace(
+        theirs, **bare
+    )
+
+
+@contextlib.contextmanager
+def refused(message):
+    """Expects an InputError of one line that matches a pattern."""
+    with pytest.raises(InputError, match=message) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+
+
+# Hugging Face folders
+
+
+def their_tensors(head="pretraining"):
+    """The tensors of Hugging Face's class for this head."""
+    tensors = to_rows(arrays(head), CONFIG, head)
+    return {row.their_name(head): value for row, value in tensors.items()}
+
+
+def config_dict(head="pretraining", **changes):
+    """The contents of config.json."""
+    return json.loads(to_json(CONFIG, head)) | changes
+
+
+def write_json(folder, name, values):
+    (folder / name).write_text(json.dumps(values), encoding="utf-8")
+
+
+def write_folder(folder, tensors=None, config=None, head="pretraining"):
+    """Writes config.json and model.safetensors; returns the path."""
+    folder.mkdir(exist_ok=True)
+    write_json(folder, "config.json", config or config_dict(head))
+    tensors = their_tensors(head) if tensors is None else tensors
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
+
+
+def write_shards(folder, tensors, count=3):
+    """Writes tensors as shards with an index."""
+    names = sorted(tensors)
+    home = {}
+    for n in range(count):
+        shard = f"model-{n + 1:05}-of-{count:05}.safetensors"
+        kept = {name: tensors[name] for name in names[n::count]}
+        save_file(kept, folder / shard)
+        home |= dict.fromkeys(kept, shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": home}
+    write_json(folder, "model.safetensors.index.json", index)

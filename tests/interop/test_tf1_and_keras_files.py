@@ -6,23 +6,22 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from interop.small_models import (
-    CONFIG,
-    Arrays,
-    arrays,
-    assert_same_weights,
-    pretrained,
-    slots,
-)
 
-import bert_tf
 from bert_tf import heads
-from bert_tf.errors import InputError
 from bert_tf.interop import google, keras_files
 from bert_tf.interop.checkpoint import HEADS
 from bert_tf.interop.keras_files import ModelWeights, build_model, head_of_model
 from bert_tf.modeling import BertModel
 from bert_tf.training import checkpoints
+from tests.interop.small_models import (
+    CONFIG,
+    Arrays,
+    arrays,
+    assert_same_weights,
+    pretrained,
+    refused,
+    slots,
+)
 
 CLASSES = {
     "encoder": BertModel,
@@ -32,21 +31,9 @@ CLASSES = {
     "token": heads.BertTokenClassifier,
     "span": heads.BertSpanLabeler,
 }
-FACTS = ("config", "vocab", "do_lower_case", "labels", "head")
 
 
 # TF1 checkpoints
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_a_tf1_checkpoint_is_read_as_it_was_written(tmp_path, head):
-    whole = pretrained(head)
-    google.write(str(tmp_path), whole)
-    for path in (tmp_path, tmp_path / "bert_model.ckpt"):
-        read = google.read(str(path))
-        assert_same_weights(read.weights, whole.weights)
-        for fact in FACTS:
-            assert getattr(read, fact) == getattr(whole, fact), fact
 
 
 def test_without_metadata_the_names_determine_the_head(tmp_path):
@@ -83,7 +70,7 @@ def test_a_config_is_optional_but_checked(tmp_path):
     assert read.vocab is None
     assert_same_weights(read.weights, Arrays(weights))
     (tmp_path / "bert_config.json").write_text('{"vocab_size": -1}')
-    with pytest.raises(InputError, match=r"bert_config\.json"):
+    with refused(r"bert_config\.json"):
         google.read(str(tmp_path))
 
 
@@ -96,7 +83,7 @@ def test_reads_a_checkpoint_that_tf1_wrote(shared_data):
     assert "global_step" in read.weights
 
 
-# Models from checkpoints
+# Models and .keras files
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -112,46 +99,32 @@ def test_builds_the_class_of_the_head_with_its_weights(head):
         assert set(ours.shapes) == set(whole.weights)
 
 
+def half_an_encoder():
+    weights = arrays("encoder")
+    del weights["bert/encoder/layer_1/output/dense/bias"]
+    return weights
+
+
 @pytest.mark.parametrize(
-    ("head", "change", "message"),
+    ("change", "message"),
     [
-        ("encoder", {"config": None}, "memory: the configuration is unknown"),
-        ("encoder", {"head": None}, "memory: the head is unknown"),
-        ("span", {"head": "token"}, "token model has no output_weights"),
+        ({"config": None}, "memory: the configuration is unknown"),
+        ({"head": None}, "memory: the head is unknown"),
+        ({"head": "token"}, "token model has no output_weights"),
         (
-            "encoder",
             {"config": dataclasses.replace(CONFIG, intermediate_size=16)},
             "intermediate/dense/kernel",
         ),
+        ({"weights": half_an_encoder()}, "layer_1/output/dense/bias"),
     ],
 )
-def test_refuses_to_build_another_model(head, change, message):
-    with pytest.raises(InputError, match=message):
-        build_model(dataclasses.replace(pretrained(head), **change))
-
-
-def test_refuses_half_an_encoder():
-    weights = arrays("encoder")
-    del weights["bert/encoder/layer_1/output/dense/bias"]
-    with pytest.raises(InputError, match="layer_1/output/dense/bias"):
-        build_model(pretrained("encoder", weights=weights))
-
-
-# .keras files
-
-
-@pytest.mark.parametrize("head", CLASSES)
-def test_a_keras_file_is_read_as_it_was_written(tmp_path, head):
-    whole = pretrained(head)
-    keras_files.write(str(tmp_path), whole)
-    read = keras_files.read(str(tmp_path / "model.keras"))
-    assert_same_weights(read.weights, whole.weights)
-    for fact in FACTS:
-        assert getattr(read, fact) == getattr(whole, fact), fact
+def test_refuses_to_build_another_model(change, message):
+    with refused(message):
+        build_model(dataclasses.replace(pretrained("encoder"), **change))
 
 
 def test_reads_a_custom_model(tmp_path):
-    encoder = bert_tf.BertModel(CONFIG, name="mine")
+    encoder = BertModel(CONFIG, name="mine")
     ids = keras.Input((None,), dtype="int32", name="input_ids")
     pooled = encoder({"input_ids": ids})["pooled_output"]
     model = keras.Model(ids, keras.layers.Dense(2, name="top")(pooled))
@@ -168,15 +141,12 @@ def test_refuses_another_config_beside_the_file(tmp_path):
     keras_files.write(str(tmp_path), pretrained("encoder"))
     other = dataclasses.replace(CONFIG, num_attention_heads=4)
     (tmp_path / "bert_config.json").write_text(other.to_json_string())
-    with pytest.raises(InputError, match=r"differs from bert_config\.json"):
+    with refused(r"differs from bert_config\.json"):
         keras_files.read(str(tmp_path))
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-999])
-
-
 def nest_json(path):
+    """Replaces config.json by lists that are nested too deeply for JSON."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     members["config.json"] = b"[" * 99_999 + b"]" * 99_999
@@ -185,7 +155,7 @@ def nest_json(path):
             archive.writestr(name, content)
 
 
-def header(offset, value):
+def change_entry(offset, value):
     """Changes the entry of config.json in the directory of the zip file."""
 
     def damage(path):
@@ -202,30 +172,27 @@ def header(offset, value):
     "damage",
     [
         lambda path: path.unlink(),
-        lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(b"PK\x03\x04 no"),
-        cut,
+        lambda path: path.write_bytes(path.read_bytes()[:-999]),
         nest_json,
         # Encrypted; compressed by an unknown method; a name of 200 characters,
         # which zipfile puts into its message; at another offset.
-        header(8, 1),
-        header(10, 77),
-        header(28, 200),
-        header(42, 3),
+        change_entry(8, 1),
+        change_entry(10, 77),
+        change_entry(28, 200),
+        change_entry(42, 3),
     ],
 )
-def test_refuses_a_damaged_file_in_one_line(tmp_path, damage):
+def test_refuses_a_damaged_file(tmp_path, damage):
     keras_files.write(str(tmp_path), pretrained("encoder"))
     path = tmp_path / "model.keras"
     damage(path)
-    with pytest.raises(InputError, match=r"model\.keras") as raised:
+    with refused(r"model\.keras.{0,400}$"):
         keras_files.read(str(path))
-    assert "\n" not in str(raised.value)
-    assert len(str(raised.value)) < 500
 
 
 def test_runs_no_code_from_a_file(tmp_path):
     layer = keras.layers.Lambda(lambda x: x, output_shape=(2,))
     keras.Sequential([keras.Input((2,)), layer]).save(tmp_path / "x.keras")
-    with pytest.raises(InputError, match="cannot read"):
+    with refused("cannot read"):
         keras_files.read(str(tmp_path / "x.keras"))
