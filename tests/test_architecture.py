@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from checkout import ROOT
@@ -25,77 +25,38 @@ OURS = [*LIBRARY, *SCRIPTS, *PROGRAMS, *TESTS]
 
 # Part of the library -> the parts that it may import, in addition to itself.
 MAY_IMPORT = {
-    "errors": set(),
-    "files": set(),
-    "options": set(),
-    "quiet_tensorflow": set(),
-    "signals": set(),
-    "version": set(),
-    "config": set(),
-    "metrics": set(),
-    "optimization": set(),
-    "tokenization": set(),
-    "corpus": {"data", "tokenization"},
-    "data": set(),
-    "kernels": set(),
-    "transformer": {"config", "kernels"},
-    "modeling": {"config", "transformer"},
-    "heads": {"config", "transformer", "modeling"},
-    "feature_tagger": {"config", "heads", "modeling", "transformer"},
-    "keras_registry": set(),
-    "training": {"kernels", "optimization"},
-    "interop": {
-        *("config", "tokenization", "modeling", "heads"),
-        "training",
-    },
-    "pretrained": {
-        *("config", "interop", "modeling", "training"),
-    },
-    "tasks": {
-        *("config", "metrics", "tokenization", "data", "kernels", "modeling"),
-        *("heads", "feature_tagger"),
-    },
-    "serving": {"modeling", "tasks", "tokenization"},
-    "visualization": {"tokenization"},
-    "jobs": {
-        *("cli", "config", "corpus", "data", "feature_tagger", "heads"),
-        *("interop", "modeling", "optimization", "pretrained"),
-        *("quiet_tensorflow", "serving", "tasks"),
-        *("tokenization", "training", "visualization"),
-    },
-    "cli": set(),
+    "errors": "",
+    "files": "",
+    "options": "",
+    "quiet_tensorflow": "",
+    "signals": "",
+    "version": "",
+    "config": "",
+    "metrics": "",
+    "optimization": "",
+    "tokenization": "",
+    "corpus": "data tokenization",
+    "data": "",
+    "kernels": "",
+    "transformer": "config kernels",
+    "modeling": "config transformer",
+    "heads": "config modeling transformer",
+    "feature_tagger": "config heads modeling transformer",
+    "keras_registry": "",
+    "training": "kernels optimization",
+    "interop": "config heads modeling tokenization training",
+    "pretrained": "config interop modeling training",
+    "tasks": "config data feature_tagger heads kernels metrics modeling "
+    "tokenization",
+    "serving": "modeling tasks tokenization",
+    "visualization": "tokenization",
+    "jobs": "cli config corpus data feature_tagger heads interop modeling "
+    "optimization pretrained quiet_tensorflow serving tasks tokenization "
+    "training visualization",
+    "cli": "",
 }
 FOR_ALL = {"errors", "files", "options", "signals", "version"}
 
-# All other modules can be imported without TensorFlow.
-WITH_TENSORFLOW = (
-    "bert_tf.data.buckets",
-    "bert_tf.data.pipeline",
-    "bert_tf.data.pretraining_data",
-    "bert_tf.data.sequence_packing",
-    "bert_tf.feature_tagger",
-    "bert_tf.heads",
-    "bert_tf.interop.conversion",
-    "bert_tf.interop.google",
-    "bert_tf.interop.keras_files",
-    "bert_tf.jobs",
-    "bert_tf.kernels",
-    "bert_tf.modeling",
-    "bert_tf.optimization",
-    "bert_tf.pretrained",
-    "bert_tf.quiet_tensorflow",
-    "bert_tf.serving",
-    "bert_tf.tasks",
-    "bert_tf.tokenization.graph",
-    "bert_tf.training.checkpoints",
-    "bert_tf.training.distribution",
-    "bert_tf.training.estimator",
-    "bert_tf.training.hooks",
-    "bert_tf.training.settings",
-    "bert_tf.training.step",
-    "bert_tf.training.workers",
-    "bert_tf.transformer",
-)
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
 # They import TensorFlow inside a function: for "scheme://" paths, for a format
 # that needs it, or, in the package itself, when a name is first used.
@@ -108,15 +69,22 @@ IMPORTS_IT_LAZILY = {
 }
 
 # The model, which also runs on JAX and PyTorch.
-KERAS_ONLY = {
-    "transformer",
-    "modeling",
-    "heads",
-    "feature_tagger",
-}
+KERAS_ONLY = {"transformer", "modeling", "heads", "feature_tagger"}
 
 MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 60
+
+
+@functools.cache
+def with_tensorflow() -> tuple[str, ...]:
+    """Returns the modules that need TensorFlow, whose types mypy ignores.
+
+    All other modules can be imported without TensorFlow.
+    """
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    overrides = tomllib.loads(text)["tool"]["mypy"]["overrides"]
+    [lenient] = [o["module"] for o in overrides if o.get("ignore_errors")]
+    return tuple(name.removesuffix(".*") for name in lenient)
 
 
 @functools.cache
@@ -125,9 +93,18 @@ def tree_of(path: pathlib.Path) -> ast.Module:
 
 
 def name_of(path: pathlib.Path) -> str:
-    """bert_tf/data/masking.py -> bert_tf.corpus.masking."""
+    """bert_tf/corpus/masking.py -> bert_tf.corpus.masking."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(name: str) -> str:
+    """bert_tf.corpus.masking -> corpus."""
+    return [*name.split("."), ""][1]
+
+
+def belongs_to(name: str, modules: Iterable[str]) -> bool:
+    return any(f"{name}.".startswith(f"{module}.") for module in modules)
 
 
 def imports_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -159,45 +136,111 @@ def imports_when_loaded(tree: ast.Module) -> Iterator[tuple[str, int]]:
         pending.extend(ast.iter_child_nodes(node))
 
 
-def part_of(name: str) -> str:
-    """bert_tf.corpus.masking -> corpus."""
-    parts = name.split(".")
-    return parts[1] if len(parts) > 1 else ""
+def is_forbidden(path: pathlib.Path, name: str) -> bool:
+    """Returns whether the table does not allow a module to import a name."""
+    part = part_of(name_of(path))
+    allowed = {*MAY_IMPORT[part].split(), *FOR_ALL, part}
+    is_ours = name.split(".")[0] == "bert_tf"
+    return name.startswith(".") or (is_ours and part_of(name) not in allowed)
 
 
-def belongs_to(name: str, modules: tuple[str, ...]) -> bool:
-    return any(name == m or name.startswith(f"{m}.") for m in modules)
+def assert_no_imports(
+    paths: Iterable[pathlib.Path],
+    is_wrong: Callable[[str], bool],
+    imports: Callable = imports_in,
+) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: imports {name}"
+        for path in paths
+        for name, line in imports(tree_of(path))
+        if is_wrong(name)
+    ]
+    assert not found, "\n".join(found)
 
 
-def places(found: list[tuple[pathlib.Path, int, str]]) -> str:
-    """Returns one line per finding."""
-    return "\n".join(
-        f"{path.relative_to(ROOT)}:{line}: {what}" for path, line, what in found
+def needs_tensorflow(name: str) -> bool:
+    return belongs_to(name, TENSORFLOW) or belongs_to(name, with_tensorflow())
+
+
+def test_imports_follow_the_table():
+    for path in LIBRARY:
+        if name_of(path) != "bert_tf":
+            assert_no_imports([path], functools.partial(is_forbidden, path))
+
+
+def test_the_package_imports_lazily():
+    """`import bert_tf.data.records` imports bert_tf/__init__.py first."""
+    assert_no_imports(
+        [ROOT / "bert_tf" / "__init__.py"],
+        lambda name: (
+            belongs_to(name, TENSORFLOW | {"bert_tf"})
+            and part_of(name) not in FOR_ALL | {"keras_registry"}
+        ),
+        imports_when_loaded,
     )
 
 
-def forbidden_imports(path: pathlib.Path) -> list[tuple[str, int]]:
-    """Returns the imports of a module that the table does not allow."""
-    part = part_of(name_of(path))
-    allowed = MAY_IMPORT[part] | FOR_ALL | {part}
-    return [
-        (name, line)
-        for name, line in imports_in(tree_of(path))
-        if name.startswith(".")
-        or (name.split(".")[0] == "bert_tf" and part_of(name) not in allowed)
+def test_the_library_imports_no_scripts_or_tests():
+    outside = {path.stem for path in SCRIPTS} | {"tests", "benchmarks"}
+    assert_no_imports(LIBRARY, lambda name: belongs_to(name, outside))
+
+
+def test_only_the_command_line_imports_absl_flags():
+    flags = ("absl.flags", "absl.app")
+    paths = [path for path in LIBRARY if name_of(path) != "bert_tf.cli"]
+    assert_no_imports(
+        paths, lambda name: name == "absl" or belongs_to(name, flags)
+    )
+
+
+def test_the_model_does_not_import_tensorflow():
+    paths = [path for path in LIBRARY if part_of(name_of(path)) in KERAS_ONLY]
+    assert len(paths) >= len(KERAS_ONLY)
+    others = TENSORFLOW - {"keras"}
+    assert_no_imports(paths, lambda name: belongs_to(name, others))
+
+
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    heavy = {"tensorflow", "keras", "tensorflow_text"} & sys.modules.keys()
+    if heavy:
+        sys.exit(f"{name} imports {sorted(heavy)}")
+"""
+
+
+def test_other_modules_do_not_import_tensorflow():
+    paths = [
+        p for p in LIBRARY if not belongs_to(name_of(p), with_tensorflow())
     ]
+    for path in paths:
+        lazily = name_of(path) in IMPORTS_IT_LAZILY
+        imports = imports_when_loaded if lazily else imports_in
+        assert_no_imports([path], needs_tensorflow, imports)
+    # Nor does any other package import it.
+    names = [name_of(path) for path in paths]
+    assert "bert_tf.data.records" in names
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    existing = {name_of(path) for path in LIBRARY}
+    assert existing >= {*with_tensorflow()}, "pyproject.toml"
+
+
+# Lengths, names and handlers
 
 
 def code_lines(path: pathlib.Path) -> set[int]:
     """Returns the lines of code, without blank lines, comments, docstrings."""
     kept: set[int] = set()
     blank = {
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
+        *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
+        *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
     }
     source = path.read_text(encoding="utf-8")
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -216,143 +259,27 @@ def docstring_lines(tree: ast.Module) -> set[int]:
     return lines
 
 
-def functions_in(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def test_every_part_of_the_library_is_in_the_table():
-    parts = {part_of(name_of(path)) for path in LIBRARY} - {""}
-    assert parts <= MAY_IMPORT.keys()
-
-
-def test_imports_follow_the_table():
-    found = [
-        (path, line, f"imports {name}")
-        for path in LIBRARY
-        if part_of(name_of(path))
-        for name, line in forbidden_imports(path)
-    ]
-    assert not found, places(found)
-
-
-def test_the_package_imports_lazily():
-    """`import bert_tf.data.records` imports bert_tf/__init__.py first."""
-    found = [
-        (path, line, f"imports {name}")
-        for path in [ROOT / "bert_tf" / "__init__.py"]
-        for name, line in imports_when_loaded(tree_of(path))
-        if name.split(".")[0] in TENSORFLOW | {"bert_tf"}
-        and part_of(name) not in FOR_ALL | {"keras_registry"}
-    ]
-    assert not found, places(found)
-
-
-def test_the_library_imports_no_scripts_or_tests():
-    outside = {path.stem for path in SCRIPTS} | {"tests", "benchmarks"}
-    found = [
-        (path, line, f"imports {name}")
-        for path in LIBRARY
-        for name, line in imports_in(tree_of(path))
-        if name.split(".")[0] in outside
-    ]
-    assert not found, places(found)
-
-
-def test_only_the_command_line_imports_absl_flags():
-    flags = ("absl.flags", "absl.app")
-    found = [
-        (path, line, f"imports {name}")
-        for path in LIBRARY
-        if name_of(path) != "bert_tf.cli"
-        for name, line in imports_in(tree_of(path))
-        if belongs_to(name, flags) or name == "absl"
-    ]
-    assert not found, places(found)
-
-
-def test_the_model_does_not_import_tensorflow():
-    found = [
-        (path, line, f"imports {name}")
-        for path in LIBRARY
-        if part_of(name_of(path)) in KERAS_ONLY
-        for name, line in imports_in(tree_of(path))
-        if name.split(".")[0] in TENSORFLOW - {"keras"}
-    ]
-    assert not found, places(found)
-
-
-def test_mypy_ignores_tensor_code_only():
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    overrides = tomllib.loads(text)["tool"]["mypy"]["overrides"]
-    [lenient] = [o["module"] for o in overrides if o.get("ignore_errors")]
-    names = [name.removesuffix(".*") for name in lenient]
-    assert sorted(names) == sorted(WITH_TENSORFLOW)
-
-
-def tensorflow_free() -> list[pathlib.Path]:
-    return [p for p in LIBRARY if not belongs_to(name_of(p), WITH_TENSORFLOW)]
-
-
-def test_tensorflow_free_modules_do_not_import_it():
-    found = []
-    for path in tensorflow_free():
-        lazily = name_of(path) in IMPORTS_IT_LAZILY
-        look = imports_when_loaded if lazily else imports_in
-        found += [
-            (path, line, f"imports {name}")
-            for name, line in look(tree_of(path))
-            if name.split(".")[0] in TENSORFLOW
-            or belongs_to(name, WITH_TENSORFLOW)
-        ]
-    assert not found, places(found)
-
-
-IMPORT_AND_LOOK = """
-import importlib, sys
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-    heavy = {"tensorflow", "keras", "tensorflow_text"} & sys.modules.keys()
-    if heavy:
-        sys.exit(f"{name} imports {sorted(heavy)}")
-"""
-
-
-def test_tensorflow_free_modules_do_not_import_it_indirectly():
-    names = [name_of(path) for path in tensorflow_free()]
-    assert "bert_tf.data.records" in names
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_AND_LOOK, *names],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_modules_stay_short():
-    found = []
-    for path in [*LIBRARY, *SCRIPTS, *PROGRAMS]:
-        count = len(path.read_text(encoding="utf-8").splitlines())
-        if count > MAX_MODULE_LINES:
-            found.append((path, count, f"over {MAX_MODULE_LINES} lines"))
-    assert not found, places(found)
+    long = {
+        path: count
+        for path in [*LIBRARY, *SCRIPTS, *PROGRAMS]
+        if (count := path.read_bytes().count(b"\n")) > MAX_MODULE_LINES
+    }
+    assert not long
 
 
-@pytest.mark.parametrize("folder", ["library", "tests"])
-def test_functions_stay_short(folder):
-    found = []
-    paths = TESTS if folder == "tests" else [*LIBRARY, *SCRIPTS, *PROGRAMS]
+@pytest.mark.parametrize("paths", [LIBRARY, SCRIPTS + PROGRAMS, TESTS])
+def test_functions_stay_short(paths):
+    long = []
     for path in paths:
         code = code_lines(path)
-        for function in functions_in(tree_of(path)):
-            lines = range(function.lineno, function.end_lineno + 1)
-            count = len(code.intersection(lines))
-            if count > MAX_FUNCTION_LINES:
-                what = f"{function.name} has {count} lines of code"
-                found.append((path, function.lineno, what))
-    assert not found, places(found)
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = range(node.lineno, node.end_lineno + 1)
+                count = len(code.intersection(lines))
+                if count > MAX_FUNCTION_LINES:
+                    long.append(f"{path}: {node.name} has {count} lines")
+    assert not long, "\n".join(long)
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
@@ -365,46 +292,35 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 
 
 def test_no_handler_catches_everything():
-    found = [
-        (path, node.lineno, "a broad except")
+    broad = [
+        f"{path}:{node.lineno}"
         for path in OURS
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ExceptHandler) and is_broad(node)
     ]
-    assert not found, places(found)
+    assert not broad
 
 
 def test_no_todo_comments():
     # Split, since this file is searched too.
     marks = ["TO" + "DO", "FIX" + "ME", "X" + "XX"]
-    found = [
-        (path, number, line.strip())
-        for path in OURS
-        for number, line in enumerate(
-            path.read_text(encoding="utf-8").splitlines(), start=1
-        )
-        if any(mark in line for mark in marks)
-    ]
-    assert not found, places(found)
+    texts = {path: path.read_text(encoding="utf-8") for path in OURS}
+    assert not [p for p in OURS if any(mark in texts[p] for mark in marks)]
 
 
 def test_modules_have_meaningful_names():
     vague = {"util", "utils", "helper", "helpers", "common", "misc"}
-    found = [
-        (path, 1, "a vague name")
+    assert not [
+        path
         for path in OURS
         if vague & {path.stem, *path.parent.relative_to(ROOT).parts}
     ]
-    assert not found, places(found)
 
 
 def test_every_folder_has_its_tests():
-    folders = {path.parent for path in LIBRARY} - {ROOT / "bert_tf"}
-    assert not {
-        folder.name
-        for folder in folders
-        if not list((ROOT / "tests" / folder.name).glob("test_*.py"))
-    }
+    folders = {path.parent.name for path in LIBRARY} - {"bert_tf"}
+    tested = {path.parent.name for path in TESTS if path.stem[:5] == "test_"}
+    assert folders <= tested
 
 
 # The checks themselves can fail.
@@ -425,34 +341,25 @@ def foreign(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
+    ("name", "line", "forbidden"),
     [
-        ("data/x.py", "from bert_tf.modeling import BertModel"),
-        ("data/x.py", "from bert_tf import modeling"),
-        ("data/x.py", "import bert_tf.modeling"),
-        ("data/x.py", "from bert_tf import BertConfig"),
-        ("data/x.py", "from ..text import packing"),
-        ("data/x.py", "def f():\n    import bert_tf.config"),
-        ("training/x.py", "from bert_tf.tasks import task"),
-        ("config.py", "from bert_tf.data import masking"),
+        ("data/x.py", "from bert_tf import modeling", True),
+        ("data/x.py", "import bert_tf.modeling", True),
+        ("data/x.py", "from bert_tf import BertConfig", True),
+        ("data/x.py", "from ..text import packing", True),
+        ("data/x.py", "def f():\n    import bert_tf.config", True),
+        ("training/x.py", "from bert_tf.tasks import task", True),
+        ("config.py", "from bert_tf.data import masking", True),
+        ("data/x.py", "from bert_tf.data import masking", False),
+        ("corpus/x.py", "from bert_tf.tokenization.packing import p", False),
+        ("config.py", "from bert_tf import files", False),
+        ("config.py", "import bert_tfx", False),
     ],
 )
-def test_forbidden_imports_are_found(foreign, name, line):
-    assert forbidden_imports(foreign(f"bert_tf/{name}", line))
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("data/x.py", "from bert_tf.data import masking"),
-        ("corpus/x.py", "from bert_tf.tokenization.packing import pack"),
-        ("config.py", "from bert_tf.errors import InputError"),
-        ("config.py", "from bert_tf import files"),
-        ("config.py", "import bert_tfx"),
-    ],
-)
-def test_allowed_imports_pass(foreign, name, line):
-    assert not forbidden_imports(foreign(f"bert_tf/{name}", line))
+def test_forbidden_imports_are_found(foreign, name, line, forbidden):
+    path = foreign(f"bert_tf/{name}", line)
+    [(imported, _)] = imports_in(tree_of(path))
+    assert is_forbidden(path, imported) == forbidden
 
 
 def test_imports_inside_functions_are_not_imports_when_loaded(foreign):
@@ -478,7 +385,6 @@ def test_comments_and_docstrings_are_not_code(foreign):
     ("handler", "broad"),
     [
         ("except:\n    pass", True),
-        ("except Exception:\n    pass", True),
         ("except (ValueError, BaseException) as e:\n    raise X from e", True),
         ("except BaseException:\n    clean()\n    raise", False),
         ("except ValueError:\n    pass", False),

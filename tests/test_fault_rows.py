@@ -25,7 +25,7 @@ def test_plain():
 """
 
 
-def test_rows_are_kept_of_equal_weights(pytester):
+def test_records_rows_of_equal_weights(pytester):
     pytester.makepyfile(TESTS)
     path = pytester.path / "rows.json"
     plugin = ("-p", "tests.fault_rows", "--strict-markers")

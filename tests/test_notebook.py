@@ -27,13 +27,16 @@ def code_of(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def printed(cell):
-    """Returns what a cell printed, without the log."""
-    return "".join(
-        output.text
-        for output in cell.outputs
-        if output.output_type == "stream" and output.name == "stdout"
-    )
+def printed(notebook):
+    """Returns what each cell of code printed, without the log."""
+    return [
+        "".join(
+            output.text
+            for output in cell.outputs
+            if output.output_type == "stream" and output.name == "stdout"
+        )
+        for cell in code_of(notebook)
+    ]
 
 
 def test_the_stored_notebook_ran_from_top_to_bottom(stored):
@@ -47,7 +50,7 @@ def test_the_stored_notebook_ran_from_top_to_bottom(stored):
 
 def test_stored_accuracies(stored):
     """Only the pre-trained model knows the animals without labels."""
-    text = "".join(map(printed, code_of(stored)))
+    text = "".join(printed(stored))
     found = re.findall(r"labelled animals +(\d+)%, the others +(\d+)%", text)
     (_, guessed), (learned, known) = [[*map(int, row)] for row in found]
     assert learned == 100
@@ -59,19 +62,19 @@ def test_stored_accuracies(stored):
 def test_it_runs(stored):
     """A shorter run; until training its output is the stored one."""
     notebook = nbformat.from_dict(stored)
-    for cell in code_of(notebook):
-        for whole, short in SHORTER.items():
-            cell.source = cell.source.replace(whole, short)
     source = "".join(cell.source for cell in code_of(notebook))
-    assert all(short in source for short in SHORTER.values())
-    before = [printed(cell) for cell in code_of(stored)]
+    for whole, short in SHORTER.items():
+        assert whole in source
+        for cell in code_of(notebook):
+            cell.source = cell.source.replace(whole, short)
+    before = printed(stored)
     nbclient.NotebookClient(
         notebook,
         timeout=900,
         kernel_name="python3",
         resources={"metadata": {"path": str(NOTEBOOK.parent)}},
     ).execute()
-    after = [printed(cell) for cell in code_of(notebook)]
+    after = printed(notebook)
     training = next(
         n for n, cell in enumerate(code_of(stored)) if "run_pre" in cell.source
     )
