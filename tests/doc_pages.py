@@ -40,7 +40,6 @@ class Block:
     Attributes:
       page: The file.
       line: The line of its fence, counted from 1.
-      language: The language of the fence.
       text: The lines between the fences.
       output: The expected output; None if the page does not show it.
       is_run: Whether the block runs.
@@ -48,7 +47,6 @@ class Block:
 
     page: pathlib.Path
     line: int
-    language: str
     text: str
     output: str | None
     is_run: bool
@@ -56,21 +54,38 @@ class Block:
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
 
+    def commands(self) -> Iterator[str]:
+        """Yields the commands, including continuation lines.
 
-def blocks(page: pathlib.Path, *languages: str) -> list[Block]:
-    """Returns the blocks of a page, in order, of some or all languages."""
+        A quotation may span lines, as in a shell.
+        """
+        command = ""
+        for line in self.text.splitlines(keepends=True):
+            if not command and (not line.strip() or line.startswith("#")):
+                continue
+            command += line
+            with contextlib.suppress(ValueError):  # an open quotation
+                shlex.split(command)
+                if not command.endswith("\\\n"):
+                    yield command.rstrip("\n")
+                    command = ""
+        if command:
+            yield command
+
+
+def blocks(page: pathlib.Path, language: str) -> list[Block]:
+    """Returns the blocks of a page, in order, of one language."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(
             page,
             text.count("\n", 0, found.start()) + 1,
-            found["language"],
             found["text"],
             found["output"],
             not found["note"],
         )
         for found in _BLOCK.finditer(text)
-        if not languages or found["language"] in languages
+        if found["language"] == language
     ]
 
 
@@ -91,52 +106,25 @@ def run_python(some: Iterable[Block], namespace: dict) -> None:
             assert printed.getvalue() == block.output, str(block)
 
 
-def commands(block: Block) -> Iterator[str]:
-    """Yields the commands of a block, including continuation lines.
-
-    A quotation may span lines, as in a shell.
-    """
-    command = ""
-    for line in block.text.splitlines(keepends=True):
-        if not command and (not line.strip() or line.startswith("#")):
-            continue
-        command += line
-        with contextlib.suppress(ValueError):  # an open quotation
-            shlex.split(command)
-            if not command.endswith("\\\n"):
-                yield command.rstrip("\n")
-                command = ""
-    if command:
-        yield command
-
-
 class Script(NamedTuple):
-    """A command that runs a script of this project.
+    """A command that runs a script or a program in examples/paper.
 
     Attributes:
-      path: The script.
+      name: Its name, without `.py`.
       words: Its arguments, without "...".
       is_whole: Whether no argument is "...".
     """
 
-    path: pathlib.Path
+    name: str
     words: list[str]
     is_whole: bool
-
-    @property
-    def name(self) -> str:
-        """The name of the script, without `.py`."""
-        return self.path.stem
 
 
 def script_of(command: str) -> Script | None:
     """Returns the script that a command runs, or None."""
     found = _SCRIPT.match(command)
-    if not found:
-        return None
-    path = ROOT / (found[1] or "") / f"{found[2]}.py"
-    if not path.exists():
+    if not found or not (ROOT / (found[1] or "") / f"{found[2]}.py").exists():
         return None
     words = shlex.split((found[3] or "").replace("\\\n", " "))
     given = [word for word in words if word != "..."]
-    return Script(path, given, is_whole=len(given) == len(words))
+    return Script(found[2], given, is_whole=len(given) == len(words))

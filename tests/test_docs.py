@@ -22,70 +22,8 @@ from bert_tf import options
 
 PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
 
-# Flags that make the commands of a page short, for each script.
-SHORTER = {
-    "create_vocab": ["--vocab_size=35", "--min_frequency=1"],
-    "create_pretraining_data": ["--dupe_factor=2", "--num_workers=1"],
-    "run_pretraining": [
-        "--num_train_steps=2",
-        "--num_warmup_steps=1",
-        "--jit_compile=false",
-    ],
-    "run_classifier": [
-        "--train_batch_size=4",
-        "--num_train_epochs=1",
-        "--num_seeds=1",
-        "--jit_compile=false",
-    ],
-    "run_squad": [
-        "--train_batch_size=2",
-        "--num_train_epochs=1",
-        "--jit_compile=false",
-    ],
-}
 # Other programs that commands on pages start with.
 OTHERS = {"curl", "docker", "export", "git", "make", "pip", "python", "tail"}
-
-
-@PAGES
-def test_commands_have_valid_flags(page, monkeypatch, capsys):
-    """Every flag exists and has a valid value; no required flag is missing."""
-    found = [
-        (block, script)
-        for block in doc_pages.blocks(page, "sh")
-        for command in doc_pages.commands(block)
-        if (script := doc_pages.script_of(command))
-    ]
-    for path in {script.path for _, script in found}:
-        with paper_programs.importable():
-            job = in_process.job_of(path.stem)
-        required = options.required(in_process.config_type_of(job))
-        for block, script in found:
-            if script.path != path:
-                continue
-            in_process.parse(job, script.words)
-            if script.is_whole:
-                given = {
-                    word.lstrip("-").partition("=")[0] for word in script.words
-                }
-                missing = {*required} - given
-                assert not missing, f"{block}: {missing}"
-
-
-@PAGES
-def test_other_commands_exist(page):
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = re.findall(r"^([a-z0-9-]+):.*##", makefile, re.MULTILINE)
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for block in doc_pages.blocks(page, "sh"):
-        for command in doc_pages.commands(block):
-            assert command.split()[0] in OTHERS, f"{block}: {command}"
-            if made := re.match(r"make (?:-C \S+ )?([a-z0-9-]+)", command):
-                assert made[1] in targets, f"{block}: {command}"
-            for extra in re.findall(r"bert[-_]tf\[(\w+)\]", command):
-                assert f"\n{extra} = [" in project, f"{block}: {command}"
-
-
 # Flags of the original, of Beam and of TensorFlow Serving.
 NOT_OURS = {
     "batching_parameters_file",
@@ -97,31 +35,55 @@ NOT_OURS = {
 }
 
 
+def job_of(name):
+    """Returns the job of a script or of a program in examples/paper."""
+    with paper_programs.importable():
+        return in_process.job_of(name)
+
+
+@PAGES
+def test_commands_have_valid_flags(page):
+    """Every flag exists and has a valid value; no required flag is missing."""
+    for block in doc_pages.blocks(page, "sh"):
+        for script in filter(None, map(doc_pages.script_of, block.commands())):
+            job = job_of(script.name)
+            in_process.parse(job, script.words)
+            required = {*options.required(in_process.config_type_of(job))}
+            given = {w.lstrip("-").partition("=")[0] for w in script.words}
+            if script.is_whole:
+                assert required <= given, f"{block}: {script.name}"
+
+
+@PAGES
+def test_other_commands_exist(page):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z0-9-]+):.*##", makefile, re.MULTILINE)
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for block in doc_pages.blocks(page, "sh"):
+        for command in block.commands():
+            assert command.split()[0] in OTHERS, f"{block}: {command}"
+            if made := re.match(r"make (?:-C \S+ )?([a-z0-9-]+)", command):
+                assert made[1] in targets, f"{block}: {command}"
+            for extra in re.findall(r"bert[-_]tf\[(\w+)\]", command):
+                assert f"\n{extra} = [" in project, f"{block}: {command}"
+
+
 @pytest.fixture(scope="module")
 def every_flag():
     """The flags of all scripts and of the programs in examples/paper."""
     known = {"help"}
-    for path in ROOT.glob("*.py"):
-        job = in_process.job_of(path.stem)
-        known |= options.declared(in_process.config_type_of(job)).keys()
-    for path in paper_programs.PAPER.glob("*.py"):
+    for path in [*ROOT.glob("*.py"), *paper_programs.PAPER.glob("*.py")]:
         if "__main__" in path.read_text(encoding="utf-8"):
-            with paper_programs.importable() as load:
-                job = load(path.stem)
-            known |= options.declared(in_process.config_type_of(job)).keys()
+            config_type = in_process.config_type_of(job_of(path.stem))
+            known |= options.declared(config_type).keys()
     return known
 
 
 @PAGES
 def test_flags_in_sentences_exist(page, every_flag):
     text = page.read_text(encoding="utf-8")
-    named = re.findall(r"(?<!`)`--([a-z]\w*)", text)
-    unknown = {
-        name
-        for name in named
-        if not {name, name.removeprefix("no")} & every_flag
-    }
-    assert unknown <= NOT_OURS, page.name
+    known = every_flag | {f"no{name}" for name in every_flag} | NOT_OURS
+    assert {*re.findall(r"(?<!`)`--([a-z]\w*)", text)} <= known
 
 
 @PAGES
@@ -139,10 +101,8 @@ def test_names_in_sentences_exist(page):
         if not isinstance(node.func, ast.Name):
             continue  # a method
         made = getattr(bert_tf, node.func.id)
-        parameters = inspect.signature(made).parameters
-        for keyword in node.keywords:
-            known = keyword.arg in parameters or keyword.arg == "dtype"
-            assert known, f"{page.name}: {call}"
+        known = {*inspect.signature(made).parameters, "dtype"}
+        assert {keyword.arg for keyword in node.keywords} <= known, call
 
 
 @PAGES
@@ -150,12 +110,11 @@ def test_links_lead_somewhere(page):
     text = doc_pages.prose(page)
     for path, anchor in re.findall(r"\]\(([^:)#]*)(?:#([^)]+))?\)", text):
         target = page.parent / path if path else page
-        assert target.exists(), f"{page.name}: {path}"
+        assert target.exists(), path
         if anchor:
-            titles = re.findall(
-                r"^#+ (.+)$", doc_pages.prose(target), re.MULTILINE
-            )
-            assert anchor in [*map(anchor_of, titles)], f"{page.name}: {anchor}"
+            prose = doc_pages.prose(target)
+            titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+            assert anchor in [*map(anchor_of, titles)], f"{path}#{anchor}"
 
 
 def anchor_of(title):
@@ -182,31 +141,7 @@ def test_python_blocks(name, tmp_path, monkeypatch):
     doc_pages.run_python(run, {"__name__": name})
 
 
-def shell(command):
-    """Runs a shell command; `python` is the Python that runs the tests."""
-    path = os.pathsep.join(
-        [os.path.dirname(sys.executable), os.environ["PATH"]]
-    )
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    subprocess.run(
-        ["bash", "-c", command], check=True, env=environment, text=True
-    )
-
-
-def run_commands(page, shorter):
-    """Runs the commands of a page in order, with flags that shorten them."""
-    for block in doc_pages.blocks(page, "sh"):
-        for command in doc_pages.commands(block):
-            if not (script := doc_pages.script_of(command)):
-                shell(command)
-                continue
-            with in_process.script(script.name) as launch:
-                more = shorter.get(script.name, [])
-                status = launch([*script.words, *more])
-            assert status == 0, f"{block}: {command}"
-
-
-# Troubleshooting.
+# Troubleshooting
 
 
 def message_texts():
@@ -249,7 +184,17 @@ def test_messages_are_still_in_the_code():
         assert any(map(pattern.search, texts)), message
 
 
-# Korean.
+# Korean
+
+PLAIN, ONCE = "--jit_compile=false", "--num_train_epochs=1"
+# Flags that make the commands of the page short, for each script.
+SHORTER = {
+    "create_vocab": ["--vocab_size=35", "--min_frequency=1"],
+    "create_pretraining_data": ["--dupe_factor=2", "--num_workers=1"],
+    "run_pretraining": ["--num_train_steps=2", "--num_warmup_steps=1", PLAIN],
+    "run_classifier": ["--train_batch_size=4", ONCE, "--num_seeds=1", PLAIN],
+    "run_squad": ["--train_batch_size=2", ONCE, PLAIN],
+}
 
 
 def reviews(draw, count):
@@ -280,11 +225,26 @@ def write_korean(folder):
     (folder / "corpus.txt").write_text(decomposed, encoding="utf-8")
 
 
+def run_command(command):
+    """Runs a script with flags that shorten it, or a shell command."""
+    if script := doc_pages.script_of(command):
+        words = [*script.words, *SHORTER.get(script.name, [])]
+        with in_process.script(script.name) as launch:
+            assert launch(words) == 0, command
+        return
+    # `python` is the Python that runs the tests.
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", "-c", command], check=True, env=environment)
+
+
 @pytest.mark.slow
 def test_korean_walk_through(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_korean(tmp_path)
-    run_commands(ROOT / "docs" / "korean.md", SHORTER)
+    for block in doc_pages.blocks(ROOT / "docs" / "korean.md", "sh"):
+        for command in block.commands():
+            run_command(command)
     composed = (tmp_path / "corpus_nfc.txt").read_text(encoding="utf-8")
     assert composed == "한국어\n영화\n"
     vocab = (tmp_path / "vocab.txt").read_text(encoding="utf-8").split("\n")
