@@ -41,7 +41,9 @@ class Arrays(dict):
 def arrays(head, config=CONFIG, pooler=True, seed=0):
     """Random weights of a model with this head, by their TF1 names."""
     generator = np.random.default_rng(seed)
-    parts = {*PARTS_OF_HEAD[head]} | ({"pooler"} if pooler else set())
+    parts = {*PARTS_OF_HEAD[head]} - {"pooler"}
+    if pooler:
+        parts.add("pooler")
     return Arrays(
         {
             row.ours: generator.normal(

@@ -11,7 +11,6 @@ import pytest
 import safetensors
 from safetensors.numpy import save_file
 
-from bert_tf import files
 from bert_tf.interop import huggingface_names, huggingface_weights
 from bert_tf.interop.huggingface_names import DECODER, PARTS_OF_HEAD
 from bert_tf.interop.huggingface_weights import (
@@ -74,27 +73,15 @@ def test_reads_files_and_shards(tmp_path):
         assert_holds(open_tensors(str(tmp_path / INDEX)))
 
 
-def test_reads_and_writes_remote_files():
-    path = "ram://tensors/model.safetensors"
-    huggingface_weights.write(path, TENSORS)
-    assert_holds(TensorFiles(path))
-    with files.open_read(path) as file:
-        content = file.read()
-    with files.atomic_writer("ram://tensors/short.safetensors") as file:
-        file.write(content[:-1])
-    with refused("damaged"):
-        TensorFiles("ram://tensors/short.safetensors")
+# The upper half of a float32 is a bfloat16.
+UPPER_HALVES = (ALL_BITS.astype("uint32") << 16).view("float32")
 
 
 @pytest.mark.parametrize(
     ("dtype", "expected"),
     [
         (np.float16, ALL_BITS.view("float16").astype("float64")),
-        # The upper half of a float32.
-        (
-            ml_dtypes.bfloat16,
-            (ALL_BITS.astype("uint32") << 16).view("float32"),
-        ),
+        (ml_dtypes.bfloat16, UPPER_HALVES),
     ],
 )
 def test_half_precision_is_exact_in_float32(tmp_path, dtype, expected):
@@ -167,18 +154,11 @@ def test_refuses_unreadable_files(tmp_path, monkeypatch):
         TensorFiles(str(path))
 
 
-OUTSIDE = ("../x.safetensors", "/x.safetensors", "a/x.safetensors")
-OTHERS = ("a\\x.safetensors", "x.bin", "x.safetensors\n", 7, ["x.safetensors"])
-
-
-@pytest.mark.parametrize("shard", [*OUTSIDE, *OTHERS])
-def test_an_index_lists_files_of_its_folder_only(tmp_path, shard):
-    write_json(tmp_path, INDEX, {"weight_map": {"a": shard}})
-    with refused("in the same folder"):
-        open_tensors(str(tmp_path / INDEX))
-
-
 SECOND = "model-00002-of-00002.safetensors"
+OUTSIDE = [
+    *("../x.safetensors", "/x.safetensors", "a/x.safetensors"),
+    *("a\\x.safetensors", "x.bin", "x.safetensors\n", 7, ["x.safetensors"]),
+]
 
 
 @pytest.mark.parametrize(
@@ -188,11 +168,9 @@ SECOND = "model-00002-of-00002.safetensors"
         (lambda shards: [*shards], "'weight_map' must map"),
         (lambda shards: shards | {"a": SECOND}, "there is a tensor 'a'"),
         (lambda shards: shards | {"x": SECOND}, "there is no tensor 'x'"),
-        (
-            lambda shards: {n: x for n, x in shards.items() if n != "d"},
-            "there is a tensor 'd'",
-        ),
+        (lambda shards: {"b": SECOND}, "there is a tensor 'd'"),
         (lambda shards: {"a": "x.safetensors"}, "there is no such"),
+        *((lambda s, x=x: {"a": x}, "in the same folder") for x in OUTSIDE),
     ],
 )
 def test_index_and_shards_must_agree(tmp_path, change, message):
@@ -252,40 +230,23 @@ def test_reads_other_spellings(opened, change):
     assert_same_weights(arrays("pretraining"), opened(change(their_tensors())))
 
 
-def test_explains_the_tensors_that_it_leaves_out(opened):
-    tensors = their_tensors()
-    counter = "embeddings.position_ids"
-    copies = {DECODER: tensors[WORDS], DECODER_BIAS: tensors[BIAS]}
-    weights = opened(tensors | copies | {counter: np.arange(19)[None]})
-    assert weights.explained == {
-        counter: "a counter, which nothing reads",
-        DECODER: f"a copy of {WORDS}",
-        DECODER_BIAS: f"a copy of {BIAS}",
-    }
-
-
 def test_includes_foreign_tensors_by_their_names(opened, caplog):
     names = ("encoders.x", "x.encoder.layer", "gamma", "Norm.gamma")
     foreign = {name: np.ones(3, "float32") for name in names}
     foreign["half"] = np.arange(3, dtype=ml_dtypes.bfloat16)
     foreign["counts"] = np.arange(3)
-    hostile = "a\nb\x1b[31m" + 10**4 * "c"
-    foreign[hostile] = np.ones(2, bool)
+    foreign["a\nb\x1b[31m" + 10**4 * "c"] = np.ones(2, bool)
     weights = opened(their_tensors() | foreign)
-    expected = Arrays(arrays("pretraining") | foreign)
-    assert_same_weights(expected, weights)
+    assert_same_weights(Arrays(arrays("pretraining") | foreign), weights)
     assert weights["counts"].dtype == np.int64
-    assert weights["half"].dtype == np.float32
     assert weights.parts == set(PARTS_OF_HEAD["pretraining"])
     assert not weights.explained
     [record] = caplog.records
     message = record.getMessage()
     assert "tensors that are not BERT's: " in message
     assert "'Norm.gamma'" in message
-    assert "x.encoder" not in message
     assert len(message) < 500
-    assert "\n" not in message
-    assert "\x1b" not in message
+    assert message.isprintable()
 
 
 def test_whole_parts_are_optional_except_the_encoder(opened):
@@ -295,66 +256,34 @@ def test_whole_parts_are_optional_except_the_encoder(opened):
         assert len(opened(tensors).parts - opened(rest).parts) == 1
 
 
-def ones(name, *shape, dtype="float32"):
-    return lambda tensors: tensors | {name: np.ones(shape, dtype)}
-
-
-def changed(copy, of):
-    """Adds a copy of a tensor with another last number."""
-
-    def change(tensors):
-        other = tensors[of].copy()
-        other.flat[-1] += 1e-6
-        return tensors | {copy: other}
-
-    return change
-
-
-def without(name):
-    return lambda tensors: {n: x for n, x in tensors.items() if n != name}
-
-
-OTHER_WEIGHTS = [
-    (changed(DECODER, WORDS), f"{DECODER} differs from {WORDS}"),
-    (changed(DECODER_BIAS, BIAS), f"{DECODER_BIAS} differs from {BIAS}"),
-    (
-        ones("bert/pooler/dense/bias", 3),
-        "not belong to a BERT with this config: 'bert/pooler/dense/bias'",
-    ),
-    *(
-        (without(name), f"missing: '{name}'")
-        for name in (
-            *(WORDS, QUERY, "bert.encoder.layer.0.output.LayerNorm.bias"),
-            *("bert.pooler.dense.bias", "cls.seq_relationship.bias"),
-            "cls.predictions.transform.dense.weight",
-        )
-    ),
-    (
-        lambda t: {f"layer.{n}.weight": t[WORDS] for n in range(20)},
-        "weights of encoder are missing",
-    ),
-    *(
-        (ones(name, *shape), rf"{name} must have shape \[{expected}\], as the")
-        for name, shape, expected in (
-            (WORDS, (12, 23), "23, 12"),
-            (QUERY, (144,), "12, 12"),
-            ("bert.encoder.layer.1.output.dense.weight", (17, 12), "12, 17"),
-            ("bert.pooler.dense.bias", (12, 1), "12"),
-            ("cls.seq_relationship.weight", (3, 12), "2, 12"),
-            ("classifier.bias", (0,), "classes"),
-        )
-    ),
-    *(
-        (ones(QUERY, 12, 12, dtype=dtype), f"{QUERY} must be float32, float16")
-        for dtype in ("int8", "bool")
-    ),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), OTHER_WEIGHTS)
-def test_refuses_weights_of_another_model(opened, change, message):
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        (WORDS, None, f"missing: '{WORDS}'"),
+        (QUERY, None, f"missing: '{QUERY}'"),
+        ("bert.pooler.dense.bias", None, "missing: 'bert.pooler.dense.bias'"),
+        ("cls.predictions.transform.dense.bias", None, "missing: 'cls.pred"),
+        (WORDS, np.ones((12, 23)), r"shape \[23, 12\], as the config says"),
+        (QUERY, np.ones(144), rf"{QUERY} must have shape \[12, 12\]"),
+        ("bert.pooler.dense.bias", np.ones((12, 1)), r"shape \[12\]"),
+        ("cls.seq_relationship.weight", np.ones((3, 12)), r"shape \[2, 12\]"),
+        ("classifier.bias", np.ones(0), r"shape \[classes\]"),
+        (QUERY, np.ones((12, 12), "int8"), f"{QUERY} must be float32, float16"),
+        ("output_bias", np.ones(3), "not belong .* config: 'output_bias'"),
+        (DECODER, np.ones((23, 12)), f"{DECODER} differs from {WORDS}"),
+        (DECODER_BIAS, np.ones(23), f"{DECODER_BIAS} differs from {BIAS}"),
+    ],
+)
+def test_refuses_weights_of_another_model(opened, name, tensor, message):
+    tensors = their_tensors() | {name: tensor}
     with refused(f"x.safetensors: .*{message}"):
-        opened(change(their_tensors()))
+        opened({n: x for n, x in tensors.items() if x is not None})
+
+
+def test_the_encoder_is_required(opened):
+    tensors = {f"layer.{n}.weight": np.ones(3) for n in range(20)}
+    with refused("weights of encoder are missing"):
+        opened(tensors)
 
 
 @pytest.mark.parametrize("layers", [1, 3, 1000])
@@ -370,20 +299,18 @@ def test_refuses_another_number_of_layers(opened, layers, monkeypatch):
 # This project's weights by Hugging Face's names
 
 
-def test_writes_float32_if_that_is_exact():
+@pytest.mark.parametrize("dtype", ["float64", ml_dtypes.bfloat16])
+def test_writes_float32_if_that_is_exact(dtype):
     weights = arrays("encoder")
-    expected = to_rows(weights, CONFIG, "encoder")
-    wide = Arrays({n: x.astype("float64") for n, x in weights.items()})
-    for row, value in to_rows(wide, CONFIG, "encoder").items():
-        np.testing.assert_array_equal(value, expected[row])
+    for name, value in weights.items():
+        weights[name] = value.astype(ml_dtypes.bfloat16).astype(dtype)
+    for row, value in to_rows(weights, CONFIG, "encoder").items():
+        np.testing.assert_array_equal(row.turned(value), weights[row.ours])
         assert value.dtype == np.float32
-    half = Arrays({n: x.astype(ml_dtypes.bfloat16) for n, x in weights.items()})
-    tensors = to_rows(half, CONFIG, "encoder")
-    assert {x.dtype for x in tensors.values()} == {np.dtype("float32")}
     name = "bert/pooler/dense/bias"
-    wide[name][3] = 0.1
+    weights[name] = np.full(12, 0.1)
     with refused(f"{name} has float64 numbers"):
-        to_rows(wide, CONFIG, "encoder")
-    weights[name] = weights[name].astype("int32")
+        to_rows(weights, CONFIG, "encoder")
+    weights[name] = np.ones(12, "int32")
     with refused(f"{name} must be .*; got int32"):
         to_rows(weights, CONFIG, "encoder")
