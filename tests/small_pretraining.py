@@ -6,7 +6,6 @@ import numpy as np
 
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import pretraining_schema
-from bert_tf.training import checkpoints
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB, LENGTH, PREDICTIONS = 31, 11, 3
@@ -33,34 +32,35 @@ FLAGS = {
 }
 
 
-def examples(
-    count, seed=0, vocab=VOCAB, length=LENGTH, predictions=PREDICTIONS
-):
-    """Random examples; every number of masked words occurs."""
+def examples(count, seed=0):
+    """Random examples with 0 to 3 masked words; every second one is short."""
     random = np.random.default_rng(seed)
+    lengths = random.integers(3, LENGTH + 1, [count, 1])
+    lengths[::2] = LENGTH
 
     def integers(limit, size):
         return random.integers(0, limit, [count, size], "int32")
 
-    masked = np.arange(predictions) < integers(predictions + 1, 1)
+    masked = np.arange(PREDICTIONS) < integers(PREDICTIONS + 1, 1)
     return {
-        "input_ids": integers(vocab, length),
-        "input_mask": np.ones([count, length], "int32"),
-        "segment_ids": integers(2, length),
-        "masked_lm_positions": integers(length, predictions),
-        "masked_lm_ids": integers(vocab, predictions),
+        "input_ids": integers(VOCAB, LENGTH),
+        "input_mask": (np.arange(LENGTH) < lengths).astype("int32"),
+        "segment_ids": integers(2, LENGTH),
+        "masked_lm_positions": integers(3, PREDICTIONS),
+        "masked_lm_ids": integers(VOCAB, PREDICTIONS),
         "masked_lm_weights": masked.astype("float32"),
         "next_sentence_labels": integers(2, 1),
     }
 
 
 def write(path, batch):
-    """Writes examples to a file of records."""
-    length, predictions = (
-        batch[name].shape[1] for name in ("input_ids", "masked_lm_ids")
-    )
+    """Writes examples to a file of records; features may be missing."""
+    schema = [
+        feature
+        for feature in pretraining_schema(LENGTH, PREDICTIONS)
+        if feature.name in batch
+    ]
     with RecordWriter(str(path)) as writer:
-        schema = pretraining_schema(length, predictions)
         writer.write_all(encode_batch(schema, batch))
 
 
@@ -84,16 +84,3 @@ def arguments(inputs, output_dir, **changes):
         **changes,
     }
     return [f"--{k}={v}" for k, v in values.items() if v is not None]
-
-
-def read(prefix):
-    """All tensors of a checkpoint."""
-    reader = checkpoints.Reader(str(prefix))
-    return {name: reader[name] for name in reader.shapes}
-
-
-def contents(folder):
-    """The bytes of all files in a folder."""
-    return {
-        path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }

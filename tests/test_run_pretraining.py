@@ -5,27 +5,29 @@ Most tests run it in this process, as TensorFlow takes seconds to start.
 
 import json
 import os
-import re
 import shutil
 
 import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
-from fine_tuning_runs import results
+from fine_tuning_runs import assert_same, contents, names_in, read, results
 from small_pretraining import (
     CONFIG,
     LENGTH,
     PREDICTIONS,
     SPECIAL,
+    VOCAB,
     arguments,
-    contents,
-    read,
+    examples,
+    write,
     write_inputs,
 )
 
 from bert_tf.config import BertConfig
+from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion
 from bert_tf.jobs import output_folder
@@ -35,7 +37,7 @@ from bert_tf.training import checkpoints
 from bert_tf.training.weights import restore
 from tests import programs
 
-EVAL_KEYS = [
+METRICS = [
     "global_step",
     "loss",
     "masked_lm_accuracy",
@@ -43,6 +45,14 @@ EVAL_KEYS = [
     "next_sentence_accuracy",
     "next_sentence_loss",
 ]
+EVALUATION = {"do_train": None, "do_eval": True, "max_eval_steps": 0}
+ONE_STEP = {"num_train_steps": 1, "num_warmup_steps": 0}
+# The paper's "LTR & No NSP", section 5.1.
+CAUSAL = {
+    "attention_direction": "left_to_right",
+    "objective": "causal_lm",
+    "next_sentence": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +69,7 @@ def launch():
         yield launch
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run(launch, inputs):
     """Runs the script with the usual flags and some changes."""
 
@@ -69,40 +79,39 @@ def run(launch, inputs):
     return call
 
 
-def assert_same(prefix, other, atol=0.0):
-    tensors, others = read(prefix), read(other)
-    assert tensors.keys() == others.keys()
-    for name, value in tensors.items():
-        np.testing.assert_allclose(
-            others[name], value, rtol=0, atol=atol, err_msg=name
-        )
+@pytest.fixture
+def says(launch, inputs, capsys):
+    """Runs a job that fails; returns its one line of error."""
+
+    def fail(output_dir, **changes):
+        assert launch(arguments(inputs, output_dir, **changes)) in (1, 2)
+        return in_process.the_error(capsys, "run_pretraining")
+
+    return fail
 
 
-# ------------------------------------------------------------- locking
+def write_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**CONFIG, **changes}))
+    return path
 
 
-def test_only_one_training_may_use_a_folder(launch, inputs, tmp_path, capsys):
-    folder = tmp_path / "out"
-    assert launch(arguments(inputs, folder)) == 0
-    before = contents(folder)
-    with output_folder.locked(str(folder)):
-        assert launch(arguments(inputs, folder, num_train_steps=9)) == 1
-        line = in_process.the_error(capsys, "run_pretraining")
-        assert f"Process {os.getpid()} is writing to {folder}. Wait" in line
-        assert contents(folder) == before
-        words = arguments(inputs, folder, do_train=False, do_eval=True)
-        assert launch(words) == 0
+def converted(release, to, folder, *parts):
+    """Returns a new folder with a release in another format."""
+    planned = conversion.plan(open_pretrained(release), to, *parts)
+    folder.mkdir()
+    conversion.write(planned, str(folder))
+    return folder
 
 
-# -------------------------------------------------------------- outputs
+# ----------------------------------------------------------------- outputs
 
 
 @pytest.fixture(scope="module")
-def done(launch, inputs, tmp_path_factory):
+def done(run, inputs, tmp_path_factory):
     """The folder of a run with all outputs."""
     folder = tmp_path_factory.mktemp("done")
-    words = arguments(
-        inputs,
+    run(
         folder,
         do_eval=True,
         eval_input_file=inputs / "held_out.tfrecord",
@@ -110,16 +119,17 @@ def done(launch, inputs, tmp_path_factory):
         log_steps=2,
         vocab_file=inputs / "vocab.txt",
     )
-    assert launch(words) == 0
     return folder
 
 
+@pytest.fixture
+def copied(done, tmp_path):
+    """A copy of that folder, at the last step."""
+    return shutil.copytree(done, tmp_path / "out")
+
+
 def test_the_files_of_a_run(done):
-    names = {
-        re.sub(r"tfevents.*", "tfevents", str(path.relative_to(done)))
-        for path in contents(done)
-    }
-    assert names == {
+    assert names_in(done) == {
         "checkpoint",
         "eval/events.out.tfevents",
         "eval_results.txt",
@@ -136,18 +146,19 @@ def test_the_files_of_a_run(done):
         "release/bert_model.ckpt.index",
         "release/vocab.txt",
     }
+    [path] = done.glob("events.out.tfevents.*")
+    tags = {}
+    for raw in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        event = tf.compat.v1.Event.FromString(raw)
+        for value in event.summary.value:
+            tags.setdefault(value.tag, []).append(event.step)
+    names = ["masked_lm_loss", "next_sentence_loss", "loss", "gradient_norm"]
+    names += ["learning_rate", "examples_per_second", "tokens_per_second"]
+    assert tags == {name: [2, 4, 6] for name in names}
 
 
-def test_results_have_the_originals_keys(done):
-    metrics = results(done)
-    assert list(metrics) == EVAL_KEYS
-    assert metrics["global_step"] == 6
-    assert metrics["loss"] == pytest.approx(
-        metrics["masked_lm_loss"] + metrics["next_sentence_loss"]
-    )
-
-
-def test_the_release_is_a_complete_model(done, inputs):
+def test_the_release_and_the_metrics(done, inputs):
+    """Accuracy is computed from the release, without the training loop."""
     folder = done / "release"
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     assert config == BertConfig.from_dict(CONFIG)
@@ -156,21 +167,12 @@ def test_the_release_is_a_complete_model(done, inputs):
     model = BertPretrainer(config)
     model.build()
     variables = checkpoint_variables(model)
-    prefix = checkpoints.find(str(folder))
-    report = restore(variables, checkpoints.Reader(prefix))
+    report = restore(variables, checkpoints.open_checkpoint(str(folder)))
     assert report.missing == report.left_over == ()
-    assert set(read(prefix)) == set(variables)
     trained = read(done / "model.ckpt-6")
     for name, variable in variables.items():
         np.testing.assert_array_equal(variable, trained[name], err_msg=name)
 
-
-def test_evaluation_equals_the_model_on_the_held_out_file(done, inputs):
-    """Computed from the release and the file, without the training loop."""
-    model = BertPretrainer(BertConfig.from_dict(CONFIG))
-    model.build()
-    prefix = checkpoints.find(str(done / "release"))
-    restore(checkpoint_variables(model), checkpoints.Reader(prefix))
     spec = {
         feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
         for feature in pretraining_schema(LENGTH, PREDICTIONS)
@@ -182,101 +184,51 @@ def test_evaluation_equals_the_model_on_the_held_out_file(done, inputs):
     logits = model(features)["masked_lm_logits"].numpy()
     weights = features["masked_lm_weights"].numpy()
     right = logits.argmax(-1) == features["masked_lm_ids"].numpy()
-    assert results(done)["masked_lm_accuracy"] == pytest.approx(
-        (right * weights).sum() / weights.sum()
-    )
+    metrics = results(done)
+    assert list(metrics) == METRICS
+    assert metrics["global_step"] == 6
+    accuracy = (right * weights).sum() / weights.sum()
+    assert metrics["masked_lm_accuracy"] == pytest.approx(accuracy)
+    losses = metrics["masked_lm_loss"] + metrics["next_sentence_loss"]
+    assert metrics["loss"] == pytest.approx(losses)
 
 
-def test_summaries_have_the_rate_and_every_loss(done):
-    [path] = done.glob("events.out.tfevents.*")
-    tags = {}
-    for raw in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-        event = tf.compat.v1.Event.FromString(raw)
-        for value in event.summary.value:
-            tags.setdefault(value.tag, []).append(event.step)
-    assert tags.keys() == {
-        "loss",
-        "masked_lm_loss",
-        "next_sentence_loss",
-        "gradient_norm",
-        "learning_rate",
-        "examples_per_second",
-        "tokens_per_second",
-    }
-    assert tags["learning_rate"] == [2, 4, 6]
-
-
-def test_rerunning_the_command_resumes(done, run, tmp_path, inputs):
+def test_rerunning_the_command_resumes(done, run, copied):
     """From the middle checkpoint to the same end, bit for bit."""
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    (folder / "model.ckpt-6.index").unlink()
-    shutil.rmtree(folder / "release")
-    run(folder)
-    assert_same(folder / "model.ckpt-6", done / "model.ckpt-6")
-    prefix = "release/bert_model.ckpt"
-    assert_same(folder / prefix, done / prefix)
+    (copied / "model.ckpt-6.index").unlink()
+    shutil.rmtree(copied / "release")
+    run(copied)
+    for prefix in ("model.ckpt-6", "release/bert_model.ckpt"):
+        assert_same(read(copied / prefix), read(done / prefix))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {
-                "attention_direction": "left_to_right",
-                "objective": "causal_lm",
-                "next_sentence": False,
-            },
-            "was trained with attention_direction=bidirectional",
-        ),
-        ({"next_sentence": False}, "was trained with next_sentence=true"),
-    ],
-)
-def test_a_run_without_a_release_keeps_its_kind(
-    done, says, tmp_path, changes, words
-):
-    """The shapes of the tensors do not show the kind."""
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    shutil.rmtree(folder / "release")
-    before = contents(folder)
-    assert words in says(folder, num_train_steps=9, **changes)
-    assert contents(folder) == before
+def test_a_finished_run_is_only_evaluated(run, copied, inputs):
+    before = contents(copied)
+    run(copied, do_eval=True, eval_input_file=inputs / "held_out.tfrecord")
+    assert contents(copied) == before
+    # A trained head need not be evaluated.
+    run(copied, **EVALUATION, next_sentence=False)
+    assert list(results(copied)) == METRICS[:4]
 
 
-@pytest.mark.slow
-def test_a_trained_head_may_be_left_out_of_the_evaluation(done, run, tmp_path):
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    run(folder, do_train=None, do_eval=True, next_sentence=False)
-    assert "next_sentence_loss" not in results(folder)
+def test_only_one_training_may_use_a_folder(launch, says, inputs, copied):
+    before = contents(copied)
+    with output_folder.locked(str(copied)):
+        line = says(copied, num_train_steps=9)
+        assert f"Process {os.getpid()} is writing to {copied}. Wait" in line
+        assert contents(copied) == before
+        assert launch(arguments(inputs, copied, **EVALUATION)) == 0
 
 
-def test_a_finished_run_is_only_evaluated(done, run, tmp_path, inputs):
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    before = contents(folder)
-    run(folder, do_eval=True, eval_input_file=inputs / "held_out.tfrecord")
-    assert contents(folder) == before
-
-
-@pytest.mark.parametrize("to", ["", "huggingface", "keras"])
+@pytest.mark.parametrize("to", ["huggingface", "keras"])
 def test_a_release_in_every_format_has_the_same_metrics(
     done, run, tmp_path, inputs, to
 ):
-    release = done / "release"
-    if to:
-        planned = conversion.plan(open_pretrained(release), to)
-        release = tmp_path / to
-        release.mkdir()
-        conversion.write(planned, str(release))
     run(
         tmp_path / "out",
-        do_train=None,
-        do_eval=True,
-        init_checkpoint=release,
+        **EVALUATION,
+        init_checkpoint=converted(done / "release", to, tmp_path / to),
         eval_input_file=inputs / "held_out.tfrecord",
-        max_eval_steps=0,
     )
     assert os.listdir(tmp_path / "out") == ["eval_results.txt"]
     found, expected = results(tmp_path / "out"), results(done)
@@ -285,136 +237,250 @@ def test_a_release_in_every_format_has_the_same_metrics(
     assert found == expected
 
 
-def test_the_release_records_the_casing(run, inputs, tmp_path):
-    """It is taken from the manifest of the records."""
+def test_an_encoder_is_trained_with_its_configuration(
+    done, run, says, tmp_path
+):
+    """Its heads are random and cannot be evaluated."""
+    release = done / "release"
+    theirs = converted(release, "huggingface", tmp_path / "in", "encoder")
+    start = {"init_checkpoint": theirs, "bert_config_file": None}
+    run(tmp_path / "trained", **start, **ONE_STEP)
+    made = open_pretrained(tmp_path / "trained" / "release")
+    assert made.config == open_pretrained(release).config
+    line = says(tmp_path / "out", **start, **EVALUATION)
+    assert "lacks cls/predictions/" in line
+    assert "both pre-training heads is needed to evaluate" in line
+
+
+def test_the_release_records_the_casing_and_the_activation(
+    run, inputs, tmp_path
+):
+    """From the manifest of the records, and a file of Hugging Face."""
     shutil.copy(inputs / "a.tfrecord", tmp_path)
     settings = {"do_lower_case": False, "strip_accents": True}
     manifest = tmp_path / "manifest.a.tfrecord.json"
     manifest.write_text(json.dumps({"settings": settings}))
-    records = tmp_path / "a.tfrecord"
-    run(tmp_path / "out", input_file=records, num_train_steps=1)
+    run(
+        tmp_path / "out",
+        input_file=tmp_path / "a.tfrecord",
+        bert_config_file=write_config(
+            tmp_path, model_type="bert", hidden_act="gelu"
+        ),
+        **ONE_STEP,
+    )
     released = open_pretrained(tmp_path / "out" / "release")
     assert released.do_lower_case is False
     assert released.strip_accents is True
     assert released.head == "pretraining"
+    assert released.config.hidden_act == "gelu_erf"
 
 
-def test_the_config_may_come_from_the_checkpoint(done, run, tmp_path):
-    release = done / "release"
+# ---------------------------------------------------------------- variants
+
+
+def test_a_named_size_in_bfloat16_with_lamb(run, inputs, tmp_path):
     run(
         tmp_path,
         bert_config_file=None,
-        init_checkpoint=release,
-        num_train_steps=1,
-    )
-    made = (tmp_path / "release" / "bert_config.json").read_bytes()
-    assert made == (release / "bert_config.json").read_bytes()
-
-
-def test_random_heads_are_trained_but_not_evaluated(
-    done, run, says, tmp_path, inputs
-):
-    planned = conversion.plan(
-        open_pretrained(done / "release"), "huggingface", "encoder"
-    )
-    (tmp_path / "encoder").mkdir()
-    conversion.write(planned, str(tmp_path / "encoder"))
-    start = {"init_checkpoint": tmp_path / "encoder"}
-    run(tmp_path / "trained", **start, num_train_steps=1)
-    line = says(tmp_path / "out", **start, do_train=None, do_eval=True)
-    assert "both pre-training heads is needed to evaluate" in line
-    assert "lacks cls/predictions/" in line
-
-
-def test_a_checkpoint_with_other_attention_heads(done, says, tmp_path, inputs):
-    """The shapes are the same."""
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({**CONFIG, "num_attention_heads": 4}))
-    line = says(
-        tmp_path / "out",
-        bert_config_file=config,
-        init_checkpoint=done / "release",
-    )
-    assert "num_attention_heads of the model" in line
-
-
-def test_a_config_of_hugging_face(done, run, tmp_path, inputs):
-    """Its "gelu" is the erf form, which the release records."""
-    theirs = {**CONFIG, "model_type": "bert", "hidden_act": "gelu"}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(theirs))
-    run(tmp_path / "out", bert_config_file=path, num_train_steps=1)
-    config = open_pretrained(tmp_path / "out" / "release").config
-    assert config.hidden_act == "gelu_erf"
-
-
-def test_without_next_sentence_and_in_micro_batches(run, tmp_path):
-    run(
-        tmp_path,
-        do_eval=True,
-        next_sentence=False,
-        gradient_accumulation_steps=3,
-        num_train_steps=2,
-    )
-    assert list(results(tmp_path)) == [
-        "global_step",
-        "loss",
-        "masked_lm_accuracy",
-        "masked_lm_loss",
-    ]
-    untrained = "cls/seq_relationship/output_weights/adam_v"
-    assert not read(tmp_path / "model.ckpt-2")[untrained].any()
-
-
-def test_bfloat16_and_lamb(run, tmp_path):
-    run(
-        tmp_path,
+        model_size="L-1_H-8_A-2",
+        vocab_file=inputs / "vocab.txt",
         mixed_precision="bfloat16",
         optimizer="lamb",
-        num_train_steps=2,
-        num_warmup_steps=0,
+        **ONE_STEP,
     )
-    tensors = read(tmp_path / "model.ckpt-2")
-    floats = {v.dtype for k, v in tensors.items() if "/" in k} - {
-        np.dtype("int64")
-    }
-    assert floats == {np.dtype("float32")}
+    config = open_pretrained(tmp_path / "release").config
+    assert config == BertConfig.from_name("L-1_H-8_A-2", VOCAB)
+    tensors = read(tmp_path / "model.ckpt-1")
+    assert {v.dtype.name for v in tensors.values()} == {"float32", "int64"}
+
+
+@pytest.fixture
+def without_labels(tmp_path):
+    """Records without the labels of the next sentence."""
+    batch = examples(17)
+    del batch["next_sentence_labels"]
+    write(tmp_path / "plain.tfrecord", batch)
+    return tmp_path / "plain.tfrecord"
+
+
+@pytest.mark.parametrize(
+    "pack", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_without_next_sentence(run, without_labels, tmp_path, pack):
+    """Also with micro-batches, and in Hugging Face's format."""
+    variant = {"next_sentence": False, "input_file": without_labels}
+    folder = tmp_path / "out"
+    run(
+        folder,
+        **variant,
+        **ONE_STEP,
+        do_eval=True,
+        pack_sequences=pack,
+        gradient_accumulation_steps=3,
+    )
+    assert list(results(folder)) == METRICS[:4]
+    untrained = "cls/seq_relationship/output_weights/adam_v"
+    assert not read(folder / "model.ckpt-1")[untrained].any()
+    release = folder / "release"
+    assert open_pretrained(release).head == "masked_lm"
+    theirs = converted(release, "huggingface", tmp_path / "theirs")
+    again = tmp_path / "again"
+    run(again, **variant, **EVALUATION, init_checkpoint=theirs)
+    loss = results(again)["masked_lm_loss"]
+    assert loss == pytest.approx(results(folder)["masked_lm_loss"], rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def causal(run, inputs, tmp_path_factory):
+    """The folder of a causal LM, trained and evaluated."""
+    folder = tmp_path_factory.mktemp("causal")
+    vocab = inputs / "vocab.txt"
+    run(folder, do_eval=True, vocab_file=vocab, **CAUSAL, num_train_steps=2)
+    return folder
+
+
+def test_a_causal_lm_is_trained_on_records_of_masked_words(causal, run):
+    found = results(causal)
+    names = ["causal_lm_accuracy", "causal_lm_loss", "global_step", "loss"]
+    assert list(found) == [*names, "perplexity"]
+    assert found["perplexity"] == pytest.approx(np.exp(found["loss"]))
+    moments = read(causal / "model.ckpt-2")
+    assert moments["cls/predictions/output_bias/adam_v"].all()
+    assert not moments["cls/seq_relationship/output_weights/adam_v"].any()
+    released = open_pretrained(causal / "release")
+    assert released.config.is_left_to_right
+    assert (released.objective, released.head) == ("causal_lm", "masked_lm")
+    # The configuration of the release has the direction.
+    config = causal / "release" / "bert_config.json"
+    evaluation = {**EVALUATION, **CAUSAL, "attention_direction": None}
+    run(causal, **evaluation, bert_config_file=config)
+    assert results(causal) == found
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "message"),
+    [
+        (
+            "fill_mask",
+            ["--init_checkpoint={}", "--text=w1 [MASK]"],
+            "was trained to predict the next word (objective causal_lm)",
+        ),
+        (
+            "convert_checkpoint",
+            ["--input={}", "--to=huggingface", "--output_dir={}/out"],
+            "attention_direction of a Hugging Face model",
+        ),
+    ],
+)
+def test_a_causal_lm_cannot_be_used_as_another(
+    causal, script, words, message, capsys
+):
+    release = causal / "release"
+    before = contents(release)
+    with in_process.script(script) as launch:
+        assert launch([word.format(release) for word in words]) == 1
+    assert message in in_process.the_error(capsys, script)
+    assert contents(release) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "words"),
+    [
+        ("done", CAUSAL, "was trained with attention_direction=bidirectional"),
+        ("done", {"next_sentence": False}, "trained with next_sentence=true"),
+        ("causal", {"attention_direction": None}, "=left_to_right"),
+        ("causal", {"objective": None}, "was trained with objective=causal_lm"),
+        ("causal", {"next_sentence": None}, "trained with next_sentence=false"),
+        (
+            "causal",
+            {**EVALUATION, "next_sentence": None},
+            "was trained with next_sentence=false",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_run_keeps_its_kind(
+    request, says, tmp_path, source, changes, words, is_released
+):
+    """The shapes of the tensors do not show the kind."""
+    folder = tmp_path / "out"
+    shutil.copytree(request.getfixturevalue(source), folder)
+    if not is_released:
+        shutil.rmtree(folder / "release")
+    before = contents(folder)
+    own = CAUSAL if source == "causal" else {}
+    assert words in says(folder, **{**own, "num_train_steps": 9, **changes})
+    assert contents(folder) == before
+
+
+@pytest.mark.slow
+def test_masked_words_with_left_to_right_attention(run, tmp_path):
+    """With both objectives; pairs are classified by their last token."""
+    run(tmp_path, do_eval=True, attention_direction="left_to_right", **ONE_STEP)
+    assert list(results(tmp_path)) == METRICS
+    released = open_pretrained(tmp_path / "release")
+    assert released.config.is_left_to_right
+    assert (released.head, released.objective) == ("pretraining", None)
+    moments = read(tmp_path / "model.ckpt-1")
+    assert moments["bert/pooler/dense/kernel/adam_v"].any()
 
 
 def test_records_of_the_original_can_be_trained_on(run, shared_data, tmp_path):
-    config = {**CONFIG, "vocab_size": 30522, "max_position_embeddings": 128}
-    (tmp_path / "config.json").write_text(json.dumps(config))
     folder = shared_data / "google_bert_outputs" / "pretraining"
     run(
         tmp_path / "out",
         do_eval=True,
         input_file=folder / "tf_examples.tfrecord",
-        bert_config_file=tmp_path / "config.json",
+        bert_config_file=write_config(
+            tmp_path, vocab_size=30522, max_position_embeddings=128
+        ),
         vocab_file=shared_data / "vocab" / "bert-base-uncased-vocab.txt",
         max_seq_length=128,
         max_predictions_per_seq=20,
-        num_train_steps=2,
         max_eval_steps=3,
+        **ONE_STEP,
     )
     metrics = results(tmp_path / "out")
-    assert list(metrics) == EVAL_KEYS
+    assert list(metrics) == METRICS
     # Random guesses: ln 30522 and ln 2.
     assert metrics["masked_lm_loss"] == pytest.approx(10.33, abs=0.1)
     assert metrics["next_sentence_loss"] == pytest.approx(0.69, abs=0.1)
 
 
+# ------------------------------------------------- packed rows, two phases
+
+
+@pytest.mark.slow
+def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
+    """The phases equal one run, and results those of rows without packing."""
+    caplog.set_level("INFO")
+    whole, phases = tmp_path / "whole", tmp_path / "phases"
+    run(whole, pack_sequences=True)
+    [line] = [m for m in caplog.messages if m.startswith("Packing, ")]
+    files = [str(inputs / name) for name in ("a.tfrecord", "b.tfrecord.gz")]
+    schema = pretraining_schema(LENGTH, PREDICTIONS)
+    fill = pipeline.fill(files, schema, SequencePacking())
+    assert f"{100 * fill.packed:.1f} % with packing" in line
+    assert line.endswith(f"about {6 * fill.examples_per_row:.0f} examples")
+
+    run(phases, pack_sequences=True, stop_at_step=4)
+    assert (phases / "release" / "bert_model.ckpt.index").exists()
+    assert read(phases / "model.ckpt-4")["global_step"] == 4
+    run(phases, pack_sequences=True)
+    expected = read(whole / "model.ckpt-6")
+    assert_same(read(phases / "model.ckpt-6"), expected)
+    assert expected["training_state/examples_seen"] == 6 * 6
+
+    for most in (0, 5):
+        found = []
+        for pack in (True, False):
+            evaluation = {**EVALUATION, "max_eval_steps": most}
+            run(whole, **evaluation, pack_sequences=pack)
+            found.append(results(whole))
+        assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
 # ---------------------------------------------------------- error messages
-
-
-@pytest.fixture
-def says(launch, inputs, capsys):
-    """Runs a job that fails; returns its one line of error."""
-
-    def fail(output_dir, **changes):
-        assert launch(arguments(inputs, output_dir, **changes)) in (1, 2)
-        return in_process.the_error(capsys, "run_pretraining")
-
-    return fail
 
 
 @pytest.mark.parametrize(
@@ -423,89 +489,92 @@ def says(launch, inputs, capsys):
         ({"input_file": "/none/*.tfrecord"}, "'/none/*.tfrecord'"),
         ({"eval_input_file": "/none/x", "do_eval": True}, "'/none/x'"),
         ({"bert_config_file": "/none/config.json"}, "/none/config.json: No"),
+        ({"bert_config_file": None}, "Give --bert_config_file, --model_size,"),
         ({"max_seq_lenght": 9}, "Did you mean: max_seq_length"),
         ({"max_seq_length": 14}, "max_position_embeddings"),
         ({"max_seq_length": 0}, "--max_seq_length must be at least 1; got 0"),
-        ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
-        ({"do_train": None}, "one or several of --do_train, --do_eval"),
-        (
-            {"do_train": None, "do_eval": True},
-            "out to evaluate. Name one by --init",
-        ),
-        (
-            {"init_checkpoint": "/none/x.ckpt"},
-            "no such checkpoint",
-        ),
-        ({"gradient_accumulation_steps": 4}, "--train_batch_size"),
-        (
-            {"learning_rate": -1},
-            "--learning_rate must be above 0 and finite; got -1.0",
-        ),
-        ({"random_seed": 2**31}, "--random_seed must be at most 2147483647"),
+        ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_eval_steps": -1}, "--max_eval_steps must be at least 0; got -1"),
-        ({"vocab_file": "/none/vocab.txt"}, "/none/vocab.txt"),
+        ({"do_train": None}, "one or several of --do_train, --do_eval"),
+        (EVALUATION, "out to evaluate. Name one by --init"),
+        ({"init_checkpoint": "/none/x.ckpt"}, "no such checkpoint"),
+        ({"gradient_accumulation_steps": 4}, "--train_batch_size must be a mu"),
+        ({"learning_rate": -1}, "--learning_rate must be above 0 and finite"),
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
+        ({"objective": "causal_lm"}, "see the tokens that it must predict"),
+        ({**CAUSAL, "do_export": True}, "must be masked_lm with --do_export"),
+        ({"vocab_file": "/none/vocab.txt"}, "/none/vocab.txt"),
+        ({"vocab_file": [*SPECIAL, *map(str, range(27))]}, "has 32 tokens"),
+        ({"vocab_file": SPECIAL[:-1]}, "but not [MASK]"),
+        (
+            {"bert_config_file": {"hidden_sise": 8}},
+            "Did you mean 'hidden_size'?",
+        ),
+        (
+            {"bert_config_file": {"num_attention_heads": 3}},
+            "num_attention_heads",
+        ),
     ],
 )
-def test_mistakes_in_flags(says, tmp_path, changes, expected):
-    folder = tmp_path / "out"
+def test_mistakes_in_flags_and_files(says, tmp_path, changes, expected):
+    """A list stands for a vocabulary, a dict for changes of the config."""
+    changes, folder = {**changes}, tmp_path / "out"
+    if isinstance(changes.get("vocab_file"), list):
+        path = tmp_path / "vocab.txt"
+        path.write_text("\n".join(changes["vocab_file"]))
+        changes["vocab_file"] = path
+    if isinstance(changes.get("bert_config_file"), dict):
+        path = write_config(tmp_path, **changes["bert_config_file"])
+        changes["bert_config_file"] = path
     assert expected in says(folder, **changes)
     assert not folder.exists() or not os.listdir(folder)
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"hidden_sise": 8}, "Did you mean 'hidden_size'?"),
-        ({"num_attention_heads": 3}, "num_attention_heads"),
-        ({"vocab_size": 29}, "Make the records with the vocabulary of this"),
-    ],
-)
-def test_mistakes_in_the_configuration(says, tmp_path, changes, expected):
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({**CONFIG, **changes}))
-    assert expected in says(tmp_path / "out", bert_config_file=config)
-    assert not list(tmp_path.rglob("model.ckpt*"))
+def test_mistakes_in_records(says, inputs, without_labels, tmp_path):
+    """Most are found before training."""
+    folder, cut = tmp_path / "out", tmp_path / "cut.tfrecord"
+    cut.write_bytes((inputs / "a.tfrecord").read_bytes()[:-20])
+    made = tmp_path / "records" / "a.tfrecord"
+    made.parent.mkdir()
+    shutil.copy(inputs / "a.tfrecord", made)
+    manifest = {"settings": {"next_sentence": False}}
+    (made.parent / "manifest.a.tfrecord.json").write_text(json.dumps(manifest))
+    text = inputs / "vocab.txt"
+    for changes, expected in (
+        ({"input_file": text}, f"{text} is not a TFRecord file"),
+        ({"input_file": cut}, f"{cut} is cut off within record 16"),
+        (
+            {"eval_input_file": cut, "do_eval": True},
+            f"{cut} is cut off within record 16",
+        ),
+        (
+            {"eval_input_file": cut, "eval_steps": 3},
+            f"{cut} is cut off within record 16",
+        ),
+        ({"input_file": without_labels}, "next_sentence_labels"),
+        ({"input_file": made}, f"{made} was made with --nonext_sentence."),
+    ):
+        assert expected in says(folder, **changes)
+        assert not list(folder.glob("*.*"))
+    line = says(folder, bert_config_file=write_config(tmp_path, vocab_size=29))
+    assert "Make the records with the vocabulary of this" in line
+    assert not list(folder.glob("model.ckpt*"))
 
 
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        ([*SPECIAL, *"abcdefghijklmnopqrstuvwxyz", "z1"], "has 32 tokens"),
-        (SPECIAL[:-1], "but not [MASK]"),
-    ],
-)
-def test_mistakes_in_the_vocabulary(says, tmp_path, tokens, expected):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(tokens))
-    assert expected in says(tmp_path / "out", vocab_file=path)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_text_file_instead_of_records(says, inputs, tmp_path):
-    line = says(tmp_path / "out", input_file=inputs / "vocab.txt")
-    assert f"{inputs}/vocab.txt is not a TFRecord file" in line
-
-
-def test_truncated_records(says, inputs, tmp_path):
-    whole = (inputs / "a.tfrecord").read_bytes()
-    path = tmp_path / "cut.tfrecord"
-    path.write_bytes(whole[:-20])
-    line = says(tmp_path / "out", input_file=path)
-    assert f"{path} is cut off within record 16" in line
-
-
-def test_a_damaged_evaluation_file_is_found_before_training(
-    says, inputs, tmp_path
-):
-    path = tmp_path / "cut.tfrecord"
-    path.write_bytes((inputs / "held_out.tfrecord").read_bytes()[:-20])
-    folder = tmp_path / "out"
-    for changes in ({"do_eval": True}, {"eval_steps": 3}):
-        line = says(folder, eval_input_file=path, **changes)
-        assert f"{path} is cut off within record 6" in line
-        assert not folder.exists()
+def test_a_checkpoint_that_does_not_fit(says, done, tmp_path):
+    before = contents(done)
+    release = done / "release"
+    other = write_config(tmp_path, intermediate_size=13)
+    for folder, initial in ((done, None), (tmp_path / "out", release)):
+        line = says(folder, bert_config_file=other, init_checkpoint=initial)
+        assert "intermediate/dense/kernel of shape [8, 13]" in line
+    # With other attention heads the shapes are the same.
+    other = write_config(tmp_path, num_attention_heads=4)
+    line = says(folder, bert_config_file=other, init_checkpoint=release)
+    assert "num_attention_heads of the model" in line
+    assert contents(done) == before
+    assert not folder.exists()
 
 
 def test_an_output_directory_that_is_a_file(says, tmp_path):
@@ -515,58 +584,19 @@ def test_an_output_directory_that_is_a_file(says, tmp_path):
     assert path.read_text() == "mine"
 
 
-def test_a_checkpoint_of_another_shape(says, done, tmp_path):
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({**CONFIG, "intermediate_size": 13}))
-    before = contents(done)
-    for folder, initial in ((done, None), (tmp_path / "out", done)):
-        line = says(folder, bert_config_file=config, init_checkpoint=initial)
-        assert "intermediate/dense/kernel of shape [8, 13]" in line
-        assert "found [8, 11]" in line
-    assert contents(done) == before
-    assert not (tmp_path / "out").exists()
-
-
-def test_divergence_is_one_line(says, tmp_path):
-    line = says(tmp_path, learning_rate=1e30, num_warmup_steps=0)
-    assert "step 2: loss nan" in line
-    assert "Lower --learning_rate" in line
-    assert not list(tmp_path.glob("model.ckpt*"))
-
-
-# ------------------------------------------------------- real processes
-
-
-def test_stderr_has_only_the_error(inputs, tmp_path):
-    words = arguments(inputs, tmp_path / "out", input_file=None)
-    program = programs.start_as_users_do(words, tmp_path / "log")
-    assert program.end() == 2
-    [line] = program.said
-    assert "--input_file" in line
-
-
-def test_a_configuration_is_required(says, tmp_path):
-    line = says(tmp_path, bert_config_file=None)
-    assert "Give --bert_config_file, --model_size, or an --init" in line
-
-
-@pytest.fixture
-def without_dropout(tmp_path):
-    """A configuration without dropout, whose masks differ between replicas."""
-    path = tmp_path / "config.json"
-    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    path.write_text(json.dumps({**CONFIG, **off}))
-    return path
+# ---------------------------------------------------------- real processes
 
 
 @pytest.mark.slow
-def test_two_workers_equal_one_device(inputs, run, without_dropout, tmp_path):
+def test_two_workers_equal_one_device(inputs, run, tmp_path):
+    """Without dropout, whose masks differ between replicas."""
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     changes = {
         "do_eval": True,
         "eval_input_file": inputs / "held_out.tfrecord",
         "eval_steps": 3,
         "log_steps": 2,
-        "bert_config_file": without_dropout,
+        "bert_config_file": write_config(tmp_path, **off),
     }
     alone, chief, other = (tmp_path / x for x in ("alone", "chief", "other"))
     run(alone, **changes)
@@ -582,7 +612,7 @@ def test_two_workers_equal_one_device(inputs, run, without_dropout, tmp_path):
     ]
     assert [worker.end() for worker in workers] == [0, 0]
     assert not contents(other)
-    assert len(contents(chief)) == len(contents(alone))
+    assert names_in(chief) == names_in(alone)
     for name in ("model.ckpt-3", "model.ckpt-6", "release/bert_model.ckpt"):
-        assert_same(chief / name, alone / name, atol=1e-6)
+        assert_same(read(chief / name), read(alone / name), atol=1e-6)
     assert results(chief) == pytest.approx(results(alone), rel=1e-5)

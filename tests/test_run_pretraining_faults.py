@@ -15,17 +15,13 @@ import time
 import in_process
 import numpy as np
 import pytest
-from small_pretraining import (
-    arguments,
-    contents,
-    examples,
-    read,
-    write,
-    write_inputs,
-)
+from fine_tuning_runs import contents, read
+from small_pretraining import arguments, examples, write, write_inputs
 
 from bert_tf.training import checkpoints
 from tests import programs
+
+pytestmark = pytest.mark.slow
 
 # Enough steps to stop the run in the middle.
 SLOWLY = {
@@ -74,95 +70,96 @@ def quoted(line, **names):
     return f"`{line.partition('.py: error: ')[2] or line.partition('] ')[2]}`"
 
 
-# One process.
+def stopped_at(program):
+    """Returns the step at which SIGTERM stopped a program."""
+    [step] = re.findall(r"Stopped by SIGTERM at step (\d+);", program.said[-1])
+    return step
+
+
+# --------------------------------------------------------------- processes
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def start(inputs, out, tmp_path):
+    """Starts one worker or several, with the same output folder."""
+
+    def call(count=1, data=inputs, folder=out, chief_does=None, **changes):
+        words = arguments(data, folder, **{**SLOWLY, **changes})
+        places = programs.places_of_workers(count) if count > 1 else [None]
+        return [
+            programs.start(
+                words,
+                tmp_path / f"{time.monotonic_ns()}.log",
+                place,
+                None if index else chief_does,
+            )
+            for index, place in enumerate(places)
+        ]
+
+    return call
+
+
+def ends(workers):
+    return [worker.end() for worker in workers]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(inputs, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    program = programs.start(
-        arguments(inputs, folder / "out", **SLOWLY), folder / "log"
-    )
-    assert program.end() == 0
-    return folder / "out"
+    """The output folders of undisturbed runs by their numbers of workers."""
+    folders = {}
+    for count in (1, 2):
+        folder = folders[count] = tmp_path_factory.mktemp("undisturbed")
+        words = arguments(inputs, folder, **SLOWLY)
+        places = programs.places_of_workers(count) if count > 1 else [None]
+        logs = tmp_path_factory.mktemp("logs")
+        workers = [
+            programs.start(words, logs / str(index), place)
+            for index, place in enumerate(places)
+        ]
+        assert set(ends(workers)) == {0}
+    return folders
 
 
-@pytest.fixture
-def start(inputs, tmp_path):
-    """Starts a run whose output is in `out`."""
-
-    def run(log, **changes):
-        words = arguments(inputs, tmp_path / "out", **SLOWLY, **changes)
-        return programs.start(words, tmp_path / log)
-
-    return run
-
-
-@pytest.mark.slow
-def test_a_process_is_killed(start, undisturbed, tmp_path, fault):
-    folder = tmp_path / "out"
-    program = start("first")
+def test_a_process_is_killed(start, undisturbed, out, fault):
+    [program] = start()
     step = random.Random(0).randrange(4, 36)
     program.wait_for(f"] step {step} of ")
     program.send(signal.SIGKILL)
     assert program.end() == -signal.SIGKILL
-    assert not (folder / f"{LAST}.index").exists()
-    again = start("again")
+    assert not (out / f"{LAST}.index").exists()
+    [again] = start()
     assert again.end() == 0
     [resumed] = re.findall(r"Resuming at step (\d+)", "\n".join(again.said))
-    assert checkpoint_files(folder) == files_of(39, 40)
+    assert checkpoint_files(out) == files_of(39, 40)
     fault(
         f"a process killed after step {step} of 40, a checkpoint every third",
         f"goes on at step {resumed}",
-        difference(folder, undisturbed),
+        difference(out, undisturbed[1]),
     )
 
 
-@pytest.mark.slow
-def test_a_process_is_terminated(start, undisturbed, tmp_path, fault):
-    folder = tmp_path / "out"
-    program = start("first")
+def test_a_process_is_terminated(start, undisturbed, out, fault):
+    [program] = start()
     program.wait_for("] step 8 of ")
     program.send(signal.SIGTERM)
     assert program.end() == 128 + signal.SIGTERM
-    line = program.said[-1]
-    [step] = re.findall(r"Stopped by SIGTERM at step (\d+);", line)
-    assert files_of(step) <= checkpoint_files(folder)
-    assert start("again").end() == 0
+    assert files_of(stopped_at(program)) <= checkpoint_files(out)
+    assert ends(start()) == [0]
     fault(
         "SIGTERM, as before a preemption",
-        f"ends with status 143 and a checkpoint: {quoted(line)}",
-        difference(folder, undisturbed),
+        "ends with status 143 and a checkpoint: " + quoted(program.said[-1]),
+        difference(out, undisturbed[1]),
     )
 
 
-# Two workers.
-
-
-@pytest.fixture(scope="module")
-def two_undisturbed(inputs, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("two_undisturbed")
-    words = arguments(inputs, folder / "out", **SLOWLY)
-    assert [one.end() for one in start_two(words, folder / "logs")] == [0, 0]
-    return folder / "out"
-
-
-def start_two(words, logs, chief_does=None):
-    """Starts the chief and the other worker with the same output folder."""
-    logs.mkdir()
-    return [
-        programs.start(words, logs / str(index), place, act)
-        for index, (place, act) in enumerate(
-            zip(programs.places_of_workers(), (chief_does, None), strict=True)
-        )
-    ]
-
-
-@pytest.mark.slow
-def test_a_worker_is_killed(inputs, two_undisturbed, tmp_path, fault):
+def test_a_worker_is_killed(inputs, start, undisturbed, out, tmp_path, fault):
     """The workers are real processes, which run to their end."""
-    folder = tmp_path / "out"
-    words = arguments(inputs, folder, **SLOWLY)
+    words = arguments(inputs, out, **SLOWLY)
     chief, other = (
         programs.start_as_users_do(words, tmp_path / str(index), place)
         for index, place in enumerate(programs.places_of_workers())
@@ -174,80 +171,55 @@ def test_a_worker_is_killed(inputs, two_undisturbed, tmp_path, fault):
     seconds = time.monotonic() - killed
     line = chief.said[-1]
     assert LOST in line
-    assert not (folder / f"{LAST}.index").exists()
-    again = start_two(words, tmp_path / "again")
-    assert [one.end() for one in again] == [0, 0]
+    assert not (out / f"{LAST}.index").exists()
+    assert ends(start(2)) == [0, 0]
     fault(
         "one of two workers killed in mid-step",
         f"the other ends {seconds:.0f} s later with status 1: {quoted(line)}",
-        difference(folder, two_undisturbed),
+        difference(out, undisturbed[2]),
     )
 
 
-@pytest.mark.slow
-def test_the_chief_is_killed_while_it_saves(
-    inputs, two_undisturbed, tmp_path, fault
-):
+def test_the_chief_is_killed_while_it_saves(start, undisturbed, out, fault):
     """After the data of a checkpoint is renamed, before its index is."""
-    folder = tmp_path / "out"
-    words = arguments(inputs, folder, **SLOWLY)
     dies = programs.DiesInRename("model.ckpt-15.index")
-    chief, other = start_two(words, tmp_path / "first", dies)
+    chief, other = start(2, chief_does=dies)
     assert chief.end() == -signal.SIGKILL
     assert other.end() == 1
     assert LOST in other.said[-1]
-    assert files_of(9, 12) < checkpoint_files(folder)
-    [aside] = folder.glob("*.tmp-*")
-    manager = checkpoints.CheckpointManager(str(folder))
-    assert manager.latest() == str(folder / "model.ckpt-12")
-    again = start_two(words, tmp_path / "again")
-    assert [one.end() for one in again] == [0, 0]
-    assert checkpoint_files(folder) == files_of(39, 40)
+    assert files_of(9, 12) < checkpoint_files(out)
+    [aside] = out.glob("*.tmp-*")
+    manager = checkpoints.CheckpointManager(str(out))
+    assert manager.latest() == str(out / "model.ckpt-12")
+    assert ends(start(2)) == [0, 0]
+    assert checkpoint_files(out) == files_of(39, 40)
     fault(
         "the chief of two workers killed while it saves step 15",
         "step 12 stays the newest; the other worker ends with status 1 and "
         f"the line above; what was left, {aside.name.partition('.tmp')[0]}.*, "
         "goes when the run goes on",
-        difference(folder, two_undisturbed),
+        difference(out, undisturbed[2]),
     )
 
 
-@pytest.mark.slow
-def test_one_of_two_workers_is_terminated(
-    inputs, two_undisturbed, tmp_path, fault
-):
-    folder = tmp_path / "out"
-    words = arguments(inputs, folder, **SLOWLY)
-    workers = start_two(words, tmp_path / "first")
+def test_one_of_two_workers_is_terminated(start, undisturbed, out, fault):
+    workers = start(2)
     workers[0].wait_for("] step 8 of ")
     workers[1].send(signal.SIGTERM)
-    assert [one.end() for one in workers] == [128 + signal.SIGTERM] * 2
-    first, second = (
-        re.findall(r"Stopped by SIGTERM at step (\d+);", "\n".join(one.said))
-        for one in workers
-    )
+    assert ends(workers) == [128 + signal.SIGTERM] * 2
+    first, second = map(stopped_at, workers)
     assert first == second
-    assert files_of(*first) <= checkpoint_files(folder)
-    again = start_two(words, tmp_path / "again")
-    assert [one.end() for one in again] == [0, 0]
+    assert files_of(first) <= checkpoint_files(out)
+    assert ends(start(2)) == [0, 0]
     fault(
         "SIGTERM to one of two workers",
-        f"both save and end at step {first[0]}, with status 143",
-        difference(folder, two_undisturbed),
+        f"both save and end at step {first}, with status 143",
+        difference(out, undisturbed[2]),
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("evaluates", [False, True])
-def test_a_worker_is_terminated_before_the_first_step(
-    inputs, undisturbed, tmp_path, evaluates
-):
-    changes = {**SLOWLY}
-    if evaluates:
-        changes |= {"do_train": False, "do_eval": True, "max_eval_steps": 0}
-        changes["init_checkpoint"] = undisturbed / LAST
-    words = arguments(inputs, tmp_path / "out", **changes)
-    chief, other = start_two(words, tmp_path / "logs")
+def test_a_worker_is_terminated_before_the_first_step(start):
+    chief, other = start(2)
     other.wait_for("Devices: CPU, multi_worker_mirrored, 2 ")
     other.send(signal.SIGTERM)
     assert other.end() == 128 + signal.SIGTERM
@@ -256,7 +228,6 @@ def test_a_worker_is_terminated_before_the_first_step(
     assert LOST in chief.said[-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "differs"),
     [
@@ -266,66 +237,62 @@ def test_a_worker_is_terminated_before_the_first_step(
     ],
 )
 def test_workers_with_different_settings_or_data_stop(
-    inputs, undisturbed, tmp_path, name, differs
+    inputs, undisturbed, out, tmp_path, name, differs
 ):
     """The data differs in one label and has the same size."""
-    data, folder = tmp_path / "data", tmp_path / "out"
-    shutil.copytree(inputs, data)
+    data = shutil.copytree(inputs, tmp_path / "data")
     batch = examples(17)
     batch["next_sentence_labels"][5] ^= 1
     write(data / "a.tfrecord", batch)
     other = {
         "learning_rate": 0.02,
         "input_file": f"{data}/[ab].tfrecord*",
-        "init_checkpoint": undisturbed / LAST,
+        "init_checkpoint": undisturbed[1] / LAST,
     }
-    logs = [tmp_path / "0", tmp_path / "1"]
     workers = [
-        programs.start(arguments(inputs, folder, **changes), log, place)
-        for log, place, changes in zip(
-            logs,
-            programs.places_of_workers(),
-            ({}, {name: other[name]}),
-            strict=True,
+        programs.start(
+            arguments(inputs, out, **changes), tmp_path / str(index), place
+        )
+        for index, (place, changes) in enumerate(
+            zip(
+                programs.places_of_workers(),
+                ({}, {name: other[name]}),
+                strict=True,
+            )
         )
     ]
-    assert [one.end() for one in workers] == [1, 1]
-    lines = {one.said[-1] for one in workers}
-    assert len(lines) == 1
-    assert f"the same settings and data: {differs}" in lines.pop()
-    assert not checkpoint_files(folder)
+    assert ends(workers) == [1, 1]
+    [line] = {one.said[-1] for one in workers}
+    assert f"the same settings and data: {differs}" in line
+    assert not checkpoint_files(out)
 
 
-@pytest.mark.slow
-def test_one_replica_of_two_has_a_nan(inputs, two_undisturbed, tmp_path, fault):
+def test_one_replica_of_two_has_a_nan(
+    inputs, start, undisturbed, out, tmp_path, fault
+):
     """In a record that one replica reads; both must stop."""
-    folder, data = tmp_path / "out", tmp_path / "data"
-    shutil.copytree(inputs, data)
+    data = shutil.copytree(inputs, tmp_path / "data")
     batch = examples(17)
     batch["masked_lm_weights"][11, 0] = np.nan
     write(data / "a.tfrecord", batch)
-    often = {**SLOWLY, "save_checkpoints_steps": 1}
-    words = arguments(data, folder, **often)
-    workers = start_two(words, tmp_path / "first")
-    assert [one.end() for one in workers] == [1, 1]
-    lines = {one.said[-1] for one in workers}
-    [line] = lines
+    workers = start(2, data=data, save_checkpoints_steps=1)
+    assert ends(workers) == [1, 1]
+    [line] = {one.said[-1] for one in workers}
     [step] = re.findall(r"error: step (\d+): loss nan, ", line)
-    assert checkpoint_files(folder) == files_of(
+    assert checkpoint_files(out) == files_of(
         *(n for n in (int(step) - 2, int(step) - 1) if n > 0)
     )
     shutil.copy(inputs / "a.tfrecord", data)
-    again = start_two(words, tmp_path / "again")
-    assert [one.end() for one in again] == [0, 0]
+    assert ends(start(2, data=data)) == [0, 0]
     fault(
         "NaN in a record that one of two replicas reads",
         f"both end with status 1 and the checkpoint before stays: "
         f"{quoted(line)}",
-        difference(folder, two_undisturbed),
+        difference(out, undisturbed[2]),
     )
 
 
-# In this process
+# --------------------------------------------------------- in this process
 
 
 @pytest.fixture(scope="module")
@@ -348,21 +315,18 @@ def small_disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
 
-    def mount(*options):
-        words = ["mount", "-t", "tmpfs", "-o", ",".join(options)]
-        done = subprocess.run(
-            [*words, "tmpfs", str(folder)], capture_output=True, text=True
-        )
+    def mount(options):
+        words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"no disk can be mounted: {done.stderr.strip()}")
 
     mount("size=40k")
     with contextlib.ExitStack() as stack:
         stack.callback(subprocess.run, ["umount", str(folder)], check=True)
-        yield folder, lambda: mount("remount", "size=1m")
+        yield folder, lambda: mount("remount,size=1m")
 
 
-@pytest.mark.slow
 def test_a_full_disk(launch, inputs, done, small_disk, capsys, fault):
     """There is room for one checkpoint."""
     disk, grow = small_disk
@@ -385,7 +349,6 @@ def test_a_full_disk(launch, inputs, done, small_disk, capsys, fault):
     # Nothing changes until there is room.
     assert launch(words) == 1
     assert contents(folder) == before
-    in_process.the_error(capsys, "run_pretraining")
     grow()
     assert launch(words) == 0
     fault(
@@ -405,45 +368,36 @@ def flip(data):
     return data
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "what"), [(cut, "cut in half"), (flip, "with one bit flipped")]
 )
 def test_a_damaged_newest_checkpoint(
-    launch, inputs, done, tmp_path, caplog, fault, damage, what
+    launch, inputs, done, out, caplog, fault, damage, what
 ):
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    path = folder / f"model.ckpt-6{checkpoints.DATA}"
+    shutil.copytree(done, out)
+    path = out / f"model.ckpt-6{checkpoints.DATA}"
     path.write_bytes(damage(path.read_bytes()))
-    assert launch(arguments(inputs, folder)) == 0
+    assert launch(arguments(inputs, out)) == 0
     [line] = [m for m in caplog.messages if "Cannot read checkpoint" in m]
     assert line.endswith(" Trying the checkpoint before it.")
-    assert f"Resuming at step 3 of {folder}/model.ckpt-3" in caplog.text
-    line = line.replace(str(folder), "OUTPUT_DIR")
+    assert f"Resuming at step 3 of {out}/model.ckpt-3" in caplog.text
+    line = line.replace(str(out), "OUTPUT_DIR")
     fault(
         f"the newest checkpoint's data {what}",
         f"goes on from the one before: `{line}`",
-        difference(folder, done, "model.ckpt-6"),
+        difference(out, done, "model.ckpt-6"),
     )
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    """Eight files, the third of which is cut off in its record 4."""
-    folder = tmp_path_factory.mktemp("shards")
+def test_a_record_is_cut_off(launch, inputs, tmp_path, capsys, caplog, fault):
+    shards = tmp_path / "shards"
+    shards.mkdir()
     for index in range(8):
-        write(folder / f"{index + 1}.tfrecord", examples(7, seed=index))
-    path = folder / "3.tfrecord"
+        write(shards / f"{index + 1}.tfrecord", examples(7, seed=index))
+    path = shards / "3.tfrecord"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) * 9 // 14])
-    return folder
 
-
-@pytest.mark.slow
-def test_a_record_is_cut_off(
-    launch, inputs, shards, tmp_path, capsys, caplog, fault
-):
     def run(folder, status=0, **changes):
         words = arguments(
             inputs,
@@ -458,12 +412,12 @@ def test_a_record_is_cut_off(
 
     run("refused", status=1)
     line = in_process.the_error(capsys, "run_pretraining")
-    assert f"{shards}/3.tfrecord is cut off within record 4 (from 0)" in line
+    assert f"{path} is cut off within record 4 (from 0)" in line
     assert "pass --skip_corrupt_records" in line
 
     whole = run("whole", skip_corrupt_records=True)
     [told] = [m for m in caplog.messages if "damaged place(s)" in m]
-    assert told.startswith(f"{shards}/3.tfrecord: 1 damaged place(s)")
+    assert told.startswith(f"{path}: 1 damaged place(s)")
     results = (whole / "eval_results.txt").read_text()
     assert "skipped_records = 1\n" in results
     # Stopped in the middle and resumed.

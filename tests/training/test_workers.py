@@ -16,7 +16,6 @@ from bert_tf.training.workers import (
     chief_first,
     on_all_workers,
     raise_worker_lost,
-    require_same_step,
     require_shared,
 )
 
@@ -49,22 +48,17 @@ Additional GRPC error information from remote target /job:worker/task:0:
     ("message", "reason"),
     [
         (KILLED, "Socket closed"),
-        (FROZEN, "unhealthy (stopped sending heartbeats)"),
+        (FROZEN, r"unhealthy \(stopped sending heartbeats\)"),
         (FROZEN_CHIEF, "Deadline Exceeded"),
         (NO_COLLECTIVE, "Connection reset by peer"),
     ],
 )
 def test_a_lost_worker_is_one_line(message, reason):
-    @raise_worker_lost()
-    def step():
+    with (
+        pytest.raises(WorkerLostError, match=rf"^[^\n]*{reason}\)[^\n]*$"),
+        raise_worker_lost(),
+    ):
         raise tf.errors.UnavailableError(None, None, message)
-
-    for _ in range(2):
-        with pytest.raises(WorkerLostError) as error:
-            step()
-    assert f"{reason})" in str(error.value)
-    assert "\n" not in str(error.value)
-    assert "same command" in str(error.value)
 
 
 def test_other_errors_are_not_changed():
@@ -75,24 +69,9 @@ def test_other_errors_are_not_changed():
         assert caught.value is error
 
 
-@pytest.mark.parametrize(("here", "there"), [(4, 0), (0, 4), (4, 4)])
-def test_all_resume_from_the_same_step(monkeypatch, here, there):
-
-    def agreement(strategy):
-        return lambda numbers: list(map(min, numbers, [there, -there]))
-
-    monkeypatch.setattr(workers, "agreement", agreement)
-    if here == there:
-        require_same_step(None, here, "out")
-        return
-    with pytest.raises(InputError) as error:
-        require_same_step(None, here, "out")
-    assert f"steps 0 to 4, on this worker {here} in out" in str(error.value)
-
-
 def test_a_single_process_is_not_compared(tmp_path):
     strategy = tf.distribute.get_strategy()
-    require_same_step(strategy, 4, "out")
+    workers.require_same_step(strategy, 4, "out")
     absent = {"--input_file": [str(tmp_path / "absent")]}
     workers.require_same_settings(strategy, {}, absent)
     for do in (on_all_workers, chief_first):
@@ -101,37 +80,30 @@ def test_a_single_process_is_not_compared(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# -------------------------------------------------------------- settings
-
-
-class Meeting:
-    """Exchanges the arrays of two workers in threads."""
-
-    def __init__(self):
-        self.barrier = threading.Barrier(2, timeout=60)
-        self.arrays = {}
-
-    def exchange(self, strategy):
-        def share(values):
-            self.arrays[strategy.cluster_resolver.task_id] = values
-            self.barrier.wait()
-            rows = np.stack([self.arrays[index] for index in range(2)])
-            self.barrier.wait()
-            return rows
-
-        return share
-
-    def agreement(self, strategy):
-        share = self.exchange(strategy)
-        return lambda numbers: share(np.array(numbers)).min(axis=0).tolist()
+# ---------------------------------------------------------------- settings
 
 
 @pytest.fixture
 def compare(monkeypatch):
-    """Compares two workers; returns the error of each, or None."""
-    meeting = Meeting()
-    monkeypatch.setattr(workers, "exchange", meeting.exchange)
-    monkeypatch.setattr(workers, "agreement", meeting.agreement)
+    """Compares two workers, which are threads; returns their common error."""
+    barrier, arrays = threading.Barrier(2, timeout=60), {}
+
+    def exchange(strategy):
+        def share(values):
+            arrays[strategy.cluster_resolver.task_id] = values
+            barrier.wait()
+            rows = np.stack([arrays[index] for index in range(2)])
+            barrier.wait()
+            return rows
+
+        return share
+
+    def agreement(strategy):
+        share = exchange(strategy)
+        return lambda numbers: share(np.array(numbers)).min(axis=0).tolist()
+
+    monkeypatch.setattr(workers, "exchange", exchange)
+    monkeypatch.setattr(workers, "agreement", agreement)
     monkeypatch.setattr(workers, "num_processes", lambda strategy: 2)
 
     def one(index, settings, inputs):
@@ -142,13 +114,11 @@ def compare(monkeypatch):
         except InputError as error:
             return str(error)
 
-    def both(*given):
+    def both(settings, inputs=(None, None)):
         with futures.ThreadPoolExecutor(2) as pool:
-            found = [
-                pool.submit(one, index, settings, inputs)
-                for index, (settings, inputs) in enumerate(given)
-            ]
-            return [future.result() for future in found]
+            first, second = pool.map(one, range(2), settings, inputs)
+        assert first == second
+        return first
 
     return both
 
@@ -162,23 +132,10 @@ SETTINGS = {
 }
 
 
-def test_workers_with_equal_settings(compare, tmp_path):
-    paths = [tmp_path / name / "a.txt" for name in ("one", "two")]
-    for path in paths:
-        path.parent.mkdir()
-        path.write_text("equal")
-    given = [(SETTINGS, {"--input_file": [str(path)]}) for path in paths]
-    assert compare(*given) == [None, None]
-    assert compare((SETTINGS, None), (SETTINGS, None)) == [None, None]
-
-
 @pytest.mark.parametrize(
     ("change", "clause"),
     [
-        (
-            {"--learning_rate": 2e-3},
-            "--learning_rate is 0.001 on worker 0 and 0.002 on worker 1. Re",
-        ),
+        ({"--learning_rate": 2e-3}, "--learning_rate is 0.001 on worker 0 and"),
         ({"bert_tf": "2.0.1"}, "bert_tf is 2.0.0 on worker 0 and 2.0.1 on w"),
         ({"--save_best": "f1"}, "--save_best is null on worker 0 and f1 on"),
         (
@@ -187,21 +144,16 @@ def test_workers_with_equal_settings(compare, tmp_path):
         ),
         ({"labels": [*SETTINGS["labels"][:-1], "other"]}, "labels is "),
         ({"new": 1}, "new is absent on worker 0 and 1 on worker 1. Restart"),
+        # The configuration has two entries, which the other worker lacks.
+        (dict.fromkeys(SETTINGS, 7), "; and 4 more. "),
     ],
 )
 def test_workers_with_other_settings_all_raise(compare, change, clause):
-    first, second = compare((SETTINGS, None), (SETTINGS | change, None))
-    assert first == second
-    assert f"the same settings and data: {clause}" in first
-    assert "\n" not in first
-
-
-def test_all_differences_are_counted(compare):
-    other = dict.fromkeys(SETTINGS, 7)
-    first, _ = compare((SETTINGS, None), (other, None))
-    assert first.count(" on worker 0") == 3
-    # The configuration has two entries, which the other worker lacks.
-    assert "; and 4 more. " in first
+    assert compare([SETTINGS, SETTINGS]) is None
+    found = compare([SETTINGS, SETTINGS | change])
+    assert "the same settings and data: " in found
+    assert clause in found
+    assert "\n" not in found
 
 
 @pytest.mark.parametrize("most", [2**28, 10])
@@ -209,6 +161,7 @@ def test_all_differences_are_counted(compare):
     ("others", "clause"),
     [
         (["a.txt", "b.txt"], None),
+        (["copy/a.txt", "b.txt"], None),
         (["a.txt"], "file 2 of it is b.txt, 30 bytes, SHA-256 "),
         (["b.txt", "a.txt"], "file 1 of it is a.txt, 30 bytes, SHA-256 "),
         (["a.txt", "end/b.txt"], "file 2 of it is b.txt, 30 bytes, SHA-256 "),
@@ -223,6 +176,7 @@ def test_workers_with_other_data_all_raise(
     monkeypatch.setattr(workers, "_LEAST_BYTES_OF_FILE", 10)
     contents = {
         "a.txt": "a" * 30,
+        "copy/a.txt": "a" * 30,
         "b.txt": "b" * 30,
         "end/b.txt": "b" * 29 + "c",
         "long/b.txt": "b" * 31,
@@ -231,16 +185,16 @@ def test_workers_with_other_data_all_raise(
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    given = [
-        ({}, {"it": [str(tmp_path / name) for name in names]})
+    inputs = [
+        {"it": [str(tmp_path / name) for name in names]}
         for names in (["a.txt", "b.txt"], others)
     ]
-    first, second = compare(*given)
-    assert first == second
-    assert clause is None if first is None else clause in first
+    found = compare([{}, {}], inputs)
+    assert (found is None) is (clause is None)
+    assert clause is None or clause in found
 
 
-# ------------------------------------------------------ acting together
+# -------------------------------------------------------- acting together
 
 
 @pytest.fixture
@@ -271,65 +225,49 @@ def fail():
     raise InputError("expected a larger disk")
 
 
-@pytest.mark.parametrize("chief", [True, False])
-def test_all_workers_act_or_raise(worker, chief):
-    events = worker(chief)
-    assert on_all_workers(None, lambda: events.append("act"), "do it") is None
-    assert events == ["act", 1]
-    events = worker(chief)
+@pytest.mark.parametrize(
+    ("do", "is_chief", "expected"),
+    [
+        (on_all_workers, True, ["act", 1]),
+        (on_all_workers, False, ["act", 1]),
+        (by_chief, True, ["act", 1]),
+        (by_chief, False, [1]),
+        (chief_first, True, ["act", 1, 1]),
+        (chief_first, False, [1, "act", 1]),
+    ],
+)
+def test_who_acts_and_when(worker, do, is_chief, expected):
+    events = worker(is_chief)
+    do(None, lambda: events.append("act"), "do it")
+    assert events == expected
+
+
+def test_all_raise_if_one_fails(worker):
+    events = worker(is_chief=True)
     with pytest.raises(InputError, match="a larger disk"):
         on_all_workers(None, fail, "do it")
     assert events == [0]
-    worker(chief, other=[0])
-    with pytest.raises(InputError, match="Another worker failed to do it;"):
-        on_all_workers(None, lambda: None, "do it")
-
-
-@pytest.mark.parametrize(
-    ("chief", "expected"), [(True, ["act", 1]), (False, [1])]
-)
-def test_the_chief_acts_for_all(worker, chief, expected):
-    events = worker(chief)
-    by_chief(None, lambda: events.append("act"), "do it")
-    assert events == expected
-
-
-@pytest.mark.parametrize(
-    ("chief", "expected"), [(True, ["act", 1, 1]), (False, [1, "act", 1])]
-)
-def test_the_chief_acts_first(worker, chief, expected):
-    events = worker(chief)
-    assert chief_first(None, lambda: events.append("act") or 7, "do it") == 7
-    assert events == expected
-
-
-def test_no_worker_acts_after_a_chief_that_fails(worker):
+    # No worker acts after a chief that fails.
     events = worker(is_chief=False, other=[0])
-    with pytest.raises(InputError, match="Another worker failed to do it"):
+    with pytest.raises(InputError, match="Another worker failed to do it;"):
         chief_first(None, lambda: events.append("act"), "do it")
     assert events == [1]
 
 
-# ------------------------------------------------------ shared folders
-
-
 @pytest.mark.parametrize("chief", [True, False])
-def test_a_shared_folder(worker, tmp_path, chief):
-    events = worker(chief, other=[11, 1, 1])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_folder_that_should_be_shared(worker, tmp_path, chief, is_shared):
+    events = worker(chief, other=[11, 1, int(is_shared or not chief)])
     probe = tmp_path / ".workers-11"
-    if not chief:
+    if not chief and is_shared:
         probe.touch()
-    require_shared(None, str(tmp_path))
-    assert events[1:] == [1, 1]
-    assert probe.exists() is not chief
-
-
-@pytest.mark.parametrize("chief", [True, False])
-def test_a_folder_that_is_not_shared(worker, tmp_path, chief):
-    worker(chief, other=[11, 1, 1 - chief])
-    who = "Another" if chief else "This"
-    with pytest.raises(
-        InputError, match=f"{who} worker cannot read .* writes to {tmp_path}"
-    ):
+    if is_shared:
         require_shared(None, str(tmp_path))
-    assert not list(tmp_path.iterdir())
+        assert events[1:] == [1, 1]
+    else:
+        who = "Another" if chief else "This"
+        with pytest.raises(
+            InputError, match=f"{who} worker cannot read .* to {tmp_path}"
+        ):
+            require_shared(None, str(tmp_path))
+    assert probe.exists() is (is_shared and not chief)
