@@ -1,7 +1,4 @@
-"""Command lines for a model as small as can be, and what runs leave behind.
-
-No test by itself.
-"""
+"""Runs of the fine-tuning scripts with a very small model. Not a test."""
 
 import json
 import re
@@ -41,41 +38,43 @@ FLAGS = {
     # To compile takes longer than all the steps.
     "jit_compile": "false",
 }
-# All flags of the original but those of files, as an old command line may have
-# them.
-OLD = {
-    "task_name": "SST-2",
+# Flags of both fine-tuning scripts of the original, with their defaults.
+ORIGINAL = {
+    **dict.fromkeys(("bert_config_file", "vocab_file", "init_checkpoint")),
+    **dict.fromkeys(("output_dir", "tpu_name", "tpu_zone", "gcp_project")),
+    **dict.fromkeys(("do_train", "do_predict", "use_tpu"), False),
     "do_lower_case": True,
-    "do_train": True,
-    "do_eval": True,
-    "do_predict": True,
-    "max_seq_length": LENGTH,
-    "train_batch_size": 4,
-    "eval_batch_size": 3,
-    "predict_batch_size": 2,
-    "learning_rate": 0.01,
-    "num_train_epochs": 2.0,
+    "train_batch_size": 32,
+    "predict_batch_size": 8,
+    "learning_rate": 5e-5,
+    "num_train_epochs": 3.0,
     "warmup_proportion": 0.1,
-    "save_checkpoints_steps": 3,
+    "save_checkpoints_steps": 1000,
     "iterations_per_loop": 1000,
-    "use_tpu": False,
-    "tpu_name": "mine",
-    "tpu_zone": "europe-west4-a",
-    "gcp_project": "mine",
-    "master": "grpc://10.0.0.2:8470",
+    "master": None,
     "num_tpu_cores": 8,
 }
-# What to give back a model for, without training it.
+# Uses a model without training it.
 ANSWERS = {"do_train": None, "do_eval": True, "do_predict": True}
 
 
-def classifier():
-    """`run_classifier.py`, to be launched in this process."""
-    return in_process.script("run_classifier", ["task_name", "output_dir"])
+def run(script, output_dir, status=0, **flags):
+    """Runs a script in this process, with `FLAGS`; None omits a flag."""
+    with in_process.script(script) as launch:
+        words = arguments(**flags, output_dir=output_dir)
+        assert launch(words) == status
+
+
+def error_of(capsys, run, folder, status=1, **flags):
+    """Returns the one line of a run that fails and writes nothing."""
+    before = folder.exists(), contents(folder)
+    run(folder, status=status, **flags)
+    assert (folder.exists(), contents(folder)) == before
+    return in_process.the_error(capsys, run.args[0])
 
 
 def write_model(folder, words=sentence_files.VOCAB, **changes):
-    """A configuration and a vocabulary; gives the flags that name them."""
+    """Writes a configuration and a vocabulary; returns their flags."""
     folder.mkdir(parents=True, exist_ok=True)
     config, vocab = folder / "config.json", folder / "words.txt"
     settings = {**CONFIG, "vocab_size": len(words), **changes}
@@ -86,7 +85,7 @@ def write_model(folder, words=sentence_files.VOCAB, **changes):
 
 
 def write_release(folder, labels):
-    """A release of a classifier that nobody has trained."""
+    """Writes the release of a classifier with random weights."""
     folder.mkdir()
     keras.utils.set_random_seed(3)
     config = BertConfig.from_dict(CONFIG)
@@ -102,28 +101,9 @@ def write_release(folder, labels):
 
 
 def arguments(**changes):
-    """A command line; None takes a flag away."""
+    """Returns a command line; None omits a flag."""
     values = {**FLAGS, **changes}
     return [f"--{k}={v}" for k, v in values.items() if v is not None]
-
-
-def do_everything(launch, inputs, folder):
-    """Trains, evaluates and predicts with the usual flags."""
-    words = arguments(
-        **inputs, output_dir=folder, do_eval=True, do_predict=True
-    )
-    assert launch(words) == 0
-    return folder
-
-
-def runner(launch, inputs):
-    """A function that runs a script with the usual flags and some changes."""
-
-    def run(output_dir, status=0, **changes):
-        words = {**inputs, "output_dir": output_dir, **changes}
-        assert launch(arguments(**words)) == status
-
-    return run
 
 
 def read(prefix):

@@ -1,35 +1,27 @@
-"""--bilstm_head of the fine-tuning scripts, from the command line to files."""
+"""Fine-tuning scripts with a BiLSTM head, which keep their best evaluation."""
 
+import functools
+import json
 import shutil
 
 import conll_files
 import fine_tuning_runs
-import in_process
 import pytest
 import sentence_files
 import squad_files
-from fine_tuning_runs import (
-    assert_same,
-    names_in,
-    read,
-    results,
-    weights,
-)
+from fine_tuning_runs import assert_same, error_of, names_in, read, results
 
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
-from bert_tf.jobs import fine_tuning
 from bert_tf.pretrained import open_pretrained
 
 KERNEL = "bilstm/forward_lstm/lstm_cell/kernel"
-SCRIPTS = {
-    "run_classifier": ["task_name", "output_dir"],
-    "run_squad": ["output_dir"],
-    "run_ner": ["output_dir"],
-}
+# Script -> the metric that selects the weights.
+SCRIPTS = {"run_classifier": "loss", "run_squad": "f1", "run_ner": "f1"}
+WITHOUT_FILES = {"bert_config_file": None, "vocab_file": None}
 
 
-def given_to(script, folder):
+def flags_of(script, folder):
     """Returns the flags of the model and the data of a script."""
     if script == "run_squad":
         questions = squad_files.questions(5, seed=1)
@@ -57,110 +49,97 @@ def script(request):
 
 
 @pytest.fixture(scope="module")
-def launch(script):
-    with in_process.script(script, SCRIPTS[script]) as launch:
-        yield launch
+def run(script, tmp_path_factory):
+    """Runs a script with the usual flags and some changes."""
+    flags = {
+        **flags_of(script, tmp_path_factory.mktemp("inputs")),
+        **{"bilstm_head": True, "save_checkpoints_steps": 3, "do_eval": True},
+        **{"save_best": SCRIPTS[script], "eval_steps": 2},
+    }
+    return functools.partial(fine_tuning_runs.run, script, **flags)
 
 
 @pytest.fixture(scope="module")
-def inputs(script, tmp_path_factory):
-    return given_to(script, tmp_path_factory.mktemp("inputs"))
-
-
-@pytest.fixture(scope="module")
-def done(launch, inputs, tmp_path_factory):
-    """Returns the folder of a run with a BiLSTM."""
+def done(run, tmp_path_factory):
+    """The folder of a run with a BiLSTM."""
     folder = tmp_path_factory.mktemp("done")
-    words = {**inputs, "output_dir": folder, "do_eval": True}
-    words |= {"bilstm_head": True, "save_checkpoints_steps": 3}
-    assert launch(fine_tuning_runs.arguments(**words)) == 0
+    run(folder)
     return folder
 
 
-@pytest.fixture
-def run(launch, inputs):
-    return fine_tuning_runs.runner(launch, inputs)
+def last_step(folder):
+    return max(int(p.stem[11:]) for p in folder.glob("model.ckpt-*.index"))
 
 
-def test_the_release_has_the_bilstm(done):
+def test_the_bilstm_is_trained_and_released(done, script, run, capsys):
     released = open_pretrained(done / "release")
     width = fine_tuning_runs.CONFIG["hidden_size"]
     assert released.bilstm_head
-    assert released.weights.shapes[KERNEL] == [width, 4 * width]
-    [output] = [
-        shape
-        for name, shape in released.weights.shapes.items()
-        if name.endswith("output_weights")
-    ]
-    assert output[1] == 2 * width
+    shapes = released.weights.shapes
+    assert shapes[KERNEL] == [width, 4 * width]
+    [output] = [n for n in shapes if n.endswith("output_weights")]
+    assert shapes[output][1] == 2 * width
+    last = read(done / f"model.ckpt-{last_step(done)}")
+    assert last[f"{KERNEL}/adam_v"].any()
+    error = error_of(capsys, run, done, bilstm_head=None)
+    assert "holds a run with bilstm_head true" in error
+    assert "this run has bilstm_head false" in error
 
 
-def test_the_bilstm_is_trained_and_resumed(done, run, tmp_path):
-    """A resumed run ends with the same weights, bit for bit."""
-    step = int(results(done)["global_step"])
-    moments = read(done / f"model.ckpt-{step}")[f"{KERNEL}/adam_v"]
-    assert moments.any()
-    folder = tmp_path / "out"
+def test_the_best_evaluation_is_kept(done, script):
+    lines = (done / "evaluations.jsonl").read_text().splitlines()
+    history = [json.loads(line) for line in lines]
+    steps = [*range(2, last_step(done), 2), last_step(done)]
+    assert [evaluation["step"] for evaluation in history] == steps
+    if script == "run_classifier":
+        best = min(history, key=lambda e: e["loss"])
+    else:
+        best = max(history, key=lambda e: e["eval_f1"])
+    metrics = results(done)
+    assert metrics.pop("global_step") == best["step"]
+    assert metrics == pytest.approx({name: best[name] for name in metrics})
+
+
+def test_a_resumed_run_ends_with_the_same_weights(done, run, tmp_path):
+    """Bit for bit."""
+    folder, last = tmp_path / "out", f"model.ckpt-{last_step(done)}"
     shutil.copytree(done, folder)
-    (folder / f"model.ckpt-{step}.index").unlink()
+    (folder / f"{last}.index").unlink()
     shutil.rmtree(folder / "release")
-    run(folder, bilstm_head=True, save_checkpoints_steps=3)
-    found, expected = (
-        weights(f / f"model.ckpt-{step}") for f in (folder, done)
-    )
-    assert_same(found, expected)
+    run(folder)
+    for name in (last, "release/bert_model.ckpt"):
+        assert_same(read(folder / name), read(done / name))
 
 
 @pytest.mark.slow
-def test_later_runs_need_no_flag(done, run, tmp_path):
+def test_later_runs_need_no_flag(done, script, run, tmp_path):
     """Neither in the same folder nor from the release."""
+    is_exported = script == "run_classifier"
     before = results(done)
     folder = tmp_path / "same"
     shutil.copytree(done, folder)
     (folder / "eval_results.txt").unlink()
-    answers = {"do_train": None, "do_eval": True}
-    run(folder, **answers)
+    flags = {"do_train": None, "bilstm_head": None}
+    run(folder, **flags)
     assert results(folder) == before
-    run(
-        tmp_path / "other",
-        **answers,
-        bert_config_file=None,
-        vocab_file=None,
-        init_checkpoint=done / "release",
-        do_export=True,
-    )
+    flags |= {**WITHOUT_FILES, "init_checkpoint": done / "release"}
+    run(tmp_path / "other", **flags, do_export=is_exported)
     found = results(tmp_path / "other")
     del before["global_step"], found["global_step"]
     assert found == pytest.approx(before, abs=1e-6)
     names = names_in(tmp_path / "other")
-    assert any(name.endswith("/saved_model.pb") for name in names)
+    exported = [name for name in names if name.endswith("/saved_model.pb")]
+    assert len(exported) == is_exported
+    # Its encoder starts a model without a BiLSTM.
+    flags |= {"do_train": True, "num_train_epochs": 1}
+    run(tmp_path / "plain", **flags)
+    assert not open_pretrained(tmp_path / "plain" / "release").bilstm_head
 
 
-def test_another_head_is_refused(done, run, script, capsys):
-    run(done, status=1)
-    line = in_process.the_error(capsys, script)
-    assert "holds a run with bilstm_head true" in line
-    assert "this run has bilstm_head false" in line
-
-
-def test_other_formats_cannot_hold_it(done, tmp_path):
+def test_other_formats_do_not_support_it(done):
     source = open_pretrained(done / "release")
     with pytest.raises(InputError, match="supports a BiLSTM between"):
         conversion.plan(source, "huggingface", source.head)
     planned = conversion.plan(source, "keras", "encoder", drop=["bilstm/*"])
     assert "(--drop)" in str(planned)
     assert not planned.target.bilstm_head
-
-
-@pytest.mark.slow
-def test_its_encoder_starts_a_model_without_it(done, run, tmp_path):
-    """The head is dropped, like heads of other tasks."""
-    run(
-        tmp_path,
-        bert_config_file=None,
-        vocab_file=None,
-        init_checkpoint=done / "release",
-        num_train_epochs=1,
-    )
-    released = open_pretrained(tmp_path / fine_tuning.RELEASE)
-    assert not released.bilstm_head

@@ -1,64 +1,58 @@
 """run_ner.py from its command line to its files, in this process."""
 
+import functools
 import json
-import os
 import shutil
-import signal
 
 import conll_files
 import fine_tuning_runs
 import in_process
+import numpy as np
 import pytest
 from fine_tuning_runs import (
     ANSWERS,
-    assert_same,
-    contents,
+    CONFIG,
+    error_of,
     names_in,
     read,
     results,
+    weights,
 )
 
-from bert_tf.jobs import fine_tuning
+from bert_tf.interop import conversion
 from bert_tf.metrics import entity_scores
 from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.ner import read_conll
 
 NAMES = ("f1", "precision", "recall")
+FEATURE_BASED = {
+    "mode": "feature_based",
+    "feature_layers": "second_to_last",
+    "lstm_size": 5,
+}
+FINE_TUNING = dict.fromkeys(FEATURE_BASED)
 
 
 @pytest.fixture(scope="module")
-def launch():
-    with in_process.script("run_ner", ["output_dir"]) as launch:
-        yield launch
+def data_dir(tmp_path_factory):
+    return conll_files.write(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    """The flags that name the model's files and the data."""
-    folder = tmp_path_factory.mktemp("inputs")
-    data = conll_files.write(folder / "data")
-    return {**fine_tuning_runs.write_model(folder), "data_dir": data}
+def run(data_dir, tmp_path_factory):
+    """Runs the script with the usual flags and some changes."""
+    model = fine_tuning_runs.write_model(tmp_path_factory.mktemp("model"))
+    return functools.partial(
+        fine_tuning_runs.run, "run_ner", **model, data_dir=data_dir
+    )
 
 
 @pytest.fixture(scope="module")
-def done(launch, inputs, tmp_path_factory):
+def done(run, tmp_path_factory):
     """The folder of a run that does everything."""
     folder = tmp_path_factory.mktemp("done")
-    return fine_tuning_runs.do_everything(launch, inputs, folder)
-
-
-@pytest.fixture
-def run(launch, inputs):
-    return fine_tuning_runs.runner(launch, inputs)
-
-
-def score_of(path):
-    """The metrics of a file with gold and predicted tags."""
-    gold, predicted = (
-        [s.tags for s in read_conll(str(path), tag_column=column).sentences]
-        for column in (-2, -1)
-    )
-    return entity_scores(gold, predicted)
+    run(folder, do_eval=True, do_predict=True)
+    return folder
 
 
 def assert_has_all_lines(path, source):
@@ -70,10 +64,9 @@ def assert_has_all_lines(path, source):
     assert [" ".join(row[:-2]) for row in rows] == others
     gold, predicted = zip(*(row[-2:] for row in rows if row[1:]), strict=True)
     assert {*predicted} <= {*conll_files.LABELS}
-    read = read_conll(str(source)).sentences
-    marks = [tag[0] for tag in gold]
-    assert marks.count("B") == sum(
-        tag[0] == "B" for sentence in read for tag in sentence.tags
+    tags = [tag for s in read_conll(str(source)).sentences for tag in s.tags]
+    assert [tag[0] for tag in gold].count("B") == sum(
+        tag[0] == "B" for tag in tags
     )
 
 
@@ -91,12 +84,10 @@ def assert_same_predictions(folder, expected, columns=None):
     loss = results(expected)["eval_loss"]
     assert results(folder)["eval_loss"] == pytest.approx(loss, rel=1e-4)
     for split, count in {"dev": None, "test": columns}.items():
+        name = f"{split}_predictions.txt"
         ours, theirs = (
-            [line.split(" ") for line in path.read_text().splitlines()]
-            for path in (
-                folder / f"{split}_predictions.txt",
-                expected / f"{split}_predictions.txt",
-            )
+            [line.split(" ") for line in (f / name).read_text().splitlines()]
+            for f in (folder, expected)
         )
         assert [row[:-1][:count] for row in ours] == [
             row[:-1][:count] for row in theirs
@@ -106,75 +97,56 @@ def assert_same_predictions(folder, expected, columns=None):
         assert sum(same) > 0.97 * len(same)
 
 
-def test_the_files_of_a_run(done):
-    steps = int(results(done)["global_step"])
-    assert names_in(done) == {
-        "checkpoint",
-        "dev_predictions.txt",
-        "eval.tf_record",
-        "eval_results.json",
-        "eval_results.txt",
-        "events.out.tfevents",
-        "fine_tuning.json",
-        "manifest.eval.tf_record.json",
-        "manifest.predict.tf_record.json",
-        "manifest.train.tf_record.json",
-        f"model.ckpt-{steps}.data-00000-of-00001",
-        f"model.ckpt-{steps}.index",
-        "predict.tf_record",
-        "release/bert_config.json",
-        "release/bert_model.ckpt.data-00000-of-00001",
-        "release/bert_model.ckpt.index",
-        "release/bert_tf.json",
-        "release/vocab.txt",
-        "test_predictions.txt",
-        "train.tf_record",
-    }
-
-
-def test_steps_are_counted_from_rows(done):
-    """Long sentences take several rows; 12 sentences alone would be 6 steps."""
+def test_the_files_of_a_run(done, data_dir):
+    """Steps are counted from rows, of which long sentences take several."""
     manifest = json.loads((done / "manifest.train.tf_record.json").read_text())
     assert manifest["records"] > conll_files.COUNTS["train"]
-    assert results(done)["global_step"] == int(manifest["records"] / 4 * 2)
-
-
-def test_predictions_follow_their_words(done, inputs):
+    steps = int(manifest["records"] / 4 * 2)
+    assert results(done)["global_step"] == steps
+    records = ("train.tf_record", "eval.tf_record", "predict.tf_record")
+    assert names_in(done) == {
+        *("checkpoint", "eval_results.json", "eval_results.txt"),
+        *("events.out.tfevents", "fine_tuning.json"),
+        *("dev_predictions.txt", "test_predictions.txt", *records),
+        *(f"manifest.{name}.json" for name in records),
+        f"model.ckpt-{steps}.data-00000-of-00001",
+        f"model.ckpt-{steps}.index",
+        *("release/bert_config.json", "release/vocab.txt"),
+        "release/bert_model.ckpt.data-00000-of-00001",
+        *("release/bert_model.ckpt.index", "release/bert_tf.json"),
+    }
     for split in ("dev", "test"):
-        assert_has_all_lines(
-            done / f"{split}_predictions.txt",
-            inputs["data_dir"] / f"{split}.txt",
-        )
+        path = done / f"{split}_predictions.txt"
+        assert_has_all_lines(path, data_dir / f"{split}.txt")
 
 
 def test_results_agree_with_the_predictions(done):
+    path = str(done / "dev_predictions.txt")
+    gold, predicted = (
+        [s.tags for s in read_conll(path, tag_column=column).sentences]
+        for column in (-2, -1)
+    )
+    scores = entity_scores(gold, predicted)
     metrics = results(done)
     del metrics["global_step"]
     assert metrics.pop("eval_loss") > 0
-    expected = score_of(done / "dev_predictions.txt")
-    expected = {f"eval_{name}": value for name, value in expected.items()}
+    expected = {f"eval_{name}": value for name, value in scores.items()}
     assert metrics == pytest.approx(expected)
     types = conll_files.TYPES.values()
     overall = {f"eval_{name}" for name in (*NAMES, "accuracy")}
     of_types = {f"eval_{kind}_{name}" for kind in types for name in NAMES}
     assert {*metrics} == overall | of_types
-    written = json.loads((done / "eval_results.json").read_text())
-    assert written["train_seconds"] > 0
-    assert written["eval_f1"] == metrics["eval_f1"]
 
 
-def test_the_release_gives_the_same_tags(done, run, inputs, tmp_path):
+def test_the_release_gives_the_same_tags(done, run, data_dir, tmp_path):
     """Padded, with the files of the release only, and words without tags."""
     released = open_pretrained(str(done / "release"))
-    assert released.labels == conll_files.LABELS
-    assert released.head == "token"
-    words = inputs["data_dir"] / "test.txt"
+    assert (released.head, released.labels) == ("token", conll_files.LABELS)
+    words = (data_dir / "test.txt").read_text(encoding="utf-8").split("\n")
     bare = tmp_path / "bare.txt"
-    lines = words.read_text(encoding="utf-8").split("\n")
-    bare.write_text("\n".join(line.partition(" ")[0] for line in lines))
-    folder = tmp_path / "out"
+    bare.write_text("\n".join(line.partition(" ")[0] for line in words))
     run(
-        folder,
+        tmp_path,
         **ANSWERS,
         init_checkpoint=done / "release",
         bert_config_file=None,
@@ -182,96 +154,150 @@ def test_the_release_gives_the_same_tags(done, run, inputs, tmp_path):
         padding="max_length",
         test_file=bare,
     )
-    assert_same_predictions(folder, done, columns=1)
-    assert not (folder / "release").exists()
+    assert_same_predictions(tmp_path, done, columns=1)
+    assert not (tmp_path / "release").exists()
 
 
 def test_other_names_of_labels_are_logged(done, run, tmp_path, caplog):
     given = ["O", "B-X", *conll_files.LABELS[2:]]
     words = {**ANSWERS, "do_eval": None, "init_checkpoint": done / "release"}
-    run(tmp_path / "out", **words, labels=",".join(given))
+    run(tmp_path, **words, labels=",".join(given))
     theirs = ", ".join(conll_files.LABELS)
     message = f"labels {theirs} to {', '.join(given)}, in this order"
     assert message in caplog.text
-    caplog.clear()
-    run(tmp_path / "out2", **words, labels=",".join(conll_files.LABELS[::-1]))
-    assert "in this order" not in caplog.text
-
-
-@pytest.mark.slow
-def test_words_are_learned(run, tmp_path):
-    """The training set has every word about ten times."""
-    train = tmp_path / "train.txt"
-    train.write_text(conll_files.text_of("more", 60), encoding="utf-8")
-    folder = tmp_path / "out"
-    run(folder, do_eval=True, num_train_epochs=12, train_file=train)
-    assert results(folder)["eval_f1"] > 0.9
-
-
-@pytest.mark.slow
-def test_the_best_of_two_seeds_by_f1(run, tmp_path):
-    run(tmp_path, do_eval=True, num_seeds=2, num_train_epochs=1)
-    trials = (tmp_path / "trials.tsv").read_text().splitlines()
-    assert len(trials) >= 3
-    assert "eval_f1" in results(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_resumes_to_the_same_weights(
-    done, run, tmp_path, monkeypatch
-):
-    [last] = [path.stem for path in done.glob("model.ckpt-*.index")]
-
-    class Stop(fine_tuning.Progress):
-        def after_steps(self, step, records):
-            if step == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fine_tuning, "Progress", Stop)
-        run(tmp_path, status=128 + signal.SIGTERM)
-    assert not (tmp_path / f"{last}.index").exists()
-    run(tmp_path)
-    assert_same(read(tmp_path / last), read(done / last))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"do_train": None},
-            "one or several of --do_train, --do_eval, --do_predict",
-        ),
+        ({"do_train": None}, "one or several of --do_train, --do_eval"),
         ({"data_dir": None}, "Pass --data_dir or --train_file"),
         ({"data_dir": "nowhere"}, "expected one of train.txt"),
         ({"train_file": "none.txt"}, "Cannot read none.txt"),
         ({"tag_column": 3}, "--tag_column must be from -3 to 2"),
-        ({"tag_column": 0}, "--tag_column must be another column"),
-        ({"tag_column": 1}, "found 'X'"),
         ({"labels": "O,B-PER"}, "is not one of the labels O and B-PER"),
-        ({"labels": "O,PER"}, "O, B-TYPE or I-TYPE; got 'PER'"),
-        ({"save_best": "mcc"}, "--save_best must be one of eval_f1"),
-        ({"max_seq_length": 31}, "max_seq_length"),
-        ({"train_batch_size": 1000}, "so that training has no step"),
+        ({"do_train": None, "do_eval": True}, "Pass --do_train or --labels"),
+        ({"feature_layers": "last"}, "has no effect with --mode=fine_tuning"),
         (
-            {"do_train": None, "do_eval": True},
-            "Pass --do_train or --labels, or a model",
+            {**FEATURE_BASED, "feature_layers": "sum_last_four"},
+            "a model with 1 layers; got 'sum_last_four'",
+        ),
+        (
+            {**FEATURE_BASED, "num_frozen_layers": 1},
+            "--num_frozen_layers has no effect with --mode=feature_based",
         ),
     ],
 )
-def test_errors_are_one_line(run, tmp_path, capsys, changes, message):
-    run(tmp_path / "out", status=1, **changes)
-    assert message in in_process.the_error(capsys, "run_ner")
-    assert not (tmp_path / "out").exists()
+def test_errors(run, tmp_path, capsys, changes, message):
+    assert message in error_of(capsys, run, tmp_path / "out", **changes)
 
 
-def test_a_folder_of_other_labels_is_not_overwritten(
-    done, run, tmp_path, capsys
-):
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    before = contents(folder)
+def test_a_folder_of_other_labels_is_not_overwritten(done, run, capsys):
     labels = ",".join([*conll_files.LABELS, "B-X", "I-X"])
-    run(folder, status=1, labels=labels)
-    assert "holds a run with labels" in in_process.the_error(capsys, "run_ner")
-    assert contents(folder) == before
+    assert "run with labels" in error_of(capsys, run, done, labels=labels)
+
+
+# The feature-based mode.
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """The release of a classifier, whose encoder is used."""
+    folder = tmp_path_factory.mktemp("start") / "release"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CONFIG, "num_hidden_layers", 2)
+        # Smaller random models hardly tell words apart.
+        patch.setitem(CONFIG, "hidden_size", 32)
+        return fine_tuning_runs.write_release(folder, ("yes", "no"))
+
+
+@pytest.fixture(scope="module")
+def run_features(start, data_dir):
+    """Runs the script in the feature-based mode."""
+    return functools.partial(
+        fine_tuning_runs.run,
+        "run_ner",
+        data_dir=data_dir,
+        init_checkpoint=start,
+        **FEATURE_BASED,
+    )
+
+
+@pytest.fixture(scope="module")
+def features(run_features, tmp_path_factory):
+    """The folder of a feature-based run that does everything."""
+    folder = tmp_path_factory.mktemp("features")
+    run_features(folder, do_eval=True, do_predict=True)
+    return folder
+
+
+def test_only_the_new_layers_are_trained(features, start):
+    released = read(features / "release" / "bert_model.ckpt")
+    before = weights(start / "bert_model.ckpt")
+    encoder = {name for name in before if name.startswith("bert/")}
+    assert len(encoder) == 5 + 2 * 16 + 2
+    for name in encoder:
+        np.testing.assert_array_equal(released[name], before[name], name)
+    new = released.keys() - encoder
+    assert len(new) == 2 * 2 * 3 + 2
+    assert {name.split("/")[0] for name in new} == {"features_second_to_last"}
+    [checkpoint] = features.glob("model.ckpt-*.index")
+    tensors = read(checkpoint.with_suffix(""))
+    trained = {n.removesuffix("/adam_m") for n in tensors if "adam_m" in n}
+    assert trained == new
+    opened = open_pretrained(str(features / "release"))
+    assert (opened.labels, opened.head) == (conll_files.LABELS, "encoder")
+    planned = conversion.plan(opened, "huggingface", drop=["features_*"])
+    assert all(n.startswith("bert/") for n in planned.target.weights.shapes)
+
+
+@pytest.mark.slow
+def test_release_and_folder_give_the_same_tags(
+    features, run_features, tmp_path
+):
+    """The release in another folder, padded; the folder without checkpoints."""
+    given = {"init_checkpoint": features / "release", "padding": "max_length"}
+    run_features(tmp_path / "new", **ANSWERS, **given)
+    assert_same_predictions(tmp_path / "new", features)
+    folder = tmp_path / "copy"
+    shutil.copytree(features, folder)
+    for path in (*folder.glob("model.ckpt-*"), folder / "checkpoint"):
+        path.unlink()
+    run_features(folder, **ANSWERS, init_checkpoint=None)
+    assert_same_predictions(folder, features)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "lacking"),
+    [
+        (FINE_TUNING, 'this run has mode "fine_tuning"', "output_weights"),
+        (
+            {"feature_layers": "last"},
+            'this run has feature_layers "last"',
+            "features_last/",
+        ),
+    ],
+)
+def test_another_mode_is_another_model(
+    features, run_features, tmp_path, capsys, changes, message, lacking
+):
+    """Even if its weights have the same shapes."""
+    assert message in error_of(capsys, run_features, features, **changes)
+    changes = {**ANSWERS, **changes, "init_checkpoint": features / "release"}
+    run_features(tmp_path, status=1, **changes)
+    used = in_process.the_error(capsys, "run_ner")
+    assert f"is not a fine-tuned model: it lacks {lacking}" in used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fine_tuning", "feature_based"])
+def test_words_are_learned(run, run_features, tmp_path, mode):
+    """The training set has every word about ten times."""
+    train = tmp_path / "train.txt"
+    train.write_text(conll_files.text_of("more", 60), encoding="utf-8")
+    flags = {"do_eval": True, "num_train_epochs": 12, "train_file": train}
+    if mode == "fine_tuning":
+        run(tmp_path / "out", **flags)
+    else:
+        run_features(tmp_path / "out", **flags, lstm_size=31)
+    assert results(tmp_path / "out")["eval_f1"] > 0.9
