@@ -41,7 +41,7 @@ FLAGS = {
 # Flags of both fine-tuning scripts of the original, with their defaults.
 ORIGINAL = {
     **dict.fromkeys(("bert_config_file", "vocab_file", "init_checkpoint")),
-    **dict.fromkeys(("output_dir", "tpu_name", "tpu_zone", "gcp_project")),
+    **dict.fromkeys(("tpu_name", "tpu_zone", "gcp_project", "master")),
     **dict.fromkeys(("do_train", "do_predict", "use_tpu"), False),
     "do_lower_case": True,
     "train_batch_size": 32,
@@ -51,7 +51,6 @@ ORIGINAL = {
     "warmup_proportion": 0.1,
     "save_checkpoints_steps": 1000,
     "iterations_per_loop": 1000,
-    "master": None,
     "num_tpu_cores": 8,
 }
 # Uses a model without training it.
@@ -84,11 +83,11 @@ def write_model(folder, words=sentence_files.VOCAB, **changes):
     return {"bert_config_file": config, "vocab_file": vocab}
 
 
-def write_release(folder, labels):
+def write_release(folder, labels, **changes):
     """Writes the release of a classifier with random weights."""
     folder.mkdir()
     keras.utils.set_random_seed(3)
-    config = BertConfig.from_dict(CONFIG)
+    config = BertConfig.from_dict({**CONFIG, **changes})
     model = BertClassifier(config, len(labels))
     model.build()
     prefix = str(folder / "bert_model.ckpt")

@@ -1,9 +1,10 @@
-"""The script from its command line to its files.
+"""run_classifier.py from its command line to its files.
 
-It runs in this process, since TensorFlow takes seconds to start. Tasks, the
-selection of models and mistakes have their own files.
+It runs in this process, since TensorFlow takes seconds to start. Tasks and
+errors have their own files.
 """
 
+import functools
 import json
 import os
 import re
@@ -11,17 +12,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
+import doc_pages
 import fine_tuning_runs
 import in_process
+import keras
 import numpy as np
 import pytest
 import sentence_files
 import tensorflow as tf
+from checkout import ROOT
 from fine_tuning_runs import (
     ANSWERS,
+    FLAGS,
     LENGTH,
-    OLD,
+    ORIGINAL,
     arguments,
     assert_same,
     assert_same_answers,
@@ -35,100 +41,65 @@ from fine_tuning_runs import (
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import classification_schema
+from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier
-from bert_tf.jobs import classifier
+from bert_tf.jobs import classifier, fine_tuning
+from bert_tf.jobs.classifier import ClassifierConfig
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.options import OptionError
 from bert_tf.pretrained import open_pretrained
+from bert_tf.tasks.examples import Example
 from bert_tf.training import checkpoints, distribution
 from bert_tf.training.weights import restore
-from tests.conftest import ROOT
 from tests.training import toy_task
 
-# Flags of the original's run_classifier.py, with their defaults.
-ORIGINAL = {
-    "data_dir": None,
-    "bert_config_file": None,
-    "task_name": None,
-    "vocab_file": None,
-    "output_dir": None,
-    "init_checkpoint": None,
-    "do_lower_case": True,
-    "max_seq_length": 128,
-    "do_train": False,
-    "do_eval": False,
-    "do_predict": False,
-    "train_batch_size": 32,
-    "eval_batch_size": 8,
-    "predict_batch_size": 8,
-    "learning_rate": 5e-5,
-    "num_train_epochs": 3.0,
-    "warmup_proportion": 0.1,
-    "save_checkpoints_steps": 1000,
-    "iterations_per_loop": 1000,
-    "use_tpu": False,
-    "tpu_name": None,
-    "tpu_zone": None,
-    "gcp_project": None,
-    "master": None,
-    "num_tpu_cores": 8,
-}
-
-
-@pytest.fixture(scope="module")
-def launch():
-    with fine_tuning_runs.classifier() as launch:
-        yield launch
+WITHOUT_FILES = {"bert_config_file": None, "vocab_file": None}
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """The flags that name the model's files and the data."""
+    """All flags of the original but --output_dir, as an old command line."""
     folder = tmp_path_factory.mktemp("inputs")
-    data = sentence_files.write(folder / "data", "sst-2")
-    return {**fine_tuning_runs.write_model(folder), "data_dir": data}
+    return {
+        **ORIGINAL,
+        **FLAGS,
+        **fine_tuning_runs.write_model(folder),
+        "data_dir": sentence_files.write(folder / "data", "sst-2"),
+        "init_checkpoint": fine_tuning_runs.write_release(
+            folder / "start", ("0", "1")
+        ),
+        "task_name": "SST-2",
+        "do_eval": True,
+        "do_predict": True,
+        "eval_batch_size": 3,
+        "predict_batch_size": 2,
+        "save_checkpoints_steps": 3,
+        "tpu_name": "mine",
+        "tpu_zone": "europe-west4-a",
+        "gcp_project": "mine",
+        "master": "grpc://10.0.0.2:8470",
+        "glue_submission": True,
+    }
 
 
 @pytest.fixture(scope="module")
-def done(launch, inputs, tmp_path_factory):
-    """The folder of a run, started as the original was."""
+def run(inputs):
+    """Runs the script as the original was run, with some changes."""
+    return functools.partial(fine_tuning_runs.run, "run_classifier", **inputs)
+
+
+@pytest.fixture(scope="module")
+def done(run, tmp_path_factory):
+    """The folder of a run that does everything."""
     folder = tmp_path_factory.mktemp("done")
-    fine_tuning_runs.write_release(start_of(inputs), ("0", "1"))
-    assert launch(old_command(inputs, folder)) == 0
+    run(folder)
     return folder
 
 
-def start_of(inputs):
-    """A model that the runs start from."""
-    return inputs["data_dir"].parent / "start"
-
-
-def old_command(inputs, folder):
-    """A command line with all flags of the original, and two of ours."""
-    given = {
-        **OLD,
-        **inputs,
-        "init_checkpoint": start_of(inputs),
-        "output_dir": folder,
-    }
-    assert given.keys() == ORIGINAL.keys()
-    words = [f"--{name}={value}" for name, value in given.items()]
-    return [*words, "--glue_submission", "--jit_compile=false"]
-
-
 @pytest.fixture
-def run(launch, inputs):
-    """Runs the script on the task, with the usual flags and some changes."""
-
-    def call(output_dir, status=0, **changes):
-        words = {
-            **inputs,
-            "task_name": "sst-2",
-            "output_dir": output_dir,
-            **changes,
-        }
-        assert launch(arguments(**words)) == status
-
-    return call
+def copy(done, tmp_path):
+    """A copy of the folder of a finished run."""
+    return shutil.copytree(done, tmp_path / "copy")
 
 
 # What it writes.
@@ -136,49 +107,33 @@ def run(launch, inputs):
 
 def test_flags_and_defaults_of_the_original():
     known = in_process.flags_of(classifier)
-    assert {name: known[name].default for name in ORIGINAL} == ORIGINAL
+    expected = ORIGINAL | {"data_dir": None, "task_name": None}
+    expected |= {"max_seq_length": 128, "eval_batch_size": 8}
+    assert {name: known[name].default for name in expected} == expected
 
 
 def test_the_files_of_a_run(done):
+    records = ("train.tf_record", "eval.tf_record", "predict.tf_record")
+    models = ("model.ckpt-3", "model.ckpt-6", "release/bert_model.ckpt")
     assert names_in(done) == {
-        "checkpoint",
-        "eval.tf_record",
-        "eval_results.json",
-        "eval_results.txt",
-        "events.out.tfevents",
-        "fine_tuning.json",
-        "glue_submission/SST-2.tsv",
-        "manifest.eval.tf_record.json",
-        "manifest.predict.tf_record.json",
-        "manifest.train.tf_record.json",
-        "model.ckpt-3.data-00000-of-00001",
-        "model.ckpt-3.index",
-        "model.ckpt-6.data-00000-of-00001",
-        "model.ckpt-6.index",
-        "predict.tf_record",
-        "predictions.tsv",
-        "release/bert_config.json",
-        "release/bert_model.ckpt.data-00000-of-00001",
-        "release/bert_model.ckpt.index",
+        *("checkpoint", "eval_results.json", "eval_results.txt", *records),
+        *("events.out.tfevents", "fine_tuning.json"),
+        *("glue_submission/SST-2.tsv", "predictions.tsv", "test_results.tsv"),
+        *(f"manifest.{name}.json" for name in records),
+        *(f"{name}.data-00000-of-00001" for name in models),
+        *(f"{name}.index" for name in models),
+        *("release/bert_config.json", "release/vocab.txt"),
         "release/bert_tf.json",
-        "release/vocab.txt",
-        "test_results.tsv",
-        "train.tf_record",
     }
-
-
-def test_results_and_the_release(done):
     metrics = results(done)
     keys = ["eval_accuracy", "eval_loss", "global_step", "loss"]
     assert list(metrics) == keys
-    assert metrics["global_step"] == 6
     values = json.loads((done / "eval_results.json").read_text())
     assert values.pop("train_seconds") > 0
     assert len(bytes.fromhex(values.pop("weights_sha256"))) == 32
     assert values == metrics
     released = open_pretrained(done / "release")
-    assert released.labels == ("0", "1")
-    assert released.head == "classifier"
+    assert (released.labels, released.head) == (("0", "1"), "classifier")
     assert released.problem_type == "single_label_classification"
     assert released.do_lower_case is True
     assert list(released.vocab) == sentence_files.VOCAB
@@ -197,11 +152,8 @@ def parsed(path):
 def test_records_have_the_format_of_the_original(done):
     features = parsed(done / "train.tf_record")
     assert features.keys() == {
-        "input_ids",
-        "input_mask",
-        "segment_ids",
-        "label_ids",
-        "is_real_example",
+        *("input_ids", "input_mask", "segment_ids"),
+        *("label_ids", "is_real_example"),
     }
     data = sentence_files.examples("train.tsv", ("0", "1"), 12)
     for row, (_, label, text, _) in enumerate(data):
@@ -215,13 +167,11 @@ def test_records_have_the_format_of_the_original(done):
 def test_results_equal_the_released_model_on_the_records(done):
     """The model is evaluated without the training loop."""
     release = str(done / "release")
-    config = BertConfig.from_json_file(
-        os.path.join(release, "bert_config.json")
-    )
+    config = BertConfig.from_json_file(f"{release}/bert_config.json")
     model = BertClassifier(config, 2)
     model.build()
-    weights = checkpoints.Reader(checkpoints.find(release))
-    report = restore(checkpoint_variables(model), weights)
+    released = checkpoints.Reader(checkpoints.find(release))
+    report = restore(checkpoint_variables(model), released)
     assert report.missing == report.left_over == ()
 
     def probabilities(name):
@@ -243,13 +193,8 @@ def test_results_equal_the_released_model_on_the_records(done):
 def test_both_formats_of_predictions(done):
     chosen = np.array(table(done / "test_results.tsv"), float).argmax(1)
     header, *rows = table(done / "predictions.tsv")
-    assert header == [
-        "id",
-        "text",
-        "prediction",
-        "probability_0",
-        "probability_1",
-    ]
+    columns = ["id", "text", "prediction", "probability_0", "probability_1"]
+    assert header == columns
     data = sentence_files.examples("test.tsv", ("0", "1"), 5)
     for row, (n, _, text, _), label in zip(rows, data, chosen, strict=True):
         assert row[:3] == [str(n), text, str(label)]
@@ -262,110 +207,75 @@ def test_both_formats_of_predictions(done):
 # Rerunning.
 
 
-def test_rerunning_a_finished_run_trains_nothing(
-    done, launch, inputs, tmp_path, caplog
-):
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    before = contents(folder)
+def test_rerunning_a_finished_run_trains_nothing(copy, run, caplog):
+    before = contents(copy)
     caplog.set_level("INFO", "absl")
-    assert launch(old_command(inputs, folder)) == 0
+    run(copy)
     assert "Nothing to train: step 6 of 6 is done" in caplog.text
     for name in ("train", "eval", "predict"):
-        assert f"Reusing {folder}/{name}.tf_record: same" in caplog.text
-    after = contents(folder)
+        assert f"Reusing {copy}/{name}.tf_record: same" in caplog.text
+    after = contents(copy)
     changed = {path.name for path in after if before.get(path) != after[path]}
     assert changed <= {"eval_results.json"}  # Its training time is 0.
 
 
-def test_an_interrupted_run_resumes_bit_for_bit(done, launch, inputs, tmp_path):
+def test_an_interrupted_run_resumes_bit_for_bit(done, copy, run):
     """From the checkpoint in the middle."""
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    (folder / "model.ckpt-6.index").unlink()
-    shutil.rmtree(folder / "release")
-    assert launch(old_command(inputs, folder)) == 0
+    (copy / "model.ckpt-6.index").unlink()
+    shutil.rmtree(copy / "release")
+    run(copy)
     for name in ("model.ckpt-6", "release/bert_model.ckpt"):
-        assert_same(read(folder / name), read(done / name))
-    assert_same_answers(folder, done)
+        assert_same(read(copy / name), read(done / name))
+    assert_same_answers(copy, done)
 
 
-def test_the_output_folder_is_enough_to_predict(done, run, tmp_path):
+def test_the_output_folder_is_enough_to_predict(done, copy, run):
     """Its release has the configuration, vocabulary and labels."""
-    folder = tmp_path / "out"
-    shutil.copytree(done, folder)
-    (folder / "eval_results.txt").unlink()
-    (folder / "test_results.tsv").unlink()
-    run(
-        folder,
-        **ANSWERS,
-        bert_config_file=None,
-        vocab_file=None,
-        eval_batch_size=3,
-    )
-    assert results(folder) == results(done)
-    assert_same_answers(folder, done)
+    for name in ("eval_results.txt", "test_results.tsv"):
+        (copy / name).unlink()
+    record = (copy / "fine_tuning.json").read_bytes()
+    run(copy, **ANSWERS, **WITHOUT_FILES, init_checkpoint=None)
+    assert results(copy) == results(done)
+    assert_same_answers(copy, done)
     # A later training can still compare its settings.
-    facts = json.loads((folder / "fine_tuning.json").read_text())
-    assert facts["settings"]["train_batch_size"] == 4
+    assert (copy / "fine_tuning.json").read_bytes() == record
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        pytest.param("longest", marks=pytest.mark.slow),
-        "max_length",
-        "mirrored",
-    ],
-)
+@pytest.fixture
+def two_devices(monkeypatch):
+    """The flags of a run on two CPUs, with full padding."""
+    makers = distribution._MAKERS
+    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
+    return {"distribution_strategy": "mirrored", "padding": "max_length"}
+
+
 def test_predictions_are_equal_with_any_padding_and_devices(
-    done, run, tmp_path, monkeypatch, way
+    done, run, tmp_path, two_devices
 ):
     """The release predicts in a new folder."""
-    changes = {"padding": way}
-    if way == "mirrored":
-        makers = {"mirrored": lambda config: toy_task.two_devices()}
-        monkeypatch.setattr(distribution, "_MAKERS", makers)
-        changes = {"distribution_strategy": way}
-    run(
-        tmp_path,
-        **ANSWERS | changes,
-        init_checkpoint=done / "release",
-        eval_batch_size=3,
-        bert_config_file=None,
-        vocab_file=None,
-    )
+    given = {"init_checkpoint": done / "release", **WITHOUT_FILES}
+    run(tmp_path, **ANSWERS, **given, **two_devices)
     assert_same_answers(tmp_path, done)
     assert not (tmp_path / "release").exists()
 
 
-# Training.
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["max_length", "mirrored"])
 def test_training_is_equal_with_any_padding_and_devices(
-    run, tmp_path, monkeypatch, way
+    run, tmp_path, two_devices
 ):
     """Each batch has all examples."""
     changes = {
         **fine_tuning_runs.write_model(
             tmp_path, **fine_tuning_runs.WITHOUT_DROPOUT
         ),
-        "head_dropout": 0.0,
-        "train_batch_size": 12,
-        "num_train_epochs": 3,
+        **{"init_checkpoint": None, "head_dropout": 0.0},
+        **{"train_batch_size": 12, "num_train_epochs": 3},
     }
     run(tmp_path / "longest", **changes, padding="longest")
-    if way == "mirrored":
-        makers = {"mirrored": lambda config: toy_task.two_devices()}
-        monkeypatch.setattr(distribution, "_MAKERS", makers)
-        changes["distribution_strategy"] = way
-    else:
-        changes["padding"] = way
-    run(tmp_path / way, **changes)
+    run(tmp_path / "mirrored", **changes, **two_devices)
     ours, theirs = (
-        weights(tmp_path / name / "model.ckpt-3") for name in ("longest", way)
+        weights(tmp_path / name / "model.ckpt-3")
+        for name in ("longest", "mirrored")
     )
     # The gradient of key biases is rounding only, which Adam amplifies.
     for name in [name for name in ours if name.endswith("key/bias")]:
@@ -375,45 +285,130 @@ def test_training_is_equal_with_any_padding_and_devices(
 
 @pytest.mark.slow
 def test_a_signal_saves_a_checkpoint_to_resume_from(
-    done, run, inputs, tmp_path, monkeypatch
+    done, run, tmp_path, monkeypatch
 ):
     """After the second step, between two checkpoints."""
-    from bert_tf.jobs import fine_tuning
 
     class Stop(fine_tuning.Progress):
         def after_steps(self, step, records):
             if step == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    start = {"init_checkpoint": start_of(inputs)}
     with monkeypatch.context() as patch:
         patch.setattr(fine_tuning, "Progress", Stop)
-        run(tmp_path, status=128 + signal.SIGTERM, **start)
+        run(tmp_path, status=128 + signal.SIGTERM)
     assert (tmp_path / "model.ckpt-2.index").exists()
     assert not (tmp_path / "release").exists()
-    run(tmp_path, **start)
+    run(tmp_path)
     assert_same(read(tmp_path / "model.ckpt-6"), read(done / "model.ckpt-6"))
-
-
-# A separate process.
-
-
-def program(words):
-    inherited = {**os.environ}
-    inherited.pop("TF_CPP_MIN_LOG_LEVEL", None)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "run_classifier.py"), *words],
-        capture_output=True,
-        text=True,
-        env=inherited,
-    )
-    return done.returncode, done.stderr.splitlines()
 
 
 @pytest.mark.slow
 def test_a_separate_process_gives_the_same_weights(done, inputs, tmp_path):
-    status, lines = program(old_command(inputs, tmp_path))
-    assert status == 0, "\n".join(lines)
+    program = subprocess.run(
+        [
+            *(sys.executable, str(ROOT / "run_classifier.py")),
+            *arguments(**inputs, output_dir=tmp_path),
+        ],
+        capture_output=True,
+        text=True,
+        env={k: v for k, v in os.environ.items() if "MIN_LOG_LEVEL" not in k},
+    )
+    assert program.returncode == 0, program.stderr
     ours, theirs = (read(f / "model.ckpt-6") for f in (tmp_path, done))
     assert_same(ours, theirs, atol=1e-4)
-    assert not [line for line in lines if re.match(r"[IWE]0000|WARN", line)]
+    assert not re.search(r"^([IWE]0000|WARN)", program.stderr, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_frozen_layers_do_not_change(run, tmp_path, caplog):
+    """Class weights and smoothing are on, too: all becomes one class."""
+    start, out = tmp_path / "start", tmp_path / "out"
+    fine_tuning_runs.write_release(start, ("0", "1"), num_hidden_layers=2)
+    run(
+        out,
+        init_checkpoint=start,
+        **WITHOUT_FILES,
+        num_frozen_layers=1,
+        class_weights="0.001,100",
+        label_smoothing=0.1,
+        num_train_epochs=4,
+    )
+    frozen = ("bert/embeddings/", "bert/encoder/layer_0/")
+    after = weights(out / "release" / "bert_model.ckpt")
+    for name, value in weights(start / "bert_model.ckpt").items():
+        is_same = np.array_equal(value, after[name])
+        assert is_same == name.startswith(frozen), name
+    assert "All 7 examples are predicted to be '1'" in caplog.text
+
+
+# From Python.
+
+
+def test_python_and_the_command_line_agree(done, inputs, tmp_path):
+    out = tmp_path / "out"
+    trained = classifier.run(ClassifierConfig(**inputs, output_dir=out))
+    assert trained.release == str(out / "release")
+    assert trained.metrics == pytest.approx(results(done))
+    assert_same(
+        *(weights(f / "release" / "bert_model.ckpt") for f in (out, done))
+    )
+    flags = {**inputs, "do_train": False}
+    flags |= {"mixed_precision": "bfloat16", "output_dir": tmp_path / "new"}
+    flags["init_checkpoint"] = trained.release
+    evaluated = classifier.run(ClassifierConfig(**flags))
+    assert keras.config.dtype_policy().name == "float32"
+    assert evaluated.release is None
+    np.testing.assert_allclose(
+        evaluated.metrics["eval_loss"], trained.metrics["eval_loss"], rtol=0.1
+    )
+
+
+def test_mistakes_are_exceptions(tmp_path):
+    given = {"task_name": "cola", "output_dir": tmp_path / "x"}
+    with pytest.raises(OptionError, match=r"--num_seeds must be at least 1"):
+        ClassifierConfig(**given, num_seeds=0)
+    with pytest.raises(TypeError, match="output_dir"):
+        ClassifierConfig(task_name="cola")
+    with pytest.raises(InputError, match="--do_train, --do_eval"):
+        classifier.run(ClassifierConfig(**given))
+    assert not (tmp_path / "x").exists()
+
+
+def test_class_weights():
+    """Balanced weights are n / (classes * count), as in scikit-learn."""
+    labels = ["no", "yes", "no", "no"]
+    train = [Example(str(i), "a", label=x) for i, x in enumerate(labels)]
+
+    def weights(*words, problem="single_label"):
+        config = ClassifierConfig(
+            task_name="any", output_dir="out", class_weights=words or None
+        )
+        data_set = types.SimpleNamespace(problem=problem, labels=("no", "yes"))
+        return classifier._class_weights(config, data_set, train)
+
+    assert weights() is None
+    np.testing.assert_allclose(weights("balanced"), [4 / (2 * 3), 4 / 2])
+    assert weights("0.5", "2") == [0.5, 2.0]
+    with pytest.raises(InputError, match="--class_weights must be"):
+        weights("1", "x")
+    with pytest.raises(InputError, match="got 'balanced'"):
+        weights("balanced", problem="multi_label")
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    """On a very small CoLA, with the model that the page names."""
+    monkeypatch.chdir(tmp_path)
+    sentence_files.write(tmp_path / "glue_data" / "CoLA", "cola")
+    fine_tuning_runs.write_release(
+        tmp_path / "uncased_L-12_H-768_A-12", ("0", "1")
+    )
+    [block] = doc_pages.blocks(ROOT / "docs" / "scripts.md", "python")
+    faster = "max_seq_length=23, jit_compile='false', init_checkpoint="
+    code = block.text.replace("init_checkpoint=", faster)
+    namespace = {}
+    exec(compile(code, "docs/scripts.md", "exec"), namespace)
+    result = namespace["result"]
+    assert "eval_mcc" in result.metrics
+    assert result.release == "cola_output/release"
+    assert os.path.dirname(result.export) == "cola_output/export"

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from fine_tuning_runs import (
     ANSWERS,
-    CONFIG,
     error_of,
     names_in,
     read,
@@ -204,11 +203,9 @@ def test_a_folder_of_other_labels_is_not_overwritten(done, run, capsys):
 def start(tmp_path_factory):
     """The release of a classifier, whose encoder is used."""
     folder = tmp_path_factory.mktemp("start") / "release"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(CONFIG, "num_hidden_layers", 2)
-        # Smaller random models hardly tell words apart.
-        patch.setitem(CONFIG, "hidden_size", 32)
-        return fine_tuning_runs.write_release(folder, ("yes", "no"))
+    # Smaller random models hardly tell words apart.
+    changes = {"num_hidden_layers": 2, "hidden_size": 32}
+    return fine_tuning_runs.write_release(folder, ("yes", "no"), **changes)
 
 
 @pytest.fixture(scope="module")
