@@ -25,9 +25,7 @@ SCRIPT = """
         input_file: str = option("What to read.")
         do_lower_case: bool = option("Whether to lower-case.", default=True)
         num_steps: int = option("Steps.", default=7)
-        batch_size: int = option("Examples.", default=3, at_most=2**20)
         dropout: float = option("A rate.", default=0.1, at_least=0, at_most=1)
-        rate: float = option("A rate.", default=1.0)
 
     def run(config: Config) -> None:
         name = config.input_file
@@ -60,12 +58,22 @@ def launch(script):
             yield launch
 
 
-def call(script, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(script), *arguments],
-        capture_output=True,
-        text=True,
-    )
+def call(*words, **kwargs):
+    """Runs a Python program."""
+    words = [sys.executable, *map(str, words)]
+    return subprocess.run(words, capture_output=True, text=True, **kwargs)
+
+
+@pytest.fixture
+def call_text(tmp_path):
+    """Runs the text of a program."""
+    path = tmp_path / "script.py"
+
+    def call_text(text, *words):
+        path.write_text(textwrap.dedent(text))
+        return call(path, *words)
+
+    return call_text
 
 
 @pytest.mark.parametrize(
@@ -81,6 +89,32 @@ def test_flags_reach_the_script(launch, capsys, argument, expected):
     assert capsys.readouterr().out.strip() == expected
 
 
+@pytest.mark.parametrize(
+    ("argument", "status", "message"),
+    [
+        ("--input_file=", 2, "--input_file must be given"),
+        ("--do_lower=False", 2, "'do_lower'"),
+        ("--input_fil=x", 2, "Did you mean: input_file"),
+        ("False", 2, "'False' is not a flag"),
+        ("--do_lower_case=maybe", 2, "maybe"),
+        ("--nodo_lower_case=no", 2, "nodo_lower_case"),
+        (f"--num_steps={2**63}", 2, f"at most {2**63 - 1:,}; got {2**63} ("),
+        (f"--num_steps=-{10**400}", 2, f"at least -{2**63 - 1:,}; got -"),
+        ("--dropout=nan", 2, "--dropout must be a finite number; got nan ("),
+        ("--dropout=2", 2, "must be at most 1; got 2.0 ("),
+        ("--input_file=bad", 1, "The file is bad. Name another one."),
+        ("--input_file=missing", 1, "No such file"),
+    ],
+)
+def test_a_mistake_is_reported_in_one_line(
+    launch, capsys, argument, status, message
+):
+    assert launch(["--input_file=x", argument]) == status
+    out, err = capsys.readouterr()
+    assert message in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
 def test_names_need_to_be_utf_8_for_tensorflow_only(script, launch, capsys):
     name = "--input_file=" + os.fsdecode(b"a\xffb")
     assert call(script, name).returncode == 0
@@ -89,67 +123,25 @@ def test_names_need_to_be_utf_8_for_tensorflow_only(script, launch, capsys):
     assert r"--input_file must be UTF-8; got 'a\udcffb'" in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        ([], 2, "--input_file must be given"),
-        (["--do_lower=False"], 2, "'do_lower'"),
-        (["--input_fil=x"], 2, "Did you mean: input_file"),
-        (["--do_lower_case", "False"], 2, "'False' is not a flag"),
-        (["--do_lower_case=maybe"], 2, "maybe"),
-        (["--nodo_lower_case=no"], 2, "nodo_lower_case"),
-        (
-            [f"--num_steps={2**63}"],
-            2,
-            f"--num_steps must be at most {2**63 - 1:,}; got {2**63} (",
-        ),
-        (
-            [f"--num_steps=-{10**400}"],
-            2,
-            f"--num_steps must be at least -{2**63 - 1:,}; got -",
-        ),
-        (
-            [f"--batch_size={2**20 + 1}"],
-            2,
-            "--batch_size must be at most 1,048,576; got 1048577 (",
-        ),
-        (["--dropout=nan"], 2, "--dropout must be a finite number; got nan ("),
-        (["--dropout=2"], 2, "must be at most 1; got 2.0 ("),
-        (["--rate=inf"], 2, "must be a finite number"),
-        (["--input_file=bad"], 1, "The file is bad. Name another one."),
-        (["--input_file=missing"], 1, "No such file"),
-    ],
-)
-def test_a_mistake_is_reported_in_one_line(
-    launch, capsys, arguments, status, message
-):
-    words = [] if not arguments else ["--input_file=x"]
-    assert launch([*words, *arguments]) == status
-    out, err = capsys.readouterr()
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
-
-
-@pytest.mark.parametrize("word", ["--rate=nan", f"--count={2**63}"])
-def test_programs_with_their_own_flags_refuse_invalid_numbers(tmp_path, word):
-    path = tmp_path / "script.py"
-    path.write_text(
-        "from absl import flags\n"
-        "from bert_tf import cli\n"
-        "flags.DEFINE_float('rate', 1.0, 'A rate.')\n"
-        "flags.DEFINE_integer('count', 1, 'A count.')\n"
-        "cli.run_program(lambda: print('ran'))\n"
-    )
-    done = call(path, word)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{word.partition('=')[0]} must be" in done.stderr
-
-
-def test_help_lists_every_option_and_succeeds(script):
+def test_help_and_bugs(script):
     done = call(script, "--help")
     assert done.returncode == 0
     assert "--num_steps: Steps." in done.stdout
+    done = call(script, "--input_file=bug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+def test_programs_with_their_own_flags_reject_invalid_numbers(call_text):
+    program = """
+        from absl import flags
+        from bert_tf import cli
+        flags.DEFINE_float('rate', 1.0, 'A rate.')
+        cli.run_program(lambda: print('ran'))
+    """
+    done = call_text(program, "--rate=nan")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--rate must be" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -160,31 +152,32 @@ def test_help_lists_every_option_and_succeeds(script):
         ("SIGHUP", 129, "stopped by SIGHUP"),
     ],
 )
-def test_a_signal_is_reported_in_one_line(tmp_path, name, status, line):
+def test_a_signal_is_reported_in_one_line(
+    call_text, tmp_path, name, status, line
+):
     """No half-written file is left."""
-    path = tmp_path / "script.py"
-    path.write_text(
-        "import os, signal\n"
-        "from bert_tf import cli, files\n"
-        "def main():\n"
-        f"    with files.atomic_writer({str(tmp_path / 'half')!r}):\n"
-        f"        os.kill(os.getpid(), signal.{name})\n"
-        "cli.run_program(main)\n"
-    )
-    done = call(path)
+    program = f"""
+        import os, signal
+        from bert_tf import cli, files
+        def main():
+            with files.atomic_writer({str(tmp_path / "half")!r}):
+                os.kill(os.getpid(), signal.{name})
+        cli.run_program(main)
+    """
+    done = call_text(program)
     assert done.returncode == status
     assert done.stderr.endswith(f"error: {line}\n")
     assert done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == [path]
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
-STOPPED_WHILE = """
+FINALIZERS = """
     import os, signal, sys, time
     from bert_tf import cli
 
-    class Object:
+    class Kills:
         def __del__(self):
-            os.kill(os.getpid(), signal.{name})
+            os.kill(os.getpid(), signal.SIGTERM)
 
     class Slow:
         def __del__(self):
@@ -194,103 +187,32 @@ STOPPED_WHILE = """
         def __del__(self):
             raise ValueError("its own")
 
-    def finalized():
-        Object()
-
-    def finalized_twice():
-        Object(), Slow()
-
-    def caught():
-        try:
-            os.kill(os.getpid(), signal.{name})
-        except BaseException:
-            pass
-
-    def ignored():
-        signal.signal(signal.{name}, signal.SIG_IGN)
-        cli.run_program(caught)
-
-    def broken():
-        Broken()
-
-    def long(function):
-        function()
+    def main():
+        {objects}
         time.sleep({seconds})
         print("went on")
 
-    if {case}.__name__ == "ignored":
-        ignored()
-    cli.run_program(lambda: long({case}))
+    cli.run_program(main)
 """
 
 
-def stop_while(tmp_path, case, name="SIGTERM", seconds=0):
-    path = tmp_path / "script.py"
-    text = STOPPED_WHILE.format(case=case, name=name, seconds=seconds)
-    path.write_text(textwrap.dedent(text))
-    return call(path)
-
-
 @pytest.mark.parametrize(
-    ("case", "name", "seconds", "status", "line"),
-    [
-        ("finalized", "SIGINT", 60, 130, "interrupted"),
-        ("finalized_twice", "SIGTERM", 60, 143, "stopped by SIGTERM"),
-        # At the very end of the program.
-        ("finalized", "SIGTERM", 0, 143, "stopped by SIGTERM"),
-        ("caught", "SIGTERM", 0, 143, "stopped by SIGTERM"),
-    ],
+    ("objects", "seconds"),
+    [("Kills()", 60), ("Kills(), Slow()", 60), ("Kills()", 0)],
 )
-def test_a_signal_in_a_finalizer_is_not_lost(
-    tmp_path, case, name, seconds, status, line
-):
+def test_a_signal_in_a_finalizer_is_not_lost(call_text, objects, seconds):
     """Python drops exceptions there and continues."""
-    done = stop_while(tmp_path, case, name, seconds)
-    assert done.returncode == status
-    assert done.stderr.endswith(f"error: {line}\n")
+    done = call_text(FINALIZERS.format(objects=objects, seconds=seconds))
+    assert done.returncode == 143
+    assert done.stderr.endswith("error: stopped by SIGTERM\n")
     if seconds:
         assert (done.stdout, done.stderr.count("\n")) == ("", 1)
 
 
-def test_ignored_signals_stay_ignored(tmp_path):
-    """As with `nohup`."""
-    done = stop_while(tmp_path, "ignored", "SIGHUP")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
-def test_signal_tests_pass_under_nohup():
-    """`nohup` ignores SIGHUP, and the programs that tests start inherit it."""
-    done = subprocess.run(
-        [
-            *("nohup", sys.executable, "-m", "pytest"),
-            f"{__file__}::test_a_signal_is_reported_in_one_line",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stdout
-
-
-def test_errors_in_finalizers_are_logged_as_usual(tmp_path):
-    done = stop_while(tmp_path, "broken")
+def test_errors_in_finalizers_are_logged_as_usual(call_text):
+    done = call_text(FINALIZERS.format(objects="Broken()", seconds=0))
     assert (done.returncode, done.stdout) == (0, "went on\n")
     assert "ValueError: its own" in done.stderr
-
-
-def test_a_bug_keeps_its_traceback(script):
-    done = call(script, "--input_file=bug")
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-
-
-def test_the_command_line_needs_no_tensorflow():
-    code = (
-        "import sys; from bert_tf import cli; "
-        "sys.exit('tensorflow' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize("name", cli.JOBS)
@@ -298,43 +220,29 @@ def test_flags_and_options_agree(name):
     """Each flag gives the option of its name, or None to fall back."""
     job = importlib.import_module(f"bert_tf.jobs.{name}")
     config_type = in_process.config_type_of(job)
-    values = in_process.flags_of(job)
-    words = {
-        int: "7",
-        float: "0.5",
-        str: "x",
-        tuple: "x,y",
-        bool: "true",
-    }
+    words = {int: "7", float: "0.5", str: "x", tuple: "x,y", bool: "true"}
     known = declared(config_type)
     given = {
         name: option.choices[0] if option.choices else words[kind]
         for name, (kind, option) in known.items()
     }
     given |= {"mask_share": "0.8", "random_share": "0.1", "keep_share": "0.1"}
-    values(["x.py", *(f"--{n}={given[n]}" for n in known)])
-    config = cli.read_config(config_type, values)
-    for name in known:
-        assert getattr(config, name) == values[name].value or (
-            getattr(config, name) == tuple(values[name].value)
-        )
-    values = in_process.flags_of(job)
-    required = [n for n in known if n in cli.options.required(config_type)]
-    values(["x.py", *(f"--{n}={given[n]}" for n in required)])
-    config = cli.read_config(config_type, values)
+
+    def parse(names):
+        values = in_process.flags_of(job)
+        values(["x.py", *(f"--{n}={given[n]}" for n in names)])
+        return cli.read_config(config_type, values), values
+
+    config, values = parse(known)
+    for name, (kind, _) in known.items():
+        value = values[name].value
+        expected = tuple(value) if kind is tuple else value
+        assert getattr(config, name) == expected
+    config, values = parse(cli.options.required(config_type))
     for name, (_, option) in known.items():
         if option.fallback is not None:
             assert getattr(config, name) is None
             assert values[name].value == option.fallback
-
-
-def test_the_commands_are_the_jobs():
-    known = {
-        path.stem
-        for path in (ROOT / "bert_tf" / "jobs").glob("*.py")
-        if "cli.main(run)" in path.read_text(encoding="utf-8")
-    }
-    assert {*cli.JOBS} == known
 
 
 def test_the_command_lists_its_jobs(monkeypatch, capsys):
@@ -352,16 +260,21 @@ def test_the_command_lists_its_jobs(monkeypatch, capsys):
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"bert-tf: error: {jobs}")
     status, _, err = lines_of("clasifier")
-    assert status == 2
     known = "Unknown job 'clasifier'. Did you mean 'classifier'?"
     assert err.startswith(f"bert-tf: error: {known} {jobs}")
+    found = {
+        path.stem
+        for path in (ROOT / "bert_tf" / "jobs").glob("*.py")
+        if "cli.main(run)" in path.read_text(encoding="utf-8")
+    }
+    assert {*cli.JOBS} == found
 
 
 @pytest.mark.slow
 def test_an_installed_wheel_runs_jobs_outside_of_the_checkout(tmp_path):
     """A new environment with the wheel; its dependencies are borrowed."""
 
-    def run(*words: object) -> str:
+    def run(*words):
         done = subprocess.run(
             [*map(str, words)],
             capture_output=True,
@@ -390,17 +303,14 @@ def test_an_installed_wheel_runs_jobs_outside_of_the_checkout(tmp_path):
     borrowed = sysconfig.get_path("purelib")
     (site / "borrowed.pth").write_text(f"{borrowed}\n")
     (tmp_path / "text.txt").write_text("a sentence of words here\n\n" * 9)
-    run(
-        tmp_path / "new" / "bin" / "bert-tf",
-        *("vocabulary", "--input_file=text.txt", "--output_file=vocab.txt"),
-        "--vocab_size=30",
-    )
-    assert len((tmp_path / "vocab.txt").read_text().splitlines()) == 30
-    run(
-        *(python, "-m", "bert_tf.jobs.pretraining_data"),
-        *("--input_file=text.txt", "--vocab_file=vocab.txt"),
-        *("--output_file=records.tfrecord", "--nonext_sentence"),
-    )
-    assert (tmp_path / "records.tfrecord").exists()
+    for program in (
+        [python.with_name("bert-tf"), "vocabulary"],
+        [python, "-m", "bert_tf.jobs.vocabulary"],
+    ):
+        path = tmp_path / "vocab.txt"
+        path.unlink(missing_ok=True)
+        flags = ("--input_file=text.txt", "--output_file=vocab.txt")
+        run(*program, *flags, "--vocab_size=30")
+        assert len(path.read_text().splitlines()) == 30
     where = run(python, "-c", "import bert_tf; print(bert_tf.__file__)")
     assert where.startswith(str(site))

@@ -5,15 +5,13 @@ import pytest
 from bert_tf import errors
 
 
-def test_input_errors_are_value_errors():
+def test_values_and_files():
     with pytest.raises(ValueError, match="--top_k must be at least 1; got 0"):
         raise errors.wrong_value("--top_k", "at least 1", 0)
-
-
-def test_messages_about_files_start_with_the_place():
     error = errors.in_file("train.tsv", "expected 4 columns.", line=17)
     assert str(error) == "train.tsv:17: expected 4 columns."
     assert str(errors.in_file("x.json", "is empty.")) == "x.json: is empty."
+    assert errors.shortened("x" * 100, most=10) == "'xxxxxxxxx..."
 
 
 @pytest.mark.parametrize(
@@ -33,8 +31,3 @@ def test_the_nearest_name_is_suggested_whatever_its_case():
     known = ["CoLA", "MRPC", "SST-2"]
     assert errors.did_you_mean("cols", known) == " Did you mean 'CoLA'?"
     assert errors.did_you_mean("zzz", known) == ""
-
-
-def test_long_values_are_cut():
-    assert errors.shortened("x" * 100, most=10) == "'xxxxxxxxx..."
-    assert errors.shortened("short") == "'short'"

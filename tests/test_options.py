@@ -20,7 +20,7 @@ class Config(Options):
     kind: str = option("A kind.", default="a", choices=("a", "b"))
 
 
-def test_natural_values_of_python_are_accepted():
+def test_values_are_converted():
     config = Config(
         path=pathlib.Path("x") / "y",
         labels=["a", 1],
@@ -38,11 +38,9 @@ def test_natural_values_of_python_are_accepted():
     [
         ({"rate": 1.5}, "--rate must be at most 1.0; got 1.5"),
         ({"rate": float("nan")}, "--rate must be a finite number; got nan"),
-        ({"rate": "0.1"}, "--rate must be a number; got '0.1'"),
         ({"steps": 0}, "--steps must be at least 1; got 0"),
         ({"steps": 2.0}, "--steps must be an integer; got 2.0"),
         ({"steps": True}, "--steps must be an integer; got True"),
-        ({"steps": 2**63}, "--steps must be at most 9,223,372,036,854,775,807"),
         ({"length": 513}, "--length must be at most 512; got 513"),
         ({"labels": "a,b"}, "--labels must be a list of strings; got 'a,b'"),
         ({"is_cased": 1}, "--is_cased must be true or false; got 1"),
@@ -50,7 +48,7 @@ def test_natural_values_of_python_are_accepted():
         ({"path": 3}, "--path must be a string; got 3"),
     ],
 )
-def test_impossible_values_are_refused(values, message):
+def test_invalid_values_are_rejected(values, message):
     with pytest.raises(OptionError) as error:
         Config(**{"path": "x", **values})
     assert str(error.value).startswith(message)
@@ -63,11 +61,9 @@ def test_a_fallback_waits_until_it_is_needed():
     assert Config(path="x", length=5).with_fallbacks().length == 5
 
 
-def test_workers_share_all_but_what_is_their_own():
+def test_workers_share_the_other_options():
     shared = Config(path="x").shared()
-    assert shared.keys() == {
-        *("--labels", "--rate", "--steps", "--length", "--is_cased", "--kind")
-    }
+    assert {*Config.__dataclass_fields__} - {n[2:] for n in shared} == {"path"}
 
 
 def test_an_option_without_a_default_is_required():

@@ -1,12 +1,14 @@
-"""Every task through the script, from files in its exact official layout."""
+"""Every task through run_classifier.py, from files in its official layout."""
 
+import functools
 import json
+import math
 import shutil
 
 import fine_tuning_runs
 import pytest
 import sentence_files
-from fine_tuning_runs import ANSWERS, arguments, contents, read, results, table
+from fine_tuning_runs import ANSWERS, names_in, read, results, table
 
 from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
@@ -23,79 +25,59 @@ CUSTOM = {
     "regression": {"problem": "regression"},
 }
 INFERENCE = ("contradiction", "entailment", "neutral")
-# Task -> what it measures besides the loss, and the labels in their order.
+ENTAILMENT = ("entailment", "not_entailment")
+# Task -> its metrics besides the loss, its labels in order, and the files of a
+# submission to GLUE.
 EXPECTED = {
-    "cola": ("mcc accuracy", ("0", "1")),
-    "sst-2": ("accuracy", ("0", "1")),
-    "mrpc": ("accuracy f1", ("0", "1")),
-    "mrpc_raw": ("accuracy f1", ("0", "1")),
-    "sts-b": ("pearson spearman", ()),
-    "qqp": ("accuracy f1", ("0", "1")),
-    "mnli": ("accuracy", INFERENCE),
-    "qnli": ("accuracy", ("entailment", "not_entailment")),
-    "rte": ("accuracy", ("entailment", "not_entailment")),
-    "wnli": ("accuracy", ("0", "1")),
-    "xnli": ("accuracy", INFERENCE),
-    "swag": ("accuracy", tuple("0123")),
-    "nsmc": ("accuracy", ("0", "1")),
-    "tsv": ("accuracy macro_f1", ("no", "some", "yes")),
-    "csv": ("accuracy f1", ("no", "yes")),
-    "jsonl": ("accuracy f1", ("no", "yes")),
-    "multi_label": ("micro_f1 macro_f1 exact_match", ("rude", "toxic")),
-    "regression": ("pearson spearman", ()),
+    "cola": ("mcc accuracy", ("0", "1"), "CoLA.tsv"),
+    "sst-2": ("accuracy", ("0", "1"), "SST-2.tsv"),
+    "mrpc": ("accuracy f1", ("0", "1"), "MRPC.tsv"),
+    "mrpc_raw": ("accuracy f1", ("0", "1"), ""),
+    "sts-b": ("pearson spearman", (), "STS-B.tsv"),
+    "qqp": ("accuracy f1", ("0", "1"), "QQP.tsv"),
+    "mnli": ("accuracy", INFERENCE, "MNLI-m.tsv MNLI-mm.tsv"),
+    "qnli": ("accuracy", ENTAILMENT, "QNLI.tsv"),
+    "rte": ("accuracy", ENTAILMENT, "RTE.tsv"),
+    "wnli": ("accuracy", ("0", "1"), "WNLI.tsv"),
+    "xnli": ("accuracy", INFERENCE, ""),
+    "swag": ("accuracy", tuple("0123"), ""),
+    "nsmc": ("accuracy", ("0", "1"), ""),
+    "tsv": ("accuracy macro_f1", ("no", "some", "yes"), ""),
+    "csv": ("accuracy f1", ("no", "yes"), ""),
+    "jsonl": ("accuracy f1", ("no", "yes"), ""),
+    "multi_label": ("micro_f1 macro_f1 exact_match", ("rude", "toxic"), ""),
+    "regression": ("pearson spearman", (), ""),
 }
-SUBMISSIONS = {
-    "cola": ["CoLA.tsv"],
-    "sst-2": ["SST-2.tsv"],
-    "mrpc": ["MRPC.tsv"],
-    "sts-b": ["STS-B.tsv"],
-    "qqp": ["QQP.tsv"],
-    "mnli": ["MNLI-m.tsv", "MNLI-mm.tsv"],
-    "qnli": ["QNLI.tsv"],
-    "rte": ["RTE.tsv"],
-    "wnli": ["WNLI.tsv"],
-}
-# Those that are unlike the others; `slow` runs all.
+# The most unusual tasks; `slow` runs all.
 QUICK = ("mnli", "swag")
 
-
-@pytest.fixture(scope="module")
-def launch():
-    with fine_tuning_runs.classifier() as launch:
-        yield launch
+run = functools.partial(fine_tuning_runs.run, "run_classifier")
 
 
 def flags_of(task, folder):
-    """What a command line says of the task; the model's files, too."""
+    """Returns the flags of a task and of the model's files."""
     return {
         **fine_tuning_runs.write_model(folder),
         "task_name": "custom" if task in CUSTOM else task.split("_raw")[0],
         "data_dir": sentence_files.write(folder / "data", task),
+        "do_eval": True,
         **CUSTOM.get(task, {}),
-        "glue_submission": task in SUBMISSIONS,
     }
 
 
 @pytest.fixture(scope="module")
-def finish(launch, tmp_path_factory):
-    """Trains, evaluates and predicts a task, once; gives the folder."""
-    folders = {}
+def finish(tmp_path_factory):
+    """Trains, evaluates and predicts a task, once; returns the folder."""
 
-    def run(task):
-        if task not in folders:
-            folder = tmp_path_factory.mktemp(task)
-            words = {
-                **flags_of(task, folder),
-                "output_dir": folder / "out",
-                "do_eval": True,
-                "do_predict": True,
-                "num_train_epochs": 1,
-            }
-            assert launch(arguments(**words)) == 0
-            folders[task] = folder
-        return folders[task]
+    @functools.cache
+    def finish(task):
+        folder = tmp_path_factory.mktemp(task)
+        flags = {"do_predict": True, "glue_submission": bool(EXPECTED[task][2])}
+        flags |= {"num_train_epochs": 1, **flags_of(task, folder)}
+        run(folder / "out", **flags)
+        return folder
 
-    return run
+    return finish
 
 
 @pytest.mark.parametrize(
@@ -107,87 +89,68 @@ def finish(launch, tmp_path_factory):
 )
 def test_every_task(finish, task):
     folder = finish(task) / "out"
-    names, labels = EXPECTED[task]
+    metrics, labels, submissions = EXPECTED[task]
     suffixes = ["", "_mismatched"] if task == "mnli" else [""]
-    assert_metrics(folder, names.split(), suffixes)
     for suffix in suffixes:
         rows = table(folder / f"test_results{suffix}.tsv")
         assert {len(row) for row in rows} == {max(1, len(labels))}
         assert len(rows) == len(table(folder / f"predictions{suffix}.tsv")) - 1
-    found = folder.glob("glue_submission/*")
-    assert sorted(p.name for p in found) == SUBMISSIONS.get(task, [])
+    keys = [*(f"eval_{name}" for name in metrics.split()), "eval_loss", "loss"]
+    keys = [f"{key}{suffix}" for key in keys for suffix in suffixes]
+    found = results(folder)
+    assert list(found) == sorted([*keys, "global_step"])
+    assert max(map(abs, found.values())) < 100
+    written = sorted(path.name for path in folder.glob("glue_submission/*"))
+    assert written == submissions.split()
     assert (open_pretrained(folder / "release").labels or ()) == labels
 
 
-def assert_metrics(folder, names, suffixes):
-    """They are the task's, and the losses; the numbers are some."""
-    keys = [f"eval_{name}" for name in names] + ["eval_loss", "loss"]
-    keys = [f"{key}{suffix}" for key in keys for suffix in suffixes]
-    metrics = results(folder)
-    assert list(metrics) == sorted([*keys, "global_step"])
-    assert all(abs(value) < 100 for value in metrics.values())
-
-
-def test_mnli_has_two_sets_of_everything(finish):
+def test_mnli_has_two_development_and_test_sets(finish):
     folder = finish("mnli") / "out"
-    names = {path.name for path in contents(folder)}
-    for name in ("eval.tf_record", "predict.tf_record", "predictions.tsv"):
-        stem, ending = name.split(".")
-        assert {name, f"{stem}_mismatched.{ending}"} <= names
-    matched, mismatched = (
-        (folder / f"eval{suffix}.tf_record").read_bytes()
-        for suffix in ("", "_mismatched")
-    )
-    assert matched != mismatched
+    stems = ("eval.tf_record", "predict.tf_record", "predictions.tsv")
+    names = {name.replace(".", "_mismatched.") for name in stems}
+    assert names <= names_in(folder)
+    metrics = results(folder)
+    assert metrics["eval_loss"] != metrics["eval_loss_mismatched"]
+    assert metrics["loss"] != metrics["loss_mismatched"]
 
 
-def test_ax_is_answered_by_a_model_of_mnli(finish, launch, tmp_path):
+def test_a_model_of_mnli_predicts_ax(finish, tmp_path):
     """In its own folder, where the labels are known, and in a new one."""
     mnli = finish("mnli")
     shutil.copytree(mnli / "out", tmp_path / "out")
-    answers = []
-    for name, start in (("out", None), ("new", mnli / "out" / "release")):
-        words = arguments(
-            **ANSWERS | {"do_eval": None},
-            task_name="ax",
-            data_dir=mnli / "data",
-            output_dir=tmp_path / name,
-            init_checkpoint=start,
-            glue_submission=True,
-        )
-        assert launch(words) == 0
-        answers.append(table(tmp_path / name / "glue_submission" / "AX.tsv"))
-    assert answers[0] == answers[1]
-    header, *rows = answers[0]
+    flags = {**ANSWERS, "do_eval": None, "task_name": "ax"}
+    flags |= {"data_dir": mnli / "data", "glue_submission": True}
+    run(tmp_path / "out", **flags)
+    run(tmp_path / "new", **flags, init_checkpoint=mnli / "out" / "release")
+    answers, others = (
+        table(tmp_path / name / "glue_submission" / "AX.tsv")
+        for name in ("out", "new")
+    )
+    assert answers == others
+    header, *rows = answers
     assert header == ["index", "prediction"]
     assert [index for index, _ in rows] == [str(n) for n in range(7)]
     assert {prediction for _, prediction in rows} <= set(INFERENCE)
 
 
-def test_a_model_whose_labels_are_in_another_order(finish, launch, tmp_path):
-    """As published ones have them: the names say which is which."""
-    mnli = finish("mnli")
-    shutil.copytree(mnli / "out" / "release", tmp_path / "release")
-    turn_labels(tmp_path / "release")
-    turned = tmp_path / "out"
-    words = arguments(
-        **ANSWERS,
-        task_name="mnli",
-        data_dir=mnli / "data",
-        output_dir=turned,
-        init_checkpoint=tmp_path / "release",
-    )
-    assert launch(words) == 0
-    found, expected = results(turned), results(mnli / "out")
+def test_a_model_whose_labels_are_in_another_order(finish, tmp_path):
+    """Published models have other orders, which their names of labels show."""
+    mnli, release = finish("mnli"), tmp_path / "release"
+    shutil.copytree(mnli / "out" / "release", release)
+    reverse_labels(release)
+    flags = {"task_name": "mnli", "data_dir": mnli / "data", **ANSWERS}
+    run(tmp_path / "out", **flags, init_checkpoint=release)
+    found, expected = results(tmp_path / "out"), results(mnli / "out")
     del found["global_step"], expected["global_step"]
     assert found == pytest.approx(expected, rel=1e-5)
-    header, *rows = table(turned / "predictions.tsv")
+    header, *rows = table(tmp_path / "out" / "predictions.tsv")
     assert header[-3:] == [f"probability_{name}" for name in INFERENCE[::-1]]
     plain = table(mnli / "out" / "predictions.tsv")[1:]
     assert [row[3] for row in rows] == [row[3] for row in plain]
 
 
-def turn_labels(folder):
+def reverse_labels(folder):
     """Puts the classes of a release into the opposite order."""
     facts = json.loads((folder / "bert_tf.json").read_text())
     facts["labels"].reverse()
@@ -198,7 +161,7 @@ def turn_labels(folder):
     checkpoints.write(str(folder / "bert_model.ckpt"), tensors)
 
 
-def test_swag_tells_the_ending_that_is_chosen(finish):
+def test_predictions_of_swag_name_the_ending(finish):
     header, *rows = table(finish("swag") / "out" / "predictions.tsv")
     assert header[:4] == ["id", "context", "choice", "prediction"]
     for n, row in enumerate(rows):
@@ -207,12 +170,14 @@ def test_swag_tells_the_ending_that_is_chosen(finish):
 
 
 @pytest.mark.slow
-def test_several_labels_are_answered_at_once(finish):
+def test_predictions_of_custom_files(finish):
+    header, *rows = table(finish("csv") / "out" / "predictions.tsv")
+    assert header[:5] == ["id", "text_a", "text_b", "prediction", "label"]
+    assert [row[0] for row in rows] == [str(n) for n in range(5)]
+    assert all(", " in row[1] and row[1].endswith(row[2]) for row in rows)
     header, *rows = table(finish("multi_label") / "out" / "predictions.tsv")
-    assert header == [
-        *("id", "text", "prediction", "label"),
-        *("probability_rude", "probability_toxic"),
-    ]
+    assert header[:4] == ["id", "text", "prediction", "label"]
+    assert header[4:] == ["probability_rude", "probability_toxic"]
     for *_, answer, label, rude, toxic in rows:
         likely = {"rude": float(rude) > 0.5, "toxic": float(toxic) > 0.5}
         assert answer == ",".join(name for name in likely if likely[name])
@@ -220,105 +185,59 @@ def test_several_labels_are_answered_at_once(finish):
 
 
 @pytest.mark.slow
-def test_the_columns_of_a_file_of_ones_own(finish):
-    header, *rows = table(finish("csv") / "out" / "predictions.tsv")
-    assert header[:5] == ["id", "text_a", "text_b", "prediction", "label"]
-    assert [row[0] for row in rows] == [str(n) for n in range(5)]
-    assert all(", " in row[1] and row[1].endswith(row[2]) for row in rows)
+def test_the_list_of_ids_splits_the_raw_file_of_mrpc(finish):
+    assert results(finish("mrpc_raw") / "out")["global_step"] == (12 - 7) // 4
 
 
 @pytest.mark.slow
-def test_the_listing_splits_microsofts_file(finish):
-    folder = finish("mrpc_raw")
-    assert len(table(folder / "data" / "msr_paraphrase_train.txt")) == 1 + 12
-    assert len(table(folder / "data" / "dev_ids.tsv")) == 7
-    assert results(folder / "out")["global_step"] == 5 // 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "dev"),
-    [
-        ("cola", "dev.tsv"),
-        ("sts-b", "dev.tsv"),
-        ("swag", "val.csv"),
-        ("multi_label", "dev.tsv"),
-    ],
-)
-def test_what_was_trained_is_known_by_heart(launch, tmp_path, task, dev):
+@pytest.mark.parametrize("task", ["cola", "sts-b", "swag", "multi_label"])
+def test_training_examples_are_learned(tmp_path, task):
     """Labels, texts and answers belong together all the way."""
-    words = flags_of(task, tmp_path)
-    folder = words["data_dir"]
-    shutil.copy(folder / f"train{dev[-4:]}", folder / dev)
-    model = fine_tuning_runs.write_model(
+    flags = flags_of(task, tmp_path)
+    dev = "val.csv" if task == "swag" else "dev.tsv"
+    train = f"train.{dev[-3:]}"
+    shutil.copy(flags["data_dir"] / train, flags["data_dir"] / dev)
+    flags |= fine_tuning_runs.write_model(
         tmp_path, **fine_tuning_runs.WITHOUT_DROPOUT, hidden_size=32
     )
-    words |= model | {
-        "output_dir": tmp_path / "out",
-        "do_eval": True,
-        "learning_rate": 0.003,
-        "num_train_epochs": 200,
-        "glue_submission": None,
-    }
-    assert launch(arguments(**words)) == 0
+    flags |= {"learning_rate": 0.003, "num_train_epochs": 200}
+    run(tmp_path / "out", **flags)
     name = EXPECTED[task][0].split()[0]
     assert results(tmp_path / "out")[f"eval_{name}"] > 0.9
 
 
-# Real files, which lie beside the checkout.
-
-
-@pytest.fixture
-def uncased(shared_data):
-    """The vocabulary of the published models."""
-    return shared_data / "vocab" / "bert-base-uncased-vocab.txt"
-
-
-def train_on(launch, folder, uncased, task, **changes):
-    model = fine_tuning_runs.write_model(
-        folder, vocab_size=30522, max_position_embeddings=128
-    )
-    words = {
-        **model,
-        "vocab_file": uncased,
-        "task_name": task,
-        "data_dir": folder,
-        "output_dir": folder / "out",
-        "do_eval": True,
-        "max_seq_length": 128,
-        "learning_rate": 1e-4,
-        "train_batch_size": 16,
-        **changes,
-    }
-    assert launch(arguments(**words)) == 0
-    return results(folder / "out")
+# Real files.
 
 
 @pytest.mark.slow
-def test_real_swag(launch, shared_data, uncased, tmp_path):
-    source = shared_data / "swag" / "val_first500.csv"
-    shutil.copy(source, tmp_path / "train.csv")
-    shutil.copy(source, tmp_path / "val.csv")
-    metrics = train_on(launch, tmp_path, uncased, "swag", num_train_epochs=0.2)
+@pytest.mark.parametrize("task", ["swag", "mnli"])
+def test_real_files(shared_data, tmp_path, task):
+    """An untrained model is as good as a guess."""
+    if task == "swag":
+        source = shared_data / "swag" / "val_first500.csv"
+        shutil.copy(source, tmp_path / "train.csv")
+        shutil.copy(source, tmp_path / "val.csv")
+    else:
+        dev = shared_data / "glue" / "MNLI" / "dev_matched.tsv"
+        header, *rows = dev.read_text(encoding="utf-8").splitlines()
+        rows = [header, *rows[:500]]
+        # Training rows have one label less than four others.
+        columns = [row.split("\t") for row in rows]
+        train = ["\t".join([*row[:10], "x", row[-1]]) for row in columns]
+        for name, lines in (("train", train), ("dev_matched", rows)):
+            text = "\n".join(lines)
+            (tmp_path / f"{name}.tsv").write_text(text, encoding="utf-8")
+    flags = fine_tuning_runs.write_model(
+        tmp_path, vocab_size=30522, max_position_embeddings=128
+    )
+    vocab = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
+    flags |= {"vocab_file": vocab, "task_name": task, "data_dir": tmp_path}
+    flags |= {"max_seq_length": 128, "learning_rate": 1e-4, "do_eval": True}
+    flags |= {"train_batch_size": 16, "num_train_epochs": 0.2}
+    run(tmp_path / "out", **flags)
+    metrics = results(tmp_path / "out")
     assert metrics["global_step"] == 6
-    assert 0.15 < metrics["eval_accuracy"] < 0.4  # One of four.
-
-
-@pytest.mark.slow
-def test_real_mnli(launch, shared_data, uncased, tmp_path):
-    dev = shared_data / "glue" / "MNLI" / "dev_matched.tsv"
-    header, *rows = dev.read_text(encoding="utf-8").splitlines()
-    # Training rows have one label less than four others.
-    train = [
-        "\t".join([*row.split("\t")[:10], "x", row.split("\t")[-1]])
-        for row in (header, *rows[:320])
-    ]
-    (tmp_path / "train.tsv").write_text("\n".join(train), encoding="utf-8")
-    (tmp_path / "dev_matched.tsv").write_text(
-        "\n".join([header, *rows[:500]]), encoding="utf-8"
-    )
-    metrics = train_on(launch, tmp_path, uncased, "mnli", num_train_epochs=0.5)
-    assert metrics["global_step"] == 10
-    assert 0.25 < metrics["eval_accuracy"] < 0.5
-    assert metrics["eval_loss"] == pytest.approx(1.1, abs=0.1)
+    chance = {"swag": 1 / 4, "mnli": 1 / 3}[task]
+    assert metrics["eval_accuracy"] == pytest.approx(chance, abs=0.15)
+    assert metrics["eval_loss"] == pytest.approx(-math.log(chance), abs=0.1)
     assert "eval_loss_mismatched" not in metrics
