@@ -79,29 +79,23 @@ def stopped_at(program):
 # --------------------------------------------------------------- processes
 
 
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def start(inputs, out, tmp_path):
-    """Starts one worker or several, with the same output folder."""
-
-    def call(count=1, data=inputs, folder=out, chief_does=None, **changes):
-        words = arguments(data, folder, **{**SLOWLY, **changes})
-        places = programs.places_of_workers(count) if count > 1 else [None]
-        return [
-            programs.start(
-                words,
-                tmp_path / f"{time.monotonic_ns()}.log",
-                place,
-                None if index else chief_does,
-            )
-            for index, place in enumerate(places)
-        ]
-
-    return call
+def start_workers(inputs, output_dir, logs, *workers, **changes):
+    """Starts a process per worker, which is a dict of its own flags."""
+    places = [None]
+    if len(workers) > 1:
+        places = programs.places_of_workers(len(workers))
+    values = {**SLOWLY, **changes}
+    dies = values.pop("chief_does", None)
+    logs.mkdir()
+    return [
+        programs.start(
+            arguments(inputs, output_dir, **{**values, **own}),
+            logs / str(index),
+            place,
+            None if index else dies,
+        )
+        for index, (place, own) in enumerate(zip(places, workers, strict=True))
+    ]
 
 
 def ends(workers):
@@ -113,26 +107,40 @@ def undisturbed(inputs, tmp_path_factory):
     """The output folders of undisturbed runs by their numbers of workers."""
     folders = {}
     for count in (1, 2):
-        folder = folders[count] = tmp_path_factory.mktemp("undisturbed")
-        words = arguments(inputs, folder, **SLOWLY)
-        places = programs.places_of_workers(count) if count > 1 else [None]
-        logs = tmp_path_factory.mktemp("logs")
-        workers = [
-            programs.start(words, logs / str(index), place)
-            for index, place in enumerate(places)
-        ]
-        assert set(ends(workers)) == {0}
+        folder = tmp_path_factory.mktemp("undisturbed")
+        folders[count] = folder / "out"
+        workers = [{}] * count
+        started = start_workers(
+            inputs, folders[count], folder / "logs", *workers
+        )
+        assert set(ends(started)) == {0}
     return folders
 
 
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def start(inputs, out, tmp_path):
+    """Starts one worker or several, with the same output folder."""
+
+    def call(*workers, data=inputs, **changes):
+        logs = tmp_path / str(time.monotonic_ns())
+        return start_workers(data, out, logs, *workers, **changes)
+
+    return call
+
+
 def test_a_process_is_killed(start, undisturbed, out, fault):
-    [program] = start()
+    [program] = start({})
     step = random.Random(0).randrange(4, 36)
     program.wait_for(f"] step {step} of ")
     program.send(signal.SIGKILL)
     assert program.end() == -signal.SIGKILL
     assert not (out / f"{LAST}.index").exists()
-    [again] = start()
+    [again] = start({})
     assert again.end() == 0
     [resumed] = re.findall(r"Resuming at step (\d+)", "\n".join(again.said))
     assert checkpoint_files(out) == files_of(39, 40)
@@ -144,12 +152,12 @@ def test_a_process_is_killed(start, undisturbed, out, fault):
 
 
 def test_a_process_is_terminated(start, undisturbed, out, fault):
-    [program] = start()
+    [program] = start({})
     program.wait_for("] step 8 of ")
     program.send(signal.SIGTERM)
     assert program.end() == 128 + signal.SIGTERM
     assert files_of(stopped_at(program)) <= checkpoint_files(out)
-    assert ends(start()) == [0]
+    assert ends(start({})) == [0]
     fault(
         "SIGTERM, as before a preemption",
         "ends with status 143 and a checkpoint: " + quoted(program.said[-1]),
@@ -172,7 +180,7 @@ def test_a_worker_is_killed(inputs, start, undisturbed, out, tmp_path, fault):
     line = chief.said[-1]
     assert LOST in line
     assert not (out / f"{LAST}.index").exists()
-    assert ends(start(2)) == [0, 0]
+    assert ends(start({}, {})) == [0, 0]
     fault(
         "one of two workers killed in mid-step",
         f"the other ends {seconds:.0f} s later with status 1: {quoted(line)}",
@@ -183,7 +191,7 @@ def test_a_worker_is_killed(inputs, start, undisturbed, out, tmp_path, fault):
 def test_the_chief_is_killed_while_it_saves(start, undisturbed, out, fault):
     """After the data of a checkpoint is renamed, before its index is."""
     dies = programs.DiesInRename("model.ckpt-15.index")
-    chief, other = start(2, chief_does=dies)
+    chief, other = start({}, {}, chief_does=dies)
     assert chief.end() == -signal.SIGKILL
     assert other.end() == 1
     assert LOST in other.said[-1]
@@ -191,7 +199,7 @@ def test_the_chief_is_killed_while_it_saves(start, undisturbed, out, fault):
     [aside] = out.glob("*.tmp-*")
     manager = checkpoints.CheckpointManager(str(out))
     assert manager.latest() == str(out / "model.ckpt-12")
-    assert ends(start(2)) == [0, 0]
+    assert ends(start({}, {})) == [0, 0]
     assert checkpoint_files(out) == files_of(39, 40)
     fault(
         "the chief of two workers killed while it saves step 15",
@@ -203,14 +211,14 @@ def test_the_chief_is_killed_while_it_saves(start, undisturbed, out, fault):
 
 
 def test_one_of_two_workers_is_terminated(start, undisturbed, out, fault):
-    workers = start(2)
+    workers = start({}, {})
     workers[0].wait_for("] step 8 of ")
     workers[1].send(signal.SIGTERM)
     assert ends(workers) == [128 + signal.SIGTERM] * 2
     first, second = map(stopped_at, workers)
     assert first == second
     assert files_of(first) <= checkpoint_files(out)
-    assert ends(start(2)) == [0, 0]
+    assert ends(start({}, {})) == [0, 0]
     fault(
         "SIGTERM to one of two workers",
         f"both save and end at step {first}, with status 143",
@@ -219,7 +227,7 @@ def test_one_of_two_workers_is_terminated(start, undisturbed, out, fault):
 
 
 def test_a_worker_is_terminated_before_the_first_step(start):
-    chief, other = start(2)
+    chief, other = start({}, {})
     other.wait_for("Devices: CPU, multi_worker_mirrored, 2 ")
     other.send(signal.SIGTERM)
     assert other.end() == 128 + signal.SIGTERM
@@ -237,7 +245,7 @@ def test_a_worker_is_terminated_before_the_first_step(start):
     ],
 )
 def test_workers_with_different_settings_or_data_stop(
-    inputs, undisturbed, out, tmp_path, name, differs
+    inputs, undisturbed, start, out, tmp_path, name, differs
 ):
     """The data differs in one label and has the same size."""
     data = shutil.copytree(inputs, tmp_path / "data")
@@ -249,18 +257,7 @@ def test_workers_with_different_settings_or_data_stop(
         "input_file": f"{data}/[ab].tfrecord*",
         "init_checkpoint": undisturbed[1] / LAST,
     }
-    workers = [
-        programs.start(
-            arguments(inputs, out, **changes), tmp_path / str(index), place
-        )
-        for index, (place, changes) in enumerate(
-            zip(
-                programs.places_of_workers(),
-                ({}, {name: other[name]}),
-                strict=True,
-            )
-        )
-    ]
+    workers = start({}, {name: other[name]})
     assert ends(workers) == [1, 1]
     [line] = {one.said[-1] for one in workers}
     assert f"the same settings and data: {differs}" in line
@@ -275,7 +272,7 @@ def test_one_replica_of_two_has_a_nan(
     batch = examples(17)
     batch["masked_lm_weights"][11, 0] = np.nan
     write(data / "a.tfrecord", batch)
-    workers = start(2, data=data, save_checkpoints_steps=1)
+    workers = start({}, {}, data=data, save_checkpoints_steps=1)
     assert ends(workers) == [1, 1]
     [line] = {one.said[-1] for one in workers}
     [step] = re.findall(r"error: step (\d+): loss nan, ", line)
@@ -283,7 +280,7 @@ def test_one_replica_of_two_has_a_nan(
         *(n for n in (int(step) - 2, int(step) - 1) if n > 0)
     )
     shutil.copy(inputs / "a.tfrecord", data)
-    assert ends(start(2, data=data)) == [0, 0]
+    assert ends(start({}, {}, data=data)) == [0, 0]
     fault(
         "NaN in a record that one of two replicas reads",
         f"both end with status 1 and the checkpoint before stays: "

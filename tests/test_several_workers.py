@@ -4,10 +4,16 @@ Workers are processes, as users start them; one device is this process.
 `benchmarks/equality.py` compares longer trainings, for docs/scale.md.
 """
 
-import fine_tuning_runs
 import in_process
 import pytest
-import squad_files
+from fine_tuning_runs import (
+    assert_same,
+    assert_same_answers,
+    contents,
+    names_in,
+    results,
+    weights,
+)
 
 TRAINING = {
     "train_batch_size": 12,
@@ -23,23 +29,6 @@ def on_one_device(script, flags, folder):
     with in_process.script(script) as launch:
         assert launch([f"--{k}={v}" for k, v in values.items()]) == 0
     return folder
-
-
-def last_weights(folder):
-    [newest] = (folder / "checkpoint").read_text().splitlines()[:1]
-    return fine_tuning_runs.weights(folder / newest.split('"')[1])
-
-
-def assert_same_run(folder, alone):
-    """Compares weights, metrics and the names of files."""
-    fine_tuning_runs.assert_same(
-        last_weights(folder), last_weights(alone), atol=1e-6
-    )
-    found, expected = map(fine_tuning_runs.results, (folder, alone))
-    assert found == pytest.approx(expected, rel=1e-5)
-    names = fine_tuning_runs.names_in(folder)
-    assert names == fine_tuning_runs.names_in(alone)
-    assert len(list(folder.glob("*tfevents*"))) == 1
 
 
 @pytest.mark.slow
@@ -65,49 +54,13 @@ def test_two_workers_classify(layouts, benchmarks, tmp_path):
         flags,
         tmp_path / "together",
     )
-    assert_same_run(folder, alone)
-    fine_tuning_runs.assert_same_answers(folder, alone)
-
-
-@pytest.mark.slow
-def test_two_workers_answer_questions(layouts, tmp_path):
-    words = fine_tuning_runs.WITHOUT_DROPOUT
-    model = fine_tuning_runs.write_model(
-        tmp_path / "model", words=squad_files.VOCAB, **words
-    )
-    asked = {
-        f"{split}_file": squad_files.write(
-            tmp_path / f"{split}.json", squad_files.questions(count, seed)
-        )
-        for split, count, seed in (("train", 13, 1), ("predict", 7, 2))
-    }
-    flags = {
-        **model,
-        **asked,
-        **TRAINING,
-        # The gradients of the keys' biases are rounding errors, from which Adam
-        # makes steps; a small learning rate keeps them short.
-        "learning_rate": 1e-4,
-        "max_seq_length": 29,
-        "doc_stride": 7,
-        "max_query_length": 5,
-        "num_train_epochs": 4,
-        "do_train": True,
-        "do_predict": True,
-        "do_eval": True,
-    }
-    alone = on_one_device("run_squad", flags, tmp_path / "alone")
-    folder = layouts.run(
-        layouts.LAYOUTS["two_workers"],
-        "run_squad.py",
-        flags,
-        tmp_path / "together",
-    )
-    assert_same_run(folder, alone)
-    found, expected = (
-        (path / "predictions.json").read_bytes() for path in (folder, alone)
-    )
-    assert found == expected
+    [newest] = (folder / "checkpoint").read_text().splitlines()[:1]
+    name = newest.split('"')[1]
+    assert_same(weights(folder / name), weights(alone / name), atol=1e-6)
+    assert results(folder) == pytest.approx(results(alone), rel=1e-5)
+    assert names_in(folder) == names_in(alone)
+    assert len(list(folder.glob("*tfevents*"))) == 1
+    assert_same_answers(folder, alone)
 
 
 @pytest.mark.slow
@@ -134,4 +87,4 @@ def test_two_hosts_train_on_ragged_batches(layouts, benchmarks, tmp_path):
     )
     assert found.weights < 1e-6
     assert found.moments < 1e-5
-    assert not fine_tuning_runs.contents(tmp_path / "together" / "host1")
+    assert not contents(tmp_path / "together" / "host1")

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import resource
-import signal
 
 import keras
 import numpy as np
@@ -17,7 +16,6 @@ from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 from bert_tf.training.checkpoints import CheckpointManager, Reader
 from bert_tf.training.weights import BOOKKEEPING, restore
-from tests import programs
 
 KERNEL = np.arange(15, dtype="float32").reshape(3, 5)
 TENSORS = {"bert/kernel": KERNEL, "head/bias": np.ones(5, "float32")}
@@ -107,43 +105,6 @@ def test_an_index_is_never_beside_the_data_of_another(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         checkpoints.write(prefix, {"other": KERNEL})
     assert os.listdir(tmp_path) == ["model.ckpt.data-00000-of-00001"]
-
-
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def save_and_die(folder, when):
-    """Saves step 2 and is killed while it does."""
-    manager = CheckpointManager(folder, keep=1)
-    if when == "state":
-        manager._write_state = die
-    elif when == "remove":
-        tf.io.gfile.remove = die
-    else:
-        programs.DiesInRename(when)()
-    manager.save(2, {"other": KERNEL})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("when", "latest"),
-    [(FILES[0], 1), (FILES[1], 1), ("state", 2), ("remove", 2)],
-)
-def test_a_run_killed_at_any_moment_of_saving(manager, tmp_path, when, latest):
-    manager.save(1, TENSORS)
-    process = programs.fork(save_and_die, str(tmp_path), when)
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert manager.latest() == manager.prefix(latest)
-    expected = TENSORS if latest == 1 else {"other": KERNEL}
-    found = read(manager.prefix(latest))
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
-    whole = manager.steps()
-    manager.remove_leftovers()
-    assert set(os.listdir(tmp_path)) == {"checkpoint"} | files_of(*whole)
 
 
 # ----------------------------------------------------------------- finding
@@ -307,20 +268,6 @@ def test_tf1s_saver_reads_our_checkpoints(manager, tmp_path):
         values = session.run([kernel, step])
     np.testing.assert_array_equal(values[0], KERNEL)
     assert values[1] == 4
-
-
-def test_checkpoints_of_tf1s_saver_are_read(manager, tmp_path):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.compat.v1.get_variable("bert/kernel", initializer=KERNEL)
-        step = tf.compat.v1.train.get_or_create_global_step()
-        session.run(tf.compat.v1.global_variables_initializer())
-        session.run(step.assign(6))
-        saver = tf.compat.v1.train.Saver()
-        saver.save(session, str(tmp_path / "model.ckpt"), step)
-    assert manager.latest() == manager.prefix(6)
-    found = read(manager.prefix(6))
-    np.testing.assert_array_equal(found["bert/kernel"], KERNEL)
-    assert found["global_step"] == 6
 
 
 def pretrainer_variables(folder):

@@ -1,10 +1,7 @@
 """The devices of a run, and errors where they are not available."""
 
-import ctypes
 import json
-import pathlib
 import re
-import signal
 import socket
 import threading
 import types
@@ -236,36 +233,6 @@ def test_the_chief_of_several_processes(monkeypatch, jobs, place, chief):
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", Strategy)
     assert num_processes(Strategy()) == 2
     assert is_chief(Strategy()) is chief
-
-
-@pytest.fixture
-def replaced_sigterm(monkeypatch):
-    """A strategy whose creation replaces the handler, as TensorFlow does."""
-    before = signal.getsignal(signal.SIGTERM)
-    libc = ctypes.CDLL(None)
-    noted = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
-
-    def make(config):
-        libc.signal(int(signal.SIGTERM), noted)
-        return tf.distribute.get_strategy()
-
-    monkeypatch.setitem(distribution._MAKERS, "one_device", make)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def test_pythons_handler_of_sigterm_is_restored(replaced_sigterm):
-    received = []
-    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    make_strategy(DistributionConfig("one_device"))
-    signal.raise_signal(signal.SIGTERM)
-    assert received == [signal.SIGTERM]
-    # Under nohup it is ignored, and stays so.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    make_strategy(DistributionConfig("one_device"))
-    status = pathlib.Path("/proc/self/status").read_text()
-    [mask] = re.findall(r"SigIgn:\s+(\w+)", status)
-    assert int(mask, 16) >> (signal.SIGTERM - 1) & 1
 
 
 # ---------------------------------------------- exchange between processes

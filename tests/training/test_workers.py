@@ -19,8 +19,8 @@ from bert_tf.training.workers import (
     require_shared,
 )
 
-# Messages of TensorFlow 2.21, shortened: a killed worker, a frozen one, a
-# frozen chief, and an operation that is not a collective.
+# Messages of TensorFlow 2.21, shortened: a killed worker, a frozen one, and an
+# operation that is not a collective.
 KILLED = """Graph execution error:
 
 Detected at node while/CollectiveReduceV2_2 defined at (most recent call last):
@@ -36,9 +36,6 @@ Collective ops is aborted by: Error reported from /job:worker/task:1: The \
 following tasks are unhealthy (stopped sending heartbeats):
 /job:worker/replica:0/task:1
 The tasks have crashed."""
-FROZEN_CHIEF = """Collective ops is aborted by: Deadline Exceeded
-
-RPC: /tensorflow.CoordinationService/Heartbeat"""
 NO_COLLECTIVE = """Connection reset by peer
 Additional GRPC error information from remote target /job:worker/task:0:
 :UNKNOWN:Error received from peer"""
@@ -49,7 +46,6 @@ Additional GRPC error information from remote target /job:worker/task:0:
     [
         (KILLED, "Socket closed"),
         (FROZEN, r"unhealthy \(stopped sending heartbeats\)"),
-        (FROZEN_CHIEF, "Deadline Exceeded"),
         (NO_COLLECTIVE, "Connection reset by peer"),
     ],
 )
