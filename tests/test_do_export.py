@@ -104,12 +104,6 @@ def decoded(values):
     return np.char.decode(values.astype(bytes), "utf-8").tolist()
 
 
-def results(folder):
-    scores = json.loads((folder / "eval_results.json").read_text("utf-8"))
-    del scores["train_seconds"], scores["weights_sha256"]
-    return scores
-
-
 # Inputs of each script -------------------------------------------------------
 
 
@@ -278,6 +272,12 @@ def finish(tmp_path_factory):
     return finish
 
 
+def assert_metrics(export, folder):
+    scores = json.loads((folder / "eval_results.json").read_text("utf-8"))
+    del scores["train_seconds"], scores["weights_sha256"]
+    assert export.metrics == pytest.approx(scores)
+
+
 def assert_classes(model, folder):
     """Compares labels and probabilities with the predictions."""
     header, *rows = table(folder / "predictions.tsv")
@@ -301,7 +301,7 @@ def test_a_written_classifier_answers_as_the_predictions(finish):
     [version] = (folder / "export").iterdir()
     assert_classes(version, folder)
     assert (export.name, export.served.kind) == ("custom", "classifier")
-    assert export.metrics == pytest.approx(results(folder))
+    assert_metrics(export, folder)
     assert export.served.encoding.max_seq_length == LENGTH
 
 
@@ -327,7 +327,7 @@ def test_tags_are_those_of_the_predictions(finish):
     assert_tags(export, given["output_dir"])
     assert (export.name, export.served.kind) == ("ner", "tagger")
     assert export.served.labels == tuple(conll_files.LABELS)
-    assert export.metrics == pytest.approx(results(given["output_dir"]))
+    assert_metrics(export, given["output_dir"])
 
 
 @pytest.mark.slow
@@ -339,16 +339,11 @@ def test_spans_are_those_of_the_predictions(finish):
         question=[question.question for question in ASKED],
         context=[question.context for question in ASKED],
     )
-    written = {
-        name: [*json.loads((folder / f"{name}.json").read_text()).values()]
-        for name in ("nbest_predictions", "null_odds")
-    }
-    odds = written["null_odds"]
-    np.testing.assert_allclose(answer["null_odds"], odds, atol=1e-3)
-    best = [
-        max(entry["probability"] for entry in nbest)
-        for nbest in written["nbest_predictions"]
-    ]
+    odds = json.loads((folder / "null_odds.json").read_text())
+    found = answer["null_odds"]
+    np.testing.assert_allclose(found, [*odds.values()], atol=1e-3)
+    nbest = json.loads((folder / "nbest_predictions.json").read_text())
+    best = [max(e["probability"] for e in rows) for rows in nbest.values()]
     found = answer["nbest_probabilities"][:, 0]
     np.testing.assert_allclose(found, best, atol=1e-4)
     assert (export.name, export.served.kind) == ("squad", "question answering")
@@ -457,10 +452,10 @@ def test_a_model_trained_on_two_devices_is_exported_for_one(prepared):
     given |= {"distribution_strategy": "mirrored"}
     export = exported("run_classifier", **given)
     assert_classes(export.served, given["output_dir"])
-    assert export.metrics == pytest.approx(results(given["output_dir"]))
+    assert_metrics(export, given["output_dir"])
 
 
-def test_embeddings_are_those_of_the_file(prepared):
+def test_vectors_are_those_of_the_file(prepared):
     given = prepared("extract_features")
     given |= {"pooling": "mean", "output_format": "npz"}
     export = exported("extract_features", **given)
@@ -469,13 +464,9 @@ def test_embeddings_are_those_of_the_file(prepared):
     answer = ask(export.served, text=texts)
     with np.load(given["output_file"]) as arrays:
         np.testing.assert_allclose(answer["-1"], arrays["-1"], atol=1e-5)
-
-
-def test_exports_the_requested_layers(prepared):
-    """The default of the script, four layers, is more than the model has."""
-    given = {**prepared("extract_features"), "input_file": None}
-    given |= {"output_file": None, "layers": None}
+    given |= dict.fromkeys(("input_file", "output_file", "layers", "pooling"))
     for flags, names in [
+        # The default of the script, four layers, is more than the model has.
         ({}, {"pooled_output", "mean"}),
         ({"layers": "0"}, {"num_tokens", "tokens", "0"}),
         ({"layers": "-1,all", "pooling": "max"}, {"-1", "layer_0"}),

@@ -1,14 +1,8 @@
-"""A stand-in for TensorFlow Serving: one process, one version of one model.
+"""A stand-in for TensorFlow Serving, which answers the requests of its input.
 
-    python tests/serving/rest.py EXPORT_DIR/VERSION
-
-It loads the version as the server does, in a session of TensorFlow 1, runs the
-warm-up requests and then answers REST requests: one body per line, one answer
-per line. It must not import this project. The formats follow the server's
-documentation and its `json_tensor.cc`.
-
-    with Server(path) as server:
-        server.predict({"instances": ["a text"]})
+It loads a version as the server does, in a session of TensorFlow 1, runs the
+warm-up requests and then answers REST requests. It must not import this
+project. The formats follow the server's documentation and `json_tensor.cc`.
 """
 
 import base64
@@ -19,129 +13,80 @@ import sys
 
 import numpy as np
 
-DEFAULT = "serving_default"
 
+def serve(path, requests):
+    """Runs this file in a new process.
 
-class Server:
-    """The process, for a `with` block.
-
-    Attributes:
-      loaded: The warm-up requests that it ran, the signatures and weights of
-        the model, and the modules of this project that it imported.
+    Returns:
+      Dict of `answers`; `warmed_up`, the model's name and the number of rows of
+      each warm-up request; `weights`, their types by name; and `modules`, the
+      imported modules of this project.
     """
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __enter__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, self.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-        )
-        self.loaded = self._read()
-        return self
-
-    def __exit__(self, *unused):
-        self._process.stdin.close()
-        self._process.stdout.close()
-        assert self._process.wait(timeout=60) == 0
-
-    def predict(self, body):
-        """Returns the answer to a request."""
-        self._process.stdin.write(f"{json.dumps(body)}\n".encode())
-        self._process.stdin.flush()
-        return self._read()
-
-    def _read(self):
-        line = self._process.stdout.readline()
-        assert line, f"no model can be loaded from {self.path}"
-        return json.loads(line)
+    done = subprocess.run(
+        [sys.executable, __file__, str(path)],
+        check=True,
+        input=json.dumps(requests).encode(),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-class Model:
-    """The server's session and the signatures of the model."""
+def main(path):
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 (for its op)
+    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
-    def __init__(self, path):
-        import tensorflow as tf
-        import tensorflow_text  # noqa: F401 (for its op)
+    session = tf.compat.v1.Session(graph=tf.Graph())
+    with session.graph.as_default():
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], path)
+    signatures = meta_graph.signature_def
 
-        self._tf = tf
-        self._session = tf.compat.v1.Session(graph=tf.Graph())
-        with self._session.graph.as_default():
-            meta_graph = tf.compat.v1.saved_model.load(
-                self._session, ["serve"], path
-            )
-        self._signatures = meta_graph.signature_def
-
-    def warm_up(self, path):
-        """Runs the requests in a file; returns the model and size of each."""
-        from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
-
-        done = []
-        records = self._tf.data.TFRecordDataset(path).as_numpy_iterator()
-        for record in records:
-            request = PredictionLog.FromString(record).predict_log.request
-            inputs = {
-                key: self._tf.make_ndarray(value)
-                for key, value in request.inputs.items()
-            }
-            outputs = self.run(request.model_spec.signature_name, inputs)
-            [size] = {len(values) for values in (inputs | outputs).values()}
-            done.append([request.model_spec.name, size])
-        return done
-
-    def as_object(self, path):
-        """Returns the functions and variables that TensorFlow 2 loads."""
-        loaded = self._tf.saved_model.load(path)
-        weights = {n: v.dtype.name for n, v in loaded.weights.items()}
-        return {"signatures": sorted(loaded.signatures), "weights": weights}
-
-    def run(self, name, inputs):
-        signature = self._signatures[name]
+    def run(name, inputs):
+        signature = signatures[name]
         assert inputs.keys() == signature.inputs.keys()
-        feeds = {
-            signature.inputs[key].name: value for key, value in inputs.items()
-        }
-        fetches = {key: value.name for key, value in signature.outputs.items()}
-        return self._session.run(fetches, feeds)
+        feeds = {signature.inputs[k].name: value for k, value in inputs.items()}
+        fetches = {k: value.name for k, value in signature.outputs.items()}
+        return session.run(fetches, feeds)
 
-    def answer(self, request):
-        """Returns the answer to a request, both as values of JSON."""
-        name = request.get("signature_name", DEFAULT)
-        specs = self._signatures[name].inputs
-        types = {k: self._tf.as_dtype(v.dtype).name for k, v in specs.items()}
-        if "instances" in request:
-            columns = as_columns(request["instances"], types)
-        else:
-            columns = request["inputs"]
+    def answer(request):
+        name = request.get("signature_name", "serving_default")
+        types = {
+            key: tf.as_dtype(info.dtype).name
+            for key, info in signatures[name].inputs.items()
+        }
+        columns = request.get("inputs", request.get("instances"))
+        if columns and "instances" in request and types.keys() <= {*columns[0]}:
+            columns = {k: [row[k] for row in columns] for k in types}
         if not isinstance(columns, dict):
             # A single input needs no name.
-            [key] = types
-            columns = {key: columns}
-        inputs = {k: tensor(columns[k], dtype) for k, dtype in types.items()}
-        outputs = self.run(name, inputs)
-        answer = {k: to_json(values) for k, values in outputs.items()}
+            columns = dict.fromkeys(types, columns)
+        inputs = {key: tensor(columns[key], types[key]) for key in types}
+        outputs = run(name, inputs)
+        found = {key: to_json(values) for key, values in outputs.items()}
         if "inputs" in request:
-            return {"outputs": alone(answer) or answer}
-        # The server refuses outputs whose first dimensions differ.
-        assert len({values.shape[:1] for values in outputs.values()}) == 1
-        rows = zip(*answer.values(), strict=True)
-        rows = [dict(zip(answer, row, strict=True)) for row in rows]
-        return {"predictions": alone(answer) or rows}
+            return {"outputs": found}
+        # The server refuses outputs with different numbers of rows.
+        rows = zip(*found.values(), strict=True)
+        return {"predictions": [dict(zip(found, x, strict=True)) for x in rows]}
 
-
-def as_columns(instances, types):
-    """Converts `instances`, objects or bare values of a single input."""
-    if isinstance(instances[0], dict) and "b64" not in instances[0]:
-        return {name: [row[name] for row in instances] for name in types}
-    return instances
-
-
-def alone(answer):
-    """Returns the values of a single output, which goes without its name."""
-    return next(iter(answer.values())) if len(answer) == 1 else None
+    warmed_up = []
+    file = os.path.join(path, "assets.extra", "tf_serving_warmup_requests")
+    for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
+        request = PredictionLog.FromString(record).predict_log.request
+        values = request.inputs.items()
+        inputs = {key: tf.make_ndarray(value) for key, value in values}
+        outputs = run(request.model_spec.signature_name, inputs)
+        [size] = {len(values) for values in (inputs | outputs).values()}
+        warmed_up.append([request.model_spec.name, size])
+    weights = tf.saved_model.load(path).weights
+    found = {
+        "answers": [answer(request) for request in json.load(sys.stdin)],
+        "warmed_up": warmed_up,
+        "weights": {name: v.dtype.name for name, v in weights.items()},
+        "modules": [name for name in sys.modules if name.startswith("bert_tf")],
+    }
+    print(json.dumps(found))
 
 
 def tensor(values, dtype):
@@ -160,24 +105,6 @@ def to_json(values):
     if values.dtype == object:
         values = np.vectorize(bytes.decode, [object])(values)
     return values.tolist()
-
-
-def main(path):
-    # What a library prints must not be taken for an answer.
-    with os.fdopen(os.dup(1), "wb") as out:
-        os.dup2(2, 1)
-
-        def say(values):
-            out.write(f"{json.dumps(values)}\n".encode())
-            out.flush()
-
-        model = Model(path)
-        extra = os.path.join(path, "assets.extra")
-        done = model.warm_up(os.path.join(extra, "tf_serving_warmup_requests"))
-        ours = [name for name in sys.modules if name.startswith("bert_tf")]
-        say({"warmed_up": done, "modules": ours, **model.as_object(path)})
-        for line in sys.stdin.buffer:
-            say(model.answer(json.loads(line)))
 
 
 if __name__ == "__main__":

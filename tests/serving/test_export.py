@@ -35,7 +35,7 @@ from bert_tf.serving.export import StoredWeights, export
 from bert_tf.serving.readme import WARM_UP_SIZES
 from bert_tf.serving.served import ServedClassifier
 from tests.serving import small_served
-from tests.serving.rest import Server
+from tests.serving.rest import serve
 from tests.serving.small_served import (
     CONFIG,
     ENCODING,
@@ -57,7 +57,6 @@ FILES = {
     "assets.extra/model_card.json",
     "assets.extra/README.md",
 }
-SIGNATURES = {"serving_default", "tokens", "tokenize"}
 
 
 def classifier(**more):
@@ -87,12 +86,6 @@ def path(served, tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "models"
     facts = {"metrics": {"accuracy": 0.5}, "source": "a/model.ckpt-7"}
     return pathlib.Path(export(served, str(folder), name="mine", **facts))
-
-
-@pytest.fixture(scope="module")
-def server(path):
-    with Server(path) as server:
-        yield server
 
 
 # The files of a version ------------------------------------------------------
@@ -200,67 +193,61 @@ def test_two_replicas_and_bfloat16(tmp_path):
 # The server ------------------------------------------------------------------
 
 
-def test_loads_and_warms_up_without_this_project(server, served):
-    assert server.loaded["modules"] == []
-    assert server.loaded["signatures"] == sorted(SIGNATURES)
-    names = checkpoint_variables(served.model)
-    assert server.loaded["weights"] == dict.fromkeys(names, "float32")
-    sizes = [*WARM_UP_SIZES, 1]
-    assert server.loaded["warmed_up"] == [["mine", size] for size in sizes]
-
-
-def as_json(texts):
-    """Bytes as REST takes them."""
-    return [{"b64": base64.b64encode(text).decode()} for text in texts]
-
-
-def test_answers_texts_by_columns_and_rows(server, served):
-    answer = server.predict({"inputs": as_json(NASTY)})["outputs"]
-    expected = small_served.answer(served, {"text": list(NASTY)})
-    assert answer["label"] == [label.decode() for label in expected["label"]]
-    chances = answer["probabilities"]
-    np.testing.assert_allclose(chances, expected["probabilities"], atol=1e-5)
-    rows = server.predict({"instances": as_json(NASTY)})["predictions"]
-    assert answer == {name: [row[name] for row in rows] for name in answer}
-    nothing = server.predict({"inputs": []})["outputs"]
-    assert nothing == {name: [] for name in answer}
-
-
-def test_answers_tokens(server, served):
-    texts = [text for text in NASTY if len(text) < 40]
-    request = {"signature_name": "tokenize", "inputs": as_json(texts)}
-    tokens = server.predict(request)["outputs"]
-    expected = small_served.tokenize(served, {"text": texts})
-    names = [[VOCAB[number] for number in row] for row in tokens["input_ids"]]
-    assert tokens.pop("tokens") == names
-    for name, values in tokens.items():
-        np.testing.assert_array_equal(values, expected[name])
-    request = {"signature_name": "tokens", "inputs": tokens}
-    chances = server.predict(request)["outputs"]["probabilities"]
-    expected = small_served.answer_tokens(served, tokens)["probabilities"]
-    np.testing.assert_allclose(chances, expected, atol=1e-4)
-
-
-def test_the_answers_in_the_readme_are_correct(path, server):
+def test_a_server_answers_without_this_project(path, served):
+    """By columns and rows, from tokens, and as the README says."""
+    short = [text for text in NASTY if len(text) < 40]
+    nasty, few = (
+        [{"b64": base64.b64encode(text).decode()} for text in texts]
+        for texts in (NASTY, short)
+    )
+    tokens = small_served.tokenize(served, {"text": short})
+    del tokens["tokens"]
+    tokens = {name: values.tolist() for name, values in tokens.items()}
+    names = [[VOCAB[n] for n in row] for row in tokens["input_ids"]]
     text = (path / "assets.extra" / "README.md").read_text("utf-8")
     blocks = re.findall(r"^```\n(.*?)\n```$", text, re.M | re.S)
     asked = [i for i, block in enumerate(blocks) if block.startswith("curl")]
-    assert len(asked) == 3
-    for index in asked:
-        body = json.loads(shlex.split(blocks[index])[2])
-        answer = json.loads(blocks[index + 1].replace(" ...]", ' "..."]'))
-        assert_close(server.predict(body), answer)
+    found = serve(
+        path,
+        [
+            {"inputs": nasty},
+            {"instances": nasty},
+            {"inputs": []},
+            {"signature_name": "tokenize", "inputs": few},
+            {"signature_name": "tokens", "inputs": tokens},
+            *(json.loads(shlex.split(blocks[index])[2]) for index in asked),
+        ],
+    )
+    assert found["modules"] == []
+    weights = checkpoint_variables(served.model)
+    assert found["weights"] == dict.fromkeys(weights, "float32")
+    sizes = [*WARM_UP_SIZES, 1]
+    assert found["warmed_up"] == [["mine", size] for size in sizes]
+    columns, rows, nothing, seen, of_tokens, *answers = found["answers"]
+    expected = small_served.answer(served, {"text": list(NASTY)})
+    columns, rows = columns["outputs"], rows["predictions"]
+    assert columns == {name: [row[name] for row in rows] for name in columns}
+    assert columns["label"] == [label.decode() for label in expected["label"]]
+    chances = expected["probabilities"]
+    np.testing.assert_allclose(columns["probabilities"], chances, atol=1e-5)
+    assert nothing["outputs"] == {name: [] for name in columns}
+    assert seen["outputs"] == {"tokens": names, **tokens}
+    expected = small_served.answer(served, {"text": short})["probabilities"]
+    chances = of_tokens["outputs"]["probabilities"]
+    np.testing.assert_allclose(chances, expected, atol=1e-4)
+    for index, answer in zip(asked, answers, strict=True):
+        expected = blocks[index + 1].replace(" ...]", ' "..."]')
+        assert_close(answer, json.loads(expected))
 
 
 def assert_close(answer, expected):
-    """Compares values of JSON, numbers with a tolerance."""
+    """Compares values of JSON, numbers with a tolerance; lists may be cut."""
     if isinstance(expected, dict):
         assert answer.keys() == expected.keys()
         for name, value in expected.items():
             assert_close(answer[name], value)
     elif isinstance(expected, list):
         if expected[-1:] == ["..."]:
-            # Long lists are cut.
             expected = expected[:-1]
             answer = answer[: len(expected)]
         for pair in zip(answer, expected, strict=True):
@@ -364,18 +351,6 @@ def test_a_failure_leaves_nothing_behind(
     assert [name.strip("/") for name in tf.io.gfile.listdir(folder)] == ["1"]
 
 
-def test_a_full_disk_while_saving(served, tmp_path, monkeypatch):
-    def fail(*unused, **also_unused):
-        raise tf.errors.ResourceExhaustedError(None, None, "No space left")
-
-    monkeypatch.setattr(exporting, "_concrete", lambda *unused: None)
-    monkeypatch.setattr(tf.saved_model, "save", fail)
-    message = f"^Cannot write the export to {tmp_path}: No space left"
-    with pytest.raises(InputError, match=message):
-        export(served, str(tmp_path))
-    assert not os.listdir(tmp_path)
-
-
 @pytest.mark.parametrize("place", ["file", "file/models"])
 def test_a_file_instead_of_the_folder(served, write, place):
     folder = os.path.join(os.path.dirname(write("mine", "file")), place)
@@ -477,17 +452,10 @@ def test_outputs_are_equal_bit_for_bit(make, policy):
     for name, variable in stored.by_name.items():
         is_wide = name.split("/")[-1] in ("gamma", "beta", "output_bias")
         assert variable.dtype == (tf.float32 if is_wide else policy), name
-
-
-def test_the_stored_weights_are_used():
-    model = random_weights(BertClassifier(CONFIG, 3, dtype="mixed_bfloat16"))
-    stored = StoredWeights(model)
-    before = model(FEATURES)["logits"]
-    kernel = stored.by_name["output_weights"]
-    kernel.assign_add(tf.ones_like(kernel))
-    np.testing.assert_array_equal(model(FEATURES)["logits"], before)
-    after = stored.used_by(model)(FEATURES)["logits"]
-    assert np.abs(after - before).max() > 0.1
+    kernel = stored.by_name["bert/embeddings/word_embeddings"]
+    kernel.assign_add(tf.random.normal(kernel.shape, dtype=kernel.dtype))
+    for name, values in stored.used_by(model)(FEATURES).items():
+        assert np.abs(values - expected[name]).max() > 0.1
 
 
 @pytest.mark.parametrize("policy", ["float32", "bfloat16"])
@@ -588,17 +556,14 @@ def test_two_functions_exchange_their_names():
 @pytest.mark.parametrize("before", [logging.NOTSET, logging.INFO])
 def test_loggers_are_silenced_and_restored(before):
     """A logger without a level inherits the root's, before and after."""
-    talker, absl_logger = logging.getLogger("talker"), logging.getLogger("absl")
-    verbosity, level = absl.logging.get_verbosity(), absl_logger.level
-    talker.setLevel(before)
-    absl_logger.setLevel(before)
-    try:
-        with exporting.at_least(absl.logging.ERROR, "talker"):
-            assert absl.logging.get_verbosity() == absl.logging.ERROR
-            for logger in (talker, absl_logger):
-                assert not logger.isEnabledFor(logging.WARNING)
-                assert logger.isEnabledFor(logging.ERROR)
-        assert (talker.level, absl_logger.level) == (before, before)
-        assert absl.logging.get_verbosity() == verbosity
-    finally:
-        absl_logger.setLevel(level)
+    loggers = [logging.getLogger(name) for name in ("talker", "absl")]
+    verbosity = absl.logging.get_verbosity(), loggers[1].level
+    for logger in loggers:
+        logger.setLevel(before)
+    with exporting.at_least(absl.logging.ERROR, "talker"):
+        for logger in loggers:
+            assert not logger.isEnabledFor(logging.WARNING)
+            assert logger.isEnabledFor(logging.ERROR)
+    assert [logger.level for logger in loggers] == [before, before]
+    loggers[1].setLevel(verbosity[1])
+    assert absl.logging.get_verbosity() == verbosity[0]

@@ -48,24 +48,19 @@ SCRIPTS = (
 )
 
 
-def vocabulary_of(*texts):
-    """Returns the small vocabulary and every character of the texts."""
-    pieces = {
-        character
-        for lower in (False, True)
-        for text in texts
-        for character in Normalizer(lower)(text)
-    }
-    both = [name for p in sorted(pieces - {" "}) for name in (p, f"##{p}")]
-    return tuple(dict.fromkeys((*VOCAB, *both)))
-
-
-ALL_VOCAB = vocabulary_of(*SCRIPTS)
+# Every character of these texts that the small vocabulary lacks.
+CHARACTERS = {
+    character
+    for lower in (False, True)
+    for text in SCRIPTS
+    for character in Normalizer(lower)(text)
+}
+MORE = sorted(CHARACTERS - {" ", *VOCAB})
+ALL_VOCAB = (*VOCAB, *MORE, *(f"##{character}" for character in MORE))
 ALL_CONFIG = dataclasses.replace(CONFIG, vocab_size=len(ALL_VOCAB))
 
 
 def random_texts(count, letters, seed=3):
-    """Returns texts of few or many words of one to five letters."""
     draw = random.Random(seed)
     return [
         " ".join(
@@ -89,67 +84,38 @@ def encoding_of(vocab=ALL_VOCAB, lower=True, **options):
     return SpanEncoding(vocab, lower, None, LENGTH, **numbers)
 
 
-@functools.cache
-def random_model():
-    """Returns a real model; its logits depend on processor and batch."""
-    model = random_weights(BertSpanLabeler(ALL_CONFIG))
-    for variable in model.cls.weights:
-        variable.assign(5.0 * variable)
+TABLES = np.random.default_rng(1).normal(0, 5, (2, 9973)).astype("float32")
+
+
+def drawn(features):
+    """Random logits from a table: equal on any processor and in any batch."""
+    ids = tf.cast(features["input_ids"], tf.int32)
+    row = tf.reduce_sum(ids, axis=1, keepdims=True)  # [PAD] is 0.
+    positions = tf.range(tf.shape(ids)[1])
+    number = (31 * ids + 17 * positions + 7 * row) % TABLES.shape[1]
+    start, end = (tf.gather(table, number) for table in TABLES)
+    return {"start_logits": start, "end_logits": end}
+
+
+def with_values(num_values):
+    """Returns a model whose logits have few values: many are equal."""
+
+    def model(features):
+        ids = tf.cast(features["input_ids"], tf.int32)
+        positions = tf.range(tf.shape(ids)[1])
+        start, end = (
+            tf.cast((ids * ids + positions // step) % num_values, tf.float32)
+            for step in (5, 3)
+        )
+        return {"start_logits": start, "end_logits": end}
+
     return model
 
 
-class Drawn:
-    """Random logits, as a function of the token, its position and its row.
-
-    They come from a table, so they are equal on any processor and in any batch,
-    and answers can be compared exactly.
-    """
-
-    NUM_VALUES = 9973
-
-    def __init__(self):
-        draw = np.random.default_rng(1).normal
-        self.tables = {
-            f"{name}_logits": draw(0, 5, self.NUM_VALUES).astype("float32")
-            for name in ("start", "end")
-        }
-
-    def __call__(self, features):
-        ids = tf.cast(features["input_ids"], tf.int32)
-        row = tf.reduce_sum(ids, axis=1, keepdims=True)  # [PAD] is 0.
-        places = tf.range(tf.shape(ids)[1])
-        number = (31 * ids + 17 * places + 7 * row) % self.NUM_VALUES
-        return {
-            name: tf.gather(table, number)
-            for name, table in self.tables.items()
-        }
-
-
-DRAWN = Drawn()
-
-
 @functools.cache
-def labeler(model=DRAWN, encoding=None, num_answers=5, **rules):
-    return ServedSpanLabeler(
-        model, encoding or encoding_of(), AnswerRules(**rules), num_answers
-    )
-
-
-class Rule:
-    """Logits with few values, from ids and positions: many are equal."""
-
-    def __init__(self, num_values):
-        self.num_values = num_values
-
-    def __call__(self, features):
-        ids = tf.cast(features["input_ids"], tf.int32)
-        places = tf.range(tf.shape(ids)[1])
-        return {
-            f"{name}_logits": tf.cast(
-                (ids * ids + places // step) % self.num_values, tf.float32
-            )
-            for name, step in (("start", 5), ("end", 3))
-        }
+def labeler(model=drawn, encoding=None, num_answers=5, **rules):
+    encoding = encoding or encoding_of()
+    return ServedSpanLabeler(model, encoding, AnswerRules(**rules), num_answers)
 
 
 def asked(questions, contexts):
@@ -212,13 +178,9 @@ def assert_same(row, found, context):
     ):
         assert (start, end) == (-1, -1) if not text else start >= 0
         assert context[max(start, 0) : max(end, 0)] == text
-    for name, filler in {
-        "nbest_answers": b"",
-        "nbest_starts": -1,
-        "nbest_ends": -1,
-        "nbest_probabilities": 0,
-    }.items():
-        assert (row[name][count:] == filler).all()
+    assert (row["nbest_answers"][count:] == b"").all()
+    assert (row["nbest_probabilities"][count:] == 0).all()
+    assert (row["nbest_starts"][count:] == -1).all()
 
 
 def assert_all_same(served, questions=QUESTIONS, contexts=CONTEXTS):
@@ -267,7 +229,7 @@ def test_answers_are_those_of_the_script(options):
 )
 def test_equal_scores_have_the_order_of_the_script(num_values, with_negative):
     contexts = [*CONTEXTS, *random_texts(41, "aab", seed=4)]
-    served = labeler(Rule(num_values), with_negative=with_negative)
+    served = labeler(with_values(num_values), with_negative=with_negative)
     assert_all_same(served, [b"a"] * len(contexts), contexts)
 
 
@@ -276,7 +238,10 @@ def test_a_real_model():
 
     So answers that are almost equally likely may swap.
     """
-    served = labeler(random_model(), **SOME_ARE_IMPOSSIBLE)
+    model = random_weights(BertSpanLabeler(ALL_CONFIG))
+    for variable in model.cls.weights:
+        variable.assign(5.0 * variable)
+    served = labeler(model, **SOME_ARE_IMPOSSIBLE)
     questions, contexts = QUESTIONS[:29], CONTEXTS[:29]
     answers = answer(served, asked(questions, contexts))
     found = found_by_script(served, questions, contexts)
@@ -355,34 +320,28 @@ def test_windows_of_many_lengths(max_seq_length, doc_stride):
 # By hand ---------------------------------------------------------------------
 
 
-class Logits:
-    """Logits of tokens by name, else 0; plus the logits of positions."""
+def of_tokens(starts, ends, positions=(-1, -1)):
+    """Returns a model with logits of tokens by name, and of positions."""
 
-    def __init__(self, starts, ends, positions=(-1, -1)):
-        self.tables = {
-            f"{name}_logits": [float(logits.get(word, 0)) for word in VOCAB]
-            for name, logits in (("start", starts), ("end", ends))
-        }
-        self.positions = positions
-
-    def __call__(self, features):
+    def model(features):
         ids = tf.cast(features["input_ids"], tf.int32)
-        return {
-            name: tf.gather(table, ids)
+        start, end = (
+            tf.gather([float(logits.get(word, 0)) for word in VOCAB], ids)
             + 9.0 * tf.one_hot(position, tf.shape(ids)[1])
-            for (name, table), position in zip(
-                self.tables.items(), self.positions, strict=True
-            )
-        }
+            for logits, position in zip((starts, ends), positions, strict=True)
+        )
+        return {"start_logits": start, "end_logits": end}
+
+    return model
 
 
-def by_hand(logits, context, **options):
-    served = labeler(logits, encoding_of(VOCAB), num_answers=8, **options)
+def by_hand(model, context, **options):
+    served = labeler(model, encoding_of(VOCAB), num_answers=8, **options)
     return answer(served, asked([b"0"], [context]))
 
 
 def test_the_first_and_best_of_equal_texts_is_kept():
-    [row] = rows(by_hand(Logits({"a": 9}, {"b": 9}), b"a b a b a"))
+    [row] = rows(by_hand(of_tokens({"a": 9}, {"b": 9}), b"a b a b a"))
     assert (row["start"], row["end"]) == (0, 3)
     assert row["nbest_answers"].tolist() == [
         *(b"a b", b"a b a b"),
@@ -392,14 +351,14 @@ def test_the_first_and_best_of_equal_texts_is_kept():
     assert row["nbest_starts"].tolist() == [0, 0, 0, 0, 0, 2, 2, 2]
     assert row["nbest_ends"].tolist() == [3, 7, 1, 5, 9, 3, 7, 5]
     # [CLS] 0 [SEP] a b a b [SEP]
-    [row] = rows(by_hand(Logits({}, {}, (5, 6)), b"a b a b"))
+    [row] = rows(by_hand(of_tokens({}, {}, (5, 6)), b"a b a b"))
     assert (row["answer"], row["start"], row["end"]) == (b"a b", 4, 7)
 
 
 def test_more_spans_than_texts():
     """Thousands of spans have equal texts; the few others are found."""
-    logits = Logits({"a": 9}, {"a": 9, "b": 8})
-    answers = by_hand(logits, b"a " * 1201 + b"b", max_answer_length=2)
+    model = of_tokens({"a": 9}, {"a": 9, "b": 8})
+    answers = by_hand(model, b"a " * 1201 + b"b", max_answer_length=2)
     assert answers["num_nbest"] == 4
     texts = answers["nbest_answers"][0, :4].tolist()
     assert texts == [b"a", b"a a", b"a b", b"b"]
@@ -444,6 +403,6 @@ def test_no_questions():
 
 def test_refuses_nan_and_no_answers():
     with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
-        by_hand(Logits({"a": np.nan}, {}), b"a")
+        by_hand(of_tokens({"a": np.nan}, {}), b"a")
     with pytest.raises(InputError, match="num_answers must be at least 1"):
         labeler(num_answers=0)

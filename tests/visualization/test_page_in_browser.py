@@ -1,7 +1,4 @@
-"""The page, opened in a browser: what it shows, and that it asks for nothing.
-
-Numbers are compared with those that `as_shown` gives.
-"""
+"""The page, opened in a browser: its numbers are those of `as_shown`."""
 
 import numpy as np
 import pytest
@@ -19,11 +16,11 @@ def browser():
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """Opens a page; at the end there was no fault and no request."""
+    """Opens a page, which must not fail or send a request."""
     said, requests = [], []
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(120_000)  # For a machine that is busy.
+    page.set_default_timeout(120_000)  # For a busy machine.
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(dialog.message))
@@ -51,59 +48,63 @@ def word(page, text, nth=0):
     return page.locator("#words").get_by_text(text, exact=True).nth(nth)
 
 
-def listed(page) -> list[tuple[str, str]]:
-    """The names and numbers of the list."""
+def heading(page):
+    return page.locator("#heading").inner_text()
+
+
+def percent(share):
+    return f"{100 * share:.1f}%"
+
+
+def listed(page):
+    """Returns the names and numbers of the list."""
     rows = page.locator("#list li").all()
     return [tuple(row.locator("bdi, data").all_inner_texts()) for row in rows]
 
 
-def expected(shares, words, count=10) -> list[tuple[str, str]]:
-    """The largest, as the page writes them."""
+def expected(shares, words, count=10):
+    """Returns the largest shares as the page lists them."""
     order = np.argsort(-shares, kind="stable")[:count]
-    return [(words[n].text, f"{100 * shares[n]:.1f}%") for n in order]
+    return [(words[n].text, percent(shares[n])) for n in order]
 
 
-def place_of(words, text, nth=0) -> int:
+def index_of(words, text, nth=0):
     return [n for n, word in enumerate(words) if word.text == text][nth]
 
 
-def test_pointing_at_a_word(show, pair):
+def test_pointing_at_words(show, pair):
     page = show(write_page(pair, 1, 3))
     weights, words = as_shown(pair)
+    mean = weights[1, 3].mean(axis=0)
+    assert listed(page)[:10] == expected(mean, words)
     word(page, "sat").hover()
-    assert page.locator("#heading").inner_text() == "“sat” attends to"
-    row = weights[1, 3, place_of(words, "sat")]
-    top = expected(row, words)
+    assert heading(page) == "“sat” attends to"
+    row = weights[1, 3, index_of(words, "sat")]
     rest = row.sum() - np.sort(row)[-10:].sum()
-    assert listed(page) == [*top, ("9 others", f"{100 * rest:.1f}%")]
-    # Below the words stand the same numbers.
+    assert listed(page) == [*expected(row, words), ("9 others", percent(rest))]
+    # The same numbers are below the words.
     percents = [
         span.get_attribute("data-percent")
         for span in page.locator(".word").all()
     ]
     assert percents == [f"{100 * x:.0f}" if x >= 0.005 else "" for x in row]
-    assert word(page, "sat").get_attribute("aria-selected") == "true"
-
-
-def test_without_the_pointer(show, pair):
-    page = show(write_page(pair))
-    weights, words = as_shown(pair)
-    mean = weights[0, 0].mean(axis=0)
-    assert listed(page)[:10] == expected(mean, words)
-    word(page, "mat").hover()
     page.mouse.move(1, 1)
     assert listed(page)[:10] == expected(mean, words)
+    page.get_by_role("radio", name="what attends to it").check()
+    word(page, "cat").hover()
+    assert heading(page) == "What attends to “cat”"
+    column = weights[1, 3, :, index_of(words, "cat")]
+    assert listed(page) == expected(column, words)
 
 
 def test_layers_and_heads(show, pair):
-    """By the lists, by the overview, and by arrow keys in it."""
+    """The lists, the overview, and arrow keys in the overview select them."""
     page = show(write_page(pair))
     weights, words = as_shown(pair)
-    place = place_of(words, "it")
 
     def check(layer, head):
         word(page, "it").hover()
-        row = weights[layer, head, place]
+        row = weights[layer, head, index_of(words, "it")]
         assert listed(page)[:10] == expected(row, words)
         checked = page.locator('#grid [aria-checked="true"]')
         name = f"layer {layer}, head {head}"
@@ -112,7 +113,6 @@ def test_layers_and_heads(show, pair):
         assert page.locator("#head").input_value() == str(head)
 
     page.get_by_role("combobox", name="Layer").select_option("2")
-    check(2, 0)
     page.get_by_role("combobox", name="Head").select_option("4")
     check(2, 4)
     page.get_by_role("radio", name="layer 1, head 3").click()
@@ -124,60 +124,48 @@ def test_layers_and_heads(show, pair):
     check(0, 2)
 
 
-def test_what_attends_to_a_word(show, pair):
-    page = show(write_page(pair, 2, 1))
-    weights, words = as_shown(pair)
-    page.get_by_role("radio", name="what attends to it").check()
-    word(page, "cat").hover()
-    assert page.locator("#heading").inner_text() == "What attends to “cat”"
-    column = weights[2, 1, :, place_of(words, "cat")]
-    assert listed(page) == expected(column, words)
-
-
-@pytest.mark.parametrize("special_tokens", [False, True])
-@pytest.mark.parametrize("joined", [False, True])
-@pytest.mark.parametrize("from_start", [False, True])
-def test_words_pieces_and_special_tokens(
+@pytest.mark.parametrize(
+    ("joined", "special_tokens", "from_start"),
+    [(True, False, True), (False, True, True), (False, False, False)],
+)
+def test_words_tokens_and_special_tokens(
     show, pair, joined, special_tokens, from_start
 ):
     weights, words = as_shown(pair, joined, special_tokens)
     if from_start:
         page = show(write_page(pair, 1, 1, joined, special_tokens))
     else:
-        page = show(write_page(pair, 1, 1, not joined, not special_tokens))
-        kind = "words" if joined else "pieces"
-        page.get_by_role("radio", name=kind, exact=True).check()
+        page = show(write_page(pair, 1, 1))
+        page.get_by_role("radio", name="pieces", exact=True).check()
         page.locator("#specials").set_checked(special_tokens)
     names = page.locator(".word").all_inner_texts()
     assert names == [w.text for w in words]
     text = "unbreakable" if joined else "##break"
     word(page, text, 1).hover()
-    row = weights[1, 1, place_of(words, text, 1)]
+    row = weights[1, 1, index_of(words, text, 1)]
     found = listed(page)
     assert found[:10] == expected(row, words)
     if not special_tokens:
-        hidden = f"{100 * (1 - row.sum()):.1f}%"
+        hidden = percent(1 - row.sum())
         assert found[-1] == ("[CLS] and [SEP], hidden", hidden)
 
 
 def test_a_clicked_word_stays_selected(show, pair):
-    """By a click; the weight to another is then told beside the pointer."""
+    """The weight of another word is then shown beside the pointer."""
     page = show(write_page(pair))
     weights, words = as_shown(pair)
-    row = weights[0, 0, place_of(words, "cat")]
+    row = weights[0, 0, index_of(words, "cat")]
     word(page, "cat").click()
     word(page, "soft").hover()
     assert "“cat” is kept" in page.locator("#hint").inner_text()
-    share = f"{100 * row[place_of(words, 'soft')]:.1f}%"
-    assert page.locator("#tip").inner_text().split() == [
-        *("cat", "→", "soft", share),
-    ]
+    share = percent(row[index_of(words, "soft")])
+    tip = page.locator("#tip").inner_text().split()
+    assert tip == ["cat", "→", "soft", share]
     page.mouse.move(1, 1)
     assert page.locator("#tip").is_hidden()
     assert listed(page)[:10] == expected(row, words)
     page.keyboard.press("Escape")
-    heading = page.locator("#heading").inner_text()
-    assert heading == "Attention received on average"
+    assert heading(page) == "Attention received on average"
 
 
 def test_by_the_keyboard_alone(show, pair):
@@ -188,16 +176,16 @@ def test_by_the_keyboard_alone(show, pair):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     row = weights[1, 2, 2]
-    assert page.locator("#heading").inner_text() == "“unbreakable” attends to"
+    assert heading(page) == "“unbreakable” attends to"
     assert listed(page)[:10] == expected(row, words)
-    # What a screen reader is told.
-    told = ", ".join(" ".join(pair) for pair in expected(row, words, 3))
+    # For screen readers.
+    top = ", ".join(" ".join(pair) for pair in expected(row, words, 3))
     said = page.locator("#said").text_content()
-    assert said == f"“unbreakable” attends to: {told}"
+    assert said == f"“unbreakable” attends to: {top}"
     page.keyboard.press("Enter")
     assert "is kept" in page.locator("#hint").inner_text()
     page.keyboard.press("End")
-    assert page.locator("#heading").inner_text() == "“[SEP]” attends to"
+    assert heading(page) == "“[SEP]” attends to"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.dataset.head") == "2"
 
@@ -207,20 +195,16 @@ def test_the_map(show, pair):
     weights, words = as_shown(pair)
     box = page.locator("#map").bounding_box()
     cell, left, top = page.evaluate("[map.cell, map.left, map.top]")
-    row, column = place_of(words, "on"), place_of(words, "was")
+    row, column = index_of(words, "on"), index_of(words, "was")
     page.mouse.move(
         box["x"] + left + (column + 0.5) * cell,
         box["y"] + top + (row + 0.5) * cell,
     )
-    share = f"{100 * weights[2, 4, row, column]:.1f}%"
+    share = percent(weights[2, 4, row, column])
     tip = page.locator("#tip").inner_text().split()
     assert tip == ["on", "→", "was", share]
-    assert page.locator("#heading").inner_text() == "“on” attends to"
-
-
-def test_the_labels_of_the_map_are_whole(show, pair):
-    """None of them reaches the first column or row of dots: it would be cut."""
-    page = show(write_page(pair))
+    assert heading(page) == "“on” attends to"
+    # No label reaches the first column or row of pixels: it would be cut.
     assert page.evaluate("map.labelled")
     inked = """() => {
         const { width, height } = $("map");
@@ -235,7 +219,7 @@ def test_the_labels_of_the_map_are_whole(show, pair):
 
 
 def test_the_overview_has_the_colours_of_the_weights(show):
-    """A head that looks at one place of each text, and one that looks away."""
+    """Heads that attend to nothing, to the first and to the last token."""
     found = attention(passage("cat sat", "it was"), 2, 2)
     found.weights[:] = 0
     found.weights[0, 1, :, 0] = 1
@@ -248,30 +232,25 @@ def test_the_overview_has_the_colours_of_the_weights(show):
         return [[...row.slice(0, 3)], [...row.slice(-4, -1)]];
     }"""
     white, blue, vermilion = [255] * 3, [0, 114, 178], [213, 94, 0]
-    for head, colours in [
-        ([0, 0], [white, white]),
-        ([0, 1], [blue, white]),
-        ([1, 0], [white, vermilion]),
-    ]:
-        assert page.evaluate(ends, head) == colours
+    assert page.evaluate(ends, [0, 0]) == [white, white]
+    assert page.evaluate(ends, [0, 1]) == [blue, white]
+    assert page.evaluate(ends, [1, 0]) == [white, vermilion]
 
 
-def test_no_text_breaks_the_page(show):
-    """Nor does one of another direction stand the wrong way round."""
+def test_texts_of_any_script_and_direction(show):
     found = attention(passage(NASTY, "שלום, עולם!"))
     page = show(write_page(found))
     _, words = as_shown(found)
     names = page.locator(".word").all_inner_texts()
     assert names == [w.text for w in words]
-    first, second = page.locator(".text").all()
-    assert first.get_attribute("dir") == "ltr"
-    assert second.get_attribute("dir") == "rtl"
+    directions = [x.get_attribute("dir") for x in page.locator(".text").all()]
+    assert directions == ["ltr", "rtl"]
     shalom, olam = word(page, "שלום"), word(page, "עולם")
     assert shalom.bounding_box()["x"] > olam.bounding_box()["x"]
     shalom.click()
     shalom.focus()
     page.keyboard.press("ArrowLeft")
-    assert page.locator("#heading").inner_text().startswith("“,”")
+    assert heading(page).startswith("“,”")
 
 
 @pytest.mark.parametrize("width", [360, 1280])
@@ -279,19 +258,17 @@ def test_no_text_breaks_the_page(show):
 def test_nothing_is_wider_than_the_page(show, count, width):
     page = show(write_page(attention(passage("unbreakable " * count), 2, 12)))
     page.set_viewport_size({"width": width, "height": 700})
-    page.wait_for_timeout(50)  # What is drawn anew waits for the next frame.
+    page.wait_for_timeout(50)  # Drawing waits for the next frame.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.emulate_media(color_scheme="dark")
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == "rgb(20, 21, 23)"
 
 
-def test_the_page_sends_no_requests(browser, pair, tmp_path):
-    """Its own rule keeps it from it, whatever stands in it."""
+def test_the_page_cannot_send_requests(browser, pair, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(write_page(pair), encoding="utf-8")
-    context = browser.new_context()
-    page = context.new_page()
+    page = browser.new_page()
     page.goto(path.as_uri())
     refused = page.evaluate(
         """() => new Promise((resolve) => {
@@ -300,5 +277,5 @@ def test_the_page_sends_no_requests(browser, pair, tmp_path):
             fetch("http://127.0.0.1:9/").catch(() => {});
         })"""
     )
-    context.close()
+    page.close()
     assert refused == "connect-src"
