@@ -1,8 +1,4 @@
-"""Exports of several kinds, as small as can be; no test by itself.
-
-They are written once for all tests of a process. No axis is as long as
-another, but for those that have to be.
-"""
+"""Small exports of several kinds, written once per process; no test."""
 
 import dataclasses
 import functools
@@ -44,12 +40,12 @@ from tests.serving.small_served import (
     random_weights,
 )
 
-# Of the two GELUs the one that asks more of converters.
+# This GELU is the harder one for converters.
 SMALL = dataclasses.replace(CONFIG, num_hidden_layers=1, hidden_act="gelu_erf")
 LABELS = ("cat", "é", "none of them")
 TAGS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 NUM_CHOICES = 4
-# Weights that take more room than the graph around them.
+# The weights take more room than the graph.
 WIDE = dataclasses.replace(SMALL, hidden_size=132, intermediate_size=530)
 TAGGING = TaggingEncoding(VOCAB, True, None, LENGTH, TAGS)
 SPANS = SpanEncoding(VOCAB, True, None, LENGTH, 4, 6)
@@ -61,7 +57,7 @@ def _pairs():
     model = random_weights(BertClassifier(WIDE, len(LABELS)))
     for variable in model.weights:
         if len(variable.shape) > 1:
-            # Sums over so many are not larger than those over a few.
+            # Longer sums would otherwise be larger.
             variable.assign(variable.numpy() / 4)
     return ServedClassifier(model, ENCODING, LABELS, "single_label", True)
 
@@ -91,16 +87,13 @@ KINDS = {
 
 @functools.cache
 def served(kind: str) -> Served:
-    """A model of a kind, one of `KINDS`."""
+    """Returns a model of one of `KINDS`."""
     return KINDS[kind]()
 
 
 @functools.cache
 def path_of(kind: str) -> pathlib.Path:
-    """The folder of the only version of its export.
-
-    It has what is looked at when it is opened again; the rest takes time.
-    """
+    """Returns the folder of its export, with the files that readers need."""
     path = pathlib.Path(_folder.name, kind, "7")
     path.parent.mkdir()
     save(served(kind), str(path), str(path))
@@ -114,5 +107,4 @@ def path_of(kind: str) -> pathlib.Path:
 
 @functools.cache
 def opened(kind: str) -> Exported:
-    """The same, opened."""
     return open_export(str(path_of(kind)))

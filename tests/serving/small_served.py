@@ -1,4 +1,4 @@
-"""Small models with random weights and texts that are not nice; no test."""
+"""Small models with random weights, and unusual texts; no test."""
 
 import functools
 
@@ -57,12 +57,12 @@ NASTY = (
 
 
 def text_of(content: bytes) -> str:
-    """The text that a server reads in bytes: what is not UTF-8 is dropped."""
+    """Returns the text that a server reads: invalid bytes are dropped."""
     return content.decode("utf-8", errors="ignore")
 
 
 def random_weights(model: keras.Model, seed: int = 1) -> keras.Model:
-    """Builds a model, with weights so large that its answers differ."""
+    """Builds a model whose weights are so large that its answers differ."""
     model.build()
     generator = np.random.default_rng(seed)
     for variable in model.weights:
@@ -74,32 +74,28 @@ def random_weights(model: keras.Model, seed: int = 1) -> keras.Model:
 
 
 def assert_likeliest(chosen: np.ndarray, chances: np.ndarray) -> None:
-    """Each choice is the likeliest one, or as good as that.
+    """Checks that choices [n] are as likely as the best of floats [n, C].
 
-    The last digits of a model's numbers depend on the processor and the batch,
+    The last digits of a model's outputs depend on the processor and the batch,
     and decide between two choices that are almost equally likely.
-
-    Args:
-      chosen: Numbers of choices, integers [n].
-      chances: The probabilities of all choices, floats [n, C].
     """
     of_chosen = np.take_along_axis(chances, chosen[:, np.newaxis], axis=1)
     np.testing.assert_allclose(of_chosen[:, 0], chances.max(axis=1), atol=1e-3)
 
 
 def answer(served: Served, texts: dict[str, list]) -> dict[str, np.ndarray]:
-    """What the signature `serving_default` gives, its shapes unknown."""
+    """Returns the outputs of `serving_default`, traced for any shape."""
     return _run(_signature(served.answer), served.inputs, texts)
 
 
 def answer_tokens(served: Served, features: dict) -> dict[str, np.ndarray]:
-    """What the signature `tokens` gives."""
+    """Returns the outputs of `tokens`."""
     inputs = served.token_inputs
     return _run(_signature(served.answer_tokens, True), inputs, features)
 
 
 def tokenize(served: Served, texts: dict[str, list]) -> dict[str, np.ndarray]:
-    """What the signature `tokenize` gives."""
+    """Returns the outputs of `tokenize`."""
     return _run(_signature(served.tokenize), served.inputs, texts)
 
 

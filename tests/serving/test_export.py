@@ -1,6 +1,7 @@
 """An export, loaded as TensorFlow Serving loads it and asked as by REST."""
 
 import base64
+import hashlib
 import json
 import logging
 import os
@@ -28,23 +29,29 @@ from tensorflow.python.saved_model import fingerprinting_utils
 from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.heads import BertClassifier, BertPretrainer, BertSpanLabeler
+from bert_tf.heads import (
+    BertClassifier,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving import export as exporting
 from bert_tf.serving.export import StoredWeights, export
 from bert_tf.serving.readme import WARM_UP_SIZES
-from bert_tf.serving.served import ServedClassifier
+from bert_tf.serving.tags import ServedTagger
+from bert_tf.tasks.ner import TaggingEncoding
 from tests.serving import small_served
 from tests.serving.rest import serve
 from tests.serving.small_served import (
     CONFIG,
-    ENCODING,
+    LENGTH,
     NASTY,
     VOCAB,
     random_weights,
 )
 
-LABELS = ("cat", "é", "none of them")
+LABELS = ("O", "B-é", "none of them")
 FILES = {
     "saved_model.pb",
     "fingerprint.pb",
@@ -59,9 +66,11 @@ FILES = {
 }
 
 
-def classifier(**more):
-    model = random_weights(BertClassifier(CONFIG, len(LABELS), **more))
-    return ServedClassifier(model, ENCODING, LABELS, "single_label", False)
+def tagger(**more):
+    """Returns a model with tables, two assets and loops."""
+    encoding = TaggingEncoding(VOCAB, True, None, LENGTH, LABELS)
+    model = random_weights(BertTokenClassifier(CONFIG, len(LABELS), **more))
+    return ServedTagger(model, encoding)
 
 
 def contents(folder):
@@ -75,7 +84,7 @@ def contents(folder):
 @pytest.fixture(scope="module")
 def served():
     """Returns a model that has been compiled and trained."""
-    served = classifier()
+    served = tagger()
     served.model.compile("adam", "sparse_categorical_crossentropy")
     served.model.optimizer.build(served.model.trainable_variables)
     return served
@@ -98,7 +107,7 @@ def test_files_of_a_version(path):
     assert 0 <= time.time() - int(path.name) < 3600
     vocab = written["assets/vocab.txt"].decode()
     assert vocab.splitlines() == list(VOCAB)
-    assert written["assets/labels.txt"].decode().split("\n")[1] == "é"
+    assert written["assets/labels.txt"].decode().split("\n")[1] == "B-é"
     card = json.loads(written["assets.extra/model_card.json"])
     assert card["name"] == "mine"
     assert card["metrics"] == {"accuracy": 0.5}
@@ -119,10 +128,28 @@ def test_equal_models_give_equal_files(path, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     tf.function(lambda x: x + 1).get_concrete_function(tf.constant(1.0))
     facts = {"metrics": {"accuracy": 0.5}, "source": "copy/model.ckpt-7"}
-    again = export(classifier(), "models", name="mine", **facts)
+    again = export(tagger(), "models", name="mine", **facts)
     assert contents(again) == contents(path)
     # TensorFlow's messages would name temporary folders.
     assert caplog.messages == [f"Exported mine as {again}"]
+    # Two models share a session, so tables are named by their content.
+    graph = contents(path)["saved_model.pb"]
+    for name in ("labels.txt", "vocab.txt"):
+        content = contents(path)[f"assets/{name}"]
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        assert f"hash_table_{digest}_{name}".encode() in graph
+    # The fingerprint is TensorFlow's except for its random UUID.
+    written = fingerprint_of(again)
+    fingerprinting_utils.write_fingerprint(again)
+    computed = fingerprint_of(again)
+    assert written.uuid != computed.uuid
+    written.uuid = computed.uuid
+    assert written == computed
+
+
+def fingerprint_of(folder):
+    content = pathlib.Path(folder, "fingerprint.pb").read_bytes()
+    return fingerprint_pb2.FingerprintDef.FromString(content)
 
 
 SAVE = """
@@ -178,7 +205,7 @@ def test_two_replicas_and_bfloat16(tmp_path):
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
     with strategy.scope():
-        served = classifier(dtype="mixed_bfloat16")
+        served = tagger(dtype="mixed_bfloat16")
     loaded = tf.saved_model.load(export(served, str(tmp_path), version=3))
     assert loaded.weights["bert/pooler/dense/kernel"].dtype == tf.bfloat16
     texts = ["the cat", "é"]
@@ -200,10 +227,8 @@ def test_a_server_answers_without_this_project(path, served):
         [{"b64": base64.b64encode(text).decode()} for text in texts]
         for texts in (NASTY, short)
     )
-    tokens = small_served.tokenize(served, {"text": short})
-    del tokens["tokens"]
-    tokens = {name: values.tolist() for name, values in tokens.items()}
-    names = [[VOCAB[n] for n in row] for row in tokens["input_ids"]]
+    seen = small_served.tokenize(served, {"text": short})
+    tokens = {name: seen[name][:, 0].tolist() for name in served.token_inputs}
     text = (path / "assets.extra" / "README.md").read_text("utf-8")
     blocks = re.findall(r"^```\n(.*?)\n```$", text, re.M | re.S)
     asked = [i for i, block in enumerate(blocks) if block.startswith("curl")]
@@ -223,16 +248,17 @@ def test_a_server_answers_without_this_project(path, served):
     assert found["weights"] == dict.fromkeys(weights, "float32")
     sizes = [*WARM_UP_SIZES, 1]
     assert found["warmed_up"] == [["mine", size] for size in sizes]
-    columns, rows, nothing, seen, of_tokens, *answers = found["answers"]
+    columns, rows, nothing, windows, of_tokens, *answers = found["answers"]
     expected = small_served.answer(served, {"text": list(NASTY)})
     columns, rows = columns["outputs"], rows["predictions"]
     assert columns == {name: [row[name] for row in rows] for name in columns}
-    assert columns["label"] == [label.decode() for label in expected["label"]]
+    assert columns["starts"] == expected["starts"].tolist()
     chances = expected["probabilities"]
     np.testing.assert_allclose(columns["probabilities"], chances, atol=1e-5)
     assert nothing["outputs"] == {name: [] for name in columns}
-    assert seen["outputs"] == {"tokens": names, **tokens}
-    expected = small_served.answer(served, {"text": short})["probabilities"]
+    for name in served.token_inputs:
+        np.testing.assert_array_equal(windows["outputs"][name], seen[name])
+    expected = small_served.answer_tokens(served, tokens)["probabilities"]
     chances = of_tokens["outputs"]["probabilities"]
     np.testing.assert_allclose(chances, expected, atol=1e-4)
     for index, answer in zip(asked, answers, strict=True):
@@ -467,66 +493,6 @@ def test_without_casts_the_variables_are_shared(policy):
 
 
 # Names that depend on the process --------------------------------------------
-
-
-class Counter(tf.Module):
-    """Counts in a loop, inside a branch, to a number from a table."""
-
-    def __init__(self, words):
-        super().__init__()
-        initializer = tf.lookup.TextFileInitializer(
-            words,
-            *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
-            *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
-        )
-        self.table = tf.lookup.StaticHashTable(initializer, -1)
-        self.step = tf.Variable(2.0)
-
-    @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
-    def count(self, word):
-        number, total = self.table.lookup(word), tf.constant(0.0)
-        if number > 0:
-            while number > 0:
-                total += self.step
-                number -= 1
-        return {"total": total}
-
-
-def test_equal_modules_give_equal_files(write, tmp_path):
-    """Tables with other words have other names: two models share a session."""
-    folders, names = [], []
-    for number, words in enumerate(("a\nb\nc", "a\nb\nc", "c\na\nb")):
-        (tmp_path / str(number)).mkdir()
-        module = Counter(write(words, f"{number}/words.txt"))
-        folders.append(str(tmp_path / str(number) / "saved"))
-        tf.saved_model.save(module, folders[-1], {"count": module.count})
-        exporting.make_reproducible(folders[-1])
-        graph = contents(folders[-1])["saved_model.pb"]
-        names.append({x[:16] for x in graph.split(b"hash_table_")[1:]})
-    assert contents(folders[0]) == contents(folders[1])
-    assert len(names[0]) == len(names[2]) == 1
-    assert names[0] != names[2]
-    models = [tf.saved_model.load(folder) for folder in folders[1:]]
-    answers = [
-        [
-            model.signatures["count"](word=tf.constant(word))["total"].numpy()
-            for word in ("a", "b", "c", "d")
-        ]
-        for model in models
-    ]
-    assert answers == [[0.0, 2.0, 4.0, 0.0], [2.0, 4.0, 0.0, 0.0]]
-    # The fingerprint is TensorFlow's except for its random UUID.
-    written = fingerprint_of(folders[0])
-    fingerprinting_utils.write_fingerprint(folders[0])
-    computed = fingerprint_of(folders[0])
-    assert written.uuid != computed.uuid
-    written.uuid = computed.uuid
-    assert written == computed
-
-
-def fingerprint_of(folder):
-    content = pathlib.Path(folder, "fingerprint.pb").read_bytes()
-    return fingerprint_pb2.FingerprintDef.FromString(content)
 
 
 def test_two_functions_exchange_their_names():

@@ -261,16 +261,27 @@ def test_a_real_model():
         np.testing.assert_allclose(values, expected[name], atol=atol)
 
 
-def test_windows_are_those_of_the_script():
-    served = labeler()
-    seen = tokenize(served, asked(QUESTIONS, CONTEXTS))
-    questions = [
-        Question("q", text_of(question), text_of(context))
-        for question, context in zip(QUESTIONS, CONTEXTS, strict=True)
+@pytest.mark.parametrize(
+    ("max_seq_length", "doc_stride"),
+    [(11, 1), (13, 128), (LENGTH, 5), (41, 11), (120, 100)],
+)
+def test_windows_are_those_of_the_script(max_seq_length, doc_stride):
+    """Scores of two windows may be equal: they are rounded as in NumPy."""
+    encoding = dataclasses.replace(
+        encoding_of(), max_seq_length=max_seq_length, doc_stride=doc_stride
+    )
+    served = labeler(encoding=encoding)
+    contexts = [*CONTEXTS, *(b"a " * count for count in range(217, 308, 3))]
+    questions = [*QUESTIONS, *QUESTIONS][: len(contexts)]
+    seen = tokenize(served, asked(questions, contexts))
+    texts = [
+        map(text_of, pair) for pair in zip(questions, contexts, strict=True)
     ]
-    made = make_windows(questions, served.encoding, with_positions=False)
-    owners = np.array([window.question for window in made.windows])
-    counts = np.bincount(owners, minlength=len(questions))
+    made = make_windows(
+        [Question("q", *pair) for pair in texts], encoding, with_positions=False
+    )
+    owners = [window.question for window in made.windows]
+    counts = np.bincount(owners, minlength=len(contexts))
     assert seen["num_windows"].tolist() == counts.tolist()
     is_window = np.arange(counts.max()) < counts[:, np.newaxis]
     length = seen["input_ids"].shape[2]
@@ -282,39 +293,11 @@ def test_windows_are_those_of_the_script():
         assert not expected[:, length:].any()
     names = [ALL_VOCAB[number].encode() for number in seen["input_ids"].flat]
     assert seen["tokens"].ravel().tolist() == names
-
-
-@pytest.mark.parametrize(
-    ("max_seq_length", "doc_stride"),
-    [(11, 1), (13, 5), (13, 128), (41, 1), (41, 11), (41, 128), (120, 100)],
-)
-def test_windows_of_many_lengths(max_seq_length, doc_stride):
-    """Scores of two windows may be equal: they are rounded as in NumPy."""
-    random = np.random.default_rng(max_seq_length * doc_stride)
-    num_tokens = [0, 1, *random.integers(0, 61, 29), 0, *range(217, 308, 3), 0]
-    query_lengths = random.integers(0, 8, len(num_tokens))
-    vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a")
-    encoding = SpanEncoding(vocab, True, None, max_seq_length, doc_stride, 7)
-    questions = [
-        Question("q", "a " * query, "a " * tokens)
-        for tokens, query in zip(num_tokens, query_lengths, strict=True)
-    ]
-    expected = make_windows(questions, encoding, with_positions=False).windows
-    windows = spans.make_windows(
-        tf.constant(num_tokens, tf.int64),
-        tf.constant(query_lengths, tf.int64),
-        max_seq_length,
-        doc_stride,
+    _, windows, _ = served._read(
+        {name: tf.constant(x) for name, x in asked(questions, contexts).items()}
     )
-    assert windows.question.numpy().tolist() == [w.question for w in expected]
-    assert windows.first.numpy().tolist() == [w.first for w in expected]
-    is_max_context = [w.is_max_context.tolist() for w in expected]
+    is_max_context = [w.is_max_context.tolist() for w in made.windows]
     assert windows.is_max_context.to_list() == is_max_context
-    origins = np.cumsum(num_tokens) - num_tokens
-    # Every second character is a token.
-    assert windows.tokens.to_list() == [
-        (w.starts // 2 + origins[w.question]).tolist() for w in expected
-    ]
 
 
 # By hand ---------------------------------------------------------------------

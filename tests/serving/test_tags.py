@@ -38,7 +38,6 @@ MODELS = {
 
 
 def random_texts(count, seed=2):
-    """Returns words of many lengths and white space of all kinds."""
     generator = random.Random(seed)
     spaces = [*map(chr, WHITE_SPACE), " ", "  ", "\r\n"]
     letters = f"{LETTERS}\0\ufffd\u0301\u200b\ufeffZÀ\U00010400"

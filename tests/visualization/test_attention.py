@@ -237,7 +237,6 @@ def pixels(png: bytes) -> np.ndarray:
         (NASTY, {}),
         (NASTY, {"layer": 2, "joined": False}),
         (NASTY, {"layer": 2, "head": 4, "special_tokens": False}),
-        ("cat", {"layer": 0, "head": 0}),
         ("cat " * 60, {"layer": 0, "head": 0}),
     ],
 )
@@ -246,9 +245,8 @@ def test_pictures(text, options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         png = drawing.draw_picture(attention(passage(text)), **options)
-    height, width, _ = pixels(png).shape
-    assert 100 < height < 3000
-    assert 100 < width < 3000
+    assert min(pixels(png).shape[:2]) > 100
+    assert max(pixels(png).shape) < 3000
 
 
 def test_invalid_unicode_becomes_a_question_mark():
