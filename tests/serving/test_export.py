@@ -377,6 +377,17 @@ def test_a_failure_leaves_nothing_behind(
     assert [name.strip("/") for name in tf.io.gfile.listdir(folder)] == ["1"]
 
 
+def test_a_full_disk_while_saving(served, tmp_path, monkeypatch):
+    def fail(*unused, **also_unused):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left")
+
+    monkeypatch.setattr(tf.saved_model, "save", fail)
+    message = f"^Cannot write the export to {tmp_path}: No space left"
+    with pytest.raises(InputError, match=message):
+        export(served, str(tmp_path))
+    assert not os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize("place", ["file", "file/models"])
 def test_a_file_instead_of_the_folder(served, write, place):
     folder = os.path.join(os.path.dirname(write("mine", "file")), place)
