@@ -191,6 +191,8 @@ def test_saved_in_a_functional_model_in_half_precision(features, tmp_path):
     inner = loaded.get_layer("mine")
     assert inner.get_config() == model.get_config()
     assert not inner.bert.trainable
+    head = FeatureHead.from_config(model.head.get_config())
+    assert head.get_config() == model.head.get_config()
 
 
 def test_only_the_head_is_trained(features):

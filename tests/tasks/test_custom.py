@@ -133,15 +133,9 @@ def test_prediction_needs_no_labels_in_files(folder_of, monkeypatch):
     monkeypatch.chdir(folder_of(train_tsv=tsv(HEADER, *ROWS)))
     with pytest.raises(InputError, match="--labels, or --data_dir with a tr"):
         custom.data_set("")
+    with pytest.raises(InputError, match="there is no such folder"):
+        custom.data_set(f"{folder}/no")
     assert custom.data_set("", labels=["a", "b"]).labels == ("a", "b")
-
-
-def test_several_labels_in_json(folder_of):
-    text = '{"text": "x", "label": ["b", "a"]}\n{"text": "y", "label": []}\n'
-    folder = folder_of(train_jsonl=text)
-    found = custom.data_set(folder, **MULTI)
-    assert found.labels == ("a", "b")
-    assert read(found, "train", folder) == [("x", ("b", "a")), ("y", ())]
 
 
 def test_several_labels_in_columns(folder_of):

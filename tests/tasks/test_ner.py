@@ -386,6 +386,7 @@ def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
     sentences = [sentence("a bdd c", "O B-X I-X"), *random_sentences(seed=2)]
     path = tmp_path / "a.tf_record"
     assert write_tagging_features(str(path), sentences, ENCODING)
+    assert not write_tagging_features(str(path), sentences, ENCODING)
     batch, num_cut = make_tagging_features(sentences, ENCODING)
     expected = records.frame(records.encode_batch(ENCODING.schema, batch))
     assert path.read_bytes() == expected
@@ -395,18 +396,10 @@ def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
     ) in caplog.text
     assert "tokens: [CLS] a b ##d ##d c [SEP]" in caplog.text
     assert "labels: O B-X I-X" in caplog.text
-
-
-def test_changes_rewrite_the_records(tmp_path):
-    path = str(tmp_path / "a.tf_record")
-    sentences = random_sentences(seed=1, count=5)
-    assert write_tagging_features(path, sentences, ENCODING)
-    assert not write_tagging_features(path, sentences, ENCODING)
     sentences[3] = dataclasses.replace(sentences[3], tags=None)
-    assert write_tagging_features(path, sentences, ENCODING)
-    other = dataclasses.replace(ENCODING, max_seq_length=8)
-    assert write_tagging_features(path, sentences, other)
-    assert write_tagging_features(path, sentences, other, sources=[__file__])
+    assert write_tagging_features(str(path), sentences, ENCODING)
+    options = {"sources": [__file__]}
+    assert write_tagging_features(str(path), sentences, ENCODING, **options)
 
 
 # ------------------------------------------------------------ labels and scores

@@ -1,6 +1,7 @@
 """Pre-training: the losses of the original, scores by hand."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -102,6 +103,8 @@ def test_without_the_next_sentence(task, features, outputs):
     assert names[-1] == "next_sentence_labels"
     assert [feature.name for feature in other.schema] == names[:-1]
     assert list(other.losses(features, outputs)) == ["masked_lm_loss"]
+    assert re.match(other.unused_variables, "bert/pooler/dense/kernel")
+    assert not re.match(task.unused_variables, "bert/pooler/dense/kernel")
     scores = other.score(as_arrays(other.predictions(features, outputs)))
     assert sorted(scores) == ["loss", "masked_lm_accuracy", "masked_lm_loss"]
     assert scores["loss"] == scores["masked_lm_loss"]

@@ -197,7 +197,6 @@ BROKEN = [
         lambda c, a, p: a.pop("paragraphs"),
         "article 1: expected the key 'paragraphs'; found 'title'",
     ),
-    (lambda c, a, p: p.pop("qas"), "paragraph 1: .* 'qas'; found 'context'"),
     (
         lambda c, a, p: p["qas"][1].pop("id"),
         "paragraph 1, question 2: .* 'id'; found 'question'",
@@ -207,26 +206,18 @@ BROKEN = [
         with_question(answers=[{"answer_start": 3}]),
         "question 2, answer 1: .* 'text'; found 'answer_start'",
     ),
-    (with_question(answers=[{"text": "a"}]), "answer 1: .* 'answer_start'"),
     (
         lambda c, a, p: c["data"].insert(0, "Seoul"),
         "article 1: .* a JSON object; found 'Seoul'",
     ),
-    (lambda c, a, p: p["qas"].append(7), "question 3: .* object; found 7"),
     (lambda c, a, p: p.update(context=None), "'context' must be a string; got"),
-    (lambda c, a, p: p.update(qas="q"), "'qas' must be a list; got 'q'"),
     (with_question(id=True), "question 2: 'id' must be a string; got True"),
-    (
-        with_question(answers={"text": ["a"] * 99}),
-        r"'answers' must be a list.*\.\.\.",
-    ),
     (
         with_question(answers=[{"text": "S", "answer_start": False}]),
         "'answer_start' must be a whole number; got False",
     ),
     (with_question(is_impossible="no"), "must be true or false; got 'no'"),
     (with_question(id="q1"), "question 2: the id 'q1' .* used at .*question 1"),
-    (lambda c, a, p: c.update(data=[]), "json: .* no questions to train on"),
     (lambda c, a, p: p.update(qas=[]), "json: .* no questions to train on"),
 ]
 

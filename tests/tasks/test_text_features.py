@@ -200,17 +200,6 @@ def test_texts_stay_in_order(write, is_pooled):
         assert vectors.tolist() == (expected[1] if is_pooled else expected)
 
 
-def test_pairs_have_two_segments(write):
-    compute = Computing()
-    list(extracted(read_texts(write("a b ||| c d e")), compute, multiple=1))
-    [batch] = compute.batches
-    assert [VOCAB[n] for n in batch["input_ids"][0]] == [
-        *("[CLS]", "a", "b", "[SEP]", "c", "d", "e", "[SEP]")
-    ]
-    assert batch["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
-    assert batch["input_mask"].tolist() == [[1] * 8]
-
-
 def test_texts_are_read_and_batched_part_by_part(write):
     num_read = 0
 
@@ -238,28 +227,23 @@ def test_warns_of_truncated_texts(write, warnings):
     assert warnings == ["2 of 4 texts were truncated to --max_seq_length=11"]
 
 
-@pytest.mark.parametrize(
-    ("layers", "vectors_per_text", "batch_size", "expected"),
-    [
-        # 2^28 bytes / (4 layers * 768 * 4 bytes * 128 tokens) = 170.7
-        ("-1,-2,-3,-4", 128, 32, 160),
-        ("concat_last_four", 128, 32, 160),
-        ("sum_last_four", 128, 32, 672),
-        ("-1", 1, 32, 4096),
-        # At least a batch.
-        ("all", 512, 50, 50),
-    ],
-)
-def test_memory_is_bounded(layers, vectors_per_text, batch_size, expected):
+def test_memory_is_bounded():
     config = dataclasses.replace(
         CONFIG, hidden_size=768, num_attention_heads=12, num_hidden_layers=12
     )
-    assert expected == how_many_at_a_time(
-        choose_layers(layers, config),
-        config,
-        vectors_per_text=vectors_per_text,
-        batch_size=batch_size,
-    )
+    for layers, num_vectors, batch_size, expected in [
+        # 2^28 bytes / (4 layers * 768 * 4 bytes * 128 tokens) = 170.7
+        ("concat_last_four", 128, 32, 160),
+        ("sum_last_four", 128, 32, 672),
+        ("-1", 1, 32, 4096),
+        ("all", 512, 50, 50),  # At least a batch.
+    ]:
+        assert expected == how_many_at_a_time(
+            choose_layers(layers, config),
+            config,
+            vectors_per_text=num_vectors,
+            batch_size=batch_size,
+        )
 
 
 # ----------------------------------------------------------------------- files
@@ -332,38 +316,25 @@ def test_json_lines_are_those_of_the_original(tmp_path):
         assert line == json.dumps(expected)
 
 
-@pytest.mark.parametrize("is_remote", [False, True])
-def test_npz(tmp_path, is_remote):
-    texts = features()
-    path = "ram://feature_files/a.npz" if is_remote else str(tmp_path / "a.npz")
+@pytest.mark.parametrize("is_pooled", [False, True])
+@pytest.mark.parametrize("path", ["a.npz", "ram://feature_files/a.npz"])
+def test_npz(tmp_path, monkeypatch, path, is_pooled):
+    monkeypatch.chdir(tmp_path)
+    texts = features(is_pooled=is_pooled)
     with WRITERS["npz"](path, FILE_VOCAB) as write:
         for text in texts:
             write(text)
+    assert {path.name for path in tmp_path.iterdir()} <= {"a.npz"}
+    join = np.stack if is_pooled else np.concatenate
+    expected = {n: join([text.vectors[n] for text in texts]) for n in WIDTHS}
+    if not is_pooled:
+        expected["input_ids"] = join([text.input_ids for text in texts])
+        expected["offsets"] = np.array([0, 4, 6, 13])
     arrays = dict(np.load(io.BytesIO(files.open_read(path).read())))
-    assert arrays.keys() == {"offsets", "input_ids", *WIDTHS}
-    assert arrays["offsets"].tolist() == [0, 4, 6, 13]
-    assert arrays["offsets"].dtype == np.int64
-    columns = {name: [t.vectors[name] for t in texts] for name in WIDTHS}
-    for name, values in columns.items():
-        np.testing.assert_array_equal(arrays[name], np.concatenate(values))
-        assert arrays[name].dtype == np.float32
-    ids = np.concatenate([text.input_ids for text in texts])
-    np.testing.assert_array_equal(arrays["input_ids"], ids)
-    assert arrays["input_ids"].dtype == np.int32
-
-
-def test_npz_of_pooled_vectors_in_the_working_directory(tmp_path, monkeypatch):
-    texts = features(is_pooled=True)
-    monkeypatch.chdir(tmp_path)
-    with WRITERS["npz"]("a.npz", FILE_VOCAB) as write:
-        for text in texts:
-            write(text)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
-    with np.load("a.npz") as arrays:
-        assert {*arrays} == {*WIDTHS}
-        for name in WIDTHS:
-            expected = np.stack([text.vectors[name] for text in texts])
-            np.testing.assert_array_equal(arrays[name], expected)
+    assert arrays.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(arrays[name], values)
+        assert arrays[name].dtype == values.dtype
 
 
 @pytest.mark.parametrize(

@@ -189,20 +189,13 @@ def test_windows_are_the_originals(max_seq_length, doc_stride):
 
 
 def test_parts_have_about_the_number_of_windows():
-    settings = encoding(17)
     # 1, 54, 1, 1, 4 and 1 windows at three characters a token.
     lengths = [1, 400, 3, 2, 29, 5]
     asked = [Question(str(n), "who", letters(n)) for n in lengths]
-    for num_windows, expected in [
-        (1, [1, 1, 1, 1, 1, 1]),
-        (2, [1, 1, 2, 1, 1]),
-        (5, [1, 1, 2, 2]),
-        (1000, [6]),
-    ]:
-        parts = list(split_questions(asked, settings, num_windows))
+    for num_windows, expected in [(1, [1] * 6), (5, [1, 1, 2, 2]), (99, [6])]:
+        parts = list(split_questions(asked, encoding(17), num_windows))
         assert [q for part in parts for q in part] == asked
         assert [len(part) for part in parts] == expected
-    assert list(split_questions([], settings, 3)) == []
 
 
 def test_a_shared_context_is_tokenized_once(monkeypatch):
@@ -285,8 +278,6 @@ JAPAN = "(Japanese electronics, 1895)"
     [
         # Tokens that the answer touches count whole.
         (JAPAN, "apane", "Japanese"),
-        (JAPAN, "se", "ese"),
-        (JAPAN, ", 18", ", 1895"),
         (JAPAN, " electronics", "electronics"),
         # Characters are code points: an emoji is one, as in SQuAD's files.
         ("👍👍 the man", "man", "man"),
