@@ -12,7 +12,6 @@ from bert_tf.tasks.classification import (
     MultipleChoiceTask,
     answers,
     balanced_class_weights,
-    decide,
     probabilities,
     write_predictions,
     write_submission,
@@ -184,17 +183,6 @@ def test_probabilities_by_hand(problem):
         assert values.tolist() == [[1.0, 0.0]]
     nothing = probabilities(problem, np.zeros([0, 3], np.float32))
     assert answers(problem, LABELS, nothing) == []
-
-
-def test_decisions_and_answers():
-    assert decide("single_label", VALUES).tolist() == [2, 0]
-    assert answers("single_label", LABELS, VALUES) == ["yes", "no"]
-    assert answers("multiple_choice", "012", VALUES) == ["2", "0"]
-    several = np.array([[0.5, 0.51, 1.0], [0.1, 0.2, 0.3]], np.float32)
-    assert decide("multi_label", several).tolist() == [[0, 1, 1], [0, 0, 0]]
-    assert answers("multi_label", LABELS, several) == [("maybe", "yes"), ()]
-    numbers = np.array([0.5, -2.25], np.float32)
-    assert answers("regression", (), numbers) == [0.5, -2.25]
 
 
 def test_test_results_have_the_format_of_the_original(tmp_path):

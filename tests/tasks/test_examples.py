@@ -116,23 +116,6 @@ def test_examples(write, warnings):
     assert not warnings
 
 
-def test_unusual_characters(write):
-    texts = ['"', 'say "no', "a\rb", "a\u2028b", "a\x0cb", "x" * 200_000]
-    rows = "\r\n\r\n".join(f"{text}\t1" for text in texts)
-    found = read_labelled(write("\ufeff" + rows))
-    assert [example.text_a for example in found] == texts
-    assert found[-1].where.endswith(f":{2 * len(texts) - 1}")
-
-
-def test_choices_share_a_beginning(write):
-    path = write("q\tShe\tgoes.\tstays.\t1\nq\t\tgoes.\tstays.\t0\n")
-    columns = "text_a choice_start choice choice label"
-    first, second = read(path, columns, has_header=False)
-    assert first.choices == ("She goes.", "She stays.")
-    assert (first.label, first.text_b) == ("1", None)
-    assert second.choices == ("goes.", "stays.")
-
-
 def test_only_a_test_set_may_lack_labels(write):
     path = write(HEADER + "0\ta\tb\t1\n1\tc\td\t \n2\te\tf\t\n")
     with pytest.raises(InputError, match=r":3: no label\.$"):
@@ -204,51 +187,29 @@ def test_files_that_cannot_be_read(write, text, name, columns, message):
         read(path, columns, has_header=text == HEADER)
 
 
-def test_languages_and_keys(write):
-    columns = "language text_a label"
-    path = write("x\ty\tz\nen\ta\t0\nko\tb\t1\nen\tc\t1\n")
-    found = read(path, columns, language="en")
-    assert [(e.id, e.text_a) for e in found] == [("0", "a"), ("1", "c")]
-    message = r"language 'zh'; the languages are 'en' and 'ko'\.$"
-    with pytest.raises(InputError, match=message):
-        read(path, columns, language="zh")
-    path = write("x\ty\tz\tt\n0\t1\t2\ta\n0\t2\t1\tb\n")
-    columns = "label key key text_a"
-    [example] = read(path, columns, is_wanted=lambda key: key == ("2", "1"))
-    assert (example.text_a, example.id) == ("b", "0")
+BY_NUMBER = {"text_a": 0, "label": (2, 1)}
 
 
 @pytest.mark.parametrize(
-    ("target", "columns", "text", "train", "test"),
+    ("target", "columns", "text", "expected"),
     [
-        (TAGS, "text_a label", "x\tb;a\ny\t\n", [("b", "a"), ()], "the same"),
+        (TAGS, "text_a label", "x\tb;a\ny\t\n", [("b", "a"), ()]),
         # The column of a test set is empty: its labels are unknown.
-        (TAGS, "text_a label", "x\t\ny\t\n", [(), ()], [None, None]),
-        (
-            INDICATORS,
-            {"text_a": 0, "label": (2, 1)},
-            "x\t0\t1\ny\t1\t1\nz\t0\t0\n",
-            [("b",), ("b", "a"), ()],
-            "the same",
-        ),
-        (
-            INDICATORS,
-            {"text_a": 0, "label": (2, 1)},
-            "x\t\t \ny\t0\t0\n",
-            ":1: the label column 'b' is empty",
-            [None, ()],
-        ),
+        (TAGS, "text_a label", "x\t\ny\t\n", [None, None]),
+        (INDICATORS, BY_NUMBER, "x\t0\t1\ny\t0\t0\n", [("b",), ()]),
+        (INDICATORS, BY_NUMBER, "x\t\t \ny\t0\t0\n", [None, ()]),
     ],
 )
-def test_several_labels(write, target, columns, text, train, test):
+def test_several_labels(write, target, columns, text, expected):
     path, options = write(text), {"has_header": False}
-    if isinstance(train, str):
-        with pytest.raises(InputError, match=train):
+    found = read(path, columns, target, is_labelled=False, **options)
+    assert labels(found) == expected
+    if "\t\t " in text:
+        with pytest.raises(InputError, match="column 'b' is empty"):
             read(path, columns, target, **options)
     else:
-        assert labels(read(path, columns, target, **options)) == train
-    found = read(path, columns, target, is_labelled=False, **options)
-    assert labels(found) == (train if test == "the same" else test)
+        found = read(path, columns, target, **options)
+        assert labels(found) == [label or () for label in expected]
 
 
 def counted(path, problem="single_label"):

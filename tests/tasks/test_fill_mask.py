@@ -79,22 +79,14 @@ def test_candidates_are_the_softmax_of_their_position(
             np.testing.assert_allclose(chances, row[best], rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("text_a", "text_b", "tokens"),
-    [
-        (
-            *("the [MASK] sat", "[MASK] mat."),
-            "[CLS] the [MASK] sat [SEP] [MASK] mat . [SEP]",
-        ),
-        ("the", "", "[CLS] the [SEP] [SEP]"),
-    ],
-)
-def test_next_sentence_is_the_softmax_of_its_head(
-    model, text_a, text_b, tokens
-):
-    logits = outputs_of(model, tokens)["next_sentence_logits"]
-    follows = next_sentence(model, TOKENIZER, text_a, text_b)
-    assert follows == pytest.approx(softmax(logits)[0, 0], rel=1e-4)
+def test_next_sentence_is_the_softmax_of_its_head(model):
+    for text_b, tokens in (
+        ("[MASK] mat.", "[CLS] the [SEP] [MASK] mat . [SEP]"),
+        ("", "[CLS] the [SEP] [SEP]"),
+    ):
+        logits = outputs_of(model, tokens)["next_sentence_logits"]
+        follows = next_sentence(model, TOKENIZER, "the", text_b)
+        assert follows == pytest.approx(softmax(logits)[0, 0], rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,7 @@ from bert_tf import metrics
 from bert_tf.data import records
 from bert_tf.errors import InputError
 from bert_tf.tasks import ner
-from bert_tf.tasks.ner import (
-    Sentence,
-    TaggingEncoding,
-    count_rows,
-    labels_of,
-    make_tagging_features,
-    read_conll,
-    to_iob2,
-    word_tags,
-    write_conll,
-    write_tagging_features,
-)
+from bert_tf.tasks.ner import Sentence, TaggingEncoding, read_conll
 from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.tasks.small_training import CONFIG
@@ -52,7 +41,7 @@ def tags(file):
 def written(file, predicted):
     """Returns the text that `write_conll` writes."""
     path = f"{file.path}.out"
-    write_conll(path, file, predicted)
+    ner.write_conll(path, file, predicted)
     with open(path, "rb") as stream:
         return stream.read().decode()
 
@@ -213,7 +202,7 @@ def test_an_official_file(shared_data, tmp_path):
     assert len(file.sentences) == 3250
     assert sum(len(s.words) for s in file.sentences) == 51362
     out = tmp_path / "out.txt"
-    write_conll(str(out), file, [s.tags for s in file.sentences])
+    ner.write_conll(str(out), file, [s.tags for s in file.sentences])
     theirs = [line.split(" ")[:-1] for line in path.read_text().splitlines()]
     ours = conlleval_rows(out.read_text())
     assert [row[:-2] for row in ours] == theirs
@@ -267,11 +256,11 @@ def test_schemes_become_iob2(scheme):
                 marks = MARKS[name](length, kind == before) if kind else "O"
                 tags += [f"{mark}-{kind}".rstrip("-") for mark in marks]
             before = kind
-        assert to_iob2(found) == tuple(expected)
+        assert ner.to_iob2(found) == tuple(expected)
         untyped = [tag[0] for tag in expected]
-        assert to_iob2(untyped) == tuple(untyped)
+        assert ner.to_iob2(untyped) == tuple(untyped)
         given = draw.choices(["O", "I-A", "B-A", "I-B", "B-B"], k=7)
-        assert metrics.entities(to_iob2(given)) == metrics.entities(given)
+        assert metrics.entities(ner.to_iob2(given)) == metrics.entities(given)
 
 
 # -------------------------------------------------------------------- features
@@ -315,7 +304,7 @@ def sentence(words, tags=None, first_line=1):
     ],
 )
 def test_the_first_token_of_a_word_has_the_label(words, tags, ids, labels):
-    batch, _ = make_tagging_features([sentence(words, tags)], ENCODING)
+    batch, _ = ner.make_tagging_features([sentence(words, tags)], ENCODING)
     assert {name: row.tolist() for name, [row] in batch.items()} == {
         "input_ids": ids,
         "input_mask": [int(token != PAD) for token in ids],
@@ -328,7 +317,7 @@ def test_the_first_token_of_a_word_has_the_label(words, tags, ids, labels):
 def test_a_row_needs_room_for_a_token():
     encoding = dataclasses.replace(ENCODING, max_seq_length=2)
     with pytest.raises(InputError, match=r"max_seq_length .* 3, .*; got 2"):
-        make_tagging_features([sentence("a b")], encoding)
+        ner.make_tagging_features([sentence("a b")], encoding)
 
 
 def random_sentences(seed, count=97):
@@ -363,7 +352,7 @@ def row_by_row(sentences, encoding):
 def test_every_word_has_its_label_once(max_seq_length):
     sentences = random_sentences(seed=max_seq_length)
     encoding = dataclasses.replace(ENCODING, max_seq_length=max_seq_length)
-    batch, num_cut = make_tagging_features(sentences, encoding)
+    batch, num_cut = ner.make_tagging_features(sentences, encoding)
     ids = [
         row[mask > 0].tolist()
         for row, mask in zip(
@@ -371,13 +360,13 @@ def test_every_word_has_its_label_once(max_seq_length):
         )
     ]
     assert (ids, num_cut) == row_by_row(sentences, encoding)
-    assert count_rows(sentences, encoding) == len(ids)
+    assert ner.count_rows(sentences, encoding) == len(ids)
     assert not batch["label_ids"][batch["label_mask"] == 0].any()
     label_ids, mask = batch["label_ids"], batch["label_mask"]
     expected = [s.tags for s in sentences]
-    assert word_tags(label_ids, mask, sentences, LABELS) == expected
+    assert ner.word_tags(label_ids, mask, sentences, LABELS) == expected
     with pytest.raises(ValueError, match=r"Got \d+ labels for"):
-        word_tags(label_ids, mask, sentences[1:], LABELS)
+        ner.word_tags(label_ids, mask, sentences[1:], LABELS)
 
 
 def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
@@ -385,9 +374,9 @@ def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(ner, "_SENTENCES_PER_PART", 11)
     sentences = [sentence("a bdd c", "O B-X I-X"), *random_sentences(seed=2)]
     path = tmp_path / "a.tf_record"
-    assert write_tagging_features(str(path), sentences, ENCODING)
-    assert not write_tagging_features(str(path), sentences, ENCODING)
-    batch, num_cut = make_tagging_features(sentences, ENCODING)
+    assert ner.write_tagging_features(str(path), sentences, ENCODING)
+    assert not ner.write_tagging_features(str(path), sentences, ENCODING)
+    batch, num_cut = ner.make_tagging_features(sentences, ENCODING)
     expected = records.frame(records.encode_batch(ENCODING.schema, batch))
     assert path.read_bytes() == expected
     assert (
@@ -397,9 +386,9 @@ def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
     assert "tokens: [CLS] a b ##d ##d c [SEP]" in caplog.text
     assert "labels: O B-X I-X" in caplog.text
     sentences[3] = dataclasses.replace(sentences[3], tags=None)
-    assert write_tagging_features(str(path), sentences, ENCODING)
+    assert ner.write_tagging_features(str(path), sentences, ENCODING)
     options = {"sources": [__file__]}
-    assert write_tagging_features(str(path), sentences, ENCODING, **options)
+    assert ner.write_tagging_features(str(path), sentences, ENCODING, **options)
 
 
 # ------------------------------------------------------------ labels and scores
@@ -407,9 +396,9 @@ def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
 
 def test_labels_have_both_marks_of_all_types():
     sentences = [sentence("a b c", "I-Z O B-A-b"), sentence("a b", "O B-Z")]
-    assert labels_of(sentences) == ("O", "B-A-b", "B-Z", "I-A-b", "I-Z")
-    assert labels_of([sentence("a", "B")]) == ("O", "B", "I")
-    assert labels_of([sentence("a")]) == ("O",)
+    assert ner.labels_of(sentences) == ("O", "B-A-b", "B-Z", "I-A-b", "I-Z")
+    assert ner.labels_of([sentence("a", "B")]) == ("O", "B", "I")
+    assert ner.labels_of([sentence("a")]) == ("O",)
 
 
 def test_an_unknown_tag(write):
@@ -420,7 +409,7 @@ def test_an_unknown_tag(write):
         r"I-X\. .*--labels"
     )
     with pytest.raises(InputError, match=message):
-        make_tagging_features(file.sentences, ENCODING)
+        ner.make_tagging_features(file.sentences, ENCODING)
 
 
 TWO_TYPES = ("O", "B-A", "I-A", "B-B", "I-B")

@@ -178,12 +178,8 @@ def test_warns_of_oddities(read, warnings):
         "Articles without paragraphs": 1,
         "Paragraphs without questions": 2,
     }
-    firsts = sorted(match[3].rpartition("squad.json: ")[2] for match in found)
-    assert firsts == [
-        f"{PLACE})",
-        PLACE.replace("question 1", "question 3)"),
-        "article 2",
-        "article 3, paragraph 1",
+    assert [m[3].partition("json: ")[2] for m in found if "Para" in m[1]] == [
+        "article 3, paragraph 1"
     ]
 
 
