@@ -36,7 +36,9 @@ def write_inputs(folder):
     text.write_text("\n\n".join(documents) + "\n")
     for name in ("MRPC", "SST-2"):
         (folder / name).mkdir()
-        rows = [f"{words[n]} good\t1\n{words[n]} bad\t0" for n in range(10)]
+        rows = [
+            f"{words[n % 10]} good\t1\n{words[n % 7]} bad\t0" for n in range(20)
+        ]
         for split in ("train", "dev"):
             path = folder / name / f"{split}.tsv"
             path.write_text("\n".join(["sentence\tlabel", *rows]) + "\n")

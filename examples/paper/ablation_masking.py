@@ -14,34 +14,21 @@ the commands for BERT-Base. Source: appendix C.2.
 """
 
 import dataclasses
-import functools
 
-from plan import (
-    EntityOptions,
-    Kind,
-    data_option,
-    feature_flags,
-    fine_tunings,
-    glue_tasks,
-    model_option,
-    ner_tasks,
-    release,
-    tasks_option,
-)
-from tables import Claim, Table, beside_paper, fill
+import plan
+from tables import Table, fill
 
 from bert_tf import cli
 from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskingConfig(EntityOptions):
+class MaskingConfig(plan.GlueOptions):
     """Options of this program."""
 
-    input_file: str = option("Text to pre-train on; globs, with commas.")
-    model_size: str | None = model_option("L-4_H-128")
-    data_dir: str | None = data_option()
-    tasks: tuple[str, ...] = tasks_option("MNLI")
+    model_size: str | None = plan.model_option("L-4_H-128")
+    conll_dir: str | None = option("Folder of CoNLL-2003.", default=None)
+    lstm_size: int | None = plan.lstm_option()
 
 
 # [MASK], the same word, a random one; in percent.
@@ -53,51 +40,43 @@ SHARES = (
     (0, 20, 80),
     (0, 0, 100),
 )
-ROWS = ["/".join(map(str, shares)) for shares in SHARES]
+ROWS = {"/".join(map(str, shares)): shares for shares in SHARES}
 FINE_TUNED, FEATURES = "NER, fine-tuned", "NER, feature-based"
-PAPER = {
-    "MNLI-m": (84.2, 84.3, 84.1, 84.4, 83.7, 83.6),
-    FINE_TUNED: (95.4, 94.9, 95.2, 95.2, 94.8, 94.9),
-    FEATURES: (94.9, 94.0, 94.6, 94.7, 94.6, 94.6),
-}
-# [MASK] alone hurts features; random words alone hurt all. Fine-tuning is
-# robust, as the range of its rows shows.
-CLAIMS = [
-    Claim(ROWS[0], "100/0/0", (FEATURES,)),
-    Claim(ROWS[0], "0/0/100"),
-]
+TABLE = Table(
+    "ablation_masking",
+    "Table 8: what masked words become; development sets, in percent",
+    ["MASK", "SAME", "RND"],
+    {row: [f"{share}%" for share in shares] for row, shares in ROWS.items()},
+    {
+        "MNLI-m": (84.2, 84.3, 84.1, 84.4, 83.7, 83.6),
+        FINE_TUNED: (95.4, 94.9, 95.2, 95.2, 94.8, 94.9),
+        FEATURES: (94.9, 94.0, 94.6, 94.7, 94.6, 94.6),
+    },
+    # [MASK] alone hurts features; random words alone hurt all. Fine-tuning is
+    # robust, as the range of its rows shows.
+    [("80/10/10", "100/0/0", FEATURES), ("80/10/10", "0/0/100")],
+    plan.NOTE,
+)
 
 
 def run(config: MaskingConfig) -> None:
     """Fills the table."""
     config = config.resolved()
-    as_features = feature_flags(config, "concat_last_four", config.model_size)
-    kinds = [Kind(task.title, task) for task in glue_tasks(config)]
-    for task in ner_tasks(config):
-        kinds += [Kind(FINE_TUNED, task), Kind(FEATURES, task, as_features)]
+    size = config.model_size
+    tasks = plan.glue_tasks(config)
+    for task in plan.ner_tasks(config):
+        features = plan.feature_based(task, config, "concat_last_four", size)
+        tasks += [
+            task._replace(title=FINE_TUNED),
+            features._replace(title=FEATURES),
+        ]
     goals = []
-    for row, shares in zip(ROWS, SHARES, strict=True):
+    for row, shares in ROWS.items():
         names = ("mask_share", "keep_share", "random_share")
         data = {n: s / 100 for n, s in zip(names, shares, strict=True)}
-        start = functools.partial(release, config, config.model_size, data=data)
-        goals += fine_tunings(row, config, start, kinds)
-    columns = [
-        beside_paper(kind.title, kind.task.read, ROWS, PAPER) for kind in kinds
-    ]
-    rows = {
-        row: [f"{share}%" for share in shares]
-        for row, shares in zip(ROWS, SHARES, strict=True)
-    }
-    table = Table(
-        "ablation_masking",
-        "Table 8: what masked words become; development sets, in percent",
-        ["MASK", "SAME", "RND"],
-        rows,
-        columns,
-        CLAIMS,
-        config.note,
-    )
-    fill(table, goals, config.output_dir, config.full)
+        model = plan.pretraining(config, size, data=data)
+        goals += plan.fine_tunings(row, config, model, tasks)
+    fill(TABLE, goals, config.output_dir, config.full)
 
 
 if __name__ == "__main__":

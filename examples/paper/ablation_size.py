@@ -6,30 +6,19 @@
 
 Pre-trains a model of each size on the same text, reports the perplexity of the
 masked words of held-out text, and fine-tunes each. The sizes have the paper's
-heads, a third of its layers and an eighth of its width (--layers_divisor,
---hidden_divisor); --full prints the commands for its own sizes.
+heads, a third of its layers, since many narrow layers learn little in few
+steps, and an eighth of its width; --full prints the commands for its own sizes.
 
 Rerun a stopped command to continue; finished runs are skipped. Source: section
 5.2 of the paper.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Mapping
 
-from plan import (
-    Kind,
-    PaperOptions,
-    data_option,
-    fine_tunings,
-    glue_tasks,
-    release,
-    sized,
-    tasks_option,
-)
-from tables import Claim, Goal, Table, beside_paper, fill
+import plan
+from tables import Goal, Table, fill
 
 from bert_tf import cli, files
 from bert_tf.errors import InputError
@@ -37,28 +26,11 @@ from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SizeConfig(PaperOptions):
+class SizeConfig(plan.GlueOptions):
     """Options of this program."""
 
-    input_file: str = option("Text to pre-train on; globs, with commas.")
     held_out_file: str = option("Text that no model is trained on.")
-    data_dir: str | None = data_option()
-    tasks: tuple[str, ...] = tasks_option("MNLI", "MRPC", "SST-2")
-    layers_divisor: int | None = sized(
-        "Divisor of the paper's numbers of layers. Many narrow layers learn "
-        "little in few steps.",
-        3,
-        1,
-        at_least=1,
-        at_most=3,
-    )
-    hidden_divisor: int | None = sized(
-        "Divisor of the paper's widths. A width must be a multiple of its "
-        "heads, as with 1, 2, 4, 8, 16, 32 and 64.",
-        8,
-        1,
-        at_least=1,
-    )
+    tasks: tuple[str, ...] = plan.tasks_option("MNLI", "MRPC", "SST-2")
 
 
 # Layers, width and heads.
@@ -70,6 +42,7 @@ SIZES = (
     (12, 1024, 16),
     (24, 1024, 16),
 )
+LAYERS_DIVISOR, HIDDEN_DIVISOR = 3, 8
 PERPLEXITY = "LM (ppl)"
 PAPER = {
     PERPLEXITY: (5.84, 5.24, 4.68, 3.99, 3.54, 3.23),
@@ -84,52 +57,38 @@ def name_of(layers: int, hidden_size: int, heads: int) -> str:
     return f"L-{layers}_H-{hidden_size}_A-{heads}"
 
 
-ROWS = [name_of(*size) for size in SIZES]
-# The paper finds each size better than the one above it.
-CLAIMS = [Claim(above, below) for above, below in itertools.pairwise(ROWS)]
-
-
-def perplexity(results: Mapping[str, float]) -> float:
-    """Returns the perplexity of the masked words."""
-    return math.exp(results["masked_lm_loss"])
-
-
 def run(config: SizeConfig) -> None:
     """Fills the table."""
     config = config.resolved()
     if not config.full:
         require_apart(config)
-    tasks = glue_tasks(config)
-    num_models = min(config.num_seeds, config.num_pretraining_seeds)
+    tasks = plan.glue_tasks(config)
     goals, rows = [], {}
-    for row, (layers, hidden_size, heads) in zip(ROWS, SIZES, strict=True):
-        depth = layers // config.layers_divisor
-        width = hidden_size // config.hidden_divisor
+    for layers, hidden_size, heads in SIZES:
+        row = name_of(layers, hidden_size, heads)
+        depth, width = layers, hidden_size
+        if not config.full:
+            depth, width = layers // LAYERS_DIVISOR, width // HIDDEN_DIVISOR
         rows[row] = [layers, hidden_size, heads, depth, width]
         size = name_of(depth, width, heads)
-        start = functools.partial(
-            release, config, size, held_out=config.held_out_file
+        model = plan.pretraining(config, size, held_out=config.held_out_file)
+        goals.append(
+            Goal(
+                *(row, PERPLEXITY, model.run),
+                lambda results: math.exp(results["masked_lm_loss"]),
+            )
         )
-        goals += [
-            Goal(row, PERPLEXITY, start(seed).run, seed)
-            for seed in range(1, num_models + 1)
-        ]
-        kinds = [Kind(task.title, task) for task in tasks]
-        goals += fine_tunings(row, config, start, kinds)
-    readers = {PERPLEXITY: perplexity, **{t.title: t.read for t in tasks}}
-    columns = [
-        beside_paper(title, read, ROWS, PAPER)
-        for title, read in readers.items()
-    ]
+        goals += plan.fine_tunings(row, config, model, tasks)
     table = Table(
         "ablation_size",
         "Table 6: the size of the model; perplexity of masked words in text "
         "that is held out, and development sets, in percent",
         ["#L", "#H", "#A", "#L here", "#H here"],
         rows,
-        columns,
-        CLAIMS,
-        config.note,
+        PAPER,
+        # The paper finds each size better than the one above it.
+        [*itertools.pairwise(rows)],
+        plan.NOTE,
     )
     fill(table, goals, config.output_dir, config.full)
 

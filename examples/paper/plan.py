@@ -8,10 +8,10 @@ fine-tuning that the paper chose from, 3e-5 is one in the middle.
 import dataclasses
 import glob
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
-from runs import Made, Run, Source
+from runs import Made, Run
 from tables import Goal
 
 from bert_tf import BertConfig, files
@@ -37,6 +37,8 @@ NOT_FULL = (
     *("first_seq_length", "max_seq_length", "num_train_steps"),
     "warmup_proportion",
 )
+# The learning rate of LSTMs on features. They start from random weights.
+FEATURE_LEARNING_RATE = 1e-3
 
 
 def sized(help: str, small: Any, full: Any = None, **limits: Any) -> Any:
@@ -53,22 +55,16 @@ def sized(help: str, small: Any, full: Any = None, **limits: Any) -> Any:
 class PaperOptions(Options):
     """The options of all programs."""
 
-    input_file: str | None = option(
+    input_file: str = option(
         "Text to pre-train on, a sentence a line with blank lines between "
-        "documents; globs, separated by commas.",
-        default=None,
-    )
-    vocab_file: str | None = option(
-        "Vocabulary file. Default: one of --vocab_size is learned.",
-        default=None,
+        "documents; globs, separated by commas."
     )
     vocab_size: int | None = sized(
-        "Size of a learned vocabulary.", 2000, UNCASED_VOCAB_SIZE
+        "Size of the vocabulary, which is learned.", 2000, UNCASED_VOCAB_SIZE
     )
     do_lower_case: bool = option(
         "Whether the vocabulary is uncased.", default=True
     )
-    dupe_factor: int | None = sized("Passes over the text.", 5, 10)
     max_seq_length: int | None = sized("Length of the sequences.", 32)
     first_seq_length: int | None = sized(
         "Length of the sequences in the first nine tenths of the steps, if it "
@@ -89,19 +85,10 @@ class PaperOptions(Options):
         at_least=0.0,
         at_most=1.0,
     )
-    num_pretraining_seeds: int = option(
-        "Number of pre-trainings of each model, which fine-tunings use in "
-        "turn.",
-        default=1,
-        at_least=1,
-    )
     num_seeds: int | None = sized(
         "Number of fine-tunings per cell.", 3, 5, at_least=1
     )
     num_train_epochs: float | None = sized("Epochs of fine-tuning.", 3.0, 3.0)
-    fine_tuning_batch_size: int | None = sized(
-        "Examples of a step of fine-tuning.", 32, 32
-    )
     fine_tuning_learning_rate: float | None = sized(
         "Learning rate of fine-tuning.", 2.5e-4, 3e-5
     )
@@ -129,23 +116,19 @@ class PaperOptions(Options):
           InputError: The text does not exist, or an option does not go with
             --full.
         """
-        if self.full:
-            for name in NOT_FULL:
-                if getattr(self, name) is not None:
-                    raise InputError(
-                        f"--{name} does not go with --full, which has the "
-                        "paper's lengths, steps and warm-up."
-                    )
-        elif self.input_file:
+        for name in NOT_FULL:
+            if self.full and getattr(self, name) is not None:
+                raise InputError(
+                    f"--{name} does not go with --full, which has the paper's "
+                    "lengths, steps and warm-up."
+                )
+        if self.input_file and not self.full:
             files.expand(self.input_file, "input_file")
         values = {}
         for field in dataclasses.fields(self):
-            if (
-                "defaults" in field.metadata
-                and getattr(self, field.name) is None
-            ):
-                small, full = field.metadata["defaults"]
-                values[field.name] = full if self.full else small
+            defaults = field.metadata.get("defaults")
+            if defaults and getattr(self, field.name) is None:
+                values[field.name] = defaults[self.full]
         if self.full and not self.vocab_size and not self.do_lower_case:
             values["vocab_size"] = CASED_VOCAB_SIZE
         return dataclasses.replace(self, **values)
@@ -173,45 +156,12 @@ class PaperOptions(Options):
         for word in self.also:
             name, equals, value = word.removeprefix("--").partition("=")
             given[name] = value if equals else True
-            if name in declared(type(self)):
+            if name in {*declared(type(self)), "random_seed"}:
                 raise InputError(
-                    f"--{name} is an option of this program: give it by "
-                    "itself, not in --also."
-                )
-            if name == "random_seed":
-                raise InputError(
-                    "--also must not have --random_seed: --num_seeds and "
-                    "--num_pretraining_seeds set the numbers of seeds."
+                    f"--also must not have --{name}, which this program sets; "
+                    "--num_seeds is the number of seeds."
                 )
         return given
-
-    @property
-    def note(self) -> str:
-        """What a table of pre-trained models has to say."""
-        if self.num_pretraining_seeds > 1:
-            return ""
-        return (
-            "Each model was pre-trained once; the deviations do not include "
-            "the chance in that (--num_pretraining_seeds)."
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EntityOptions(PaperOptions):
-    """The options of the programs that find entities."""
-
-    conll_dir: str | None = option("Folder of CoNLL-2003.", default=None)
-    lstm_size: int | None = sized("Size of the LSTMs.", 256, 768, at_least=1)
-    feature_learning_rate: float = option(
-        "Learning rate of the LSTMs.", default=1e-3
-    )
-    feature_num_train_epochs: float = option(
-        "Epochs of the LSTMs.", default=3.0
-    )
-
-
-def data_option() -> Any:
-    return option("Folder of GLUE's folders: MRPC, SST-2 ...", default=None)
 
 
 def tasks_option(*names: str) -> Any:
@@ -221,20 +171,37 @@ def tasks_option(*names: str) -> Any:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueOptions(PaperOptions):
+    """The options of the programs that fine-tune on sentences."""
+
+    data_dir: str | None = option(
+        "Folder of GLUE's folders: MRPC, SST-2 ...", default=None
+    )
+    tasks: tuple[str, ...] = tasks_option("MNLI")
+
+
 def model_option(small: str) -> Any:
     help = "Size of the models, as in run_pretraining.py."
     return sized(help, small, "base")
 
 
+def lstm_option() -> Any:
+    return sized("Size of the LSTMs.", 256, 768, at_least=1)
+
+
 # Pre-training.
 
+NOTE = (
+    "Each model was pre-trained once; the deviations do not include the chance "
+    "in that."
+)
 
-def vocabulary(config: PaperOptions) -> Source | Made:
-    """Returns the user's vocabulary, or one learned from the text."""
-    if config.vocab_file:
-        return Source.of(config.vocab_file)
+
+def vocabulary(config: PaperOptions) -> Made:
+    """Returns the vocabulary, which is learned from the text."""
     given = {
-        "input_file": Source.of(config.input_file),
+        "input_file": config.input_file,
         "vocab_size": config.vocab_size,
         "do_lower_case": str(config.do_lower_case).lower(),
     }
@@ -247,12 +214,12 @@ def records(
 ) -> Made:
     """Returns the pre-training examples of a text."""
     given = {
-        "input_file": Source.of(text),
+        "input_file": text,
         "vocab_file": vocabulary(config),
         "do_lower_case": str(config.do_lower_case).lower(),
         "max_seq_length": length,
         "max_predictions_per_seq": _predictions(length),
-        "dupe_factor": config.dupe_factor,
+        "dupe_factor": 10 if config.full else 5,
         **changes,
     }
     name = "examples.tfrecord"
@@ -269,19 +236,16 @@ def _predictions(length: int) -> int:
 def pretraining(
     config: PaperOptions,
     size: str,
-    seed: int,
     *,
     data: Mapping[str, object] | None = None,
     model: Mapping[str, object] | None = None,
     held_out: str | None = None,
-) -> Run:
-    """Returns the pre-training of a model on --input_file.
+) -> Made:
+    """Returns a model that is pre-trained on --input_file.
 
     Args:
       config: The options.
       size: The value of --model_size.
-      seed: The seed of what uses the model, from 1. There are
-        --num_pretraining_seeds models; the first has the script's own seed.
       data: More flags of create_pretraining_data.py.
       model: More flags of run_pretraining.py.
       held_out: Text to evaluate on.
@@ -308,8 +272,6 @@ def pretraining(
             **(model or {}),
             **config.more,
         }
-        if turn := (seed - 1) % config.num_pretraining_seeds:
-            given["random_seed"] = turn + 1
         if step < last:
             given["stop_at_step"] = step
         elif held_out:
@@ -319,12 +281,7 @@ def pretraining(
             )
             given |= {"do_eval": True, "max_eval_steps": 0}
         run = Run("pretraining", "run_pretraining.py", given, continues=run)
-    return run
-
-
-def release(config: PaperOptions, size: str, seed: int, **more: Any) -> Made:
-    """Returns the model of `pretraining`, which has the same arguments."""
-    return Made(pretraining(config, size, seed, **more), "release")
+    return Made(run, "release")
 
 
 # Fine-tuning.
@@ -334,44 +291,41 @@ class Task(NamedTuple):
     """A task to fine-tune on.
 
     Attributes:
-      title: The paper's heading.
+      title: The heading of its column.
+      name: The beginning of the names of its runs.
       script: The script that fine-tunes.
-      data: The flags that name the data.
+      flags: The flags that name the data, and more flags of the script.
       metric: The name of the score in the script's results.
       scale: What makes the score a percentage.
       rows: The number of training examples; None if it does not matter.
     """
 
     title: str
+    name: str
     script: str
-    data: Mapping[str, object]
+    flags: Mapping[str, object]
     metric: str
     scale: float = 100.0
     rows: int | None = None
 
-    def read(self, results: Mapping[str, float]) -> float:
-        return self.scale * results[self.metric]
+    def with_flags(self, **flags: object) -> Self:
+        return self._replace(flags={**self.flags, **flags})
 
-    def run(
-        self,
-        config: PaperOptions,
-        model: Made | Source,
-        seed: int,
-        **changes: object,
-    ) -> Run:
-        """Returns a fine-tuning of a model, with more flags of the script."""
+    def goal(
+        self, row: str, config: PaperOptions, model: Made | str, seed: int
+    ) -> Goal:
+        """Returns a fine-tuning of a model, for a row of a table."""
         length = 128 if config.full else config.max_seq_length
         given = {
-            **self.data,
             "init_checkpoint": model,
             "do_train": True,
             "do_eval": True,
             "max_seq_length": length,
-            "train_batch_size": config.fine_tuning_batch_size,
+            "train_batch_size": 32,
             "learning_rate": config.fine_tuning_learning_rate,
             "num_train_epochs": config.num_train_epochs,
             "random_seed": seed,
-            **changes,
+            **self.flags,
             **config.more,
         }
         if config.max_examples and self.rows:
@@ -384,46 +338,27 @@ class Task(NamedTuple):
             # A model has 512 positions.
             length = 384 if config.full else min(3 * length, 512)
             given |= {"do_predict": True, "max_seq_length": length}
-        return Run(f"{self.title.lower()}-seed-{seed}", self.script, given)
-
-
-class Kind(NamedTuple):
-    """A column of a table: a task, and how it is fine-tuned on.
-
-    Attributes:
-      title: The heading of the column.
-      task: The task.
-      changes: More flags of its script.
-    """
-
-    title: str
-    task: Task
-    changes: Mapping[str, object] = {}
+        run = Run(f"{self.name}-seed-{seed}", self.script, given)
+        return Goal(
+            row, self.title, run, lambda found: self.scale * found[self.metric]
+        )
 
 
 def fine_tunings(
     row: str,
     config: PaperOptions,
-    start: Callable[[int], Made | Source],
-    kinds: Iterable[Kind],
+    model: Made | str,
+    tasks: Iterable[Task],
 ) -> list[Goal]:
-    """Returns the goals of a row, seed by seed.
-
-    Args:
-      row: The name of the row.
-      config: The options.
-      start: Returns the model to start from, given a seed.
-      kinds: The columns.
-    """
-    kinds = [*kinds]
+    """Returns the goals of a row, seed by seed."""
     return [
-        Goal(row, title, task.run(config, start(seed), seed, **changes), seed)
+        task.goal(row, config, model, seed)
         for seed in range(1, config.num_seeds + 1)
-        for title, task, changes in kinds
+        for task in tasks
     ]
 
 
-def glue_tasks(config: Any) -> list[Task]:
+def glue_tasks(config: GlueOptions) -> list[Task]:
     """Returns those of --tasks that have files; prints which are left out."""
     found = []
     for name in config.tasks:
@@ -433,11 +368,13 @@ def glue_tasks(config: Any) -> list[Task]:
         folder = _folder(config, name, "data_dir", "glue_data")
         folder = folder and os.path.join(folder, name)
         dev = "dev_matched.tsv" if name == "MNLI" else "dev.tsv"
-        inputs = _inputs(config, name, folder, {"train.tsv": (), dev: ()})
-        if inputs:
-            data = {"task_name": name.lower(), "data_dir": Source.of(folder)}
-            rows = _rows(config, inputs[0], "\n", headings=1)
-            task = Task(title, "run_classifier.py", data, metric, rows=rows)
+        if inputs := _inputs(config, name, folder, {"train.tsv": (), dev: ()}):
+            task = Task(
+                *(title, title.lower(), "run_classifier.py"),
+                {"task_name": name.lower(), "data_dir": folder},
+                metric,
+                rows=_rows(config, inputs[0], "\n", headings=1),
+            )
             found.append(task)
     return found
 
@@ -453,13 +390,13 @@ def squad_tasks(config: Any) -> list[Task]:
     if not inputs:
         return []
     train, dev = inputs
-    data = {"train_file": Source.of(train), "predict_file": Source.of(dev)}
+    data = {"train_file": train, "predict_file": dev}
     rows = _rows(config, train, '"question"')
     # Its official scores are percentages.
-    return [Task("SQuAD", "run_squad.py", data, "eval_f1", 1.0, rows)]
+    return [Task("SQuAD", "squad", "run_squad.py", data, "eval_f1", 1.0, rows)]
 
 
-def ner_tasks(config: EntityOptions) -> list[Task]:
+def ner_tasks(config: Any) -> list[Task]:
     """Returns CoNLL-2003 if its files exist; else says that it is left out."""
     folder = _folder(config, "NER", "conll_dir", "conll2003")
     wanted = {"eng.train": ["*train*"], "eng.testa": ["*dev*", "*valid*"]}
@@ -467,16 +404,17 @@ def ner_tasks(config: EntityOptions) -> list[Task]:
     if not inputs:
         return []
     rows = _rows(config, inputs[0], "\n\n")
-    data = {"data_dir": Source.of(folder)}
-    return [Task("NER", "run_ner.py", data, "eval_f1", rows=rows)]
+    data = {"data_dir": folder}
+    return [Task("NER", "ner", "run_ner.py", data, "eval_f1", rows=rows)]
 
 
-def feature_flags(
-    config: EntityOptions, layers: str, size: str | None
-) -> dict[str, object]:
-    """Returns the flags of run_ner.py that make a model's vectors features.
+def feature_based(
+    task: Task, config: Any, layers: str, size: str | None
+) -> Task:
+    """Returns the task of entities with a model's vectors as features.
 
     Args:
+      task: Fine-tuning on entities.
       config: The options.
       layers: The value of --feature_layers.
       size: The size of the model; None for a model of the user.
@@ -488,13 +426,13 @@ def feature_flags(
         raise wrong_value(
             "--model_size", f"of four layers or more, for {layers}", size
         )
-    return {
-        "mode": "feature_based",
-        "feature_layers": layers,
-        "lstm_size": config.lstm_size,
-        "learning_rate": config.feature_learning_rate,
-        "num_train_epochs": config.feature_num_train_epochs,
-    }
+    return task.with_flags(
+        mode="feature_based",
+        feature_layers=layers,
+        lstm_size=config.lstm_size,
+        learning_rate=FEATURE_LEARNING_RATE,
+        num_train_epochs=3.0,
+    )
 
 
 def _folder(config: Any, task: str, flag: str, usual: str) -> str | None:
@@ -526,8 +464,6 @@ def _inputs(
     """
     if folder is None:
         return []
-    if config.full:
-        return [os.path.join(folder, usual) for usual in wanted]
     found = []
     for usual, patterns in wanted.items():
         paths = [
@@ -535,6 +471,8 @@ def _inputs(
             for pattern in (usual, *patterns)
             for path in sorted(glob.glob(os.path.join(folder, pattern)))
         ]
+        if config.full:
+            paths = [os.path.join(folder, usual)]
         if not paths:
             path = os.path.join(folder, usual)
             print(f"{task} is left out: there is no {path}.")

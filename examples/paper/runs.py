@@ -19,7 +19,7 @@ import time
 import traceback
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Self, TextIO
+from typing import NamedTuple, TextIO
 
 from absl import flags
 from absl import logging as absl_logging
@@ -58,70 +58,24 @@ def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
     config_type = typing.get_type_hints(job.run)["config"]
     values = flags.FlagValues()
     cli.define_flags(config_type, values)
-    try:
-        with contextlib.redirect_stdout(log), _logging_to(log):
-            values([script, *words])
-            job.run(cli.read_config(config_type, values))
-    except (InputError, OSError, flags.Error) as error:
-        traceback.print_exc(file=log)
-        return f"{type(error).__name__}: {error}"
-    finally:
-        if keras := sys.modules.get("keras"):
-            keras.utils.clear_session()
-    return ""
-
-
-@contextlib.contextmanager
-def _logging_to(log: TextIO) -> Iterator[None]:
-    """Sends the log of absl to a file instead of standard error."""
     logger = absl_logging.get_absl_logger()
     handler = logging.StreamHandler(log)
     handler.setFormatter(absl_logging.PythonFormatter())
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        yield
+        with contextlib.redirect_stdout(log):
+            values([script, *words])
+            job.run(cli.read_config(config_type, values))
+    except (InputError, OSError, flags.Error) as error:
+        traceback.print_exc(file=log)
+        return f"{type(error).__name__}: {error}"
     finally:
         logger.propagate = True
         logger.removeHandler(handler)
-
-
-class Source(NamedTuple):
-    """The value of a flag: files of the user, or their folder.
-
-    Attributes:
-      pattern: The value.
-      identity: The names, sizes and times of the files. A pattern without
-        local files, such as hf://owner/name, stands for itself.
-    """
-
-    pattern: str
-    identity: tuple[tuple[str, int, int] | str, ...]
-
-    @classmethod
-    def of(cls, pattern: str) -> Self:
-        items = [item.strip() for item in pattern.split(",") if item.strip()]
-        found = {item: _local_files(item) for item in items}
-        stats = [(p, os.stat(p)) for p in sorted(set().union(*found.values()))]
-        facts = (
-            (os.path.basename(path), stat.st_size, stat.st_mtime_ns)
-            for path, stat in stats
-        )
-        others = (item for item, paths in found.items() if not paths)
-        return cls(pattern, (*facts, *others))
-
-
-def _local_files(item: str) -> set[str]:
-    """Returns the files of a glob, of a folder, or of a checkpoint's prefix."""
-    name = glob.escape(item)
-    for patterns in (
-        [item, os.path.join(item, "*")],
-        [name, os.path.join(name, "*"), f"{name}.*"],
-    ):
-        found = {path for one in patterns for path in glob.glob(one)}
-        if paths := {path for path in found if os.path.isfile(path)}:
-            return paths
-    return set()
+        if keras := sys.modules.get("keras"):
+            keras.utils.clear_session()
+    return ""
 
 
 class Made(NamedTuple):
@@ -129,10 +83,6 @@ class Made(NamedTuple):
 
     run: "Run"
     name: str
-
-    @property
-    def identity(self) -> list:
-        return [self.run.digest, self.name]
 
 
 class Run(NamedTuple):
@@ -153,28 +103,58 @@ class Run(NamedTuple):
     continues: "Run | None" = None
 
     @property
+    def label(self) -> str:
+        """The name and eight letters of everything that goes into the run."""
+        return f"{self.name}-{self.digest}"
+
+    @property
     def digest(self) -> str:
-        """Eight letters that depend on everything that goes into the run."""
-        values = {
-            flag: value.identity
-            if isinstance(value, Source | Made)
-            else str(value)
-            for flag, value in self.flags.items()
-        }
+        values = {flag: _identity(flag, v) for flag, v in self.flags.items()}
         before = self.continues.digest if self.continues else None
         facts = [self.script, values, self.output_file, before]
         text = json.dumps(facts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
-    @property
-    def label(self) -> str:
-        return f"{self.name}-{self.digest}"
 
-    @property
-    def needs(self) -> list["Run"]:
-        """The runs that have to be done before."""
-        made = [v.run for v in self.flags.values() if isinstance(v, Made)]
-        return [self.continues, *made] if self.continues else made
+def _identity(flag: str, value: object) -> object:
+    """Returns what a value contributes to the digest.
+
+    Files count by their names, sizes and times. A pattern without local files,
+    such as hf://owner/name, stands for itself.
+    """
+    if isinstance(value, Made):
+        return [value.run.digest, value.name]
+    if not flag.endswith(("_file", "_dir", "_checkpoint")):
+        return str(value)
+    items = [item.strip() for item in str(value).split(",") if item.strip()]
+    found = {item: _local_files(item) for item in items}
+    stats = [(p, os.stat(p)) for p in sorted(set().union(*found.values()))]
+    return [
+        *(
+            [os.path.basename(path), stat.st_size, stat.st_mtime_ns]
+            for path, stat in stats
+        ),
+        *(item for item, paths in found.items() if not paths),
+    ]
+
+
+def _local_files(item: str) -> set[str]:
+    """Returns the files of a glob, of a folder, or of a checkpoint's prefix."""
+    name = glob.escape(item)
+    for patterns in (
+        [item, os.path.join(item, "*")],
+        [name, os.path.join(name, "*"), f"{name}.*"],
+    ):
+        found = {path for one in patterns for path in glob.glob(one)}
+        if paths := {path for path in found if os.path.isfile(path)}:
+            return paths
+    return set()
+
+
+def needs(run: Run) -> list[Run]:
+    """Returns the runs that have to be done before."""
+    made = [v.run for v in run.flags.values() if isinstance(v, Made)]
+    return [run.continues, *made] if run.continues else made
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
@@ -182,7 +162,7 @@ def in_order(runs: Iterable[Run]) -> list[Run]:
     found: dict[str, Run] = {}
 
     def add(run: Run) -> None:
-        for needed in run.needs:
+        for needed in needs(run):
             add(needed)
         found.setdefault(run.label, run)
 
@@ -211,8 +191,6 @@ class Folder(NamedTuple):
         for flag, value in run.flags.items():
             if isinstance(value, Made):
                 value = os.path.join(self.place(value.run), value.name)
-            elif isinstance(value, Source):
-                value = value.pattern
             words.append(f"--{flag}" if value is True else f"--{flag}={value}")
         if run.output_file:
             path = os.path.join(self.place(run), run.output_file)
@@ -227,12 +205,9 @@ class Folder(NamedTuple):
         return shlex.join([PYTHON, script, *words])
 
     def record(self, run: Run) -> dict | None:
-        """Returns the record of a run that is done: command, version, seconds.
-
-        The seconds include those of attempts that were stopped.
-        """
-        found = self._attempts(run)
-        return found if found["done"] else None
+        """Returns the record of a finished run: command, version, seconds."""
+        path = self._record_path(run)
+        return files.read_json(path) if files.exists(path) else None
 
     def results(self, run: Run) -> dict[str, float]:
         """Returns the metrics that a run has written."""
@@ -263,13 +238,14 @@ class Folder(NamedTuple):
         missing: set[str] = set()
         faults = []
         for run in ordered:
-            if missing & {needed.label for needed in run.needs}:
+            if missing & {needed.label for needed in needs(run)}:
                 missing.add(run.label)
                 continue
             if run in to_do:
                 number = to_do.index(run) + 1
                 print(f"\n[{number}/{len(to_do)}] $ {self.shown(run)}")
                 if fault := self._do(run):
+                    print(f"  failed: {fault}", flush=True)
                     faults.append(fault)
                     missing.add(run.label)
                     continue
@@ -285,7 +261,7 @@ class Folder(NamedTuple):
     def _do(self, run: Run) -> str:
         """Does a run; returns what went wrong, or ""."""
         files.makedirs(self.place(run))
-        script, *words = self.command(run)
+        script, *words = command = self.command(run)
         with (
             open(self.log(run), "a", encoding="utf-8") as log,
             only_one(self.log(run)),
@@ -293,34 +269,19 @@ class Folder(NamedTuple):
             if self.record(run) is not None:
                 print("  was done by another program meanwhile", flush=True)
                 return ""
-            start, fault = time.perf_counter(), "stopped"
-            try:
-                fault = run_job(script, words, log)
-            finally:
-                seconds = time.perf_counter() - start
-                self._note(run, seconds, done=not fault)
-        if not fault:
-            print(f"  took {seconds:.1f} s", flush=True)
-            return ""
-        fault = f"{run.label}: {fault} (log: {self.log(run)})"
-        print(f"  failed after {seconds:.1f} s: {fault}", flush=True)
-        return fault
-
-    def _note(self, run: Run, seconds: float, done: bool) -> None:
-        """Writes the record, with the seconds of one more attempt."""
-        seconds += self._attempts(run).get("seconds", 0)
-        record = {
-            "command": self.command(run),
-            "bert_tf": __version__,
-            "seconds": round(seconds, 1),
-            "done": done,
-        }
-        text = json.dumps(record, indent=2)
-        files.write_text(self._record_path(run), f"{text}\n")
-
-    def _attempts(self, run: Run) -> dict:
-        path = self._record_path(run)
-        return files.read_json(path) if files.exists(path) else {"done": False}
+            start = time.perf_counter()
+            if fault := run_job(script, words, log):
+                return f"{run.label}: {fault} (log: {self.log(run)})"
+            seconds = round(time.perf_counter() - start, 1)
+            record = {
+                "command": command,
+                "bert_tf": __version__,
+                "seconds": seconds,
+            }
+            text = json.dumps(record, indent=2)
+            files.write_text(self._record_path(run), f"{text}\n")
+        print(f"  took {seconds:.1f} s", flush=True)
+        return ""
 
     def _record_path(self, run: Run) -> str:
         return os.path.join(self.path, "runs", f"{run.label}.json")
