@@ -28,6 +28,11 @@ SQUAD ?= ../shared/data/squad
 SQUAD_TRAIN ?= train-v1.1-subset.json
 SQUAD_DEV ?= dev-v1.1.json
 
+# The results of that benchmark, in the order of the page.
+FINE_TUNED := mrpc sts-b sst-2 padding squad
+# In arguments of functions.
+, := ,
+
 .DEFAULT_GOAL := help
 .PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu bench bench-fine-tuning bench-gpu bench-serving demo clean
 
@@ -146,35 +151,29 @@ bench: venv $(BENCH_VOCAB)  ## measure docs/performance.md next to other program
 	$(call bench,input_pipeline)
 	$(call bench,training_step)
 	$(call bench,serving)
-	"$(BIN)/python" benchmarks/corpus_scale.py \
-	--page=docs/scale.md --picture=docs/corpus_scale.png
+	"$(BIN)/python" benchmarks/corpus_scale.py --page=docs/scale.md
+
+define fine_tune
+	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=$(1) \
+	--data_dir="$(2)" --output=build/fine_tuning/$(3).json $(4)
+endef
 
 bench-fine-tuning: venv  ## measure docs/results.md next to Hugging Face's Trainer, hours
-	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=mrpc \
-	--data_dir="$(GLUE)/MRPC" --num_seeds=5 \
-	--output=build/fine_tuning/mrpc.json
-	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=sts-b \
-	--data_dir="$(GLUE)/STS-B" --num_seeds=5 --num_train_epochs=2 \
-	--output=build/fine_tuning/sts-b.json
-	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=sst-2 \
-	--data_dir="$(GLUE)/SST-2" --num_seeds=1 --num_train_epochs=1 \
-	--max_seq_length=64 --output=build/fine_tuning/sst-2.json
-	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=sst-2 \
-	--data_dir="$(GLUE)/SST-2" --num_seeds=1 --num_train_epochs=0.1 \
-	--max_seq_length=64 --variants=ours,ours_static \
-	--output=build/fine_tuning/padding.json
-	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=squad \
-	--data_dir="$(SQUAD)" --train_file="$(SQUAD_TRAIN)" \
-	--dev_file="$(SQUAD_DEV)" --num_seeds=1 --num_train_epochs=1 \
-	--max_seq_length=384 --train_batch_size=16 --learning_rate=1e-4 \
-	--output=build/fine_tuning/squad.json
+	$(call fine_tune,mrpc,$(GLUE)/MRPC,mrpc)
+	$(call fine_tune,sts-b,$(GLUE)/STS-B,sts-b,--num_train_epochs=2)
+	$(call fine_tune,sst-2,$(GLUE)/SST-2,sst-2,--rounds=1 \
+	--num_train_epochs=1 --max_seq_length=64)
+	$(call fine_tune,sst-2,$(GLUE)/SST-2,padding,--rounds=1 \
+	--num_train_epochs=0.1 --max_seq_length=64 --variants=ours$(,)ours_static)
+	$(call fine_tune,squad,$(SQUAD),squad,--train_file="$(SQUAD_TRAIN)" \
+	--dev_file="$(SQUAD_DEV)" --rounds=1 --num_train_epochs=1 \
+	--max_seq_length=384 --train_batch_size=16 --learning_rate=1e-4)
 	"$(BIN)/python" benchmarks/fine_tuning.py --page=docs/results.md \
-	--results=build/fine_tuning/mrpc.json,build/fine_tuning/sts-b.json,$\
-	build/fine_tuning/sst-2.json,build/fine_tuning/padding.json,$\
-	build/fine_tuning/squad.json
+	--results="$(subst $() ,$(,),$(FINE_TUNED:%=build/fine_tuning/%.json))"
 
 bench-gpu: venv  ## measure a GPU: Keras on JAX next to torch
-	$(call bench,gpu)
+	"$(BIN)/python" benchmarks/training_step.py --device=cuda \
+	--output=build/gpu.json --page=docs/performance.md
 
 bench-serving: venv  ## measure exports next to torch and ONNX Runtime
 	$(call bench,serving)

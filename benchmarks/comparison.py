@@ -1,11 +1,8 @@
-"""What all benchmarks share: sides that take turns, statistics, and pages.
+"""What the benchmarks share: options, sides that take turns, tables, pages.
 
 A benchmark gives the same cases to several sides, round by round, and another
-side begins each round. Every round is kept in a JSON file (`--output`) and
-summarised in a section of a Markdown page (`--page`). The section of an
-existing file of results is written by
-
-    python benchmarks/comparison.py build/gpu.json docs/performance.md gpu
+side begins each round. The results are printed as a section in Markdown, which
+replaces a section of a page (`--page`); `--output` keeps every round as JSON.
 """
 
 import dataclasses
@@ -22,10 +19,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from sides import Side, busy_seconds, machine
+from sides import busy_seconds, machine
 
 from bert_tf import files
 from bert_tf.errors import in_file, listed, wrong_value
@@ -39,35 +36,33 @@ MIB = 2**20
 MOST_OF_OTHERS = 0.1
 
 
-# Options.
-
-
-def rounds_option(default: int) -> int:
-    return option("Number of rounds.", default=default, at_least=1)
-
-
-def threads_option() -> int:
-    return option(
-        "Number of cores for each side. Default: all.", default=None, at_least=1
-    )
-
-
-def python_option(peer: str) -> str | None:
-    return option(
-        f"Python interpreter with the packages of peers/{peer}.txt. Default: a "
-        "virtual environment, which is created.",
-        default=None,
-    )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportOptions(Options):
-    """Where to write the results."""
+class BenchmarkOptions(Options):
+    """The options of the programs that compare sides."""
 
     output: str | None = option("JSON file of the results.", default=None)
     page: str | None = option(
         "Markdown page whose section is replaced.", default=None
     )
+    rounds: int = option("Number of rounds.", default=5, at_least=1)
+    least_seconds: float = option("Least duration of a round.", default=2.0)
+    num_threads: int | None = option(
+        "Number of cores for each side. Default: all.", default=None, at_least=1
+    )
+    variants: tuple[str, ...] = option(
+        "Sides to measure. Default: all.", default=()
+    )
+    pythons: tuple[str, ...] = option(
+        "Interpreters that have a peer's packages, such as "
+        "huggingface=/env/bin/python; for the list peers/huggingface.txt. "
+        "Other environments are created.",
+        default=(),
+    )
+
+    def chosen(self, titles: Collection[str]) -> list[str]:
+        """Returns the sides to measure, of all that there are."""
+        require_known("variants", self.variants, titles)
+        return [side for side in titles if side in (self.variants or titles)]
 
 
 def require_known(
@@ -83,8 +78,7 @@ def require_known(
 # Results.
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """Work that sides are given.
 
     Attributes:
@@ -98,133 +92,115 @@ class Case:
     requests: Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Turn:
-    """One round of one side.
-
-    Attributes:
-      case: The name of the case.
-      side: The name of the side.
-      amount: The amount of work that was done.
-      seconds: The time that it took.
-      cpu_seconds: The CPU time that it took, on all cores.
-      other_cpu_seconds: The CPU time of other programs meanwhile.
-      more: Other measurements by name, such as "peak_bytes".
-    """
-
-    case: str
-    side: str
-    amount: float
-    seconds: float
-    cpu_seconds: float
-    other_cpu_seconds: float
-    more: dict[str, float] = dataclasses.field(default_factory=dict)
-
-    @property
-    def rate(self) -> float:
-        return self.amount / self.seconds
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether next to nothing else ran meanwhile."""
-        return self.other_cpu_seconds <= MOST_OF_OTHERS * self.seconds
-
-
-def timed(turns: Sequence[Turn]) -> list[Turn]:
-    """Returns the undisturbed rounds, or all if every round was disturbed."""
-    return [turn for turn in turns if turn.is_timed] or list(turns)
-
-
 @dataclasses.dataclass
 class Comparison:
-    """The results of a benchmark on one machine, kept in a JSON file.
+    """The results of a benchmark on one machine.
 
     Attributes:
       title: The title of the section.
       unit: The unit of the amounts, per second; "s" to show seconds instead.
       titles: Side -> its name on the page, in the order of the rows.
+      facts: Sentences about what all sides are given.
       command: The command line.
       machine: See `machine`.
-      facts: Sentences about what all sides are given.
       versions: Side -> package -> version.
-      left_out: Side -> why it was not measured.
+      turns: A dict for each round of a side: "case", "side", "rate",
+        "seconds", "cpu_seconds", "other_cpu_seconds" (of other programs
+        meanwhile) and other measurements, such as "peak_bytes".
     """
 
     title: str
     unit: str
     titles: dict[str, str]
+    facts: list[str] = dataclasses.field(default_factory=list)
     command: str = dataclasses.field(
         default_factory=lambda: shlex.join(["python", *sys.argv])
     )
     machine: str = dataclasses.field(default_factory=machine)
-    facts: list[str] = dataclasses.field(default_factory=list)
     versions: dict[str, dict[str, str]] = dataclasses.field(
         default_factory=dict
     )
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
-    turns: list[Turn] = dataclasses.field(default_factory=list)
+    turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def write(self, path: str) -> None:
-        files.makedirs(os.path.dirname(path) or ".")
-        text = json.dumps(dataclasses.asdict(self), indent=1)
-        files.write_text(path, text + "\n")
+        write_json(path, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, path: str) -> Self:
-        fields = files.read_json(path)
-        turns = [Turn(**turn) for turn in fields.pop("turns")]
-        return cls(**fields, turns=turns)
+        return cls(**files.read_json(path))
 
-    @property
-    def cases(self) -> list[str]:
-        return list(dict.fromkeys(turn.case for turn in self.turns))
+    def of(self, case: str, side: str) -> list[dict[str, Any]]:
+        return [t for t in self.turns if (t["case"], t["side"]) == (case, side)]
 
-    def sides(self, case: str) -> list[str]:
-        found = {turn.side for turn in self.turns if turn.case == case}
-        return [side for side in self.titles if side in found]
+    def values(self, case: str, side: str, name: str) -> list[float]:
+        """Returns a measurement of all rounds; times, of undisturbed ones."""
+        turns = self.of(case, side)
+        if name == "rate" or name.endswith("seconds"):
+            turns = [turn for turn in turns if is_timed(turn)] or turns
+        return [turn[name] for turn in turns if name in turn]
 
-    def of(self, case: str, side: str) -> list[Turn]:
-        return [t for t in self.turns if (t.case, t.side) == (case, side)]
 
-    def rates(self, case: str, side: str) -> list[float]:
-        return [turn.rate for turn in timed(self.of(case, side))]
+def write_json(path: str, value: Any) -> None:
+    files.makedirs(os.path.dirname(path) or ".")
+    files.write_text(path, json.dumps(value, indent=1) + "\n")
 
-    def more(self, case: str, side: str, name: str) -> list[float]:
-        turns = timed(self.of(case, side))
-        return [turn.more[name] for turn in turns if name in turn.more]
+
+def is_timed(turn: Mapping[str, Any]) -> bool:
+    """Returns whether next to nothing else ran meanwhile."""
+    return turn["other_cpu_seconds"] <= MOST_OF_OTHERS * turn["seconds"]
 
 
 def take_turns(
     comparison: Comparison,
     cases: Sequence[Case],
-    sides: Mapping[str, Side],
-    rounds: int,
-    output: str | None,
+    sides: Mapping[str, Any],
+    config: BenchmarkOptions,
 ) -> None:
-    """Lets all sides do all cases in turn; prints and keeps every round."""
+    """Lets all sides do all cases in turn; prints and keeps every round.
+
+    Args:
+      comparison: Gets the rounds.
+      cases: The work.
+      sides: Objects with `versions` and `ask(request)`, which returns how many
+        "times" the work was done, and the "seconds" and "cpu_seconds" that
+        took. The optional "request_cpu_seconds" include work that is not
+        timed. Other keys are more measurements.
+      config: The options.
+    """
     comparison.versions |= {name: side.versions for name, side in sides.items()}
-    for number in range(rounds):
+    for number in range(config.rounds):
         for case in cases:
             names = [name for name in sides if name in case.requests]
             for name in rotated(names, number):
                 busy = busy_seconds()
                 reply = dict(sides[name].ask(case.requests[name]))
                 busy = busy_seconds() - busy
-                seconds, cpu = reply.pop("seconds"), reply.pop("cpu_seconds")
-                own = reply.pop("request_cpu_seconds", cpu)
-                turn = Turn(
-                    case.name,
-                    name,
-                    case.amount * reply.pop("times"),
-                    seconds,
-                    cpu,
-                    max(0.0, busy - own),
-                    reply,
-                )
-                comparison.turns.append(turn)
-                print(_line(comparison, turn), flush=True)
-                if output:
-                    comparison.write(output)
+                own = reply.pop("request_cpu_seconds", reply["cpu_seconds"])
+                amount = case.amount * reply.pop("times")
+                turn = {
+                    "case": case.name,
+                    "side": name,
+                    "rate": amount / reply["seconds"],
+                    "other_cpu_seconds": max(0.0, busy - own),
+                    **reply,
+                }
+                keep(comparison, turn, config.output)
+
+
+def keep(
+    comparison: Comparison, turn: dict[str, Any], output: str | None
+) -> None:
+    """Adds a round, prints it, and writes the file of results."""
+    comparison.turns.append(turn)
+    numbers = ", ".join(
+        f"{name} {shown(value)}"
+        for name, value in turn.items()
+        if isinstance(value, float)
+    )
+    title = comparison.titles[turn["side"]]
+    print(f"{turn['case']}: {title}: {numbers}", flush=True)
+    if output:
+        comparison.write(output)
 
 
 def rotated(names: Sequence[str], number: int) -> list[str]:
@@ -233,7 +209,7 @@ def rotated(names: Sequence[str], number: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-# Statistics.
+# Numbers.
 
 
 def spread(
@@ -253,63 +229,22 @@ def shown(number: float) -> str:
     return f"{number:,.{digits}f}"
 
 
-def ratio(
-    ours: Sequence[float], theirs: Sequence[float]
-) -> tuple[float, float, float]:
-    """Returns the ratio of two medians and the ends of its 95 % interval.
-
-    The interval is a bootstrap over the rounds of both sides. With a single
-    round of a side it is the ratio itself.
-    """
-
-    def of_medians(a, b, axis=-1):
-        return np.median(a, axis=axis) / np.median(b, axis=axis)
-
-    from scipy import stats  # Not in the environments of the peers.
-
-    value = float(of_medians(np.array(ours), np.array(theirs)))
-    if min(len(ours), len(theirs)) < 2:
-        return value, value, value
-    interval = stats.bootstrap(
-        (ours, theirs),
-        of_medians,
-        n_resamples=999,
-        method="percentile",
-        random_state=np.random.default_rng(0),
-    ).confidence_interval
-    return value, float(interval.low), float(interval.high)
-
-
-def ratio_cell(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    value, low, high = (f"{number:.2f}" for number in ratio(ours, theirs))
-    return value if low == high else f"{value} ({low} to {high})"
-
-
 # Pages.
 
 # Measurement -> the title of its column, its unit and its format.
 COLUMNS = {
+    "accuracy": ("accuracy", 0.01, ".1f"),
+    "f1": ("F1", 0.01, ".1f"),
+    "pearson": ("Pearson", 0.01, ".1f"),
+    "spearman": ("Spearman", 0.01, ".1f"),
+    "exact_match": ("exact match", 0.01, ".1f"),
+    "train_seconds": ("training, s", 1, ",.0f"),
     "median_seconds": ("median, ms", 1e-3, ",.2f"),
     "p90_seconds": ("90 % below, ms", 1e-3, ",.2f"),
     "peak_bytes": ("memory, MiB", MIB, ",.0f"),
     "peak_flops": ("matmul peak, GFLOP/s", 1e9, ",.0f"),
     "share": ("share of it", 1, ".0%"),
 }
-ROUNDS = (
-    "- Medians of rounds (least to most) in which the sides take turns. Rounds "
-    f"during which other programs used more than {MOST_OF_OTHERS:.0%} of a "
-    "core count only if there are no others. Ratios are of medians, with a "
-    "bootstrapped 95 % interval"
-)
-
-
-def _line(comparison: Comparison, turn: Turn) -> str:
-    number = 1 / turn.rate if comparison.unit == "s" else turn.rate
-    return (
-        f"{turn.case}: {comparison.titles[turn.side]}: {shown(number)} "
-        f"{comparison.unit} in {turn.seconds:.2f} s ({turn.cpu_seconds:.2f} s "
-        f"of CPU, others {turn.other_cpu_seconds:.1f} s)"
-    )
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
@@ -328,63 +263,60 @@ def paragraphs(*parts: Sequence[str]) -> str:
 
 def section(comparison: Comparison) -> str:
     """Returns everything that was measured, in Markdown."""
-    return paragraphs(
-        [f"## {comparison.title}"],
-        ["```sh", comparison.command, "```"],
-        list(_circumstances(comparison)),
-        table(_rows(comparison)),
-    )
-
-
-def _circumstances(comparison: Comparison) -> Iterator[str]:
-    yield f"- {comparison.machine}"
-    yield from (f"- {fact}" for fact in comparison.facts)
-    yield ROUNDS
     packages = {
         f"{name} {version}": None
         for versions in comparison.versions.values()
         for name, version in versions.items()
     }
-    yield f"- {', '.join(packages)}"
-    for side, reason in comparison.left_out.items():
-        yield f"- Not measured: {comparison.titles[side]}: {reason}"
+    lines = [
+        comparison.machine,
+        *comparison.facts,
+        "Medians of rounds (least to most) in which the sides take turns. "
+        "Times of rounds during which other programs used more than "
+        f"{MOST_OF_OTHERS:.0%} of a core count only if there are no others",
+        ", ".join(packages),
+    ]
+    return paragraphs(
+        [f"## {comparison.title}"],
+        ["```sh", comparison.command, "```"],
+        [f"- {line}" for line in lines],
+        table(_rows(comparison)),
+    )
 
 
 def _rows(comparison: Comparison) -> Iterator[list[str]]:
     """Yields the titles, then a row for each side of each case."""
-    columns = [
-        name
-        for name in COLUMNS
-        if any(turn.more.get(name) for turn in comparison.turns)
-    ]
+    measured = {name for turn in comparison.turns for name in turn}
+    columns = [name for name in COLUMNS if name in measured]
     yield [
         *("", "side", "rounds (timed)", comparison.unit),
         *(COLUMNS[name][0] for name in columns),
         "bert_tf is times as fast",
     ]
-    for case in comparison.cases:
-        ours = comparison.rates(case, OURS)
-        for side in comparison.sides(case):
-            turns = comparison.of(case, side)
-            rates = comparison.rates(case, side)
-            numbers = rates
-            if comparison.unit == "s":
-                numbers = [1 / rate for rate in rates]
-            cells = []
-            for name in columns:
-                _, unit, form = COLUMNS[name]
-                found = comparison.more(case, side, name)
-                cells.append(
-                    format(np.median(found) / unit, form) if found else ""
-                )
+    for case in dict.fromkeys(turn["case"] for turn in comparison.turns):
+        ours = comparison.values(case, OURS, "rate")
+        for side, title in comparison.titles.items():
+            if not (turns := comparison.of(case, side)):
+                continue
+            rates = comparison.values(case, side, "rate")
+            is_time = comparison.unit == "s"
+            numbers = [1 / rate for rate in rates] if is_time else rates
+            compared = side != OURS and ours
+            ratio = np.median(ours) / np.median(rates) if compared else 0.0
             yield [
                 case,
-                comparison.titles[side],
-                f"{len(turns)} ({sum(turn.is_timed for turn in turns)})",
+                title,
+                f"{len(turns)} ({sum(map(is_timed, turns))})",
                 spread(numbers),
-                *cells,
-                ratio_cell(ours, rates) if side != OURS and ours else "",
+                *(column(comparison, case, side, name) for name in columns),
+                f"{ratio:.2f}" if compared else "",
             ]
+
+
+def column(comparison: Comparison, case: str, side: str, name: str) -> str:
+    _, unit, form = COLUMNS[name]
+    values = comparison.values(case, side, name)
+    return spread(values, lambda x: format(x / unit, form)) if values else ""
 
 
 def write_section(page: str, name: str, text: str) -> None:
@@ -415,8 +347,3 @@ def publish(text: str, page: str | None, name: str) -> None:
     print(text)
     if page:
         write_section(page, name, text)
-
-
-if __name__ == "__main__":
-    results, *where = sys.argv[1:]
-    publish(section(Comparison.read(results)), *(where or (None, "")))

@@ -1,7 +1,6 @@
 """Memory and time of data creation for growing texts.
 
-    python benchmarks/corpus_scale.py --page=docs/scale.md \\
-        --picture=docs/corpus_scale.png
+    python benchmarks/corpus_scale.py --page=docs/scale.md
 
 runs create_pretraining_data.py on texts of 5, 15 and 50 MB; it takes some three
 minutes. The texts are made up: 20,000 words of one to four syllables with
@@ -18,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from comparison import MIB, publish, table
+from comparison import MIB, paragraphs, publish, table
 from sides import ROOT, processor, run_command
 
 from bert_tf import cli, files
@@ -41,17 +40,12 @@ class CorpusScaleConfig(Options):
         "Sizes of the texts.", default=("5", "15", "50")
     )
     dupe_factor: int = option("Passes over the text.", default=10)
-    num_workers: int = option(
-        "Number of processes.", default=processes.available_cpus()
-    )
     vocab_size: int = option(
         "Size of the vocabulary, learned from the first text.", default=8000
     )
-    seed: int = option("Seed of the texts.", default=0)
     page: str | None = option(
         "Markdown page whose section is replaced.", default=None
     )
-    picture: str | None = option("PNG file of a plot.", default=None)
 
 
 class Row(NamedTuple):
@@ -71,9 +65,7 @@ def run(config: CorpusScaleConfig) -> list[Row]:
             measure(config, pathlib.Path(folder), float(size))
             for size in config.megabytes
         ]
-    if config.picture:
-        draw(rows, config.picture)
-    publish(section(config, rows), config.page, "corpus")
+    publish(section(rows, config.dupe_factor), config.page, "corpus")
     return rows
 
 
@@ -82,7 +74,7 @@ def measure(
 ) -> Row:
     """Makes a text and its records."""
     text, vocab = folder / "text.txt", folder / "vocab.txt"
-    write_text(text, int(megabytes * 1e6), config.seed)
+    write_text(text, int(megabytes * 1e6))
     if not vocab.exists():
         vocabulary.run(
             vocabulary.VocabularyConfig(
@@ -91,16 +83,16 @@ def measure(
                 vocab_size=config.vocab_size,
             )
         )
-    values = {
-        "input_file": text,
-        "output_file": folder / "out.tfrecord",
-        "vocab_file": vocab,
-        "dupe_factor": config.dupe_factor,
-        "num_workers": config.num_workers,
-    }
-    words = [f"--{name}={value}" for name, value in values.items()]
-    script = str(ROOT / "create_pretraining_data.py")
-    usage = run_command([sys.executable, script, *words], folder)
+    command = [
+        sys.executable,
+        str(ROOT / "create_pretraining_data.py"),
+        f"--input_file={text}",
+        f"--output_file={folder}/out.tfrecord",
+        f"--vocab_file={vocab}",
+        f"--dupe_factor={config.dupe_factor}",
+        f"--num_workers={processes.available_cpus()}",
+    ]
+    usage = run_command(command, folder)
     manifest = files.read_json(str(folder / "manifest.out.tfrecord.json"))
     row = Row(
         text.stat().st_size / 1e6,
@@ -113,9 +105,9 @@ def measure(
     return row
 
 
-def documents(seed: int) -> Iterator[str]:
+def documents() -> Iterator[str]:
     """Yields documents without end, each followed by a blank line."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     counts = rng.integers(1, 5, NUM_WORDS)
     words = np.array(["".join(rng.choice(SYLLABLES, n)) for n in counts])
     weights = 1 / np.arange(1, NUM_WORDS + 1)
@@ -128,75 +120,45 @@ def documents(seed: int) -> Iterator[str]:
         yield "\n".join(map(" ".join, sentences)) + "\n\n"
 
 
-def write_text(path: pathlib.Path, size: int, seed: int) -> None:
+def write_text(path: pathlib.Path, size: int) -> None:
     """Writes whole documents of `size` bytes or slightly more."""
     with path.open("w") as file:
-        for document in documents(seed):
+        for document in documents():
             file.write(document)
             if file.tell() >= size:
                 return
 
 
-def section(config: CorpusScaleConfig, rows: Sequence[Row]) -> str:
-    titles = "text", "documents", "examples", "memory", "CPU time"
-    lines = table(
+def section(rows: Sequence[Row], dupe_factor: int) -> str:
+    """Returns the section of docs/scale.md."""
+    cells = (
         [
-            titles,
-            *(
-                [
-                    f"{row.megabytes:,.0f} MB",
-                    f"{row.documents:,}",
-                    f"{row.instances:,}",
-                    f"{row.mebibytes:,.0f} MiB",
-                    f"{row.cpu_seconds:,.1f} s",
-                ]
-                for row in rows
-            ),
+            f"{row.megabytes:,.0f} MB",
+            f"{row.documents:,}",
+            f"{row.instances:,}",
+            f"{row.mebibytes:,.0f} MiB",
+            f"{row.cpu_seconds:,.1f} s",
         ]
+        for row in rows
     )
     first, last = rows[0], rows[-1]
-    picture = []
-    if config.page and config.picture:
-        folder = pathlib.Path(config.page).resolve().parent
-        path = pathlib.Path(config.picture).resolve().relative_to(folder)
-        picture = ["", f"![Memory and time against the size of text]({path})"]
-    return "\n".join(
+    return paragraphs(
         [
             "`create_pretraining_data.py` on made-up texts with "
-            f"`--dupe_factor={config.dupe_factor}`",
-            f"and {config.num_workers} workers; memory is that of all "
+            f"`--dupe_factor={dupe_factor}`",
+            f"and {processes.available_cpus()} workers; memory is that of all "
             "processes together.",
-            "",
-            *lines,
-            "",
+        ],
+        table(
+            [["text", "documents", "examples", "memory", "CPU time"], *cells]
+        ),
+        [
             f"{last.megabytes / first.megabytes:.0f} times the text takes "
             f"{last.mebibytes / first.mebibytes:.2f} times the memory and "
-            f"{last.cpu_seconds / first.cpu_seconds:.1f} times the CPU time.",
-            *picture,
-            "",
-            f"({processor()}; by `benchmarks/corpus_scale.py`.)",
-        ]
+            f"{last.cpu_seconds / first.cpu_seconds:.1f} times the CPU time."
+        ],
+        [f"({processor()}; by `benchmarks/corpus_scale.py`.)"],
     )
-
-
-def draw(rows: Sequence[Row], path: str) -> None:
-    """Plots memory and time against the size of the text."""
-    from matplotlib.figure import Figure  # Optional.
-
-    panels = {
-        "memory of all processes, MiB": [row.mebibytes for row in rows],
-        "CPU time of all processes, s": [row.cpu_seconds for row in rows],
-    }
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    all_axes = figure.subplots(1, 2)
-    for axes, (title, values) in zip(all_axes, panels.items(), strict=True):
-        axes.plot([row.megabytes for row in rows], values, marker="o")
-        axes.set_title(title, fontsize=10)
-        axes.set_xlabel("text, MB")
-        axes.set_xlim(0)
-        axes.set_ylim(0, 1.15 * max(values))
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,10 @@ import sys
 
 from comparison import (
     OURS,
+    BenchmarkOptions,
     Case,
     Comparison,
-    ReportOptions,
     publish,
-    python_option,
-    rounds_option,
     section,
     take_turns,
 )
@@ -30,63 +28,62 @@ from bert_tf import cli, files
 from bert_tf.data import processes, records
 from bert_tf.options import option
 
-PEER, PACKAGE = "original", "tf-models-official"
+PACKAGE = "tf-models-official"
+TITLES = {OURS: "bert_tf", "original": PACKAGE}
 PEER_MODULE = "official.nlp.data.create_pretraining_data"
-RECORDS = "out.tfrecord"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataCreationConfig(ReportOptions):
+class DataCreationConfig(BenchmarkOptions):
     """Options of this benchmark."""
 
     input_file: str = option("Text, as in create_pretraining_data.py.")
     vocab_file: str = option("Vocabulary file.")
     dupe_factor: int = option("Passes over the text.", default=10)
-    rounds: int = rounds_option(3)
-    num_workers: int = option(
-        "Number of our processes.", default=processes.available_cpus()
-    )
-    peer_python: str | None = python_option(PACKAGE)
 
 
 def run(config: DataCreationConfig) -> Comparison:
     """Runs the benchmark."""
-    python = peer_python(config.peer_python, PACKAGE, on_top=True)
     paths = files.expand(config.input_file, "input_file")
     size = sum(map(os.path.getsize, paths)) / 1e6
     comparison = Comparison(
         "Pre-training data: text in, records out",
         "records/s",
-        {OURS: "bert_tf", PEER: PACKAGE},
+        TITLES,
         facts=[
             f"{len(paths)} files, {size:.1f} MB of text, dupe_factor "
             f"{config.dupe_factor}; whole commands with their imports. Memory "
             "is that of all processes together"
         ],
     )
+    workers = processes.available_cpus()
     script = str(ROOT / "create_pretraining_data.py")
-    ours = [sys.executable, script, f"--num_workers={config.num_workers}"]
+    peer = peer_python(config.pythons, PACKAGE, on_top=True)
+    commands = {
+        OURS: ([sys.executable, script, f"--num_workers={workers}"]),
+        "original": [peer, "-m", PEER_MODULE],
+    }
+    packages = {OURS: "tensorflow", "original": PACKAGE}
     sides = {
-        OURS: Command(ours, versions_of(sys.executable, "tensorflow"), _count),
-        PEER: Command(
-            [python, "-m", PEER_MODULE], versions_of(python, PACKAGE), _count
-        ),
+        side: Command(words, versions_of(words[0], packages[side]), _count)
+        for side, words in commands.items()
+        if side in config.chosen(TITLES)
     }
     words = [
         f"--input_file={config.input_file}",
-        f"--output_file={{folder}}/{RECORDS}",
+        "--output_file={folder}/out.tfrecord",
         f"--vocab_file={config.vocab_file}",
         f"--dupe_factor={config.dupe_factor}",
     ]
-    name = f"{config.num_workers} workers of bert_tf"
+    name = f"{workers} workers of bert_tf"
     cases = [Case(name, 1, dict.fromkeys(sides, words))]
-    take_turns(comparison, cases, sides, config.rounds, config.output)
+    take_turns(comparison, cases, sides, config)
     publish(section(comparison), config.page, "data_creation")
     return comparison
 
 
 def _count(folder: str) -> int:
-    return records.count_records(os.path.join(folder, RECORDS))
+    return records.count_records(os.path.join(folder, "out.tfrecord"))
 
 
 if __name__ == "__main__":

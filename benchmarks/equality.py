@@ -15,20 +15,20 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 
 # isort: split
 import collections
-import contextlib
 import dataclasses
 import itertools
 import pathlib
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from comparison import machine, paragraphs, publish, table
 from layouts import LAYOUTS, Unavailable
 from layouts import run as run_script
-from sides import our_versions
+from sides import versions_of
 from small_tasks import (
     CONFIG,
     LENGTH,
@@ -39,11 +39,12 @@ from small_tasks import (
 
 from bert_tf import cli, files
 from bert_tf.data import pipeline
-from bert_tf.data.schema import Schema, pretraining_schema
+from bert_tf.data.schema import pretraining_schema
 from bert_tf.options import Options, option
 from bert_tf.training import checkpoints
 
 STEPS = 30
+NUM_TRAINED = 31
 # Values of --gradient_accumulation_steps.
 PARTS = (1, 2, 3)
 # The layout that the others are compared with.
@@ -60,8 +61,8 @@ class EqualityConfig(Options):
     page: str | None = option(
         "Markdown page whose section is replaced.", default=None
     )
-    folder: str | None = option(
-        "New folder in which all runs are kept.", default=None
+    layouts: tuple[str, ...] = option(
+        f"Devices, of {', '.join(LAYOUTS)}.", default=tuple(LAYOUTS)
     )
 
 
@@ -122,7 +123,7 @@ WORKLOADS = {
 }
 
 
-# What is compared.
+# Trainings.
 
 
 class Difference(NamedTuple):
@@ -138,20 +139,8 @@ class Difference(NamedTuple):
     weights: float
     moments: float
 
-
-class Answers(NamedTuple):
-    """How far two evaluations are apart.
-
-    Attributes:
-      metrics: The largest difference of a metric.
-      probabilities: The largest difference of a probability; None if the
-        script does not predict.
-      rows: The number of predictions with another text or label.
-    """
-
-    metrics: float
-    probabilities: float | None = None
-    rows: int = 0
+    def __str__(self) -> str:
+        return ", ".join(map(number, self))
 
 
 def read(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
@@ -173,20 +162,78 @@ def difference(
         tensors[name] != others[name] for name in counters
     ):
         raise ValueError("the checkpoints differ in their tensors or steps")
-    gaps, sizes = collections.Counter(), collections.Counter()
+    gaps, sizes = collections.defaultdict(list), collections.defaultdict(list)
     for name in others.keys() - set(counters):
         last = name.rpartition("/")[2]
         kind = last if last.startswith("adam_") else "weight"
-        gap = float(np.abs(tensors[name] - others[name]).max())
-        gaps[kind] = max(gaps[kind], gap, key=_nan_first)
-        sizes[kind] = max(sizes[kind], float(np.abs(others[name]).max()))
-    moments = [gaps[kind] / sizes[kind] for kind in ("adam_m", "adam_v")]
-    return Difference(float(gaps["weight"]), max(moments, key=_nan_first))
+        gaps[kind].append(np.abs(tensors[name] - others[name]).max())
+        sizes[kind].append(np.abs(others[name]).max())
+    # Unlike Python's, NumPy's max is NaN if there is one.
+    moments = [np.max(gaps[k]) / np.max(sizes[k]) for k in ("adam_m", "adam_v")]
+    return Difference(float(np.max(gaps["weight"])), float(np.max(moments)))
 
 
-def _nan_first(number: float) -> float:
-    """Makes `max` return NaN if there is one."""
-    return np.inf if np.isnan(number) else number
+def training_rows(
+    config: EqualityConfig, data: Mapping[str, Mapping], folder: pathlib.Path
+) -> Iterator[list[str]]:
+    """Trains every workload on every layout; yields the rows of the table.
+
+    Raises:
+      ValueError: The gradients of a workload are too short to be clipped.
+    """
+
+    def train(key: str, name: str, parts: int, **changes: object):
+        workload = WORKLOADS[key]
+        accumulation = {"gradient_accumulation_steps": parts}
+        flags = {**data[key], **workload.training, **accumulation, **changes}
+        place = folder / key / "-".join([name, str(parts), *changes])
+        return read(
+            run_script(LAYOUTS[name], workload.script, flags, place), 30
+        )
+
+    expected = {key: train(key, ONE, 1) for key in WORKLOADS}
+    unclipped = []
+    for key in WORKLOADS:
+        free = difference(train(key, ONE, 1, max_grad_norm=0), expected[key])
+        if not free.weights >= APART:
+            raise ValueError(
+                "no gradients longer than --max_grad_norm: without clipping "
+                f"the weights differ by {free.weights:.1e} only"
+            )
+        unclipped.append(str(free))
+    titles = [f"`{workload.script}`" for workload in WORKLOADS.values()]
+    yield ["devices", "parts of a batch", *titles]
+    for name, parts in itertools.product(config.layouts, PARTS):
+        if (name, parts) == (ONE, 1):
+            continue
+        row = [LAYOUTS[name].title, str(parts)]
+        for key, tensors in expected.items():
+            try:
+                found = difference(train(key, name, parts), tensors)
+            except Unavailable as error:
+                found = f"not run: {error}"
+            row.append(str(found))
+        print(*row, sep="; ", flush=True)
+        yield row
+    yield ["*one device, gradients not clipped*", "1", *unclipped]
+
+
+# Answers.
+
+
+class Answers(NamedTuple):
+    """How far two evaluations are apart.
+
+    Attributes:
+      metrics: The largest difference of a metric.
+      probabilities: The largest difference of a probability; None if the
+        script does not predict.
+      rows: The number of predictions with another text or label.
+    """
+
+    metrics: float
+    probabilities: float | None = None
+    rows: int = 0
 
 
 def compare_answers(
@@ -203,11 +250,11 @@ def compare_answers(
     found, expected = (
         {
             name: float(value)
-            for name, value in (line.split(" = ") for line in lines)
+            for name, value in (
+                line.split(" = ") for line in _lines(path / "eval_results.txt")
+            )
         }
-        for lines in (
-            _lines(path / "eval_results.txt") for path in (folder, other)
-        )
+        for path in (folder, other)
     )
     if alike and "eval_loss" in expected:
         del found["loss"], expected["loss"]
@@ -232,197 +279,21 @@ def _lines(path: pathlib.Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-# What workers read.
-
-
-def shares(
-    train_files: Sequence[str],
-    eval_files: Sequence[str],
-    schema: Schema,
-    num_workers: int,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the number of examples that each worker reads.
-
-    Args:
-      train_files: Records that are all different.
-      eval_files: The same.
-      schema: The schema of both.
-      num_workers: The number of workers.
-
-    Returns:
-      The numbers in the first epoch of training, and in an evaluation.
-
-    Raises:
-      ValueError: The workers together do not read each example once.
-    """
-
-    def evaluated(paths: Sequence[str], **worker: int) -> list[bytes]:
-        data = pipeline.evaluation_dataset(
-            paths, schema, batch_size=1, **worker
-        )
-        real = data.filter(lambda row: row["is_real_example"][0] > 0)
-        return _examples(real)
-
-    workers = [
-        {"num_shards": num_workers, "shard": shard}
-        for shard in range(num_workers)
-    ]
-    every, held_out = evaluated(train_files), evaluated(eval_files)
-    trained = []
-    for shard, worker in enumerate(workers):
-        stream = pipeline.training_dataset(
-            train_files, schema, batch_size=1, seed=0, **worker
-        )
-        # The workers take the examples of the stream in turn.
-        count = len(range(shard, len(every), num_workers))
-        trained.append(_examples(stream.take(count)))
-    found = [evaluated(eval_files, **worker) for worker in workers]
-    return each_once(trained, every), each_once(found, held_out)
-
-
-def _examples(stream: tf.data.Dataset) -> list[bytes]:
-    return [row["input_ids"].tobytes() for row in stream.as_numpy_iterator()]
-
-
-def each_once(
-    parts: Sequence[Sequence[bytes]], every: Sequence[bytes]
-) -> tuple[int, ...]:
-    """Returns the sizes of the parts.
-
-    Raises:
-      ValueError: Together they are not all examples, each of them once.
-    """
-    found = collections.Counter(example for part in parts for example in part)
-    expected = collections.Counter(every)
-    if found != expected or found.total() != len(found):
-        raise ValueError(
-            f"of {len(every)} examples {len(expected - found)} were not read, "
-            f"and {found.total() - len(found)} were read again"
-        )
-    return tuple(map(len, parts))
-
-
-# The runs.
-
-
-@dataclasses.dataclass
-class Results:
-    """What was found.
-
-    Attributes:
-      trained: Layout, parts, workload -> difference from one device.
-      unclipped: Workload -> difference of a training without clipping on one
-        device, which shows the size of a real difference.
-      answered: Whether batches are alike, layout, workload -> difference from
-        one device.
-      left_out: Layout -> why it could not run.
-      shares: Number of workers -> see `shares`.
-    """
-
-    trained: dict[tuple[str, int, str], Difference] = dataclasses.field(
-        default_factory=dict
-    )
-    unclipped: dict[str, Difference] = dataclasses.field(default_factory=dict)
-    answered: dict[tuple[bool, str, str], Answers] = dataclasses.field(
-        default_factory=dict
-    )
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
-    shares: dict[int, Any] = dataclasses.field(default_factory=dict)
-
-
-def run(config: EqualityConfig) -> Results:
-    """Runs everything on every layout and writes the section."""
-    results = Results()
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(
-            config.folder or stack.enter_context(tempfile.TemporaryDirectory())
-        )
-        for key, workload in WORKLOADS.items():
-            data = folder / key / "data"
-            data.mkdir(parents=True)
-            flags = workload.write(data)
-            if key == "pretraining":
-                measure_shares(results, flags)
-            model = measure_training(results, key, flags, folder / key)
-            if workload.evaluation:
-                measure_answers(results, key, flags, model, folder / key)
-    publish(section(results), config.page, "equalities")
-    return results
-
-
-def measure_shares(results: Results, flags: Mapping[str, object]) -> None:
-    paths = [
-        files.expand(str(flags[name]), name)
-        for name in ("input_file", "eval_input_file")
-    ]
-    schema = pretraining_schema(LENGTH, PREDICTIONS)
-    for num_workers in (2, 3, 4):
-        results.shares[num_workers] = shares(*paths, schema, num_workers)
-
-
-def measure_training(
-    results: Results,
-    key: str,
-    data: Mapping[str, object],
+def answer_rows(
+    config: EqualityConfig,
+    data: Mapping[str, Mapping],
     folder: pathlib.Path,
-) -> pathlib.Path:
-    """Trains a workload on every layout; returns the folder of one device.
+    alike: bool,
+) -> Iterator[list[str]]:
+    """Evaluates the models on every layout; yields the rows of the table."""
+    keys = [key for key, workload in WORKLOADS.items() if workload.evaluation]
 
-    Raises:
-      ValueError: Its gradients are too short to be clipped.
-    """
-    workload = WORKLOADS[key]
-
-    def train(name: str, parts: int, **changes: object) -> pathlib.Path:
-        accumulation = {"gradient_accumulation_steps": parts}
-        flags = {**data, **workload.training, **accumulation, **changes}
-        place = folder / "-".join([name, str(parts), *changes])
-        return run_script(LAYOUTS[name], workload.script, flags, place)
-
-    model = train(ONE, 1)
-    expected = read(model, STEPS)
-    free = difference(read(train(ONE, 1, max_grad_norm=0), STEPS), expected)
-    print(f"{key}, gradients not clipped: {free}", flush=True)
-    require_apart(free)
-    results.unclipped[key] = free
-    for name, parts in itertools.product(LAYOUTS, PARTS):
-        if (name, parts) == (ONE, 1) or name in results.left_out:
-            continue
-        try:
-            found = difference(read(train(name, parts), STEPS), expected)
-        except Unavailable as error:
-            results.left_out[name] = str(error)
-            continue
-        results.trained[name, parts, key] = found
-        print(f"{key}, {name}, {parts} part(s): {found}", flush=True)
-    return model
-
-
-def require_apart(unclipped: Difference) -> None:
-    """Raises ValueError unless a training without clipping ended elsewhere."""
-    if not unclipped.weights >= APART:
-        raise ValueError(
-            "no gradients longer than --max_grad_norm: without clipping the "
-            f"weights differ by {unclipped.weights:.1e} only"
-        )
-
-
-def measure_answers(
-    results: Results,
-    key: str,
-    data: Mapping[str, object],
-    model: pathlib.Path,
-    folder: pathlib.Path,
-) -> None:
-    """Evaluates a model on every layout, with both sizes of batches."""
-    workload = WORKLOADS[key]
-
-    def answer(name: str, alike: bool) -> pathlib.Path:
-        layout = LAYOUTS[name]
+    def answer(key: str, name: str) -> pathlib.Path:
+        workload, layout = WORKLOADS[key], LAYOUTS[name]
         flags = {
-            **data,
+            **data[key],
             **workload.evaluation,
-            "init_checkpoint": model / "release",
+            "init_checkpoint": folder / key / f"{ONE}-1" / "output" / "release",
             "jit_compile": "false",
         }
         if alike:
@@ -430,49 +301,128 @@ def measure_answers(
             for flag in flags:
                 if flag.endswith("_batch_size"):
                     flags[flag] *= layout.replicas
-        place = folder / f"{name}-{'alike' if alike else 'shared'}"
+        place = folder / key / f"{name}-{'alike' if alike else 'shared'}"
         return run_script(layout, workload.script, flags, place)
 
-    for alike in (True, False):
-        expected = answer(ONE, alike)
-        for name in LAYOUTS:
-            if name == ONE or name in results.left_out:
-                continue
-            found = compare_answers(answer(name, alike), expected, alike)
-            results.answered[alike, name, key] = found
-            print(f"{key}, {name}, alike: {alike}: {found}", flush=True)
+    titles = [f"metrics of `{WORKLOADS[key].script}`" for key in keys]
+    yield ["devices", *titles, "probabilities", "other rows or labels"]
+    expected = {key: answer(key, ONE) for key in keys}
+    for name in config.layouts:
+        if name == ONE:
+            continue
+        try:
+            found = [
+                compare_answers(answer(key, name), expected[key], alike)
+                for key in keys
+            ]
+        except Unavailable as error:
+            yield [LAYOUTS[name].title, f"not run: {error}", "", "", ""]
+            continue
+        gaps = [
+            answers.probabilities
+            for answers in found
+            if answers.probabilities is not None
+        ]
+        yield [
+            LAYOUTS[name].title,
+            *(number(answers.metrics) for answers in found),
+            number(max(gaps)),
+            str(sum(answers.rows for answers in found)),
+        ]
+
+
+# What workers read.
+
+
+def share_rows(flags: Mapping[str, object]) -> Iterator[list[str]]:
+    """Yields a row for each number of workers: the examples that each reads."""
+    trained, evaluated = (
+        files.expand(str(flags[name]), name)
+        for name in ("input_file", "eval_input_file")
+    )
+    schema = pretraining_schema(LENGTH, PREDICTIONS)
+
+    def evaluation(**worker: int) -> list[bytes]:
+        stream = pipeline.evaluation_dataset(
+            evaluated, schema, batch_size=1, **worker
+        )
+        return _ids(stream.filter(lambda row: row["is_real_example"][0] > 0))
+
+    def epoch(**worker: int) -> list[bytes]:
+        """Returns the examples that a worker takes of the first epoch."""
+        stream = pipeline.training_dataset(
+            trained, schema, batch_size=1, seed=0, **worker
+        )
+        first, step = worker.get("shard", 0), worker.get("num_shards", 1)
+        return _ids(stream.take(len(range(first, NUM_TRAINED, step))))
+
+    yield ["workers", "in an epoch of training", "in an evaluation"]
+    for count in (2, 3, 4):
+        workers = [{"num_shards": count, "shard": n} for n in range(count)]
+        yield [
+            str(count),
+            *(
+                each_once([read(**worker) for worker in workers], read())
+                for read in (epoch, evaluation)
+            ),
+        ]
+
+
+def _ids(stream: tf.data.Dataset) -> list[bytes]:
+    return [row["input_ids"].tobytes() for row in stream.as_numpy_iterator()]
+
+
+def each_once(parts: Sequence[Sequence[bytes]], every: Sequence[bytes]) -> str:
+    """Returns the sizes of the parts, as "16 + 15".
+
+    Raises:
+      ValueError: Together they are not all examples, each of them once.
+    """
+    if sorted(itertools.chain(*parts)) != sorted(set(every)):
+        raise ValueError(f"{len(every)} examples are not read once each")
+    return " + ".join(str(len(part)) for part in parts)
 
 
 # The section.
 
 
-def section(results: Results) -> str:
-    """Returns everything that was found, in Markdown."""
-    return paragraphs(
-        [circumstances()],
-        [
-            "Largest difference of a weight from that of one device, and of a "
-            "moment of Adam relative to the largest moment:"
-        ],
-        table(_trained(results)),
-        [
-            "Largest difference from one device of the answers of the same "
-            "model, with as many examples per device as on the one device "
-            "(without the classifier's `loss`, a mean of means of batches):"
-        ],
-        table(_answered(results, True)),
-        [
-            "The same if the devices share one batch: products of matrices of "
-            "other sizes are rounded differently."
-        ],
-        table(_answered(results, False)),
-        ["The examples that workers read, each once:"],
-        table(_shares(results)),
-    )
+def number(value: float) -> str:
+    return f"{value:.1e}" if value else "0"
+
+
+def run(config: EqualityConfig) -> None:
+    """Runs everything on every layout and writes the section."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, data = pathlib.Path(name), {}
+        for key, workload in WORKLOADS.items():
+            (folder / key / "data").mkdir(parents=True)
+            data[key] = workload.write(folder / key / "data")
+        text = paragraphs(
+            [circumstances()],
+            [
+                "Largest difference of a weight from that of one device, and "
+                "of a moment of Adam relative to the largest moment:"
+            ],
+            table(training_rows(config, data, folder)),
+            [
+                "Largest difference from one device of the answers of the same "
+                "model, with as many examples per device as on the one device "
+                "(without the classifier's `loss`, a mean of means of batches):"
+            ],
+            table(answer_rows(config, data, folder, True)),
+            [
+                "The same if the devices share one batch: products of matrices "
+                "of other sizes are rounded differently."
+            ],
+            table(answer_rows(config, data, folder, False)),
+            ["The examples that workers read, each once:"],
+            table(share_rows(data["pretraining"])),
+        )
+    publish(text, config.page, "equalities")
 
 
 def circumstances() -> str:
-    versions = our_versions("tensorflow", "keras").items()
+    versions = versions_of(sys.executable, "tensorflow", "keras").items()
     packages = ", ".join(f"{name} {version}" for name, version in versions)
     clipped = WORKLOADS["classification"].training["max_grad_norm"]
     return f"""\
@@ -490,66 +440,6 @@ joined by a veth pair, each with a folder of its own.
 
 - {machine()}; {packages}
 - `python benchmarks/equality.py --page=docs/scale.md`"""
-
-
-def _trained(results: Results) -> Iterator[Sequence[str]]:
-    titles = [f"`{workload.script}`" for workload in WORKLOADS.values()]
-    yield ["devices", "parts of a batch", *titles]
-    for name, parts in itertools.product(LAYOUTS, PARTS):
-        found = [results.trained.get((name, parts, key)) for key in WORKLOADS]
-        if any(found):
-            yield [LAYOUTS[name].title, str(parts), *map(_show, found)]
-    yield from _left_out(results, 1 + len(titles))
-    found = [results.unclipped.get(key) for key in WORKLOADS]
-    yield ["*one device, gradients not clipped*", "1", *map(_show, found)]
-
-
-def _show(found: Difference | None) -> str:
-    return "" if found is None else ", ".join(map(_number, found))
-
-
-def _number(value: float) -> str:
-    return f"{value:.1e}" if value else "0"
-
-
-def _answered(results: Results, alike: bool) -> Iterator[Sequence[str]]:
-    keys = [key for key, workload in WORKLOADS.items() if workload.evaluation]
-    titles = [f"metrics of `{WORKLOADS[key].script}`" for key in keys]
-    yield ["devices", *titles, "probabilities", "other rows or labels"]
-    for name, layout in LAYOUTS.items():
-        found = [
-            results.answered[alike, name, key]
-            for key in keys
-            if (alike, name, key) in results.answered
-        ]
-        gaps = [
-            answers.probabilities
-            for answers in found
-            if answers.probabilities is not None
-        ]
-        if found:
-            yield [
-                layout.title,
-                *(_number(answers.metrics) for answers in found),
-                _number(max(gaps)) if gaps else "",
-                str(sum(answers.rows for answers in found)),
-            ]
-    yield from _left_out(results, 2 + len(keys))
-
-
-def _shares(results: Results) -> Iterator[Sequence[str]]:
-    yield ["workers", "in an epoch of training", "in an evaluation"]
-    for num_workers, counts in results.shares.items():
-        yield [
-            str(num_workers),
-            *(" + ".join(map(str, numbers)) for numbers in counts),
-        ]
-
-
-def _left_out(results: Results, columns: int) -> Iterator[Sequence[str]]:
-    for name, reason in results.left_out.items():
-        title = f"{LAYOUTS[name].title}: not run, since {reason}"
-        yield [title, *[""] * columns]
 
 
 if __name__ == "__main__":

@@ -9,36 +9,26 @@
 import json
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
 
 from comparison import paragraphs, publish, table
 
 TITLES = ["what was broken", "what happened", "difference in the end", "test"]
-
-
-def section(rows: Sequence[Mapping[str, str | float]]) -> str:
-    """Returns the section for the rows that tests/fault_rows.py wrote."""
-    cells = (
-        [
-            *(row["broken"], row["happened"], f"{row['difference']:g}"),
-            f"`{row['node']}`",
-        ]
-        for row in rows
-    )
-    return paragraphs(
-        [
-            "`make faults` writes this. After each fault the same command was",
-            "rerun, once its cause was fixed where it would come back. The",
-            "difference is the largest one between the final weights and",
-            "moments of Adam and those of an undisturbed run.",
-        ],
-        table([TITLES, *([c.replace("|", "\\|") for c in r] for r in cells)]),
-    )
+OPENING = [
+    "`make faults` writes this. After each fault the same command was rerun,",
+    "once its cause was fixed where it would come back. The difference is the",
+    "largest one between the final weights and moments of Adam and those of an",
+    "undisturbed run.",
+]
 
 
 def main(rows: str, page: str | None = None) -> None:
-    text = pathlib.Path(rows).read_text(encoding="utf-8")
-    publish(section(json.loads(text)), page, "faults")
+    """Writes the rows of tests/fault_rows.py to a page."""
+    lines = [TITLES]
+    for row in json.loads(pathlib.Path(rows).read_text(encoding="utf-8")):
+        difference, test = f"{row['difference']:g}", f"`{row['node']}`"
+        cells = [row["broken"], row["happened"], difference, test]
+        lines.append([cell.replace("|", "\\|") for cell in cells])
+    publish(paragraphs(OPENING, table(lines)), page, "faults")
 
 
 if __name__ == "__main__":

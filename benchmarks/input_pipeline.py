@@ -11,45 +11,38 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 
 # isort: split
 
-import dataclasses
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 
-import numpy as np
 from comparison import (
     OURS,
+    BenchmarkOptions,
     Case,
     Comparison,
-    ReportOptions,
     publish,
-    rounds_option,
     section,
     take_turns,
 )
-from sides import versions_of
+from sides import PEERS, versions_of
 
 from bert_tf import cli
 from bert_tf.data import pipeline, records, schema
-from bert_tf.options import option
+
+sys.path.append(str(PEERS))
+from side import batch_of, repeat
 
 BATCH_SIZE = 32
-MAX_SEQ_LENGTH = 128
-MAX_PREDICTIONS_PER_SEQ = 20
-VOCAB_SIZE = 30_522
+# Of a file, as for the sides of training_step.py.
+SETUP = {
+    "batch_size": 10_000,
+    "max_seq_length": 128,
+    "max_predictions_per_seq": 20,
+    "config": {"vocab_size": 30_522},
+}
 NUM_FILES = 4
 # The batches that fill the buffers.
 WARM_UP = 100
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InputPipelineConfig(ReportOptions):
-    """Options of this benchmark."""
-
-    rounds: int = rounds_option(3)
-    seconds: float = option("Duration of a round.", default=5.0)
-    records_per_file: int = option("Number of records.", default=10_000)
 
 
 class Pipeline:
@@ -60,72 +53,46 @@ class Pipeline:
         self._batches = batches
 
     def ask(self, seconds: float) -> dict[str, float]:
-        cpu_start, start = time.process_time(), time.perf_counter()
-        elapsed, times = 0.0, 0
-        while elapsed < seconds:
-            next(self._batches)
-            elapsed, times = time.perf_counter() - start, times + 1
-        cpu_seconds = time.process_time() - cpu_start
-        return {"times": times, "seconds": elapsed, "cpu_seconds": cpu_seconds}
+        usage, _ = repeat(lambda: next(self._batches), seconds)
+        return usage
 
 
-def run(config: InputPipelineConfig) -> Comparison:
+def run(config: BenchmarkOptions) -> Comparison:
     """Runs the benchmark."""
     comparison = Comparison(
         "Input pipeline: records in, batches out",
         "records/s",
         {OURS: "bert_tf"},
         facts=[
-            f"{NUM_FILES} files of {config.records_per_file:,} records, "
-            "shuffled and checked as in training; nothing computes with the "
-            "batches"
+            f"{NUM_FILES} files of {SETUP['batch_size']:,} records, shuffled "
+            "and checked as in training; nothing computes with the batches"
         ],
     )
+    length = SETUP["max_seq_length"]
     features = schema.pretraining_schema(
-        MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ
+        length, SETUP["max_predictions_per_seq"]
     )
     with tempfile.TemporaryDirectory() as folder:
+        paths = [f"{folder}/{number}.tfrecord" for number in range(NUM_FILES)]
+        for seed, path in enumerate(paths):
+            with records.RecordWriter(path) as writer:
+                examples = batch_of(SETUP, seed)
+                writer.write_all(records.encode_batch(features, examples))
         dataset = pipeline.training_dataset(
-            _write_files(folder, features, config.records_per_file),
+            paths,
             features,
             batch_size=BATCH_SIZE,
             seed=0,
-            vocab_size=VOCAB_SIZE,
+            vocab_size=SETUP["config"]["vocab_size"],
         )
         batches = iter(dataset)
         for _ in range(WARM_UP):
             next(batches)
-        name = f"{BATCH_SIZE} x {MAX_SEQ_LENGTH}"
-        take_turns(
-            comparison,
-            [Case(name, BATCH_SIZE, {OURS: config.seconds})],
-            {OURS: Pipeline(batches)},
-            config.rounds,
-            config.output,
-        )
+        name = f"{BATCH_SIZE} x {length}"
+        case = Case(name, BATCH_SIZE, {OURS: config.least_seconds})
+        take_turns(comparison, [case], {OURS: Pipeline(batches)}, config)
     publish(section(comparison), config.page, "input_pipeline")
     return comparison
-
-
-def _write_files(folder: str, features: schema.Schema, count: int) -> list[str]:
-    """Writes files of full-length examples of random tokens."""
-    paths = [f"{folder}/{number}.tfrecord" for number in range(NUM_FILES)]
-    sequence = count, MAX_SEQ_LENGTH
-    predictions = count, MAX_PREDICTIONS_PER_SEQ
-    for seed, path in enumerate(paths):
-        rng = np.random.default_rng(seed)
-        batch = {
-            "input_ids": rng.integers(0, VOCAB_SIZE, sequence),
-            "input_mask": np.ones(sequence, int),
-            "segment_ids": rng.integers(0, 2, sequence),
-            "masked_lm_positions": rng.integers(0, MAX_SEQ_LENGTH, predictions),
-            "masked_lm_ids": rng.integers(0, VOCAB_SIZE, predictions),
-            "masked_lm_weights": np.ones(predictions, np.float32),
-            "next_sentence_labels": rng.integers(0, 2, (count, 1)),
-        }
-        with records.RecordWriter(path) as writer:
-            writer.write_all(records.encode_batch(features, batch))
-    return paths
 
 
 if __name__ == "__main__":

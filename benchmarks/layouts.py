@@ -1,5 +1,11 @@
 """Runs a script on several devices: replicas, worker processes, two hosts.
 
+    python benchmarks/layouts.py 4 run_pretraining.py \\
+        --distribution_strategy=mirrored ...
+
+runs a script with so many logical CPU devices, which become replicas. They
+compute what as many GPUs would, no faster than one device.
+
 Hosts are network namespaces of one machine with a cable between them: a process
 in one of them has its own network devices, addresses and ports. They need
 Linux, root and `ip` (Debian: iproute2).
@@ -9,6 +15,7 @@ import contextlib
 import json
 import os
 import pathlib
+import runpy
 import shutil
 import socket
 import subprocess
@@ -89,40 +96,29 @@ def run(
     outputs = [folder / "output"] * layout.num_workers
     if layout.has_hosts:
         outputs = [folder / f"host{n}" for n in range(layout.num_workers)]
+    python = [sys.executable]
+    if layout.num_devices > 1:
+        python += [__file__, str(layout.num_devices)]
     workers = []
     with _hosts(layout) as hosts:
-        addresses = [address for address, _ in hosts]
-        for index, (_, prefix) in enumerate(hosts):
-            words = _words(layout, script, flags, output_flag, outputs[index])
+        for index, prefix in enumerate(hosts.values()):
+            values = {
+                **flags,
+                output_flag: outputs[index],
+                "distribution_strategy": layout.strategy,
+            }
+            words = [f"--{name}={value}" for name, value in values.items()]
             log = folder / f"worker{index}.log"
             with log.open("wb") as file:
                 process = subprocess.Popen(
-                    [*prefix, *words],
+                    [*prefix, *python, str(ROOT / script), *words],
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=_environment(addresses, index),
+                    env=_environment([*hosts], index),
                 )
             workers.append((process, log))
         _finish(workers)
     return outputs[0]
-
-
-def _words(
-    layout: Layout,
-    script: str,
-    flags: Mapping[str, object],
-    output_flag: str,
-    output: pathlib.Path,
-) -> list[str]:
-    """Returns the command line of a worker."""
-    python = [sys.executable]
-    if layout.num_devices > 1:
-        launcher = ROOT / "benchmarks" / "cpu_devices.py"
-        python += [str(launcher), str(layout.num_devices)]
-    strategy = {"distribution_strategy": layout.strategy}
-    values = {**flags, output_flag: output, **strategy}
-    words = [f"--{name}={value}" for name, value in values.items()]
-    return [*python, str(ROOT / script), *words]
 
 
 def _environment(addresses: Sequence[str], index: int) -> dict[str, str]:
@@ -148,17 +144,17 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _hosts(layout: Layout) -> Iterator[list[tuple[str, list[str]]]]:
-    """Yields the address of each worker, and the start of its command line."""
+def _hosts(layout: Layout) -> Iterator[dict[str, list[str]]]:
+    """Yields the address of each worker -> the start of its command line."""
     if not layout.has_hosts:
         ports = free_ports(layout.num_workers)
-        yield [(f"localhost:{port}", []) for port in ports]
+        yield {f"localhost:{port}": [] for port in ports}
         return
     with two_hosts() as hosts:
-        yield [
-            (f"{address}:{PORT}", ["ip", "netns", "exec", name])
+        yield {
+            f"{address}:{PORT}": ["ip", "netns", "exec", name]
             for name, address in hosts.items()
-        ]
+        }
 
 
 @contextlib.contextmanager
@@ -216,3 +212,23 @@ def _finish(workers: Sequence[tuple[subprocess.Popen, pathlib.Path]]) -> None:
     for (process, log), state in zip(workers, states, strict=True):
         if state:
             raise failure(process.args, state, log)
+
+
+def main(count: int, script: str, *words: str) -> None:
+    """Runs `script` as the main program on `count` CPU devices."""
+    import bert_tf.quiet_tensorflow  # noqa: F401  (before TensorFlow)
+
+    # isort: split
+    import tensorflow as tf
+
+    [cpu] = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * count
+    )
+    sys.argv = [script, *words]
+    sys.path[0] = str(pathlib.Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

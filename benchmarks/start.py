@@ -6,16 +6,14 @@ times whole processes: `python -c "import bert_tf"`, the same with a model,
 which needs TensorFlow, and `python run_classifier.py --help`.
 """
 
-import dataclasses
 import sys
 
 from comparison import (
     OURS,
+    BenchmarkOptions,
     Case,
     Comparison,
-    ReportOptions,
     publish,
-    rounds_option,
     section,
     take_turns,
 )
@@ -23,41 +21,27 @@ from sides import ROOT, Command, versions_of
 
 from bert_tf import cli
 
-TENSORFLOW = "tensorflow"
+TITLES = {OURS: "bert_tf", "tensorflow": "import tensorflow"}
+COMMANDS = {
+    "import bert_tf": ["-c", "import bert_tf"],
+    "from bert_tf import BertModel": ["-c", "from bert_tf import BertModel"],
+    "run_classifier.py --help": [str(ROOT / "run_classifier.py"), "--help"],
+}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StartConfig(ReportOptions):
-    """Options of this benchmark."""
-
-    rounds: int = rounds_option(7)
-
-
-def run(config: StartConfig) -> Comparison:
+def run(config: BenchmarkOptions) -> Comparison:
     """Runs the benchmark."""
     comparison = Comparison(
-        "Start: from the command to the first answer",
-        "s",
-        {OURS: "bert_tf", TENSORFLOW: "import tensorflow"},
+        "Start: from the command to the first answer", "s", TITLES
     )
     versions = versions_of(sys.executable, "tensorflow", "keras")
-    sides = {
-        name: Command([sys.executable], versions) for name in comparison.titles
-    }
-    commands = {
-        "import bert_tf": ["-c", "import bert_tf"],
-        "from bert_tf import BertModel": [
-            "-c",
-            "from bert_tf import BertModel",
-        ],
-        "run_classifier.py --help": [str(ROOT / "run_classifier.py"), "--help"],
-    }
+    side = Command([sys.executable], versions)
     peer = ["-c", "import tensorflow"]
     cases = [
-        Case(name, 1, {OURS: words, TENSORFLOW: peer})
-        for name, words in commands.items()
+        Case(name, 1, {OURS: words, "tensorflow": peer})
+        for name, words in COMMANDS.items()
     ]
-    take_turns(comparison, cases, sides, config.rounds, config.output)
+    take_turns(comparison, cases, dict.fromkeys(TITLES, side), config)
     publish(section(comparison), config.page, "start")
     return comparison
 

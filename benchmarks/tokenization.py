@@ -17,22 +17,21 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from comparison import (
     OURS,
+    BenchmarkOptions,
     Case,
     Comparison,
-    ReportOptions,
     publish,
-    python_option,
-    rounds_option,
     section,
     take_turns,
 )
-from sides import DATA, ROOT, Process, peer_python, started
+from sides import DATA, Process, peer_python, started
 
 from bert_tf import cli
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError
 from bert_tf.options import option
 
 ORIGINAL, HUGGINGFACE = "original", "huggingface"
@@ -41,12 +40,19 @@ TITLES = {
     ORIGINAL: "tf-models-official",
     HUGGINGFACE: "tokenizers",
 }
+# Side -> the library of peers/tokenizer.py.
+LIBRARIES = {
+    OURS: "bert_tf",
+    ORIGINAL: "official",
+    HUGGINGFACE: "tokenizers",
+}
+NUM_THREADS = (1, 2)
 WORDS_PER_LINE = 12
 MEGABYTE = 1e6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenizationConfig(ReportOptions):
+class TokenizationConfig(BenchmarkOptions):
     """Options of this benchmark."""
 
     data_dir: str = option(
@@ -55,13 +61,6 @@ class TokenizationConfig(ReportOptions):
     megabytes: float = option(
         "Largest size of each text.", default=2.0, at_least=0
     )
-    rounds: int = rounds_option(5)
-    least_seconds: float = option("Least duration of a round.", default=1.0)
-    num_threads: tuple[str, ...] = option(
-        "Numbers of threads of a side.", default=("1", "2")
-    )
-    peer_python: str | None = python_option("huggingface")
-    original_python: str | None = python_option("tf-models-official")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +76,11 @@ class Text:
     def megabytes(self) -> float:
         return self.path.stat().st_size / MEGABYTE
 
-    def request(self, least_seconds: float, with_ids: bool = False) -> dict:
+    def request(
+        self, least_seconds: float, with_ids: bool = False
+    ) -> dict[str, Any]:
         return {
-            "file": str(self.path),
-            "vocab_file": str(self.vocab_file),
-            "do_lower_case": self.do_lower_case,
+            "text": [str(self.path), str(self.vocab_file), self.do_lower_case],
             "least_seconds": least_seconds,
             "with_ids": with_ids,
         }
@@ -90,42 +89,51 @@ class Text:
 def run(config: TokenizationConfig) -> Comparison:
     """Runs the benchmark."""
     comparison = Comparison("Tokenization: strings in, ids out", "MB/s", TITLES)
+    pythons = {
+        OURS: sys.executable,
+        ORIGINAL: peer_python(config.pythons, "tf-models-official", True),
+        HUGGINGFACE: peer_python(config.pythons, "huggingface"),
+    }
     with tempfile.TemporaryDirectory() as folder:
         texts = list(_texts(config, pathlib.Path(folder)))
-        for threads in config.num_threads:
-            # The original uses one thread.
-            names = [s for s in TITLES if threads == "1" or s != ORIGINAL]
-            commands = {s: _command(config, s, threads) for s in names}
-            variables = {OURS: {"PYTHONPATH": str(ROOT)}}
-            with started(commands, variables) as sides:
-                facts = [_compare(text, sides) for text in texts]
+        for threads in NUM_THREADS:
+            programs = {
+                side: (
+                    pythons[side],
+                    "tokenizer.py",
+                    {"library": LIBRARIES[side], "num_threads": threads},
+                )
+                for side in TITLES
+                # The original uses one thread.
+                if side != ORIGINAL or threads == 1
+            }
+            with started(programs) as sides:
+                facts = [compare(text, sides) for text in texts]
                 comparison.facts = comparison.facts or facts
                 cases = [
                     Case(
                         f"{text.name}, threads: {threads}",
                         text.megabytes,
                         dict.fromkeys(
-                            names, text.request(config.least_seconds)
+                            sides, text.request(config.least_seconds)
                         ),
                     )
                     for text in texts
                 ]
-                take_turns(
-                    comparison, cases, sides, config.rounds, config.output
-                )
+                take_turns(comparison, cases, sides, config)
     publish(section(comparison), config.page, "tokenization")
     return comparison
 
 
 def _texts(config: TokenizationConfig, folder: pathlib.Path) -> Iterator[Text]:
     data = pathlib.Path(config.data_dir)
-    english = _lines(config, sorted(data.glob("pretraining_text/*/*.*")))
-    korean = _lines(config, [data / "nsmc" / "mini" / "ratings_train.txt"])
+    english = _lines(sorted(data.glob("pretraining_text/*/*.*")))
+    korean = _lines([data / "nsmc" / "mini" / "ratings_train.txt"])
     uncased, multilingual = (
         data / "vocab" / f"bert-base-{name}-vocab.txt"
         for name in ("uncased", "multilingual-cased")
     )
-    mixed = mix(english, korean, _lines(config, [multilingual]))
+    mixed = mix(english, korean, _lines([multilingual]))
     for name, lines, vocab, lower in (
         ("English", english, uncased, True),
         ("Korean", korean, multilingual, False),
@@ -137,16 +145,8 @@ def _texts(config: TokenizationConfig, folder: pathlib.Path) -> Iterator[Text]:
         yield Text(name, path, vocab, lower)
 
 
-def _lines(
-    config: TokenizationConfig, paths: Sequence[pathlib.Path]
-) -> list[str]:
+def _lines(paths: Sequence[pathlib.Path]) -> list[str]:
     """Returns the lines of files that are not blank."""
-    if not paths or not all(path.exists() for path in paths):
-        raise wrong_value(
-            "--data_dir",
-            "a folder with pretraining_text, nsmc and vocab",
-            config.data_dir,
-        )
     return [
         line
         for path in paths
@@ -176,22 +176,7 @@ def first_megabytes(lines: Sequence[str], megabytes: float) -> Iterator[str]:
         yield line
 
 
-def _command(config: TokenizationConfig, side: str, threads: str) -> list[str]:
-    if side == OURS:
-        python, library = sys.executable, "bert_tf"
-    elif side == HUGGINGFACE:
-        python = peer_python(config.peer_python, "huggingface")
-        library = "tokenizers"
-    else:
-        python = peer_python(
-            config.original_python, "tf-models-official", on_top=True
-        )
-        library = "official"
-    words = [f"--library={library}", f"--num_threads={threads}"]
-    return [python, "tokenization.py", *words]
-
-
-def _compare(text: Text, sides: Mapping[str, Process]) -> str:
+def compare(text: Text, sides: Mapping[str, Process]) -> str:
     """Counts the lines with other ids; this also warms up the sides.
 
     Raises:

@@ -25,7 +25,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 # Before JAX is imported: it must not look for a TPU, nor libtpu for metadata.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -58,6 +58,8 @@ from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
 
+# The number of chips that share a batch.
+CHIPS = 4
 # Chip -> a slice of four of them, in libtpu's words, and options.
 SLICES = {
     # TensorFlow uses the two cores of a v4 as one device, "megacore".
@@ -70,8 +72,7 @@ SLICES = {
 VOCAB_SIZE = 30522
 # The share of the tokens that is masked, as in `create_pretraining_data.py`.
 MASKED = 0.15
-# SWAG's choices, and CoNLL-2003's tags in IOB2.
-CHOICES = 4
+# CoNLL-2003's tags in IOB2.
 TAGS = ("O", *(f"{p}-{k}" for k in ("LOC", "MISC", "ORG", "PER") for p in "BI"))
 # The chip's generator keeps two of Philox's three numbers of state.
 _STATE_SIZE = 2
@@ -80,22 +81,6 @@ _AVAILABLE = re.compile(r"available HBM \(([\d.]+)G\)")
 
 
 # The compiler.
-
-
-class Memory(NamedTuple):
-    """The bytes that a program takes of a chip.
-
-    Attributes:
-      arguments: Weights, moments and the batch.
-      temporaries: Activations, gradients and everything else in between.
-      outputs: Results that are not stored in an argument.
-      program: The code.
-    """
-
-    arguments: int
-    temporaries: int
-    outputs: int
-    program: int
 
 
 class OutOfMemoryError(Exception):
@@ -119,8 +104,13 @@ def lower(function: Callable, specs: Sequence[tf.TensorSpec]) -> str:
     return text
 
 
-def compile_for(chip: str, text: str, chips: int = 1) -> Memory:
+def compile_for(chip: str, text: str, chips: int = 1) -> dict[str, int]:
     """Compiles the result of `lower` for some chips of a kind.
+
+    Returns:
+      The bytes that the program takes of a chip: "arguments" (weights, moments
+      and the batch), "temporaries" (activations, gradients ...), "outputs"
+      that are not stored in an argument, and "program", the code.
 
     Raises:
       OutOfMemoryError: The chip has too little memory.
@@ -147,12 +137,12 @@ def compile_for(chip: str, text: str, chips: int = 1) -> Memory:
                 raise
             raise OutOfMemoryError(str(error)) from error
     memory = executable.get_compiled_memory_stats()
-    return Memory(
-        arguments=memory.argument_size_in_bytes,
-        temporaries=memory.temp_size_in_bytes,
-        outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        program=memory.generated_code_size_in_bytes,
-    )
+    return {
+        "arguments": memory.argument_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "program": memory.generated_code_size_in_bytes,
+    }
 
 
 def available_memory(chip: str) -> int:
@@ -234,37 +224,30 @@ def _pretraining(config: BertConfig, length: int) -> PretrainingTask:
     return PretrainingTask(config, length, math.ceil(MASKED * length))
 
 
-def _classification(config: BertConfig, length: int, **options: Any):
-    features = schema.classification_schema(length)
-    labels = ("no", "yes")
-    return ClassificationTask(
-        config, features, "single_label", labels, **options
-    )
-
-
-def _multiple_choice(config: BertConfig, length: int, **options: Any):
-    kind = "multiple_choice"
-    features = schema.classification_schema(length, kind, num_choices=CHOICES)
-    labels = tuple(map(str, range(CHOICES)))
-    return MultipleChoiceTask(config, features, kind, labels, **options)
-
-
-def _spans(config: BertConfig, length: int, **options: Any) -> SpanTask:
-    return SpanTask(config, schema.span_schema(length), **options)
-
-
-def _tokens(config: BertConfig, length: int, **options: Any) -> TaggingTask:
-    return TaggingTask(config, schema.tagging_schema(length), TAGS, **options)
-
-
 # The tasks of the scripts; `packed_` is --pack_sequences.
 TASKS = {
     "pretraining": _pretraining,
     "packed_pretraining": _pretraining,
-    "classification": _classification,
-    "multiple_choice": _multiple_choice,
-    "spans": _spans,
-    "tokens": _tokens,
+    "classification": lambda config, length, **options: ClassificationTask(
+        config,
+        schema.classification_schema(length),
+        "single_label",
+        ("no", "yes"),
+        **options,
+    ),
+    "multiple_choice": lambda config, length, **options: MultipleChoiceTask(
+        config,
+        schema.classification_schema(length, "multiple_choice", num_choices=4),
+        "multiple_choice",
+        tuple("0123"),
+        **options,
+    ),
+    "spans": lambda config, length, **options: SpanTask(
+        config, schema.span_schema(length), **options
+    ),
+    "tokens": lambda config, length, **options: TaggingTask(
+        config, schema.tagging_schema(length), TAGS, **options
+    ),
 }
 
 
@@ -387,9 +370,6 @@ class ProgramConfig(Options):
     max_seq_length: int = option("Length of the sequences.")
     batch_size: int = option("Number of examples per chip.")
     chip: str = option("Kind of TPU.", choices=tuple(MEMORY))
-    chips: int = option(
-        "Number of chips that share a batch.", default=4, at_least=1, at_most=4
-    )
 
 
 def run(config: ProgramConfig) -> None:
@@ -402,10 +382,10 @@ def run(config: ProgramConfig) -> None:
         config.max_seq_length,
         config.batch_size,
     )
-    text = step.lower(config.chips)
+    text = step.lower(CHIPS)
     available = available_memory(config.chip)
     try:
-        memory = compile_for(config.chip, text, config.chips)._asdict()
+        memory = compile_for(config.chip, text, CHIPS)
     except OutOfMemoryError:
         memory = None
     print(json.dumps({"memory": memory, "available": available}))

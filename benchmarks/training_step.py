@@ -1,11 +1,17 @@
-"""Speed of the pre-training step, beside transformers and KerasHub.
+"""Speed of training, beside transformers and KerasHub.
 
     python benchmarks/training_step.py --output=build/training_step.json
 
 runs the step of run_pretraining.py (forward, masked words and next sentence,
-backward, clipping, update) on random records; the same of transformers'
+backward, clipping, update) on random examples; the same of transformers'
 BertForPreTraining, eager and with torch.compile; and of KerasHub's encoder and
 head. Each side is a process on the same cores, started for each case.
+
+    python benchmarks/training_step.py --device=cuda --output=build/gpu.json
+
+runs our models on Keras's JAX backend and those of transformers on a GPU, the
+encoder's forward pass too. All sides share the GPU and keep their memory while
+they take turns; reduce --tokens if it does not suffice.
 
 The share of the matmul peak counts only the products that the model needs,
 three times the forward pass, relative to a large product of matrices that the
@@ -14,208 +20,209 @@ same process computes just before, in the same precision.
 
 import dataclasses
 import itertools
-import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from comparison import (
     OURS,
+    BenchmarkOptions,
     Case,
     Comparison,
-    ReportOptions,
     publish,
-    python_option,
     require_known,
-    rounds_option,
     section,
     take_turns,
-    threads_option,
 )
-from sides import (
-    BENCHMARKS,
-    ROOT,
-    limit_cpus,
-    peer_python,
-    started,
-    without_compiler,
-)
-from workload import Workload
+from sides import limit_cpus, peer_python, started
 
-from bert_tf import BertConfig, cli, files
-from bert_tf.errors import in_file
+from bert_tf import BertConfig, cli
+from bert_tf.errors import InputError
 from bert_tf.options import option
 
-EAGER, COMPILED, KERAS_HUB = "eager", "compiled", "keras_hub"
-TITLES = {
-    OURS: "bert_tf",
-    EAGER: "transformers, torch",
-    COMPILED: "transformers, torch.compile",
-    KERAS_HUB: "KerasHub",
-}
-# What our sides import.
-OUR_PATH = os.pathsep.join([str(ROOT), str(BENCHMARKS)])
 VOCAB_SIZE = 30522
 MODELS = {
     "384x6": BertConfig.from_name("L-6_H-384_A-6", VOCAB_SIZE),
     "base": BertConfig.from_name("base", VOCAB_SIZE),
+    "large": BertConfig.from_name("large", VOCAB_SIZE),
     "tiny": BertConfig.from_name("L-1_H-32_A-2", 101),
+}
+# The fields of a configuration that all libraries have.
+SHAPE = (
+    *("vocab_size", "hidden_size", "num_hidden_layers"),
+    *("num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "type_vocab_size"),
+)
+# The share of the tokens that is masked, as in `create_pretraining_data.py`.
+MASKED = 0.15
+TRAINING, FORWARD = "training", "forward"
+HUGGINGFACE = ("huggingface", "huggingface_training.py")
+QUERY = (
+    *("nvidia-smi", "-i", "0", "--format=csv,noheader"),
+    "--query-gpu=name,memory.total,driver_version",
+)
+FACT = (
+    "Examples without padding, 15 % of the tokens masked; 384x6 is hidden x "
+    "layers; dropout 0.1; AdamW with clipping. bfloat16 is mixed in training: "
+    "weights stay float32"
+)
+
+
+class Device(NamedTuple):
+    """What is measured on a kind of device.
+
+    Attributes:
+      page_section: The name and the title of the section.
+      sides: Side -> its title, its environment and its program.
+      models: Sizes of the model.
+      kinds: Pairs of a kind of step and a precision.
+      tokens: Tokens of a batch.
+      amount: The steps, and the matrices and their products, before the device
+        is waited for.
+    """
+
+    page_section: tuple[str, str]
+    sides: dict[str, tuple[str, str | None, str]]
+    models: tuple[str, ...]
+    kinds: tuple[tuple[str, str], ...]
+    tokens: int
+    amount: dict[str, int]
+
+
+TORCH = {
+    "eager": ("transformers, torch", *HUGGINGFACE),
+    "compiled": ("transformers, torch.compile", *HUGGINGFACE),
+}
+DEVICES = {
+    "cpu": Device(
+        (
+            "training_step",
+            "Pre-training: a step of masked words and next sentence",
+        ),
+        {
+            OURS: ("bert_tf", None, "bert_tf_training.py"),
+            **TORCH,
+            "keras_hub": ("KerasHub", "keras_hub", "keras_hub_training.py"),
+        },
+        ("384x6", "base"),
+        ((TRAINING, "float32"), (TRAINING, "bfloat16")),
+        2048,
+        {"steps": 1, "matrix_size": 2048, "products": 1},
+    ),
+    "cuda": Device(
+        ("gpu", "BERT on a GPU"),
+        {OURS: ("bert_tf, JAX", "jax_cuda", "bert_tf_jax.py"), **TORCH},
+        ("base", "large"),
+        ((TRAINING, "bfloat16"), (FORWARD, "bfloat16")),
+        16384,
+        {"steps": 10, "matrix_size": 8192, "products": 20},
+    ),
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepOptions(ReportOptions):
-    """Options of the benchmarks of steps."""
-
-    least_seconds: float = option("Least duration of a round.", default=5.0)
-    num_threads: int | None = threads_option()
-    go_on: bool = option(
-        "Measure only the cases that --output lacks.", default=False
-    )
-    peer_python: str | None = python_option("huggingface")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingStepConfig(StepOptions):
+class TrainingStepConfig(BenchmarkOptions):
     """Options of this benchmark."""
 
+    device: str = option(
+        "What it runs on.", default="cpu", choices=tuple(DEVICES)
+    )
     models: tuple[str, ...] = option(
-        f"Sizes of the model: {', '.join(MODELS)}.", default=("384x6", "base")
+        f"Sizes of the model, of {', '.join(MODELS)}.", default=()
     )
     lengths: tuple[str, ...] = option(
         "Lengths of the sequences.", default=("128", "512")
     )
-    precisions: tuple[str, ...] = option(
-        "Dtypes of the products.", default=("float32", "bfloat16")
-    )
-    tokens: int = option("Tokens of a batch.", default=2048, at_least=1)
-    rounds: int = rounds_option(3)
-    variants: tuple[str, ...] = option(
-        f"Sides: {', '.join(TITLES)}.", default=tuple(TITLES)
-    )
-    keras_hub_python: str | None = python_option("keras_hub")
+    tokens: int | None = option("Tokens of a batch.", default=None, at_least=1)
 
 
 def run(config: TrainingStepConfig) -> Comparison:
     """Runs the benchmark."""
     require_known("models", config.models, MODELS)
-    require_known("precisions", config.precisions, ("float32", "bfloat16"))
-    require_known("variants", config.variants, TITLES)
-    comparison = Comparison(
-        "Pre-training: a step of masked words and next sentence",
-        "tokens/s",
-        TITLES,
-        facts=[
-            "Examples without padding, 15 % of the tokens masked; a size is "
-            "hidden x layers, base is 768 x 12; dropout 0.1; AdamW with "
-            "clipping. bfloat16 is mixed: weights stay float32"
-        ],
-    )
-    cases = []
-    for model, length, precision in itertools.product(
-        config.models, map(int, config.lengths), config.precisions
+    device = DEVICES[config.device]
+    variants = config.chosen(device.sides)
+    threads = limit_cpus(config.num_threads)
+    name, title = device.page_section
+    facts = [FACT] if config.device == "cpu" else [describe_gpu(), FACT]
+    titles = {side: title for side, (title, *_) in device.sides.items()}
+    comparison = Comparison(title, "tokens/s", titles, facts)
+    for model, length, (kind, precision) in itertools.product(
+        config.models or device.models, map(int, config.lengths), device.kinds
     ):
-        batch_size = max(1, config.tokens // length)
-        work = Workload(MODELS[model], ((length,),) * batch_size, length)
-        request = work.request(
-            precision,
-            "cpu",
-            steps=1,
-            matrix_size=2048,
-            products=1,
-            least_seconds=config.least_seconds,
+        size = max(1, (config.tokens or device.tokens) // length)
+        setup = {
+            **workload(model, size, length, kind == TRAINING),
+            **device.amount,
+            "precision": precision,
+            "device": config.device,
+            "num_threads": threads,
+        }
+        setup["flops"] *= setup["steps"]
+        programs = {}
+        for side in variants:
+            _, environment, program = device.sides[side]
+            programs[side] = (
+                _python(config, environment),
+                program,
+                {**setup, "compile": side == "compiled"},
+            )
+        case = Case(
+            f"{model}, {size} x {length}, {precision}, {kind}",
+            setup["steps"] * size * length,
+            dict.fromkeys(variants, config.least_seconds),
         )
-        name = f"{model}, {batch_size} x {length}, {precision}"
-        requests = dict.fromkeys(config.variants, request)
-        cases.append(Case(name, batch_size * length, requests))
-
-    def command(side: str) -> list[str]:
-        if side == OURS:
-            return [sys.executable, "bert_tf_training.py"]
-        if side == KERAS_HUB:
-            python = peer_python(config.keras_hub_python, KERAS_HUB, True)
-            return [python, "keras_hub_training.py"]
-        return transformers_command(config, side)
-
-    variables = {OURS: {"PYTHONPATH": OUR_PATH}}
-    measure(comparison, cases, config, config.rounds, command, variables)
-    publish(section(comparison), config.page, "training_step")
+        with started(programs, {"JAX_PLATFORMS": config.device}) as sides:
+            take_turns(comparison, [case], sides, config)
+    publish(section(comparison), config.page, name)
     return comparison
 
 
-def transformers_command(config: StepOptions, side: str) -> list[str]:
-    python = peer_python(config.peer_python, "huggingface")
-    more = ["--compile"] if side == COMPILED else []
-    return [python, "huggingface_training.py", *more]
+def _python(config: TrainingStepConfig, environment: str | None) -> str:
+    if environment is None:
+        return sys.executable
+    on_top = environment == "keras_hub"
+    return peer_python(config.pythons, environment, on_top)
 
 
-def measure(
-    comparison: Comparison,
-    cases: Iterable[Case],
-    config: StepOptions,
-    rounds: int,
-    command: Callable[[str], list[str]],
-    variables: Mapping[str, Mapping[str, str]],
-) -> None:
-    """Lets sides take turns; they are started for each case.
+def workload(
+    model: str, batch_size: int, length: int, is_training: bool
+) -> dict[str, Any]:
+    """Returns what a step computes.
 
-    Args:
-      comparison: Gets the turns.
-      cases: The work.
-      config: The options.
-      rounds: The number of rounds.
-      command: Side -> its interpreter, its program and its arguments.
-      variables: Side -> environment variables.
+    "flops" are those of the matrix products that a step needs: the backward
+    pass has two products for each one of the forward pass.
     """
-    threads = limit_cpus(config.num_threads)
-    cases = list(cases)
-    requested = {name for case in cases for name in case.requests}
-    comparison.left_out |= without_compiler({COMPILED} & requested)
-    wanted = requested - comparison.left_out.keys()
-    if config.go_on and config.output and files.exists(config.output):
-        go_on(comparison, config.output, rounds, wanted)
-    known = comparison.cases
-    for case in cases:
-        if case.name in known:
-            continue
-        names = [name for name in case.requests if name in wanted]
-        words = f"--num_threads={threads['OMP_NUM_THREADS']}"
-        with started(
-            {name: [*command(name), words] for name in names},
-            {name: {**threads, **variables.get(name, {})} for name in names},
-        ) as sides:
-            take_turns(comparison, [case], sides, rounds, config.output)
+    config = MODELS[model]
+    masked = round(MASKED * length)
+    hidden = config.hidden_size
+    per_token = (
+        8 * hidden**2  # query, key, value, output
+        + 4 * hidden * config.intermediate_size
+        + 4 * length * hidden  # scores and context
+    )
+    flops = length * config.num_hidden_layers * per_token
+    flops += 2 * hidden**2  # pooler
+    if is_training:
+        flops += masked * 2 * (hidden**2 + hidden * config.vocab_size)
+        flops *= 3
+    return {
+        "config": {name: getattr(config, name) for name in SHAPE},
+        "batch_size": batch_size,
+        "max_seq_length": length,
+        "max_predictions_per_seq": masked,
+        "is_training": is_training,
+        "flops": float(batch_size * flops),
+    }
 
 
-def go_on(
-    comparison: Comparison, path: str, rounds: int, sides: Iterable[str]
-) -> None:
-    """Takes over the complete cases of an earlier file of results.
-
-    Args:
-      comparison: Gets their turns.
-      path: The file.
-      rounds: The number of rounds of a complete case.
-      sides: The sides of a complete case.
-
-    Raises:
-      InputError: The file is of another machine or benchmark.
-    """
-    old = Comparison.read(path)
-    for name in ("title", "machine", "facts"):
-        found, expected = getattr(old, name), getattr(comparison, name)
-        if found != expected:
-            raise in_file(
-                path,
-                f"cannot go on: its {name} is {found!r}, not {expected!r}. "
-                "Name another --output.",
-            )
-    whole = [
-        case
-        for case in old.cases
-        if all(len(old.of(case, side)) >= rounds for side in sides)
-    ]
-    comparison.turns += [turn for turn in old.turns if turn.case in whole]
-    comparison.versions |= old.versions
+def describe_gpu() -> str:
+    """Returns the name, the memory and the driver of the first GPU."""
+    try:
+        return subprocess.run(
+            QUERY, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        raise InputError("nvidia-smi finds no GPU.") from None
 
 
 if __name__ == "__main__":

@@ -5,31 +5,18 @@ Real workers and hosts: test_several_workers.py.
 
 import json
 import os
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints
 
 
 @pytest.fixture(scope="module")
 def equality(benchmarks):
     return benchmarks("equality")
-
-
-# What is started.
-
-# Writes its flags and its TF_CONFIG.
-REPORT = """
-import json, os, pathlib, sys
-folder = pathlib.Path(next(w for w in sys.argv if "--output_dir" in w)[13:])
-folder.mkdir(exist_ok=True)
-task = json.loads(os.environ.get("TF_CONFIG", "{}"))
-index = task.get("task", {}).get("index", 0)
-(folder / f"{index}.json").write_text(json.dumps([sys.argv[1:], task]))
-"""
 
 
 @pytest.fixture
@@ -44,54 +31,47 @@ def script(tmp_path):
     return write
 
 
-def test_workers_know_each_other(layouts, script, tmp_path):
-    layout = layouts.LAYOUTS["two_workers"]
-    folder = layouts.run(layout, script(REPORT), {"a": 1}, tmp_path / "run")
-    assert folder == tmp_path / "run" / "output"
-    lines, tasks = zip(
-        *(json.loads((folder / f"{n}.json").read_text()) for n in (0, 1)),
-        strict=True,
-    )
-    words = {
-        "--a=1",
-        "--distribution_strategy=multi_worker_mirrored",
-        f"--output_dir={folder}",
-    }
-    assert [set(line) for line in lines] == [words, words]
-    assert tasks[0]["cluster"] == tasks[1]["cluster"]
-    assert len(set(tasks[0]["cluster"]["worker"])) == 2
-    assert [task["task"] for task in tasks] == [
-        {"type": "worker", "index": index} for index in (0, 1)
-    ]
+# Writes its flags and its TF_CONFIG.
+REPORT = """
+import json, os, pathlib, sys
+folder = pathlib.Path(next(w for w in sys.argv if "--output_dir" in w)[13:])
+folder.mkdir(exist_ok=True)
+task = json.loads(os.environ.get("TF_CONFIG", "{}"))
+index = task.get("task", {}).get("index", 0)
+(folder / f"{index}.json").write_text(json.dumps([sys.argv[1:], task]))
+"""
 
 
-def test_one_device_is_alone(layouts, script, tmp_path, monkeypatch):
+def test_workers_know_each_other(layouts, script, tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
-    layout = layouts.LAYOUTS["one_device"]
-    folder = layouts.run(layout, script(REPORT), {}, tmp_path / "run")
-    [words, tf_config] = json.loads((folder / "0.json").read_text())
-    assert "--distribution_strategy=one_device" in words
-    assert tf_config == {}
+    for name, workers in (("one_device", 1), ("two_workers", 2)):
+        layout, place = layouts.LAYOUTS[name], tmp_path / name
+        folder = layouts.run(layout, script(REPORT), {"a": 1}, place)
+        found = [
+            json.loads((folder / f"{index}.json").read_text())
+            for index in range(workers)
+        ]
+        for index, (words, task) in enumerate(found):
+            assert {*words} == {
+                "--a=1",
+                f"--distribution_strategy={layout.strategy}",
+                f"--output_dir={folder}",
+            }
+            assert task == found[0][1] | (
+                {"task": {"type": "worker", "index": index}} if task else {}
+            )
+    assert len({*task["cluster"]["worker"]}) == 2
 
 
-def test_replicas_are_devices(benchmarks, script, tmp_path, monkeypatch):
-    program = benchmarks("cpu_devices")
-    made = []
-    monkeypatch.setattr(
-        program.tf.config,
-        "set_logical_device_configuration",
-        lambda device, parts: made.append((device.device_type, len(parts))),
-    )
+def test_replicas_are_devices(layouts, script):
     path = script(
-        "import pathlib, sys\n"
+        "import sys, tensorflow as tf\n"
         "assert __name__ == '__main__'\n"
-        "pathlib.Path(sys.argv[1]).write_text(f'{sys.argv[0]} {sys.path[0]}')\n"
+        "print(len(tf.config.list_logical_devices('CPU')), *sys.argv)\n"
     )
-    monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    program.main(4, path, str(tmp_path / "told"))
-    assert made == [("CPU", 4)]
-    assert (tmp_path / "told").read_text() == f"{path} {tmp_path}"
+    command = [sys.executable, layouts.__file__, "3", path, "--a=1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"3 {path} --a=1\n"
 
 
 def test_a_failed_worker_ends_all(
@@ -110,36 +90,22 @@ time.sleep(600)
     assert "what was wrong" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (("shutil", "which", lambda name: None), "no program `ip`"),
-        (("os", "geteuid", lambda: 1), "need root"),
-    ],
-)
-def test_why_there_are_no_hosts(layouts, monkeypatch, change, reason):
-    monkeypatch.setattr(layouts.shutil, "which", lambda name: "/sbin/ip")
-    monkeypatch.setattr(layouts.os, "geteuid", lambda: 0)
-    module, name, answer = change
-    monkeypatch.setattr(getattr(layouts, module), name, answer)
-    with (
-        pytest.raises(layouts.Unavailable, match=reason),
-        layouts.two_hosts(),
-    ):
-        pass
+def test_why_there_are_no_hosts(layouts, monkeypatch, tmp_path):
+    def reason():
+        with pytest.raises(layouts.Unavailable) as caught, layouts.two_hosts():
+            pass
+        return str(caught.value)
 
-
-def test_why_ip_failed(layouts, monkeypatch, tmp_path):
+    monkeypatch.setattr(layouts.os, "geteuid", lambda: 1)
     ip = tmp_path / "ip"
     ip.write_text("#!/bin/sh\necho No such thing. >&2\nexit 2\n")
     ip.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "need root" in reason()
     monkeypatch.setattr(layouts.os, "geteuid", lambda: 0)
-    with (
-        pytest.raises(layouts.Unavailable, match=r"netns .* No such thing\."),
-        layouts.two_hosts(),
-    ):
-        pass
+    assert reason().endswith("failed: No such thing.")
+    monkeypatch.setenv("PATH", "")
+    assert "no program `ip`" in reason()
 
 
 MEET = """
@@ -173,9 +139,6 @@ def test_two_hosts_reach_each_other(layouts, script, tmp_path):
     ]
 
 
-# What is compared.
-
-
 def checkpoint(**changes):
     tensors = {
         "bert/kernel": np.array([1.0, -2.0], np.float32),
@@ -186,7 +149,7 @@ def checkpoint(**changes):
     return {**tensors, **changes}
 
 
-def test_differences_of_checkpoints(equality, tmp_path):
+def test_differences_of_checkpoints(equality):
     assert equality.difference(checkpoint(), checkpoint()) == (0.0, 0.0)
     changed = {
         "bert/kernel": np.array([1.25, -2.5], np.float32),
@@ -194,119 +157,86 @@ def test_differences_of_checkpoints(equality, tmp_path):
     }
     found = equality.difference(checkpoint(**changed), checkpoint())
     assert found == pytest.approx((0.5, 0.5))
+    assert str(found) == "5.0e-01, 5.0e-01"
     broken = {"bert/kernel": np.array([np.nan, -2.0], np.float32)}
     found = equality.difference(checkpoint(**broken), checkpoint())
     assert not found.weights < 1
     for other in ({"global_step": np.int64(29)}, {"more": np.zeros(1)}):
         with pytest.raises(ValueError, match="tensors or steps"):
             equality.difference(checkpoint(**other), checkpoint())
-    checkpoints.write(str(tmp_path / "model.ckpt-30"), checkpoint())
-    found = equality.read(tmp_path, 30)
-    assert equality.difference(found, checkpoint()).weights == 0
 
 
-def test_gradients_have_to_be_clipped(equality):
-    equality.require_apart(equality.Difference(2e-4, 0.0))
-    for weights in (1e-6, float("nan")):
-        with pytest.raises(ValueError, match=r"longer than --max_grad_norm"):
-            equality.require_apart(equality.Difference(weights, 1.0))
-
-
-@pytest.fixture
-def answers(tmp_path):
-    """Writes the files of an evaluation; returns its folder."""
-
-    def write(name, accuracy=0.5, probability=0.25, text="a b", predicts=True):
+def test_differences_of_answers(equality, tmp_path):
+    def write(name, accuracy, loss, probability, text):
         folder = tmp_path / name
         folder.mkdir()
-        results = f"eval_accuracy = {accuracy}\nglobal_step = 30\n"
-        (folder / "eval_results.txt").write_text(results)
-        if predicts:
-            rows = f"{probability}\t{1 - probability}\n0.5\t0.5\n"
-            (folder / "test_results.tsv").write_text(rows)
-            table = f"id\ttext\tprediction\tp\n0\t{text}\tno\t{probability}\n"
-            (folder / "predictions.tsv").write_text(table)
+        (folder / "eval_results.txt").write_text(
+            f"eval_accuracy = {accuracy}\neval_loss = 0.25\nloss = {loss}\n"
+        )
+        rows = f"{probability}\t{1 - probability}\n0.5\t0.5\n"
+        (folder / "test_results.tsv").write_text(rows)
+        table = f"id\ttext\tprediction\tp\n0\t{text}\tno\t{probability}\n"
+        (folder / "predictions.tsv").write_text(table)
         return folder
 
-    return write
-
-
-def test_answers_are_compared(equality, answers):
-    one = answers("one")
-    assert equality.compare_answers(answers("same"), one) == (0.0, 0.0, 0)
-    other = answers("other", accuracy=0.75, probability=0.375, text="b a")
+    one = write("one", 0.5, 0.5, 0.25, "a b")
+    assert equality.compare_answers(one, one) == (0.0, 0.0, 0)
+    other = write("other", 0.625, 0.75, 0.375, "b a")
     assert equality.compare_answers(other, one) == (0.25, 0.125, 1)
-    one, other = (answers(name, predicts=False) for name in ("c", "d"))
-    assert equality.compare_answers(other, one) == (0.0, None, 0)
-
-
-def test_means_of_batches_are_ignored_across_sizes(equality, answers):
-    one, other = answers("one"), answers("other")
-    for folder, loss in ((one, 0.5), (other, 0.75)):
-        with (folder / "eval_results.txt").open("a") as file:
-            file.write(f"eval_loss = 0.25\nloss = {loss}\n")
-    assert equality.compare_answers(one, other).metrics == 0.25
-    assert equality.compare_answers(one, other, alike=True).metrics == 0.0
+    assert equality.compare_answers(other, one, True) == (0.125, 0.125, 1)
+    for folder in (one, other):
+        (folder / "test_results.tsv").unlink()
+    assert equality.compare_answers(other, one) == (0.25, None, 0)
 
 
 def test_workers_read_each_example_once(benchmarks, equality, tmp_path):
-    tasks = benchmarks("small_tasks")
-    results = equality.Results()
-    equality.measure_shares(results, tasks.write_pretraining(tmp_path))
-    assert results.shares == {
-        2: ((16, 15), (3, 2)),
-        3: ((11, 10, 10), (2, 2, 1)),
-        4: ((8, 8, 8, 7), (2, 1, 1, 1)),
-    }
+    flags = benchmarks("small_tasks").write_pretraining(tmp_path)
+    assert [*equality.share_rows(flags)][1:] == [
+        ["2", "16 + 15", "3 + 2"],
+        ["3", "11 + 10 + 10", "2 + 2 + 1"],
+        ["4", "8 + 8 + 8 + 7", "2 + 1 + 1 + 1"],
+    ]
+    for parts in ([[b"a"], [b"b"]], [[b"a", b"b"], [b"c", b"a"]]):
+        with pytest.raises(ValueError, match="3 examples are not read once"):
+            equality.each_once(parts, [b"a", b"b", b"c"])
 
 
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ([[b"a"], [b"b"]], "1 were not read, and 0 were read again"),
-        ([[b"a", b"b"], [b"c", b"a"]], "0 were not read, and 1 were"),
-    ],
-)
-def test_workers_that_do_not(equality, parts, message):
-    with pytest.raises(ValueError, match=f"of 3 examples {message}"):
-        equality.each_once(parts, [b"a", b"b", b"c"])
-
-
-def test_runs_and_batches(equality, monkeypatch, tmp_path):
-    """The flags of all runs of the classifier, which are not run."""
+def test_all_runs_and_their_tables(equality, monkeypatch, tmp_path):
+    """The flags of all runs, which are not run."""
     started = []
 
     def run_script(layout, script, flags, folder):
         if layout.has_hosts:
             raise equality.Unavailable("it is a test")
-        started.append((layout.title, dict(flags)))
+        started.append((layout.title, script, dict(flags)))
         return folder
 
     def read(folder, step):
-        is_free = "max_grad_norm" in folder.name
-        return checkpoint(
-            **{"bert/kernel": np.array([1.0 + is_free, -2.0], np.float32)}
-        )
+        kernel = 1.0 + ("max_grad_norm" in folder.name) * apart
+        return checkpoint(**{"bert/kernel": np.array([kernel, -2.0])})
 
     monkeypatch.setattr(equality, "run_script", run_script)
     monkeypatch.setattr(equality, "read", read)
-    monkeypatch.setattr(
-        equality, "compare_answers", lambda *_: equality.Answers(0.0)
-    )
-    results = equality.Results()
-    key, data = "classification", {"data_dir": "d"}
-    model = equality.measure_training(results, key, data, tmp_path)
-    assert results.unclipped[key].weights == 1.0
-    assert results.left_out == {"two_hosts": "it is a test"}
-    assert len(results.trained) == 2 + 3 * 3
-    assert {found.weights for found in results.trained.values()} == {0.0}
-    parts = [flags["gradient_accumulation_steps"] for _, flags in started]
-    assert sorted(parts) == [1] * 5 + [2] * 4 + [3] * 4
+    answers = equality.Answers(0.0, 2e-8, 1)
+    monkeypatch.setattr(equality, "compare_answers", lambda *_: answers)
+    config = equality.EqualityConfig()
+    data = {key: {"data_dir": "d"} for key in equality.WORKLOADS}
+    apart = 1.0
+    rows = [*equality.training_rows(config, data, tmp_path)]
+    assert len(rows) == 1 + 14 + 1
+    assert rows[1] == ["one device", "2", *["0, 0"] * 3]
+    assert rows[-2] == ["two hosts", "3", *["not run: it is a test"] * 3]
+    assert rows[-1][2:] == ["1.0e+00, 0"] * 3
+    parts = [flags["gradient_accumulation_steps"] for *_, flags in started]
+    assert sorted(parts) == [1] * 15 + [2] * 12 + [3] * 12
     started.clear()
-    equality.measure_answers(results, key, data, model, tmp_path)
+    rows = [*equality.answer_rows(config, data, tmp_path, True)]
+    assert rows[1] == ["two replicas", "0", "0", "2.0e-08", "2"]
+    assert [*equality.answer_rows(config, data, tmp_path, False)] == rows
     sizes = [
         (title, flags["eval_batch_size"], flags.get("padding"))
-        for title, flags in started
+        for title, script, flags in started
+        if script == "run_classifier.py"
     ]
     assert sizes == [
         ("one device", 3, "max_length"),
@@ -318,36 +248,9 @@ def test_runs_and_batches(equality, monkeypatch, tmp_path):
         ("four replicas", 3, None),
         ("two worker processes", 3, None),
     ]
-
-
-def test_the_section(equality):
-    found = equality.Results()
-    found.trained = {
-        ("four_replicas", 3, "pretraining"): equality.Difference(1.5e-7, 2e-6),
-        ("two_replicas", 1, "ragged"): equality.Difference(0.0, 0.0),
-        ("two_replicas", 1, "pretraining"): equality.Difference(2.5e-7, 3e-6),
-    }
-    found.unclipped = {"pretraining": equality.Difference(0.25, 1.0)}
-    found.answered = {
-        (False, "two_replicas", key): equality.Answers(1e-8, more, rows)
-        for key, more, rows in (
-            ("pretraining", None, 0),
-            ("classification", 2e-8, 1),
-        )
-    }
-    found.shares = {2: ((2, 1), (1, 1)), 1: ((4,), (3,))}
-    found.left_out = {"two_hosts": "it is a test"}
-    text = equality.section(found)
-    for line in (
-        "| two replicas | 1 | 2.5e-07, 3.0e-06 |  | 0, 0 |",
-        "| four replicas | 3 | 1.5e-07, 2.0e-06 |  |  |",
-        "| two hosts: not run, since it is a test |  |  |  |  |",
-        "| *one device, gradients not clipped* | 1 | 2.5e-01, 1.0e+00 |  |  |",
-        "| two replicas | 1.0e-08 | 1.0e-08 | 2.0e-08 | 1 |",
-        "| 2 | 2 + 1 | 1 + 1 |",
-        "| 1 | 4 | 3 |",
-    ):
-        assert f"\n{line}\n" in text
+    apart = 1e-6
+    with pytest.raises(ValueError, match=r"longer than --max_grad_norm"):
+        [*equality.training_rows(config, data, tmp_path)]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
-"""bert_tf on Keras's JAX backend, for benchmarks/gpu.py.
+"""bert_tf on Keras's JAX backend, for benchmarks/training_step.py on GPUs.
 
 A compiled step takes weights, moments and random numbers and returns new ones
-in the same memory. Training is in mixed precision, the forward pass with
-weights in bfloat16. It needs jax_cuda.txt, and no TensorFlow.
+in the same memory. It needs jax_cuda.txt, and no TensorFlow.
 """
 
-import argparse
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"
+# JAX takes no more memory than it needs.
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 import functools
 
@@ -16,33 +16,29 @@ import jax
 import keras
 import side
 from keras import ops
-from workload import batch_of
 
 from bert_tf import AdamWeightDecay, BertConfig, BertModel, BertPretrainer
 
-# The features that the encoder takes.
-FEATURES = (
-    *("input_ids", "input_mask", "segment_ids"),
-    *("position_ids", "example_ids", "cls_positions"),
-)
 
-
-def make(request):
-    config = BertConfig(**request["config"])
-    batch = jax.device_put(batch_of(request))
-    make_step = training_step if request["is_training"] else forward_pass
-    step = make_step(config, batch, request["precision"])
-    shape = [request["matrix_size"]] * 2
-    matrix = jax.random.normal(jax.random.key(0), shape, request["precision"])
+def make(setup):
+    batch = jax.device_put(side.batch_of(setup))
+    make_step = training_step if setup["is_training"] else forward_pass
+    step = make_step(BertConfig(**setup["config"]), batch, setup["precision"])
+    shape = [setup["matrix_size"]] * 2
+    matrix = jax.random.normal(jax.random.key(0), shape, setup["precision"])
 
     def repeated(work, times):
         for _ in range(times):
             last = work()
-        jax.block_until_ready(last)
+        return jax.block_until_ready(last)
+
+    def peak_bytes():
+        statistics = jax.devices()[0].memory_stats()
+        return statistics and statistics["peak_bytes_in_use"]
 
     return side.Work(
-        lambda: repeated(step, request["steps"]),
-        lambda: repeated(lambda: matrix @ matrix, request["products"]),
+        lambda: repeated(step, setup["steps"]),
+        lambda: repeated(lambda: matrix @ matrix, setup["products"]),
         peak_bytes,
     )
 
@@ -59,27 +55,24 @@ def training_step(config, batch, precision):
     model.build()
     optimizer = AdamWeightDecay(1e-4, global_clipnorm=1.0)
     optimizer.build(model.trainable_variables)
-    # Rows that are not shared hold one example each.
-    follows = batch["next_sentence_labels"]
-    is_shared = "next_sentence_weights" in batch
-    weights_of_follows = batch.get(
-        "next_sentence_weights", ops.ones(follows.shape)
-    )
 
     def loss_of(weights, others, batch):
         outputs, others = model.stateless_call(
             weights, others, batch, training=True
         )
-        logits = outputs["next_sentence_logits"]
-        words = mean_loss(
-            batch["masked_lm_ids"],
-            outputs["masked_lm_logits"],
-            batch["masked_lm_weights"],
-        )
-        sentences = mean_loss(
-            follows,
-            logits if is_shared else logits[:, None],
-            weights_of_follows,
+        words, sentences = (
+            ops.mean(
+                keras.losses.sparse_categorical_crossentropy(
+                    labels, logits, from_logits=True
+                )
+            )
+            for labels, logits in (
+                (batch["masked_lm_ids"], outputs["masked_lm_logits"]),
+                (
+                    batch["next_sentence_labels"][:, 0],
+                    outputs["next_sentence_logits"],
+                ),
+            )
         )
         return words + sentences, others
 
@@ -105,20 +98,14 @@ def training_step(config, batch, precision):
     return step
 
 
-def mean_loss(labels, logits, weights):
-    losses = keras.losses.sparse_categorical_crossentropy(
-        labels, logits, from_logits=True
-    )
-    return ops.sum(losses * weights) / ops.sum(weights)
-
-
 def forward_pass(config, batch, precision):
     """Returns a function that runs the encoder and its pooler."""
     model = BertModel(config, dtype=precision)
     model.build()
     weights = values(model.trainable_variables)
     others = values(model.non_trainable_variables)
-    inputs = {name: batch[name] for name in FEATURES if name in batch}
+    names = ("input_ids", "input_mask", "segment_ids")
+    inputs = {name: batch[name] for name in names}
 
     @jax.jit
     def encode(weights, others, inputs):
@@ -128,14 +115,5 @@ def forward_pass(config, batch, precision):
     return lambda: encode(weights, others, inputs)
 
 
-def peak_bytes():
-    statistics = jax.devices()[0].memory_stats()
-    return statistics and statistics["peak_bytes_in_use"]
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--num_threads", type=int, required=True)
-    side.serve_training(
-        make, parser.parse_args().num_threads, ("jax", "jaxlib", "keras")
-    )
+    side.serve_training(make, ("jax", "jaxlib", "keras"))

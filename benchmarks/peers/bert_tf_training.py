@@ -1,6 +1,5 @@
 """The step of run_pretraining.py, for benchmarks/training_step.py."""
 
-import argparse
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -8,7 +7,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import side
 import tensorflow as tf
-from workload import batch_of
 
 from bert_tf import AdamWeightDecay, BertConfig
 from bert_tf.tasks.pretraining import PretrainingTask
@@ -44,21 +42,17 @@ def make_step(config, features, jit_compile=None):
     return lambda: step.run(data, tf.constant(1))["loss"].numpy()
 
 
-def make(request):
-    if request["precision"] == "bfloat16":
+def make(setup):
+    if setup["precision"] == "bfloat16":
         keras.config.set_dtype_policy("mixed_bfloat16")
     matrix = tf.cast(
-        tf.random.normal([request["matrix_size"]] * 2), request["precision"]
+        tf.random.normal([setup["matrix_size"]] * 2), setup["precision"]
     )
     return side.Work(
-        make_step(BertConfig(**request["config"]), batch_of(request)),
+        make_step(BertConfig(**setup["config"]), side.batch_of(setup)),
         lambda: tf.matmul(matrix, matrix).numpy(),
     )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--num_threads", type=int, required=True)
-    side.serve_training(
-        make, parser.parse_args().num_threads, ("tensorflow", "keras")
-    )
+    side.serve_training(make, ("tensorflow", "keras"))

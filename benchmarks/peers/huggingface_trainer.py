@@ -1,30 +1,35 @@
-"""A classifier fine-tuned by Hugging Face's Trainer.
+"""Fine-tuning by Hugging Face's Trainer, for benchmarks/fine_tuning.py.
 
-    python huggingface_trainer.py --task_name=mrpc --data_dir=MRPC \
-        --init_checkpoint=FOLDER --output_dir=NEW_FOLDER
+    python huggingface_trainer.py '{"task_name": "mrpc", "data_dir": ...}'
 
-trains on train.tsv, predicts dev.tsv and saves the model, as users of Trainer
-do: fast tokenizer, batches of examples of similar length padded to the longest,
-fused AdamW, float32. The last line printed is JSON: the time of the training
-loop, the loss on dev.tsv, labels, predictions, versions. It needs
-huggingface.txt, and nothing of bert_tf.
+trains, predicts and saves the model, as users of Trainer do: fast tokenizer,
+batches of examples of similar length padded to the longest, fused AdamW,
+float32; SQuAD as in its recipe run_qa. The keys are the flags of our scripts.
+The last line printed is JSON: the time of the training loop, the predictions,
+versions. It needs huggingface.txt, and nothing of bert_tf.
 """
 
-import argparse
 import importlib.metadata
 import json
 import pathlib
+import sys
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import transformers
 from transformers import (
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
     Trainer,
     TrainingArguments,
 )
+
+# Of SQuAD, as in run_squad.py. In run_qa the stride is the number of tokens
+# that a window shares with the next; there it is the distance of their starts.
+STRIDE, NUM_BEST, MAX_ANSWER_LENGTH = 128, 20, 30
 
 
 class Task(NamedTuple):
@@ -44,117 +49,31 @@ TASKS = {
 
 
 def main():
-    arguments = parse_arguments()
-    torch.set_num_threads(arguments.num_threads)
+    setup = json.loads(sys.argv[1])
+    torch.set_num_threads(setup["num_threads"])
     # Trainer sets the seed only after the new head has its weights.
-    transformers.set_seed(arguments.random_seed)
-    task = TASKS[arguments.task_name]
-    tokenizer = AutoTokenizer.from_pretrained(arguments.init_checkpoint)
-    train, dev = (
-        features(
-            arguments.data_dir / f"{split}.tsv",
-            task,
-            tokenizer,
-            arguments.max_seq_length,
-        )
-        for split in ("train", "dev")
-    )
-    trainer = Trainer(
-        make_model(arguments.init_checkpoint, task),
-        training_arguments(arguments),
-        train_dataset=train,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
-    )
-    trained = trainer.train()
-    predicted = trainer.predict(dev)
-    trainer.save_model()
-    result = {
-        "train_seconds": trained.metrics["train_runtime"],
-        "global_step": trained.global_step,
-        "eval_loss": predicted.metrics["test_loss"],
-        "labels": predicted.label_ids.tolist(),
-        "predictions": decide(predicted.predictions, task).tolist(),
-        "versions": versions(),
-    }
-    print(json.dumps(result))
+    transformers.set_seed(setup["random_seed"])
+    tokenizer = AutoTokenizer.from_pretrained(setup["init_checkpoint"])
+    run = squad if "predict_file" in setup else classify
+    answer = run(setup, tokenizer)
+    packages = ("torch", "transformers", "accelerate")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    print(json.dumps({**answer, "versions": versions}))
 
 
-def parse_arguments():
-    """Parses the flags, which are those of run_classifier.py."""
-    parser = recipe_parser()
-    parser.add_argument("--task_name", choices=TASKS, required=True)
-    parser.add_argument("--data_dir", type=pathlib.Path, required=True)
-    parser.add_argument("--max_seq_length", type=int, default=128)
-    parser.add_argument("--eval_batch_size", type=int, default=8)
-    return parser.parse_args()
+def train(setup, tokenizer, model, examples):
+    """Trains and saves the model with BERT's recipe.
 
-
-def recipe_parser():
-    """Returns a parser with the flags of every training."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--init_checkpoint", required=True)
-    parser.add_argument("--output_dir", required=True)
-    parser.add_argument("--train_batch_size", type=int, default=32)
-    parser.add_argument("--learning_rate", type=float, default=5e-5)
-    parser.add_argument("--num_train_epochs", type=float, default=3.0)
-    parser.add_argument("--max_steps", type=int, default=-1)
-    parser.add_argument("--random_seed", type=int, default=1)
-    parser.add_argument("--num_threads", type=int, default=2)
-    return parser
-
-
-def read_rows(path):
-    """Returns the rows of a table without its header; quotes are text."""
-    with path.open(encoding="utf-8-sig", newline="\n") as file:
-        lines = [line.rstrip("\r\n") for line in file]
-    return [line.split("\t") for line in lines if line][1:]
-
-
-def features(path, task, tokenizer, length):
-    """Returns unpadded examples, as dicts of lists."""
-    rows = read_rows(path)
-    texts = [[row[task.text_a] for row in rows]]
-    if task.text_b is not None:
-        texts.append([row[task.text_b] for row in rows])
-    encoded = tokenizer(
-        *texts, truncation="longest_first", max_length=length, padding=False
-    )
-    names = list(encoded)
-    return [
-        dict(zip(names, values, strict=True), labels=label_of(row, task))
-        for row, *values in zip(rows, *encoded.values(), strict=True)
-    ]
-
-
-def label_of(row, task):
-    label = row[task.label]
-    return task.classes.index(label) if task.classes else float(label)
-
-
-def make_model(folder, task):
-    """Loads the checkpoint with its pooler and a new head of one layer."""
-    names = dict(enumerate(task.classes or ("score",)))
-    kind = "single_label_classification" if task.classes else "regression"
-    return AutoModelForSequenceClassification.from_pretrained(
-        folder,
-        dtype=torch.float32,
-        id2label=names,
-        label2id={name: number for number, name in names.items()},
-        problem_type=kind,
-    )
-
-
-def training_arguments(arguments):
-    """Returns BERT's recipe; everything else is Trainer's default."""
-    return TrainingArguments(
-        arguments.output_dir,
-        seed=arguments.random_seed,
-        per_device_train_batch_size=arguments.train_batch_size,
-        per_device_eval_batch_size=arguments.eval_batch_size,
-        num_train_epochs=arguments.num_train_epochs,
-        max_steps=arguments.max_steps,
-        learning_rate=arguments.learning_rate,
+    Returns:
+      The trainer, and the time and the steps of the training.
+    """
+    arguments = TrainingArguments(
+        setup["output_dir"],
+        seed=setup["random_seed"],
+        per_device_train_batch_size=setup["train_batch_size"],
+        num_train_epochs=setup["num_train_epochs"],
+        max_steps=setup.get("max_steps", -1),
+        learning_rate=setup["learning_rate"],
         lr_scheduler_type="linear",
         warmup_steps=0.1,  # A fraction of all steps.
         weight_decay=0.01,
@@ -166,18 +85,199 @@ def training_arguments(arguments):
         report_to="none",
         disable_tqdm=True,
     )
-
-
-def decide(outputs, task):
-    """Returns the predictions [n] of logits [n, classes] or scores [n, 1]."""
-    return outputs.argmax(axis=-1) if task.classes else outputs.reshape(-1)
-
-
-def versions():
-    return {
-        package: importlib.metadata.version(package)
-        for package in ("torch", "transformers", "accelerate")
+    trainer = Trainer(
+        model,
+        arguments,
+        train_dataset=examples,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+    )
+    trained = trainer.train()
+    trainer.save_model()
+    return trainer, {
+        "train_seconds": trained.metrics["train_runtime"],
+        "global_step": trained.global_step,
     }
+
+
+# Sentences.
+
+
+def classify(setup, tokenizer):
+    """Returns the labels and the predictions of dev.tsv, and the loss."""
+    task = TASKS[setup["task_name"]]
+    folder = pathlib.Path(setup["data_dir"])
+    examples, dev = (
+        features(folder / f"{split}.tsv", task, tokenizer, setup)
+        for split in ("train", "dev")
+    )
+    names = dict(enumerate(task.classes or ("score",)))
+    kind = "single_label_classification" if task.classes else "regression"
+    model = AutoModelForSequenceClassification.from_pretrained(
+        setup["init_checkpoint"],
+        dtype=torch.float32,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+        problem_type=kind,
+    )
+    trainer, usage = train(setup, tokenizer, model, examples)
+    predicted = trainer.predict(dev)
+    outputs = predicted.predictions
+    found = outputs.argmax(axis=-1) if task.classes else outputs.reshape(-1)
+    return {
+        **usage,
+        "eval_loss": predicted.metrics["test_loss"],
+        "labels": predicted.label_ids.tolist(),
+        "predictions": found.tolist(),
+    }
+
+
+def features(path, task, tokenizer, setup):
+    """Returns unpadded examples, as dicts of lists."""
+    rows = read_rows(path)
+    texts = [[row[task.text_a] for row in rows]]
+    if task.text_b is not None:
+        texts.append([row[task.text_b] for row in rows])
+    encoded = tokenizer(
+        *texts,
+        truncation="longest_first",
+        max_length=setup["max_seq_length"],
+        padding=False,
+    )
+    labels = [
+        task.classes.index(row[task.label])
+        if task.classes
+        else float(row[task.label])
+        for row in rows
+    ]
+    return [
+        dict(zip(encoded, values, strict=True), labels=label)
+        for label, *values in zip(labels, *encoded.values(), strict=True)
+    ]
+
+
+def read_rows(path):
+    """Returns the rows of a table without its header; quotes are text."""
+    with path.open(encoding="utf-8-sig", newline="\n") as file:
+        lines = [line.rstrip("\r\n") for line in file]
+    return [line.split("\t") for line in lines if line][1:]
+
+
+# Questions.
+
+
+def squad(setup, tokenizer):
+    """Returns the answer of each question of the predict file, by its id."""
+    questions = read_questions(setup["train_file"])
+    encoded = encode(questions, tokenizer, setup)
+    examples = []
+    for number, window in enumerate(windows_of(encoded)):
+        question = questions[encoded["overflow_to_sample_mapping"][number]]
+        first, last = positions(encoded, number, question)
+        window |= {"start_positions": first, "end_positions": last}
+        examples.append(window)
+    model = AutoModelForQuestionAnswering.from_pretrained(
+        setup["init_checkpoint"], dtype=torch.float32
+    )
+    trainer, usage = train(setup, tokenizer, model, examples)
+    questions = read_questions(setup["predict_file"])
+    encoded = encode(questions, tokenizer, setup)
+    logits = predict(trainer, windows_of(encoded))
+    return {**usage, "answers": find_answers(questions, encoded, logits)}
+
+
+def read_questions(path):
+    """Returns the questions of a file, each with its "context"."""
+    text = pathlib.Path(path).read_text(encoding="utf-8-sig")
+    return [
+        {**question, "context": paragraph["context"]}
+        for article in json.loads(text)["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+
+
+def encode(questions, tokenizer, setup):
+    """Returns the windows of all questions, as the tokenizer returns them."""
+    return tokenizer(
+        # As in run_qa: leading blanks are tokens for some tokenizers.
+        [question["question"].lstrip() for question in questions],
+        [question["context"] for question in questions],
+        truncation="only_second",
+        max_length=setup["max_seq_length"],
+        stride=STRIDE,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        padding=False,
+    )
+
+
+def windows_of(encoded):
+    """Returns what the model gets, as dicts of lists."""
+    others = {"overflow_to_sample_mapping", "offset_mapping"}
+    names = [name for name in encoded if name not in others]
+    columns = (encoded[name] for name in names)
+    return [
+        dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
+    ]
+
+
+def positions(encoded, number, question):
+    """Returns the first and last token of the answer, or twice [CLS]."""
+    for answer in question["answers"][:1]:
+        start = answer["answer_start"]
+        last = start + len(answer["text"]) - 1
+        found = [encoded.char_to_token(number, at, 1) for at in (start, last)]
+        if None not in found:
+            return found
+    return [0, 0]
+
+
+def predict(trainer, windows):
+    """Returns float32 [S, 2] for each window: start and end logits."""
+    # Trainer would shuffle windows of similar length and not report the order.
+    order = sorted(
+        range(len(windows)), key=lambda i: -len(windows[i]["input_ids"])
+    )
+    trainer.args.train_sampling_strategy = "sequential"
+    outputs = trainer.predict([windows[i] for i in order])
+    logits = np.stack(outputs.predictions, axis=-1)
+    found = dict(zip(order, logits, strict=True))
+    return [found[i] for i in range(len(windows))]
+
+
+def find_answers(questions, encoded, logits):
+    """Returns the text of the best span of each question, by its id."""
+    best = [(-np.inf, "")] * len(questions)
+    for number, scores in enumerate(logits):
+        # 0: tokens of the question; 1: of the context; None: special tokens.
+        is_context = np.array(encoded.sequence_ids(number)) == 1
+        score, start, end = best_span(scores[: len(is_context)], is_context)
+        index = encoded["overflow_to_sample_mapping"][number]
+        if score > best[index][0]:
+            offsets = encoded["offset_mapping"][number]
+            context = questions[index]["context"]
+            best[index] = score, context[offsets[start][0] : offsets[end][1]]
+    return {
+        question["id"]: text
+        for question, (_, text) in zip(questions, best, strict=True)
+    }
+
+
+def best_span(scores, is_context):
+    """Returns the highest sum of a start and an end, and both positions.
+
+    As in run_qa, the best are taken from the whole sequence before those
+    outside of the context are dropped. The sum is -inf if none remain.
+    """
+    starts, ends = np.argsort(-scores, axis=0, kind="stable")[:NUM_BEST].T
+    lengths = ends - starts[:, None] + 1
+    dropped = (lengths < 1) | (lengths > MAX_ANSWER_LENGTH)
+    dropped |= ~is_context[starts][:, None] | ~is_context[ends]
+    sums = scores[starts, 0][:, None] + scores[ends, 1]
+    sums[dropped] = -np.inf
+    start, end = np.unravel_index(sums.argmax(), sums.shape)
+    return float(sums[start, end]), int(starts[start]), int(ends[end])
 
 
 if __name__ == "__main__":

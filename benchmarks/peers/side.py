@@ -1,8 +1,9 @@
-"""What the sides of a benchmark share: requests and replies, and timing.
+"""What the sides of a benchmark share: requests and replies, timing, batches.
 
-A side first writes a line of JSON with the versions of its packages, then
-answers each line of JSON that it reads with another. It ends with its input.
-Only the standard library is used: this runs in every environment.
+A side gets its setup as JSON on the command line. It first writes a line of
+JSON with the versions of its packages, then answers each line of JSON that it
+reads with another. It ends with its input. Only the standard library and NumPy
+are used: this runs in every environment.
 """
 
 import importlib.metadata
@@ -14,15 +15,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 
-def serve(reply: Callable[[Any], dict], packages: Iterable[str]) -> None:
+
+def serve(
+    start: Callable[[dict], Callable[[Any], dict]], packages: Iterable[str]
+) -> None:
     """Replies to the requests on standard input.
 
     Args:
-      reply: From a request to the reply. "request_cpu_seconds" is added: the
-        CPU time of the whole request, including work that is not timed.
+      start: From the setup, to a function from a request to the reply.
+        "request_cpu_seconds" is added to the reply: the CPU time of the whole
+        request, including work that is not timed.
       packages: The packages whose versions are reported.
     """
+    setup = json.loads(sys.argv[1])
+    limit_threads(setup["num_threads"])
     # Libraries may print: that goes to standard error.
     with os.fdopen(os.dup(1), "w") as output:
         os.dup2(2, 1)
@@ -31,12 +39,13 @@ def serve(reply: Callable[[Any], dict], packages: Iterable[str]) -> None:
             output.write(json.dumps(message) + "\n")
             output.flush()
 
+        reply = start(setup)
         versions = {name: importlib.metadata.version(name) for name in packages}
         write({"versions": versions})
         for line in sys.stdin:
-            start = time.process_time()
+            before = time.process_time()
             answer = reply(json.loads(line))
-            answer["request_cpu_seconds"] = time.process_time() - start
+            answer["request_cpu_seconds"] = time.process_time() - before
             write(answer)
 
 
@@ -64,6 +73,9 @@ def repeat(
     return usage, result
 
 
+# Training.
+
+
 class Work(NamedTuple):
     """What a side of a training benchmark does. Each call returns when done.
 
@@ -79,34 +91,57 @@ class Work(NamedTuple):
 
 
 def serve_training(
-    make: Callable[[Mapping[str, Any]], Work],
-    num_threads: int,
-    packages: Iterable[str],
+    make: Callable[[Mapping[str, Any]], Work], packages: Iterable[str]
 ) -> None:
-    """Runs steps on request; all requests of a process are the same.
+    """Runs the steps of the setup on request.
 
     Beside the times the reply has "peak_flops", what large products of
     matrices reach just before the steps, and the "share" of it that the
     products of the model reach.
     """
-    limit_threads(num_threads)
-    made: list[Work] = []
 
-    def reply(request: Mapping[str, Any]) -> dict[str, Any]:
-        if not made:
-            made.append(make(request))
-            for _ in range(2):  # Compiles, then allocates.
-                made[0].steps()
-        [work] = made
-        flops = 2.0 * request["matrix_size"] ** 3 * request["products"]
-        work.products()
-        rounds = [repeat(work.products, 0.0)[0]["seconds"] for _ in range(5)]
-        peak = flops / statistics.median(rounds)
-        usage, _ = repeat(work.steps, request["least_seconds"], least_times=2)
-        rate = usage["times"] / usage["seconds"]
-        more = {"share": request["flops"] * rate / peak, "peak_flops": peak}
-        if peak_bytes := work.peak_bytes():
-            more["peak_bytes"] = peak_bytes
-        return {**usage, **more}
+    def start(setup: Mapping[str, Any]) -> Callable[[Any], dict]:
+        work = make(setup)
+        for _ in range(2):  # Compiles, then allocates.
+            work.steps()
+        return lambda least_seconds: measure(work, setup, least_seconds)
 
-    serve(reply, packages)
+    serve(start, packages)
+
+
+def measure(
+    work: Work, setup: Mapping[str, Any], least_seconds: float
+) -> dict[str, Any]:
+    flops = 2.0 * setup["matrix_size"] ** 3 * setup["products"]
+    work.products()
+    rounds = [repeat(work.products, 0.0)[0]["seconds"] for _ in range(5)]
+    peak = flops / statistics.median(rounds)
+    usage, _ = repeat(work.steps, least_seconds, least_times=2)
+    rate = usage["times"] / usage["seconds"]
+    more = {"share": setup["flops"] * rate / peak, "peak_flops": peak}
+    if peak_bytes := work.peak_bytes():
+        more["peak_bytes"] = peak_bytes
+    return {**usage, **more}
+
+
+def batch_of(setup: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
+    """Returns a batch of random words without padding.
+
+    It has the features of bert_tf's pre-training examples.
+    """
+    size, length = setup["batch_size"], setup["max_seq_length"]
+    vocab_size = setup["config"]["vocab_size"]
+    random = np.random.default_rng(seed)
+    # Different positions in each row.
+    order = random.permuted(np.tile(np.arange(length), (size, 1)), axis=1)
+    masked = size, setup["max_predictions_per_seq"]
+    features = {
+        "input_ids": random.integers(vocab_size, size=(size, length)),
+        "input_mask": np.ones((size, length)),
+        "segment_ids": random.integers(2, size=(size, length)),
+        "masked_lm_positions": order[:, : masked[1]],
+        "masked_lm_ids": random.integers(vocab_size, size=masked),
+        "next_sentence_labels": random.integers(2, size=(size, 1)),
+    }
+    features = {name: x.astype("int32") for name, x in features.items()}
+    return {**features, "masked_lm_weights": np.ones(masked, "float32")}

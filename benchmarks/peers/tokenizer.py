@@ -1,17 +1,16 @@
 """A tokenizer, for benchmarks/tokenization.py: strings in, ids out.
 
-    python tokenization.py --library=tokenizers --num_threads=2
-
 A request names a file, how long it is tokenized, again and again, and whether
 the ids are returned. Reading the file is not timed. `tokenizers` needs the
 packages of huggingface.txt, `official` those of tf-models-official.txt.
 """
 
-import argparse
 import array
 import functools
 import hashlib
+import json
 import os
+import sys
 
 import side
 
@@ -92,31 +91,25 @@ def digest(ids):
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--library", choices=LIBRARIES, required=True)
-    parser.add_argument("--num_threads", type=int, required=True)
-    arguments = parser.parse_args()
-    side.limit_threads(arguments.num_threads)
-    make, packages = LIBRARIES[arguments.library]
+def start(setup):
+    make, _ = LIBRARIES[setup["library"]]
 
     @functools.cache
     def prepared(file, vocab_file, do_lower_case):
-        prepare, ids_of = make(vocab_file, do_lower_case, arguments.num_threads)
+        prepare, ids_of = make(vocab_file, do_lower_case, setup["num_threads"])
         with open(file, encoding="utf-8") as lines:
             return prepare(lines.read().splitlines()), ids_of
 
     def reply(request):
-        tokenize, ids_of = prepared(
-            request["file"], request["vocab_file"], request["do_lower_case"]
-        )
+        tokenize, ids_of = prepared(*request["text"])
         usage, tokens = side.repeat(tokenize, request["least_seconds"])
         if request["with_ids"]:
             usage["lines"] = [digest(ids) for ids in ids_of(tokens)]
         return usage
 
-    side.serve(reply, packages)
+    return reply
 
 
 if __name__ == "__main__":
-    main()
+    library = json.loads(sys.argv[1])["library"]
+    side.serve(start, LIBRARIES[library][1])
