@@ -13,7 +13,6 @@ from checkout import ROOT
 from bert_tf.interop import google
 from bert_tf.pretrained import open_pretrained
 from tests.interop.small_models import (
-    Arrays,
     arrays,
     assert_same_weights,
     pretrained,
@@ -112,22 +111,6 @@ def test_a_round_trip_in_two_commands(places, run, tmp_path):
     back = open_pretrained(tmp_path / "ours")
     assert_same_weights(back.weights, WEIGHTS)
     assert {path.name for path in tmp_path.iterdir()} == {"ours", "theirs"}
-
-
-def test_keeps_an_optimizer(run, tmp_path):
-    lines = run(
-        "--input=training/model.ckpt-11",
-        f"--output_dir={tmp_path}/again",
-        TO,
-        "--keep_optimizer",
-        "--verify",
-    )
-    assert_same_weights(
-        open_pretrained(tmp_path / "again").weights,
-        Arrays({**WEIGHTS, **slots(WEIGHTS)}),
-    )
-    assert (tmp_path / "again" / "model.ckpt-11.index").exists()
-    assert f"kept        {2 * len(WEIGHTS) + 1} optimizer slots" in lines
 
 
 def test_adds_files_to_a_bare_checkpoint(run, tmp_path):

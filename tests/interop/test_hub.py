@@ -3,7 +3,6 @@
 import os
 import pathlib
 import socket
-import subprocess
 import sys
 import time
 
@@ -120,7 +119,9 @@ def test_downloads_shards(there, repository):
 
 
 @pytest.mark.parametrize("revision", ["", "@v1", f"@{COMMIT}", "@refs/pr/1"])
-def test_needs_no_network_after_a_download(there, unplugged, revision):
+def test_needs_no_network_after_a_download(
+    there, unplugged, monkeypatch, revision
+):
     folder = hub.download(REFERENCE + revision)
     assert set(os.listdir(folder)) == NEEDED
     there.asked.clear()
@@ -130,13 +131,9 @@ def test_needs_no_network_after_a_download(there, unplugged, revision):
     assert hub.download(REFERENCE + revision) == folder
     unplugged()
     assert hub.download(REFERENCE + revision) == folder
-
-
-def test_sends_no_request_if_offline(there, monkeypatch):
-    folder = hub.download(REFERENCE)
     there.asked.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert hub.download(REFERENCE) == folder
+    assert hub.download(REFERENCE + revision) == folder
     assert not there.asked
 
 
@@ -198,15 +195,6 @@ def test_downloads_nothing_without_safetensors(
     assert not there.downloaded()
 
 
-def test_a_truncated_file(there, repository):
-    path = "model.safetensors"
-    content = (repository / path).read_bytes()
-    headers = {"ETag": '"0"', "X-Repo-Commit": COMMIT}
-    there.answers[path] = Answer(200, headers, content[:100])
-    with refused("damaged or cut off"):
-        open_pretrained(REFERENCE)
-
-
 @pytest.mark.parametrize(
     "reference",
     [
@@ -233,27 +221,3 @@ def test_refuses_a_malformed_reference_without_a_request(there, reference):
 def test_suggests_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     fails(r"pip install 'bert-tf\[huggingface\]'$")
-
-
-def test_uses_environment_variables(repository, tmp_path):
-    """HF_ENDPOINT and HF_HOME, which huggingface_hub reads at import."""
-    code = (
-        f"from bert_tf.interop import hub; print(hub.download('{REFERENCE}'))"
-    )
-    home = tmp_path / "home"
-    with serving(repository) as served:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=pathlib.Path(hub.__file__).parents[2],
-            env={
-                "PATH": os.environ["PATH"],
-                "HF_ENDPOINT": served.url,
-                "HF_HOME": str(home),
-            },
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stderr
-    folder = pathlib.Path(done.stdout.strip())
-    assert set(os.listdir(folder)) == NEEDED
-    assert folder.is_relative_to(home)
