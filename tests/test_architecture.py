@@ -4,6 +4,7 @@ import ast
 import functools
 import io
 import pathlib
+import re
 import subprocess
 import sys
 import tokenize
@@ -23,38 +24,6 @@ PROGRAMS = sorted(
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = [*LIBRARY, *SCRIPTS, *PROGRAMS, *TESTS]
 
-# Part of the library -> the parts that it may import, in addition to itself.
-MAY_IMPORT = {
-    "errors": "",
-    "files": "",
-    "options": "",
-    "quiet_tensorflow": "",
-    "signals": "",
-    "version": "",
-    "config": "",
-    "metrics": "",
-    "optimization": "",
-    "tokenization": "",
-    "corpus": "data tokenization",
-    "data": "",
-    "kernels": "",
-    "transformer": "config kernels",
-    "modeling": "config transformer",
-    "heads": "config modeling transformer",
-    "feature_tagger": "config heads modeling transformer",
-    "keras_registry": "",
-    "training": "kernels optimization",
-    "interop": "config heads modeling tokenization training",
-    "pretrained": "config interop modeling training",
-    "tasks": "config data feature_tagger heads kernels metrics modeling "
-    "tokenization",
-    "serving": "modeling tasks tokenization",
-    "visualization": "tokenization",
-    "jobs": "cli config corpus data feature_tagger heads interop modeling "
-    "optimization pretrained quiet_tensorflow serving tasks tokenization "
-    "training visualization",
-    "cli": "",
-}
 FOR_ALL = {"errors", "files", "options", "signals", "version"}
 
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
@@ -73,6 +42,17 @@ KERAS_ONLY = {"transformer", "modeling", "heads", "feature_tagger"}
 
 MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 60
+
+
+@functools.cache
+def may_import() -> dict[str, set[str]]:
+    """Returns the table of CONTRIBUTING.md.
+
+    For each part of the library, the parts that it may import.
+    """
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(\w+)/?` \|[^|]+\|([^|]*)\|$", text, re.M)
+    return {part: {*re.findall(r"\w+", parts)} for part, parts in table}
 
 
 @functools.cache
@@ -139,7 +119,7 @@ def imports_when_loaded(tree: ast.Module) -> Iterator[tuple[str, int]]:
 def is_forbidden(path: pathlib.Path, name: str) -> bool:
     """Returns whether the table does not allow a module to import a name."""
     part = part_of(name_of(path))
-    allowed = {*MAY_IMPORT[part].split(), *FOR_ALL, part}
+    allowed = may_import()[part] | FOR_ALL | {part}
     is_ours = name.split(".")[0] == "bert_tf"
     return name.startswith(".") or (is_ours and part_of(name) not in allowed)
 
