@@ -69,7 +69,7 @@ class Conversion:
             ("missing", self.missing),
         ):
             lines += [
-                f"{title:<11} {len(names)}: {_first(names)} ({reason})"
+                f"{title:<11} {len(names)}: {listed(names, most=3)} ({reason})"
                 for reason, names in found.items()
             ] or [f"{title:<11} 0"]
         return "\n".join(lines)
@@ -174,7 +174,16 @@ def _check_source(
             "there is no bert_config.json beside the checkpoint. Give "
             "--bert_config_file.",
         )
-    _check_vocabulary(source, config)
+    if source.vocab is not None:
+        where = f"the vocabulary of {path}"
+        vocab = load_vocab(source.vocab, where)
+        if len(vocab) > config.vocab_size:
+            raise in_file(
+                path,
+                f"the vocabulary has {len(vocab)} tokens, but vocab_size is "
+                f"{config.vocab_size}. Give the right --vocab_file.",
+            )
+        warn_if_short(vocab, config.vocab_size, where)
     return config
 
 
@@ -219,44 +228,22 @@ def _check_dropped(
     if kept:
         raise in_file(
             path,
-            f"variables are not BERT's: {_first(kept)}. Leave them "
+            f"variables are not BERT's: {listed(kept, most=3)}. Leave them "
             "out with --drop, or correct num_hidden_layers.",
         )
-
-
-def _check_vocabulary(source: Pretrained, config: BertConfig) -> None:
-    """Raises InputError if the vocabulary is too large.
-
-    Logs a smaller one: models may have room for more tokens.
-    """
-    if source.vocab is None:
-        return
-    where = f"the vocabulary of {source.path}"
-    vocab = load_vocab(source.vocab, where)
-    if len(vocab) > config.vocab_size:
-        raise in_file(
-            source.path,
-            f"the vocabulary has {len(vocab)} tokens, but vocab_size is "
-            f"{config.vocab_size}. Give the right --vocab_file.",
-        )
-    warn_if_short(vocab, config.vocab_size, where)
 
 
 def _kept_state(
     written: Sequence[str], state: Sequence[str], path: str
 ) -> list[str]:
-    """Returns the counters, and the slots of the written weights.
-
-    Raises:
-      InputError: If some are missing, so that training could not resume.
-    """
+    """Returns the counters and the slots of the written weights, if whole."""
     slots = {f"{n}/{slot}" for n in written for slot in ("adam_m", "adam_v")}
     lacking = sorted({"global_step", *slots} - {*state})
     if lacking:
         raise in_file(
             path,
             f"{len(lacking)} of Adam's slots and global_step are missing: "
-            f"{_first(lacking)}. Run without --keep_optimizer.",
+            f"{listed(lacking, most=3)}. Run without --keep_optimizer.",
         )
     return [n for n in state if n in slots or not _SLOT.search(n)]
 
@@ -268,11 +255,7 @@ def _missing(
     to: str,
     path: str,
 ) -> list[str]:
-    """Returns the variables that the source lacks and need not have.
-
-    Raises:
-      InputError: If it lacks others, or has only some of an optional part.
-    """
+    """Returns the variables that the source lacks and need not have."""
     required = {*PARTS_OF_HEAD[head]}
     if head == "encoder":
         required.discard("pooler")
@@ -287,13 +270,9 @@ def _missing(
         raise in_file(
             path,
             f"variables of a model with head {head} are missing: "
-            f"{_first(faults)}. Correct --head, or num_hidden_layers.",
+            f"{listed(faults, most=3)}. Correct --head, or num_hidden_layers.",
         )
     return missing
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _shape(shape: Sequence[int]) -> str:
@@ -307,15 +286,8 @@ TOLERANCE = 1e-4
 
 # What transformers and PyTorch raise for a folder that they cannot run.
 _FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
+    *(ArithmeticError, AssertionError, AttributeError, ImportError),
+    *(LookupError, OSError, RuntimeError, TypeError, ValueError),
 )
 
 # The outputs of each head: this project's names -> transformers' names.
@@ -524,16 +496,17 @@ def run_transformers(
 
 def _distance(ours: Mapping, theirs: Mapping) -> float:
     """Returns the largest difference; NaN if only one end has a NaN."""
-    return float(np.max([_gap(ours[name], theirs[name]) for name in ours]))
-
-
-def _gap(ours: np.ndarray, theirs: np.ndarray) -> float:
-    if ours.shape != theirs.shape:
-        return math.inf
-    # The difference of equal infinities would be NaN.
-    are_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    with np.errstate(invalid="ignore"):
-        return float(np.max(np.where(are_same, 0, np.abs(ours - theirs))))
+    gaps = []
+    for name, value in ours.items():
+        if value.shape != theirs[name].shape:
+            return math.inf
+        # The difference of equal infinities would be NaN.
+        both_nan = np.isnan(value) & np.isnan(theirs[name])
+        are_same = (value == theirs[name]) | both_nan
+        with np.errstate(invalid="ignore"):
+            gap = np.abs(value - theirs[name])
+        gaps.append(np.max(np.where(are_same, 0, gap)))
+    return float(np.max(gaps))
 
 
 def _are_same(before: np.ndarray, after: np.ndarray) -> bool:

@@ -107,35 +107,26 @@ def read(path: str) -> Pretrained:
     )
 
 
-def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
+def write(folder: str, pretrained: Pretrained) -> None:
     """Writes a folder that transformers loads with `from_pretrained`.
+
+    Weights that Hugging Face's class for the head lacks are not written.
 
     Args:
       folder: An existing directory.
-      pretrained: The model. Its config must be known, and its head too, unless
-        the names of the weights determine it.
-
-    Returns:
-      The names of the weights that Hugging Face's class for the head lacks.
-      They are not written.
+      pretrained: A checkpoint that `conversion.plan` accepts.
 
     Raises:
-      InputError: If the config or the head is unknown; a weight is missing,
-        has another shape or is not BERT's; or the model is left-to-right.
+      InputError: If the number of labels or of choices is wrong, float32
+        cannot represent a weight, or the model is left-to-right.
     """
-    config, weights = pretrained.config, pretrained.weights
-    if config is None:
-        raise in_file(pretrained.path, "the configuration is unknown.")
-    head = pretrained.head or head_of_parts(
-        huggingface_weights.parts_of(weights, config)
+    config, weights, head = (
+        pretrained.config,
+        pretrained.weights,
+        pretrained.head,
     )
-    if head is None:
-        raise in_file(
-            pretrained.path,
-            "the weights fit more than one head. Give one of "
-            f"{listed(PARTS_OF_HEAD, last='or')}.",
-        )
-    tensors = huggingface_weights.to_rows(weights, config, head)
+    assert config is not None
+    assert head is not None
     labels = _labels_of_head(pretrained.labels, weights, head)
     if labels is None and head in _WITH_LABELS:
         labels = numbered_labels(_num_classes(weights))
@@ -152,10 +143,8 @@ def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
         pretrained.problem_type,
         pretrained.classifier_dropout,
     )
-    huggingface_weights.write(
-        os.path.join(folder, WHOLE),
-        {row.their_name(head): value for row, value in tensors.items()},
-    )
+    tensors = huggingface_weights.to_tensors(weights, config, head)
+    huggingface_weights.write(os.path.join(folder, WHOLE), tensors)
     files.write_text(os.path.join(folder, CONFIG), config_json)
     tokenizer = huggingface_tokenizer.Tokenizer(
         vocab, pretrained.do_lower_case, pretrained.strip_accents
@@ -163,9 +152,6 @@ def write(folder: str, pretrained: Pretrained) -> tuple[str, ...]:
     huggingface_tokenizer.write(
         folder, tokenizer, config.max_position_embeddings
     )
-    written = {row.ours for row in tensors}
-    names = huggingface_weights.weights_of(weights)
-    return tuple(name for name in sorted(names) if name not in written)
 
 
 def _find_weights(path: str) -> str:
@@ -261,13 +247,8 @@ _REQUIRED: dict[str, tuple[Any, str]] = {
 }
 
 
-def _is_dropout(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value < 1
-
-
-def _is_label(value: Any) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # What other keys must be if they are not null: a test and its description.
@@ -280,7 +261,10 @@ _CHECKS: dict[str, tuple[Any, str]] = {
         lambda value: value in PROBLEM_TYPES,
         f"one of {listed(PROBLEM_TYPES, last='or')}",
     ),
-    "classifier_dropout": (_is_dropout, "a number in [0, 1)"),
+    "classifier_dropout": (
+        lambda value: _is_number(value) and 0 <= value < 1,
+        "a number in [0, 1)",
+    ),
     "tie_word_embeddings": (
         lambda value: isinstance(value, bool),
         "true, false or null",
@@ -291,7 +275,9 @@ _CHECKS: dict[str, tuple[Any, str]] = {
             or (
                 isinstance(value, dict)
                 and {*value} == {*map(str, range(len(value)))}
-                and all(map(_is_label, value.values()))
+                and all(
+                    isinstance(x, str) or _is_number(x) for x in value.values()
+                )
             )
         ),
         "an object with a name for each of the classes '0', '1', '2', ...",
@@ -322,13 +308,7 @@ class ConfigFile:
     is_tied: bool
 
     def head(self, parts: Collection[str]) -> str | None:
-        """Returns the head, by the architecture and the weights.
-
-        Args:
-          parts: The parts of the model that have weights.
-
-        Returns:
-          A key of `PARTS_OF_HEAD`; None if neither determines it.
+        """Returns the head, by the architecture and the parts with weights.
 
         Raises:
           InputError: If the architecture has parts without weights.
@@ -382,12 +362,15 @@ def read_config(path: str) -> ConfigFile:
             architecture,
             ", ".join(_HEADS),
         )
+    id2label = values.get("id2label") or {}
+    labels = tuple(str(id2label[str(n)]) for n in range(len(id2label)))
     dropout = values.get("classifier_dropout")
     return ConfigFile(
         path,
         config,
         architecture,
-        _labels(values.get("id2label") or {}),
+        # The same names in another order are real labels.
+        None if labels == numbered_labels(len(labels)) else labels,
         values.get("problem_type"),
         None if dropout is None else float(dropout),
         # Absent and null mean true, as in transformers.
@@ -410,13 +393,6 @@ def _check_config(
         is_given = key in values if key == "hidden_act" else value is not None
         if is_given and not is_valid(value):
             raise wrong_value(f"{path}: {key}", requirement, value)
-
-
-def _labels(given: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Returns the labels in order; None if they are LABEL_0, LABEL_1, ..."""
-    labels = tuple(str(given[str(n)]) for n in range(len(given)))
-    # The same names in another order are real labels.
-    return None if labels == numbered_labels(len(labels)) else labels
 
 
 def to_json(

@@ -103,12 +103,11 @@ _RENAMED = (
     (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),
     (re.compile(r"(?<=LayerNorm\.)gamma$"), "weight"),
     (re.compile(r"(?<=LayerNorm\.)beta$"), "bias"),
-    (
-        re.compile(r"^cls\.predictions\.decoder\.weight$"),
-        "bert.embeddings.word_embeddings.weight",
-    ),
-    (re.compile(r"^cls\.predictions\.decoder\.bias$"), "cls.predictions.bias"),
 )
+_COPIES = {
+    DECODER: "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 
 
 class Row(NamedTuple):
@@ -191,7 +190,7 @@ def canonical(name: str) -> str:
     """Returns the name in the table for any spelling of it."""
     for pattern, replacement in _RENAMED:
         name = pattern.sub(replacement, name)
-    return name
+    return _COPIES.get(name, name)
 
 
 def head_of_parts(parts: Collection[str]) -> str | None:

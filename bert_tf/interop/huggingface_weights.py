@@ -16,7 +16,7 @@ from bert_tf.errors import InputError, in_file, listed, shortened
 from bert_tf.interop import huggingface_names
 from bert_tf.interop.checkpoint import local_file
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row
-from bert_tf.training.weights import BOOKKEEPING, Weights
+from bert_tf.training.weights import Weights
 
 # Safetensors files, whole or in shards.
 
@@ -220,11 +220,19 @@ class HuggingFaceWeights:
         rows = huggingface_names.rows(config)
         sources, unknown = _match(rows, tensors)
         for row, names in sources.items():
-            for name in names:
-                _check_tensor(tensors, name, row)
-            _check_equal(tensors, names)
+            _check_sources(tensors, row, names)
         self.parts = {row.part for row in sources} | {"encoder"}
-        _check_whole(rows, self.parts, sources, self.path)
+        missing = [
+            row.theirs
+            for row in rows
+            if row.part in self.parts and row not in sources
+        ]
+        if missing:
+            raise in_file(
+                self.path,
+                f"weights of {listed(sorted(self.parts))} are missing: "
+                f"{_names(missing)}.",
+            )
         _check_unknown(unknown, rows, self.path)
         self.explained = {
             name: "a counter, which nothing reads"
@@ -255,9 +263,9 @@ class HuggingFaceWeights:
         return self._tensors.read(name)
 
 
-def to_rows(
+def to_tensors(
     weights: Weights, config: BertConfig, head: str
-) -> dict[Row, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """Returns the float32 tensors of Hugging Face's class for a head.
 
     Args:
@@ -267,41 +275,18 @@ def to_rows(
       head: A key of `PARTS_OF_HEAD`.
 
     Raises:
-      InputError: If a weight is missing, has another shape or is not BERT's.
+      InputError: If float32 cannot represent a weight.
     """
-    rows = huggingface_names.rows(config)
-    known = {row.ours for row in rows}
-    unknown = [n for n in weights_of(weights) if n not in known]
-    if unknown:
-        raise _unexpected(unknown, weights.path)
-    parts = set(PARTS_OF_HEAD[head])
-    held = {row for row in rows if row.ours in weights}
-    if head == "encoder" and not any(row.part == "pooler" for row in held):
-        parts.remove("pooler")  # Many encoders were trained without one.
-    _check_whole(rows, parts, held, weights.path)
     tensors = {}
-    for row in rows:
-        if row.part in parts:
-            shape = weights.shapes[row.ours]
-            if not row.fits(shape):
-                raise _misfit(row.ours, row.shape, shape, weights.path)
+    for row in huggingface_names.rows(config):
+        # Many encoders were trained without a pooler.
+        if row.part in PARTS_OF_HEAD[head] and row.ours in weights:
             value = np.asarray(weights[row.ours])
             if value.dtype.name not in _FLOATS:
                 raise _not_a_float(row.ours, value.dtype.name, weights.path)
             value = to_float32(value, row.ours, weights.path)
-            tensors[row] = row.turned(value)
+            tensors[row.their_name(head)] = row.turned(value)
     return tensors
-
-
-def parts_of(weights: Weights, config: BertConfig) -> set[str]:
-    """Returns the parts of the model that have weights."""
-    rows = huggingface_names.rows(config)
-    return {row.part for row in rows if row.ours in weights}
-
-
-def weights_of(weights: Weights) -> tuple[str, ...]:
-    """Returns all names except those of optimizer slots and counters."""
-    return tuple(n for n in weights.shapes if not BOOKKEEPING.match(n))
 
 
 def _match(
@@ -329,9 +314,8 @@ def _check_unknown(
 ) -> None:
     """Logs tensors that are not BERT's.
 
-    Raises:
-      InputError: If they belong to layers that the config lacks, or have names
-        of this project's weights.
+    Those of layers that the config lacks are refused, as are this project's
+    names.
     """
     ours = {row.ours for row in rows}
     theirs = {row.theirs for row in rows}
@@ -342,7 +326,11 @@ def _check_unknown(
         or _LAYER.sub("0", huggingface_names.canonical(name)) in theirs
     ]
     if refused:
-        raise _unexpected(refused, path)
+        raise in_file(
+            path,
+            "these tensors do not belong to a BERT with this config: "
+            f"{_names(refused)}.",
+        )
     if unknown:
         logging.warning(
             "%s: ignoring tensors that are not BERT's: %s",
@@ -351,17 +339,22 @@ def _check_unknown(
         )
 
 
-def _check_tensor(tensors: TensorFiles, name: str, row: Row) -> None:
-    """Raises InputError if a tensor cannot be the weight of its row."""
-    if not tensors.is_float(name):
-        raise _not_a_float(name, tensors.dtype(name), tensors.path)
-    shape = tensors.shapes[name]
-    if not row.fits(row.turned_shape(shape)):
-        raise _misfit(name, row.turned_shape(row.shape), shape, tensors.path)
-
-
-def _check_equal(tensors: TensorFiles, names: Sequence[str]) -> None:
-    """Raises InputError if copies of one weight differ."""
+def _check_sources(
+    tensors: TensorFiles, row: Row, names: Sequence[str]
+) -> None:
+    """Raises InputError if tensors cannot be the weight of a row, or differ."""
+    for name in names:
+        if not tensors.is_float(name):
+            raise _not_a_float(name, tensors.dtype(name), tensors.path)
+        shape = tensors.shapes[name]
+        if not row.fits(row.turned_shape(shape)):
+            expected = row.turned_shape(row.shape)
+            sizes = ", ".join(str(size or "classes") for size in expected)
+            raise in_file(
+                tensors.path,
+                f"{name} must have shape [{sizes}], as the config says; got "
+                f"{list(shape)}.",
+            )
     first, *others = names
     for other in others:
         if not np.array_equal(tensors.read(first), tensors.read(other)):
@@ -370,41 +363,6 @@ def _check_equal(tensors: TensorFiles, names: Sequence[str]) -> None:
                 f"{other} differs from {first}. Models in which these are not "
                 "tied are not supported.",
             )
-
-
-def _check_whole(
-    rows: Iterable[Row], parts: set[str], held: Iterable[Row], path: str
-) -> None:
-    """Raises InputError if weights of these parts are missing."""
-    held = set(held)
-    missing = [
-        row.theirs for row in rows if row.part in parts and row not in held
-    ]
-    if missing:
-        raise in_file(
-            path,
-            f"weights of {listed(sorted(parts))} are missing: "
-            f"{_names(missing)}.",
-        )
-
-
-def _unexpected(names: Sequence[str], path: str) -> InputError:
-    return in_file(
-        path,
-        "these tensors do not belong to a BERT with this config: "
-        f"{_names(names)}.",
-    )
-
-
-def _misfit(
-    name: str, expected: Sequence[int], shape: Sequence[int], path: str
-) -> InputError:
-    sizes = ", ".join(str(size or "classes") for size in expected)
-    return in_file(
-        path,
-        f"{name} must have shape [{sizes}], as the config says; got "
-        f"{list(shape)}.",
-    )
 
 
 def _not_a_float(name: str, dtype: str, path: str) -> InputError:

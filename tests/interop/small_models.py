@@ -13,7 +13,7 @@ from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.interop.huggingface import to_json
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, rows
-from bert_tf.interop.huggingface_weights import to_rows
+from bert_tf.interop.huggingface_weights import to_tensors
 
 CONFIG = BertConfig(
     vocab_size=23,
@@ -113,8 +113,7 @@ def refused(message):
 
 def their_tensors(head="pretraining"):
     """The tensors of Hugging Face's class for this head."""
-    tensors = to_rows(arrays(head), CONFIG, head)
-    return {row.their_name(head): value for row, value in tensors.items()}
+    return to_tensors(arrays(head), CONFIG, head)
 
 
 def config_dict(head="pretraining", **changes):

@@ -71,7 +71,7 @@ def test_a_round_trip_keeps_every_bit(tmp_path, head, act, pooler, fidelity):
 def test_reports_a_pooler_that_is_missing():
     source = pretrained("span", weights=arrays("span", pooler=False))
     assert str(conversion.plan(source, "google")).endswith(
-        "missing     2: bert/pooler/dense/kernel, bert/pooler/dense/bias "
+        "missing     2: bert/pooler/dense/kernel and bert/pooler/dense/bias "
         "(optional with head span)"
     )
     del source.weights["bert/embeddings/LayerNorm/beta"]
@@ -139,8 +139,8 @@ def test_the_report_in_words():
         "memory",
         f"written     {len(kept)} variables, {sum(kept):,} numbers, as encoder",
         f"left over   7: {scope}/dense/kernel, {scope}/dense/bias, "
-        f"{scope}/LayerNorm/gamma, ... (not in a model with head encoder in "
-        "the format keras)",
+        f"{scope}/LayerNorm/gamma, ... (7 in all) (not in a model with head "
+        "encoder in the format keras)",
         "missing     0",
     ]
 

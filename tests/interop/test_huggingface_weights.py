@@ -18,7 +18,7 @@ from bert_tf.interop.huggingface_weights import (
     HuggingFaceWeights,
     TensorFiles,
     open_tensors,
-    to_rows,
+    to_tensors,
 )
 from tests.interop.small_models import (
     CONFIG,
@@ -300,17 +300,17 @@ def test_refuses_another_number_of_layers(opened, layers, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float64", ml_dtypes.bfloat16])
-def test_writes_float32_if_that_is_exact(dtype):
-    weights = arrays("encoder")
+def test_writes_float32_if_that_is_exact(opened, dtype):
+    weights = arrays("pretraining")
     for name, value in weights.items():
         weights[name] = value.astype(ml_dtypes.bfloat16).astype(dtype)
-    for row, value in to_rows(weights, CONFIG, "encoder").items():
-        np.testing.assert_array_equal(row.turned(value), weights[row.ours])
-        assert value.dtype == np.float32
+    tensors = to_tensors(weights, CONFIG, "pretraining")
+    assert {value.dtype for value in tensors.values()} == {np.dtype("float32")}
+    assert_same_weights(weights, opened(tensors))
     name = "bert/pooler/dense/bias"
     weights[name] = np.full(12, 0.1)
     with refused(f"{name} has float64 numbers"):
-        to_rows(weights, CONFIG, "encoder")
+        to_tensors(weights, CONFIG, "pretraining")
     weights[name] = np.ones(12, "int32")
     with refused(f"{name} must be .*; got int32"):
-        to_rows(weights, CONFIG, "encoder")
+        to_tensors(weights, CONFIG, "pretraining")
