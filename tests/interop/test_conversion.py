@@ -14,6 +14,7 @@ from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
 from bert_tf.pretrained import open_pretrained
 from tests.interop.small_models import (
     CONFIG,
+    VOCAB,
     Arrays,
     arrays,
     assert_same,
@@ -98,19 +99,6 @@ def test_keeps_the_optimizer_only_if_asked(tmp_path):
     encoder = {k: v for k, v in weights.items() if k.startswith("bert/")}
     assert set(planned.bookkeeping) == set(slots(encoder))
     assert len(all_of(planned.left_over)) == 7 + 2 * 7
-
-
-@pytest.mark.parametrize(
-    ("to", "message"),
-    [
-        ("huggingface", "--keep_optimizer needs --to=google"),
-        ("keras", "--keep_optimizer needs --to=google"),
-        ("google", "79 of Adam's slots and global_step are missing: bert/"),
-    ],
-)
-def test_refuses_to_keep_an_optimizer(to, message):
-    with refused(message):
-        conversion.plan(pretrained("encoder"), to, keep_optimizer=True)
 
 
 @pytest.mark.parametrize(
@@ -200,22 +188,24 @@ def test_drops_foreign_variables_only():
             conversion.plan(with_weights({}), "google", drop=[pattern])
 
 
+TO_KERAS = {"to": "keras", "keep_optimizer": True}
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "options", "message"),
     [
-        ({"config": None}, "Give --bert_config"),
-        ({"head": None}, "Give --head"),
-        ({"vocab": ("[PAD]", "a", "a")}, "of memory:3: .* on line 2"),
-        (
-            {"vocab": tuple(map(str, range(24)))},
-            "24 tokens, but vocab_size is 23",
-        ),
+        ({"config": None}, {}, "Give --bert_config"),
+        ({"head": None}, {}, "Give --head"),
+        ({"vocab": ("[PAD]", "a", "a")}, {}, "of memory:3: .* on line 2"),
+        ({"vocab": (*VOCAB, "x")}, {}, "24 tokens, but vocab_size is 23"),
+        ({}, TO_KERAS, "--keep_optimizer needs --to=google"),
+        ({}, {"keep_optimizer": True}, "79 of Adam's slots and global_step"),
     ],
 )
-def test_refuses_an_incomplete_description(change, message):
+def test_refuses_a_conversion(change, options, message):
     source = dataclasses.replace(pretrained("encoder"), **change)
     with refused(message):
-        conversion.plan(source, "google")
+        conversion.plan(source, **{"to": "google"} | options)
 
 
 @pytest.mark.parametrize("head", ["masked_lm", "next_sentence", "span"])
