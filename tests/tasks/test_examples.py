@@ -129,33 +129,27 @@ def test_only_a_test_set_may_lack_labels(write):
         read(path, is_labelled=False)
 
 
-def test_empty_texts_are_kept_with_one_warning(write, warnings):
-    path = write(HEADER + "0\t\tb\t1\n1\tc\t \t1\n2\te\tf\t1\n")
-    assert len(read(path, warn=False)) == 3
+def test_unusable_rows_are_counted(write, warnings):
+    path = write("a\t0\nb\t-\nc\n\t1\n \t0\nd\t1\n")
+    options = {"skip_malformed": True}
+    found = read_labelled(path, warn=False, **options)
+    assert labels(found) == ["0", "1", "0", "1"]
+    assert [example.id for example in found] == ["0", "1", "2", "3"]
     assert not warnings
-    assert len(read(path)) == 3
-    assert warnings == [
-        f"2 rows with an empty text were kept; the first: {path}:2"
-    ]
-
-
-def test_undecided_rows_are_skipped_with_a_warning(write, warnings):
-    path = write("a\t0\nb\t-\nc\t1\n")
-    found = read_labelled(path)
-    assert [(e.id, e.label) for e in found] == [("0", "0"), ("1", "1")]
-    assert warnings == [
-        f"1 row without an agreed label were skipped; the first: {path}:2"
-    ]
     # Every row of a test set needs a prediction.
-    assert labels(read_labelled(path, is_labelled=False)) == ["0", None, "1"]
-
-
-def test_malformed_rows_can_be_skipped(write, warnings):
-    path = write("a\t0\nb\nc\t1\n")
-    assert labels(read_labelled(path, skip_malformed=True)) == ["0", "1"]
+    found = read_labelled(path, is_labelled=False, warn=False, **options)
+    assert labels(found) == ["0", None, "1", "0", "1"]
+    read_labelled(path, **options)
     what = "with the wrong number of columns were skipped"
-    assert warnings == [f"1 row {what}; the first: {path}:2"]
-    # In JSON, a null is an empty text, and a test set may lack labels.
+    assert warnings == [
+        f"1 row without an agreed label were skipped; the first: {path}:2",
+        f"1 row {what}; the first: {path}:3",
+        f"2 rows with an empty text were kept; the first: {path}:4",
+    ]
+
+
+def test_unusable_rows_of_json(write, warnings):
+    # A null is an empty text, and a test set may lack labels.
     rows = [
         '{"i": 7, "t": 12.5, "l": 1}',
         '{"i": 8, "l": 1}',
@@ -176,7 +170,6 @@ def test_malformed_rows_can_be_skipped(write, warnings):
     [
         ("\n\n", "a.tsv", PAIRS, r"a\.tsv: no row found"),
         (HEADER, "a.tsv", PAIRS, r"a\.tsv: no row found"),
-        ("a\t0\nb\n", "a.tsv", "text_a label", ":2: .*found 1.*--skip"),
         ('{"i": 1, "l": 1}', "a.jsonl", JSON, ":1: no column 't'; the"),
         ('{"i": 1, "t": [], "l": 0}', "a.jsonl", JSON, ":1: .* found a list"),
     ],

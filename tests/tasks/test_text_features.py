@@ -152,79 +152,46 @@ def test_a_row_of_padding_is_not_an_error(states, pooling):
 # ------------------------------------------------------------------ extraction
 
 
-class Computing:
-    """A model whose vector of a token is its id and its position."""
-
-    def __init__(self, is_pooled=False):
-        self.is_pooled = is_pooled
-        self.batches = []
-
-    def __call__(self, batch):
-        ids = batch["input_ids"]
-        self.batches.append(batch)
-        positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
-        vectors = np.stack([ids, positions], axis=-1).astype("float32")
-        return {"-1": vectors[:, 1] if self.is_pooled else vectors}
-
-
-def random_lines(count) -> list[str]:
-    random = np.random.default_rng(7)
-    return [
-        " ".join(random.choice([*"abcdefgh"], size=random.integers(0, S - 1)))
-        for _ in range(count)
-    ]
-
-
-def extracted(texts, compute, texts_at_a_time=8, batch_size=2, multiple=4):
-    return extract(
-        texts,
-        ENCODING,
-        compute,
-        texts_at_a_time=texts_at_a_time,
-        batch_size=batch_size,
-        multiple=multiple,
-    )
-
-
 @pytest.mark.parametrize("is_pooled", [True, False])
-def test_texts_stay_in_order(write, is_pooled):
-    lines = random_lines(29)
-    texts = read_texts(write("\n".join(lines) + "\n"))
-    found = list(extracted(texts, Computing(is_pooled)))
-    assert [text.line for text in found] == list(range(29))
-    for text, line in zip(found, lines, strict=True):
-        tokens = ["[CLS]", *line.split(), "[SEP]"]
-        assert [VOCAB[n] for n in text.input_ids] == tokens
-        expected = [[n, place] for place, n in enumerate(text.input_ids)]
-        [vectors] = text.vectors.values()
-        assert vectors.tolist() == (expected[1] if is_pooled else expected)
+def test_texts_stay_in_order(write, warnings, is_pooled):
+    random = np.random.default_rng(7)
+    lines = [
+        " ".join(random.choice([*"abcdefgh"], size=length))
+        for length in random.integers(0, S + 2, 97)
+    ]
+    num_read, shapes = 0, []
 
-
-def test_texts_are_read_and_batched_part_by_part(write):
-    num_read = 0
-
-    def counted(texts):
+    def read():
         nonlocal num_read
-        for num_read, text in enumerate(texts, start=1):  # noqa: B007
+        for text in read_texts(write("\n".join(lines) + "\n")):
+            num_read += 1
             yield text
 
-    texts = counted(read_texts(write("\n".join(random_lines(97)))))
-    compute = Computing()
-    found = extracted(texts, compute, texts_at_a_time=60, batch_size=3)
-    for line, _ in enumerate(found):
-        assert num_read <= (line // 60 + 1) * 60
+    def compute(batch):
+        """Returns the id and the position of each token."""
+        ids = batch["input_ids"]
+        shapes.append(ids.shape)
+        positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+        vectors = np.stack([ids, positions], axis=-1).astype("float32")
+        return {"-1": vectors[:, 1] if is_pooled else vectors}
+
+    options = {"batch_size": 3, "texts_at_a_time": 60, "multiple": 4}
+    found = extract(read(), ENCODING, compute, **options)
+    for number, (line, text) in enumerate(zip(lines, found, strict=True)):
+        assert text.line == number
+        assert num_read <= (number // 60 + 1) * 60
+        tokens = ["[CLS]", *line.split()[: S - 2], "[SEP]"]
+        assert [VOCAB[n] for n in text.input_ids] == tokens
+        expected = [[n, place] for place, n in enumerate(text.input_ids)]
+        vectors = text.vectors["-1"].tolist()
+        assert vectors == (expected[1] if is_pooled else expected)
     # Batches have similar lengths.
-    shapes = [batch["input_ids"].shape for batch in compute.batches]
     assert {length for _, length in shapes} == {4, 8, 11}
     assert max(rows * length for rows, length in shapes) <= 3 * S
-    assert sum(rows for rows, _ in shapes) == 97
-
-
-def test_warns_of_truncated_texts(write, warnings):
-    path = write(b"a\n" + b"b " * S + b"\nc\n" + b"d " * 99)
-    found = list(extracted(read_texts(path), Computing()))
-    assert [len(text.input_ids) for text in found] == [3, S, 3, S]
-    assert warnings == ["2 of 4 texts were truncated to --max_seq_length=11"]
+    num_cut = sum(len(line.split()) > S - 2 for line in lines)
+    assert warnings == [
+        f"{num_cut} of 97 texts were truncated to --max_seq_length={S}"
+    ]
 
 
 def test_memory_is_bounded():
@@ -321,9 +288,7 @@ def test_json_lines_are_those_of_the_original(tmp_path):
 def test_npz(tmp_path, monkeypatch, path, is_pooled):
     monkeypatch.chdir(tmp_path)
     texts = features(is_pooled=is_pooled)
-    with WRITERS["npz"](path, FILE_VOCAB) as write:
-        for text in texts:
-            write(text)
+    written(path, texts, "npz")
     assert {path.name for path in tmp_path.iterdir()} <= {"a.npz"}
     join = np.stack if is_pooled else np.concatenate
     expected = {n: join([text.vectors[n] for text in texts]) for n in WIDTHS}
