@@ -98,10 +98,6 @@ def write_test_results(path: str, values: np.ndarray) -> None:
 
     Each line has the probabilities of an example in the order of the labels,
     without header and id. For regression, a line has the predicted number.
-
-    Args:
-      path: The file, which is written atomically.
-      values: The result of `probabilities`.
     """
     _write(path, (map(str, row) for row in _as_table(values)))
 
@@ -176,12 +172,7 @@ def write_submission(
 ) -> None:
     """Writes one file of a submission to the GLUE leaderboard.
 
-    Args:
-      path: The file with the name that the leaderboard expects, such as
-        "MNLI-m.tsv"; its folder is created.
-      ids: The column `index` of the test file.
-      predictions: The result of `answers`: names of labels, or numbers (STS-B),
-        which are clipped to the range of the leaderboard.
+    Numbers (STS-B) are clipped to the range of the leaderboard.
     """
     low, high = SCORE_RANGE
     cells = (

@@ -161,11 +161,7 @@ def _number(value: Any, where: str) -> float:
 
 
 def is_set(value: Any, column: str, where: str) -> bool:
-    """Reads a column that says with 0 or 1 whether an example has a label.
-
-    Raises:
-      InputError: The value is neither.
-    """
+    """Reads a column that says with 0 or 1 whether an example has a label."""
     name = "" if value is None else name_of(value, where).lower()
     truth = _TRUTHS.get(without_decimals(name))
     if truth is None:

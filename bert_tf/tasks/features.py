@@ -384,12 +384,7 @@ class _OneWay(io.RawIOBase):
 
 
 class _Column:
-    """An array in a temporary file.
-
-    Args:
-      file: The file, opened for reading and writing.
-      rows: Rows of the shape and type of the array.
-    """
+    """An array in a temporary file, with the shape and type of `rows`."""
 
     def __init__(self, file: Any, rows: np.ndarray):
         self._count = 0

@@ -186,10 +186,7 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
     In IOB1, the scheme of the official CoNLL-2003 files, an entity begins with
     I-, and with B- only right after another one of its type. IOBES, BILOU,
     BMES and IOE mark the end, after which an entity begins. Tags in IOB2 stay
-    the same.
-
-    Args:
-      tags: "O", or one of B, I, M, E, L, S and U with or without "-TYPE".
+    the same. The marks are B, I, M, E, L, S and U, with or without "-TYPE".
     """
     converted, previous = [], OUTSIDE
     for tag in tags:

@@ -15,12 +15,7 @@ from bert_tf import files
 from bert_tf.data import cache, processes
 from bert_tf.data.processes import Faults
 from bert_tf.data.schema import Schema, span_schema
-from bert_tf.errors import (
-    in_file,
-    listed,
-    shortened,
-    wrong_value,
-)
+from bert_tf.errors import in_file, listed, shortened, wrong_value
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
@@ -220,18 +215,7 @@ def _answers(
 
 
 def _get(holder: Any, key: str, expected: type, where: str) -> Any:
-    """Returns `holder[key]` after checking its type and that of `holder`.
-
-    Args:
-      holder: A value from JSON that should be an object.
-      key: The required key.
-      expected: The required type, exactly: a bool is not an int here.
-      where: The place of `holder` in the file.
-
-    Raises:
-      InputError: If `holder` is not an object, lacks the key or has a value
-        of another type.
-    """
+    """Returns `holder[key]` of exactly this type: a bool is not an int."""
     if not isinstance(holder, dict):
         raise in_file(
             where, f"expected a JSON object; found {shortened(holder)}."
@@ -371,19 +355,12 @@ class _Tokens(NamedTuple):
 
 
 class _Tokenized(NamedTuple):
-    """A question that has windows.
-
-    Attributes:
-      number: Index of the question.
-      query: Token ids of the question, truncated.
-      context: The tokens of the context, at least one.
-      target: First and last context token of the answer; None for no answer.
-    """
+    """A question that has windows, by its index."""
 
     number: int
-    query: list[int]
+    query: list[int]  # Token ids, truncated.
     context: _Tokens
-    target: tuple[int, int] | None
+    target: tuple[int, int] | None  # First and last token of the answer.
 
 
 def make_windows(
