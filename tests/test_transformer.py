@@ -1,4 +1,4 @@
-"""The block: attention by its formula, padding, configuration."""
+"""The layers of BERT: masks, precision, configuration."""
 
 import inspect
 import json
@@ -6,40 +6,76 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from bert_tf.config import BertConfig
+from bert_tf import feature_tagger, heads, kernels, transformer
 from bert_tf.errors import InputError
 from bert_tf.transformer import (
-    Attention,
-    Encoder,
-    Intermediate,
-    ResidualOutput,
+    ACTIVATIONS,
+    Dense,
     SelfAttention,
-    TransformerBlock,
     attention_bias,
     last_positions,
 )
+from tests.backends.small_bert import CONFIG, H, S
 
-# Odd sizes, no two alike: swapped axes cannot pass.
-B, S, H, N, I = 3, 7, 20, 5, 31  # noqa: E741
-CONFIG = BertConfig(
-    vocab_size=53,
-    hidden_size=H,
-    num_hidden_layers=2,
-    num_attention_heads=N,
-    intermediate_size=I,
-)
-MASK = np.array([[1] * 7, [1] * 4 + [0] * 3, [1] + [0] * 6])
-
-
-def test_heads_must_divide_the_width():
-    config = BertConfig(vocab_size=99, hidden_size=37)
-    for layer_class in (SelfAttention, Encoder):
-        with pytest.raises(InputError, match=r"hidden_size=37, num_att.*=12"):
-            layer_class(config)
+MASK = np.array([[1, 1, 1, 0, 1, 0, 0]])
+EXAMPLES = np.array([[1, 1, 2, 2, 2, 0, 0]])
+ARGUMENTS = {
+    "Encoder": {"output_attentions": True, "gradient_checkpointing": True},
+    "FeatureHead": {
+        "num_labels": 3,
+        "layers": "last",
+        "lstm_size": 5,
+        "dropout": 0.3,
+    },
+}
 
 
-def test_a_row_of_padding_alone_attends_evenly():
+LAYERS = [
+    layer_class
+    for module in (feature_tagger, heads, transformer)
+    for layer_class in vars(module).values()
+    if isinstance(layer_class, type)
+    and issubclass(layer_class, transformer.BertLayer)
+    and layer_class.__module__ == module.__name__
+    and layer_class is not transformer.BertLayer
+]
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_config_round_trip(layer_class):
+    arguments = ARGUMENTS.get(layer_class.__name__, {})
+    parameters = inspect.signature(layer_class).parameters.keys()
+    assert parameters == {*arguments, "config", "kwargs"}
+    made = layer_class(
+        CONFIG.to_dict(), name="mine", dtype="mixed_bfloat16", **arguments
+    )
+    text = json.dumps(keras.saving.serialize_keras_object(made))
+    again = keras.saving.deserialize_keras_object(json.loads(text))
+    assert type(again) is layer_class
+    assert again.get_config() == made.get_config()
+    assert again.config == CONFIG
+    assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize("left_to_right", [False, True])
+@pytest.mark.parametrize("examples", [None, EXAMPLES])
+def test_attention_bias(left_to_right, examples):
+    bias = np.array(attention_bias(MASK, examples, left_to_right))
+    is_shared = left_to_right or examples is not None
+    assert bias.shape == (1, 1, S if is_shared else 1, S)
+    bias = np.broadcast_to(bias, (1, 1, S, S))
+    for query in range(S):
+        for key in range(S):
+            is_seen = MASK[0, key] and (key <= query or not left_to_right)
+            if examples is not None:
+                is_seen = is_seen and examples[0, query] == examples[0, key]
+            assert bias[0, 0, query, key] == (0 if is_seen else -10000)
+
+
+def test_a_row_of_padding_attends_evenly():
+    """-inf in place of -10000 would give NaN."""
     layer = SelfAttention(CONFIG)
     layer.build()
     x = np.random.default_rng(0).normal(size=(1, S, H)).astype("float32")
@@ -49,123 +85,77 @@ def test_a_row_of_padding_alone_attends_evenly():
     assert np.isfinite(context).all()
 
 
-def test_a_bias_hides_padding_and_other_examples():
-    ids = np.array([[1, 1, 2, 2, 2, 0, 0]])
-    mask = np.array([[1, 1, 1, 0, 1, 0, 0]])
-    assert attention_bias(mask).shape == (1, 1, 1, S)
-    bias = np.array(attention_bias(mask, ids))
-    assert bias.shape == (1, 1, S, S)
-    for query in range(S):
-        for key in range(S):
-            is_seen = mask[0, key] and ids[0, query] == ids[0, key]
-            assert bias[0, 0, query, key] == (0 if is_seen else -10000)
-
-
-def test_a_bias_from_left_to_right_hides_what_comes_later():
-    ids = np.array([[1, 1, 2, 2, 2, 0, 0]])
-    mask = np.array([[1, 1, 1, 0, 1, 0, 0]])
-    alone = np.array(attention_bias(mask, left_to_right=True))
-    shared = np.array(attention_bias(mask, ids, left_to_right=True))
-    assert alone.shape == shared.shape == (1, 1, S, S)
-    for query in range(S):
-        for key in range(S):
-            is_seen = mask[0, key] and key <= query
-            assert alone[0, 0, query, key] == (0 if is_seen else -10000)
-            is_seen = is_seen and ids[0, query] == ids[0, key]
-            assert shared[0, 0, query, key] == (0 if is_seen else -10000)
-
-
-def test_the_last_positions_of_rows_and_of_examples_in_them():
-    mask = np.array([[1] * 7, [1] * 4 + [0] * 3, [0] * 7])
-    assert np.array(last_positions(mask)).tolist() == [[6], [3], [0]]
-    ids = np.array([[1, 1, 1, 2, 3, 3, 3], [1, 2, 2, 2, 0, 0, 0], [0] * 7])
-    starts = np.array([[0, 3, 4], [0, 1, 0], [0, 0, 0]])
-    found = np.array(last_positions(mask, ids, starts))
-    assert found.tolist() == [[2, 3, 6], [0, 3, 0], [0, 0, 0]]
-    # Without numbers a row is one example, wherever it is asked.
-    found = np.array(last_positions(mask, None, starts))
-    assert found.tolist() == [[6] * 3, [3] * 3, [0] * 3]
-    assert np.array(last_positions(mask, ids)).tolist() == [[2], [0], [0]]
-
-
-def test_attention_is_the_formula():
-    """softmax(Q K^T / sqrt(D)) V, head by head, in plain NumPy."""
-    layer = SelfAttention(CONFIG)
-    layer.build()
-    x = np.random.default_rng(3).normal(size=(B, S, H)).astype("float32")
-    context, _ = layer(x, attention_bias(MASK))
-    q, k, v = (
-        x @ np.array(p.kernel) + np.array(p.bias)
-        for p in (layer.query, layer.key, layer.value)
-    )
-    width = H // N
-    for head in range(N):
-        part = slice(head * width, (head + 1) * width)
-        scores = q[..., part] @ k[..., part].swapaxes(1, 2) / width**0.5
-        scores += (MASK[:, None] - 1) * 10000.0
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        np.testing.assert_allclose(
-            context[..., part], weights @ v[..., part], atol=1e-5
-        )
+ROWS = np.array([[1] * 7, [1] * 4 + [0] * 3, [0] * 7])
+IDS = np.array([[1, 1, 1, 2, 3, 3, 3], [1, 2, 2, 2, 0, 0, 0], [0] * 7])
+STARTS = np.array([[0, 3, 4], [0, 1, 0], [0, 0, 0]])
 
 
 @pytest.mark.parametrize(
-    ("layer", "width", "shapes"),
+    ("ids", "starts", "expected"),
     [
-        (SelfAttention, H, [(B, S, H), (B, N, S, S)]),
-        (Attention, H, [(B, S, H), (B, N, S, S)]),
-        (TransformerBlock, H, [(B, S, H), (B, N, S, S)]),
-        (Intermediate, H, [(B, S, I)]),
-        (ResidualOutput, I, [(B, S, H)]),
+        (None, None, [[6], [3], [0]]),
+        (IDS, None, [[2], [0], [0]]),
+        (IDS, STARTS, [[2, 3, 6], [0, 3, 0], [0, 0, 0]]),
+        # Without ids a row is one example, wherever it is said to start.
+        (None, STARTS, [[6] * 3, [3] * 3, [0] * 3]),
     ],
 )
-def test_shapes_with_and_without_numbers(layer, width, shapes):
-    second = {
-        Intermediate: (),
-        ResidualOutput: (np.zeros((B, S, H), "float32"),),
-    }
-    rest = second.get(layer, (attention_bias(MASK),))
-    layer = layer(CONFIG)
-    outputs = layer(np.zeros((B, S, width), "float32"), *rest)
-    assert [x.shape for x in keras.tree.flatten(outputs)] == shapes
-    rest = [
-        keras.Input(batch_shape=[None if n in (B, S) else n for n in x.shape])
-        for x in rest
-    ]
-    symbols = layer(keras.Input((None, width)), *rest)
-    assert [x.shape for x in keras.tree.flatten(symbols)] == [
-        tuple(None if size in (B, S) else size for size in shape)
-        for shape in shapes
-    ]
+def test_last_positions_of_examples(ids, starts, expected):
+    assert np.array(last_positions(ROWS, ids, starts)).tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf"])
+def test_gelus_are_exact_in_half_precision(name):
+    """Except for rounding the argument and the result."""
+    x = np.linspace(-6, 6, 1201, dtype="float32")
+    x = keras.ops.cast(x, "bfloat16")
+    found = ACTIVATIONS[name](x)
+    assert found.dtype == "bfloat16"
+    exact = ACTIVATIONS[name](keras.ops.cast(x, "float64"))
+    found = keras.ops.cast(found, "float32")
+    np.testing.assert_allclose(found, exact, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("shape", [(3, 7), (2, 3, 7), (0, 3, 7)])
+def test_dense_computes_as_kerass(policy, shape):
+    x = np.linspace(-2, 2, np.prod(shape), dtype="float32").reshape(shape)
+    outputs = []
+    for layer_class in (Dense, keras.layers.Dense):
+        layer = layer_class(5, dtype=policy)
+        layer.build((None, 7))
+        kernel = np.linspace(-1, 1, 35).reshape(7, 5)
+        layer.set_weights([kernel, np.arange(5.0)])
+        outputs.append(layer(x))
+    assert outputs[0].dtype == outputs[1].dtype
+    np.testing.assert_array_equal(*outputs)
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [Attention, Intermediate, ResidualOutput, SelfAttention, TransformerBlock],
+    ("compiled", "is_fused"),
+    [
+        (kernels.Compiled.NOTHING, True),
+        (kernels.Compiled.EVERYTHING, False),
+    ],
 )
-def test_config_round_trip(layer):
-    assert inspect.signature(layer).parameters.keys() == {"config", "kwargs"}
-    made = layer(CONFIG, name="mine", dtype="mixed_bfloat16")
-    text = json.dumps(keras.saving.serialize_keras_object(made))
-    again = keras.saving.deserialize_keras_object(json.loads(text))
-    assert type(again) is layer
-    assert again.get_config() == made.get_config()
-    assert again.config == CONFIG
-    assert again.dtype_policy.name == "mixed_bfloat16"
+def test_half_precision_bias_follows_its_matrix_product(compiled, is_fused):
+    """TensorFlow fuses both on CPUs, unless a reshape is in between."""
+    layer = Dense(5, dtype="mixed_bfloat16")
+    spec = tf.TensorSpec([None, None, 7])
+    with kernels.compiling(compiled):
+        graph = tf.function(layer).get_concrete_function(spec).graph
+    biased = {
+        op.inputs[0].op.type
+        for op in graph.get_operations()
+        if op.type in ("BiasAdd", "AddV2")
+    }
+    assert (biased == {"MatMul"}) is is_fused
 
 
-@pytest.mark.parametrize("number", [1, 2, S])
-@pytest.mark.parametrize("layer", [SelfAttention, Attention, TransformerBlock])
-def test_the_first_positions_need_not_wait_for_the_others(layer, number):
-    block = layer(CONFIG)
-    block.build()
-    x = np.random.default_rng(1).normal(size=(B, S, H)).astype("float32")
-    bias = attention_bias(MASK)
-    outputs, probabilities = block(x, bias)
-    first, of_first = block(x, bias, num_queries=number)
-    assert first.shape == (B, number, H)
-    np.testing.assert_allclose(first, outputs[:, :number], atol=2e-6)
-    np.testing.assert_allclose(
-        of_first, probabilities[:, :, :number], atol=2e-6
-    )
+@pytest.mark.parametrize("mode", ["int4", "float8"])
+def test_only_int8_quantization(mode):
+    layer = Dense(5)
+    layer.build((None, 7))
+    with pytest.raises(InputError, match=f"'int8'.* got '{mode}'"):
+        layer.quantize(mode)
+    assert [v.dtype for v in layer.weights] == ["float32"] * 2
