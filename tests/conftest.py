@@ -33,17 +33,6 @@ def pytest_configure():
             signal.signal(number, lambda *_: None)
 
 
-def pytest_collection_modifyitems(items):
-    """On TensorFlow the tests of the backends run with the slow ones.
-
-    The tests of the modules show most of it there already.
-    """
-    if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
-        for item in items:
-            if "backends" in item.path.parts:
-                item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def two_cpu_devices():
     """Gives every run two logical CPUs, so that replicas are always real.

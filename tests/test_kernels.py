@@ -52,12 +52,21 @@ def fused(monkeypatch):
     return run
 
 
-def assert_close(found, expected, dtype):
-    assert [x.dtype for x in found] == [x.dtype for x in expected]
-    for one, other in zip(found, expected, strict=True):
-        one, other = numbers(one), numbers(other)
-        tolerance = TOLERANCES[dtype] * np.abs(other).max()
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+@pytest.fixture
+def check(fused, dtype):
+    """Compares values and gradients of a function, fused and plain."""
+
+    def check(function, *arguments, plain=None):
+        found = fused(function, *arguments)
+        expected = with_gradients(plain or function, *arguments)
+        assert [x.dtype for x in found] == [x.dtype for x in expected]
+        for one, other in zip(found, expected, strict=True):
+            one, other = numbers(one), numbers(other)
+            tolerance = TOLERANCES[dtype] * np.abs(other).max()
+            np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+        return map(numbers, found)
+
+    return check
 
 
 # When operations are fused.
@@ -88,16 +97,13 @@ def test_only_large_passes_are_fused():
 
 
 @pytest.mark.parametrize("approximate", [False, True])
-def test_gelu(fused, dtype, approximate):
-    def gelu(x):
-        return kernels.gelu(x, approximate)
-
+def test_gelu(check, dtype, approximate):
     x = 3.0 * floats(7, 5, 11, dtype=dtype)
-    assert_close(fused(gelu, x), with_gradients(gelu, x), dtype)
+    check(lambda x: kernels.gelu(x, approximate), x)
 
 
 @pytest.mark.parametrize("left_to_right", [False, True])
-def test_attention_probabilities(fused, dtype, left_to_right):
+def test_attention_probabilities(check, dtype, left_to_right):
     scores = floats(3, 2, 7, 7, dtype=dtype)
     mask = tf.sequence_mask([7, 4, 1], 7, "int32")
     bias = attention_bias(mask, left_to_right=left_to_right)
@@ -105,16 +111,14 @@ def test_attention_probabilities(fused, dtype, left_to_right):
     def dropped(scores):
         return kernels.attention_probabilities(scores, bias, 0.0, SEED)[1]
 
-    found = fused(dropped, scores)
-    assert_close(found, with_gradients(dropped, scores), dtype)
+    probabilities, gradient = check(dropped, scores)
     hidden = np.broadcast_to(bias.numpy() < 0, scores.shape)
-    probabilities, gradient = map(numbers, found)
     assert not probabilities[hidden].any()
     assert probabilities[~hidden].all()
     assert not gradient[hidden].any()
 
 
-def test_residual_layer_norm(fused, dtype):
+def test_residual_layer_norm(check, dtype):
     epsilon = 1e-3
     x, residual = (floats(5, 7, 13, dtype=dtype, seed=s) for s in (1, 2))
     weights = [floats(13, dtype=dtype, seed=s) for s in (3, 4)]
@@ -135,29 +139,23 @@ def test_residual_layer_norm(fused, dtype):
         norm = Norm(*weights)
         return kernels.residual_layer_norm(x, residual, norm, 0.0, SEED)
 
-    arguments = x, residual, *weights
-    assert_close(
-        fused(residual_layer_norm, *arguments),
-        with_gradients(residual_layer_norm, *arguments),
-        dtype,
-    )
+    check(residual_layer_norm, x, residual, *weights)
 
 
-def test_cross_entropy(fused, dtype):
+def test_cross_entropy(check, dtype):
     logits = 5.0 * floats(3, 4, 17, dtype=dtype)
     labels = tf.constant([[0, 16, 3, 3], [1, 2, 5, 8], [13, 0, 0, 7]])
-
-    def plain(logits):
-        return kernels.cross_entropy(labels, tf.cast(logits, "float32"))
-
-    assert_close(
-        fused(lambda x: kernels.cross_entropy(labels, x), logits),
-        with_gradients(plain, logits),
-        dtype,
+    check(
+        lambda x: kernels.cross_entropy(labels, x),
+        logits,
+        plain=lambda x: kernels.cross_entropy(labels, tf.cast(x, "float32")),
     )
-    extreme = tf.constant([[1e30, -1e30, 0.0]])
+
+
+def test_cross_entropy_of_extreme_logits(fused):
     loss, gradient = fused(
-        lambda x: kernels.cross_entropy(tf.constant([0]), x), extreme
+        lambda x: kernels.cross_entropy(tf.constant([0]), x),
+        tf.constant([[1e30, -1e30, 0.0]]),
     )
     np.testing.assert_array_equal(loss, [0.0])
     np.testing.assert_array_equal(gradient, [[0.0, 0.0, 0.0]])

@@ -1,4 +1,4 @@
-"""The encoder: initial weights, pooled_output, checkpoints, our loop."""
+"""The encoder: initial weights, pooled_output, checkpoints."""
 
 import dataclasses
 
@@ -12,14 +12,10 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
 from bert_tf.modeling import BertModel, checkpoint_variables
-from bert_tf.optimization import AdamWeightDecay
 from bert_tf.pretrained import load_checkpoint, open_pretrained
-from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training.step import TrainingStep
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
-from tests.backends.small_bert import CONFIG, WITHOUT_DROPOUT, B, H, P, S, V
-from tests.training import toy_task
+from tests.backends.small_bert import CONFIG, WITHOUT_DROPOUT, B, H, S, V
 
 EXAMPLES = {"example_ids": np.array([[1] * 5 + [2] * 2] * B)}
 CLS = {"cls_positions": np.array([[1, 5], [0, 3], [0, 0]])}
@@ -66,16 +62,6 @@ def test_checkpoint_names_in_a_functional_model():
     names = checkpoint_variables(model)
     assert "bert/embeddings/word_embeddings" in names
     assert "top/kernel" in names
-
-
-def test_padding_changes_nothing(model):
-    short = {k: v[1:2, :4] for k, v in small_bert.features().items()}
-    long = {k: v[1:2] for k, v in small_bert.features().items()}
-    np.testing.assert_allclose(
-        model(short)["sequence_output"][0],
-        model(long)["sequence_output"][0, :4],
-        atol=1e-5,
-    )
 
 
 @pytest.mark.filterwarnings("error:Gradients do not exist")
@@ -204,47 +190,22 @@ def test_gradients_of_pooled_output():
             np.testing.assert_allclose(found[name], value, atol=2e-6)
 
 
-def trained_by_our_loop(strategy, gradient_checkpointing, **options):
-    """The moments after a step of the scripts' loop, with dropout."""
-    config = dataclasses.replace(CONFIG, num_hidden_layers=1)
-    task = PretrainingTask(config, S, P)
-    keras.utils.set_random_seed(5)
-    with strategy.scope():
-        model = heads.BertPretrainer(
-            config, gradient_checkpointing=gradient_checkpointing
-        )
-        model.build()
-        optimizer = AdamWeightDecay(0.01)
-        optimizer.build(model.trainable_variables)
-    step = TrainingStep(task, model, optimizer, strategy, **options)
-    random = np.random.default_rng(2)
-    batch = {
-        feature.name: random.integers(0, 2, (4, *feature.shape)).astype(
-            feature.dtype.replace("64", "32")
-        )
-        for feature in task.schema
-    }
-    data = toy_task.training_data(batch)
-    batches = strategy.distribute_datasets_from_function(
-        lambda context: data(4 // strategy.num_replicas_in_sync)
-    )
-    step.run(iter(batches), tf.constant(1))
-    return {k: v.numpy() for k, v in optimizer.slot_variables().items()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("devices", "options"),
-    [(1, {"jit_compile": True}), (2, {"jit_compile_passes": True})],
-)
-def test_our_loop_recomputes_blocks_with_the_same_masks(
-    monkeypatch, devices, options
-):
+def test_recomputed_blocks_have_the_masks_of_fused_kernels(monkeypatch):
     monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
-    plain, twice = (
-        trained_by_our_loop(toy_task.mirrored(devices), again, **options)
-        for again in (False, True)
-    )
+    config = dataclasses.replace(CONFIG, num_hidden_layers=1)
+    with kernels.compiling(kernels.Compiled.PASSES):
+        plain, twice = (
+            gradients(
+                small_bert.make(
+                    BertModel, config, gradient_checkpointing=again
+                ),
+                small_bert.features(),
+                lambda outputs: tf.reduce_mean(outputs["pooled_output"] ** 2),
+                training=True,
+                seed=np.array([5, 6], "int32"),
+            )
+            for again in (False, True)
+        )
     assert max(np.abs(value).max() for value in plain.values()) > 1e-3
     for name, value in plain.items():
         np.testing.assert_allclose(twice[name], value, atol=1e-7, err_msg=name)

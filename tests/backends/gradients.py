@@ -1,4 +1,4 @@
-"""Gradients by each backend's own means; no test."""
+"""Gradients on every backend."""
 
 from collections.abc import Callable
 
@@ -6,28 +6,32 @@ import keras
 import numpy as np
 from keras import ops
 
+from bert_tf.tasks.pretraining import PretrainingTask
 from tests.backends.small_bert import numbers
 
 
 def gradients(
     model: keras.Model, inputs, loss: Callable, **arguments
 ) -> dict[str, np.ndarray]:
-    """The gradient of `loss(model(inputs, **arguments))` for every weight.
+    """Returns path -> gradient of `loss(model(inputs, **arguments))`.
 
-    Args:
-      model: A built model.
-      inputs: Its inputs.
-      loss: From the model's outputs to a scalar.
-      **arguments: What else `model` is called with.
-
-    Returns:
-      Path -> gradient, of the trainable variables; zeros where a variable
-      has no influence.
+    Of the trainable variables; zeros if a variable has no influence.
     """
     compute = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
     values = compute[keras.config.backend()](model, inputs, loss, arguments)
     paths = [v.path for v in model.trainable_variables]
     return numbers(dict(zip(paths, values, strict=True)))
+
+
+def pretraining_losses(task: PretrainingTask, features, outputs) -> dict:
+    """Returns the mean losses of a batch, by name."""
+    features = {k: ops.convert_to_tensor(v) for k, v in features.items()}
+    values = task.losses(features, outputs)
+    weights = task.loss_weights(features)
+    return {
+        name: ops.sum(value) / ops.sum(weights[name])
+        for name, value in values.items()
+    }
 
 
 def _tensorflow(model, inputs, loss, arguments):

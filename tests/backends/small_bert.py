@@ -1,13 +1,14 @@
-"""Small models whose numbers are the same wherever they are made; no test.
+"""Small models with the same numbers on every machine and Keras backend.
 
-Weights, inputs and labels come from Python's own random numbers, seeded with
-a name: `random.Random(name).random()` gives the same values on every version,
-machine and Keras backend.
+Weights, inputs and labels are functions of their names:
+`random.Random(name).random()` gives the same values everywhere.
 """
 
 import contextlib
+import functools
 import math
 import random
+from collections.abc import Callable
 from unittest import mock
 
 import keras
@@ -50,11 +51,11 @@ ARGUMENTS = {
 }
 MODELS = list(ARGUMENTS)
 
-# How short trainings are compiled. TensorFlow's XLA compiles for longer than
-# the steps take; JAX otherwise compiles a program for each operation.
-BRIEFLY = {"jit_compile": keras.config.backend() == "jax"}
+# Options of `compile` for a few steps: tracing them on TensorFlow takes longer
+# than running them, but JAX otherwise compiles a program for each operation.
+BRIEFLY = {"run_eagerly": keras.config.backend() != "jax"}
 
-STEPS = 5  # That the golden weights were trained for.
+STEPS = 5  # Of the training whose weights are golden.
 STEPS_BEFORE_SAVING = 3
 
 
@@ -99,9 +100,8 @@ def initial_zeros():
         yield
 
 
-def make(model_class, config=CONFIG, **arguments) -> keras.Model:
-    """A model whose weights are given by their names."""
-    model = model_class(config, **ARGUMENTS[model_class] | arguments)
+def fill(model) -> keras.Model:
+    """Builds a model and sets each weight to a function of its name."""
     with initial_zeros():
         model.build()
     for name, variable in checkpoint_variables(model).items():
@@ -109,8 +109,13 @@ def make(model_class, config=CONFIG, **arguments) -> keras.Model:
     return model
 
 
+def make(model_class, config=CONFIG, **arguments) -> keras.Model:
+    """A model whose weights are functions of their names."""
+    return fill(model_class(config, **ARGUMENTS[model_class] | arguments))
+
+
 def features(model_class=BertModel) -> dict[str, np.ndarray]:
-    """Inputs of a model: a full row, a padded one, one of a single token."""
+    """A full row, a padded one, and one of a single token."""
     choices = (C,) if model_class is BertMultipleChoice else ()
     lengths = np.array([S, 4, 1]).reshape(B, *[1] * len(choices), 1)
     mask = np.broadcast_to(np.arange(S) < lengths, (B, *choices, S))
@@ -125,30 +130,36 @@ def features(model_class=BertModel) -> dict[str, np.ndarray]:
 
 
 def call(model: keras.Model, inputs):
-    """`model(inputs)`; on JAX as one program, which compiles faster.
-
-    Eagerly JAX compiles a program for each operation and shape.
-    """
+    """`model(inputs)`; on JAX as one program, which compiles faster."""
     if keras.config.backend() != "jax":
         return model(inputs)
+    return _compiled(model)(inputs)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(model: keras.Model) -> Callable:
     import jax
 
-    variables = (model.trainable_variables, model.non_trainable_variables)
     names = []
 
+    @jax.jit
     def compute(trainable, others, inputs):
         outputs, _ = model.stateless_call(trainable, others, inputs)
         names[:] = outputs
         return outputs
 
-    values = [[v.value for v in group] for group in variables]
-    outputs = jax.jit(compute)(*values, inputs)
-    # JAX sorts the keys of a dict.
-    return {name: outputs[name] for name in names}
+    def run(inputs):
+        variables = (model.trainable_variables, model.non_trainable_variables)
+        values = [[v.value for v in group] for group in variables]
+        outputs = compute(*values, inputs)
+        # JAX sorts the keys of a dict.
+        return {name: outputs[name] for name in names}
+
+    return run
 
 
 def symbols(model_class=BertModel) -> dict[str, keras.KerasTensor]:
-    """The same inputs, with neither a batch size nor a length."""
+    """The same inputs without batch size and length."""
     return {
         name: keras.Input((None,) * (value.ndim - 1), dtype="int32", name=name)
         for name, value in features(model_class).items()
@@ -163,7 +174,7 @@ def numbers(tree):
 
 
 def named(tree) -> dict[str, np.ndarray]:
-    """What a model returned as a flat dict: `attentions/0`, `logits`."""
+    """The outputs of a model as a flat dict: `attentions/0`, `logits`."""
     return {
         "/".join(map(str, path)): value
         for path, value in keras.tree.flatten_with_path(numbers(tree))
@@ -173,8 +184,8 @@ def named(tree) -> dict[str, np.ndarray]:
 def named_weights(model) -> dict[str, np.ndarray]:
     """The weights by their TF1 names, without the biases of the keys.
 
-    A softmax does not see what is added to all of its scores, so that their
-    gradient is rounding errors, which Adam makes steps of.
+    They add the same number to all scores of a softmax, so that their gradient
+    is rounding errors, which Adam turns into steps.
     """
     return {
         name: numbers(variable)
@@ -195,7 +206,7 @@ def classifier_to_train(optimizer_class) -> keras.Model:
 
 
 def train(model: keras.Model, first: int, last: int) -> None:
-    """Steps `first` to `last`, without the latter, each on other labels."""
+    """Runs the steps from `first` to before `last`, each on other labels."""
     steps = range(first, last)
     labels = [integers(f"labels {step}", (B,), LABELS) for step in steps]
     inputs = {k: np.tile(v, (len(steps), 1)) for k, v in features().items()}

@@ -1,10 +1,11 @@
-"""Heads of tasks on a BiLSTM, on every backend."""
+"""Heads on a BiLSTM, and the tagger on a frozen BERT."""
 
 import keras
 import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
+from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import (
     BertClassifier,
     BertMultipleChoice,
@@ -15,7 +16,7 @@ from bert_tf.modeling import BertModel, checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 from tests.backends.small_bert import B, H, S, numbers
-from tests.bilstm_by_hand import bilstm
+from tests.bilstm_by_hand import bilstm, tagger_logits
 
 MODELS = [
     BertClassifier,
@@ -23,12 +24,6 @@ MODELS = [
     BertMultipleChoice,
     BertSpanLabeler,
 ]
-OUTPUT = {BertSpanLabeler: "cls/squad/"}
-
-
-@pytest.fixture(scope="module", params=MODELS)
-def model(request):
-    return small_bert.make(request.param, bilstm_head=True)
 
 
 def by_hand(model_class, weights, x):
@@ -36,52 +31,32 @@ def by_hand(model_class, weights, x):
     vectors = bilstm(x.astype(float), weights, "bilstm")
     if model_class in (BertClassifier, BertMultipleChoice):
         vectors = np.concatenate([vectors[-1, :H], vectors[0, H:]])
-    scope = OUTPUT.get(model_class, "")
+    scope = "cls/squad/" if model_class is BertSpanLabeler else ""
     matrix, bias = (
         weights[f"{scope}{name}"] for name in ("output_weights", "output_bias")
     )
     return vectors @ matrix.T + bias
 
 
-def test_scores_by_hand(model):
-    """Of the states at the end of either direction, and of every place."""
-    model_class = type(model)
+@pytest.mark.parametrize("model_class", MODELS)
+def test_scores_by_hand(model_class):
+    """Of both directions' last states, or of the states at each token."""
+    model = small_bert.make(model_class, bilstm_head=True)
     inputs = small_bert.features(model_class)
     weights = numbers(checkpoint_variables(model))
     flat = {name: value.reshape(-1, S) for name, value in inputs.items()}
-    encoded = numbers(model.bert(flat)["sequence_output"])
-    lengths = flat["input_mask"].sum(axis=1)
-    outputs = numbers(model(inputs))
+    encoded = numbers(small_bert.call(model.bert, flat))["sequence_output"]
+    outputs = numbers(small_bert.call(model, inputs))
     if model_class is BertSpanLabeler:
         found = np.stack(list(outputs.values()), axis=-1)  # [B, S, 2]
     else:
         found = outputs["logits"]
     if model_class is BertMultipleChoice:
         found = found.reshape(-1, 1)
-    for row, length in enumerate(lengths):
+    for row, length in enumerate(flat["input_mask"].sum(axis=1)):
         expected = by_hand(model_class, weights, encoded[row, :length])
         kept = found[row, :length] if expected.ndim == 2 else found[row]
         np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("model_class", "policy"),
-    [(BertClassifier, "bfloat16"), (BertSpanLabeler, "mixed_bfloat16")],
-)
-def test_scores_in_bfloat16_are_near_those_in_float32(model_class, policy):
-    """As near as those without a BiLSTM: see test_policies.py."""
-    inputs = small_bert.features(model_class)
-    half, model = (
-        small_bert.make(model_class, bilstm_head=True, dtype=dtype)
-        for dtype in (policy, "float32")
-    )
-    assert half.bilstm.compute_dtype == "bfloat16"
-    wanted = small_bert.named(model(inputs))
-    for name, value in small_bert.named(half(inputs)).items():
-        assert np.isfinite(value).all(), name
-        np.testing.assert_allclose(value, wanted[name], atol=0.15)
-        # Or it were no other computation.
-        assert not np.array_equal(value, wanted[name]), name
 
 
 def fresh(seed):
@@ -92,21 +67,23 @@ def fresh(seed):
     return numbers(checkpoint_variables(model))
 
 
-def test_a_seed_decides_every_weight():
+def test_initial_weights_depend_on_the_seed():
     first, again, other = map(fresh, (5, 5, 6))
-    assert first.keys() == again.keys()
     for name, value in first.items():
         np.testing.assert_array_equal(again[name], value, err_msg=name)
-    drawn = [name for name in first if name.endswith("kernel")]
-    assert sum("bilstm" in name for name in drawn) == 4
-    for name in drawn:
+    kernels = [name for name in first if name.endswith("kernel")]
+    assert sum("bilstm" in name for name in kernels) == 4
+    for name in kernels:
         assert not np.array_equal(other[name], first[name]), name
+    encoder = checkpoint_variables(small_bert.make(BertModel))
+    assert [n for n in first if n.startswith("bert/")] == list(encoder)
 
 
-def test_all_but_the_pooler_is_trained(model):
+@pytest.mark.parametrize("model_class", [BertClassifier, BertSpanLabeler])
+def test_all_but_the_pooler_is_trained(model_class):
     found = gradients(
-        model,
-        small_bert.features(type(model)),
+        small_bert.make(model_class, bilstm_head=True),
+        small_bert.features(),
         lambda outputs: sum(
             keras.ops.mean(value**2) for value in outputs.values()
         ),
@@ -115,34 +92,15 @@ def test_all_but_the_pooler_is_trained(model):
     assert any("bilstm" in path for path in found)
     assert not any("pooler" in path for path in found)
     for path, gradient in found.items():
-        # What is added to all scores of a query, a softmax does not see.
+        # A softmax ignores what is added to all scores of a query.
         if "key/bias" not in path:
             assert np.abs(gradient).max() > 0, path
-
-
-def test_a_model_comes_back_bit_equal(model, tmp_path):
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    inputs = small_bert.features(type(model))
-    expected = small_bert.named(model(inputs))
-    for name, value in small_bert.named(loaded(inputs)).items():
-        np.testing.assert_array_equal(value, expected[name])
-
-
-def test_without_it_a_head_has_the_weights_that_it_had():
-    for model_class in MODELS:
-        model = small_bert.make(model_class)
-        names = checkpoint_variables(model)
-        assert not any("lstm" in name for name in names)
-        output = names[f"{OUTPUT.get(model_class, '')}output_weights"]
-        assert output.shape[1] == H
-        assert model.get_config()["bilstm_head"] is False
 
 
 def test_examples_that_share_a_row_are_refused():
     model = small_bert.make(BertClassifier, bilstm_head=True)
     ids = np.ones((B, S), "int32")
-    with pytest.raises(InputError, match=r"Leave out cls_positions and exam.*"):
+    with pytest.raises(InputError, match=r"Leave out cls_positions and exam"):
         model(
             {
                 "input_ids": ids,
@@ -152,7 +110,31 @@ def test_examples_that_share_a_row_are_refused():
         )
 
 
-def test_the_encoder_is_that_of_any_model(model):
-    names = [n for n in checkpoint_variables(model) if n.startswith("bert/")]
-    encoder = small_bert.make(BertModel)
-    assert names == list(checkpoint_variables(encoder))
+def test_tagger_by_hand():
+    model = small_bert.fill(
+        BertFeatureTagger(
+            small_bert.CONFIG, small_bert.LABELS, "sum_all", 4, dropout=0.0
+        )
+    )
+    inputs = small_bert.features()
+    weights = {
+        name.removeprefix("features_sum_all/"): value
+        for name, value in numbers(checkpoint_variables(model)).items()
+    }
+    states = numbers(small_bert.call(model.bert, inputs))["hidden_states"][1:]
+    shares = np.exp(weights["layer_weights"])
+    x = np.tensordot(shares / shares.sum(), np.stack(states), axes=1)
+    lengths = inputs["input_mask"].sum(axis=1)
+    logits = numbers(small_bert.call(model, inputs))["logits"]
+    for row, expected in enumerate(tagger_logits(x, lengths, weights)):
+        found = logits[row, : lengths[row]]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    found = gradients(
+        model,
+        inputs,
+        lambda outputs: keras.ops.mean(outputs["logits"] ** 2),
+        training=True,
+    )
+    assert set(found) == {v.path for v in model.head.weights}
+    for path, gradient in found.items():
+        assert np.abs(gradient).max() > 0, path

@@ -1,4 +1,4 @@
-"""What `make test-jax` and `make test-torch` install."""
+"""The packages that `make test-jax` and the like install."""
 
 import os
 import pathlib
@@ -9,18 +9,19 @@ import pytest
 from packaging.requirements import Requirement
 
 FOLDER = pathlib.Path(__file__).parent
+BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 PROJECT = FOLDER.parent.parent / "pyproject.toml"
 
 
 def requirements(backend: str) -> dict[str, Requirement]:
-    """What `BACKEND.txt` asks for, by name."""
+    """The requirements in `BACKEND.txt`, by name."""
     lines = (FOLDER / f"{backend}.txt").read_text(encoding="utf-8").splitlines()
     parsed = [Requirement(x) for x in lines if not x.startswith("#")]
     return {requirement.name: requirement for requirement in parsed}
 
 
 def declared() -> dict[str, Requirement]:
-    """What the project asks for, extras included, by name."""
+    """The project's requirements, extras included, by name."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     groups = project["dependencies"], *project["optional-dependencies"].values()
     parsed = [Requirement(text) for group in groups for text in group]
@@ -28,40 +29,31 @@ def declared() -> dict[str, Requirement]:
 
 
 def bounds(requirement: Requirement) -> dict[str, str]:
-    """Versions by operators."""
+    """Versions by operator."""
     return {part.operator: part.version for part in requirement.specifier}
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_they_ask_for_what_the_project_asks_for(backend):
+@pytest.mark.parametrize("backend", ["jax", "torch", "tf220"])
+def test_requirements_are_those_of_the_project(backend):
+    """`make test-tf220` has the oldest TensorFlow that the project allows."""
     known, found = declared(), requirements(backend)
-    assert backend in found
-    assert "tensorflow" not in found
-    for name, requirement in found.items():
-        assert requirement == known.get(name, requirement)
-        assert bounds(requirement).keys() == {">=", "<"}, name
-
-
-def test_the_oldest_tensorflow():
-    """`make test-tf220` has the oldest that the project allows."""
-    known, found = declared(), requirements("tf220")
+    is_tensorflow = backend == "tf220"
+    assert ("tensorflow" if is_tensorflow else backend) in found
+    assert ("tensorflow" in found) is is_tensorflow
     for name, requirement in found.items():
         if name.startswith("tensorflow"):
-            oldest = bounds(requirement)
-            assert oldest[">="] == bounds(known[name])[">="]
-            assert oldest["<"] == "2.21"
+            oldest = bounds(known[name])[">="]
+            assert bounds(requirement) == {">=": oldest, "<": "2.21"}
         else:
             assert requirement == known.get(name, requirement)
             assert bounds(requirement).keys() == {">=", "<"}, name
 
 
-def test_what_is_installed_meets_them():
-    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    if backend == "tensorflow":
-        pytest.skip("requirements.txt has a test of its own")
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="test_project.py has it")
+def test_installed_versions():
     wrong = {
         name: version(name)
-        for name, requirement in requirements(backend).items()
+        for name, requirement in requirements(BACKEND).items()
         if version(name) not in requirement.specifier
     }
     assert not wrong

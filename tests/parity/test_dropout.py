@@ -1,58 +1,48 @@
-"""Dropout where the original has it, at its rates, with its scale."""
+"""Dropout: where the original has it, at its rates and with its scale."""
+
+import dataclasses
 
 import keras
 import numpy as np
-import pytest
 from keras import ops
 
-from bert_tf.config import BertConfig
 from bert_tf.heads import BertClassifier
+from tests.backends import small_bert
 
 HIDDEN, ATTENTION, HEAD = 0.3, 0.15, 0.1
-LAYERS = 2
-CONFIG = BertConfig(
-    vocab_size=97,
+CONFIG = dataclasses.replace(
+    small_bert.CONFIG,
     hidden_size=40,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=5,
-    intermediate_size=61,
     hidden_dropout_prob=HIDDEN,
     attention_probs_dropout_prob=ATTENTION,
     max_position_embeddings=53,
-    type_vocab_size=2,
 )
 # After the embeddings; attention probabilities, attention output and
 # feed-forward output of each layer; before the classes.
-RATES = [HIDDEN, *[ATTENTION, HIDDEN, HIDDEN] * LAYERS, HEAD]
+RATES = [HIDDEN, *[ATTENTION, HIDDEN, HIDDEN] * CONFIG.num_hidden_layers, HEAD]
 
 
-@pytest.fixture
-def places(monkeypatch):
-    """(input, output) of every dropout of one training pass, in turn."""
-    seen = []
+def test_dropout_at_every_place(monkeypatch, fidelity):
+    calls, seeds = [], set()
     dropout = keras.random.dropout
 
     def watched(inputs, rate, seed):
         outputs = dropout(inputs, rate, seed=seed)
-        seen.append([ops.convert_to_numpy(x) for x in (inputs, outputs)])
+        calls.append([ops.convert_to_numpy(x) for x in (inputs, outputs)])
+        seeds.add(tuple(ops.convert_to_numpy(seed.next()).tolist()))
         return outputs
 
     monkeypatch.setattr(keras.random, "dropout", watched)
-    random = np.random.default_rng(5)
     batch = {
-        "input_ids": random.integers(0, 97, (41, 53)),
-        "input_mask": (random.random((41, 53)) < 0.9).astype("int32"),
+        "input_ids": small_bert.integers("ids", (41, 53), small_bert.V),
+        "input_mask": 1 - small_bert.integers("mask", (41, 53), 10) // 9,
     }
     seed = ops.convert_to_tensor([7, 11], "int32")
     BertClassifier(CONFIG, num_labels=3)(batch, training=True, seed=seed)
-    return seen
-
-
-def test_dropout_at_every_place(places, fidelity):
-    assert len(places) == len(RATES)
+    assert len(calls) == len(seeds) == len(RATES)
     deviations, gaps = [], []
-    for (inputs, outputs), rate in zip(places, RATES, strict=True):
-        # Attention to padding is zero before.
+    for (inputs, outputs), rate in zip(calls, RATES, strict=True):
+        # The probability of attention to padding is zero.
         outputs, inputs = outputs[inputs != 0], inputs[inputs != 0]
         dropped = outputs == 0
         sigma = np.sqrt(rate * (1 - rate) / dropped.size)

@@ -1,20 +1,19 @@
-"""Real weights: MiniLM, against Hugging Face's PyTorch model of them.
+"""Real weights: MiniLM, against Hugging Face's PyTorch model.
 
 The numbers of that model are in tests/golden/minilm.npz; where PyTorch and
-transformers are installed they are computed once more, on other inputs.
+transformers are installed they are computed again, for other inputs.
 """
 
 import functools
 import importlib.util
 import pathlib
 
-import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from bert_tf.modeling import BertModel
 from bert_tf.pretrained import load_checkpoint, load_config
+from tests.backends import small_bert
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 
@@ -29,19 +28,12 @@ def folder() -> pathlib.Path:
 
 
 def encoder(dtype="float32"):
-    """From a batch to numpy: the embeddings and every layer, the pooled."""
+    """Returns a function from a batch to the model's outputs."""
     model = BertModel(
         load_config(folder()), output_hidden_states=True, dtype=dtype
     )
     load_checkpoint(model, folder())
-
-    def run(batch):
-        outputs = model(batch)
-        return keras.tree.map_structure(
-            lambda x: ops.convert_to_numpy(ops.cast(x, "float32")), outputs
-        )
-
-    return run
+    return lambda batch: small_bert.numbers(model(batch))
 
 
 @pytest.fixture(scope="module")
@@ -60,31 +52,20 @@ def gap(ours, theirs):
 )
 def test_hugging_faces_numbers(golden, encode, fidelity, probe, what):
     arrays = np.load(golden / "minilm.npz")
-    expected = {
-        key.removeprefix(f"{probe}/"): arrays[key]
-        for key in arrays.files
-        if key.startswith(f"{probe}/")
-    }
-    outputs = encode({name: expected[name] for name in INPUTS})
+    outputs = encode({name: arrays[f"{probe}/{name}"] for name in INPUTS})
     hidden = np.stack(outputs["hidden_states"])  # [layers + 1, B, S, H]
-    places = np.ix_(expected["positions"], expected["features"])
+    chosen = np.ix_(arrays[f"{probe}/positions"], arrays[f"{probe}/features"])
     check = f"model: MiniLM against Hugging Face, {what}"
     fidelity(
         f"{check}: embeddings and every layer",
-        gap(hidden[:, :, *places], expected["hidden_states"]),
+        gap(hidden[:, :, *chosen], arrays[f"{probe}/hidden_states"]),
         1e-4,
     )
     fidelity(
         f"{check}: pooled_output",
-        gap(outputs["pooled_output"], expected["pooled_output"]),
+        gap(outputs["pooled_output"], arrays[f"{probe}/pooled_output"]),
         1e-4,
     )
-
-
-def cosine(a, b):
-    """Of vectors [..., H]: [...]."""
-    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    return (a * b).sum(-1) / lengths
 
 
 @pytest.mark.slow
@@ -92,16 +73,18 @@ def cosine(a, b):
     ("dtype", "tolerance"), [("mixed_bfloat16", 1e-3), ("mixed_float16", 1e-5)]
 )
 def test_half_precision(golden, encode, fidelity, dtype, tolerance):
-    """What is given up for speed, as the angle between vectors."""
+    """The price of speed, as the angle between vectors."""
     arrays = np.load(golden / "minilm.npz")
     batch = {name: arrays[f"pairs/{name}"] for name in INPUTS}
-    full, half = encode(batch), encoder(dtype)(batch)
-    real = batch["input_mask"] == 1
-    cosines = cosine(full["sequence_output"], half["sequence_output"])
+    full, half = (
+        run(batch)["sequence_output"] for run in (encode, encoder(dtype))
+    )
+    lengths = np.linalg.norm(full, axis=-1) * np.linalg.norm(half, axis=-1)
+    cosines = (full * half).sum(-1) / lengths  # [B, S]
     fidelity(
         f"model: MiniLM in {dtype} against float32: 1 - cosine of the vectors "
         "of the worst piece",
-        1 - cosines[real].min(),
+        1 - cosines[batch["input_mask"] == 1].min(),
         tolerance,
     )
 

@@ -1,4 +1,4 @@
-"""A TF1 training checkpoint: all of it is read, and training goes on from it.
+"""A TF1 training checkpoint: everything is read, and training resumes from it.
 
 A pre-training run of google-research/bert's code, stopped at step 20: two
 layers of width 4, a vocabulary of 15, Adam's moments of every weight.
@@ -24,6 +24,8 @@ from bert_tf.training import checkpoints
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.weights import restore
+from tests.backends.gradients import gradients, pretraining_losses
+from tests.parity import formulas
 
 B, S, P = 5, 13, 3
 FIRST, LAST, WARMUP, PEAK = 20, 23, 21, 0.01
@@ -38,32 +40,19 @@ def checkpoint(shared_data):
     return folder, config, {name: reader[name] for name in reader.shapes}
 
 
-def without_dropout(config):
-    return dataclasses.replace(
-        config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-
-
-def named_slots(optimizer, model):
-    return {
-        name.removeprefix(f"{model.name}/"): slot
-        for name, slot in optimizer.slot_variables().items()
-    }
-
-
 def test_every_tensor_is_read(checkpoint, fidelity):
     folder, config, theirs = checkpoint
     model = BertPretrainer(config)
     model.build()
     optimizer = AdamWeightDecay()
     optimizer.build(model.trainable_variables)
-    variables = {
-        **checkpoint_variables(model),
-        **named_slots(optimizer, model),
-        "global_step": optimizer.iterations,
+    slots = {
+        name.removeprefix(f"{model.name}/"): slot
+        for name, slot in optimizer.slot_variables().items()
     }
-    reader = checkpoints.Reader(checkpoints.find(str(folder)))
-    restore(variables, reader)
+    step = {"global_step": optimizer.iterations}
+    variables = checkpoint_variables(model) | slots | step
+    restore(variables, checkpoints.Reader(checkpoints.find(str(folder))))
     assert sorted(variables) == sorted(theirs)
     differing = [
         name
@@ -102,7 +91,7 @@ def data(batch_size, num_shards, shard, start_example):
 
 
 def trained(config, folder, output_dir):
-    """The checkpoint that our loop writes, having found Google's."""
+    """The checkpoint that our loop writes after it resumed from Google's."""
     for path in folder.glob("bert_model.ckpt.*"):
         name = path.name.replace("bert_model.ckpt", f"model.ckpt-{FIRST}")
         shutil.copyfile(path, output_dir / name)
@@ -123,71 +112,58 @@ def trained(config, folder, output_dir):
     return checkpoints.Reader(str(output_dir / f"model.ckpt-{LAST}"))
 
 
-class Formula:
-    """BERT's Adam in float64, going on from the tensors of a checkpoint."""
-
-    def __init__(self, config, tensors):
-        self.task = PretrainingTask(config, S, P)
-        self.model = self.task.build_model()
-        self.variables = checkpoint_variables(self.model)
-        self.state = {k: v.astype("float64") for k, v in tensors.items()}
-
-    def gradients(self):
-        """At the weights of the state; the batch's mean losses, summed."""
-        for name, variable in self.variables.items():
-            variable.assign(self.state[name])
-        batch = {k: tf.constant(v) for k, v in examples().items()}
-        with tf.GradientTape() as tape:
-            losses = self.task.losses(batch, self.model(batch))
-            loss = tf.reduce_sum(losses["masked_lm_loss"])
-            loss /= tf.reduce_sum(batch["masked_lm_weights"])
-            loss += tf.reduce_mean(losses["next_sentence_loss"])
-        values = [v.value for v in self.variables.values()]
-        gradients = map(tf.convert_to_tensor, tape.gradient(loss, values))
-        return {
-            name: gradient.numpy().astype("float64")
-            for name, gradient in zip(self.variables, gradients, strict=True)
-        }
-
-    def step(self, rate):
-        gradients = self.gradients()
-        norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
-        for name, g in gradients.items():
-            g = g * min(1, 1 / norm)
-            m = 0.9 * self.state[f"{name}/adam_m"] + 0.1 * g
-            v = 0.999 * self.state[f"{name}/adam_v"] + 0.001 * g**2
-            update = m / (np.sqrt(v) + 1e-6)
-            if not re.search("LayerNorm|bias", name):
-                update += 0.01 * self.state[name]
-            self.state[name] = self.state[name] - rate * update
-            self.state |= {f"{name}/adam_m": m, f"{name}/adam_v": v}
-        self.state["global_step"] += 1
-
-
-def rate_at(step):
-    return PEAK * (step / WARMUP if step < WARMUP else 1 - step / LAST)
+def trained_by_formula(config, tensors):
+    """Kind -> name -> array, after the same steps in float64."""
+    task = PretrainingTask(config, S, P)
+    model = task.build_model()
+    model.build()
+    variables = checkpoint_variables(model)
+    batch = examples()
+    twins = {
+        name: formulas.Adam(
+            tensors[name],
+            0 if re.search("LayerNorm|bias", name) else 0.01,
+            np.float64,
+            m=tensors[f"{name}/adam_m"],
+            v=tensors[f"{name}/adam_v"],
+        )
+        for name in variables
+    }
+    for step in range(FIRST, LAST):
+        for name, variable in variables.items():
+            variable.assign(twins[name].w)
+        found = gradients(
+            model,
+            batch,
+            lambda x: sum(pretraining_losses(task, batch, x).values()),
+        )
+        each = [found[v.path] for v in variables.values()]
+        rate = formulas.rate_at(step, PEAK, LAST, WARMUP)
+        for twin, g in zip(
+            twins.values(), formulas.clipped(each, np.float64), strict=True
+        ):
+            twin.step(g, rate)
+    return {
+        "weights": {name: twin.w for name, twin in twins.items()},
+        "adam_m": {f"{name}/adam_m": twin.m for name, twin in twins.items()},
+        "adam_v": {f"{name}/adam_v": twin.v for name, twin in twins.items()},
+        "step": {"global_step": np.array(LAST)},
+    }
 
 
 @pytest.mark.slow
 def test_training_goes_on_by_the_formula(checkpoint, fidelity, tmp_path):
     folder, config, tensors = checkpoint
-    config = without_dropout(config)
+    config = dataclasses.replace(
+        config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
     ours = trained(config, folder, tmp_path)
-    formula = Formula(config, tensors)
-    for step in range(FIRST, LAST):
-        formula.step(rate_at(step))
-    kinds = {"adam_m": "adam_m", "adam_v": "adam_v", "global_step": "step"}
-    gaps, sizes = {}, {}
-    for name, theirs in formula.state.items():
-        kind = kinds.get(name.rsplit("/", 1)[-1], "weights")
-        gap = np.abs(ours[name] - theirs).max()
-        gaps[kind] = max(gap, gaps.get(kind, 0))
-        sizes[kind] = max(np.abs(theirs).max(), sizes.get(kind, 0))
-    for kind, gap in gaps.items():
+    for kind, theirs in trained_by_formula(config, tensors).items():
+        gap = max(np.abs(ours[name] - x).max() for name, x in theirs.items())
         fidelity(
             f"checkpoints: TF1 training checkpoint, {LAST - FIRST} more steps "
             f"by our loop against NumPy in float64: {kind}, largest "
             "difference over the largest value",
-            gap / sizes[kind],
+            gap / max(np.abs(x).max() for x in theirs.values()),
             1e-5,
         )
