@@ -132,18 +132,6 @@ def test_help_and_bugs(script):
     assert "Traceback" in done.stderr
 
 
-def test_programs_with_their_own_flags_reject_invalid_numbers(call_text):
-    program = """
-        from absl import flags
-        from bert_tf import cli
-        flags.DEFINE_float('rate', 1.0, 'A rate.')
-        cli.run_program(lambda: print('ran'))
-    """
-    done = call_text(program, "--rate=nan")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--rate must be" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "status", "line"),
     [

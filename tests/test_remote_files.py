@@ -14,6 +14,7 @@ import pytest
 import sentence_files
 import squad_files
 import tensorflow as tf
+from fine_tuning_runs import CONFIG
 
 from bert_tf import files
 from bert_tf.data import records
@@ -23,26 +24,15 @@ from bert_tf.training import checkpoints
 pytestmark = pytest.mark.slow
 
 PLACE = "ram://scripts"
+MODEL = f"{PLACE}/model/release"
 LENGTH = 23
-CONFIG = {
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 11,
-    "max_position_embeddings": 29,
-    "type_vocab_size": 2,
-}
 TRAINING = {
+    "do_train": True,
+    "do_eval": True,
     "max_seq_length": LENGTH,
     "train_batch_size": 4,
     "learning_rate": 0.01,
     "jit_compile": "false",
-}
-EXPORTED = {
-    "saved_model.pb",
-    "variables/variables.index",
-    "assets.extra/README.md",
-    "assets.extra/tf_serving_warmup_requests",
 }
 
 
@@ -57,10 +47,8 @@ def in_a_folder_of_its_own(tmp_path_factory):
 
 
 def run(script, **values):
-    """Runs a script with flags; None omits a flag."""
-    words = [f"--{k}={v}" for k, v in values.items() if v is not None]
     with in_process.script(script) as launch:
-        assert launch(words) == 0, script
+        assert launch([f"--{k}={v}" for k, v in values.items()]) == 0, script
 
 
 def contents(folder):
@@ -72,21 +60,27 @@ def contents(folder):
     }
 
 
-def copy(source, target):
-    """Copies a local folder."""
-    for path in source.rglob("*"):
-        if path.is_file():
-            with files.atomic_writer(
-                f"{target}/{path.relative_to(source)}"
-            ) as f:
-                f.write(path.read_bytes())
-
-
-def exported(folder):
-    """Checks that the newest version in a folder is complete."""
+def assert_exported(folder):
+    """The newest version in a folder is complete."""
     version = max(tf.io.gfile.listdir(folder)).rstrip("/")
-    found = contents(f"{folder}/{version}")
-    assert found >= EXPORTED, found
+    assert contents(f"{folder}/{version}") >= {
+        *("saved_model.pb", "variables/variables.index"),
+        *("assets.extra/README.md", "assets.extra/tf_serving_warmup_requests"),
+    }
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """Copies the files that a function writes to a local folder."""
+
+    def copy(target, write, *args):
+        write(tmp_path, *args)
+        for path in filter(os.path.isfile, tmp_path.rglob("*")):
+            remote = f"{target}/{path.relative_to(tmp_path)}"
+            files.write_text(remote, path.read_text(encoding="utf-8"))
+        return target
+
+    return copy
 
 
 def text(num_documents):
@@ -102,55 +96,36 @@ def text(num_documents):
     return "\n".join(documents)
 
 
-@pytest.fixture(scope="module")
-def words():
-    """A vocabulary that was learned at ram://."""
+@pytest.fixture(scope="module", autouse=True)
+def model():
+    """Learns a vocabulary and pre-trains a model; stopped once, and resumed."""
     for name in ("a", "b"):
         files.write_text(f"{PLACE}/text/{name}.txt", text(9))
-    path = f"{PLACE}/vocab.txt"
-    run(
-        "create_vocab",
-        input_file=f"{PLACE}/text/*.txt",
-        output_file=path,
-        vocab_size=45,
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def examples(words):
-    """Records in two files, one of them compressed."""
-    paths = [f"{PLACE}/records/{name}" for name in ("a.tfrecord", "b.gz")]
+    texts = {"input_file": f"{PLACE}/text/*.txt"}
+    vocab, config = f"{PLACE}/vocab.txt", f"{PLACE}/config.json"
+    run("create_vocab", **texts, output_file=vocab, vocab_size=45)
+    examples = [f"{PLACE}/records/{name}" for name in ("a.tfrecord", "b.gz")]
     run(
         "create_pretraining_data",
-        input_file=f"{PLACE}/text/*.txt",
-        output_file=",".join(paths),
-        vocab_file=words,
+        **texts,
+        output_file=",".join(examples),
+        vocab_file=vocab,
         max_seq_length=LENGTH,
         max_predictions_per_seq=3,
         dupe_factor=2,
         num_workers=1,
     )
-    return paths
-
-
-@pytest.fixture(scope="module")
-def model(words, examples):
-    """The folder of a pre-training that was stopped and resumed."""
-    config = f"{PLACE}/config.json"
-    size = len(files.read_text(words).splitlines())
+    assert sum(map(records.verify, examples)) > 50
+    size = len(files.read_text(vocab).splitlines())
     files.write_text(config, json.dumps({**CONFIG, "vocab_size": size}))
-    folder = f"{PLACE}/model"
     for steps in (4, 6):
         run(
             "run_pretraining",
             **TRAINING,
             input_file=f"{PLACE}/records/*",
             bert_config_file=config,
-            vocab_file=words,
-            output_dir=folder,
-            do_train=True,
-            do_eval=True,
+            vocab_file=vocab,
+            output_dir=os.path.dirname(MODEL),
             do_export=steps == 6,
             eval_steps=2,
             log_steps=2,
@@ -160,84 +135,63 @@ def model(words, examples):
             save_checkpoints_steps=2,
             keep_checkpoint_max=2,
         )
-    return folder
 
 
-def test_pretraining(model, examples):
-    assert sum(map(records.verify, examples)) > 50
-    manager = checkpoints.CheckpointManager(model)
+def test_pretraining():
+    folder = os.path.dirname(MODEL)
+    manager = checkpoints.CheckpointManager(folder)
     assert manager.steps() == [4, 6]
-    assert manager.latest() == f"{model}/model.ckpt-6"
-    released = open_pretrained(f"{model}/release")
+    assert manager.latest() == f"{folder}/model.ckpt-6"
+    released = open_pretrained(MODEL)
     assert released.head == "pretraining"
     assert released.vocab is not None
-    history = files.read_text(f"{model}/evaluations.jsonl").splitlines()
+    history = files.read_text(f"{folder}/evaluations.jsonl").splitlines()
     assert [json.loads(line)["step"] for line in history] == [2, 4, 6]
-    names = contents(model)
+    names = contents(folder)
     for start in ("eval/events", "events", "eval_results.txt"):
         assert [name for name in names if name.startswith(start)], names
     assert not [name for name in names if ".tmp-" in name]
-    exported(f"{model}/export")
+    assert_exported(f"{folder}/export")
 
 
-def fine_tune(script, model, output_dir, **changes):
-    run(
-        script,
-        **TRAINING,
-        init_checkpoint=f"{model}/release",
-        output_dir=output_dir,
-        do_train=True,
-        do_eval=True,
-        num_train_epochs=1,
-        **changes,
-    )
+def fine_tune(script, output_dir, **flags):
+    values = {**TRAINING, "init_checkpoint": MODEL, "num_train_epochs": 1}
+    run(script, **values, output_dir=output_dir, **flags)
     assert open_pretrained(f"{output_dir}/release").vocab
 
 
-def test_sentences(model, tmp_path):
+def test_sentences(copy):
     """One training, then two in its folder, and an export."""
-    data, folder = f"{PLACE}/sst-2", f"{PLACE}/classifier"
-    copy(sentence_files.write(tmp_path, "sst-2"), data)
+    data = copy(f"{PLACE}/sst-2", sentence_files.write, "sst-2")
+    folder = f"{PLACE}/classifier"
     task = {"task_name": "sst-2", "data_dir": data, "num_workers": 1}
-    fine_tune(
-        *("run_classifier", model, folder),
-        **task,
-        do_predict=True,
-        save_best="eval_accuracy",
-        glue_submission=True,
-    )
+    more = {"do_predict": True, "glue_submission": True}
+    fine_tune("run_classifier", folder, **task, **more, save_best="loss")
     assert contents(folder) >= {
-        "best/best.json",
-        "eval_results.json",
-        "glue_submission/SST-2.tsv",
-        "manifest.train.tf_record.json",
-        "predictions.tsv",
-        "test_results.tsv",
-        "train.tf_record",
+        *("best/best.json", "eval_results.json", "train.tf_record"),
+        *("manifest.train.tf_record.json", "glue_submission/SST-2.tsv"),
+        *("predictions.tsv", "test_results.tsv"),
     }
-    fine_tune(
-        *("run_classifier", model, folder),
-        **task,
-        num_seeds=2,
-        overwrite_output_dir=True,
-    )
+    more = {"num_seeds": 2, "overwrite_output_dir": True}
+    fine_tune("run_classifier", folder, **task, **more)
     run("run_classifier", task_name="sst-2", output_dir=folder, do_export=True)
-    exported(f"{folder}/export")
+    assert_exported(f"{folder}/export")
     names = contents(folder)
     assert "trials.tsv" in names
     old = ("overwritten", "best/", "predictions.tsv")
     assert not [name for name in names if name.startswith(old)]
 
 
-def test_questions(model, tmp_path):
-    squad_files.write(tmp_path / "train.json", squad_files.questions(9))
-    squad_files.write(tmp_path / "dev.json", squad_files.questions(5, 1))
-    copy(tmp_path, f"{PLACE}/squad")
-    folder = f"{PLACE}/squad_output"
+def test_questions(copy):
+    def write(folder):
+        squad_files.write(folder / "train.json", squad_files.questions(9))
+        squad_files.write(folder / "dev.json", squad_files.questions(5, 1))
+
+    data, folder = copy(f"{PLACE}/squad", write), f"{PLACE}/squad_output"
     fine_tune(
-        *("run_squad", model, folder),
-        train_file=f"{PLACE}/squad/train.json",
-        predict_file=f"{PLACE}/squad/dev.json",
+        *("run_squad", folder),
+        train_file=f"{data}/train.json",
+        predict_file=f"{data}/dev.json",
         doc_stride=7,
         max_query_length=5,
         do_predict=True,
@@ -247,68 +201,47 @@ def test_questions(model, tmp_path):
     assert {"nbest_predictions.json", "eval_results.txt"} <= contents(folder)
 
 
-def test_entities(model, tmp_path):
-    copy(conll_files.write(tmp_path), f"{PLACE}/conll")
-    folder = f"{PLACE}/ner"
-    fine_tune(
-        *("run_ner", model, folder),
-        data_dir=f"{PLACE}/conll",
-        do_predict=True,
-    )
+def test_entities(copy):
+    data, folder = copy(f"{PLACE}/conll", conll_files.write), f"{PLACE}/ner"
+    fine_tune("run_ner", folder, data_dir=data, do_predict=True)
     lines = files.read_text(f"{folder}/test_predictions.txt").splitlines()
     assert len(lines) == len(conll_files.text_of("test", 5).splitlines())
 
 
 @pytest.mark.parametrize("output_format", ["jsonl", "npz", "tfrecord"])
-def test_features(model, output_format):
-    path = f"{PLACE}/texts.txt"
-    files.write_text(path, "ba de\ngo ||| mu\n")
+def test_features(output_format):
+    texts, path = f"{PLACE}/texts.txt", f"{PLACE}/vectors.{output_format}"
+    files.write_text(texts, "ba de\ngo ||| mu\n")
     run(
         "extract_features",
-        input_file=path,
-        output_file=f"{PLACE}/vectors.{output_format}",
+        input_file=texts,
+        output_file=path,
         output_format=output_format,
-        init_checkpoint=f"{model}/release",
+        init_checkpoint=MODEL,
         layers="-1",
         max_seq_length=LENGTH,
     )
-    assert len(files.open_read(f"{PLACE}/vectors.{output_format}").read()) > 99
+    assert len(files.open_read(path).read()) > 99
 
 
-def test_masked_words(model, capsys):
-    run(
-        "fill_mask",
-        init_checkpoint=f"{model}/release",
-        text="ba [MASK] de",
-    )
+def test_masked_words(capsys):
+    run("fill_mask", init_checkpoint=MODEL, text="ba [MASK] de")
     assert "[MASK] 1:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("to", ["google", "huggingface", "keras"])
-def test_conversion_there_and_back(model, to):
-    folder = f"{PLACE}/to_{to}"
-    run(
-        "convert_checkpoint",
-        input=f"{model}/release",
-        output_dir=folder,
-        to=to,
-        verify=True,
-    )
-    back = f"{PLACE}/from_{to}"
-    run("convert_checkpoint", input=folder, output_dir=back, to="google")
-    ours, theirs = open_pretrained(f"{model}/release"), open_pretrained(back)
+def test_conversion_there_and_back(to):
+    there, back = f"{PLACE}/to_{to}", f"{PLACE}/from_{to}"
+    run("convert_checkpoint", input=MODEL, output_dir=there, to=to, verify=True)
+    run("convert_checkpoint", input=there, output_dir=back, to="google")
+    ours, theirs = open_pretrained(MODEL), open_pretrained(back)
     assert theirs.weights.shapes == ours.weights.shapes
     for name in ours.weights.shapes:
         assert (theirs.weights[name] == ours.weights[name]).all()
 
 
 @pytest.mark.parametrize("name", ["attention.html", "attention.png"])
-def test_attention(model, name):
-    path = f"{PLACE}/{name}"
-    run(
-        "visualize_attention",
-        init_checkpoint=f"{model}/release",
-        text="ba de",
-        output=path,
-    )
-    assert len(files.open_read(path).read()) > 999
+def test_attention(name):
+    flags = {"init_checkpoint": MODEL, "output": f"{PLACE}/{name}"}
+    run("visualize_attention", text="ba de", **flags)
+    assert len(files.open_read(flags["output"]).read()) > 999

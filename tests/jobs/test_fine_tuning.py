@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.jobs import fine_tuning, output_folder, trials
+from bert_tf.jobs import fine_tuning, output_folder
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start
 from bert_tf.training import checkpoints, results, workers
@@ -31,10 +31,6 @@ class Task(toy_task.ToyTask):
     head = "classifier"
     labels = ("a", "b")
     problem_type = None
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL."""
 
 
 def options(folder="out", **changes):
@@ -231,32 +227,6 @@ def test_the_best_of_several_trainings_is_kept(tmp_path):
     estimator = train(make(tmp_path))
     assert output_folder.kept(str(tmp_path)) == str(tmp_path)
     assert_equal(open_model(tmp_path), estimator)
-
-
-@pytest.mark.slow
-def test_a_killed_search_continues(tmp_path, monkeypatch):
-    """It is killed before the third of four trainings is evaluated."""
-    grid = {"paper": ((6, 8), (0.05, 0.01), (1.0,))}
-    monkeypatch.setattr(trials, "SEARCHES", grid)
-    calls = []
-
-    def evaluate_or_die(estimator, killed_at=None):
-        calls.append(estimator.step)
-        if len(calls) == killed_at:
-            raise Killed
-        return evaluate(estimator)
-
-    search = functools.partial(make, search="paper")
-    with pytest.raises(Killed):
-        train(search(tmp_path), functools.partial(evaluate_or_die, killed_at=3))
-    calls.clear()
-    estimator = train(search(tmp_path), evaluate_or_die)
-    assert len(calls) == 2
-    whole = train(search(tmp_path / "whole"))
-    assert_equal(estimator, whole)
-    calls.clear()
-    assert_equal(train(search(tmp_path), evaluate_or_die), whole)
-    assert not calls
 
 
 # Models without training.

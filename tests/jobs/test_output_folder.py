@@ -284,14 +284,6 @@ def test_an_unusable_export_folder_is_found_first(tmp_path, export_dir):
     assert place.read_text() == "x"
 
 
-def test_the_folder_of_the_kept_training(tmp_path):
-    for folder in (str(tmp_path), "ram://output_folder/kept"):
-        assert output_folder.kept(folder) == folder
-        for training in (f"{folder}/trials/a", folder):
-            output_folder.record_kept(folder, training)
-            assert output_folder.kept(folder) == training
-
-
 # One training at a time.
 
 TRAINS = """
@@ -374,7 +366,6 @@ def pretrain(folder, kind=KIND):
     [
         ("attention_direction", "left_to_right", "=bidirectional, .*=left_to"),
         ("num_attention_heads", 4, "=2, .*=4"),
-        ("hidden_act", "relu", "=gelu_tanh, .*=relu"),
         ("objective", "causal_lm", "=masked_lm, .*=causal_lm"),
         ("next_sentence", False, "=true, .*=false"),
     ],

@@ -39,14 +39,6 @@ def test_the_plan():
     assert [t.random_seed for t in trials[:4]] == [12345, 12346] * 2
 
 
-def test_names_of_trials():
-    assert BASE.name == "batch32_rate5e-05_epochs3_seed12345"
-    other = Trial(16, 0.001, 0.5, 7)
-    assert other.name == "batch16_rate0.001_epochs0.5_seed7"
-    rates = [5e-5 * (1 + i * 1e-12) for i in range(7)]
-    assert len({Trial(8, rate, 3.0, 1).name for rate in rates}) == 7
-
-
 # The best result.
 
 
@@ -161,13 +153,7 @@ class Killed(BaseException):
 
 
 class Task:
-    """A task with a given metric for each trial.
-
-    Args:
-      folder: The output folder.
-      trials: The trials.
-      values: The metric of each; None if it diverges, an exception to raise.
-    """
+    """A task with given metrics; None diverges, exceptions are raised."""
 
     def __init__(self, folder, trials, values):
         self.folder, self.trials = folder, trials
@@ -220,6 +206,8 @@ def seeds(count):
 
 def test_the_best_of_several_is_kept(tmp_path, caplog):
     task = Task(tmp_path / "a", seeds(5), [0.3, 0.5, None, 0.7, 0.6])
+    # More seeds add to the finished trials.
+    assert task.run(task.trials[:2]) == 1
     assert (task.run(), task.run()) == (3, 3)
     assert (task.ran, task.kept) == ([0, 1, 2, 3, 4], [3])
     assert "seed12347 diverged: step 3: loss nan" in caplog.text
@@ -300,11 +288,3 @@ def test_another_metric_trains_the_best_again(tmp_path):
     task.values = dict.fromkeys(task.trials, 1.0)
     assert (task.run(metric="loss"), task.kept) == (0, [0])
     assert task.ran == [0, 1, 2, 0, 2, 1]
-
-
-def test_more_seeds_add_to_the_finished_ones(tmp_path):
-    trials = seeds(5)
-    task = Task(tmp_path, trials, [0.3, 0.5, 0.4, 0.6, 0.1])
-    task.run(trials[:2])
-    task.run(trials)
-    assert (task.ran, task.kept) == ([0, 1, 2, 3, 4], [3])
