@@ -194,16 +194,19 @@ def test_save_best_evaluates_once_per_epoch_by_default(tmp_path):
 
 
 def test_the_best_of_several_trainings_is_kept(tmp_path):
-    """The first of three diverges."""
+    """The first of three diverges. Each keeps its best evaluation."""
     calls = []
 
-    def diverging(estimator):
+    def worsening(estimator):
         calls.append(estimator)
         if len(calls) == 1:
             raise NonFiniteError("step 3: loss nan")
-        return evaluate(estimator)
+        metrics = evaluate(estimator)
+        return metrics | {"loss": metrics["loss"] + estimator.step}
 
-    estimator = train(make(tmp_path, num_seeds=3), diverging)
+    flags = {"save_best": "loss", "eval_steps": 2}
+    estimator = train(make(tmp_path, num_seeds=3, **flags), worsening)
+    assert estimator.step == 2
     found = {
         trial: json.loads(
             (tmp_path / "trials" / trial / "trial.json").read_text()
@@ -215,7 +218,7 @@ def test_the_best_of_several_trainings_is_kept(tmp_path):
     losses = {name: found[name]["metrics"]["loss"] for name in others}
     assert len({*losses.values()}) == 2
     chosen = min(losses, key=losses.get)
-    assert evaluate(estimator)["loss"] == losses[chosen]
+    assert worsening(estimator)["loss"] == losses[chosen]
     assert estimator.train_seconds == found[chosen]["metrics"]["train_seconds"]
     for name in found:
         has_weights = "checkpoint" in names(tmp_path / "trials" / name)
