@@ -70,12 +70,21 @@ TASKS = {
     "squad": ("SQuAD 1.1", ("exact_match", "f1")),
 }
 PEER = "huggingface"
+# What both sides report beside the scores.
+USAGE = {"eval_loss", "global_step", "train_seconds"}
 TITLES = {
     OURS: "bert_tf",
     PEER: "Hugging Face Trainer",
     "ours_static": "bert_tf, static padding",
 }
-EVERY_RUN = ("train_seconds", "seconds", "cpu_seconds", "other_cpu_seconds")
+# More columns of the table of every run, as in COLUMNS.
+MORE_COLUMNS = {
+    "seconds": ("whole command, s", 1, ",.0f"),
+    "cpu_seconds": ("CPU time, s", 1, ",.0f"),
+    "other_cpu_seconds": ("CPU time of other programs, s", 1, ",.0f"),
+    "global_step": ("steps", 1, "d"),
+    "eval_loss": ("loss on dev", 1, ".3f"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,12 +175,12 @@ def begin(config: FineTuningConfig, threads: int) -> Comparison:
     if not config.output or not files.exists(config.output):
         return new
     old = Comparison.read(config.output)
-    for name in ("title", "machine", "facts"):
-        if getattr(old, name)[: len(getattr(new, name))] != getattr(new, name):
-            raise in_file(
-                config.output,
-                f"it has results of another {name}. Name a new --output.",
-            )
+    if (old.title, old.machine, old.facts[0]) != (title, new.machine, fact):
+        raise in_file(
+            config.output,
+            "it has results of other settings or of another machine. Name a "
+            "new --output.",
+        )
     old.command = new.command
     return old
 
@@ -240,9 +249,7 @@ def our_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
     """Returns the versions, and the scores, losses and times of our script."""
     results = files.read_json(str(folder / "model" / "eval_results.json"))
     versions = versions_of(sys.executable, "tensorflow", "keras", "numpy")
-    names = ("global_step", "train_seconds")
-    more = {name: results[name] for name in names}
-    return versions, {**our_scores(config, results), **more}
+    return versions, our_scores(config, results)
 
 
 def our_scores(
@@ -250,9 +257,7 @@ def our_scores(
 ) -> dict[str, float]:
     scale = 100 if config.task_name == "squad" else 1
     scores = {n: results[f"eval_{n}"] / scale for n in config.metrics}
-    if "eval_loss" in results:
-        scores["eval_loss"] = results["eval_loss"]
-    return scores
+    return scores | {name: results[name] for name in USAGE & results.keys()}
 
 
 def peer_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
@@ -272,8 +277,8 @@ def peer_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
     else:
         given = answer["labels"], answer["predictions"]
         scores = {name: METRICS[name](*given) for name in config.metrics}
-    names = {"eval_loss", "global_step", "train_seconds"} & answer.keys()
-    return answer["versions"], scores | {name: answer[name] for name in names}
+    usage = {name: answer[name] for name in USAGE & answer.keys()}
+    return answer["versions"], scores | usage
 
 
 def cross_check(
@@ -312,21 +317,22 @@ def page_section(comparison: Comparison) -> str:
 
 
 def _every_run(comparison: Comparison) -> Iterator[list[str]]:
-    turns = comparison.turns
-    scores = [n for n in COLUMNS if n in turns[0] and COLUMNS[n][1] == 0.01]
-    yield [
-        *("", "seed", *(COLUMNS[name][0] for name in scores)),
-        *("training, s", "whole command, s", "CPU time, s"),
-        *("CPU time of other programs, s", "steps", "loss on dev"),
-    ]
-    for turn in turns:
-        loss = turn.get("eval_loss")
+    measured = {name for turn in comparison.turns for name in turn}
+    columns = {
+        name: column
+        for name, column in (COLUMNS | MORE_COLUMNS).items()
+        if name in measured
+    }
+    yield ["", "seed", *(title for title, *_ in columns.values())]
+    for turn in comparison.turns:
         yield [
             *(TITLES[turn["side"]], str(turn["seed"])),
-            *(f"{100 * turn[name]:.1f}" for name in scores),
-            *(f"{turn[name]:,.0f}" for name in EVERY_RUN),
-            str(turn["global_step"]),
-            "" if loss is None else f"{loss:.3f}",
+            *(
+                format(turn[name] / unit if unit != 1 else turn[name], form)
+                if name in turn
+                else ""
+                for name, (_, unit, form) in columns.items()
+            ),
         ]
 
 

@@ -40,12 +40,6 @@ TITLES = {
     ORIGINAL: "tf-models-official",
     HUGGINGFACE: "tokenizers",
 }
-# Side -> the library of peers/tokenizer.py.
-LIBRARIES = {
-    OURS: "bert_tf",
-    ORIGINAL: "official",
-    HUGGINGFACE: "tokenizers",
-}
 NUM_THREADS = (1, 2)
 WORDS_PER_LINE = 12
 MEGABYTE = 1e6
@@ -101,7 +95,7 @@ def run(config: TokenizationConfig) -> Comparison:
                 side: (
                     pythons[side],
                     "tokenizer.py",
-                    {"library": LIBRARIES[side], "num_threads": threads},
+                    {"library": TITLES[side], "num_threads": threads},
                 )
                 for side in TITLES
                 # The original uses one thread.

@@ -186,7 +186,7 @@ def test_differences_of_answers(equality, tmp_path):
     assert equality.compare_answers(other, one, True) == (0.125, 0.125, 1)
     for folder in (one, other):
         (folder / "test_results.tsv").unlink()
-    assert equality.compare_answers(other, one) == (0.25, None, 0)
+    assert equality.compare_answers(other, one) == (0.25, 0.0, 0)
 
 
 def test_workers_read_each_example_once(benchmarks, equality, tmp_path):

@@ -38,11 +38,6 @@ def python_sentences():
         return importlib.import_module("python_sentences")
 
 
-@pytest.fixture(scope="module")
-def sentences(python_sentences):
-    return python_sentences.load()
-
-
 @pytest.mark.slow
 def test_functional_model():
     """Neither the words nor the temperature are enough alone."""
@@ -94,20 +89,9 @@ def test_without_jax_one_line_says_so():
     assert "pip install jax" in line
 
 
-def test_there_are_many_sentences_of_every_subject(python_sentences, sentences):
-    (texts, subjects), (held_out, expected) = sentences
+def test_sentences_are_split_by_subject(python_sentences):
+    (texts, subjects), (held_out, expected) = python_sentences.load()
     assert len(texts) == len(subjects)
-    assert len(held_out) == len(expected)
-    assert len(held_out) == (len(texts) + len(held_out)) // 5
+    assert len(held_out) == len(expected) == len({*texts, *held_out}) // 5
     for index in range(len(python_sentences.SUBJECTS)):
         assert expected.count(index) > 50
-
-
-def test_training_and_held_out_sentences_differ(sentences):
-    (texts, _), (held_out, _) = sentences
-    both = [*texts, *held_out]
-    assert len(set(both)) == len(both)
-
-
-def test_the_sentences_are_deterministic(python_sentences, sentences):
-    assert python_sentences.load() == sentences

@@ -2,7 +2,7 @@
 
 A request names a file, how long it is tokenized, again and again, and whether
 the ids are returned. Reading the file is not timed. `tokenizers` needs the
-packages of huggingface.txt, `official` those of tf-models-official.txt.
+packages of huggingface.txt, the original's those of tf-models-official.txt.
 """
 
 import array
@@ -80,7 +80,7 @@ def tokenizers(vocab_file, do_lower_case, num_threads):
 # one from its result to the ids of each line. Then the packages.
 LIBRARIES = {
     "bert_tf": (bert_tf, ("tensorflow", "tensorflow-text")),
-    "official": (official, ("tf-models-official",)),
+    "tf-models-official": (official, ("tf-models-official",)),
     "tokenizers": (tokenizers, ("tokenizers",)),
 }
 
