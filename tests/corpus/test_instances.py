@@ -11,10 +11,10 @@ from bert_tf.data import randomness
 ROOM = 20
 
 
-def make_corpus(sentences_per_document, max_sentence_length, seed=1):
-    rng = np.random.default_rng(seed)
+def make_corpus(sentences_per_document, max_sentence_length, scale=1):
+    rng = np.random.default_rng(1)
     counts = rng.integers(1, 2 * sentences_per_document, 37)
-    lengths = rng.integers(1, max_sentence_length + 1, counts.sum())
+    lengths = rng.integers(1, max_sentence_length + 1, counts.sum()) * scale
     return Corpus(
         np.concatenate([[0], np.cumsum(lengths)]),
         np.concatenate([[0], np.cumsum(counts)]),
@@ -28,25 +28,21 @@ def make_spans(corpus, passes=3, seed=0, section=None, size=1000, **settings):
         max_seq_length=ROOM + 3,
         dupe_factor=passes,
         random_seed=seed,
-        **settings,
+        **{"short_seq_prob": 0.0, **settings},
     )
     section = corpus.section(*(section or (0, corpus.num_sentences)))
     if not config.next_sentence:
         return instances.single_spans(config, section, size)
     drafts = instances.draft_pairs(config, section, size, corpus.num_documents)
-    add_random_segments(corpus, drafts)
-    return instances.truncate(drafts, config.max_text_tokens)
-
-
-def add_random_segments(corpus, drafts):
-    """Completes the pairs whose B comes from another document."""
-    asking = drafts[drafts["is_random_next"]]
+    # Complete the pairs whose B comes from another document.
+    is_random = drafts["is_random_next"]
+    asking = drafts[is_random]
     first, end = corpus.sentence_range(asking["other_document"])
     first = first + (asking["point"] * (end - first)).astype(int)
     stop = instances.find_stop(corpus, first, asking["wanted"], end)
-    for name, sentences in ("b_start", first), ("b_stop", stop):
-        found = corpus.sentence_offsets[sentences]
-        drafts[name][drafts["is_random_next"]] = found
+    drafts["b_start"][is_random] = corpus.sentence_offsets[first]
+    drafts["b_stop"][is_random] = corpus.sentence_offsets[stop]
+    return instances.truncate(drafts, config.max_text_tokens)
 
 
 def document_of(corpus, token):
@@ -54,7 +50,17 @@ def document_of(corpus, token):
     return np.searchsorted(starts, token, "right") - 1
 
 
-@pytest.mark.parametrize("longest", [1, 6, 19, 50])
+def count_tokens(corpus, spans):
+    """Returns how often each token is in an A or an actual B."""
+    times = np.zeros(corpus.sentence_offsets[-1], int)
+    for span in spans:
+        times[span["a_start"] : span["a_start"] + span["a_length"]] += 1
+        if not span["is_random_next"]:
+            times[span["b_start"] : span["b_start"] + span["b_length"]] += 1
+    return times
+
+
+@pytest.mark.parametrize("longest", [1, 6, 50])
 @pytest.mark.parametrize("short_seq_prob", [0.0, 0.3, 1.0])
 def test_segments_stay_inside_a_document_and_fit(longest, short_seq_prob):
     corpus = make_corpus(11, longest)
@@ -70,62 +76,43 @@ def test_segments_stay_inside_a_document_and_fit(longest, short_seq_prob):
         last_owner = document_of(corpus, start + size - 1)
         np.testing.assert_array_equal(owners[name], last_owner)
     is_random = spans["is_random_next"]
-    assert (owners["a"] != owners["b"])[is_random].all()
-    assert (owners["a"] == owners["b"])[~is_random].all()
+    np.testing.assert_array_equal(owners["a"] != owners["b"], is_random)
+    # Instances are ordered by document.
+    assert (np.diff(owners["a"]) >= 0).all()
 
 
 def test_an_actual_b_follows_a_if_nothing_is_truncated():
     corpus = make_corpus(11, 1)
-    spans = make_spans(corpus, short_seq_prob=0.0)
+    spans = make_spans(corpus)
     real = spans[~spans["is_random_next"]]
     follows = real["a_start"] + real["a_length"]
     np.testing.assert_array_equal(real["b_start"], follows)
     whole = real["a_length"] + real["b_length"] == ROOM
     starts = corpus.sentence_offsets[corpus.document_offsets]
-    ends = set(starts.tolist())
-    assert all(end in ends for end in (follows + real["b_length"])[~whole])
-
-
-def count_tokens(spans, times):
-    """Adds how often each token is in an A or an actual B."""
-    for span in spans:
-        times[span["a_start"] : span["a_start"] + span["a_length"]] += 1
-        if not span["is_random_next"]:
-            times[span["b_start"] : span["b_start"] + span["b_length"]] += 1
+    assert np.isin((follows + real["b_length"])[~whole], starts).all()
 
 
 def test_half_of_the_pairs_are_random_and_single_sentences_always():
-    corpus = make_corpus(400, 3)
-    spans = make_spans(corpus, passes=9, short_seq_prob=0.0)
+    corpus = make_corpus(300, 2)
+    spans = make_spans(corpus, passes=9)
     assert len(spans) > 5000
     assert 0.48 < spans["is_random_next"].mean() < 0.54
-    single = make_spans(make_corpus(1, 3), short_seq_prob=0.0)
-    assert single["is_random_next"].all()
-    long_sentences = make_corpus(11, 1)
-    long_sentences = Corpus(
-        long_sentences.sentence_offsets * 40, long_sentences.document_offsets
-    )
-    assert make_spans(long_sentences, short_seq_prob=0.0)[
-        "is_random_next"
-    ].all()
+    # Other documents are equally likely.
+    owners = document_of(corpus, spans["b_start"][spans["is_random_next"]])
+    shares = np.bincount(owners, minlength=corpus.num_documents) / len(owners)
+    assert (np.abs(shares - 1 / corpus.num_documents) < 0.01).all()
+    for single in (make_corpus(1, 3), make_corpus(11, 1, scale=40)):
+        assert make_spans(single)["is_random_next"].all()
 
 
-def test_short_targets_are_drawn_for_each_sequence():
+def test_short_targets_are_chosen_for_each_instance():
     corpus = make_corpus(400, 1)
     spans = make_spans(corpus, passes=9, short_seq_prob=0.4)
     full = spans["a_length"] + spans["b_length"] == ROOM
     # A short target can be the full length; ends of documents are not.
     assert abs(full.mean() - (0.6 + 0.4 / (ROOM - 1))) < 0.05
-    first_documents = document_of(corpus, spans["a_start"])
-    assert len(np.unique(first_documents[~full])) == corpus.num_documents
-
-
-def test_other_documents_are_equally_likely():
-    corpus = make_corpus(300, 2)
-    spans = make_spans(corpus, passes=9, short_seq_prob=0.0)
-    owners = document_of(corpus, spans["b_start"][spans["is_random_next"]])
-    shares = np.bincount(owners, minlength=corpus.num_documents) / len(owners)
-    assert (np.abs(shares - 1 / corpus.num_documents) < 0.01).all()
+    documents = document_of(corpus, spans["a_start"])
+    assert len(np.unique(documents[~full])) == corpus.num_documents
 
 
 @pytest.mark.parametrize("size", [1, 7, 13, 10_000])
@@ -159,29 +146,15 @@ def test_sections_give_the_instances_of_the_corpus(next_sentence, size):
     sections = list(instances.sections(corpus, size))
     assert (len(sections) > 1) == (size < 100)
     pieces = [
-        make_spans(corpus, section=section, **settings)
-        for section in reversed(sections)
+        make_spans(corpus, section=section, **settings) for section in sections
     ]
-    np.testing.assert_array_equal(np.concatenate(pieces[::-1]), whole)
-    times = np.zeros(corpus.sentence_offsets[-1], int)
-    count_tokens(whole, times)
-    assert (times == 5).all()
-
-
-def test_instances_are_ordered_by_document_and_pass():
-    corpus = make_corpus(11, 1)
-    spans = make_spans(corpus, passes=2, short_seq_prob=0.0)
-    owners = document_of(corpus, spans["a_start"])
-    assert (np.diff(owners) >= 0).all()
-    for document in range(corpus.num_documents):
-        starts = spans["a_start"][owners == document]
-        assert (np.diff(starts) < 0).sum() <= 1
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    assert (count_tokens(corpus, whole) == 5).all()
 
 
 def test_a_long_document_is_cut_like_several_documents():
-    offsets = np.arange(101)
-    corpus = Corpus(offsets, np.array([0, 100]))
-    spans = make_spans(corpus, size=30, next_sentence=False, short_seq_prob=0)
+    corpus = Corpus(np.arange(101), np.array([0, 100]))
+    spans = make_spans(corpus, size=30, next_sentence=False)
     ends = spans["a_start"] + spans["a_length"]
     assert (spans["a_start"] // 30 == (ends - 1) // 30)[ends <= 90].all()
     # The last piece has 40 sentences.
@@ -213,30 +186,27 @@ def truncate_one_by_one(a_length, b_length, room, rng):
     return lengths, front
 
 
-def make_drafts(a_length, b_length):
-    """Pairs of segments of these lengths [n] that both start at token 0."""
+def truncate(a_length, b_length, room):
+    """Truncates segments of these lengths [n] that both start at token 0."""
     drafts = np.zeros(len(a_length), instances.DRAFT)
     drafts["key"] = randomness.keys([0], np.arange(len(a_length)))
     drafts["a_stop"], drafts["b_stop"] = a_length, b_length
-    return drafts
+    return instances.truncate(drafts, room)
 
 
-@pytest.mark.parametrize("room", [2, 3, 12, 13])
-def test_truncation_equals_the_originals_loop(room):
+def test_truncation_equals_the_originals_loop():
+    rng = random.Random(0)
     lengths = [(a, b) for a in range(1, 31) for b in range(1, 31)]
-    spans = instances.truncate(make_drafts(*np.array(lengths).T), room)
-    rng = random.Random(0)
-    for pair, span in zip(lengths, spans, strict=True):
-        kept, _ = truncate_one_by_one(*pair, room, rng)
-        assert [span["a_length"], span["b_length"]] == kept
-        assert 0 <= span["a_start"] <= pair[0] - kept[0]
-        assert 0 <= span["b_start"] <= pair[1] - kept[1]
-
-
-def test_tokens_are_dropped_from_both_ends_alike():
+    for room in 2, 3, 12, 13:
+        spans = truncate(*np.array(lengths).T, room)
+        for pair, span in zip(lengths, spans, strict=True):
+            kept, _ = truncate_one_by_one(*pair, room, rng)
+            assert [span["a_length"], span["b_length"]] == kept
+            assert 0 <= span["a_start"] <= pair[0] - kept[0]
+            assert 0 <= span["b_start"] <= pair[1] - kept[1]
+    # Tokens are dropped from both ends alike.
     lengths = np.full(20_000, 30)
-    spans = instances.truncate(make_drafts(lengths, lengths), 40)
-    rng = random.Random(0)
+    spans = truncate(lengths, lengths, 40)
     fronts = [truncate_one_by_one(30, 30, 40, rng)[1] for _ in range(5000)]
     for column, name in enumerate(["a_start", "b_start"]):
         expected = np.array(fronts)[:, column]
@@ -244,12 +214,13 @@ def test_tokens_are_dropped_from_both_ends_alike():
         assert abs(spans[name].std() - expected.std()) < 0.1
 
 
-@pytest.mark.parametrize("longest", [1, 6, 90])
-def test_single_segments_tile_the_documents(longest):
+@pytest.mark.parametrize(
+    ("longest", "short_seq_prob"), [(1, 0.2), (6, 0.2), (9, 0), (90, 0.2)]
+)
+def test_single_segments_tile_the_documents(longest, short_seq_prob):
     corpus = make_corpus(11, longest)
-    spans = make_spans(
-        corpus, passes=4, short_seq_prob=0.2, next_sentence=False
-    )
+    settings = {"short_seq_prob": short_seq_prob, "next_sentence": False}
+    spans = make_spans(corpus, passes=4, **settings)
     assert (spans["a_length"] > 0).all()
     assert (spans["a_length"] <= ROOM + 1).all()
     assert not spans["b_length"].any()
@@ -258,27 +229,14 @@ def test_single_segments_tile_the_documents(longest):
     np.testing.assert_array_equal(
         document_of(corpus, spans["a_start"]), document_of(corpus, ends - 1)
     )
-    times = np.zeros(corpus.sentence_offsets[-1], int)
-    count_tokens(spans, times)
-    assert (times == 4).all()
-
-
-def test_single_segments_end_with_sentences_that_fit():
-    corpus = make_corpus(11, 9)
-    spans = make_spans(corpus, short_seq_prob=0.0, next_sentence=False)
-    ends = spans["a_start"] + spans["a_length"]
-    assert np.isin(ends, corpus.sentence_offsets).all()
-    after = np.searchsorted(corpus.sentence_offsets, ends, "right")
-    starts = corpus.sentence_offsets[corpus.document_offsets]
-    inside = ~np.isin(ends, starts)
-    next_length = corpus.sentence_offsets[after[inside]] - ends[inside]
-    assert (spans["a_length"][inside] + next_length > ROOM + 1).all()
-
-
-def read_positions(starts, lengths):
-    """Reads a corpus whose tokens are their positions."""
-    slices = zip(starts, starts + lengths, strict=True)
-    return np.concatenate([np.arange(*ends) for ends in slices])
+    assert (count_tokens(corpus, spans) == 4).all()
+    if longest <= ROOM and not short_seq_prob:
+        # They end with the last sentence that fits.
+        offsets = corpus.sentence_offsets
+        assert np.isin(ends, offsets).all()
+        inside = ~np.isin(ends, offsets[corpus.document_offsets])
+        after = np.searchsorted(offsets, ends[inside], "right")
+        assert (offsets[after] - spans["a_start"][inside] > ROOM + 1).all()
 
 
 def test_gather_puts_segments_between_specials():
@@ -286,21 +244,23 @@ def test_gather_puts_segments_between_specials():
         [(7, 31, 2, 3, True), (50, 0, 4, 0, False), (3, 9, 1, 6, False)],
         instances.SPAN,
     )
-    sequences = instances.gather(
-        read_positions, spans, 10, cls_id=900, sep_id=901
-    )
+
+    def read(starts, lengths):
+        """Reads a corpus whose tokens are their positions."""
+        slices = zip(starts, starts + lengths, strict=True)
+        return np.concatenate([np.arange(*ends) for ends in slices])
+
+    sequences = instances.gather(read, spans, 10, cls_id=900, sep_id=901)
     assert sequences.input_ids.tolist() == [
         [900, 7, 8, 901, 31, 32, 33, 901, 0, 0],
         [900, 50, 51, 52, 53, 901, 0, 0, 0, 0],
         [900, 3, 901, 9, 10, 11, 12, 13, 14, 901],
     ]
-    assert sequences.input_mask.astype(int).tolist() == [
-        [1, 1, 1, 1, 1, 1, 1, 1, 0, 0],
-        [1, 1, 1, 1, 1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-    ]
+    np.testing.assert_array_equal(
+        sequences.input_mask, sequences.input_ids != 0
+    )
     assert sequences.segment_ids.tolist() == [
         [0, 0, 0, 0, 1, 1, 1, 1, 0, 0],
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0] * 10,
         [0, 0, 0, 1, 1, 1, 1, 1, 1, 1],
     ]

@@ -74,7 +74,7 @@ def test_predictions_restore_the_input_and_ascend(whole_words):
     assert masked.weights.dtype == np.float32
 
 
-@pytest.mark.parametrize("prob", [0.01, 0.15, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("prob", [0.01, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("most", [1, 7, 20])
 def test_the_number_of_masked_tokens_is_the_originals(prob, most):
     """Python's round takes halves to the even number, as in 0.1 * 25."""
@@ -93,47 +93,30 @@ def test_the_number_of_masked_tokens_is_the_originals(prob, most):
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_fractions_of_mask_random_and_kept(whole_words):
-    ids, input_mask = make_sequences(6000, 128, shortest=100)
-    masked = run(ids, input_mask, do_whole_word_mask=whole_words)
-    rows, slots = np.nonzero(masked.weights)
-    assert len(rows) > 95_000
-    seen = masked.input_ids[rows, masked.positions[rows, slots]]
-    original = masked.ids[rows, slots]
-    shares = np.array([masked.num_mask, masked.num_random, masked.num_kept])
-    assert shares.sum() == len(rows)
-    np.testing.assert_allclose(shares / len(rows), [0.8, 0.1, 0.1], atol=0.005)
-    assert (seen == MASK).sum() == masked.num_mask
-    # A random word may happen to be the original one.
-    is_random = (seen != MASK) & (seen != original)
-    expected = masked.num_random * (1 - 1 / 95)
-    assert abs(is_random.sum() - expected) < 5 * np.sqrt(expected / 95)
-    assert set(seen[is_random]) == set(VOCABULARY.replaceable_ids.tolist())
-
-
 @pytest.mark.parametrize(
     "shares",
-    [
-        (0.8, 0.1, 0.1),
-        (1.0, 0.0, 0.0),
-        (0.8, 0.2, 0.0),
-        (0.8, 0.0, 0.2),
-        (0.0, 0.8, 0.2),
-        (0.0, 1.0, 0.0),
-        (0.0, 0.0, 1.0),
-    ],
+    [(0.8, 0.1, 0.1), (1, 0, 0), (0.8, 0.2, 0), (0.8, 0, 0.2), (0, 0, 1)],
 )
-def test_fractions_of_the_papers_ablation(shares):
-    """Table 8: [MASK], random, the same. Fractions of 0 do not occur."""
+def test_fractions_of_mask_random_and_kept(shares, whole_words):
+    """Table 8 of the paper. Fractions of 0 do not occur."""
     names = "mask_share", "random_share", "keep_share"
-    ids, input_mask = make_sequences(600, 128, shortest=100)
-    masked = run(ids, input_mask, **dict(zip(names, shares, strict=True)))
+    settings = dict(zip(names, shares, strict=True))
+    ids, input_mask = make_sequences(2000, 128, shortest=100)
+    masked = run(ids, input_mask, do_whole_word_mask=whole_words, **settings)
+    rows, slots = np.nonzero(masked.weights)
     found = np.array([masked.num_mask, masked.num_random, masked.num_kept])
-    np.testing.assert_allclose(found / found.sum(), shares, atol=0.02)
+    assert found.sum() == len(rows)
+    np.testing.assert_allclose(found / len(rows), shares, atol=0.009)
     assert not found[np.array(shares) == 0].any()
-    assert (masked.input_ids == MASK).sum() == masked.num_mask
-    if shares[2] == 1:
-        np.testing.assert_array_equal(masked.input_ids, ids)
+    seen = masked.input_ids[rows, masked.positions[rows, slots]]
+    assert (seen == MASK).sum() == masked.num_mask
+    # A random word may happen to be the original one.
+    is_random = (seen != MASK) & (seen != masked.ids[rows, slots])
+    expected = masked.num_random * (1 - 1 / 95)
+    assert abs(is_random.sum() - expected) <= 5 * np.sqrt(expected / 95)
+    if shares[1]:
+        every = VOCABULARY.replaceable_ids.tolist()
+        assert set(seen[is_random].tolist()) == set(every)
 
 
 def test_all_positions_are_equally_likely():
@@ -188,12 +171,11 @@ def masked_positions(ids, **settings):
     return found
 
 
-def test_a_word_longer_than_the_quota_is_skipped():
+def test_words_are_masked_whole_or_skipped():
+    # A word longer than the quota is skipped.
     ids = [CLS, 5, 60, 61, 62, 6, SEP, 0]
     assert masked_positions(ids, masked_lm_prob=0.5) == {(5,)}
-
-
-def test_a_segment_that_starts_inside_a_word_starts_a_word():
+    # A segment that starts inside a word starts a word.
     ids = [CLS, 5, SEP, 60, 61, SEP]
     assert masked_positions(ids, masked_lm_prob=0.4) == {(1,), (3, 4)}
 
