@@ -404,6 +404,13 @@ def tables():
             [60.0],
             "61.0 > 60.0 (same direction; one seed, whose chance is not known)",
         ),
+        # Welch's: one row does not vary. Student's p would be 0.095.
+        (
+            [0.0, 2.0],
+            [4.0, 4.0],
+            "1.00 < 4.00 (the other direction; p = 0.2: may be the seeds' "
+            "chance)",
+        ),
         ([60.01, 60.02], [60.03, 60.04], "60.0 = 60.0 (no difference here)"),
         ([math.nan, 60.0], [60.0, 61.0], "nan ? 60.5 (no number to compare)"),
     ],

@@ -196,7 +196,13 @@ def _chance(first: Sequence[float], second: Sequence[float]) -> str:
         return "; one seed, whose chance is not known"
     if len({*first}) == len({*second}) == 1:
         return "; each seed gave the same"
-    p = stats.ttest_ind(first, second, equal_var=False).pvalue
+    # `ttest_ind` warns of scores that are all the same.
+    moments = [
+        moment
+        for values in (first, second)
+        for moment in (np.mean(values), np.std(values, ddof=1), len(values))
+    ]
+    p = stats.ttest_ind_from_stats(*moments, equal_var=False).pvalue
     doubt = "" if p < 0.05 else ": may be the seeds' chance"
     return f"; p = {p:.2g}{doubt}"
 
