@@ -82,26 +82,16 @@ def test_the_table_of_several_runs():
         ]
     )
     command = "-m pytest tests/test_x.py::test_y` |"
-    assert text.splitlines() == [
-        "",
-        "Measured with:",
-        "",
-        "- keras 3.0",
-        "",
-        "## The model",
-        "",
-        "| check | TensorFlow | PyTorch | tolerance | command |",
+    torch = f"`KERAS_BACKEND=torch .venv-torch/bin/python {command}"
+    model, tokenization = text.split("## Tokenization")
+    assert "- keras 3.0" in model
+    assert model.splitlines()[-4:-1] == [
         "|---|---|---|---|---|",
         f"| a, b | 2e-06 | 1.5e-06 | 1e-05 | `.venv/bin/python {command}",
-        "| alone |  | 3 | 1e-05 | `KERAS_BACKEND=torch "
-        f".venv-torch/bin/python {command}",
-        "",
-        "## Tokenization",
-        "",
-        "| check | TensorFlow | tolerance | command |",
-        "|---|---|---|---|",
-        f"| words | 0 | 0 | `.venv/bin/python {command}",
+        f"| alone |  | 3 | 1e-05 | {torch}",
     ]
+    assert "| check | TensorFlow | tolerance | command |" in tokenization
+    assert f"| words | 0 | 0 | `.venv/bin/python {command}" in tokenization
 
 
 def test_the_document_keeps_its_opening(tmp_path, capsys):
