@@ -102,6 +102,7 @@ def test_without_the_next_sentence(task, features, outputs):
     names = [feature.name for feature in task.schema]
     assert names[-1] == "next_sentence_labels"
     assert [feature.name for feature in other.schema] == names[:-1]
+    assert other.loss_names == ("masked_lm_loss",)
     assert list(other.losses(features, outputs)) == ["masked_lm_loss"]
     assert re.match(other.unused_variables, "bert/pooler/dense/kernel")
     assert not re.match(task.unused_variables, "bert/pooler/dense/kernel")
