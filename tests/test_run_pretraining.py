@@ -363,28 +363,6 @@ def test_a_run_keeps_its_kind(done, says):
     assert contents(done) == before
 
 
-def test_records_of_the_original_can_be_trained_on(run, shared_data, tmp_path):
-    folder = shared_data / "google_bert_outputs" / "pretraining"
-    run(
-        tmp_path / "out",
-        do_eval=True,
-        input_file=folder / "tf_examples.tfrecord",
-        bert_config_file=write_config(
-            tmp_path, vocab_size=30522, max_position_embeddings=128
-        ),
-        vocab_file=shared_data / "vocab" / "bert-base-uncased-vocab.txt",
-        max_seq_length=128,
-        max_predictions_per_seq=20,
-        max_eval_steps=3,
-        **ONE_STEP,
-    )
-    metrics = results(tmp_path / "out")
-    assert list(metrics) == METRICS
-    # Random guesses: ln 30522 and ln 2.
-    assert metrics["masked_lm_loss"] == pytest.approx(10.33, abs=0.1)
-    assert metrics["next_sentence_loss"] == pytest.approx(0.69, abs=0.1)
-
-
 # ------------------------------------------------- packed rows, two phases
 
 

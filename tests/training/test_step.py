@@ -11,7 +11,7 @@ from bert_tf import kernels
 from bert_tf.config import BertConfig
 from bert_tf.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay
 from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training.step import TrainingStep, cut, fill_up, step_seed
+from bert_tf.training.step import TrainingStep, fill_up, step_seed
 from tests import small_pretraining
 from tests.training import toy_task
 
@@ -283,7 +283,7 @@ def test_one_trace_serves_batches_of_all_lengths():
     assert traces == [[None, None]]
 
 
-# ------------------------------------------------------- padding and cutting
+# ------------------------------------------------------------------ padding
 
 
 @pytest.mark.parametrize("count", [6, 5, 1, 0])
@@ -302,21 +302,6 @@ def test_a_batch_is_padded_with_copies_that_do_not_count(count, is_known):
     np.testing.assert_array_equal(found["x"], expected)
     np.testing.assert_array_equal(counts, (rows < count).astype("float32"))
     assert counts.dtype == tf.float32
-
-
-@pytest.mark.parametrize("shape", [[12, 5], [None, 5], [12, None], [None] * 2])
-def test_parts_of_a_batch_keep_its_static_shape(shape):
-    values = np.arange(60).reshape(12, 5)
-
-    @tf.function(input_signature=[tf.TensorSpec(shape, tf.int64)])
-    def cut_in_graph(x):
-        result = cut({"x": x}, 3)["x"]
-        rows = shape[0] and 4
-        assert result.shape.as_list() == [3, rows, shape[1]]
-        return result
-
-    expected = values.reshape(3, 4, 5)
-    np.testing.assert_array_equal(cut_in_graph(values), expected)
 
 
 # ----------------------------------------------------------------- dropout
