@@ -92,9 +92,12 @@ def test_a_file_that_becomes_too_large_keeps_the_old_checkpoint(
         checkpoints.write(str(tmp_path / "file" / "model.ckpt"), TENSORS)
 
 
-def test_an_index_is_never_beside_the_data_of_another(tmp_path, monkeypatch):
+@pytest.mark.parametrize("ending", FILES)
+def test_an_index_is_never_beside_the_data_of_another(
+    tmp_path, monkeypatch, ending
+):
     def killed(source, target, overwrite=False):
-        if target.endswith(".index"):
+        if target.endswith(ending):
             raise KeyboardInterrupt
         rename(source, target, overwrite)
 
