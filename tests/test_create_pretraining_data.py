@@ -1,6 +1,5 @@
-"""create_pretraining_data.py, run as a command."""
+"""create_pretraining_data.py, run in this process and as a command."""
 
-import json
 import os
 import re
 import resource
@@ -9,12 +8,11 @@ import subprocess
 import sys
 import time
 
+import in_process
 import pytest
 from checkout import ROOT
 
 from bert_tf import files
-
-SCRIPT = ROOT / "create_pretraining_data.py"
 
 # The defaults of the original's flags.
 ORIGINAL_DEFAULTS = {
@@ -27,73 +25,57 @@ ORIGINAL_DEFAULTS = {
     "masked_lm_prob": 0.15,
     "short_seq_prob": 0.1,
 }
+WRITTEN = ["manifest.x.tfrecord.json", "x.tfrecord"]
+
+
+@pytest.fixture(scope="module")
+def launch():
+    with in_process.script("create_pretraining_data") as launch:
+        yield launch
 
 
 @pytest.fixture
-def work(tmp_path):
-    """A folder with a vocabulary and a text of two documents."""
+def work(tmp_path, monkeypatch):
+    """A folder with a vocabulary, a text of two documents and an output."""
+    monkeypatch.chdir(tmp_path)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     (tmp_path / "text.txt").write_text("a bc a\nb\n\nbcc a\na b\n" * 50)
     (tmp_path / "out").mkdir()
+    (tmp_path / "out/x.tfrecord").write_bytes(b"old")
     return tmp_path
 
 
-def command(work, *flags):
-    return [
-        sys.executable,
-        str(SCRIPT),
-        f"--input_file={work}/text.txt",
-        f"--output_file={work}/out/x.tfrecord",
-        f"--vocab_file={work}/vocab.txt",
-        *flags,
-    ]
+FLAGS = ["--input_file=text.txt", "--output_file=out/x.tfrecord"]
+FLAGS += ["--vocab_file=vocab.txt"]
+SCRIPT = [sys.executable, ROOT / "create_pretraining_data.py", *FLAGS]
 
 
-def run(work, *flags, **options):
-    return subprocess.run(
-        command(work, *flags), capture_output=True, text=True, **options
+def start(*flags, **options):
+    return subprocess.Popen(
+        [*SCRIPT, *flags], stderr=subprocess.PIPE, text=True, **options
     )
 
 
-def test_records_are_written_and_some_are_logged(work):
-    done = run(work)
-    assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(work / "out")) == [
-        "manifest.x.tfrecord.json",
-        "x.tfrecord",
-    ]
-    manifest = json.loads((work / "out/manifest.x.tfrecord.json").read_text())
-    assert ORIGINAL_DEFAULTS.items() <= manifest["settings"].items()
-    total = manifest["counts"]["instances"]
-    assert f"Wrote {total} total instances" in done.stderr
-    assert done.stderr.count("*** Example ***") == 5
-    assert re.search(r"tokens: \[CLS\] .* \[SEP\] .* \[SEP\]\n", done.stderr)
+def manifest():
+    return files.read_json("out/manifest.x.tfrecord.json")
 
 
-def test_an_output_may_match_the_glob_of_the_inputs(work):
-    done = run(
-        work, f"--input_file={work}/t*", f"--output_file={work}/t.tfrecord"
-    )
-    assert done.returncode == 0, done.stderr
+def test_records_are_written_and_some_are_logged(work, launch, caplog):
+    program = start("--num_workers=2")
+    _, stderr = program.communicate()
+    assert program.returncode == 0, stderr
+    assert sorted(os.listdir("out")) == WRITTEN
+    assert ORIGINAL_DEFAULTS.items() <= manifest()["settings"].items()
+    total = manifest()["counts"]["instances"]
+    assert f"Wrote {total} total instances" in stderr
+    assert stderr.count("*** Example ***") == 5
+    assert re.search(r"tokens: \[CLS\] .* \[SEP\] .* \[SEP\]\n", stderr)
+    # An output may match the glob of the inputs.
+    assert launch([*FLAGS, "--input_file=t*", "--output_file=t.tfrecord"]) == 0
 
 
-def test_flags_are_recorded_in_the_manifest(work):
-    done = run(
-        work,
-        "--nonext_sentence",
-        "--nodo_lower_case",
-        "--strip_accents",
-        "--do_whole_word_mask",
-        "--max_seq_length=17",
-        "--mask_share=0.5",
-        "--keep_share=0.4",
-        "--errors=ignore",
-        "--verbosity=-1",
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    manifest = json.loads((work / "out/manifest.x.tfrecord.json").read_text())
+def test_flags_are_recorded_in_the_manifest(work, launch, capsys):
     expected = {
         "next_sentence": False,
         "do_lower_case": False,
@@ -104,135 +86,108 @@ def test_flags_are_recorded_in_the_manifest(work):
         "keep_share": 0.4,
         "errors": "ignore",
     }
-    assert expected.items() <= manifest["settings"].items()
+    words = [f"--{name}={value}" for name, value in expected.items()]
+    assert launch([*FLAGS, *words, "--verbosity=-1"]) == 0
+    assert capsys.readouterr().err == ""
+    assert expected.items() <= manifest()["settings"].items()
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--input_file=nothing*.txt"], "nothing*.txt"),
-        (["--max_seq_length=4"], "--max_seq_length must be at least 5; got 4"),
         (["--mask_share=0.7"], "a sum of 1; got 0.7, 0.1 and 0.1"),
         (["--output_file=/proc/none/x"], "/proc/none/x"),
+        (["--output_file=link/text.txt"], "would overwrite the text"),
+        (["--output_file=link/vocab.txt"], "would overwrite the vocabulary"),
         (["--dup_factor=3"], "dupe_factor"),
         (["--runner=spark"], "<local|beam>"),
         (["--runner=beam", "--num_workers=2"], "give --runner=local"),
         (["--beam_options=--runner=x"], "give --runner=beam"),
     ],
 )
-def test_errors_are_one_line(work, flags, message):
-    done = run(work, *flags)
-    assert done.returncode in (1, 2)
-    lines = done.stderr.splitlines()
-    assert len([line for line in lines if "error: " in line]) == 1
-    assert message in lines[-1]
-    assert "Traceback" not in done.stderr
-    assert not os.listdir(work / "out")
+def test_errors_are_one_line(work, launch, capsys, flags, message):
+    os.symlink(work, "link")
+    assert launch([*FLAGS, *flags]) in (1, 2)
+    error = in_process.the_error(capsys, "create_pretraining_data")
+    assert message in error
+    assert sorted(os.listdir()) == ["link", "out", "text.txt", "vocab.txt"]
+    assert os.listdir("out") == ["x.tfrecord"]
+    assert (work / "text.txt").read_text().startswith("a bc a\nb\n")
 
 
 def test_beam_writes_the_same_files(work):
     pytest.importorskip("apache_beam")
-    done = run(work, "--runner=local")
-    assert done.returncode == 0, done.stderr
+    _, stderr = start("--runner=local").communicate()
     expected = {path: path.read_bytes() for path in (work / "out").iterdir()}
-    assert len(expected) == 2
+    assert len(expected) == 2, stderr
     options = "--beam_options=--direct_running_mode=multi_threading"
-    done = run(work, "--runner=beam", options)
-    assert done.returncode == 0, done.stderr
+    program = start("--runner=beam", options)
+    _, stderr = program.communicate()
+    assert program.returncode == 0, stderr
     assert {p: p.read_bytes() for p in (work / "out").iterdir()} == expected
-    assert done.stderr.count("*** Example ***") == 5
-    assert "WARN" not in done.stderr
-    done = run(work, "--runner=beam", "--beam_options=--runner=Flnk")
-    assert done.returncode == 1
-    assert "error: --runner in --beam_options must be one of" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("name", ["text.txt", "vocab.txt"])
-def test_inputs_are_not_overwritten(work, name):
-    before = (work / name).read_bytes()
-    os.symlink(work, work / "link")
-    done = run(work, f"--output_file={work}/link/{name}")
-    assert done.returncode == 1
-    assert f"would overwrite the {name.removesuffix('.txt')}" in done.stderr
-    assert (work / name).read_bytes() == before
+    assert stderr.count("*** Example ***") == 5
+    assert "WARN" not in stderr
+    program = start("--runner=beam", "--beam_options=--runner=Flnk")
+    _, stderr = program.communicate()
+    assert program.returncode == 1
+    assert "error: --runner in --beam_options must be one of" in stderr
+    assert "Traceback" not in stderr
 
 
 def test_a_full_disk_leaves_existing_files(work):
     (work / "text.txt").write_text("a b\nb\n\n" * 100_000)
-    (work / "out/x.tfrecord").write_bytes(b"old")
-    done = run(
-        work,
+    program = start(
         "--num_workers=1",
         preexec_fn=lambda: resource.setrlimit(
             resource.RLIMIT_FSIZE, (2**20, 2**20)
         ),
     )
-    assert done.returncode == 1
-    assert "error: Cannot write" in done.stderr.splitlines()[-1]
-    assert os.listdir(work / "out") == ["x.tfrecord"]
+    _, stderr = program.communicate()
+    assert program.returncode == 1
+    assert "error: Cannot write" in stderr.splitlines()[-1]
+    assert os.listdir("out") == ["x.tfrecord"]
     assert (work / "out/x.tfrecord").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize(
     ("num_workers", "number"),
-    [(1, signal.SIGINT), (2, signal.SIGTERM)],
+    [(1, signal.SIGINT), (2, signal.SIGTERM), (2, signal.SIGKILL)],
 )
-def test_a_stopped_job_leaves_existing_files(work, number, num_workers):
+def test_a_stopped_job_leaves_existing_files(work, launch, number, num_workers):
     (work / "text.txt").write_text("a b\nb\n\n" * 12_000)
-    (work / "out/x.tfrecord").write_bytes(b"old")
-    program = subprocess.Popen(
-        command(work, f"--num_workers={num_workers}", "--dupe_factor=20"),
-        stderr=subprocess.PIPE,
-        text=True,
+    program = start(
+        f"--num_workers={num_workers}",
+        "--dupe_factor=20",
         start_new_session=True,
-    )
-    for line in program.stderr:
-        if "Writing" in line:
-            break
-    time.sleep(0.3)
-    os.killpg(program.pid, number)
-    start = time.monotonic()
-    _, stderr = program.communicate(timeout=30)
-    assert time.monotonic() - start < 5
-    assert program.returncode == 128 + number
-    assert "Traceback" not in stderr
-    assert os.listdir(work / "out") == ["x.tfrecord"]
-    assert (work / "out/x.tfrecord").read_bytes() == b"old"
-
-
-def test_a_killed_job_leaves_the_old_output(work):
-    (work / "text.txt").write_text("a b\nb\n\n" * 12_000)
-    (work / "out/x.tfrecord").write_bytes(b"old")
-    program = subprocess.Popen(
-        command(work, "--num_workers=2", "--dupe_factor=20"),
-        stderr=subprocess.PIPE,
-        text=True,
     )
     for line in program.stderr:
         if "Example" in line:
             break
-    program.kill()
-    program.communicate(timeout=30)
+    os.killpg(program.pid, number)
+    began = time.monotonic()
+    _, stderr = program.communicate(timeout=30)
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in stderr
     assert (work / "out/x.tfrecord").read_bytes() == b"old"
+    assert files.expand("out/*") == ["out/x.tfrecord"]
+    if number != signal.SIGKILL:
+        assert program.returncode == 128 + number
+        assert os.listdir("out") == ["x.tfrecord"]
+        return
     # The files that it left are ignored, and removed by the next job.
-    assert files.expand(f"{work}/out/*") == [f"{work}/out/x.tfrecord"]
-    assert len(os.listdir(work / "out")) > 1
-    assert run(work, "--dupe_factor=1").returncode == 0
-    assert sorted(os.listdir(work / "out")) == [
-        "manifest.x.tfrecord.json",
-        "x.tfrecord",
-    ]
+    assert len(os.listdir("out")) > 1
+    assert launch([*FLAGS, "--dupe_factor=1"]) == 0
+    assert sorted(os.listdir("out")) == WRITTEN
 
 
 def test_neither_the_script_nor_its_workers_import_tensorflow(work):
     document = ("a b " * 60 + "\n") * 20 + "\n"
     (work / "text.txt").write_text(document * 300)  # More than one block.
-    arguments = command(work, "--num_workers=2", "--dupe_factor=1")
+    python, *command = SCRIPT
+    command += ["--num_workers=2", "--dupe_factor=1"]
     done = subprocess.run(
-        [arguments[0], "-X", "importtime", *arguments[1:]],
-        capture_output=True,
-        text=True,
+        [python, "-X", "importtime", *command], capture_output=True, text=True
     )
     assert done.returncode == 0
     imported = re.findall(r"\| +(\S+)$", done.stderr, re.MULTILINE)
