@@ -21,15 +21,8 @@ import squad_files
 import tensorflow as tf
 from fine_tuning_runs import CONFIG, contents, table
 
-from bert_tf import files
+from bert_tf import files, heads
 from bert_tf.config import BertConfig
-from bert_tf.heads import (
-    BertClassifier,
-    BertMultipleChoice,
-    BertPretrainer,
-    BertSpanLabeler,
-    BertTokenClassifier,
-)
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs import features, fill_mask, fine_tuning
 from bert_tf.modeling import checkpoint_variables
@@ -141,10 +134,10 @@ def classifier_flags(folder, layout="tsv"):
     labels = {"regression": None, "multi_label": ("rude", "toxic")}.get(
         layout, sentence_files.LAYOUTS[layout][0]
     )
-    make, head = BertMultipleChoice, "choice"
+    make, head = heads.BertMultipleChoice, "choice"
     if problem_type:
         num_labels = len(labels or "1")
-        make = functools.partial(BertClassifier, num_labels=num_labels)
+        make = functools.partial(heads.BertClassifier, num_labels=num_labels)
         head = "classifier"
     facts = {"labels": labels, "head": head, "problem_type": problem_type}
     return {
@@ -158,7 +151,7 @@ def classifier_flags(folder, layout="tsv"):
 
 def ner_flags(folder):
     labels = conll_files.LABELS
-    make = functools.partial(BertTokenClassifier, num_labels=len(labels))
+    make = functools.partial(heads.BertTokenClassifier, num_labels=len(labels))
     return {
         "data_dir": conll_files.write(folder / "data"),
         "init_checkpoint": write_start(
@@ -170,7 +163,7 @@ def ner_flags(folder):
 
 def squad_flags(folder):
     start = write_start(
-        folder / "start", BertSpanLabeler, squad_files.VOCAB, head="span"
+        folder / "start", heads.BertSpanLabeler, squad_files.VOCAB, head="span"
     )
     train = squad_files.questions(7, seed=1, impossible=3)
     return {
@@ -184,7 +177,9 @@ def squad_flags(folder):
 
 
 def pretraining_flags(folder):
-    start = write_start(folder / "start", BertPretrainer, head="pretraining")
+    start = write_start(
+        folder / "start", heads.BertPretrainer, head="pretraining"
+    )
     records = str(folder / "a.tfrecord")
     size = len(sentence_files.VOCAB)
     batch = small_pretraining.examples(9, 0, size, LENGTH, PREDICTIONS)
@@ -219,7 +214,7 @@ def features_flags(folder):
 
 def fill_mask_flags(folder):
     return {
-        "init_checkpoint": write_start(folder / "start", BertPretrainer),
+        "init_checkpoint": write_start(folder / "start", heads.BertPretrainer),
         "export_dir": folder / "export",
     }
 

@@ -5,13 +5,8 @@ import functools
 import pathlib
 import tempfile
 
+from bert_tf import heads
 from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.heads import (
-    BertClassifier,
-    BertMultipleChoice,
-    BertSpanLabeler,
-    BertTokenClassifier,
-)
 from bert_tf.modeling import BertModel
 from bert_tf.serving.export import EXTRA, save
 from bert_tf.serving.exported import Exported, open_export
@@ -54,7 +49,7 @@ _folder = tempfile.TemporaryDirectory()
 
 
 def _pairs():
-    model = random_weights(BertClassifier(WIDE, len(LABELS)))
+    model = random_weights(heads.BertClassifier(WIDE, len(LABELS)))
     for variable in model.weights:
         if len(variable.shape) > 1:
             # Longer sums would otherwise be larger.
@@ -65,13 +60,13 @@ def _pairs():
 KINDS = {
     "pairs": _pairs,
     "choices": lambda: ServedMultipleChoice(
-        random_weights(BertMultipleChoice(SMALL)), ENCODING, NUM_CHOICES
+        random_weights(heads.BertMultipleChoice(SMALL)), ENCODING, NUM_CHOICES
     ),
     "tags": lambda: ServedTagger(
-        random_weights(BertTokenClassifier(SMALL, len(TAGS))), TAGGING
+        random_weights(heads.BertTokenClassifier(SMALL, len(TAGS))), TAGGING
     ),
     "answers": lambda: ServedSpanLabeler(
-        random_weights(BertSpanLabeler(SMALL)), SPANS
+        random_weights(heads.BertSpanLabeler(SMALL)), SPANS
     ),
     "vectors": lambda: ServedEncoder(
         random_weights(BertModel(SMALL)), ENCODING

@@ -82,7 +82,8 @@ def check(served, texts, features, expected):
     vocab = np.array([token.encode() for token in VOCAB], object)
     np.testing.assert_array_equal(seen["tokens"], vocab[seen["input_ids"]])
     # Padding changes nothing, and no texts give no answers.
-    row = 4
+    lengths = np.sum(features["input_mask"], axis=-1)
+    row = lengths.reshape(len(lengths), -1).max(axis=1).argmin()
     alone = answer(served, {k: v[row : row + 1] for k, v in texts.items()})
     nothing = {
         name: np.empty([0, *spec.shape[1:]], object)
@@ -115,7 +116,7 @@ def test_classes_are_those_of_the_script(problem, is_pair):
     labels = () if problem == "regression" else LABELS
     model = random_weights(BertClassifier(CONFIG, max(1, len(labels))))
     served = ServedClassifier(model, ENCODING, labels, problem, is_pair)
-    rows = [*itertools.product(NASTY, repeat=1 + is_pair)][4 :: 1 + 4 * is_pair]
+    rows = [*itertools.product(NASTY, repeat=1 + is_pair)][:: 1 + 4 * is_pair]
     examples = [
         Example(str(number), *map(text_of, row))
         for number, row in enumerate(rows)
