@@ -44,7 +44,6 @@ TRAINING = {
 ANSWERS = {"max_seq_length": LENGTH, "do_eval": True, "do_predict": True}
 SQUAD = {"max_seq_length": 29, "doc_stride": 7, "max_query_length": 5}
 ASKED = squad_files.questions(7, seed=2)
-PREDICTIONS = 3
 
 
 def launch(script, status=0, **given):
@@ -181,9 +180,7 @@ def pretraining_flags(folder):
         folder / "start", heads.BertPretrainer, head="pretraining"
     )
     records = str(folder / "a.tfrecord")
-    size = len(sentence_files.VOCAB)
-    batch = small_pretraining.examples(9, 0, size, LENGTH, PREDICTIONS)
-    small_pretraining.write(records, batch)
+    small_pretraining.write(records, small_pretraining.examples(9))
     casing = {"do_lower_case": True, "strip_accents": None}
     manifest = json.dumps({"settings": casing})
     files.write_text(files.manifest_path(records), manifest)
@@ -191,8 +188,8 @@ def pretraining_flags(folder):
         "input_file": records,
         "init_checkpoint": start,
         "vocab_file": start / "vocab.txt",
-        "max_seq_length": LENGTH,
-        "max_predictions_per_seq": PREDICTIONS,
+        "max_seq_length": small_pretraining.LENGTH,
+        "max_predictions_per_seq": small_pretraining.PREDICTIONS,
         "num_train_epochs": None,
         "num_train_steps": 2,
         "num_warmup_steps": 0,
