@@ -61,12 +61,7 @@ from bert_tf.serving.served import Served
 
 @contextlib.contextmanager
 def at_least(level: int, *loggers: str) -> Iterator[None]:
-    """Silences absl's and other loggers below a level.
-
-    Args:
-      level: A level of `absl.logging`.
-      *loggers: The names of the other loggers.
-    """
+    """Silences absl's and other loggers, by name, below a level of absl's."""
     found = [standard_logging.getLogger(name) for name in ("absl", *loggers)]
     levels = [logger.level for logger in found]
     verbosity = logging.get_verbosity()
@@ -139,11 +134,7 @@ _TABLE = re.compile(r"hash_table_(?P<path>.+)(?P<columns>_-?\d+_-?\d+)")
 
 
 def make_reproducible(folder: str) -> None:
-    """Removes process-dependent names from a SavedModel.
-
-    Args:
-      folder: A SavedModel, on a local disk.
-    """
+    """Removes process-dependent names from a SavedModel on the local disk."""
     path = os.path.join(folder, "saved_model.pb")
     with open(path, "rb") as file:
         model = saved_model_pb2.SavedModel.FromString(file.read())
@@ -222,10 +213,8 @@ def _called(node: Any) -> Iterator[Any]:
             yield from value.list.func
 
 
-def _called_names(nodes: Iterable[Any]) -> Iterator[str]:
-    for node in nodes:
-        for called in _called(node):
-            yield called.name
+def _called_names(nodes: Iterable[Any]) -> list[str]:
+    return [called.name for node in nodes for called in _called(node)]
 
 
 def _remove_counters(function: Any) -> None:
@@ -344,18 +333,7 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
 
     It contains TensorFlow variables and tables, nothing of Keras: loading it
     needs neither Keras nor this package. Its `weights` have their TF1 names and
-    the precision of `StoredWeights`.
-
-    Args:
-      served: The model.
-      folder: The folder to create.
-      place: The folder's name in error messages.
-
-    Returns:
-      The inputs and outputs of each signature.
-
-    Raises:
-      InputError: If it cannot be written.
+    the precision of `StoredWeights`. Errors name `place` instead of `folder`.
     """
     stored = StoredWeights(served.model)
     functions = {

@@ -52,18 +52,10 @@ class Exported:
         return _specs(self._tokens)
 
     @property
-    def outputs(self) -> dict[str, tf.TensorSpec]:
-        """The outputs of the signature `tokens`."""
-        return dict(sorted(self._tokens.structured_outputs.items()))
-
-    @property
     def numbers(self) -> dict[str, tf.TensorSpec]:
         """The outputs of the signature `tokens` that are not strings."""
-        return {
-            name: spec
-            for name, spec in self.outputs.items()
-            if spec.dtype != tf.string
-        }
+        outputs = sorted(self._tokens.structured_outputs.items())
+        return {k: spec for k, spec in outputs if spec.dtype != tf.string}
 
     @property
     def assets(self) -> dict[str, str]:
@@ -191,15 +183,7 @@ def _version_in(export_dir: str) -> str:
 
 
 def join_rows(parts: Iterable[Mapping[str, np.ndarray]]) -> Arrays:
-    """Concatenates batches, padded with zeros to the longest.
-
-    Args:
-      parts: Dicts of arrays [b, ...] with the same keys and ranks, at least
-        one.
-
-    Returns:
-      Dict of arrays [n, ...].
-    """
+    """Concatenates dicts of arrays [b, ...], padded with zeros."""
     parts = list(parts)
     return {name: _stack([part[name] for part in parts]) for name in parts[0]}
 

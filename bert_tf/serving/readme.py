@@ -55,6 +55,8 @@ def model_card(
       length, the casing, and other settings of this kind of model.
     """
     variables = checkpoint_variables(served.model).values()
+    with open(os.path.join(folder, WEIGHTS), "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     encoding = dataclasses.asdict(served.encoding)
     return {
         "name": name,
@@ -72,10 +74,7 @@ def model_card(
         "vocab_size": len(served.encoding.vocab),
         "parameters": sum(math.prod(v.shape) for v in variables),
         "dtype_policy": served.model.dtype_policy.name,
-        "weights": {
-            "file": WEIGHTS,
-            "sha256": _sha256(os.path.join(folder, WEIGHTS)),
-        },
+        "weights": {"file": WEIGHTS, "sha256": digest},
         "versions": {
             "bert_tf": __version__,
             "tensorflow": tf.__version__,
@@ -102,11 +101,6 @@ def _number(value: float | None) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return json.loads(str(value))
-
-
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # Files for the server.
@@ -144,13 +138,7 @@ pad_variable_length_inputs: false
 
 
 def write_warm_up(path: str, served: Served, name: str) -> None:
-    """Writes warm-up requests: some batch sizes, and a long text.
-
-    Args:
-      path: The TFRecord file.
-      served: The model, whose example is used.
-      name: The model's name on the server.
-    """
+    """Writes warm-up requests: some batch sizes, and a long text."""
     with tf.io.TFRecordWriter(path) as writer:
         for rows in _batches(served):
             request = predict_pb2.PredictRequest()
@@ -343,11 +331,7 @@ def _rows_of(columns: Mapping[str, Sequence]) -> list:
 
 
 def row_answer(outputs: Mapping[str, np.ndarray]) -> str:
-    """Returns the answer to `instances`, a line for each, lists shortened.
-
-    Args:
-      outputs: Arrays [B, ...] by name; strings as bytes.
-    """
+    """Returns the answer to `instances`, a line for each, lists shortened."""
     rows = _rows_of({n: _shortened(values) for n, values in outputs.items()})
     lines = ",\n  ".join(map(_to_json, rows))
     return f'{{"predictions": [\n  {lines}\n]}}'

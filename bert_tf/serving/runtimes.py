@@ -162,27 +162,24 @@ def _run_onnx(content: bytes) -> Run:
 
 
 @_quiet()
-def _to_litert(exported: Exported) -> bytes:
+def _to_litert(exported: Exported, optimizations: Sequence[Any] = ()) -> bytes:
     """Returns a LiteRT model for any batch size and length."""
-    return _litert_converter(exported).convert()
-
-
-@_quiet()
-def _to_litert_int8(exported: Exported, content: bytes) -> bytes:
-    """Quantizes weights to 8 bits ("dynamic range quantization")."""
-    del content
-    converter = _litert_converter(exported)
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    root = tf.Module()
+    root.model = exported.model
+    function = _numbers(exported).get_concrete_function(
+        **exported.token_inputs
+    )
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [function], root
+    )
+    converter.optimizations = [*optimizations]
     return converter.convert()
 
 
-def _litert_converter(exported: Exported) -> Any:
-    root = tf.Module()
-    root.model = exported.model
-    function = tf.function(lambda **features: _numbers(exported, features))
-    return tf.lite.TFLiteConverter.from_concrete_functions(
-        [function.get_concrete_function(**exported.token_inputs)], root
-    )
+def _to_litert_int8(exported: Exported, content: bytes) -> bytes:
+    """Quantizes weights to 8 bits ("dynamic range quantization")."""
+    del content
+    return _to_litert(exported, [tf.lite.Optimize.DEFAULT])
 
 
 def _run_litert(content: bytes) -> Run:
@@ -197,12 +194,15 @@ def _run_litert(content: bytes) -> Run:
     return run
 
 
-def _numbers(
-    exported: Exported, features: Mapping[str, tf.Tensor]
-) -> dict[str, tf.Tensor]:
-    """Returns the outputs of the signature `tokens` except strings."""
-    answer = exported.model.signatures["tokens"](**features)
-    return {name: answer[name] for name in exported.numbers}
+def _numbers(exported: Exported) -> Callable:
+    """Returns the signature `tokens` without outputs of strings."""
+
+    @tf.function
+    def numbers(**features):
+        answer = exported.model.signatures["tokens"](**features)
+        return {name: answer[name] for name in exported.numbers}
+
+    return numbers
 
 
 def _constant_function(exported: Exported) -> Callable:
@@ -213,9 +213,7 @@ def _constant_function(exported: Exported) -> Callable:
     """
     specs = exported.token_inputs
     frozen = convert_variables_to_constants_v2(
-        tf.function(
-            lambda **features: _numbers(exported, features)
-        ).get_concrete_function(**specs)
+        _numbers(exported).get_concrete_function(**specs)
     )
     graph = frozen.graph.as_graph_def()
     for node in graph.node:
@@ -348,13 +346,7 @@ def measure(
     batches: Sequence[Mapping[str, np.ndarray]],
     score: Callable[[Ask], Mapping[str, float]] | None = None,
 ) -> Measured:
-    """Runs a model on all inputs of the comparison.
-
-    Args:
-      run: The model.
-      batches: Inputs.
-      score: Computes scores with a function that runs the model on more inputs.
-    """
+    """Runs a model on batches, and on the inputs that `score` asks it for."""
     answers = [run(batch) for batch in batches]
 
     def ask(features: Mapping[str, np.ndarray]) -> Arrays:
@@ -374,7 +366,7 @@ def answer_rows(run: Run, features: Mapping[str, np.ndarray]) -> Arrays:
       features: Int32 [n, ..., S], at least one row.
 
     Returns:
-      Dict of arrays [n, ...] in the order of the rows, padded with zeros.
+      Dict of arrays [n, ...], padded with zeros.
     """
     mask = features["input_mask"]
     positions = np.arange(1, mask.shape[-1] + 1)

@@ -105,10 +105,6 @@ class ServedTagger(Served):
         super().__init__(model, encoding, encoding.labels)
 
     @property
-    def inputs(self) -> dict[str, tf.TensorSpec]:
-        return {"text": tf.TensorSpec([None], tf.string, "text")}
-
-    @property
     def example(self) -> dict[str, list]:
         return {
             "text": [
@@ -195,21 +191,13 @@ class ServedTagger(Served):
             return split_words(self.checked(texts)["text"])
 
     def _best(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the most likely tags and their probabilities, each [...].
-
-        Args:
-          logits: [..., C].
-        """
+        """Returns the best tags and their probabilities, [...] of [..., C]."""
         probabilities = tf.nn.softmax(logits)
         tags = self.label_names(tf.argmax(logits, axis=-1))
         return tags, tf.reduce_max(probabilities, axis=-1)
 
     def _rows(self, words: tf.RaggedTensor) -> _Rows:
-        """Splits texts into rows, as `make_tagging_features` does.
-
-        Args:
-          words: Strings [B, (W)].
-        """
+        """Splits words, [B, (W)], into rows as `make_tagging_features` does."""
         room = self.encoding.max_seq_length - 2  # [CLS] and [SEP]
         with tf.device("CPU:0"):
             tokens = self.tokenizer.tokenize(words.values)  # [words, (T)]
