@@ -166,9 +166,7 @@ def _to_litert(exported: Exported, optimizations: Sequence[Any] = ()) -> bytes:
     """Returns a LiteRT model for any batch size and length."""
     root = tf.Module()
     root.model = exported.model
-    function = _numbers(exported).get_concrete_function(
-        **exported.token_inputs
-    )
+    function = _numbers(exported).get_concrete_function(**exported.token_inputs)
     converter = tf.lite.TFLiteConverter.from_concrete_functions(
         [function], root
     )
