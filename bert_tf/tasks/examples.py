@@ -225,10 +225,10 @@ def read_examples(
     Raises:
       InputError: The file or one of its rows is not as expected.
     """
-    warnings: dict[str, list[str]] = collections.defaultdict(list)
+    warnings: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
 
     def skip(problem: str, where: str) -> None:
-        warnings[f"{problem} were skipped"].append(where)
+        warnings["Skipped", problem].append(where)
 
     examples: list[Example] = []
     languages: set[str] = set()
@@ -252,11 +252,12 @@ def read_examples(
         example = _example(row, where, label, len(examples))
         texts = (example.text_a, *example.choices, example.text_b)
         if not all(text is None or text.strip() for text in texts):
-            warnings["with an empty text were kept"].append(where)
+            warnings["Kept", "with an empty text"].append(where)
         examples.append(example)
-    for what, places in warnings.items() if warn else ():
+    for (action, what), places in warnings.items() if warn else ():
         count = f"{len(places):,} row" + "s" * (len(places) > 1)
-        logging.warning("%s %s; the first: %s", count, what, places[0])
+        first = places[0]
+        logging.warning("%s %s %s; the first: %s", action, count, what, first)
     if languages and language not in languages:
         raise in_file(
             path,

@@ -140,11 +140,11 @@ def test_unusable_rows_are_counted(write, warnings):
     found = read_labelled(path, is_labelled=False, warn=False, **options)
     assert labels(found) == ["0", None, "1", "0", "1"]
     read_labelled(path, **options)
-    what = "with the wrong number of columns were skipped"
+    what = "with the wrong number of columns"
     assert warnings == [
-        f"1 row without an agreed label were skipped; the first: {path}:2",
-        f"1 row {what}; the first: {path}:3",
-        f"2 rows with an empty text were kept; the first: {path}:4",
+        f"Skipped 1 row without an agreed label; the first: {path}:2",
+        f"Skipped 1 row {what}; the first: {path}:3",
+        f"Kept 2 rows with an empty text; the first: {path}:4",
     ]
 
 
@@ -159,8 +159,8 @@ def test_unusable_rows_of_json(write, warnings):
     path = write("\n".join(rows), "a.jsonl")
     found = read(path, JSON, skip_malformed=True)
     assert [(e.id, e.text_a) for e in found] == [("7", "12.5"), ("10", "")]
-    what = "without one of the keys were skipped"
-    assert f"2 rows {what}; the first: {path}:2" in warnings
+    what = "without one of the keys"
+    assert f"Skipped 2 rows {what}; the first: {path}:2" in warnings
     found = read(path, JSON, skip_malformed=True, is_labelled=False)
     assert [e.id for e in found] == ["7", "9", "10"]
 
