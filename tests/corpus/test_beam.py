@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 
@@ -52,9 +53,7 @@ def test_errors_of_a_cluster_are_understood():
         beam.run(FakePipeline(RuntimeError(text)))
     with pytest.raises(RuntimeError, match="another error"):
         beam.run(FakePipeline(RuntimeError("another error")))
-
-
-def test_ctrl_c_cancels_a_job_elsewhere():
+    # Ctrl-C cancels a job elsewhere.
     pipeline = FakePipeline(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         beam.run(pipeline)
@@ -117,22 +116,18 @@ def test_options_reach_the_pipeline(options, expected):
     assert expected.items() <= given.items()
 
 
-def raise_error(element, error):
+def raise_error(error):
     raise error
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (InputError("Cannot write x: disk full."), r"^Cannot .*l\.$"),
-        (KeyError("a bug"), "a bug"),
-    ],
+    "error", [InputError("Cannot write x."), KeyError("a bug")]
 )
-def test_errors_of_workers_are_raised(error, message):
+def test_errors_of_workers_are_raised(error):
     apache_beam = pytest.importorskip("apache_beam")
     pipeline = beam.new_pipeline("")
-    pipeline | apache_beam.Create([1]) | apache_beam.Map(raise_error, error)
-    with pytest.raises(type(error), match=message):
+    pipeline | apache_beam.Create([error]) | apache_beam.Map(raise_error)
+    with pytest.raises(type(error), match=r"^Cannot write x\.$|a bug"):
         beam.run(pipeline)
 
 
@@ -221,46 +216,27 @@ def test_remote_files(config, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "settings", "message"),
+    ("text", "outputs", "message"),
     [
-        (b"wa\nwb\n\nwc\xff\n", {}, r"a\.txt:4: byte 0xff"),
-        (b"wa\nwb\n", {}, "has 1 document. Put blank lines"),
-        (
-            b"wa\nwb\n\nwa\n",
-            {"output_file": ",".join(f"{{}}/out/{n}" for n in range(9))},
-            "instances for 9 files",
-        ),
-        (
-            b'{"text": "wa\\nwb"}\n{"txt": ""}',
-            {"input_format": "jsonl"},
-            r"a\.txt:2: expected a field 'text'",
-        ),
+        (b"wa\nwb\n\nwc\xff\n", "out/0", r"a\.txt:4: byte 0xff"),
+        (b"wa\nwb\n", "out/0", "has 1 document. Put blank lines"),
+        (b"wa\nwb\n\nwa\n", "out/0,1,2,3,4,5,6", "instances for 7 files"),
+        # A path that cannot be written fails before the text is read.
+        (b"\xff", "out/0,a.txt/b", r"Cannot write .*a.txt/b"),
     ],
 )
 def test_unusable_texts_leave_existing_files(
-    config, tmp_path, text, settings, message
+    config, tmp_path, monkeypatch, text, outputs, message
 ):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_bytes(text)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/0").write_bytes(b"old")
-    settings = {"output_file": "{}/out/0", **settings}
-    settings["output_file"] = settings["output_file"].replace(
-        "{}", str(tmp_path)
-    )
+    before = files_in(tmp_path)
     config = dataclasses.replace(
-        config, input_file=f"{tmp_path}/a.txt", dupe_factor=1, **settings
+        config, input_file="a.txt", output_file=outputs, dupe_factor=1
     )
     with pytest.raises(InputError, match=message):
         beam.create(config, "", SIZES)
-    assert files_in(tmp_path / "out") == {"0": b"old"}
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["0"]
-
-
-def test_a_path_that_cannot_be_written_fails_first(config, tmp_path):
-    (tmp_path / "file").write_text("")
-    output = f"{tmp_path}/out/a,{tmp_path}/file/b"
-    config = dataclasses.replace(config, output_file=output)
-    (tmp_path / "a.txt").write_bytes(b"\xff")  # An error once it is read.
-    with pytest.raises(InputError, match=r"Cannot write .*file/b"):
-        beam.create(config, "", SIZES)
-    assert files_in(tmp_path / "out") == {}
+    assert files_in(tmp_path) == before
+    assert os.listdir("out") == ["0"]
