@@ -59,7 +59,7 @@ What was learned, on held-out text:
 
                     right    without a model
   masked words     {words:6.1%}    {word_share:5.1%} (always saying {word!r})
-  next sentence    {sentences:6.1%}    50.0% (guessing; {random:.1%} are random)
+  next sentence    {sentences:6.1%}    {random:5.1%} (always saying 'random')
 
 after {minutes:.1f} minutes, from no more than 250 kB of text. What to try next:
 
