@@ -1,6 +1,7 @@
 """The programs in examples/paper: what they plan, run, print and write."""
 
 import fcntl
+import json
 import math
 import os
 import pathlib
@@ -102,6 +103,8 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
         *("61.5 ± 0.00", "88.5"),
     ]
     assert rows[3][:3] == ["+ BiLSTM", "-15.0 ± 7.07", "75.7"]
+    text = (tmp_path / "out" / "ablation_tasks.md").read_text()
+    assert "Each model was pre-trained once" in text
     output = capsys.readouterr().out
     assert "QNLI is left out: there is no " in output
     assert "MRPC: LTR & No NSP against + BiLSTM: paper: 77.5 > 75.7" in output
@@ -193,6 +196,102 @@ def test_table_8(scripts, inputs, tmp_path):
     ]
 
 
+def flags_of(scripts):
+    """Returns the values of each flag, per script, in order of their use."""
+    found = {}
+    for script, given in scripts.commands:
+        for flag, value in given.items():
+            values = found.setdefault((script.removesuffix(".py"), flag), [])
+            if value not in values:
+                values.append(value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        (
+            "ablation_tasks",
+            {"vocab_file": __file__},
+            {
+                ("create_vocab", "vocab_size"): None,
+                ("create_pretraining_data", "vocab_file"): [__file__],
+                ("run_pretraining", "vocab_file"): [__file__],
+            },
+        ),
+        (
+            "ablation_tasks",
+            {"dupe_factor": 3, "fine_tuning_batch_size": 7},
+            {
+                ("create_pretraining_data", "dupe_factor"): ["3"],
+                ("run_classifier", "train_batch_size"): ["7"],
+            },
+        ),
+        (
+            "ablation_size",
+            {"layers_divisor": 2, "hidden_divisor": 64, "tasks": "MRPC"},
+            {
+                ("run_pretraining", "model_size"): [
+                    *("L-1_H-12_A-12", "L-3_H-12_A-3", "L-3_H-12_A-12"),
+                    *("L-6_H-12_A-12", "L-6_H-16_A-16", "L-12_H-16_A-16"),
+                ]
+            },
+        ),
+        (
+            "feature_based",
+            {"feature_learning_rate": 0.5, "feature_num_train_epochs": 9},
+            {
+                ("run_ner", "learning_rate"): ["0.00025", "0.5"],
+                ("run_ner", "num_train_epochs"): ["3.0", "9.0"],
+            },
+        ),
+    ],
+)
+def test_options(scripts, inputs, tmp_path, name, given, expected):
+    scripts.score = lambda script, given: dict.fromkeys(
+        ("eval_accuracy", "eval_f1", "masked_lm_loss"), 0.5
+    )
+    given = {**inputs, "tasks": "SST-2", "held_out_file": __file__, **given}
+    if name == "feature_based":
+        del given["tasks"]
+    assert launch(name, given, tmp_path) == 0
+    found = flags_of(scripts)
+    assert {key: found.get(key) for key in expected} == expected
+
+
+def test_several_pretrainings_and_the_files_of_a_table(
+    scripts, inputs, tmp_path
+):
+    def score(script, given):
+        seed = int(given.get("random_seed", 1))
+        if script == "run_pretraining.py":
+            return {"masked_lm_loss": math.log(seed)}
+        return {"eval_accuracy": math.nan if seed == 3 else seed / 10}
+
+    scripts.score = score
+    given = {**inputs, "held_out_file": __file__, "tasks": "MRPC"}
+    given |= {"num_pretraining_seeds": 2, "num_seeds": 3}
+    assert launch("ablation_size", given, tmp_path) == 0
+    models = scripts.of("run_pretraining.py")[:2]
+    assert [flags.get("random_seed") for flags in models] == [None, "2"]
+    starts = [f["init_checkpoint"] for f in scripts.of("run_classifier.py")]
+    first, second = (f"{flags['output_dir']}/release" for flags in models)
+    assert starts[:3] == [first, second, first]
+    path = tmp_path / "out" / "ablation_size"
+    assert "pre-trained once" not in path.with_suffix(".md").read_text()
+    titles, row = path.with_suffix(".csv").read_text().splitlines()[:2]
+    assert titles.startswith("#L,#H,#A,#L here,#H here,LM (ppl),")
+    assert titles.endswith(",MRPC,MRPC_deviation,MRPC_seeds,MRPC_paper")
+    assert row == "3,768,12,1,96,1.5,0.7071067811865476,2,5.84,nan,nan,3,79.8"
+    singles = json.loads(path.with_suffix(".json").read_text())
+    runs = [one for one in singles if one["column"] == "MRPC"][:3]
+    assert [one["seed"] for one in runs] == [1, 2, 3]
+    assert [one["score"] for one in runs] == [10.0, 20.0, None]
+    assert runs[0]["row"] == "L-3_H-768_A-12"
+    assert runs[0]["run"].startswith("mrpc-seed-1-")
+    assert f"--init_checkpoint={first}" in runs[0]["command"]
+
+
 @pytest.mark.parametrize(
     "name",
     ["ablation_tasks", "ablation_size", "ablation_masking", "feature_based"],
@@ -224,7 +323,11 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
             {"model_size": "L-2_H-128"},
             "four layers or more",
         ),
-        ("ablation_tasks", {"also": "--random_seed=7"}, "--num_seeds is"),
+        (
+            "ablation_tasks",
+            {"also": "--random_seed=7"},
+            "--num_pretraining_seeds",
+        ),
         (
             "ablation_tasks",
             {"full": "true", "warmup_proportion": 0.1},

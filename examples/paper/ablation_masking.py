@@ -19,16 +19,13 @@ import plan
 from tables import Table, fill
 
 from bert_tf import cli
-from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskingConfig(plan.GlueOptions):
+class MaskingConfig(plan.EntityOptions, plan.GlueOptions):
     """Options of this program."""
 
     model_size: str | None = plan.model_option("L-4_H-128")
-    conll_dir: str | None = option("Folder of CoNLL-2003.", default=None)
-    lstm_size: int | None = plan.lstm_option()
 
 
 # [MASK], the same word, a random one; in percent.
@@ -55,7 +52,6 @@ TABLE = Table(
     # [MASK] alone hurts features; random words alone hurt all. Fine-tuning is
     # robust, as the range of its rows shows.
     [("80/10/10", "100/0/0", FEATURES), ("80/10/10", "0/0/100")],
-    plan.NOTE,
 )
 
 
@@ -74,9 +70,10 @@ def run(config: MaskingConfig) -> None:
     for row, shares in ROWS.items():
         names = ("mask_share", "keep_share", "random_share")
         data = {n: s / 100 for n, s in zip(names, shares, strict=True)}
-        model = plan.pretraining(config, size, data=data)
-        goals += plan.fine_tunings(row, config, model, tasks)
-    fill(TABLE, goals, config.output_dir, config.full)
+        models = plan.pretrained(config, size, data=data)
+        goals += plan.fine_tunings(row, config, models, tasks)
+    table = TABLE._replace(note=config.note)
+    fill(table, goals, config.output_dir, config.full)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 
 Pre-trains a model of each size on the same text, reports the perplexity of the
 masked words of held-out text, and fine-tunes each. The sizes have the paper's
-heads, a third of its layers, since many narrow layers learn little in few
-steps, and an eighth of its width; --full prints the commands for its own sizes.
+heads, a third of its layers and an eighth of its width (--layers_divisor,
+--hidden_divisor); --full prints the commands for its own sizes.
 
 Rerun a stopped command to continue; finished runs are skipped. Source: section
 5.2 of the paper.
@@ -31,6 +31,21 @@ class SizeConfig(plan.GlueOptions):
 
     held_out_file: str = option("Text that no model is trained on.")
     tasks: tuple[str, ...] = plan.tasks_option("MNLI", "MRPC", "SST-2")
+    layers_divisor: int | None = plan.sized(
+        "Divisor of the paper's numbers of layers. Many narrow layers learn "
+        "little in few steps.",
+        3,
+        1,
+        at_least=1,
+        at_most=3,
+    )
+    hidden_divisor: int | None = plan.sized(
+        "Divisor of the paper's widths. A width must be a multiple of its "
+        "heads, as with 1, 2, 4, 8, 16, 32 and 64.",
+        8,
+        1,
+        at_least=1,
+    )
 
 
 # Layers, width and heads.
@@ -42,7 +57,6 @@ SIZES = (
     (12, 1024, 16),
     (24, 1024, 16),
 )
-LAYERS_DIVISOR, HIDDEN_DIVISOR = 3, 8
 PERPLEXITY = "LM (ppl)"
 PAPER = {
     PERPLEXITY: (5.84, 5.24, 4.68, 3.99, 3.54, 3.23),
@@ -66,19 +80,19 @@ def run(config: SizeConfig) -> None:
     goals, rows = [], {}
     for layers, hidden_size, heads in SIZES:
         row = name_of(layers, hidden_size, heads)
-        depth, width = layers, hidden_size
-        if not config.full:
-            depth, width = layers // LAYERS_DIVISOR, width // HIDDEN_DIVISOR
+        depth = layers // config.layers_divisor
+        width = hidden_size // config.hidden_divisor
         rows[row] = [layers, hidden_size, heads, depth, width]
         size = name_of(depth, width, heads)
-        model = plan.pretraining(config, size, held_out=config.held_out_file)
-        goals.append(
+        models = plan.pretrained(config, size, held_out=config.held_out_file)
+        goals += [
             Goal(
-                *(row, PERPLEXITY, model.run),
+                *(row, PERPLEXITY, seed, model.run),
                 lambda results: math.exp(results["masked_lm_loss"]),
             )
-        )
-        goals += plan.fine_tunings(row, config, model, tasks)
+            for seed, model in enumerate(models, 1)
+        ]
+        goals += plan.fine_tunings(row, config, models, tasks)
     table = Table(
         "ablation_size",
         "Table 6: the size of the model; perplexity of masked words in text "
@@ -88,7 +102,7 @@ def run(config: SizeConfig) -> None:
         PAPER,
         # The paper finds each size better than the one above it.
         [*itertools.pairwise(rows)],
-        plan.NOTE,
+        config.note,
     )
     fill(table, goals, config.output_dir, config.full)
 

@@ -72,7 +72,6 @@ TABLE = Table(
         ("LTR & No NSP", "+ BiLSTM"),
         ("No NSP", "+ BiLSTM", "SQuAD"),
     ],
-    plan.NOTE,
 )
 
 
@@ -82,10 +81,11 @@ def run(config: TasksConfig) -> None:
     tasks = [*plan.glue_tasks(config), *plan.squad_tasks(config)]
     goals = []
     for row, (flags, head) in ROWS.items():
-        model = plan.pretraining(config, config.model_size, model=flags)
+        models = plan.pretrained(config, config.model_size, model=flags)
         kinds = [task.with_flags(**head) for task in tasks]
-        goals += plan.fine_tunings(row, config, model, kinds)
-    fill(TABLE, goals, config.output_dir, config.full)
+        goals += plan.fine_tunings(row, config, models, kinds)
+    table = TABLE._replace(note=config.note)
+    fill(table, goals, config.output_dir, config.full)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ development set. Without --init_checkpoint a small model is pre-trained on
 --input_file; --full prints the commands for BERT-Base.
 
 Rerun a stopped command to continue; finished runs are skipped. The paper does
-not say how its LSTMs were trained; here they have a learning rate of 1e-3. On
-two CPU cores they take most of the time; a step with --lstm_size=256 is several
-times faster than with the paper's 768. Source: section 5.3.
+not say how its LSTMs were trained. They start from random weights and need a
+higher learning rate than BERT: --feature_learning_rate. On two CPU cores they
+take most of the time; a step with --lstm_size=256 is several times faster than
+with the paper's 768. Source: section 5.3.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FeaturesConfig(plan.PaperOptions):
+class FeaturesConfig(plan.EntityOptions):
     """Options of this program."""
 
     input_file: str | None = option(
@@ -41,8 +42,6 @@ class FeaturesConfig(plan.PaperOptions):
         "pre-trained on --input_file.",
         default=None,
     )
-    conll_dir: str | None = option("Folder of CoNLL-2003.", default=None)
-    lstm_size: int | None = plan.lstm_option()
 
 
 BEST = "Concat Last Four Hidden"
@@ -75,18 +74,18 @@ def run(config: FeaturesConfig) -> None:
         raise InputError(
             "Pass --init_checkpoint, or --input_file to pre-train on."
         )
-    table, model, size = TABLE, config.init_checkpoint, None
-    if not model:
+    table, models, size = TABLE, [config.init_checkpoint], None
+    if not config.init_checkpoint:
         size = config.model_size
-        model = plan.pretraining(config, size)
-        table = TABLE._replace(note=plan.NOTE)
+        models = plan.pretrained(config, size)
+        table = TABLE._replace(note=config.note)
     goals = []
     for task in plan.ner_tasks(config):
         for row in ROWS:
             kind = task
             if row in FEATURES:
                 kind = plan.feature_based(task, config, FEATURES[row], size)
-            goals += plan.fine_tunings(row, config, model, [kind])
+            goals += plan.fine_tunings(row, config, models, [kind])
     fill(table, goals, config.output_dir, config.full)
 
 

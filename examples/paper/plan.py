@@ -8,7 +8,7 @@ fine-tuning that the paper chose from, 3e-5 is one in the middle.
 import dataclasses
 import glob
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from runs import Made, Run
@@ -37,8 +37,6 @@ NOT_FULL = (
     *("first_seq_length", "max_seq_length", "num_train_steps"),
     "warmup_proportion",
 )
-# The learning rate of LSTMs on features. They start from random weights.
-FEATURE_LEARNING_RATE = 1e-3
 
 
 def sized(help: str, small: Any, full: Any = None, **limits: Any) -> Any:
@@ -59,12 +57,17 @@ class PaperOptions(Options):
         "Text to pre-train on, a sentence a line with blank lines between "
         "documents; globs, separated by commas."
     )
+    vocab_file: str | None = option(
+        "Vocabulary file. Default: one of --vocab_size is learned.",
+        default=None,
+    )
     vocab_size: int | None = sized(
-        "Size of the vocabulary, which is learned.", 2000, UNCASED_VOCAB_SIZE
+        "Size of a learned vocabulary.", 2000, UNCASED_VOCAB_SIZE
     )
     do_lower_case: bool = option(
         "Whether the vocabulary is uncased.", default=True
     )
+    dupe_factor: int | None = sized("Passes over the text.", 5, 10)
     max_seq_length: int | None = sized("Length of the sequences.", 32)
     first_seq_length: int | None = sized(
         "Length of the sequences in the first nine tenths of the steps, if it "
@@ -85,10 +88,19 @@ class PaperOptions(Options):
         at_least=0.0,
         at_most=1.0,
     )
+    num_pretraining_seeds: int = option(
+        "Number of pre-trainings of each model, which fine-tunings use in "
+        "turn.",
+        default=1,
+        at_least=1,
+    )
     num_seeds: int | None = sized(
         "Number of fine-tunings per cell.", 3, 5, at_least=1
     )
     num_train_epochs: float | None = sized("Epochs of fine-tuning.", 3.0, 3.0)
+    fine_tuning_batch_size: int | None = sized(
+        "Examples of a step of fine-tuning.", 32, 32
+    )
     fine_tuning_learning_rate: float | None = sized(
         "Learning rate of fine-tuning.", 2.5e-4, 3e-5
     )
@@ -159,9 +171,20 @@ class PaperOptions(Options):
             if name in {*declared(type(self)), "random_seed"}:
                 raise InputError(
                     f"--also must not have --{name}, which this program sets; "
-                    "--num_seeds is the number of seeds."
+                    "--num_seeds and --num_pretraining_seeds are the numbers "
+                    "of seeds."
                 )
         return given
+
+    @property
+    def note(self) -> str:
+        """The note below a table of pre-trained models."""
+        if self.num_pretraining_seeds > 1:
+            return ""
+        return (
+            "Each model was pre-trained once; the deviations do not include "
+            "the chance in that (--num_pretraining_seeds)."
+        )
 
 
 def tasks_option(*names: str) -> Any:
@@ -186,20 +209,27 @@ def model_option(small: str) -> Any:
     return sized(help, small, "base")
 
 
-def lstm_option() -> Any:
-    return sized("Size of the LSTMs.", 256, 768, at_least=1)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EntityOptions(PaperOptions):
+    """The options of the programs that find entities."""
+
+    conll_dir: str | None = option("Folder of CoNLL-2003.", default=None)
+    lstm_size: int | None = sized("Size of the LSTMs.", 256, 768, at_least=1)
+    feature_learning_rate: float = option(
+        "Learning rate of the LSTMs.", default=1e-3
+    )
+    feature_num_train_epochs: float = option(
+        "Epochs of the LSTMs.", default=3.0
+    )
 
 
 # Pre-training.
 
-NOTE = (
-    "Each model was pre-trained once; the deviations do not include the chance "
-    "in that."
-)
 
-
-def vocabulary(config: PaperOptions) -> Made:
-    """Returns the vocabulary, which is learned from the text."""
+def vocabulary(config: PaperOptions) -> Made | str:
+    """Returns the user's vocabulary, or one learned from the text."""
+    if config.vocab_file:
+        return config.vocab_file
     given = {
         "input_file": config.input_file,
         "vocab_size": config.vocab_size,
@@ -219,7 +249,7 @@ def records(
         "do_lower_case": str(config.do_lower_case).lower(),
         "max_seq_length": length,
         "max_predictions_per_seq": _predictions(length),
-        "dupe_factor": 10 if config.full else 5,
+        "dupe_factor": config.dupe_factor,
         **changes,
     }
     name = "examples.tfrecord"
@@ -233,15 +263,18 @@ def _predictions(length: int) -> int:
     return 20 if length == 128 else max(1, round(0.15 * length))
 
 
-def pretraining(
+def pretrained(
     config: PaperOptions,
     size: str,
     *,
     data: Mapping[str, object] | None = None,
     model: Mapping[str, object] | None = None,
     held_out: str | None = None,
-) -> Made:
-    """Returns a model that is pre-trained on --input_file.
+) -> list[Made]:
+    """Returns --num_pretraining_seeds models pre-trained on --input_file.
+
+    The first one has the script's own seed. Models that no fine-tuning would
+    use are left out.
 
     Args:
       config: The options.
@@ -254,12 +287,29 @@ def pretraining(
       InputError: The size is unknown.
     """
     BertConfig.from_name(size, config.vocab_size)
+    flags = {**(model or {}), **config.more}
+    count = min(config.num_pretraining_seeds, config.num_seeds)
+    return [
+        _pretrained(config, size, data or {}, changes, held_out)
+        for changes in (
+            flags,
+            *({**flags, "random_seed": n} for n in range(2, count + 1)),
+        )
+    ]
+
+
+def _pretrained(
+    config: PaperOptions,
+    size: str,
+    data: Mapping[str, object],
+    changes: Mapping[str, object],
+    held_out: str | None,
+) -> Made:
+    """Returns a model, with more flags of data creation and of its training."""
     run, last = None, config.phases[-1][1]
     for length, step in config.phases:
         given = {
-            "input_file": records(
-                config, config.input_file, length, **(data or {})
-            ),
+            "input_file": records(config, config.input_file, length, **data),
             "model_size": size,
             "vocab_file": vocabulary(config),
             "do_train": True,
@@ -269,15 +319,14 @@ def pretraining(
             "learning_rate": config.learning_rate,
             "num_train_steps": last,
             "num_warmup_steps": config.warmup_steps,
-            **(model or {}),
-            **config.more,
+            **changes,
         }
         if step < last:
             given["stop_at_step"] = step
         elif held_out:
             # The same words are masked for all models.
             given["eval_input_file"] = records(
-                config, held_out, length, dupe_factor=1, **(data or {})
+                config, held_out, length, dupe_factor=1, **data
             )
             given |= {"do_eval": True, "max_eval_steps": 0}
         run = Run("pretraining", "run_pretraining.py", given, continues=run)
@@ -321,7 +370,7 @@ class Task(NamedTuple):
             "do_train": True,
             "do_eval": True,
             "max_seq_length": length,
-            "train_batch_size": 32,
+            "train_batch_size": config.fine_tuning_batch_size,
             "learning_rate": config.fine_tuning_learning_rate,
             "num_train_epochs": config.num_train_epochs,
             "random_seed": seed,
@@ -340,19 +389,20 @@ class Task(NamedTuple):
             given |= {"do_predict": True, "max_seq_length": length}
         run = Run(f"{self.name}-seed-{seed}", self.script, given)
         return Goal(
-            row, self.title, run, lambda found: self.scale * found[self.metric]
+            *(row, self.title, seed, run),
+            lambda found: self.scale * found[self.metric],
         )
 
 
 def fine_tunings(
     row: str,
     config: PaperOptions,
-    model: Made | str,
+    models: Sequence[Made | str],
     tasks: Iterable[Task],
 ) -> list[Goal]:
-    """Returns the goals of a row, seed by seed."""
+    """Returns the goals of a row, seed by seed, with the models in turn."""
     return [
-        task.goal(row, config, model, seed)
+        task.goal(row, config, models[(seed - 1) % len(models)], seed)
         for seed in range(1, config.num_seeds + 1)
         for task in tasks
     ]
@@ -430,8 +480,8 @@ def feature_based(
         mode="feature_based",
         feature_layers=layers,
         lstm_size=config.lstm_size,
-        learning_rate=FEATURE_LEARNING_RATE,
-        num_train_epochs=3.0,
+        learning_rate=config.feature_learning_rate,
+        num_train_epochs=config.feature_num_train_epochs,
     )
 
 

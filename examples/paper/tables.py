@@ -1,5 +1,8 @@
 """Tables of the paper with our numbers beside its own, and their comparison."""
 
+import csv
+import io
+import json
 import math
 import os
 import shlex
@@ -49,6 +52,7 @@ class Goal(NamedTuple):
 
     row: str
     column: str
+    seed: int
     run: Run
     read: Callable[[Mapping[str, float]], float]
 
@@ -61,6 +65,8 @@ def fill(
     table: Table, goals: Sequence[Goal], output_dir: str, full: bool
 ) -> None:
     """Does the runs; rewrites the table after each one.
+
+    The table is in .md, the same numbers in .csv, every run in .json.
 
     Args:
       table: The table.
@@ -86,16 +92,30 @@ def fill(
     path = os.path.join(output_dir, table.name)
     known: Cells = {(goal.row, goal.column): [] for goal in goals}
     minutes, count = 0.0, 0
+    singles: list[dict] = []
     for run in folder.do(runs):
-        minutes, count = minutes + folder.record(run)["seconds"] / 60, count + 1
+        seconds = folder.record(run)["seconds"]
+        minutes, count = minutes + seconds / 60, count + 1
         for goal in goals:
             if goal.run.label == run.label:
                 score = goal.read(folder.results(run))
                 known[goal.row, goal.column].append(score)
+                single = {
+                    "row": goal.row,
+                    "column": goal.column,
+                    "seed": goal.seed,
+                    "score": score if math.isfinite(score) else None,
+                    "seconds": seconds,
+                    "run": run.label,
+                    "command": folder.command(run),
+                }
+                singles.append(single)
         took = f"{count} runs, {minutes:.1f} minutes, by"
         command = shlex.join([PYTHON, *sys.argv])
         text = f"{markdown(table, known)}\n{took}\n\n    {command}\n"
         files.write_text(f"{path}.md", text)
+        files.write_text(f"{path}.csv", comma_separated(table, known))
+        files.write_text(f"{path}.json", json.dumps(singles, indent=2) + "\n")
     print(f"\n{text}\nIt is in {path}.md.")
     if not draw(table, known, f"{path}.png"):
         print('There is no plot: pip install "bert-tf[visualize]".')
@@ -125,6 +145,26 @@ def markdown(table: Table, known: Cells) -> str:
     found = [*directions(table, known), *ranges(table, known)]
     below = "".join(f"- {line}\n" for line in found)
     return f"{table.title}\n\n{text}\n{seeds.strip()}\n\n{below}"
+
+
+def comma_separated(table: Table, known: Cells) -> str:
+    """Returns the same numbers as CSV, with four columns for each column."""
+    columns = columns_of(known)
+    kinds = ("", "_deviation", "_seeds", "_paper")
+    titles = [column + kind for column in columns for kind in kinds]
+    lines = [[*table.headings, *titles]]
+    for row, head in table.rows.items():
+        line = [*head]
+        for column in columns:
+            values = known.get((row, column), [])
+            mean = float(np.mean(values)) if values else None
+            spread = float(np.std(values, ddof=1)) if values[1:] else None
+            paper = table.paper_of(column).get(row)
+            line += [mean, spread, len(values), paper]
+        lines.append(line)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
 
 
 def cell(values: Sequence[float]) -> str:
