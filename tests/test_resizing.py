@@ -24,6 +24,7 @@ def arrays(model) -> dict[str, np.ndarray]:
 def test_only_the_vocabulary_grows(model_class, policy):
     model = small_bert.make(model_class, dtype=policy)
     model.layers[0].trainable = False
+    model.weights[-1].trainable = False  # Not in the config.
     before = arrays(model)
     larger = resize_vocabulary(model, V + MORE)
     assert type(larger) is model_class
