@@ -151,7 +151,8 @@ bench: venv $(BENCH_VOCAB)  ## measure docs/performance.md next to other program
 	$(call bench,input_pipeline)
 	$(call bench,training_step)
 	$(call bench,serving)
-	"$(BIN)/python" benchmarks/corpus_scale.py --page=docs/scale.md
+	"$(BIN)/python" benchmarks/corpus_scale.py --page=docs/scale.md \
+	--picture=docs/corpus_scale.png
 
 define fine_tune
 	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=$(1) \

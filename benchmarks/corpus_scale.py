@@ -1,6 +1,7 @@
 """Memory and time of data creation for growing texts.
 
-    python benchmarks/corpus_scale.py --page=docs/scale.md
+    python benchmarks/corpus_scale.py --page=docs/scale.md \\
+        --picture=docs/corpus_scale.png
 
 runs create_pretraining_data.py on texts of 5, 15 and 50 MB; it takes some three
 minutes. The texts are made up: 20,000 words of one to four syllables with
@@ -10,6 +11,7 @@ memory is that of all processes together, sampled.
 """
 
 import dataclasses
+import os
 import pathlib
 import sys
 import tempfile
@@ -40,12 +42,17 @@ class CorpusScaleConfig(Options):
         "Sizes of the texts.", default=("5", "15", "50")
     )
     dupe_factor: int = option("Passes over the text.", default=10)
+    num_workers: int = option(
+        "Number of processes.", default=processes.available_cpus()
+    )
     vocab_size: int = option(
         "Size of the vocabulary, learned from the first text.", default=8000
     )
+    seed: int = option("Seed of the texts.", default=0)
     page: str | None = option(
         "Markdown page whose section is replaced.", default=None
     )
+    picture: str | None = option("PNG file of a plot.", default=None)
 
 
 class Row(NamedTuple):
@@ -65,7 +72,9 @@ def run(config: CorpusScaleConfig) -> list[Row]:
             measure(config, pathlib.Path(folder), float(size))
             for size in config.megabytes
         ]
-    publish(section(rows, config.dupe_factor), config.page, "corpus")
+    if config.picture:
+        draw(rows, config.picture)
+    publish(section(config, rows), config.page, "corpus")
     return rows
 
 
@@ -74,7 +83,7 @@ def measure(
 ) -> Row:
     """Makes a text and its records."""
     text, vocab = folder / "text.txt", folder / "vocab.txt"
-    write_text(text, int(megabytes * 1e6))
+    write_text(text, int(megabytes * 1e6), config.seed)
     if not vocab.exists():
         vocabulary.run(
             vocabulary.VocabularyConfig(
@@ -90,7 +99,7 @@ def measure(
         f"--output_file={folder}/out.tfrecord",
         f"--vocab_file={vocab}",
         f"--dupe_factor={config.dupe_factor}",
-        f"--num_workers={processes.available_cpus()}",
+        f"--num_workers={config.num_workers}",
     ]
     usage = run_command(command, folder)
     manifest = files.read_json(str(folder / "manifest.out.tfrecord.json"))
@@ -105,9 +114,9 @@ def measure(
     return row
 
 
-def documents() -> Iterator[str]:
+def documents(seed: int) -> Iterator[str]:
     """Yields documents without end, each followed by a blank line."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     counts = rng.integers(1, 5, NUM_WORDS)
     words = np.array(["".join(rng.choice(SYLLABLES, n)) for n in counts])
     weights = 1 / np.arange(1, NUM_WORDS + 1)
@@ -120,16 +129,16 @@ def documents() -> Iterator[str]:
         yield "\n".join(map(" ".join, sentences)) + "\n\n"
 
 
-def write_text(path: pathlib.Path, size: int) -> None:
+def write_text(path: pathlib.Path, size: int, seed: int) -> None:
     """Writes whole documents of `size` bytes or slightly more."""
     with path.open("w") as file:
-        for document in documents():
+        for document in documents(seed):
             file.write(document)
             if file.tell() >= size:
                 return
 
 
-def section(rows: Sequence[Row], dupe_factor: int) -> str:
+def section(config: CorpusScaleConfig, rows: Sequence[Row]) -> str:
     """Returns the section of docs/scale.md."""
     cells = (
         [
@@ -142,11 +151,15 @@ def section(rows: Sequence[Row], dupe_factor: int) -> str:
         for row in rows
     )
     first, last = rows[0], rows[-1]
+    picture = []
+    if config.page and config.picture:
+        path = os.path.relpath(config.picture, os.path.dirname(config.page))
+        picture = [[f"![Memory and time against the size of the text]({path})"]]
     return paragraphs(
         [
             "`create_pretraining_data.py` on made-up texts with "
-            f"`--dupe_factor={dupe_factor}`",
-            f"and {processes.available_cpus()} workers; memory is that of all "
+            f"`--dupe_factor={config.dupe_factor}`",
+            f"and {config.num_workers} workers; memory is that of all "
             "processes together.",
         ],
         table(
@@ -157,8 +170,29 @@ def section(rows: Sequence[Row], dupe_factor: int) -> str:
             f"{last.mebibytes / first.mebibytes:.2f} times the memory and "
             f"{last.cpu_seconds / first.cpu_seconds:.1f} times the CPU time."
         ],
+        *picture,
         [f"({processor()}; by `benchmarks/corpus_scale.py`.)"],
     )
+
+
+def draw(rows: Sequence[Row], path: str) -> None:
+    """Plots memory and time against the size of the text."""
+    from matplotlib.figure import Figure  # Optional.
+
+    panels = {
+        "memory of all processes, MiB": [row.mebibytes for row in rows],
+        "CPU time of all processes, s": [row.cpu_seconds for row in rows],
+    }
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    all_axes = figure.subplots(1, 2)
+    for axes, (title, values) in zip(all_axes, panels.items(), strict=True):
+        axes.plot([row.megabytes for row in rows], values, marker="o")
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("text, MB")
+        axes.set_xlim(0)
+        axes.set_ylim(0, 1.15 * max(values))
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

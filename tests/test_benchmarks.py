@@ -449,10 +449,17 @@ def test_serving(benchmarks, tmp_path, capsys):
     assert "tensorflow-text" in found.versions["ours"]
 
 
-def test_corpus_scale(benchmarks, capsys):
+def test_corpus_scale(benchmarks, tmp_path):
     program = benchmarks("corpus_scale")
+    page = tmp_path / "page.md"
+    page.write_text("<!-- corpus: -->\n<!-- end of corpus -->\n")
     config = program.CorpusScaleConfig(
-        megabytes=("0.001", "0.003"), dupe_factor=1, vocab_size=100
+        megabytes=("0.001", "0.003"),
+        dupe_factor=1,
+        num_workers=1,
+        vocab_size=100,
+        page=str(page),
+        picture=str(tmp_path / "plot.png"),
     )
     rows = program.run(config)
     assert [row.megabytes > 0.001 for row in rows] == [True, True]
@@ -461,7 +468,9 @@ def test_corpus_scale(benchmarks, capsys):
         program.Row(5.0, 7, 11, 100.0, 2.0),
         program.Row(50.0, 70, 110, 110.0, 18.0),
     ]
-    text = program.section(made, 1)
+    assert "of the text](plot.png)" in page.read_text()
+    assert (tmp_path / "plot.png").exists()
+    text = program.section(config, made)
     assert "| 50 MB | 70 | 110 | 110 MiB | 18.0 s |" in text
     assert "10 times the text takes 1.10 times the memory and 9.0 times" in text
 
