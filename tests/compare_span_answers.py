@@ -24,7 +24,7 @@ from bert_tf.pretrained import load_checkpoint, open_pretrained
 from bert_tf.tasks.questions import (
     Question,
     SpanEncoding,
-    Windows,
+    WindowRows,
     make_windows,
     read_questions,
 )
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def logits_of(
-    model: keras.Model, windows: Windows
+    model: keras.Model, windows: WindowRows
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the logits of starts and ends, [w, S]; -inf for padding."""
     names = ("input_ids", "input_mask", "segment_ids")

@@ -192,7 +192,7 @@ def decode(block: TextBlock, errors: str) -> str:
         ) from error
 
 
-class Tokenizer(Protocol):
+class LineTokenizer(Protocol):
     """The part of a tokenizer that `encode_block` needs."""
 
     def encode(self, text: str) -> list[int]:
@@ -234,7 +234,7 @@ class EncodedBlock:
 
 def encode_block(
     block: TextBlock,
-    tokenizer: Tokenizer,
+    tokenizer: LineTokenizer,
     dtype: np.dtype,
     errors: str = "strict",
     jsonl_field: str | None = None,

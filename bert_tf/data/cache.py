@@ -27,8 +27,8 @@ _FORMAT = 1
 _BLOCK_SIZE = 1 << 20
 
 
-class Part(NamedTuple):
-    """A part of a file.
+class RecordBlock(NamedTuple):
+    """Consecutive records of a file.
 
     Attributes:
       data: Framed records.
@@ -41,7 +41,7 @@ class Part(NamedTuple):
     num_cut: int = 0
 
 
-class Kept(NamedTuple):
+class CachedRecords(NamedTuple):
     """The records of a file.
 
     Attributes:
@@ -96,28 +96,28 @@ def checksum(blocks: Iterable[bytes]) -> str:
     return result.hexdigest()
 
 
-def make_part(
+def make_block(
     schema: Schema, batch: Mapping[str, np.ndarray], num_cut: int = 0
-) -> Part:
+) -> RecordBlock:
     """Serializes a batch, a dict of arrays [n, *shape]."""
     serialized = records.encode_batch(schema, batch)
-    return Part(records.frame(serialized), len(serialized), num_cut)
+    return RecordBlock(records.frame(serialized), len(serialized), num_cut)
 
 
 def write_records(
     path: str,
     wanted: Mapping[str, Any],
-    make_parts: Callable[[], Iterable[Part]],
-) -> Kept:
+    make_blocks: Callable[[], Iterable[RecordBlock]],
+) -> CachedRecords:
     """Writes records, unless the file has them already.
 
     Several processes may write at once: each writes to a temporary file and
-    renames it, and equal parts give equal bytes.
+    renames it, and equal blocks give equal bytes.
 
     Args:
       path: The TFRecord file; `files.manifest_path` of it is written, too.
       wanted: The `key` of the records.
-      make_parts: Returns the parts of the file in order.
+      make_blocks: Returns the blocks of the file in order.
 
     Raises:
       InputError: A file cannot be written.
@@ -125,11 +125,13 @@ def write_records(
     reason = _reason_to_write(path, wanted)
     if reason:
         logging.info("Writing %s: %s", path, reason)
-        manifest = _write(path, wanted, make_parts())
+        manifest = _write(path, wanted, make_blocks())
     else:
         logging.info("Reusing %s: same examples, vocabulary and settings", path)
         manifest = files.read_json(files.manifest_path(path))
-    return Kept(reason is not None, manifest["records"], manifest["cut"])
+    return CachedRecords(
+        reason is not None, manifest["records"], manifest["cut"]
+    )
 
 
 def _file_checksum(path: str) -> str:
@@ -170,7 +172,7 @@ def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
 
 
 def _write(
-    path: str, wanted: Mapping[str, Any], parts: Iterable[Part]
+    path: str, wanted: Mapping[str, Any], blocks: Iterable[RecordBlock]
 ) -> dict[str, Any]:
     """Writes the records and the manifest; returns the manifest."""
     digest, num_bytes, num_records, num_cut = hashlib.sha256(), 0, 0, 0
@@ -179,12 +181,12 @@ def _write(
         files.atomic_writer(files.manifest_path(path)) as manifest_file,
         files.atomic_writer(path) as record_file,
     ):
-        for part in parts:
-            record_file.write(part.data)
-            digest.update(part.data)
-            num_bytes += len(part.data)
-            num_records += part.num_records
-            num_cut += part.num_cut
+        for block in blocks:
+            record_file.write(block.data)
+            digest.update(block.data)
+            num_bytes += len(block.data)
+            num_records += block.num_records
+            num_cut += block.num_cut
         manifest = {
             "key": dict(wanted),
             "records": num_records,

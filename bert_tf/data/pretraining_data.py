@@ -27,7 +27,7 @@ _Batch = dict[str, tf.Tensor]
 _UNCHECKED = ReadableRecords()
 
 
-def look_through(
+def find_readable_records(
     train_files: list[str], eval_files: list[str], skips_corrupt: bool
 ) -> ReadableRecords:
     """Finds the readable records of the files, if corrupt ones are skipped.
@@ -56,7 +56,7 @@ class PretrainingData:
       max_eval_examples: The number of examples to evaluate on; None for all.
       is_packed: Whether short examples share rows. Batches then count rows.
       is_causal: Whether batches are converted by `next_tokens`.
-      salvaged: The readable records of the files.
+      readable: The readable records of the files.
     """
 
     train_files: list[str]
@@ -67,7 +67,7 @@ class PretrainingData:
     max_eval_examples: int | None = None
     is_packed: bool = False
     is_causal: bool = False
-    salvaged: ReadableRecords = _UNCHECKED
+    readable: ReadableRecords = _UNCHECKED
 
     def training(self, **share: Any) -> tf.data.Dataset:
         """Returns batches, see `pipeline.training_dataset`."""
@@ -98,7 +98,7 @@ class PretrainingData:
         return {
             "vocab_size": self.vocab_size,
             "packing": SequencePacking() if self.is_packed else None,
-            "ranges": self.salvaged.ranges,
+            "ranges": self.readable.ranges,
         }
 
     def _for_objective(self, batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -115,7 +115,7 @@ class PretrainingData:
             self.schema,
             SequencePacking(),
             EXAMPLES_TO_MEASURE,
-            ranges=self.salvaged.ranges,
+            ranges=self.readable.ranges,
         )
         logging.info(
             "Packing, measured on %d examples: tokens fill %.1f %% of a row "

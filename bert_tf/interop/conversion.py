@@ -15,7 +15,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.interop import huggingface, keras_files
 from bert_tf.interop.checkpoint import HEADS, Pretrained
-from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row, rows
+from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, WeightName, rows
 from bert_tf.tokenization.wordpiece import load_vocab, warn_if_short
 from bert_tf.training.weights import BOOKKEEPING, Selection
 
@@ -249,7 +249,7 @@ def _kept_state(
 
 
 def _missing(
-    table: Mapping[str, Row],
+    table: Mapping[str, WeightName],
     written: Sequence[str],
     head: str,
     to: str,

@@ -146,7 +146,7 @@ def write(folder: str, pretrained: Pretrained) -> None:
     tensors = huggingface_weights.to_tensors(weights, config, head)
     huggingface_weights.write(os.path.join(folder, WHOLE), tensors)
     files.write_text(os.path.join(folder, CONFIG), config_json)
-    tokenizer = huggingface_tokenizer.Tokenizer(
+    tokenizer = huggingface_tokenizer.TokenizerSettings(
         vocab, pretrained.do_lower_case, pretrained.strip_accents
     )
     huggingface_tokenizer.write(

@@ -110,7 +110,7 @@ _COPIES = {
 }
 
 
-class Row(NamedTuple):
+class WeightName(NamedTuple):
     """One weight.
 
     Attributes:
@@ -152,7 +152,7 @@ class Row(NamedTuple):
         return np.ascontiguousarray(value.T) if self.is_transposed else value
 
 
-def rows(config: BertConfig) -> tuple[Row, ...]:
+def rows(config: BertConfig) -> tuple[WeightName, ...]:
     """Returns all weights that a model of this size can have, with any head."""
     sizes = {
         "V": config.vocab_size,
@@ -164,7 +164,9 @@ def rows(config: BertConfig) -> tuple[Row, ...]:
         "2": 2,
     }
     return tuple(
-        Row(part, ours, theirs, tuple(sizes[letter] for letter in letters))
+        WeightName(
+            part, ours, theirs, tuple(sizes[letter] for letter in letters)
+        )
         for part, ours, theirs, letters in _expand(config.num_hidden_layers)
     )
 

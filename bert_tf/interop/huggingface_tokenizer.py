@@ -44,7 +44,7 @@ _GOOGLES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokenizer:
+class TokenizerSettings:
     """A folder's vocabulary and casing; None for what is not recorded.
 
     Attributes:
@@ -58,7 +58,7 @@ class Tokenizer:
     strip_accents: bool | None = None
 
 
-def read(folder: str, vocab_size: int) -> Tokenizer:
+def read(folder: str, vocab_size: int) -> TokenizerSettings:
     """Reads a folder's tokenizer; does not validate the lines of `vocab.txt`.
 
     Args:
@@ -92,12 +92,14 @@ def read(folder: str, vocab_size: int) -> Tokenizer:
             where = f"{folder}: {name} of the tokenizer"
             raise wrong_value(where, requirement, settings[name])
     _warn_of_differences(settings, folder)
-    return Tokenizer(
+    return TokenizerSettings(
         vocab, settings.get("do_lower_case"), settings.get("strip_accents")
     )
 
 
-def write(folder: str, tokenizer: Tokenizer, model_max_length: int) -> None:
+def write(
+    folder: str, tokenizer: TokenizerSettings, model_max_length: int
+) -> None:
     """Writes `vocab.txt` and `tokenizer_config.json`.
 
     transformers builds its tokenizer from these two. There is no

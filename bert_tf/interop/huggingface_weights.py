@@ -15,7 +15,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, shortened
 from bert_tf.interop import huggingface_names
 from bert_tf.interop.checkpoint import local_file
-from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, Row
+from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, WeightName
 from bert_tf.training.weights import Weights
 
 # Safetensors files, whole or in shards.
@@ -183,7 +183,7 @@ def _open(path: str) -> Any:
 
 # The names in the file of every weight. There are several if it is stored more
 # than once, as the embedding matrix that masked LM shares.
-Sources = Mapping[Row, Sequence[str]]
+Sources = Mapping[WeightName, Sequence[str]]
 
 _LAYER = re.compile(r"(?<=^bert\.encoder\.layer\.)\d+(?=\.)")
 
@@ -290,11 +290,11 @@ def to_tensors(
 
 
 def _match(
-    rows: Iterable[Row], tensors: TensorFiles
+    rows: Iterable[WeightName], tensors: TensorFiles
 ) -> tuple[Sources, list[str]]:
     """Returns the tensors of each row, and the tensors without a row."""
     by_name = {row.theirs: row for row in rows}
-    sources: dict[Row, list[str]] = {}
+    sources: dict[WeightName, list[str]] = {}
     unknown = []
     # Names as in the table come before other spellings.
     for name in sorted(
@@ -310,7 +310,7 @@ def _match(
 
 
 def _check_unknown(
-    unknown: Sequence[str], rows: Iterable[Row], path: str
+    unknown: Sequence[str], rows: Iterable[WeightName], path: str
 ) -> None:
     """Logs tensors that are not BERT's.
 
@@ -340,7 +340,7 @@ def _check_unknown(
 
 
 def _check_sources(
-    tensors: TensorFiles, row: Row, names: Sequence[str]
+    tensors: TensorFiles, row: WeightName, names: Sequence[str]
 ) -> None:
     """Raises InputError if tensors cannot be the weight of a row, or differ."""
     for name in names:

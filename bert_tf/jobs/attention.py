@@ -32,7 +32,7 @@ from bert_tf.options import option
 from bert_tf.pretrained import load_checkpoint
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.visualization.attention import (
-    Attention,
+    AttentionMaps,
     Passage,
     draw_picture,
     read_passage,
@@ -130,7 +130,7 @@ def _index(config: AttentionConfig, flag: str, count: int) -> int | None:
 
 def _attend(
     config: AttentionConfig, start: Start, passage: Passage
-) -> Attention:
+) -> AttentionMaps:
     """Returns the attention of all heads, without dropout."""
     model = BertModel(start.config, output_attentions=True)
     load_checkpoint(model, start.init_checkpoint)
@@ -140,7 +140,9 @@ def _attend(
     }
     layers = model(inputs, training=False)["attentions"]
     weights = [ops.convert_to_numpy(layer)[0] for layer in layers]
-    return Attention(passage, np.stack(weights), _name(config.init_checkpoint))
+    return AttentionMaps(
+        passage, np.stack(weights), _name(config.init_checkpoint)
+    )
 
 
 def _name(path: str) -> str:

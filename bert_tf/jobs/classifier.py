@@ -58,7 +58,7 @@ from bert_tf.tasks.classification import (
     MultipleChoiceTask,
     balanced_class_weights,
 )
-from bert_tf.tasks.datasets import DataSet, Part
+from bert_tf.tasks.datasets import DataSet, SplitFile
 from bert_tf.tasks.encoding import Encoding, content, write_features
 from bert_tf.tasks.examples import Example
 from bert_tf.training.distribution import is_chief
@@ -218,7 +218,7 @@ def run(config: ClassifierConfig) -> FineTuningResult:
 def _load(
     config: ClassifierConfig,
     encoding: Encoding,
-    parts: Mapping[str, Sequence[Part]],
+    parts: Mapping[str, Sequence[SplitFile]],
     examples: Mapping[str, Sequence[list[Example]]],
 ) -> dict[str, list[Split]]:
     """Writes the records of all splits, unless they exist, and loads them."""
@@ -327,7 +327,7 @@ def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
 def _claimed_output_dir(
     tuning: FineTuning,
     data_set: DataSet,
-    parts: Mapping[str, Sequence[Part]],
+    parts: Mapping[str, Sequence[SplitFile]],
     examples: Mapping[str, Sequence[list[Example]]],
 ) -> contextlib.AbstractContextManager[None]:
     facts = tuning.start.facts(
@@ -423,7 +423,7 @@ def _class_weights(
 def _metric_names(
     task: ClassificationTask,
     data_set: DataSet,
-    parts: Mapping[str, Sequence[Part]],
+    parts: Mapping[str, Sequence[SplitFile]],
 ) -> list[str]:
     """Returns the names of all metrics of an evaluation."""
     names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]

@@ -37,7 +37,12 @@ from bert_tf.options import Options, option
 from bert_tf.serving import runtimes
 from bert_tf.serving.exported import Exported, open_export
 from bert_tf.serving.readme import README
-from bert_tf.serving.runtimes import Difference, Measured, Row, runtime_readme
+from bert_tf.serving.runtimes import (
+    ComparisonRow,
+    Difference,
+    Measured,
+    runtime_readme,
+)
 from bert_tf.tasks import custom, datasets, held_out
 from bert_tf.tasks.answers import require_answers
 from bert_tf.tasks.datasets import DataSet
@@ -137,14 +142,14 @@ def _convert(
     logging.info("Running %s", exported.path)
     expected = measure(exported.answer_tokens)
     scores = functools.partial(_scores, exported, expected)
-    rows = [Row(SAVED_MODEL, exported.size, None, scores(expected))]
+    rows = [ComparisonRow(SAVED_MODEL, exported.size, None, scores(expected))]
     answers = []
     for name, content in _models(config, exported):
         logging.info("Running %s, %.1f MB", name, len(content) / 1e6)
         answer = load(content)
         found = measure(answer)
         off = _checked(config, name, expected, found)
-        rows.append(Row(name, len(content), off, scores(found)))
+        rows.append(ComparisonRow(name, len(content), off, scores(found)))
         answers.append(answer(example))
         _write(folder, name, content)
     for name, path in exported.assets.items():

@@ -55,7 +55,7 @@ from bert_tf.jobs.start import (
 from bert_tf.modeling import BertModel
 from bert_tf.options import option
 from bert_tf.pretrained import load_checkpoint
-from bert_tf.serving.export import check_place, export
+from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.served import ServedEncoder
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import (
@@ -151,7 +151,7 @@ def run(config: FeaturesConfig) -> list[str]:
     strategy = settings.connect(config)
     _compare_workers(config, strategy, start)
     if config.do_export:
-        place = functools.partial(check_place, config.export_dir)
+        place = functools.partial(require_export_dir, config.export_dir)
         by_chief(strategy, place, "take --export_dir")
     if config.input_file:
         _write_features(config, start, strategy, choices)

@@ -31,7 +31,7 @@ from bert_tf.pretrained import (
     compare_configs,
     open_pretrained,
 )
-from bert_tf.serving.export import check_place, export
+from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import SEPARATOR, split_pair
@@ -107,7 +107,7 @@ def run(config: FillMaskConfig) -> list[Filled]:
             "(objective causal_lm) and cannot fill in masked words."
         )
     if config.do_export:
-        check_place(config.export_dir)
+        require_export_dir(config.export_dir)
     model = BertPretrainer(start.config)
     model.build()
     restore(checkpoint_variables(model), pretrained.weights, UNUSED)

@@ -186,7 +186,7 @@ class FineTuning:
             estimator.train_seconds = best.metrics["train_seconds"]
         _load_best(estimator, folder)
         if is_writer:
-            output_folder.record_kept(output_dir, folder)
+            output_folder.record_best_training(output_dir, folder)
         return estimator
 
     def _estimator(self, training: TrainingConfig, folder: str) -> Estimator:
@@ -255,7 +255,7 @@ class FineTuning:
           InputError: There is no model, or it has no head.
         """
         output_dir = self.config.output_dir
-        folder = output_folder.kept(output_dir)
+        folder = output_folder.best_training(output_dir)
         estimator = self._estimator(self.training, folder)
         _load_best(estimator, folder)
         release = os.path.join(output_dir, RELEASE, WEIGHTS)
@@ -335,7 +335,7 @@ class FineTuning:
         """
         config, exported = self.config, None
         if config.do_export:
-            known = output_folder.known(config.output_dir)
+            known = output_folder.recorded_facts(config.output_dir)
             exported = export_kept(
                 estimator,
                 serve,

@@ -119,7 +119,7 @@ def _claim(
     development_set: str | None,
     stack: contextlib.ExitStack,
 ) -> None:
-    from bert_tf.serving.export import check_place
+    from bert_tf.serving.export import require_export_dir
 
     folder, checkpoint = config.output_dir, config.init_checkpoint
     inputs += filter(None, (config.bert_config_file, config.vocab_file))
@@ -135,7 +135,7 @@ def _claim(
             )
         if config.do_export:
             # If the export cannot be written, the old run should stay.
-            check_place(settings.export_dir(config))
+            require_export_dir(settings.export_dir(config))
         _set_aside(folder, [*inputs, *filter(None, [checkpoint])])
     _require_folder(folder)
     for path in inputs:
@@ -162,7 +162,7 @@ def _claim(
         )
     files.makedirs(folder)
     if config.do_export:
-        check_place(settings.export_dir(config))
+        require_export_dir(settings.export_dir(config))
     if config.do_train and not is_old:
         _write(folder, {"facts": facts, "settings": chosen})
 
@@ -348,13 +348,13 @@ def _parent(path: str) -> str:
 # What a folder records.
 
 
-def record_kept(folder: str, training: str) -> None:
+def record_best_training(folder: str, training: str) -> None:
     """Records the folder of the training whose model is kept."""
     _write(folder, {**_read(folder), "kept": os.path.relpath(training, folder)})
 
 
-def kept(folder: str) -> str:
-    """Returns the folder that `record_kept` recorded; by default `folder`."""
+def best_training(folder: str) -> str:
+    """Returns the folder of the best training; by default `folder`."""
     inside = _read(folder).get("kept", os.curdir)
     return folder if inside == os.curdir else os.path.join(folder, inside)
 
@@ -366,7 +366,7 @@ def is_trained(folder: str) -> bool:
     return any(map(_TRAINED.fullmatch, files.listdir(folder)))
 
 
-def known(folder: str, name: str = FACTS) -> dict[str, Any]:
+def recorded_facts(folder: str, name: str = FACTS) -> dict[str, Any]:
     """Returns the recorded facts and settings of a model; {} without a model.
 
     Args:
@@ -424,7 +424,7 @@ def locked(folder: str) -> Iterator[None]:
     if is_new:
         files.makedirs(folder)
     try:
-        with only_one(folder):
+        with locked_file(folder):
             yield
     finally:
         if is_new and not files.listdir(folder):
@@ -432,7 +432,7 @@ def locked(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def only_one(path: str) -> Iterator[None]:
+def locked_file(path: str) -> Iterator[None]:
     """Locks an existing local file or folder for one process.
 
     The kernel releases the lock when the process ends, even by SIGKILL, so that
@@ -494,7 +494,7 @@ def verify_kind(
     Raises:
       InputError: A property differs.
     """
-    before = known(folder, PRETRAINING)
+    before = recorded_facts(folder, PRETRAINING)
     if not before:
         found = read_metadata(os.path.join(folder, RELEASE))
         if "config" in found:
@@ -524,7 +524,7 @@ def verify_kind(
 
 def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
     """Records the kind and seed of a training, unless it resumes."""
-    if not known(folder, PRETRAINING):
+    if not recorded_facts(folder, PRETRAINING):
         record = {"facts": {**kind}, "settings": {"random_seed": random_seed}}
         _write(folder, record, PRETRAINING)
 

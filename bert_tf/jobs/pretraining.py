@@ -39,7 +39,7 @@ from bert_tf import cli, files
 from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
 from bert_tf.corpus import creation
 from bert_tf.data import pipeline
-from bert_tf.data.pretraining_data import PretrainingData, look_through
+from bert_tf.data.pretraining_data import PretrainingData, find_readable_records
 from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.interop.checkpoint import (
@@ -67,7 +67,7 @@ from bert_tf.pretrained import (
     open_pretrained,
     open_weights,
 )
-from bert_tf.serving.export import check_place
+from bert_tf.serving.export import require_export_dir
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.pretraining import OBJECTIVES, PretrainingTask
@@ -251,7 +251,7 @@ def _train_and_evaluate(
     _require_weights(config, estimator)
     files.makedirs(config.output_dir)
     if encoding is not None:
-        check_place(settings.export_dir(config))
+        require_export_dir(settings.export_dir(config))
     if config.do_train:
         hooks = _hooks(
             config,
@@ -281,7 +281,7 @@ def _finish(
         _release(config, estimator, train_files)
     if metrics is not None and is_writer:
         path = os.path.join(config.output_dir, "eval_results.txt")
-        write_results(path, {**metrics, **data.salvaged.results})
+        write_results(path, {**metrics, **data.readable.results})
     export = None
     if encoding is not None:
         export = export_kept(
@@ -359,7 +359,7 @@ def _data(
         config.max_eval_steps * config.eval_batch_size or None,
         is_packed=config.pack_sequences,
         is_causal=task.objective == "causal_lm",
-        salvaged=look_through(
+        readable=find_readable_records(
             train_files, eval_files, config.skip_corrupt_records
         ),
     )

@@ -130,7 +130,7 @@ def resolve(
                 f"{found.head}, not {listed(heads, last='or')}. Name another "
                 "model, or give --do_train."
             )
-        known = output_folder.known(folder)
+        known = output_folder.recorded_facts(folder)
         recorded = known or _recorded_beside(checkpoint)
         labels = tuple(recorded.get("labels", found.labels or ()))
         found = dataclasses.replace(found, labels=labels or None)
@@ -153,7 +153,7 @@ def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
     folder, name = os.path.split(checkpoint or "")
     if not re.fullmatch(r"model\.ckpt-\d+", name):
         return {}
-    return output_folder.known(folder or os.curdir)
+    return output_folder.recorded_facts(folder or os.curdir)
 
 
 def with_recorded(

@@ -322,7 +322,7 @@ def export(
     return path
 
 
-def check_place(export_dir: str) -> None:
+def require_export_dir(export_dir: str) -> None:
     """Creates the folder; raises InputError if it cannot be written to."""
     with _temporary_folder(export_dir):
         pass

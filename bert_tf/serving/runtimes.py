@@ -450,7 +450,7 @@ def _cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return (one * other).sum(axis=1)[is_vector] / products[is_vector]
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -466,7 +466,7 @@ class Row(NamedTuple):
     scores: Mapping[str, float]
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ComparisonRow]) -> str:
     """Returns a Markdown table of sizes, differences and scores.
 
     Args:
@@ -483,7 +483,7 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-def _cells(row: Row, first: Row) -> list[str]:
+def _cells(row: ComparisonRow, first: ComparisonRow) -> list[str]:
     off = "-" if row.difference is None else f"{row.difference.largest:.1e}"
     return [
         row.name,

@@ -28,7 +28,7 @@ _NEVER = -float("inf")
 # --------------------------------------------------------------------- windows
 
 
-class Windows(NamedTuple):
+class WindowTensors(NamedTuple):
     """The windows of some questions; those of a question are adjacent.
 
     Attributes:
@@ -51,7 +51,7 @@ def make_windows(
     query_lengths: tf.Tensor,
     max_seq_length: int,
     doc_stride: int,
-) -> Windows:
+) -> WindowTensors:
     """Splits contexts into windows; a context without tokens has none.
 
     Args:
@@ -72,7 +72,7 @@ def make_windows(
     )
     begin = tf.gather(tf.cumsum(num_tokens, exclusive=True), question) + start
     tokens = tf.ragged.range(begin, begin + length)
-    return Windows(
+    return WindowTensors(
         question,
         tf.gather(query_lengths, question) + 2,
         tokens,
@@ -166,7 +166,7 @@ class Spans(NamedTuple):
 
 def allowed_spans(
     contexts: Contexts,
-    windows: Windows,
+    windows: WindowTensors,
     start_logits: tf.Tensor,
     end_logits: tf.Tensor,
     rules: AnswerRules,
@@ -211,7 +211,7 @@ def allowed_spans(
 
 
 def _best_tokens(
-    windows: Windows, logits: tf.Tensor, count: int
+    windows: WindowTensors, logits: tf.Tensor, count: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the tokens with the highest logits, and these, [W, n].
 
@@ -297,7 +297,7 @@ class NBest(NamedTuple):
 
 
 def null_scores(
-    windows: Windows,
+    windows: WindowTensors,
     start_logits: tf.Tensor,
     end_logits: tf.Tensor,
     num_questions: tf.Tensor,
@@ -494,7 +494,7 @@ class ServedSpanLabeler(Served):
 
     def _read(
         self, texts: Mapping[str, tf.Tensor]
-    ) -> tuple[Contexts, Windows, dict[str, tf.Tensor]]:
+    ) -> tuple[Contexts, WindowTensors, dict[str, tf.Tensor]]:
         """Returns the contexts, their windows, and `FEATURES`, int32 [W, S]."""
         encoding = self.encoding
         # String ops only have CPU kernels.

@@ -184,7 +184,7 @@ class DataSet:
                 return tuple(found)
         return None
 
-    def split(self, split: str, data_dir: str) -> list["Part"]:
+    def split(self, split: str, data_dir: str) -> list["SplitFile"]:
         """Finds the files of a split.
 
         Args:
@@ -215,7 +215,7 @@ class DataSet:
 
     def _find(
         self, alternatives: Sequence[Source], split: str, data_dir: str
-    ) -> "Part | None":
+    ) -> "SplitFile | None":
         for source in alternatives:
             for path in self._paths(source, data_dir):
                 for spelling in filter(files.exists, (path, f"{path}.gz")):
@@ -224,7 +224,7 @@ class DataSet:
                     paths = [spelling]
                     if source.listing:
                         paths.append(_listing(spelling, source.listing))
-                    return Part(self, source, split, tuple(paths))
+                    return SplitFile(self, source, split, tuple(paths))
         return None
 
     def _paths(self, source: Source, data_dir: str) -> list[str]:
@@ -261,7 +261,7 @@ class DataSet:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class SplitFile:
     """A split, or one of its parts, whose files exist.
 
     Attributes:

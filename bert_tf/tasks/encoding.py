@@ -189,8 +189,8 @@ def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
 
 def _parts(
     examples: Sequence[Example], encoding: Encoding, num_workers: int
-) -> Iterator[cache.Part]:
-    """Yields the parts of the file in order."""
+) -> Iterator[cache.RecordBlock]:
+    """Yields the blocks of the file in order."""
     _log_samples(examples[:_NUM_SAMPLES], encoding)
     if len(examples) <= _EXAMPLES_FOR_ONE:
         num_workers = 1
@@ -200,16 +200,18 @@ def _parts(
     )
     with processes.Pool(num_workers) as pool:
         yield from processes.track(
-            pool.run(pieces, functools.partial(_make_part, encoding)),
-            lambda part: part.num_records,
+            pool.run(pieces, functools.partial(_make_block, encoding)),
+            lambda block: block.num_records,
             "Tokenizing",
             "examples",
             len(examples),
         )
 
 
-def _make_part(encoding: Encoding, examples: Sequence[Example]) -> cache.Part:
-    return cache.make_part(encoding.schema, *make_features(examples, encoding))
+def _make_block(
+    encoding: Encoding, examples: Sequence[Example]
+) -> cache.RecordBlock:
+    return cache.make_block(encoding.schema, *make_features(examples, encoding))
 
 
 def _sequences(

@@ -457,7 +457,7 @@ def write_tagging_features(
         written.
     """
 
-    def make_parts() -> Iterator[cache.Part]:
+    def make_blocks() -> Iterator[cache.RecordBlock]:
         _log_samples(sentences[:_NUM_SAMPLES], encoding)
         parts = [
             sentences[start : start + _SENTENCES_PER_PART]
@@ -467,10 +467,10 @@ def write_tagging_features(
             parts, len, "Tokenizing", "sentences", len(sentences)
         ):
             features = make_tagging_features(part, encoding)
-            yield cache.make_part(encoding.schema, *features)
+            yield cache.make_block(encoding.schema, *features)
 
     key = cache.key(encoding, map(content, sentences), sources)
-    kept = cache.write_records(path, key, make_parts)
+    kept = cache.write_records(path, key, make_blocks)
     logging.info(
         "%s: %s sentences in %s rows of at most %d tokens; %s words were "
         "truncated",

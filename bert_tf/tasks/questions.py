@@ -332,7 +332,7 @@ class Window:
     is_max_context: np.ndarray
 
 
-class Windows(NamedTuple):
+class WindowRows(NamedTuple):
     """The windows of some questions.
 
     Attributes:
@@ -368,7 +368,7 @@ def make_windows(
     encoding: SpanEncoding,
     with_positions: bool,
     first_unique_id: int = FIRST_UNIQUE_ID,
-) -> Windows:
+) -> WindowRows:
     """Tokenizes questions and pairs each with windows over its context.
 
     A context without tokens has no windows. Nor has a training question whose
@@ -435,7 +435,7 @@ def make_windows(
             [questions[window.question].is_impossible for window in windows]
         )
     batch = {name: array.astype(np.int32) for name, array in batch.items()}
-    return Windows(batch, windows, faults)
+    return WindowRows(batch, windows, faults)
 
 
 def split_questions(
@@ -589,7 +589,7 @@ def write_windows(
       InputError: If a file cannot be read or written.
     """
 
-    def make_parts() -> Iterator[cache.Part]:
+    def make_blocks() -> Iterator[cache.RecordBlock]:
         unique_id = FIRST_UNIQUE_ID
         for part in processes.track(
             split_questions(questions, encoding, _WINDOWS_PER_PART),
@@ -600,10 +600,10 @@ def write_windows(
         ):
             made = make_windows(part, encoding, True, unique_id)
             unique_id += len(made.windows)
-            yield cache.make_part(encoding.schema, made.batch)
+            yield cache.make_block(encoding.schema, made.batch)
 
     key = cache.key(encoding, map(content, questions), sources)
-    kept = cache.write_records(path, key, make_parts)
+    kept = cache.write_records(path, key, make_blocks)
     logging.info(
         "%s: %s windows of %s questions",
         path,

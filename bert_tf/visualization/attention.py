@@ -70,7 +70,7 @@ class Passage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention:
+class AttentionMaps:
     """The attention weights of a model for a passage.
 
     Attributes:
@@ -164,7 +164,7 @@ def join_pieces(weights: np.ndarray, words: Iterable[Word]) -> np.ndarray:
 
 
 def as_shown(
-    attention: Attention, joined: bool = True, special_tokens: bool = True
+    attention: AttentionMaps, joined: bool = True, special_tokens: bool = True
 ) -> tuple[np.ndarray, list[Word]]:
     """Returns the weights and words to show.
 
@@ -271,7 +271,7 @@ _SLOT = re.compile(r"\{\{(facts|weights)\}\}")
 
 
 def write_page(
-    attention: Attention,
+    attention: AttentionMaps,
     layer: int = 0,
     head: int = 0,
     join_pieces: bool = True,
@@ -327,7 +327,7 @@ def _levels(weights: np.ndarray) -> int:
     return FINE_LEVELS if weights.size <= MOST_FINE_WEIGHTS else COARSE_LEVELS
 
 
-def _facts(attention: Attention, levels: int) -> dict[str, Any]:
+def _facts(attention: AttentionMaps, levels: int) -> dict[str, Any]:
     """Returns the data of the page except the weights."""
     passage = attention.passage
     return {
@@ -396,7 +396,7 @@ def require_matplotlib() -> None:
 
 
 def draw_picture(
-    attention: Attention,
+    attention: AttentionMaps,
     layer: int | None = None,
     head: int | None = None,
     joined: bool = True,
@@ -422,7 +422,7 @@ def draw_picture(
             figure = _draw_head(weights[layers[0], heads[0]], words)
         else:
             figure = _draw_overview(weights, words, layers, heads)
-        title = f"Attention of {attention.model}: {_named(layer, head)}"
+        title = f"AttentionMaps of {attention.model}: {_named(layer, head)}"
         figure.suptitle(
             _drawable(title), color=INK, fontsize=11, parse_math=False
         )

@@ -26,7 +26,7 @@ from absl import logging as absl_logging
 
 from bert_tf import __version__, cli, files
 from bert_tf.errors import InputError
-from bert_tf.jobs.output_folder import only_one
+from bert_tf.jobs.output_folder import locked_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # As one would type it: .venv/bin/python.
@@ -264,7 +264,7 @@ class Folder(NamedTuple):
         script, *words = command = self.command(run)
         with (
             open(self.log(run), "a", encoding="utf-8") as log,
-            only_one(self.log(run)),
+            locked_file(self.log(run)),
         ):
             if self.record(run) is not None:
                 print("  was done by another program meanwhile", flush=True)

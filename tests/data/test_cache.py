@@ -38,13 +38,13 @@ def write(tmp_path, source, caplog):
     caplog.set_level("INFO")
 
     def write(numbers=NUMBERS, encoding=Encoding(), reading=None):
-        def make_parts():
+        def make_blocks():
             for start in range(0, len(numbers), 2):
                 batch = {"numbers": numbers[start : start + 2]}
-                yield cache.make_part(SCHEMA, batch, num_cut=1)
+                yield cache.make_block(SCHEMA, batch, num_cut=1)
 
         key = cache.key(encoding, map(bytes, numbers), [str(source)], reading)
-        write.kept = cache.write_records(str(write.path), key, make_parts)
+        write.kept = cache.write_records(str(write.path), key, make_blocks)
         return write.kept.is_new
 
     write.path = tmp_path / "train.tf_record"
@@ -140,13 +140,13 @@ def test_a_failure_keeps_the_old_file(write):
     write()
     good = write.path.read_bytes()
 
-    def make_parts():
-        yield cache.make_part(SCHEMA, {"numbers": NUMBERS})
+    def make_blocks():
+        yield cache.make_block(SCHEMA, {"numbers": NUMBERS})
         raise InputError("a wrong label")
 
     key = cache.key(Encoding(), [b"other"])
     with pytest.raises(InputError, match="a wrong label"):
-        cache.write_records(str(write.path), key, make_parts)
+        cache.write_records(str(write.path), key, make_blocks)
     assert write.path.read_bytes() == good
     assert not write()
     assert files.expand(f"{write.path}*") == [str(write.path)]

@@ -8,7 +8,7 @@ import pytest
 from bert_tf.data import pipeline, records
 from bert_tf.data.pretraining_data import (
     PretrainingData,
-    look_through,
+    find_readable_records,
     next_tokens,
 )
 from bert_tf.data.schema import pretraining_schema
@@ -121,8 +121,10 @@ def test_packing_without_next_sentence_labels(path):
 def test_truncated_files_are_noticed_before_training(path, write):
     with open(path, "rb") as file:
         cut = write(file.read()[:-20])
-    assert look_through([path], [cut], skips_corrupt=False).ranges is None
+    assert (
+        find_readable_records([path], [cut], skips_corrupt=False).ranges is None
+    )
     with pytest.raises(InputError, match="cut off within record 22"):
-        look_through([cut], [path], skips_corrupt=False)
-    found = look_through([cut], [path], skips_corrupt=True)
+        find_readable_records([cut], [path], skips_corrupt=False)
+    found = find_readable_records([cut], [path], skips_corrupt=True)
     assert [sum(n for _, n in found.ranges[p]) for p in (cut, path)] == [22, N]

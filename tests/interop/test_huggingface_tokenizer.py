@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_tf.interop import huggingface_tokenizer
-from bert_tf.interop.huggingface_tokenizer import Tokenizer
+from bert_tf.interop.huggingface_tokenizer import TokenizerSettings
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.interop.small_models import VOCAB, refused, write_json
 
@@ -69,7 +69,7 @@ def warning(caplog):
 
 
 def test_reads_the_vocabulary_of_either_file(read, tmp_path):
-    assert read() == Tokenizer()
+    assert read() == TokenizerSettings()
     assert read(added={"[E1]": 23}).vocab is None
     shuffled = dict(sorted(whole()["model"]["vocab"].items(), reverse=True))
     tokenizer = whole(vocab=shuffled)
@@ -238,7 +238,7 @@ def test_logs_a_tokenizer_that_differs(
 def test_reads_what_was_written(
     tmp_path, caplog, read, do_lower_case, strip_accents
 ):
-    tokenizer = Tokenizer(VOCAB, do_lower_case, strip_accents)
+    tokenizer = TokenizerSettings(VOCAB, do_lower_case, strip_accents)
     huggingface_tokenizer.write(str(tmp_path), tokenizer, 19)
     if do_lower_case is None:
         assert "will lower-case" in warning(caplog)

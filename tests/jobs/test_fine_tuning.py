@@ -223,12 +223,12 @@ def test_the_best_of_several_trainings_is_kept(tmp_path):
     for name in found:
         has_weights = "checkpoint" in names(tmp_path / "trials" / name)
         assert has_weights == (name == chosen)
-    kept = output_folder.kept(str(tmp_path))
+    kept = output_folder.best_training(str(tmp_path))
     assert kept == str(tmp_path / "trials" / chosen)
     assert_equal(open_model(tmp_path), estimator)
     # A single training in the same folder.
     estimator = train(make(tmp_path))
-    assert output_folder.kept(str(tmp_path)) == str(tmp_path)
+    assert output_folder.best_training(str(tmp_path)) == str(tmp_path)
     assert_equal(open_model(tmp_path), estimator)
 
 

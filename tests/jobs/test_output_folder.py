@@ -90,16 +90,16 @@ def test_a_training_is_recorded(tmp_path):
     names = {"save_best", "optimizer", "random_seed", "label_smoothing"}
     assert names <= record["settings"].keys()
     # The record counts as soon as there is a model.
-    assert output_folder.known(str(folder)) == {}
+    assert output_folder.recorded_facts(str(folder)) == {}
     train(folder)
-    known = output_folder.known(str(folder))
+    known = output_folder.recorded_facts(str(folder))
     assert known == {**record["facts"], **record["settings"]}
     # Finished steps keep their settings, and evaluations change nothing.
     begin(folder, learning_rate=0.5)
     # Without training there is no training set to compare.
     facts = {k: v for k, v in FACTS.items() if k != "training_set"}
     begin(folder, facts, learning_rate=0.5, do_train=False)
-    assert output_folder.known(str(folder)) == known
+    assert output_folder.recorded_facts(str(folder)) == known
 
 
 @pytest.mark.parametrize(

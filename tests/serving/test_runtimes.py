@@ -11,7 +11,12 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.serving import runtimes
-from bert_tf.serving.runtimes import RUNTIMES, Difference, Measured, Row
+from bert_tf.serving.runtimes import (
+    RUNTIMES,
+    ComparisonRow,
+    Difference,
+    Measured,
+)
 from bert_tf.serving.served import ServedMaskedLM
 from tests.serving import small_exports
 
@@ -223,8 +228,12 @@ def test_cosine_similarities():
 def test_the_table():
     off = Difference(0.032, 0.032, "a", 0.0)
     rows = [
-        Row("SavedModel", 94_849_000, None, {"accuracy": 0.8284, "f1": 0.878}),
-        Row("model.onnx", 23_949_999, off, {"accuracy": 0.8235, "f1": 0.88}),
+        ComparisonRow(
+            "SavedModel", 94_849_000, None, {"accuracy": 0.8284, "f1": 0.878}
+        ),
+        ComparisonRow(
+            "model.onnx", 23_949_999, off, {"accuracy": 0.8235, "f1": 0.88}
+        ),
     ]
     lines = runtimes.table(rows).splitlines()
     assert len({len(line) for line in lines}) == 1

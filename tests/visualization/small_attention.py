@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_tf.tokenization.wordpiece import FullTokenizer
-from bert_tf.visualization.attention import Attention, Passage, read_passage
+from bert_tf.visualization.attention import AttentionMaps, Passage, read_passage
 
 VOCAB = (
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -26,10 +26,10 @@ def passage(text: str = TEXT, text_b: str | None = None) -> Passage:
 
 def attention(
     passage: Passage, num_layers: int = 3, num_heads: int = 5
-) -> Attention:
+) -> AttentionMaps:
     """Returns float32 weights that differ between heads; rows sum to 1."""
     size = len(passage.pieces)
     shape = (num_layers, num_heads, size, size)
     weights = np.exp(np.random.default_rng(0).normal(size=shape, scale=2.0))
     weights /= weights.sum(-1, keepdims=True)
-    return Attention(passage, weights.astype("float32"), "owner/model")
+    return AttentionMaps(passage, weights.astype("float32"), "owner/model")

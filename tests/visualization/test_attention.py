@@ -21,7 +21,7 @@ from bert_tf.tokenization.packing import pack
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.visualization import attention as drawing
 from bert_tf.visualization.attention import (
-    Attention,
+    AttentionMaps,
     as_shown,
     direction,
     join_pieces,
@@ -191,7 +191,7 @@ def test_rounding(levels):
 @pytest.mark.parametrize("text", [NASTY, "cat \udcff sat", "<!-- <script>"])
 def test_no_text_breaks_the_page(text):
     found = attention(passage(text, NASTY))
-    found = Attention(found.passage, found.weights, f"</title>{text}")
+    found = AttentionMaps(found.passage, found.weights, f"</title>{text}")
     html = drawing.write_page(found)
     plain = drawing.write_page(attention(passage()))
     html.encode()
