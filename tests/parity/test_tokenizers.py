@@ -241,6 +241,17 @@ def test_hard_texts(spelt, fidelity, kind, do_lower_case, strip_accents):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@ALL_VOCABULARIES
+def test_hard_texts_in_published_vocabularies(published, fidelity, kind, name):
+    fidelity(
+        f"tokenization: {kind}, the five vocabularies: texts that differ",
+        len(published(name).differing(texts_of(kind))),
+        0,
+    )
+
+
+@pytest.mark.slow
 @ALL_VOCABULARIES
 def test_words_of_published_vocabularies(published, fidelity, name):
     tokenizers = published(name)
@@ -357,5 +368,19 @@ def test_every_assigned_character(
                 sampled(assigned()), do_lower_case, strip_accents
             )
         ),
+        0,
+    )
+
+
+@pytest.mark.slow
+@ALL_VOCABULARIES
+def test_every_character_in_published_vocabularies(
+    published, fidelity, sampled, name
+):
+    texts = list(map(alone_between_letters_and_doubled, sampled(assigned())))
+    fidelity(
+        f"tokenization: all assigned characters {PLACES}, the five "
+        "vocabularies: characters with other ids",
+        count(published(name).other_ids, texts),
         0,
     )
