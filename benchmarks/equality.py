@@ -415,14 +415,14 @@ def circumstances() -> str:
     packages = ", ".join(f"{name} {version}" for name, version in versions)
     return f"""\
 A BERT of 2 layers of 16 without dropout (--head_dropout=0 for the classifier),
-{STEPS} steps of 24 examples, gradients clipped to a norm of 0.5 (0.05 for the
-classifier, whose gradients are shorter), one seed. The scripts have 31
-examples, in batches that continue into the next epoch. The last column is
-`benchmarks/ragged_epochs.py`: an epoch ends in a batch of 5, of which the
-second of two replicas, workers or hosts gets none, and of four replicas three
-get none. Replicas are CPU devices; workers are processes of one machine with
-one --output_dir; hosts are network namespaces joined by a veth pair, each with
-a folder of its own.
+{STEPS} steps of 24 examples, a learning rate of 0.001, gradients clipped to a
+norm of 0.5 (0.05 for the classifier, whose gradients are a tenth as long), one
+seed. The scripts have 31 examples, in batches that continue into the next
+epoch. The last column is `benchmarks/ragged_epochs.py`: an epoch ends in a
+batch of 5, of which the second of two replicas, workers or hosts gets none,
+and of four replicas three get none. Replicas are CPU devices; workers are
+processes of one machine with one --output_dir; hosts are network namespaces
+joined by a veth pair, each with a folder of its own.
 
 - {machine()}; {packages}
 - `python benchmarks/equality.py --page=docs/scale.md`"""

@@ -231,7 +231,10 @@ def section(
             f"{rates[0]:,.0f} examples in a CPU second packed and "
             f"{rates[1]:,.0f} unpacked."
         ],
-        [f"{machine()}. CPU seconds are those of all threads."],
+        [
+            f"{machine()}. CPU seconds are those of all threads; they depend "
+            "less on other programs than wall-clock seconds."
+        ],
     )
 
 

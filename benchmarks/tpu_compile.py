@@ -215,8 +215,8 @@ def section(answers: Answers) -> str:
     available = {trial.case.chip: trial.available for trial in answers.trials}
     for chip, size in sorted(available.items()):
         lines.append(
-            f"{chip}: {MEMORY[chip] / GIB:.0f} GiB, of which programs can use "
-            f"{gib(size)}"
+            f"{chip}: {MEMORY[chip] / GIB:.0f} GiB according to its maker; the "
+            f"compiler gives programs {gib(size)}"
         )
     lines += [
         "Batches are powers of two, and the compiler refused twice as many",
