@@ -224,8 +224,8 @@ def make_bilstm(
       dtype: The dtype policy.
     """
     if dtype.variable_dtype == "bfloat16":
-        # Keras initializes with orthogonal matrices, whose decomposition
-        # TensorFlow lacks in bfloat16.
+        # Keras makes orthogonal initial weights by a QR decomposition, which
+        # TensorFlow does not have in bfloat16.
         dtype = keras.DTypePolicy("mixed_bfloat16")
     lstm = keras.layers.LSTM(
         size,
@@ -332,8 +332,8 @@ class HeadModel(FeatureModel):
 
     Source of the BiLSTM: "+ BiLSTM" in section 5.1 of the paper, which does
     not give its size; here each direction is as wide as the encoder, as in
-    section 5.3. The head of a whole text then scores the last states of both
-    directions instead of the pooler's output.
+    section 5.3. Heads that score whole texts then take the last states of
+    both directions instead of the pooler's output.
 
     Args:
       config: A `BertConfig`, or the dict from its `to_dict`.

@@ -121,7 +121,8 @@ def attention_probabilities(scores, bias, rate: float = 0.0, seed=None):
     biased = ops.cast(scores, "float32") + ops.cast(bias, "float32")
     probabilities = ops.cast(ops.softmax(biased), scores.dtype)
     if seed is not None and is_fused(scores):
-        # A graph prunes the plain probabilities if nothing uses them.
+        # In a graph, the probabilities before dropout are computed only if
+        # something uses them.
         fused = _fused_attention_probabilities(rate)
         return probabilities, fused(scores, bias, seed)
     return probabilities, dropout(probabilities, rate, seed)

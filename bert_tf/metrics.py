@@ -34,7 +34,7 @@ Metric = Callable[..., float]
 
 
 def _quiet(metric: Metric) -> Metric:
-    """Returns a metric that gives no warnings, such as of an undefined F1."""
+    """Returns the metric without its warnings, such as that F1 is undefined."""
 
     @functools.wraps(metric)
     def run(labels: Any, predictions: Any, **options: Any) -> float:
@@ -184,8 +184,8 @@ Gold = Mapping[str, Sequence[str]]
 Predictions = Mapping[str, str]
 
 # Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are ints where
-# the official scripts have ints: from Python 3.12 on, `sum` adds floats more
-# exactly than ints and floats together.
+# the official scripts have ints: from Python 3.12 on, `sum` rounds lists of
+# floats differently from lists with ints, and the means must be the scripts'.
 _Points = tuple[float, float]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -246,10 +246,10 @@ def squad_v2(
 ) -> dict[str, float]:
     """Computes the scores of SQuAD 2.0, in which "" means no answer.
 
-    Predictions are scored unchanged. (With odds, the official script replaces
-    predictions above its --na-prob-thresh, 1.0, by "".) A question without a
-    prediction is wrong; the official script ignores it in the total and fails
-    for `HasAns`.
+    Predictions are scored unchanged. (With odds, the official script replaces a
+    prediction by "" if its odds exceed --na-prob-thresh, by default 1.0.) A
+    question without a prediction counts as wrong; the official script leaves it
+    out of the total and fails for `HasAns`.
 
     `best_exact` and `best_f1` are the scores with the best threshold, above
     which the prediction becomes "". To try all thresholds, pass the best spans
@@ -440,7 +440,7 @@ def _warn_of_zero(best: float, at_zero: float) -> None:
         logging.warning(
             "The best F1, %.1f, is that of answering no question, for which "
             "evaluate-v2.0.py gives a best_f1_thresh of 0.0. With a threshold "
-            "of 0.0 F1 would be %.1f; to answer no question, pass "
+            "of 0.0, F1 would be %.1f; to answer no question, pass "
             "--null_score_diff_threshold=-1e6.",
             best,
             at_zero,
@@ -448,7 +448,7 @@ def _warn_of_zero(best: float, at_zero: float) -> None:
 
 
 def _loss(predicted: str) -> list[float]:
-    """Returns the change if an unanswerable question gets its prediction."""
+    """Returns the change of both scores if `predicted` replaces ""."""
     return [-1.0 if predicted else 0.0] * 2
 
 

@@ -223,8 +223,8 @@ class FeatureModel(keras.Model):
         if lists := [name for name in options if config.get(name)]:
             raise InputError(
                 f"An exported model returns tensors; {self.name} returns lists "
-                f"of them ({', '.join(lists)}). Load its weights into a model "
-                "made without that and export that one."
+                f"of them ({', '.join(lists)}). Make a model without these "
+                "options, load the weights into it and export it."
             )
         self.build()
         # Keras would assume that ids have the compute dtype.
@@ -382,8 +382,9 @@ class BertModel(FeatureModel):
         """Encodes a batch.
 
         Args:
-          inputs: Dict of integers [B, S]. All but the first are optional,
-            others are ignored. Not every backend checks the range of ids.
+          inputs: Dict of integers [B, S]. Only `input_ids` is required; keys
+            that are not listed are ignored. Not every backend checks the range
+            of ids.
             - `input_ids`: The token ids.
             - `input_mask`: 1 for tokens, 0 for padding; by default all 1.
             - `segment_ids`: 0 for the first text, 1 for the second; by default
@@ -434,7 +435,10 @@ class BertModel(FeatureModel):
         )[-1]
 
     def _encode(self, inputs, seed, num_queries: int | None = None, **given):
-        """Returns the arguments of `_result`; `given` may have `training`."""
+        """Returns the arguments of `_result`.
+
+        `given` contains `training`, or nothing, so that Keras passes it on.
+        """
         input_ids = integers(inputs, "input_ids")
         position_ids = integers(inputs, "position_ids")
         if position_ids is None:
@@ -644,8 +648,8 @@ def resize_vocabulary(model: keras.Model, vocab_size: int) -> keras.Model:
       A built model of the same class.
 
     Raises:
-      InputError: If `vocab_size` is not an integer or smaller than the model's,
-        or the model is not one of this library.
+      InputError: If `vocab_size` is not an integer or is smaller than the
+        model's, or the model is not one of this library.
     """
     if not isinstance(model, FeatureModel):
         raise InputError(

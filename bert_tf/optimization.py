@@ -298,7 +298,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         return m / (ops.sqrt(v) + self.epsilon)
 
     def _scale(self, variable, update):
-        """Returns another factor for the learning rate of a variable."""
+        """Returns a factor for the learning rate besides the multipliers."""
         return 1.0
 
     def _next_moments(self, gradient, variable):
@@ -374,8 +374,8 @@ class Lamb(_MomentOptimizer):
     Args:
       learning_rate: Float, schedule or callable; typically 1e-3 or more.
       exclude_from_layer_adaptation: Regular expressions. Variables with a match
-        in their path have a ratio of 1. The paper adapts every variable, `()`;
-        None means `exclude_from_weight_decay`, as in its authors' code.
+        in their path have a ratio of 1. `()` adapts every variable, as in the
+        paper; None means `exclude_from_weight_decay`, as in its authors' code.
       weight_decay_rate, beta_1, beta_2, epsilon, exclude_from_weight_decay,
         rate_multipliers, bias_correction, **kwargs: As for `AdamWeightDecay`.
         Bias correction is part of the algorithm.

@@ -7,9 +7,10 @@ of `modeling.py`, where the layers become a model.
 Layers compute in the compute dtype of their policy; softmax and layer
 normalization always use float32.
 
-Dropout depends on seeds only. The encoder draws a seed if training has none,
-and every layer below derives its own; without a seed it applies no dropout. A
-block that is recomputed for its gradient then drops the same values.
+Dropout depends on seeds only. In training, the encoder draws a seed if it gets
+none. Its layers derive their own seeds from that one, and apply no dropout if
+they get none. A block that is recomputed for its gradient then drops the same
+values.
 """
 
 import functools
@@ -528,7 +529,8 @@ def _recomputed(function):
     """Returns a function that is recomputed in the backward pass.
 
     Args:
-      function: A function of tensors whose only randomness is given seeds.
+      function: A function of tensors that draws no random numbers itself:
+        seeds are among its arguments.
     """
     result = keras.remat(function)
     if keras.config.backend() == "torch":

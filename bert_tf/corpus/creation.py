@@ -41,7 +41,8 @@ from bert_tf.version import __version__
 
 # The number of instances to log.
 NUM_SAMPLES = 5
-# The file of all spans in the scratch folder, before they are shuffled.
+# The file in the scratch folder that holds the spans of all instances in order
+# of their creation, before they are shuffled.
 SPANS = "spans"
 
 # `check_instances` warns above these fractions.
@@ -69,10 +70,9 @@ def load_vocabulary(config: CreationConfig) -> Vocabulary:
     Raises:
       InputError: If the vocabulary is unusable or lacks a special token.
     """
-    # Makes glibc keep the memory of freed arrays for the next ones. It returns
-    # freed blocks above a threshold to the system, which costs a fifth of the
-    # CPU time in page faults. Freeing one large block raises the threshold to
-    # its size.
+    # By default glibc returns freed blocks above a threshold to the system,
+    # which costs a fifth of the CPU time in page faults. Freeing one large
+    # block raises the threshold to its size, so that later arrays reuse memory.
     np.empty(16 << 20, np.uint8)
     tokenizer = wordpiece.FullTokenizer(
         config.vocab_file, config.do_lower_case, config.strip_accents
@@ -351,7 +351,8 @@ def create(
         contextlib.ExitStack() as stack,
         processes.Pool(num_workers) as pool,
     ):
-        # The manifest is opened first, so that its file is renamed last.
+        # An ExitStack closes in reverse order: the manifest, opened first, is
+        # renamed last, after the files it describes.
         manifest_file, *shard_files = [
             stack.enter_context(files.atomic_writer(path))
             for path in [files.manifest_path(outputs[0]), *outputs]

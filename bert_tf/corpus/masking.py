@@ -190,7 +190,7 @@ def _choose_words(
 def _pack(
     rows: np.ndarray, shape: tuple[int, int], values: np.ndarray
 ) -> np.ndarray:
-    """Puts the values of each row at its start: [m] to [n, P], then zeros.
+    """Collects the values of each row: [m] to [n, P], padded with zeros.
 
     rows [0, 0, 2] and values [5, 7, 6] give [[5, 7], [0, 0], [6, 0]].
     """

@@ -77,7 +77,7 @@ def text_blocks(
         for text in _whole_lines(file, block_bytes or BLOCK_BYTES):
             if stop is not None and offset + len(text) >= stop:
                 if stop > offset:
-                    # The last line that begins before `stop`, to its end.
+                    # Keep the last line that begins before `stop` whole.
                     end = text.find(b"\n", stop - offset - 1) + 1
                     yield TextBlock(path, offset, text[: end or None])
                 return
@@ -208,9 +208,9 @@ class EncodedBlock:
       num_bytes: The number of bytes of text in the block.
       tokens: Integers [t], the token ids of all sentences.
       lengths: int64 [s], the number of tokens of each sentence, at least 1.
-      breaks: int64, ascending: the sentences of the block before which a
-        document ends, at a blank line or the start of a file. `s` means that
-        the next block starts a new document.
+      breaks: int64, ascending: the sentences of the block that begin a new
+        document, after a blank line or because a new file starts. `s` means
+        that the next block begins a new document.
     """
 
     path: str
@@ -293,7 +293,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str) -> "Corpus":
-        """Maps the files that `write_corpus` wrote into memory, read-only.
+        """Memory-maps the files of `write_corpus`, read-only.
 
         The operating system loads the pages that are used and can drop them.
         """
@@ -498,7 +498,7 @@ def write_corpus(folder: str, blocks: Iterable[EncodedBlock]) -> int:
     num_tokens = num_sentences = num_documents = last_break = 0
 
     def end_documents(breaks: np.ndarray) -> None:
-        """Ends the document before each of these sentences, if not empty."""
+        """Begins a document at each of these sentences; skips empty ones."""
         nonlocal num_documents, last_break
         breaks = breaks[breaks > last_break]
         document_file.write(breaks)

@@ -178,7 +178,7 @@ def training_dataset(
       start_example: The number of examples of the stream used so far.
 
     Returns:
-      Batches of one replica after the other: a dict of tensors
+      Batches for one replica after the other, each a dict of tensors
       [batch_size, *shape], int32 or float32. All batches of one global batch
       have the same length, which is static only if the padding is.
     """
@@ -219,7 +219,9 @@ def evaluation_dataset(
     num_shards: int = 1,
     shard: int = 0,
 ) -> tf.data.Dataset:
-    """Returns every example once: the longest first, or in order if static.
+    """Returns every example once, in the order of the file or longest first.
+
+    The order of the file is kept if the padding is static.
 
     Args:
       features: The examples.
@@ -322,7 +324,7 @@ def training_plan(
     """Plans batches of an endless stream of epochs, each in a new order.
 
     Batches may straddle epochs. Sorting by length exchanges rows only within
-    windows of the stream, so the rows of the whole plan stay the same.
+    windows of the stream, so the plan has the same rows as without sorting.
 
     Args:
       lengths: The length of each row, integers [n]. Rows of one length stay in

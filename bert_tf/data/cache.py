@@ -21,7 +21,7 @@ from bert_tf.data import records
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 
-# To be raised when the same examples give other records.
+# Increment this if the same examples give other records than before.
 _FORMAT = 1
 
 _BLOCK_SIZE = 1 << 20
@@ -177,7 +177,7 @@ def _write(
     """Writes the records and the manifest; returns the manifest."""
     digest, num_bytes, num_records, num_cut = hashlib.sha256(), 0, 0, 0
     with (
-        # The first file opened is the last to be renamed.
+        # Opened first, the manifest is renamed last, after its records.
         files.atomic_writer(files.manifest_path(path)) as manifest_file,
         files.atomic_writer(path) as record_file,
     ):

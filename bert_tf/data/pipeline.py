@@ -327,7 +327,7 @@ def _shuffle(
 
 
 def _endless(value: bytes | list[bytes] | int) -> tf.data.Dataset:
-    """Repeats one element without end; numbers as int32."""
+    """Repeats one element endlessly; a number becomes an int32 tensor."""
     return tf.data.Dataset.from_tensors(tf.constant(value)).repeat()
 
 
@@ -387,8 +387,8 @@ def map_ahead(
     """Maps a function ahead of the consumer, without changing the order."""
     options = tf.data.Options()
     options.deterministic = True
-    # The thread that tunes sleeps for up to a minute at a time, and the end of
-    # the data waits until it wakes up.
+    # The thread of autotuning sleeps for up to a minute at a time, and the data
+    # cannot end before it wakes up.
     options.autotune.enabled = False
     # The data is sharded here; a strategy must not shard it again.
     options.experimental_distribute.auto_shard_policy = (

@@ -56,7 +56,7 @@ class _Columns(NamedTuple):
 def encode_batch(
     schema: Schema, batch: Mapping[str, np.ndarray]
 ) -> list[bytes]:
-    """Serializes examples, byte for byte as protobuf does deterministically.
+    """Serializes examples to the bytes of deterministic protobuf.
 
     Args:
       schema: The features of an example.
@@ -229,9 +229,9 @@ class RecordWriter:
 def frame(records: Iterable[bytes]) -> bytes:
     """Returns the bytes of a TFRecord file with these records.
 
-    Concatenated TFRecord files are a TFRecord file, and so are their gzip
-    compressions, except compressions of nothing, where TensorFlow stops
-    reading. So several processes can write the parts of one file.
+    Several processes can write the parts of one file: concatenated TFRecord
+    files are a TFRecord file. The same holds for gzip files, but TensorFlow
+    stops reading at one that holds no data.
     """
     return b"".join(
         piece
@@ -241,7 +241,7 @@ def frame(records: Iterable[bytes]) -> bytes:
 
 
 def compress(framed: bytes) -> bytes:
-    """Returns a gzip member without name and time, a function of the data."""
+    """Returns a gzip member without name and time: equal data, equal bytes."""
     return gzip.compress(framed, _GZIP_LEVEL, mtime=0)
 
 
@@ -306,7 +306,7 @@ def count_records(path: str, at_most: int | None = None) -> int:
 
 
 def verify(path: str) -> int:
-    """Counts records and compares the checksum of each record's data.
+    """Counts records and verifies the checksum of each record's data.
 
     Raises:
       InputError: As `count_records`.
@@ -512,7 +512,7 @@ def _scan_compressed(path: str) -> tuple[list[RecordRange], list[str]]:
         return [RecordRange(0, verify(path))], []
     except InputError as error:
         fault = str(error)
-    # TensorFlow may return fewer records than there are before the damage.
+    # Count with TensorFlow, which may not return all records before the damage.
     readable = dataset_from(path, "GZIP").ignore_errors()
     count = int(readable.reduce(np.int64(0), lambda n, _: n + 1))
     return [RecordRange(0, count)] if count else [], [fault]
@@ -565,7 +565,7 @@ def _next_record(file: io.BufferedIOBase, position: int, size: int) -> int:
         place = 0
         while place <= last:
             if block[place : place + HEADER_SIZE] == _ZEROS:
-                # No header is 12 zeros, but the next may begin with 11 zeros.
+                # Skip zeros but the last 11: the next header may begin there.
                 found = _NOT_ZERO.search(block, place)
                 place = found.start() if found else len(block)
                 place -= HEADER_SIZE - 1

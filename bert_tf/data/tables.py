@@ -40,7 +40,9 @@ def read(
     optional: Collection[str] = (),
     skip: Callable[[str, str], None] | None = None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields the rows of a TSV, CSV or JSON Lines file, by the file's name.
+    """Yields the rows of a TSV, CSV or JSON Lines file.
+
+    The ending of the file's name decides between the formats.
 
     Args:
       path: The file, compressed if its name ends in .gz.

@@ -116,8 +116,8 @@ class ClassifierConfig(DataOptions, FineTuningOptions):
         default=False,
     )
     allow_label_mapping: bool = option(
-        "Whether to use a model whose labels have other names than the task's "
-        "labels: its classes are assigned to them in order.",
+        "Whether to use a model whose labels have other names than the task's: "
+        "the model's first class then means the task's first label, and so on.",
         default=False,
     )
     class_weights: tuple[str, ...] | None = option(

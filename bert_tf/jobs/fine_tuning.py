@@ -557,7 +557,7 @@ def export_kept(
     metrics: Mapping[str, float | None] | None = None,
     source: str | None = None,
 ) -> str | None:
-    """Writes a new version for TensorFlow Serving on the chief.
+    """Exports a new version for TensorFlow Serving; only the chief writes.
 
     Args:
       estimator: The model that is kept.

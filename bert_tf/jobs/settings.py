@@ -45,8 +45,8 @@ class DeviceOptions(Options):
     """The devices, with the names of the original's flags."""
 
     distribution_strategy: str = option(
-        "Devices to use. auto: the TPU with --use_tpu, the workers of "
-        "TF_CONFIG, all GPUs, or one device.",
+        "Devices to use. auto: the first that exists of the TPU (with "
+        "--use_tpu), the workers of TF_CONFIG, all GPUs, one device.",
         default="auto",
         choices=(
             "auto",
@@ -102,13 +102,13 @@ class ExportOptions(Options):
     """Whether and where to write a SavedModel."""
 
     do_export: bool = option(
-        "Whether to write a SavedModel for TensorFlow Serving, which takes "
-        "strings.",
+        "Whether to write a SavedModel for TensorFlow Serving. Its inputs are "
+        "texts.",
         default=False,
     )
     export_dir: str | None = option(
-        "Folder of the SavedModels, one subfolder per version. Default: the "
-        "folder export in the output folder, for scripts that have one.",
+        "Folder of the SavedModels, one subfolder per version. Default: "
+        "export in --output_dir, for scripts with that flag.",
         default=None,
         per_worker=True,
     )
@@ -277,10 +277,10 @@ class FineTuningOptions(
         at_least=0,
     )
     save_best: str | None = option(
-        "Metric of eval_results.txt that selects the weights to keep among the "
-        "evaluations, and the best of several trainings. Default: the last "
-        "weights are kept, and the first metric of the task selects among "
-        "several trainings.",
+        "Metric of eval_results.txt. The weights of the evaluation with the "
+        "best value are kept; of several trainings, the best is kept. Default: "
+        "the last weights are kept; the first metric of the task decides "
+        "between several trainings.",
         default=None,
     )
     early_stopping_patience: int = option(
@@ -321,7 +321,7 @@ class FineTuningOptions(
     )
     bilstm_head: bool = option(
         "Whether to insert a new bidirectional LSTM between the encoder and "
-        "the head. Default without training: as the model has it.",
+        "the head. Default: no for a new head, else as in the model.",
         fallback=False,
     )
 
@@ -366,7 +366,9 @@ def distribution_config(config: DeviceOptions) -> "DistributionConfig":
     strategy = config.distribution_strategy
     if config.use_tpu and strategy not in ("auto", "tpu"):
         raise wrong_value(
-            "--distribution_strategy", "auto or tpu with --use_tpu", strategy
+            "--distribution_strategy",
+            "auto or tpu, since --use_tpu is set",
+            strategy,
         )
     wants_tpu = config.use_tpu or strategy == "tpu"
     return DistributionConfig(

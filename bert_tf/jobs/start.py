@@ -188,7 +188,9 @@ def with_recorded(
                     f"value. Give --{name}."
                 ) from error
         if taken:
-            logging.info("As %s was trained: %s", path, _words(taken))
+            logging.info(
+                "Options recorded when %s was trained: %s", path, _words(taken)
+            )
         missing = [name for name in missing if name not in taken]
     config = config.with_fallbacks()
     if missing:
@@ -312,7 +314,11 @@ def _casing(wish: bool | None, pretrained: Pretrained) -> bool:
     if known is None:
         return wish is not False
     if wish is None:
-        logging.info("--do_lower_case=%s, as %s is", str(known).lower(), path)
+        logging.info(
+            "Using --do_lower_case=%s, the casing of %s",
+            str(known).lower(),
+            path,
+        )
     elif wish != known:
         raise InputError(
             f"--do_lower_case must be {str(known).lower()}, since {path} is "

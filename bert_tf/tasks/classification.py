@@ -246,7 +246,7 @@ def _sigmoid_loss(label_ids, logits, label_smoothing: float):
 
 
 def _squared_error(label_ids, logits, label_smoothing: float):
-    del label_smoothing  # Regression rejects it.
+    del label_smoothing  # 0: the constructor rejects it for regression.
     return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
 
 
@@ -294,7 +294,7 @@ class ClassificationTask(FineTuningTask):
       dropout: See `BertClassifier`.
       frozen_layers: See `BertModel`.
       gradient_checkpointing: See `BertModel`.
-      bilstm_head: See `heads.TaskModel`.
+      bilstm_head: See `heads.HeadModel`.
       eval_batch_size: The batch size for the original's `loss`, see `score`.
 
     Raises:
@@ -442,7 +442,7 @@ class ClassificationTask(FineTuningTask):
         """Returns metrics and losses with the keys of the original.
 
         Source: `metric_fn` of `run_classifier.py`. `eval_loss` is the mean
-        over the examples. `loss` is the value that TensorFlow 1 added: the
+        over the examples. `loss` is what TensorFlow 1's Estimator reports: the
         mean over batches of their means, in which a short last batch counts
         as much as any other. The batches are `eval_batch_size` examples in the
         order of the file, however they were batched for the computation.

@@ -323,7 +323,8 @@ def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
     integers: "0" twice, "0.0" and "1.0" give {"0": 3, "1": 1}.
 
     Raises:
-      InputError: Two other labels, such as "01" and "1", are equal numbers.
+      InputError: Two labels are equal numbers but differ in more than a final
+        ".0", such as "01" and "1".
     """
     counts: collections.Counter[str] = collections.Counter()
     places: dict[str, str] = {}

@@ -96,8 +96,8 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
 
     Args:
       layers: Numbers as in the original (0 is the first block, -1 the last),
-        `layer_0` and so on, the names of `feature_tagger.CHOICES`, whose
-        `sum_` is a plain sum here, or `all` for every block.
+        `layer_0` and so on, a name in `feature_tagger.CHOICES` (sums are
+        unweighted here), or `all` for every block.
       config: The configuration of the model.
 
     Returns:
@@ -198,7 +198,7 @@ def extract(
       multiple: The lengths of batches are rounded up to a multiple of this.
     """
     texts, line, num_cut = iter(texts), 0, 0
-    # Of the problems, only regression has no labels.
+    # The texts have no labels; "regression" is the problem without labels.
     encoding = Encoding(**vars(encoding), problem="regression", labels=())
     while part := list(itertools.islice(texts, texts_at_a_time)):
         batch, num_cut_here = make_features(part, encoding)
@@ -265,7 +265,7 @@ Write = Callable[[TextFeatures], object]
 
 @contextlib.contextmanager
 def jsonl_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
-    """Writes an object a line, with the same bytes as the original.
+    """Writes one JSON object per line, byte for byte as the original.
 
         {"linex_index": 0, "features": [{"token": "[CLS]", "layers":
             [{"index": -1, "values": [0.1, ...]}, ...]}, ...]}
@@ -291,8 +291,8 @@ def jsonl_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
         ]
 
     def write(text: TextFeatures) -> None:
-        # NumPy rounds a float64 by way of its product with a million, which is
-        # exact for float32: the result is `round(float(x), 6)` of Python.
+        # Equals Python's `round(float(x), 6)`: NumPy multiplies by a million
+        # before it rounds, and for float32 values the product is exact.
         rounded = {
             name: np.round(x.astype(np.float64), 6).tolist()
             for name, x in text.vectors.items()

@@ -93,7 +93,7 @@ class FineTuningTask(Task):
       labels: The names in the order of the logits, if it has labels.
       frozen_layers: See `BertModel`.
       gradient_checkpointing: See `BertModel`.
-      bilstm_head: See `heads.TaskModel`.
+      bilstm_head: See `heads.HeadModel`.
       head_options: Further keyword arguments of the model.
 
     Attributes:

@@ -9,8 +9,8 @@ checkpoints, hooks and signals:
         for hook in hooks: hook.after_steps(step, records)
         save a checkpoint, if due
 
-Each process waits for the others in every step. So several processes agree
-before each call on the number of steps, and on whether to stop instead.
+Each process waits for the others in every step. Therefore all processes agree
+before each call on the number of steps or on stopping.
 """
 
 import math
@@ -53,7 +53,8 @@ from bert_tf.training.workers import (
 # for one replica, see data/pipeline.py.
 TrainingData = Callable[..., tf.data.Dataset]
 # Called with batch_size, num_shards and shard: returns batches of a multiple of
-# batch_size rows, of any length, with `is_real_example` and `example_index`.
+# batch_size rows of any sequence length, with `is_real_example` and
+# `example_index`.
 EvaluationData = Callable[..., tf.data.Dataset]
 
 EXAMPLES_SEEN = "training_state/examples_seen"
@@ -373,7 +374,7 @@ class Estimator:
         """Returns the task's predictions for all examples, in order.
 
         Args:
-          make_data: Returns the batches of one replica, of any length.
+          make_data: Returns the batches of one replica, see `EvaluationData`.
           batch_size: The number of examples in a batch, on all devices; by
             default the configuration's for evaluation.
 
@@ -384,7 +385,7 @@ class Estimator:
         batches = self.evaluation_batches(
             make_data, batch_size or self.config.eval_batch_size
         )
-        # One trace for all batches, and for all calls with such batches.
+        # Traced once for batches of any length; later calls reuse the trace.
         predict = self._predict.get_concrete_function(batches.element_spec)
         return in_order(
             {name: values.numpy() for name, values in predict(batch).items()}

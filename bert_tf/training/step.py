@@ -38,9 +38,9 @@ class TrainingStep:
       micro_batches: The number of parts that a replica's batch is split into.
       random_seed: Determines the dropout masks.
       jit_compile: Whether XLA compiles the forward and backward pass.
-      jit_compile_passes: Whether XLA compiles everything except matrix
-        multiplications: clipping and the update, if they stay on one device;
-        on CPUs also the operations between the products.
+      jit_compile_passes: Whether XLA compiles clipping and the update, if they
+        stay on one device, and on CPUs also the operations between the matrix
+        multiplications.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class TrainingStep:
         gradients, losses = self._gradients(features, totals, seed)
         *gradients, losses = self._all_reduce([*gradients, losses])
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
-        # XLA does not compile the norm: on a CPU it would take twice as long,
-        # and the rest of the update fuses clipping into one pass.
+        # The norm is computed outside XLA, which takes twice as long for it on
+        # a CPU. XLA fuses clipping and the update into one pass.
         norm = tf.linalg.global_norm(gradients)
         self._update(gradients, norm, rate)
         _merge_call(self._count_step, self.strategy)
@@ -184,7 +184,8 @@ class TrainingStep:
     @tf.autograph.experimental.do_not_convert
     def _micro_batch_gradients(self, features, counts, totals, seed):
         variables = [v.value for v in self.model.trainable_variables]
-        # The gradients are included, since recomputed blocks run again there.
+        # The gradients are computed in this context too, since recomputed
+        # blocks run again in the backward pass.
         with compiling(self._compiled):
             with tf.GradientTape() as tape:
                 outputs = self.model(features, training=True, seed=seed)

@@ -273,7 +273,7 @@ def test_an_export_has_the_length_of_the_training(
     else:
         config, _ = resolved(**flags, init_checkpoint=folder)
         assert (config.max_seq_length, config.eval_steps) == (length, 0)
-    logged = f"As {out} was trained: --max_seq_length=7"
+    logged = f"Options recorded when {out} was trained: --max_seq_length=7"
     assert (logged in caplog.messages) == (length == 7)
 
 
