@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import types
 
 import in_process
 import paper_programs
@@ -438,6 +439,29 @@ def test_runs_that_need_no_failed_run_are_done(runs, scripts, text, tmp_path):
     assert done == [vocab, good]
     assert folder.record(bad) is None
     assert [*folder.do([bad, after, good])] == [vocab, bad, after, good]
+
+
+def test_seconds_are_those_of_all_attempts(runs, text, tmp_path, monkeypatch):
+    vocab, _ = chain(runs, text)
+    folder = runs.Folder(str(tmp_path / "out"))
+    clock = iter([0, 40, 100, 120, 200, 210])
+    time = types.SimpleNamespace(perf_counter=clock.__next__)
+    monkeypatch.setattr(runs, "time", time)
+    endings = iter([KeyboardInterrupt(), "a fault", ""])
+
+    def attempt(script, words, log):
+        ending = next(endings)
+        if isinstance(ending, str):
+            return ending
+        raise ending
+
+    monkeypatch.setattr(runs, "run_job", attempt)
+    for error in (KeyboardInterrupt, InputError):
+        with pytest.raises(error):
+            [*folder.do([vocab])]
+        assert folder.record(vocab) is None
+    assert [*folder.do([vocab])] == [vocab]
+    assert folder.record(vocab)["seconds"] == 70
 
 
 def test_two_programs_share_a_folder(runs, scripts, text, tmp_path, capsys):

@@ -205,9 +205,12 @@ class Folder(NamedTuple):
         return shlex.join([PYTHON, script, *words])
 
     def record(self, run: Run) -> dict | None:
-        """Returns the record of a finished run: command, version, seconds."""
-        path = self._record_path(run)
-        return files.read_json(path) if files.exists(path) else None
+        """Returns the record of a finished run: command, version, seconds.
+
+        The seconds include those of attempts that were stopped.
+        """
+        found = self._attempts(run)
+        return found if found.get("done", True) else None
 
     def results(self, run: Run) -> dict[str, float]:
         """Returns the metrics that a run has written."""
@@ -269,19 +272,28 @@ class Folder(NamedTuple):
             if self.record(run) is not None:
                 print("  was done by another program meanwhile", flush=True)
                 return ""
-            start = time.perf_counter()
-            if fault := run_job(script, words, log):
-                return f"{run.label}: {fault} (log: {self.log(run)})"
-            seconds = round(time.perf_counter() - start, 1)
-            record = {
-                "command": command,
-                "bert_tf": __version__,
-                "seconds": seconds,
-            }
-            text = json.dumps(record, indent=2)
-            files.write_text(self._record_path(run), f"{text}\n")
+            before = self._attempts(run).get("seconds", 0)
+            start, fault = time.perf_counter(), "stopped"
+            try:
+                fault = run_job(script, words, log)
+            finally:
+                seconds = time.perf_counter() - start
+                record = {
+                    "command": command,
+                    "bert_tf": __version__,
+                    "seconds": round(before + seconds, 1),
+                    "done": not fault,
+                }
+                text = json.dumps(record, indent=2)
+                files.write_text(self._record_path(run), f"{text}\n")
+        if fault:
+            return f"{run.label}: {fault} (log: {self.log(run)})"
         print(f"  took {seconds:.1f} s", flush=True)
         return ""
+
+    def _attempts(self, run: Run) -> dict:
+        path = self._record_path(run)
+        return files.read_json(path) if files.exists(path) else {"done": False}
 
     def _record_path(self, run: Run) -> str:
         return os.path.join(self.path, "runs", f"{run.label}.json")
