@@ -201,7 +201,7 @@ def training_rows(
             )
         unclipped.append(str(free))
     titles = [f"`{workload.script}`" for workload in WORKLOADS.values()]
-    yield ["devices", "parts of a batch", *titles]
+    yield ["devices", "`--gradient_accumulation_steps`", *titles]
     for name, parts in itertools.product(config.layouts, PARTS):
         if (name, parts) == (ONE, 1):
             continue
@@ -299,7 +299,7 @@ def answer_rows(
         return run_script(layout, workload.script, flags, place)
 
     titles = [f"metrics of `{WORKLOADS[key].script}`" for key in keys]
-    yield ["devices", *titles, "probabilities", "other rows or labels"]
+    yield ["devices", *titles, "probabilities", "rows or labels that differ"]
     expected = {key: answer(key, ONE) for key in keys}
     for name in config.layouts:
         if name == ONE:
@@ -389,19 +389,24 @@ def run(config: EqualityConfig) -> None:
         text = paragraphs(
             [circumstances()],
             [
-                "Largest difference of a weight from that of one device, and "
-                "of a moment of Adam relative to the largest moment:"
+                "Differences from one device. Each cell has two numbers: the "
+                "largest difference of a weight, and the largest difference of "
+                "a moment of Adam, divided by the largest moment. The last row "
+                "shows how large they are if gradients are not clipped:"
             ],
             table(training_rows(config, data, folder)),
             [
-                "Largest difference from one device of the answers of the same "
-                "model, with as many examples per device as on the one device "
-                "(without the classifier's `loss`, a mean of means of batches):"
+                "Evaluation and prediction with the same model: the largest "
+                "difference from the results of one device, if each device "
+                "computes batches as large as those of the single device. The "
+                "classifier's `loss` is left out, since it is a mean over "
+                "batches:"
             ],
             table(answer_rows(config, data, folder, True)),
             [
-                "The same if the devices share one batch: products of matrices "
-                "of other sizes are rounded differently."
+                "The same if the devices divide one batch among them. Small "
+                "differences are expected, since products of matrices of "
+                "different sizes are rounded differently:"
             ],
             table(answer_rows(config, data, folder, False)),
             ["The examples that workers read, each once:"],
@@ -414,15 +419,16 @@ def circumstances() -> str:
     versions = versions_of(sys.executable, "tensorflow", "keras").items()
     packages = ", ".join(f"{name} {version}" for name, version in versions)
     return f"""\
-A BERT of 2 layers of 16 without dropout (--head_dropout=0 for the classifier),
-{STEPS} steps of 24 examples, a learning rate of 0.001, gradients clipped to a
-norm of 0.5 (0.05 for the classifier, whose gradients are a tenth as long), one
-seed. The scripts have 31 examples, in batches that continue into the next
-epoch. The last column is `benchmarks/ragged_epochs.py`: an epoch ends in a
-batch of 5, of which the second of two replicas, workers or hosts gets none,
-and of four replicas three get none. Replicas are CPU devices; workers are
-processes of one machine with one --output_dir; hosts are network namespaces
-joined by a veth pair, each with a folder of its own.
+A BERT with 2 layers of width 16 without dropout (--head_dropout=0 for the
+classifier). Each run has {STEPS} steps of 24 examples, a learning rate of 0.001
+and the same seed. Gradients are clipped to a norm of 0.5, or 0.05 for the
+classifier, whose gradients have about a tenth of the norm. The two scripts
+train on 31 examples; a batch may contain the end of one epoch and the start of
+the next. In `benchmarks/ragged_epochs.py`, the last column, the last batch of
+each epoch has only 5 examples. The first replica, worker or host gets all of
+them; the others get none. Replicas are CPU devices; workers are processes of
+one machine with one --output_dir; hosts are network namespaces joined by a
+veth pair, each with a folder of its own.
 
 - {machine()}; {packages}
 - `python benchmarks/equality.py --page=docs/scale.md`"""

@@ -14,10 +14,10 @@ from comparison import paragraphs, publish, table
 
 TITLES = ["what was broken", "what happened", "difference in the end", "test"]
 OPENING = [
-    "`make faults` writes this. After each fault the same command was rerun,",
-    "once its cause was fixed where it would come back. The difference is the",
-    "largest one between the final weights and moments of Adam and those of an",
-    "undisturbed run.",
+    "`make faults` writes this. After each fault the same command was run",
+    "again. If the fault would have come back, its cause was removed first.",
+    "The difference is the largest one between the final weights and moments",
+    "of Adam and those of an undisturbed run.",
 ]
 
 

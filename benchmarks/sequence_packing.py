@@ -107,8 +107,8 @@ def run(config: SequencePackingConfig) -> None:
     settings.connect(config)
     fills = [
         [
-            *("WikiText's", "length", "examples"),
-            *("a row each", "packed", "examples a row"),
+            *("WikiText's", "length", "examples", "one example per row"),
+            *("packed", "examples per packed row"),
         ]
     ]
     with tempfile.TemporaryDirectory() as name:
@@ -204,7 +204,7 @@ def section(
     """Returns the section of docs/scale.md."""
     words = [word for word in sys.argv[1:] if not word.startswith("--page")]
     times, medians = [["", "rows", "CPU seconds", "wall-clock seconds"]], []
-    names = ("packed", "a row each")
+    names = ("packed", "one example per row")
     for name, count, side in zip(names, rows, usages, strict=True):
         cpu = [usage["cpu_seconds"] for usage in side]
         wall = [usage["seconds"] for usage in side]
@@ -216,13 +216,13 @@ def section(
             " \\\n    ".join(["python benchmarks/sequence_packing.py", *words]),
             "```",
         ],
-        ["How full rows are: the share of their tokens that is not padding."],
+        ["The share of the tokens in a row that are not padding:"],
         table(fills),
         [
             f"A training step of {config.model_size}, "
             f"{config.mixed_precision}, on {rows[1]} examples of sections at "
-            f"{config.max_seq_length}: medians of {config.rounds} steps in "
-            "turn (least to most)."
+            f"{config.max_seq_length}. The two variants ran alternately; "
+            f"medians of {config.rounds} steps (smallest to largest):"
         ],
         table(times),
         [

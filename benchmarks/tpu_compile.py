@@ -35,7 +35,7 @@ PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 TITLES = {
     "pretraining": "pre-training, 15 % of the tokens masked",
     "packed_pretraining": "pre-training, packed",
-    "classification": "fine-tuning, a class for each text",
+    "classification": "fine-tuning a text classifier",
     "multiple_choice": "fine-tuning, four choices each",
     "spans": "fine-tuning, answers in a text",
     "tokens": "fine-tuning, a tag for each token",
@@ -209,32 +209,33 @@ def section(answers: Answers) -> str:
     versions = (f"{name} {text}" for name, text in answers.versions.items())
     lines = [
         f"{', '.join(versions)}; bfloat16 activations, float32 weights",
-        "A slice of 4 chips, each with such a batch; the programs include the "
-        "sums of gradients over all chips",
+        "Compiled for 4 chips; batch sizes are per chip, and each program "
+        "includes the sum of the gradients over the chips",
     ]
     available = {trial.case.chip: trial.available for trial in answers.trials}
     for chip, size in sorted(available.items()):
         lines.append(
             f"{chip}: {MEMORY[chip] / GIB:.0f} GiB according to its maker; the "
-            f"compiler gives programs {gib(size)}"
+            f"compiler lets programs use {gib(size)}"
         )
     lines += [
-        "Batches are powers of two, and the compiler refused twice as many",
-        "Where memory is short the compiler computes some things twice, so "
-        "more may fit than smaller batches suggest",
+        "Batch sizes are powers of two; the compiler refused the next larger",
+        "If memory is short, the compiler recomputes values instead of storing "
+        "them, so a larger batch may fit than smaller ones suggest",
     ]
     parts = []
     for task in dict.fromkeys(trial.case.task for trial in answers.trials):
-        parts.append([f"Largest batch of a chip, {TITLES[task]}:"])
+        parts.append([f"Largest batch per chip, {TITLES[task]}:"])
         parts.append(table(_largest(answers, task)))
     return paragraphs(
         [
-            "`make tpu` writes this. These programs never ran on a TPU: the",
-            "compiler of TPUs, in libtpu, says what they take of a chip.",
+            "`make tpu` writes this. These programs never ran on a TPU. The",
+            "numbers are the memory that the TPU compiler (libtpu) says each",
+            "program needs on a chip.",
         ],
         [f"- {line}" for line in lines],
         *parts,
-        ["What each program takes of a chip, in GiB:"],
+        ["The memory that each program needs on a chip, in GiB:"],
         table(_programs(answers)),
     )
 
@@ -257,7 +258,7 @@ def _largest(answers: Answers, task: str) -> Iterator[list[str]]:
 def _programs(answers: Answers) -> Iterator[list[Any]]:
     yield [
         *("chip", "model", "length", "task", "step", "batch"),
-        *("weights, moments", "in between", "program", "all", "of the chip"),
+        *("weights, moments", "temporary", "program", "total", "of the chip"),
     ]
     for trial in answers.trials:
         case, memory = trial.case, trial.memory

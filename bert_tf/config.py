@@ -295,7 +295,7 @@ def _size(name: str) -> tuple[int, int, int]:
     if not match:
         raise wrong_value(
             "The name of a size",
-            f"{listed(NAMED_SIZES, last='or')}, or such as L-4_H-256_A-4",
+            f"{listed(NAMED_SIZES, last='or')}, or a name like L-4_H-256_A-4",
             name,
             did_you_mean(name, NAMED_SIZES).strip(),
         )

@@ -2,7 +2,8 @@
 
 Every model takes the dict of integers that `BertModel` takes and returns a
 dict of logits, float32 under any dtype policy. Its encoder is `model.bert`.
-Every constructor also takes the arguments of `HeadModel` and of Keras by name.
+Every constructor also takes Keras's arguments by name, and those for
+fine-tuning the arguments of `HeadModel`.
 Layers have the names of the original's scopes. The shape letters are explained
 at the top of `modeling.py`; C is the number of labels or of choices.
 """
@@ -368,7 +369,7 @@ class HeadModel(FeatureModel):
             self.freeze_pooler()
 
     def freeze_pooler(self) -> None:
-        """Freezes the pooler if the head ignores it, since it has no gradient.
+        """Freezes the pooler, which has no gradient if the head ignores it.
 
         It stays in the model and in its checkpoints, as in the original.
         """
@@ -609,8 +610,8 @@ class BertMultipleChoice(HeadModel):
           seed: Integer tensor [2] or None, see `BertPretrainer`.
 
         Returns:
-          Dict of `logits`, float32 [B, C], and `attentions`, floats
-          [B, C, N, S, S] each.
+          Dict of `logits`, float32 [B, C], and with `output_attentions` also
+          `attentions`, a list of floats [B, C, N, S, S].
         """
         choices = ops.shape(inputs["input_ids"])[1]
         flat = {

@@ -15,7 +15,8 @@ GPUs and TPUs XLA compiles everything.
 
 Fused and plain results are equal up to rounding, except for the dropout masks.
 The fused functions compute in float32; arguments, results and what is kept for
-the gradient have the precision of the first argument. Gradients mostly
+the gradient have the precision of the first argument, except for losses and a
+few numbers per row, which are float32. Gradients mostly
 recompute intermediate values, which costs less than storing them in memory.
 """
 

@@ -53,6 +53,9 @@ _KEYWORDS = frozenset(
     }
 )
 
+# Number of axes of `input_ids` -> their meaning.
+_AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
+
 # The inputs of an exported model.
 EXPORTED_FEATURES = ("input_ids", "input_mask", "segment_ids")
 # Converters to these formats write bfloat16 models that cannot be loaded.
@@ -123,8 +126,7 @@ class FeatureModel(keras.Model):
         if len(shape) != self.input_rank:
             raise wrong_value(
                 f"The shape of input_ids of {self.name}",
-                f"of {self.input_rank} axes, the last two [batch or choices, "
-                "length]",
+                f"[{', '.join(_AXES[self.input_rank])}]",
                 shape,
             )
         shapes = dict.fromkeys(TOKEN_FEATURES, shape)

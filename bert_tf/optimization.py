@@ -102,9 +102,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     As in the original, the decay is counted from step 0, not from the end of
     the warm-up, so that after the warm-up the learning rate drops from
-    peak (W - 1) / W to peak (1 - W / N). For peak 1, N = 100 and W = 10, the
-    learning rates of steps 0, 1, 9, 10, 11, 99, 100 are 0, 0.1, 0.9, 0.9, 0.89,
-    0.01, 0.
+    peak (W - 1) / W to peak (1 - W / N). For peak 1, N = 100 and W = 20, the
+    learning rates of steps 0, 1, 19, 20, 21, 99, 100 are 0, 0.05, 0.95, 0.8,
+    0.79, 0.01, 0.
 
     Steps are those of the optimizer. With Keras's
     `gradient_accumulation_steps` these are batches, not updates.
@@ -324,12 +324,11 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 class AdamWeightDecay(_MomentOptimizer):
     """BERT's Adam: decoupled weight decay and no bias correction.
 
-    It differs from `keras.optimizers.AdamW` in three ways. The bias of the
+    It differs from `keras.optimizers.AdamW` in two ways. The bias of the
     moments is not corrected, so that the first update without warm-up is 3.16
-    times the learning rate. Epsilon is 1e-6. Weight decay is added to the
-    update after the moments, which it does not change, and before the
-    multiplication by the learning rate. Source: `AdamWeightDecayOptimizer` of
-    google-research/bert.
+    times the learning rate. Epsilon is 1e-6. As in Keras, weight decay does not
+    change the moments and is multiplied by the learning rate. Source:
+    `AdamWeightDecayOptimizer` of google-research/bert.
 
     Without the correction, updates are too large while sqrt(1 - beta_2^t) is
     well below 1, for a few thousand steps. That is little of a pre-training,

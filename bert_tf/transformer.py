@@ -7,10 +7,10 @@ of `modeling.py`, where the layers become a model.
 Layers compute in the compute dtype of their policy; softmax and layer
 normalization always use float32.
 
-Dropout depends on seeds only. In training, the encoder draws a seed if it gets
-none. Its layers derive their own seeds from that one, and apply no dropout if
-they get none. A block that is recomputed for its gradient then drops the same
-values.
+In the blocks of the encoder, dropout depends on seeds only, so that a block
+that is recomputed for its gradient drops the same values: in training, the
+encoder draws a seed if it gets none, and derives one for each block.
+Embeddings and heads without a seed use Keras's generator.
 """
 
 import functools
@@ -98,7 +98,7 @@ class Dense(keras.layers.Dense):
         """
         if mode != "int8":
             raise InputError(
-                f"The mode to quantize a BERT to must be 'int8'; got {mode!r}."
+                f"The quantization mode must be 'int8'; got {mode!r}."
             )
         # Keras checks for its own class, not for subclasses.
         super().quantize(mode, type_check=False, **options)

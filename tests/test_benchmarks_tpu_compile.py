@@ -85,7 +85,7 @@ def test_a_stopped_search_resumes(tpu, answers, monkeypatch):
     for line in (
         "- pytest " + pytest.__version__ + "; bfloat16 activations, float32 "
         "weights",
-        "- v5e: 16 GiB according to its maker; the compiler gives programs "
+        "- v5e: 16 GiB according to its maker; the compiler lets programs use "
         "16.00",
         "| model | length | v4 | v5e | v5p | v6e |",
         "| BERT-Base | 128 |  | 16 |  | 32 |",

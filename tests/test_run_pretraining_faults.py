@@ -145,8 +145,9 @@ def test_a_process_is_killed(start, undisturbed, out, fault):
     [resumed] = re.findall(r"Resuming at step (\d+)", "\n".join(again.said))
     assert checkpoint_files(out) == files_of(39, 40)
     fault(
-        f"a process killed after step {step} of 40, a checkpoint every third",
-        f"goes on at step {resumed}",
+        f"a process killed after step {step} of 40, with a checkpoint "
+        "every 3 steps",
+        f"resumes from step {resumed}",
         difference(out, undisturbed[1]),
     )
 
@@ -204,8 +205,8 @@ def test_the_chief_is_killed_while_it_saves(start, undisturbed, out, fault):
     fault(
         "the chief of two workers killed while it saves step 15",
         "step 12 stays the newest; the other worker ends with status 1 and "
-        f"the line above; what was left, {aside.name.partition('.tmp')[0]}.*, "
-        "goes when the run goes on",
+        "the line above; the incomplete files "
+        f"{aside.name.partition('.tmp')[0]}.* are deleted when the run resumes",
         difference(out, undisturbed[2]),
     )
 
@@ -381,7 +382,7 @@ def test_a_damaged_newest_checkpoint(
     line = line.replace(str(out), "OUTPUT_DIR")
     fault(
         f"the newest checkpoint's data {what}",
-        f"goes on from the one before: `{line}`",
+        f"resumes from the checkpoint before it: `{line}`",
         difference(out, done, "model.ckpt-6"),
     )
 
@@ -424,7 +425,8 @@ def test_a_record_is_cut_off(launch, inputs, tmp_path, capsys, caplog, fault):
     fault(
         "the third of eight files of records cut off",
         f"ends with status 1: {quoted(line, FOLDER=shards)}. With "
-        "--skip_corrupt_records it goes on, `skipped_records = 1` is in the "
-        "results, and a run that was stopped is compared with one that was not",
+        "--skip_corrupt_records it continues, and the results contain "
+        "`skipped_records = 1`; the difference is that between an interrupted "
+        "and an uninterrupted run with this flag",
         difference(resumed, whole, "model.ckpt-6"),
     )

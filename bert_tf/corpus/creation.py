@@ -326,9 +326,10 @@ def create(
     """Writes the records and, next to the first output file, a manifest.
 
     The output files appear when all of them are complete. If anything fails
-    before, existing files of these names are unchanged. Meanwhile the folder
-    of the first output holds scratch files of about 0.7 bytes per byte of text
-    and 25 bytes per instance.
+    before, existing files of these names are unchanged. While the job runs,
+    scratch files of about 0.7 bytes per byte of text and 25 bytes per instance
+    are next to the first output, or in the system's temporary folder if that
+    is remote.
 
     Args:
       config: The options.

@@ -10,7 +10,7 @@ A pair is made in three steps, which may run on three machines:
 1. `draft_pairs` cuts A and either cuts B or chooses a point of another document
    at which B begins.
 2. For a random B, a process that has the other document finds the tokens of B
-   (`find_stop`).
+   (`text.read_segments`; on a cluster `find_stop`).
 3. `truncate` shortens both to the sequence length.
 """
 
@@ -66,7 +66,7 @@ Reader = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def sections(corpus: Corpus, size: int) -> Iterator[tuple[int, int]]:
-    """Divides a corpus into ranges of about `size` to 3 * `size` sentences.
+    """Divides a corpus into ranges of fewer than 3 * `size` sentences.
 
     They begin where pieces of `size` sentences begin, so a document with fewer
     than 2 * `size` sentences is never divided.
@@ -272,8 +272,8 @@ def _single_step(
 def _target_lengths(config: CreationConfig, keys: np.ndarray) -> np.ndarray:
     """Draws a target length for each instance: int64 [n].
 
-    The original draws one length for each pass over a document, so a book may
-    become thousands of instances of 3 tokens.
+    The original draws one length for each pass over a document, so a
+    whole book may become pairs of single sentences.
     """
     longest = config.max_text_tokens
     short = 2 + randomness.below(keys, _TARGET, longest - 1)

@@ -85,7 +85,7 @@ def mask(
     Args:
       input_ids: int32 [n, L].
       input_mask: bool [n, L], False for padding.
-      config: The options that start with "mask", "max_predictions", etc.
+      config: The options of masking, such as `masked_lm_prob`.
       vocabulary: The meaning of the ids.
       keys: uint64 [n], of `randomness`. Equal keys and equal sequences give
         equal results.

@@ -117,8 +117,8 @@ class CreationConfig(Options):
         "Fraction of the masked tokens that stay as they are.", default=0.1
     )
     errors: str = option(
-        "What to do about bytes that are not UTF-8: stop, replace or ignore "
-        "them.",
+        "What to do about bytes that are not UTF-8. strict: stop with an "
+        "error. replace: write U+FFFD instead. ignore: leave them out.",
         default="strict",
         choices=("strict", "replace", "ignore"),
     )

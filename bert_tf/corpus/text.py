@@ -209,8 +209,8 @@ class EncodedBlock:
       tokens: Integers [t], the token ids of all sentences.
       lengths: int64 [s], the number of tokens of each sentence, at least 1.
       breaks: int64, ascending: the sentences of the block that begin a new
-        document, after a blank line or because a new file starts. `s` means
-        that the next block begins a new document.
+        document: after a blank line, at each line of JSON Lines and at the
+        start of a file. `s` means that the next block begins a new document.
     """
 
     path: str

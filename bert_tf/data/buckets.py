@@ -362,7 +362,7 @@ def training_plan(
 def evaluation_plan(
     lengths: np.ndarray, *, max_length: int, batch_size: int, num_shards: int
 ) -> EvaluationPlan:
-    """Plans batches of rows of equal length, the longest first.
+    """Plans batches of rows of similar length, the longest first.
 
     A batch that is too large for the memory thus fails at once. Batches of
     shorter rows are larger, up to `batch_size * max_length` tokens for a

@@ -70,8 +70,8 @@ def training_dataset(
       vocab_size: If given, larger token ids are an error, which
         `input_errors` explains.
       packing: If given, the stream consists of rows that several examples
-        share, and all numbers above count rows. To skip whole epochs, all
-        files are read once for the lengths of their examples.
+        share, and the numbers of examples above count rows. To skip whole
+        epochs, all files are read once for the lengths of their examples.
       ranges: The intact records, from `records.find_readable`; None if the
         files are undamaged.
 

@@ -246,7 +246,7 @@ def compress(framed: bytes) -> bytes:
 
 
 def _masked_crc(data: bytes) -> int:
-    """Returns the CRC-32C, rotated and shifted as in LevelDB's log."""
+    """Returns the CRC-32C, rotated and added to a constant as in LevelDB."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 

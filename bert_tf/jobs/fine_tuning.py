@@ -371,8 +371,9 @@ def prepare(
       num_examples: The size of the training set; None without --do_train.
 
     Raises:
-      InputError: --save_best names another metric or is missing, the devices
-        cannot be used, or a training has no step.
+      InputError: --save_best names an unknown metric, or is missing with
+        --early_stopping_patience; the devices cannot be used; or a training
+        has no step.
     """
     strategy = settings.connect(config)
     training = settings.training_config(config, 1, 0)

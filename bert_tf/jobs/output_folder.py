@@ -204,7 +204,8 @@ def _compare(
     """Compares a run with the run that the folder holds.
 
     Different facts are an error. Different settings are only logged for a
-    single training, whose finished steps cannot be changed.
+    single training, whose finished steps cannot be changed. Another seed of a
+    finished training is an error.
     """
     folder, before = config.output_dir, record.get("facts", {})
     for name, value in facts.items():

@@ -109,8 +109,8 @@ class PretrainingConfig(
         default=None,
     )
     attention_direction: str | None = option(
-        "Which tokens a token attends to: all, or only those before it. The "
-        "release records it. Default: as the configuration says, else "
+        "Which tokens a token attends to: all, or itself and those before it. "
+        "The release records it. Default: as the configuration says, else "
         "bidirectional.",
         default=None,
         choices=ATTENTION_DIRECTIONS,

@@ -8,8 +8,9 @@ For example:
         --vocab_file=uncased_L-12_H-768_A-12/vocab.txt \\
         --dupe_factor=5
 
-This command takes half a second, prints five examples and ends with "Wrote 54
-total instances". /tmp/manifest.tf_examples.tfrecord.json describes the file.
+With sample_text.txt of google-research/bert this takes half a second, prints
+five examples and ends with "Wrote 54 total instances".
+/tmp/manifest.tf_examples.tfrecord.json describes the file.
 Larger texts use all CPUs; a core makes about 50,000 examples per second.
 
 The text has one sentence per line and blank lines between documents. With

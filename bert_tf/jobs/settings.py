@@ -80,8 +80,8 @@ class DeviceOptions(Options):
         per_worker=True,
     )
     iterations_per_loop: int = option(
-        "Largest number of steps per call into TensorFlow; on a TPU, the exact "
-        "number.",
+        "Largest number of steps per call into TensorFlow. A TPU takes as many "
+        "after the first call; elsewhere a call takes about a second.",
         default=1000,
         per_worker=True,
     )
@@ -146,7 +146,7 @@ class TrainingOptions(Options):
     )
     gradient_accumulation_steps: int = option(
         "Number of parts that each batch is split into. More parts need less "
-        "memory and give the same result.",
+        "memory. The result is the same but for dropout masks and rounding.",
         default=1,
     )
     save_checkpoints_steps: int = option(
@@ -440,7 +440,7 @@ def splits(config: FineTuningOptions) -> list[str]:
 
 
 def selects(config: FineTuningOptions) -> bool:
-    """Returns whether the development set selects the model that is kept."""
+    """Returns whether models are evaluated during or between trainings."""
     return bool(
         config.eval_steps
         or config.save_best

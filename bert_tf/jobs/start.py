@@ -365,8 +365,8 @@ def open_start(
 ) -> Weights:
     """Returns the weights of a checkpoint, with its head if the task fits.
 
-    Training may start from a model of another task, whose head is dropped: in
-    appendix A.3 of the paper, RTE starts from MNLI's weights.
+    Training may start from a model of another task, whose head is dropped,
+    such as MNLI before RTE.
 
     Args:
       path: The checkpoint, as `open_pretrained` takes it.

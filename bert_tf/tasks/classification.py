@@ -277,7 +277,7 @@ _PROBLEM_TYPES = {
 class ClassificationTask(FineTuningTask):
     """Classification and regression of texts and pairs.
 
-    Sections 4.1 and 4.3 of the paper.
+    Section 4.1 of the paper.
 
     Args:
       config: The configuration of the model.

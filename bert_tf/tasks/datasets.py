@@ -527,7 +527,7 @@ def find(
     """Returns a data set by its name.
 
     Args:
-      name: One of `NAMES`, in any case; "sst2" and "stsb" are accepted, too.
+      name: One of `NAMES`, in upper or lower case, or "sst2" or "stsb".
       language: The language of XNLI; the original's is Chinese.
       train_language: The language of XNLI's training set; default: `language`.
       skip_malformed: Whether to skip, and count, rows with a wrong number of

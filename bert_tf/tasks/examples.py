@@ -317,7 +317,7 @@ def _example(
 
 
 def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
-    """Counts the labels of examples; labels equal as numbers are one label.
+    """Counts the labels of examples; "1" and "1.0" are one label.
 
     If a label is written both as 1 and as 1.0, all labels are written as
     integers: "0" twice, "0.0" and "1.0" give {"0": 3, "1": 1}.

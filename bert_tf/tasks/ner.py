@@ -289,7 +289,7 @@ def _sentence(
         if not _TAG.fullmatch(name):
             raise in_file(
                 path,
-                f"expected a tag, O or B- or I- with a type as in B-PER; found "
+                f"expected a tag: O, or a prefix and a type as in B-PER; found "
                 f"{name!r}. Fix the tag or set --tag_column.",
                 number,
             )

@@ -108,8 +108,8 @@ class FullTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Returns the token ids of a text, much faster than `tokenize`."""
-        # In printable text the only space is U+0020, and only U+FFFD is
-        # deleted, so it can be split without `clean`.
+        # `clean` changes printable text only by deleting U+FFFD, which the
+        # normalizer of a chunk also does, so such text can be split at once.
         if not text.isprintable():
             text = normalization.clean(text)
         chunks = text.split()

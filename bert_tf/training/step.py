@@ -1,4 +1,4 @@
-"""One optimizer step, the same result on any number of devices.
+"""One optimizer step, the same on any number of devices but for dropout.
 
 On each replica:
 
@@ -245,7 +245,7 @@ _merge_call = tf.__internal__.distribute.interim.maybe_merge_call
 def fill_up(
     features: Mapping[str, tf.Tensor], multiple: int
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Pads a batch to a multiple of a length with copies of its last example.
+    """Appends copies of the last example, up to a multiple of `multiple`.
 
     Copies, because the loss of a text without tokens may be NaN, and 0 times
     NaN is NaN.

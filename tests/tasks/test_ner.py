@@ -144,9 +144,9 @@ def test_columns_by_number(write):
         ("a O\n", {"word_column": -3}, "word_column must be from -2 to 1"),
         ("a\n", {}, "tag_column must be another .*{}:1; got -1"),
         (b"a O\n\nb\xe9 O\n", {}, "{}:3: byte 0xe9"),
-        ("a O\nb NNP\n", {}, "{}:2: expected a tag, O or B- .* found 'NNP'"),
-        ("a O\nb B-\n", {}, "{}:2: expected a tag, .* found 'B-'"),
-        ("a\tO\nb\t\n", {}, "{}:2: expected a tag, .* found ''"),
+        ("a O\nb NNP\n", {}, "{}:2: expected a tag: O, or .* found 'NNP'"),
+        ("a O\nb B-\n", {}, "{}:2: expected a tag: .* found 'B-'"),
+        ("a\tO\nb\t\n", {}, "{}:2: expected a tag: .* found ''"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line(write, content, columns, message):

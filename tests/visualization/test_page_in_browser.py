@@ -165,7 +165,7 @@ def test_a_clicked_word_stays_selected(show, pair):
     assert page.locator("#tip").is_hidden()
     assert listed(page)[:10] == expected(row, words)
     page.keyboard.press("Escape")
-    assert heading(page) == "AttentionMaps received on average"
+    assert heading(page) == "Attention received on average"
 
 
 def test_by_the_keyboard_alone(show, pair):
