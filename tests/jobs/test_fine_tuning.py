@@ -232,6 +232,23 @@ def test_the_best_of_several_trainings_is_kept(tmp_path):
     assert_equal(open_model(tmp_path), estimator)
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_required"),
+    [({}, False), ({"save_best": "loss"}, True), ({"num_seeds": 2}, True)],
+)
+def test_weights_that_all_workers_read_need_a_shared_folder(
+    tmp_path, monkeypatch, flags, is_required
+):
+    folders = []
+    monkeypatch.setattr(
+        fine_tuning,
+        "require_shared",
+        lambda strategy, folder: folders.append(folder),
+    )
+    train(make(tmp_path, **flags))
+    assert folders == [str(tmp_path)] * is_required
+
+
 # Models without training.
 
 
