@@ -189,7 +189,7 @@ tpu: $(VENV)-tf220/.installed  ## find the largest batch of each TPU with its co
 demo_output/vocab.txt:
 	$(MAKE) demo
 
-demo: venv  ## train a model from raw text to answers, in a few minutes
+demo: venv  ## train a model from raw text to answers, in about six minutes
 	"$(BIN)/python" examples/demo.py
 
 clean:  ## remove .venv, caches and builds

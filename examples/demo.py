@@ -7,7 +7,7 @@ English) as a corpus, learns a vocabulary, writes records, pre-trains a small
 model and fills in a blank with it. Every command is printed before it runs, so
 that you can rerun it with other text.
 
-Takes about five minutes on two CPU cores. On held-out text the model predicts
+Takes about six minutes on two CPU cores. On held-out text the model predicts
 19 to 20 % of the masked words, where the most frequent word is right for 5 %,
 and 66 to 67 % of the next sentences. The exact numbers depend on the CPU.
 """
