@@ -2,8 +2,8 @@
 
 Every model takes the dict of integers that `BertModel` takes and returns a
 dict of logits, float32 under any dtype policy. Its encoder is `model.bert`.
-Every constructor also takes Keras's arguments by name, and those for
-fine-tuning the arguments of `HeadModel`.
+Every constructor also takes Keras's arguments by name. Models for fine-tuning
+also take the arguments of `HeadModel`.
 Layers have the names of the original's scopes. The shape letters are explained
 at the top of `modeling.py`; C is the number of labels or of choices.
 """

@@ -185,7 +185,8 @@ Predictions = Mapping[str, str]
 
 # Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are ints where
 # the official scripts have ints: from Python 3.12 on, `sum` rounds lists of
-# floats differently from lists with ints, and the means must be the scripts'.
+# floats differently from lists with ints, and our means must equal those of the
+# scripts.
 _Points = tuple[float, float]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -196,7 +197,7 @@ _NO_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalize_squad(text: str) -> str:
-    """Normalizes an answer as `normalize_answer` of SQuAD.
+    """Normalizes an answer as SQuAD's `normalize_answer` does.
 
     Lower-cases, removes ASCII punctuation, then the articles a, an and the, and
     leaves one space between words. "The U.S.-led" becomes "usled".

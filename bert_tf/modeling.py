@@ -384,9 +384,9 @@ class BertModel(FeatureModel):
         """Encodes a batch.
 
         Args:
-          inputs: Dict of integers [B, S]. Only `input_ids` is required; keys
-            that are not listed are ignored. Not every backend checks the range
-            of ids.
+          inputs: Dict of integers [B, S]. Only `input_ids` is required; other
+            keys are ignored, except Hugging Face's names, which are errors. Not
+            every backend checks the range of ids.
             - `input_ids`: The token ids.
             - `input_mask`: 1 for tokens, 0 for padding; by default all 1.
             - `segment_ids`: 0 for the first text, 1 for the second; by default
@@ -439,7 +439,7 @@ class BertModel(FeatureModel):
     def _encode(self, inputs, seed, num_queries: int | None = None, **given):
         """Returns the arguments of `_result`.
 
-        `given` contains `training`, or nothing, so that Keras passes it on.
+        `given` contains `training`, or nothing: Keras then passes the caller's.
         """
         input_ids = integers(inputs, "input_ids")
         position_ids = integers(inputs, "position_ids")

@@ -31,7 +31,7 @@ def layerwise_rates(
     heads 1. Lower layers are more general and should change less in
     fine-tuning: Sun et al., "How to Fine-Tune BERT for Text Classification?"
     (arXiv 1905.05583, "layer-wise decreasing layer rate"), with 0.95 as the
-    best value. For embeddings, ELECTRA's code has one more factor of `decay`.
+    best value. ELECTRA's code has one more factor of `decay` for every layer.
 
     The expressions match the variable names of this library's models.
 

@@ -208,7 +208,7 @@ class OutputPlan:
         return Chunk(shard, first, stop, self.total, is_compressed)
 
     def chunk_starts(self, ranks: np.ndarray) -> np.ndarray:
-        """Returns the first rank of the chunk of each rank: int64 [n]."""
+        """Returns, for each rank, the first rank of its chunk: int64 [n]."""
         bounds = self._bounds()
         start = bounds[np.searchsorted(bounds, ranks, "right") - 1]
         return start + (ranks - start) // self.chunk_size * self.chunk_size
@@ -326,10 +326,10 @@ def create(
     """Writes the records and, next to the first output file, a manifest.
 
     The output files appear when all of them are complete. If anything fails
-    before, existing files of these names are unchanged. While the job runs,
-    scratch files of about 0.7 bytes per byte of text and 25 bytes per instance
-    are next to the first output, or in the system's temporary folder if that
-    is remote.
+    before then, existing files of these names are unchanged. While the job
+    runs, scratch files of about 0.7 bytes per byte of text and 25 bytes per
+    instance are next to the first output, or in the system's temporary folder
+    if that is remote.
 
     Args:
       config: The options.

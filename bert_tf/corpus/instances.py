@@ -117,7 +117,8 @@ def _in_lock_step(
     step: Callable[..., tuple[np.ndarray, np.ndarray]],
     pieces: Pieces,
 ) -> np.ndarray:
-    """Makes one instance of each piece and pass at a time, until their ends.
+    """Makes one instance of each piece and pass at a time, until all are
+    used up.
 
     Args:
       config: The options.
@@ -229,9 +230,9 @@ def single_spans(
 ) -> np.ndarray:
     """Cuts documents into consecutive [CLS] A [SEP] instances.
 
-    A ends with the last sentence that fits. A sentence that is longer than the
-    target is cut there and continues in the next instance, so each token is in
-    exactly one instance of each pass.
+    Segment A ends with the last sentence that fits. A sentence that is longer
+    than the target is cut there and continues in the next instance, so each
+    token is in exactly one instance of each pass.
 
     Args:
       config: The options.

@@ -145,7 +145,7 @@ class CreationConfig(Options):
 
     @property
     def max_text_tokens(self) -> int:
-        """The number of tokens of an instance without [CLS] and [SEP]."""
+        """The largest number of tokens of an instance but [CLS] and [SEP]."""
         return self.max_seq_length - (3 if self.next_sentence else 2)
 
     def seed(self, purpose: int) -> tuple[int, int]:

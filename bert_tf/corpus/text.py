@@ -210,7 +210,8 @@ class EncodedBlock:
       lengths: int64 [s], the number of tokens of each sentence, at least 1.
       breaks: int64, ascending: the sentences of the block that begin a new
         document: after a blank line, at each line of JSON Lines and at the
-        start of a file. `s` means that the next block begins a new document.
+        start of a file. The index s, one past the
+        last sentence, means that the next block begins a new document.
     """
 
     path: str
@@ -498,7 +499,7 @@ def write_corpus(folder: str, blocks: Iterable[EncodedBlock]) -> int:
     num_tokens = num_sentences = num_documents = last_break = 0
 
     def end_documents(breaks: np.ndarray) -> None:
-        """Begins a document at each of these sentences; skips empty ones."""
+        """Ends a document before each of these sentences, if not empty."""
         nonlocal num_documents, last_break
         breaks = breaks[breaks > last_break]
         document_file.write(breaks)

@@ -1,7 +1,7 @@
 """Records of a fine-tuning data set, kept until something that shapes them
 changes.
 
-A manifest beside the records holds a key: everything that decides on their
+A manifest beside the records holds a key: everything that determines their
 content. If the key differs, or the file is damaged, the records are written
 again, whatever the times of the files.
 """

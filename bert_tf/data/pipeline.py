@@ -136,7 +136,7 @@ def evaluation_dataset(
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
       two more, int32 [batch_size]: `is_real_example`, 0 for padding examples,
       including those marked so in the file; and `example_index`, the number of
-      the example among those of all shards, -1 for padding examples.
+      the example among those of all shards, -1 for those that fill up a batch.
 
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.

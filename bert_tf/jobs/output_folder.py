@@ -203,9 +203,9 @@ def _compare(
 ) -> None:
     """Compares a run with the run that the folder holds.
 
-    Different facts are an error. Different settings are only logged for a
-    single training, whose finished steps cannot be changed. Another seed of a
-    finished training is an error.
+    Different facts are an error, as are different settings of several
+    trainings. Those of a single training, whose finished steps cannot be
+    changed, are only logged, except another seed of a finished training.
     """
     folder, before = config.output_dir, record.get("facts", {})
     for name, value in facts.items():

@@ -80,8 +80,9 @@ class DeviceOptions(Options):
         per_worker=True,
     )
     iterations_per_loop: int = option(
-        "Largest number of steps per call into TensorFlow. A TPU takes as many "
-        "after the first call; elsewhere a call takes about a second.",
+        "Largest number of steps per call into TensorFlow. On a TPU every "
+        "call after the first runs this many; elsewhere a call runs as many as "
+        "fit into about a second.",
         default=1000,
         per_worker=True,
     )
@@ -107,8 +108,8 @@ class ExportOptions(Options):
         default=False,
     )
     export_dir: str | None = option(
-        "Folder of the SavedModels, one subfolder per version. Default: "
-        "export in --output_dir, for scripts with that flag.",
+        "Folder of the SavedModels, one subfolder per version. Default, "
+        "for scripts that have --output_dir: its subfolder 'export'.",
         default=None,
         per_worker=True,
     )
@@ -284,8 +285,8 @@ class FineTuningOptions(
         default=None,
     )
     early_stopping_patience: int = option(
-        "Number of evaluations without a better --save_best after which "
-        "training stops; 0 for never.",
+        "Number of evaluations in a row without a better value of the "
+        "--save_best metric after which training stops; 0 for never.",
         default=0,
         at_least=0,
     )

@@ -365,8 +365,8 @@ def open_start(
 ) -> Weights:
     """Returns the weights of a checkpoint, with its head if the task fits.
 
-    Training may start from a model of another task, whose head is dropped,
-    such as MNLI before RTE.
+    Training may start from a model of another task, for example RTE from a
+    model of MNLI; its head is dropped.
 
     Args:
       path: The checkpoint, as `open_pretrained` takes it.

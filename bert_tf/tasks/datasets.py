@@ -46,7 +46,7 @@ class Source:
       is_listed: Whether the source is the listed rows, or all others.
       skip_malformed: Whether the official file has malformed rows to skip.
       note: What to log when this source is used.
-      suffix: What the part appends to the names of results, "_mismatched".
+      suffix: What the part appends to the names of results: "_mismatched"
         Sources with the same suffix are alternatives: the first with a file
         is read.
       submission: The file of a submission to the GLUE leaderboard.

@@ -82,7 +82,7 @@ class Target:
         return integers | {name: name for name in self.labels}
 
     def label_of(self, value: Any, where: str) -> Label:
-        """Returns the label that a field of a table or a JSON value spells.
+        """Returns the label for a value from a table or from JSON.
 
         For an empty value, returns None (no label), or an empty tuple for a
         multi-label problem.

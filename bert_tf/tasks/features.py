@@ -324,8 +324,8 @@ def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
     `offsets[i + 1]`, int64 [n + 1].
 
     A `.npy` file begins with its length, which is known at the end only: until
-    then each array is in a temporary file beside a local output, otherwise in
-    the system's temporary folder.
+    then each array is in a temporary file: beside the output if that is
+    local, else in the system's temporary folder.
 
     Args:
       path: The output file.

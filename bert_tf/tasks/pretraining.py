@@ -183,7 +183,10 @@ def _check_objective(objective: str, config: BertConfig) -> None:
 
 
 def _next_sentence_weights(features: Mapping):
-    """Returns 1 where there is an example, float32 [B, K]; K is 1 unpacked."""
+    """Returns 1 where there is an example, float32 [B, K].
+
+    K is 1 without packing.
+    """
     labels = features["next_sentence_labels"]
     ones = ops.ones_like(labels, dtype="float32")
     return features.get("next_sentence_weights", ones)

@@ -320,8 +320,9 @@ class Estimator:
             )
 
     def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
-        """Returns the steps to a checkpoint, a hook or the end; 0 at the end.
+        """Returns the number of steps until a checkpoint, a hook or the end.
 
+        0 means that training is done or that a hook wants to stop.
         It is enough if one process has a hook that stops: all processes agree
         on the smallest number.
         """

@@ -247,7 +247,7 @@ def fill_up(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Appends copies of the last example, up to a multiple of `multiple`.
 
-    Copies, because the loss of a text without tokens may be NaN, and 0 times
+    Not zeros, because the loss of a text without tokens may be NaN, and 0 times
     NaN is NaN.
 
     Args:
