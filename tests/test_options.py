@@ -46,6 +46,8 @@ def test_values_are_converted():
         ({"is_cased": 1}, "--is_cased must be true or false; got 1"),
         ({"kind": "c"}, "--kind must be one of a or b; got 'c'"),
         ({"path": 3}, "--path must be a string; got 3"),
+        ({"path": None}, "--path must be a string; got None"),
+        ({"rate": None}, "--rate must be a number; got None"),
     ],
 )
 def test_invalid_values_are_rejected(values, message):

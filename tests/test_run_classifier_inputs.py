@@ -69,6 +69,17 @@ def test_flags(says, changes, expected):
     assert expected in says(**changes)
 
 
+def test_options_of_custom_files_are_ignored_with_a_warning(says, caplog):
+    says(save_best="mcc", train_file="none.tsv", labels="a,b")
+    assert "Ignoring --train_file and --labels, for --task_name" in caplog.text
+
+
+def test_a_folder_that_cannot_be_created(says, tmp_path):
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "out"
+    assert f"Cannot create folder {folder}: Not a directory" in says(folder)
+
+
 @pytest.fixture
 def spoilt(run, tmp_path):
     """Copies the data; returns a function that replaces a line of a file."""

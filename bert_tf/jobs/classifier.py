@@ -36,11 +36,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from absl import logging
+
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache, processes
 from bert_tf.data.buckets import Features
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult
 from bert_tf.jobs.settings import DataOptions, FineTuningOptions
@@ -64,6 +66,13 @@ from bert_tf.tasks.examples import Example
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.workers import chief_first
+
+# The options that describe custom files.
+_CUSTOM_OPTIONS = (
+    *("train_file", "dev_file", "test_file", "text_a_column", "text_b_column"),
+    *("label_column", "id_column", "header", "labels", "label_separator"),
+    "problem",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -276,6 +285,7 @@ def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
     if config.task_name.lower() == custom.NAME:
         found = _custom_data_set(config, start)
     else:
+        _warn_of_custom_options(config)
         found = datasets.find(
             config.task_name,
             language=config.xnli_language,
@@ -287,6 +297,19 @@ def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
         is_trained=config.do_train,
         allow_mapping=config.allow_label_mapping,
     )
+
+
+def _warn_of_custom_options(config: ClassifierConfig) -> None:
+    ignored = [
+        f"--{field.name}"
+        for field in dataclasses.fields(config)
+        if field.name in _CUSTOM_OPTIONS
+        and getattr(config, field.name) != field.default
+    ]
+    if ignored:
+        logging.warning(
+            "Ignoring %s, for --task_name=custom only", listed(ignored)
+        )
 
 
 def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:

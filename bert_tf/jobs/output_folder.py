@@ -423,7 +423,8 @@ def locked(folder: str) -> Iterator[None]:
         return
     is_new = not files.exists(folder)
     if is_new:
-        files.makedirs(folder)
+        with files.input_errors("create folder", folder):
+            files.makedirs(folder)
     try:
         with locked_file(folder):
             yield
