@@ -1,7 +1,10 @@
 """Signals become exceptions, or are deferred until a training has saved."""
 
 import contextlib
+import ctypes
 import os
+import pathlib
+import re
 import signal
 import time
 
@@ -75,3 +78,22 @@ def test_a_deferred_signal_is_noted_and_the_second_one_raised(number):
         assert stop.received == 0
     with pytest.raises(ZeroDivisionError), signals.deferred():
         raise ZeroDivisionError
+
+
+def test_a_handler_of_sigterm_that_tensorflow_replaced_is_installed_again():
+    replace = ctypes.CDLL(None).signal
+    noted = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+    received = []
+    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    replace(int(signal.SIGTERM), noted)
+    signals.reinstall_sigterm()
+    signal.raise_signal(signal.SIGTERM)
+    assert received == [signal.SIGTERM]
+    # Under nohup it is ignored, and stays so.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    replace(int(signal.SIGTERM), noted)
+    signals.reinstall_sigterm()
+    status = pathlib.Path("/proc/self/status").read_text()
+    [mask] = re.findall(r"SigIgn:\s+(\w+)", status)
+    assert int(mask, 16) >> (signal.SIGTERM - 1) & 1
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
