@@ -50,9 +50,15 @@ def flags_of(job: types.ModuleType) -> flags.FlagValues:
 
 
 def parse(job: types.ModuleType, words: Iterable[object]) -> Options:
-    """Returns the options that a command line gives to a job."""
+    """Returns the options that a command line gives to a job.
+
+    It may lack required flags, as commands in pages do.
+    """
     values = flags_of(job)
     values(["program", *map(str, words)])
+    for name in cli.options.required(config_type_of(job)):
+        if values[name].value is None:
+            values[name].value = ""
     return cli.read_config(config_type_of(job), values)
 
 
