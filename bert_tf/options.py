@@ -11,7 +11,6 @@ same names as keyword arguments.
 """
 
 import dataclasses
-import functools
 import math
 import numbers
 import os
@@ -105,11 +104,11 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        may_be_none = _optional(type(self))
         for name, (kind, known) in declared(type(self)).items():
             value = _converted(getattr(self, name), kind)
             object.__setattr__(self, name, value)
-            if value is None and name in may_be_none:
+            default = self.__dataclass_fields__[name].default
+            if value is None and default is None:
                 continue
             if fault := _fault(value, kind, known):
                 raise OptionError(f"--{name} {fault}")
@@ -151,18 +150,6 @@ def required(config: type[Options]) -> list[str]:
         for field in dataclasses.fields(config)
         if field.default is dataclasses.MISSING
     ]
-
-
-@functools.cache
-def _optional(config: type[Options]) -> set[str]:
-    """Returns the names of the options that may be None."""
-    hints = typing.get_type_hints(config)
-    return {
-        field.name
-        for field in dataclasses.fields(config)
-        if field.default is None
-        or isinstance(hints[field.name], types.UnionType)
-    }
 
 
 def _plain_type(hint: Any) -> type:

@@ -285,7 +285,6 @@ def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
     if config.task_name.lower() == custom.NAME:
         found = _custom_data_set(config, start)
     else:
-        _warn_of_custom_options(config)
         found = datasets.find(
             config.task_name,
             language=config.xnli_language,
@@ -297,19 +296,6 @@ def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
         is_trained=config.do_train,
         allow_mapping=config.allow_label_mapping,
     )
-
-
-def _warn_of_custom_options(config: ClassifierConfig) -> None:
-    ignored = [
-        f"--{field.name}"
-        for field in dataclasses.fields(config)
-        if field.name in _CUSTOM_OPTIONS
-        and getattr(config, field.name) != field.default
-    ]
-    if ignored:
-        logging.warning(
-            "Ignoring %s, for --task_name=custom only", listed(ignored)
-        )
 
 
 def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
@@ -345,6 +331,16 @@ def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
         )
     if config.glue_submission and not config.do_predict:
         raise InputError("--glue_submission needs --do_predict.")
+    ignored = [
+        f"--{field.name}"
+        for field in dataclasses.fields(config)
+        if field.name in _CUSTOM_OPTIONS
+        and getattr(config, field.name) != field.default
+    ]
+    if ignored and config.task_name.lower() != custom.NAME:
+        logging.warning(
+            "Ignoring %s, for --task_name=custom only", listed(ignored)
+        )
 
 
 def _claimed_output_dir(
