@@ -60,7 +60,7 @@ class BenchmarkOptions(Options):
     )
 
     def chosen(self, titles: Collection[str]) -> list[str]:
-        """Returns the sides to measure, of all that there are."""
+        """Returns the sides to measure: --variants, by default all."""
         require_known("variants", self.variants, titles)
         return [side for side in titles if side in (self.variants or titles)]
 

@@ -27,7 +27,7 @@ _Batch = dict[str, tf.Tensor]
 _UNCHECKED = ReadableRecords()
 
 
-def find_readable_records(
+def inspect_files(
     train_files: list[str], eval_files: list[str], skips_corrupt: bool
 ) -> ReadableRecords:
     """Finds the readable records of the files, if corrupt ones are skipped.

@@ -498,7 +498,7 @@ def scan_file(path: str) -> tuple[list[RecordRange], list[str]]:
       which may span several records.
 
     Raises:
-      InputError: The file has no intact record; perhaps it is no TFRecord file.
+      InputError: The file has no intact record; it may have another format.
     """
     scan = _scan_compressed if path.endswith(".gz") else _scan_uncompressed
     ranges, faults = scan(path)

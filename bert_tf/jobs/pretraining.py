@@ -39,7 +39,7 @@ from bert_tf import cli, files
 from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
 from bert_tf.corpus import creation
 from bert_tf.data import pipeline
-from bert_tf.data.pretraining_data import PretrainingData, find_readable_records
+from bert_tf.data.pretraining_data import PretrainingData, inspect_files
 from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.interop.checkpoint import (
@@ -359,7 +359,7 @@ def _data(
         config.max_eval_steps * config.eval_batch_size or None,
         is_packed=config.pack_sequences,
         is_causal=task.objective == "causal_lm",
-        readable=find_readable_records(
+        readable=inspect_files(
             train_files, eval_files, config.skip_corrupt_records
         ),
     )

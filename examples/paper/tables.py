@@ -28,7 +28,7 @@ class Table(NamedTuple):
       rows: Row -> the cells of those columns.
       paper: Column -> the paper's numbers, in the order of the rows.
       claims: What the paper says: the names of two rows, and the columns to
-        compare; all if there are none.
+        compare; no columns means all.
       note: A note for the reader.
     """
 

@@ -8,7 +8,7 @@ import pytest
 from bert_tf.data import pipeline, records
 from bert_tf.data.pretraining_data import (
     PretrainingData,
-    find_readable_records,
+    inspect_files,
     next_tokens,
 )
 from bert_tf.data.schema import pretraining_schema
@@ -121,10 +121,8 @@ def test_packing_without_next_sentence_labels(path):
 def test_truncated_files_are_noticed_before_training(path, write):
     with open(path, "rb") as file:
         cut = write(file.read()[:-20])
-    assert (
-        find_readable_records([path], [cut], skips_corrupt=False).ranges is None
-    )
+    assert inspect_files([path], [cut], skips_corrupt=False).ranges is None
     with pytest.raises(InputError, match="cut off within record 22"):
-        find_readable_records([cut], [path], skips_corrupt=False)
-    found = find_readable_records([cut], [path], skips_corrupt=True)
+        inspect_files([cut], [path], skips_corrupt=False)
+    found = inspect_files([cut], [path], skips_corrupt=True)
     assert [sum(n for _, n in found.ranges[p]) for p in (cut, path)] == [22, N]
