@@ -98,8 +98,8 @@ def load(path: str, schema: Schema, vocab_size: int | None = None) -> Features:
       vocab_size: If given, larger token ids are an error.
 
     Raises:
-      InputError: The file cannot be read, is damaged, or does not fit the
-        schema or the vocabulary.
+      InputError: The file is unreadable or damaged, or does not fit the schema
+        or the vocabulary.
     """
     batches = pipeline.whole_file(
         path, schema, batch_size=_EXAMPLES_PER_PARSE, vocab_size=vocab_size
@@ -116,9 +116,6 @@ def in_memory(
     Args:
       batches: Dicts from the name of a feature to an array [b, *shape].
       schema: The features, `input_mask` among them.
-
-    Returns:
-      All examples in order.
     """
     parts: dict[str, list[np.ndarray]] = {f.name: [] for f in schema}
     lengths = []
@@ -162,8 +159,8 @@ def training_dataset(
 ) -> tf.data.Dataset:
     """Returns a shuffled stream of batches that can start anywhere.
 
-    The stream consists of complete epochs and a part of one. A batch holds
-    examples of similar length; which ones does not depend on the padding.
+    A batch holds examples of similar length; which ones does not depend on the
+    padding.
 
     Args:
       features: The examples.
@@ -230,8 +227,8 @@ def evaluation_dataset(
         shorter examples holds a multiple of this number, with at most as many
         tokens.
       num_shards: The number of readers that share the examples.
-      shard: This reader's number, from 0. All give equally many batches of
-        the same shapes.
+      shard: This reader's number, from 0. All readers get equally many batches
+        of the same shapes.
 
     Returns:
       Batches: a dict of tensors [b, *shape], int32 or float32, with
@@ -251,9 +248,8 @@ def evaluation_dataset(
         if padding.static:
             batch_rows = tf.constant(np.stack(rows))
         else:
-            sizes = list(map(len, rows))
             batch_rows = tf.RaggedTensor.from_row_lengths(
-                np.concatenate(rows), sizes
+                np.concatenate(rows), list(map(len, rows))
             )
         batch_lengths = tf.constant(plan.lengths)
 
@@ -270,12 +266,7 @@ def evaluation_dataset(
 
 
 class _Gatherer:
-    """Gathers rows of a data set inside a graph.
-
-    Args:
-      features: The examples, which are copied to the CPU, where tf.data runs.
-      padding: How batches are padded.
-    """
+    """Gathers rows of a data set inside a graph."""
 
     def __init__(self, features: Features, padding: Padding) -> None:
         self._sequences = () if padding.static else features.sequences
@@ -329,8 +320,8 @@ def training_plan(
     Args:
       lengths: The length of each row, integers [n]. Rows of one length stay in
         random order.
-      num_batches: The number of batches. A longer plan starts like a shorter
-        one, except for the last window of the shorter one.
+      num_batches: A longer plan starts like a shorter one, except for the last
+        window of the shorter one.
       batch_size: The number of rows in a batch.
       seed: Not negative; equal seeds give equal plans.
 
@@ -373,11 +364,7 @@ def evaluation_plan(
       max_length: The longest possible length.
       batch_size: Rows of `max_length` in a shard's batch. Every other batch
         has a multiple of this.
-      num_shards: The number of readers that share the rows. Each of them gets
-        equally many rows of a batch, padded to the same length.
-
-    Returns:
-      The plan; only its last batch is filled with -1.
+      num_shards: The number of readers that share the rows of each batch.
     """
     order = np.argsort(-lengths, kind="stable").astype(np.int32)
     batches, batch_lengths = [], []
@@ -410,7 +397,6 @@ def shares(plan: np.ndarray, num_shards: int, batch_size: int) -> np.ndarray:
       Integers [shards, batches * replicas, batch_size]: the batches of the
       replicas follow each other.
     """
-    num_batches = len(plan)
-    by_row = plan.reshape(num_batches, batch_size, -1, num_shards)
+    by_row = plan.reshape(len(plan), batch_size, -1, num_shards)
     by_shard = by_row.transpose(3, 0, 2, 1)  # [shards, batches, replicas, B]
     return by_shard.reshape(num_shards, -1, batch_size)

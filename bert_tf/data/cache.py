@@ -1,16 +1,15 @@
-"""Records of a fine-tuning data set, kept until something that shapes them
+"""Records of a fine-tuning data set, reused while nothing that shapes them
 changes.
 
-A manifest beside the records holds a key: everything that determines their
+A manifest next to the records holds a key: everything that determines their
 content. If the key differs, or the file is damaged, the records are written
-again, whatever the times of the files.
+again.
 """
 
 import dataclasses
 import hashlib
-import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ class RecordBlock(NamedTuple):
     """Consecutive records of a file.
 
     Attributes:
-      data: Framed records.
+      data: The bytes of the records, from `records.frame`.
       num_records: The number of records.
       num_cut: The number of records whose example did not fit completely.
     """
@@ -42,12 +41,10 @@ class RecordBlock(NamedTuple):
 
 
 class CachedRecords(NamedTuple):
-    """The records of a file.
+    """The records of a file; see `RecordBlock`.
 
     Attributes:
-      is_new: Whether they were written now.
-      num_records: The number of records.
-      num_cut: The number of records whose example did not fit completely.
+      is_new: Whether the file was written now.
     """
 
     is_new: bool
@@ -136,12 +133,7 @@ def write_records(
 
 def _file_checksum(path: str) -> str:
     with files.open_read(path) as file, files.gzip_faults(path):
-        return checksum(_blocks(file))
-
-
-def _blocks(file: io.BufferedIOBase) -> Iterator[bytes]:
-    while block := file.read(_BLOCK_SIZE):
-        yield block
+        return checksum(iter(lambda: file.read(_BLOCK_SIZE), b""))
 
 
 def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
@@ -161,7 +153,7 @@ def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
     missing = object()
     differing = [
         name
-        for name in dict.fromkeys([*wanted, *found])
+        for name in {**wanted, **found}
         if found.get(name, missing) != wanted.get(name, missing)
     ]
     if differing:

@@ -1,5 +1,4 @@
-"""Batches of records with tf.data: an endless stream to train on, and every
-example exactly once to evaluate on.
+"""Batches of records with tf.data, to train on and to evaluate on.
 
 The training stream is one global sequence of examples, the same for any number
 of hosts and devices, each of which reads its share. It depends only on the
@@ -119,18 +118,11 @@ def evaluation_dataset(
     examples of zeros fill the last ones.
 
     Args:
-      files: TFRecord files, compressed if the name ends in `.gz`.
-      schema: The features to parse; others in the files are ignored.
-      batch_size: The number of examples in each batch of this shard.
-      num_shards: The number of readers that share the examples.
-      shard: This reader's number, from 0; it reads every `num_shards`-th
-        example.
+      files: As for `training_dataset`, like all arguments not listed here.
       max_examples: The number of examples to read over all shards; None for
         all.
-      vocab_size: As for `training_dataset`.
       packing: If given, several examples share a row, and `batch_size`, `shard`
         and `example_index` count rows. The examples are the same.
-      ranges: As for `training_dataset`.
 
     Returns:
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
@@ -191,17 +183,9 @@ def fill(
     max_examples: int | None = None,
     ranges: RecordRanges | None = None,
 ) -> Fill:
-    """Measures how full the rows of the first examples are.
+    """Measures how full the rows of the first `max_examples` examples are.
 
-    Args:
-      files: TFRecord files, compressed if the name ends in `.gz`.
-      schema: The schema of pre-training.
-      packing: How the examples share rows.
-      max_examples: The number of examples to measure; None for all.
-      ranges: As for `training_dataset`.
-
-    Raises:
-      InputError: A file cannot be read, or its records do not fit the schema.
+    The other arguments and the errors are those of `training_dataset`.
     """
     found = RecordFiles(files, schema, ranges)
     examples = found.numbers().flat_map(found.read).take(max_examples or -1)
@@ -218,17 +202,8 @@ def whole_file(
 ) -> tf.data.Dataset:
     """Returns every example of one file once, in order.
 
-    Args:
-      file: A TFRecord file, compressed if the name ends in `.gz`.
-      schema: The features to parse; others in the file are ignored.
-      batch_size: The number of examples in each batch except the last.
-      vocab_size: As for `training_dataset`.
-
-    Returns:
-      Batches: a dict of tensors [b, *shape], int32 or float32.
-
-    Raises:
-      InputError: The file cannot be read, or its records do not fit.
+    The arguments, the batches and the errors are those of `training_dataset`,
+    but the last batch may be smaller.
     """
     found = RecordFiles([file], schema)
     batches = found.numbers().flat_map(found.read).batch(batch_size)
@@ -237,10 +212,7 @@ def whole_file(
 
 @contextlib.contextmanager
 def input_errors(files: Sequence[str]) -> Iterator[None]:
-    """Explains the errors of tf.data about bad records.
-
-    Args:
-      files: The files the batches come from.
+    """Explains the errors of tf.data about bad records of some files.
 
     Raises:
       InputError: A file is damaged or was removed; token ids do not fit the
@@ -300,15 +272,18 @@ def _epoch(
 ) -> tf.data.Dataset:
     """Returns what `read` gives for every file, in the order of one epoch."""
     # tf.data mixes the global seed of the program into every seed. This sets
-    # the seed of the graph that flat_map traces, and of no other, so that the
-    # order does not depend on the rest of the program.
+    # the seed of only the graph that flat_map traces, so that the order does
+    # not depend on the rest of the program.
     tf.random.set_seed(1)
     file_seed, record_seed = tf.unstack(
         tf.random.stateless_uniform(
             [2], [seed, epoch], None, None, tf.int64, alg="philox"
         )
     )
-    numbers = _shuffle(files.numbers(), len(files), file_seed)
+    # Each epoch is a separate dataset, so it is shuffled once.
+    numbers = files.numbers().shuffle(
+        len(files), file_seed, reshuffle_each_iteration=False
+    )
     examples = numbers.interleave(
         read,
         cycle_length=_FILES_AT_ONCE,
@@ -316,14 +291,9 @@ def _epoch(
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
-    return _shuffle(examples, _SHUFFLE_BUFFER, record_seed)
-
-
-def _shuffle(
-    dataset: tf.data.Dataset, buffer_size: int, seed: tf.Tensor
-) -> tf.data.Dataset:
-    """Shuffles once: each epoch is a separate dataset."""
-    return dataset.shuffle(buffer_size, seed, reshuffle_each_iteration=False)
+    return examples.shuffle(
+        _SHUFFLE_BUFFER, record_seed, reshuffle_each_iteration=False
+    )
 
 
 def _endless(value: bytes | list[bytes] | int) -> tf.data.Dataset:
@@ -338,14 +308,8 @@ def parser(
 ) -> Callable[[tf.Tensor], _Batch]:
     """Returns a function from serialized examples to their features.
 
-    Args:
-      schema: The features to parse.
-      vocab_size: As for `training_dataset`.
-      packing: How examples share rows, if they do.
-
-    Returns:
-      A function from strings [B], or rows of them [B, K] with `packing`, to a
-      batch as in `training_dataset`.
+    The arguments are those of `training_dataset`. The function takes strings
+    [B], or rows of them [B, K] with `packing`, and returns a batch.
     """
     spec = {
         feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)

@@ -1,4 +1,4 @@
-"""The records of a pre-training run as batches, for either objective.
+"""The records of a pre-training run as batches of masked words or next tokens.
 
 Records hold masked words. A model that predicts the next token uses the same
 records, because they also contain the tokens that were masked.
@@ -48,15 +48,10 @@ class PretrainingData:
     """The records of a run.
 
     Attributes:
-      train_files: The files to train on.
-      eval_files: The files to evaluate on.
-      schema: The schema of the records.
-      vocab_size: The vocabulary size of the model.
       random_seed: The seed of the order of the examples.
       max_eval_examples: The number of examples to evaluate on; None for all.
       is_packed: Whether short examples share rows. Batches then count rows.
       is_causal: Whether batches are converted by `next_tokens`.
-      readable: The readable records of the files.
     """
 
     train_files: list[str]

@@ -36,10 +36,6 @@ class Faults:
 
     The faults of several parts of the data can be merged in order, so that
     each kind is logged once however the data was divided.
-
-    Attributes:
-      counts: The number of faults of each kind.
-      firsts: The first example of each kind.
     """
 
     def __init__(self) -> None:
@@ -162,8 +158,7 @@ class Pool:
     def _run_in_workers(
         self, tasks: Iterator[Task], function: Callable[[Task], Result]
     ) -> Iterator[Result]:
-        pending: collections.deque[futures.Future[Result]]
-        pending = collections.deque()
+        pending: collections.deque[futures.Future[Result]] = collections.deque()
         try:
             for task in tasks:
                 with _signals_blocked(), _script_hidden():
@@ -184,7 +179,7 @@ def _signals_blocked() -> Iterator[None]:
     """Starts workers that ignore Ctrl-C, which a terminal sends to all.
 
     Workers inherit the signal mask. They end when this process ends the pool,
-    so that one process handles the signal and no worker prints a traceback.
+    so no worker prints a traceback.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.STOP_SIGNALS)
     try:

@@ -14,7 +14,7 @@ k + (i + 1) * GOLDEN.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -59,35 +59,24 @@ def subkeys(parents: np.ndarray, name: np.ndarray | int) -> np.ndarray:
 
 
 def uniform(keys: np.ndarray, index: np.ndarray | int) -> np.ndarray:
-    """Returns numbers in [0, 1): float64, of the shape of the arguments.
-
-    Args:
-      keys: uint64.
-      index: Which number of each key, not negative.
-    """
+    """Returns number `index`, from 0, of each key, in [0, 1): float64."""
     return (_bits(keys, index) >> np.uint64(11)) * 2.0**-53
 
 
 def below(
     keys: np.ndarray, index: np.ndarray | int, limit: np.ndarray | int
 ) -> np.ndarray:
-    """Returns integers in [0, limit): int64 [n].
+    """Returns number `index` of each key, in [0, limit): int64 [n].
 
-    Args:
-      keys: uint64 [n].
-      index: Which number of each key, not negative.
-      limit: From 1 to 2 ** 53; integers [n], or one for all.
+    `limit` is from 1 to 2 ** 53: integers [n], or one for all.
     """
     return (uniform(keys, index) * limit).astype(np.int64)
 
 
 def heads(keys: np.ndarray, index: int, tosses: np.ndarray) -> np.ndarray:
-    """Returns the number of heads of `tosses` coins, binomial: int64 [n].
+    """Returns the number of heads in `tosses` [n] of a fair coin: int64 [n].
 
-    Args:
-      keys: uint64 [n].
-      index: Which number of each key, not negative.
-      tosses: Non-negative integers [n].
+    Number `index` of each key determines all of its tosses.
     """
     coins = _bits(keys, index)
     total = np.zeros(len(keys), np.int64)
@@ -138,22 +127,13 @@ def permute(
             left, right = right, (left + shift) % base
         return left * base + right
 
-    values = encipher(ranks.astype(np.uint64))
-    while (outside := values >= size).any():
-        values[outside] = encipher(values[outside])
-    return values.astype(np.int64)
+    return _apply_until_below(size, encipher, ranks)
 
 
 def unpermute(
     positions: np.ndarray, size: int, seed: int | Sequence[int]
 ) -> np.ndarray:
-    """Returns the ranks to which `permute` gives these positions: int64 [n].
-
-    Args:
-      positions: Integers [n] in [0, size).
-      size: See `permute`.
-      seed: See `permute`.
-    """
+    """Returns the ranks to which `permute` gives these positions: int64 [n]."""
     base, round_keys = _permutation(size, seed)
 
     def decipher(values: np.ndarray) -> np.ndarray:
@@ -164,10 +144,7 @@ def unpermute(
             left, right = (right + (base - shift)) % base, left
         return left * base + right
 
-    values = decipher(positions.astype(np.uint64))
-    while (outside := values >= size).any():
-        values[outside] = decipher(values[outside])
-    return values.astype(np.int64)
+    return _apply_until_below(size, decipher, positions)
 
 
 def _permutation(
@@ -176,3 +153,13 @@ def _permutation(
     """Returns the base and the keys of the rounds."""
     base = np.uint64(math.isqrt(size - 1) + 1)
     return base, np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
+
+
+def _apply_until_below(
+    size: int, cipher: Callable[[np.ndarray], np.ndarray], numbers: np.ndarray
+) -> np.ndarray:
+    """Applies a permutation of a larger range until all are below `size`."""
+    values = cipher(numbers.astype(np.uint64))
+    while (outside := values >= size).any():
+        values[outside] = cipher(values[outside])
+    return values.astype(np.int64)

@@ -40,17 +40,11 @@ _ROWS = 2048
 
 
 class _Columns(NamedTuple):
-    """Encoded bytes of `n` records, with gaps because varints vary in width.
+    """Encoded bytes of n records, with gaps because varints vary in width."""
 
-    Attributes:
-      parts: uint8 arrays [n, w]; side by side they are the padded bytes.
-      keep: bool arrays [n, w], False where a byte is padding.
-      sizes: int64 [n], the number of bytes kept in each row.
-    """
-
-    parts: list[np.ndarray]
-    keep: list[np.ndarray]
-    sizes: np.ndarray
+    parts: list[np.ndarray]  # uint8 [n, w] each, side by side.
+    keep: list[np.ndarray]  # bool [n, w] each, False where a byte is a gap.
+    sizes: np.ndarray  # int64 [n], the number of bytes kept in each row.
 
 
 def encode_batch(
@@ -100,10 +94,7 @@ def _values(feature: Feature, array: np.ndarray) -> np.ndarray:
 def _encode_rows(
     features: Iterable[Feature], arrays: Iterable[np.ndarray]
 ) -> Iterator[bytes]:
-    entries = [
-        _encode_feature(feature, values)
-        for feature, values in zip(features, arrays, strict=True)
-    ]
+    entries = list(map(_encode_feature, features, arrays))
     example = _field(_FIRST, _join(entries))
     data = np.concatenate(example.parts, axis=1)
     keep = np.concatenate(example.keep, axis=1)
@@ -194,8 +185,8 @@ FOOTER_SIZE = 4
 class RecordWriter:
     """Writes a TFRecord file that appears only when it is complete.
 
-    A path that ends in `.gz` is compressed. The same records always give the
-    same bytes. Use it in a `with` statement.
+    A path that ends in `.gz` is compressed. Equal records give equal bytes. Use
+    it in a `with` statement.
 
     Raises:
       InputError: The path cannot be written (when entered), or the disk is
@@ -209,8 +200,7 @@ class RecordWriter:
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(files.atomic_writer(self._path))
             if self._path.endswith(".gz"):
-                # Without name and time in the header, equal records give equal
-                # bytes.
+                # The header contains neither a name nor a time.
                 file = stack.enter_context(
                     gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
                 )
@@ -241,26 +231,23 @@ def frame(records: Iterable[bytes]) -> bytes:
 
 
 def compress(framed: bytes) -> bytes:
-    """Returns a gzip member without name and time: equal data, equal bytes."""
+    """Returns a gzip member; equal data gives equal bytes."""
     return gzip.compress(framed, _GZIP_LEVEL, mtime=0)
-
-
-def _masked_crc(data: bytes) -> int:
-    """Returns the CRC-32C, rotated and added to a constant as in LevelDB."""
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 @functools.lru_cache(maxsize=4096)
 def header(length: int) -> bytes:
     """Returns the bytes before data of this length."""
     size = struct.pack("<Q", length)
-    return size + struct.pack("<I", _masked_crc(size))
+    return size + footer(size)
 
 
 def footer(data: bytes) -> bytes:
-    """Returns the bytes after `data`."""
-    return struct.pack("<I", _masked_crc(data))
+    """Returns the masked checksum that follows `data`."""
+    crc = google_crc32c.value(data)
+    # Rotated and added to a constant, as in LevelDB.
+    masked = ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+    return struct.pack("<I", masked)
 
 
 # ------------------------------------------------------- checking files
@@ -270,8 +257,6 @@ _DTYPE_OF_KIND = {
     "float_list": "float32",
     "int64_list": "int64",
 }
-
-
 _ADVICE = "Create or copy the file again."
 
 
@@ -291,11 +276,7 @@ def suggest_skip_corrupt() -> Iterator[None]:
 
 
 def count_records(path: str, at_most: int | None = None) -> int:
-    """Counts records by jumping from length to length, without reading data.
-
-    Args:
-      path: A TFRecord file.
-      at_most: The count to stop at; None for the whole file.
+    """Counts records, up to `at_most`, without reading their data.
 
     Raises:
       DamageError: The file is cut off or damaged.
@@ -306,23 +287,14 @@ def count_records(path: str, at_most: int | None = None) -> int:
 
 
 def verify(path: str) -> int:
-    """Counts records and verifies the checksum of each record's data.
-
-    Raises:
-      InputError: As `count_records`.
-    """
+    """Does what `count_records` does, and verifies the checksums of data."""
     return sum(1 for _ in _frames(path, read_data=True))
 
 
 def check_first_record(path: str, schema: Schema, offset: int = 0) -> bool:
-    """Compares the first record of a file with a schema.
+    """Compares the record at byte `offset` of a file with a schema.
 
     Features that the schema does not name are ignored, as in reading.
-
-    Args:
-      path: A TFRecord file.
-      schema: The features that will be read.
-      offset: The byte at which the record begins.
 
     Returns:
       False if the file is intact but has no records.
@@ -432,12 +404,7 @@ _ZEROS = bytes(HEADER_SIZE)
 
 
 class RecordRange(NamedTuple):
-    """Intact records that follow one another.
-
-    Attributes:
-      offset: The byte at which the first one begins.
-      num_records: The number of records.
-    """
+    """Intact records that follow one another from byte `offset` on."""
 
     offset: int
     num_records: int
@@ -450,8 +417,8 @@ class ReadableRecords(NamedTuple):
     """The intact records of some files.
 
     Attributes:
-      ranges: The intact records of each path, in order; None if the files were
-        not searched for damage.
+      ranges: The intact records of each path; None if the files were not
+        searched for damage.
       num_faults: The number of damaged places in all files.
     """
 
@@ -467,11 +434,7 @@ class ReadableRecords(NamedTuple):
 
 
 def find_readable(paths: Sequence[str]) -> ReadableRecords:
-    """Scans TFRecord files and logs a warning for each damaged one.
-
-    Raises:
-      InputError: As `scan_file`.
-    """
+    """Scans TFRecord files with `scan_file`; warns of damaged ones."""
     logging.info("Reading %d file(s) for damaged records", len(paths))
     with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         found = dict(zip(paths, pool.map(scan_file, paths), strict=True))
@@ -491,11 +454,9 @@ def find_readable(paths: Sequence[str]) -> ReadableRecords:
 
 
 def scan_file(path: str) -> tuple[list[RecordRange], list[str]]:
-    """Finds the intact records of a file.
+    """Returns the intact records of a file, in order, and its damaged places.
 
-    Returns:
-      The intact records, in order, and a description of each damaged place,
-      which may span several records.
+    A damaged place may span several records.
 
     Raises:
       InputError: The file has no intact record; it may have another format.
@@ -587,13 +548,11 @@ class RecordFiles:
     """TFRecord files whose first records fit a schema.
 
     Args:
-      paths: TFRecord files, compressed where the name ends in `.gz`.
+      paths: TFRecord files, compressed where the name ends in `.gz`; the
+        attribute `paths` has those with records.
       schema: The features that will be read.
       ranges: The intact records, from `find_readable`; None if the files are
         undamaged.
-
-    Attributes:
-      paths: The paths of the files that have records.
 
     Raises:
       InputError: A file cannot be read, its records do not fit the schema, or
@@ -612,26 +571,24 @@ class RecordFiles:
                 raise wrong_value(
                     "The name of a record file", "UTF-8", path, "Rename it."
                 )
+
+        def has_records(path: str) -> bool:
+            if ranges is None:
+                return check_first_record(path, schema)
+            here = ranges[path]
+            return bool(here) and check_first_record(path, schema, here[0][0])
+
         with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            found = pool.map(
-                lambda path: self._has_records(path, schema), paths
-            )
-            has_records = dict(zip(paths, found, strict=True))
+            is_usable = list(pool.map(has_records, paths))
+        self.paths = list(itertools.compress(paths, is_usable))
         for path in paths:
-            if not has_records[path]:
+            if path not in self.paths:
                 logging.warning("%s holds no records.", path)
-        self.paths = [path for path in paths if has_records[path]]
         if not self.paths:
             raise InputError(f"No records in {listed(paths) or 'no files'}.")
 
     def __len__(self) -> int:
         return len(self.paths)
-
-    def _has_records(self, path: str, schema: Schema) -> bool:
-        if self._ranges is None:
-            return check_first_record(path, schema)
-        ranges = self._ranges[path]
-        return bool(ranges) and check_first_record(path, schema, ranges[0][0])
 
     def count(self, at_most: int | None = None) -> int:
         """Returns the number of records, or `at_most` if that is less."""
@@ -652,11 +609,7 @@ class RecordFiles:
         return tf.data.Dataset.range(len(self.paths))
 
     def read(self, number: Any) -> Any:
-        """Returns a data set of the serialized examples of one file.
-
-        Args:
-          number: The index of the file in `paths`, an integer tensor.
-        """
+        """Returns a data set of the serialized examples of `paths[number]`."""
         import tensorflow as tf
 
         path = tf.constant(self.paths)[number]
@@ -677,10 +630,7 @@ class RecordFiles:
 
 
 def dataset_from(path: Any, compression: Any, offset: Any = 0) -> Any:
-    """Returns a data set of the records of a file from a byte on.
-
-    The arguments may be tensors.
-    """
+    """Returns a data set of the records of a file from byte `offset` on."""
     import tensorflow as tf
 
     def records_from(offset: Any) -> Any:

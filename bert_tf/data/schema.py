@@ -6,11 +6,12 @@ schema, so they cannot disagree.
 
 import dataclasses
 import math
-
-DTYPES = ("int64", "float32")
+from collections.abc import Iterable
+from typing import Literal
 
 # The features that have token ids.
 VOCABULARY_FEATURES = ("input_ids", "masked_lm_ids")
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,27 +21,15 @@ class Feature:
     Attributes:
       name: The key in the record.
       shape: The shape in one example; `()` for a single value.
-      dtype: The type in the file, "int64" or "float32".
+      dtype: The type in the file.
       length_flag: The flag that sets the length of the last axis, without
         dashes.
     """
 
     name: str
     shape: tuple[int, ...]
-    dtype: str = "int64"
+    dtype: Literal["int64", "float32"] = "int64"
     length_flag: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(
-                f"The dtype of feature {self.name!r} must be one of {DTYPES}; "
-                f"got {self.dtype!r}."
-            )
-        if min(self.shape, default=1) < 1:
-            raise ValueError(
-                f"The shape of feature {self.name!r} must be positive; got "
-                f"{self.shape}."
-            )
 
     @property
     def size(self) -> int:
@@ -66,13 +55,10 @@ def pretraining_schema(
     with weight 0.0. `next_sentence_labels` is 0 for a real next segment and 1
     for a random one.
     """
-    sequence = (max_seq_length,), "int64", "max_seq_length"
     flag = "max_predictions_per_seq"
     predictions = (max_predictions_per_seq,)
     return (
-        Feature("input_ids", *sequence),
-        Feature("input_mask", *sequence),
-        Feature("segment_ids", *sequence),
+        *_sequences(_INPUTS, max_seq_length),
         Feature("masked_lm_positions", predictions, "int64", flag),
         Feature("masked_lm_ids", predictions, "int64", flag),
         Feature("masked_lm_weights", predictions, "float32", flag),
@@ -98,18 +84,20 @@ def classification_schema(
     `run_classifier.py`.
 
     Args:
-      max_seq_length: The sequence length.
       problem: One of `examples.PROBLEMS`.
       num_labels: The number of classes, for multi-label classification.
       num_choices: The number of choices, for multiple choice.
     """
     choices = (num_choices,) if problem == "multiple_choice" else ()
-    sequence = (*choices, max_seq_length), "int64", "max_seq_length"
+    if problem == "regression":
+        label = Feature("label_ids", (), "float32")
+    elif problem == "multi_label":
+        label = Feature("label_ids", (num_labels,))
+    else:
+        label = Feature("label_ids", ())
     return (
-        Feature("input_ids", *sequence),
-        Feature("input_mask", *sequence),
-        Feature("segment_ids", *sequence),
-        _label_feature(problem, num_labels),
+        *_sequences(_INPUTS, *choices, max_seq_length),
+        label,
         Feature("is_real_example", ()),
     )
 
@@ -122,14 +110,7 @@ def tagging_schema(max_seq_length: int) -> Schema:
     elsewhere; `label_ids` has the number of the word's label there, and 0
     elsewhere.
     """
-    sequence = (max_seq_length,), "int64", "max_seq_length"
-    return (
-        Feature("input_ids", *sequence),
-        Feature("input_mask", *sequence),
-        Feature("segment_ids", *sequence),
-        Feature("label_ids", *sequence),
-        Feature("label_mask", *sequence),
-    )
+    return _sequences((*_INPUTS, "label_ids", "label_mask"), max_seq_length)
 
 
 def span_schema(max_seq_length: int) -> Schema:
@@ -142,21 +123,17 @@ def span_schema(max_seq_length: int) -> Schema:
     context does not contain it. They are the original's, of `FeatureWriter` in
     `run_squad.py`, which omits the last three for prediction.
     """
-    sequence = (max_seq_length,), "int64", "max_seq_length"
     return (
         Feature("unique_ids", ()),
-        Feature("input_ids", *sequence),
-        Feature("input_mask", *sequence),
-        Feature("segment_ids", *sequence),
+        *_sequences(_INPUTS, max_seq_length),
         Feature("start_positions", ()),
         Feature("end_positions", ()),
         Feature("is_impossible", ()),
     )
 
 
-def _label_feature(problem: str, num_labels: int) -> Feature:
-    if problem == "regression":
-        return Feature("label_ids", (), "float32")
-    if problem == "multi_label":
-        return Feature("label_ids", (num_labels,))
-    return Feature("label_ids", ())
+def _sequences(names: Iterable[str], *shape: int) -> Schema:
+    """Returns integer features whose last axis is the padded sequence."""
+    return tuple(
+        Feature(name, shape, "int64", "max_seq_length") for name in names
+    )

@@ -36,8 +36,8 @@ class SequencePacking:
     without an example hold "".
 
     Attributes:
-      max_examples: K, the maximum number of examples in a row. It costs next
-        to nothing: a row has K pooled vectors beside its thousands.
+      max_examples: K, the maximum number of examples in a row. A larger K
+        costs next to nothing: a row has K pooled vectors.
       window: The number of examples that are packed together. With 1,024, 97
         to 99 % of the tokens are not padding; larger windows are fuller.
     """
@@ -51,14 +51,9 @@ class SequencePacking:
         return [b""] * self.max_examples
 
     def rows(self, examples: tf.data.Dataset, parse: Parse) -> tf.data.Dataset:
-        """Packs serialized examples.
+        """Packs serialized examples into rows, strings [K].
 
-        Args:
-          examples: Strings.
-          parse: Returns at least the features of `size_schema`.
-
-        Returns:
-          Rows, strings [K].
+        `parse` returns at least the features of `size_schema`.
         """
 
         def pack(serialized: tf.Tensor) -> tf.Tensor:
@@ -73,11 +68,7 @@ class SequencePacking:
     def tallies(
         self, examples: tf.data.Dataset, parse: Parse
     ) -> tf.data.Dataset:
-        """Counts the examples, tokens and rows of each window.
-
-        Returns:
-          int64 [4] for each window, for `Fill.sum`.
-        """
+        """Returns the fields of `Fill` for each window, int64 [4]."""
 
         def tally(serialized: tf.Tensor) -> tf.Tensor:
             features = parse(serialized)
@@ -140,18 +131,13 @@ class SequencePacking:
 class _RowLayout:
     """The positions of the values of examples in rows of length L.
 
-    Two examples with 3 and 2 values, L = 6: `numbers` is [1 1 1 2 2 0],
-    `positions` is [0 1 2 0 1 0] and `starts` is [0 3].
+    Two examples with 3 and 2 values, L = 6: `numbers` [B, L] is [1 1 1 2 2 0],
+    `positions` [B, L] is [0 1 2 0 1 0] and `starts` [B, K] is [0 3].
 
     Args:
       is_used: The slots that hold an example, booleans [B, K], n of them True.
       sizes: The number of values of each example, int32 [n].
       length: L; the values of each example are padded to it, too.
-
-    Attributes:
-      starts: The first position of the example in each slot, int32 [B, K].
-      numbers: The slot of each position, from 1, int32 [B, L]; 0 for padding.
-      positions: The position within the example, int32 [B, L]; 0 for padding.
     """
 
     def __init__(self, is_used: tf.Tensor, sizes: tf.Tensor, length: int):
@@ -185,13 +171,9 @@ class _RowLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Fill:
-    """How full rows are.
+    """How full rows are: the numbers of examples, their tokens and rows.
 
-    Attributes:
-      examples: The number of examples.
-      tokens: The number of their tokens.
-      rows: The number of rows that they share.
-      capacity: The number of tokens that these rows have room for.
+    `capacity` is the number of tokens that the rows have room for.
     """
 
     examples: int
@@ -269,11 +251,8 @@ def first_fit(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
 def _rank(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
     """Returns numbers in the lexicographic order of sizes [n, d], int64 [n]."""
     rank = tf.zeros([], tf.int64)
-    for quantity, most in zip(
-        tf.unstack(tf.cast(sizes, tf.int64), len(room), axis=1),
-        room,
-        strict=True,
-    ):
+    quantities = tf.unstack(tf.cast(sizes, tf.int64), len(room), axis=1)
+    for quantity, most in zip(quantities, room, strict=True):
         rank = rank * (most + 1) + quantity
     return rank
 

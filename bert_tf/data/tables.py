@@ -118,11 +118,10 @@ def _read_table(
     optional: Collection[str],
     skip: Callable[[str, str], None] | None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields the rows that have the right number of columns.
+    """Yields the rows that have as many columns as the header or first row.
 
-    All rows must have as many columns as the header, or as the first row if
-    the header is ignored: files may have more columns than a task needs, but
-    a row that differs from the others is broken.
+    Files may have more columns than a task needs, but a row that differs from
+    the others is broken.
     """
     header = next(rows, None) if has_header else None
     if has_header and header is None:
@@ -374,9 +373,7 @@ def read_jsonl(path: str) -> Iterator[tuple[dict[str, Any], str]]:
 def json_object(line: str, where: object) -> dict[str, Any]:
     """Parses a line that holds one JSON object.
 
-    Args:
-      line: The line, with or without its end.
-      where: The place of the line, for messages: anything with a `str`.
+    `where` is the place of the line, for messages: anything with a `str`.
 
     Raises:
       InputError: The line is not a JSON object.
