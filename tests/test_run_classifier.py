@@ -209,6 +209,13 @@ def test_the_output_folder_is_enough_to_predict(done, copy, run):
     assert (copy / "fine_tuning.json").read_bytes() == record
 
 
+def test_a_release_in_the_output_folder_is_the_model(done, run, tmp_path):
+    """Its weights are used too, if the run's checkpoints were removed."""
+    shutil.copytree(done / "release", tmp_path / "release")
+    run(tmp_path, **ANSWERS)
+    assert_same_answers(tmp_path, done)
+
+
 @pytest.fixture
 def two_devices(monkeypatch):
     """The flags of a run on two CPUs, with full padding."""

@@ -107,45 +107,54 @@ def resolve(
       InputError: No model was found, or it belongs to another task.
     """
     checkpoint, folder = config.init_checkpoint, config.output_dir
-    if not config.do_train:
-        release = os.path.join(folder, output_folder.RELEASE)
-        weights = os.path.join(release, output_folder.WEIGHTS)
-        if files.exists(f"{weights}.index"):
-            # The model in the folder takes precedence over the checkpoint that
-            # it was trained from.
-            checkpoint = release
-        elif not (
-            checkpoint
-            or config.bert_config_file
-            or output_folder.is_trained(folder)
-        ):
-            # A message about a missing configuration would mislead.
-            raise output_folder.no_model(folder)
-    found = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
+    release = os.path.join(folder, output_folder.RELEASE)
+    weights = os.path.join(release, output_folder.WEIGHTS)
+    uses_release = not config.do_train and files.exists(f"{weights}.index")
+    if uses_release:
+        # The model in the folder takes precedence over the checkpoint that it
+        # was trained from.
+        if checkpoint:
+            logging.warning(
+                "--init_checkpoint=%s is ignored, since %s already has a "
+                "checkpoint",
+                checkpoint,
+                folder,
+            )
+        checkpoint = release
+    elif not (
+        config.do_train
+        or checkpoint
+        or config.bert_config_file
+        or output_folder.is_trained(folder)
+    ):
+        # A message about a missing configuration would mislead.
+        raise output_folder.no_model(folder)
+    start = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
     if not config.do_train:
         # An encoder has no head: `FineTuning.open_model` reports what it lacks.
-        if found.head not in (None, "encoder", *heads):
+        if start.head not in (None, "encoder", *heads):
             raise InputError(
                 f"{checkpoint} is a model of another task: its head is "
-                f"{found.head}, not {listed(heads, last='or')}. Name another "
+                f"{start.head}, not {listed(heads, last='or')}. Name another "
                 "model, or give --do_train."
             )
         known = output_folder.recorded_facts(folder)
         recorded = known or _recorded_beside(checkpoint)
-        labels = tuple(recorded.get("labels", found.labels or ()))
-        found = dataclasses.replace(found, labels=labels or None)
+        labels = tuple(recorded.get("labels", start.labels or ()))
+        start = dataclasses.replace(start, labels=labels or None)
         if config.bilstm_head is None:
-            has_one = known.get("bilstm_head", found.bilstm_head)
+            has_one = known.get("bilstm_head", start.bilstm_head)
             config = dataclasses.replace(config, bilstm_head=bool(has_one))
         if config.do_export:
             config = with_recorded(
-                config, (folder, known), (checkpoint, found.trained_with)
+                config, (folder, known), (checkpoint, start.trained_with)
             )
+    if uses_release:
+        # `FineTuning.open_model` prefers later checkpoints to the release.
+        start = dataclasses.replace(start, init_checkpoint=None)
     config = config.with_fallbacks()
-    require_length(config.max_seq_length, found.config)
-    return config, dataclasses.replace(
-        found, init_checkpoint=config.init_checkpoint
-    )
+    require_length(config.max_seq_length, start.config)
+    return config, start
 
 
 def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def record(folder, facts=None, **settings):
     (folder / "fine_tuning.json").write_text(text, encoding="utf-8")
 
 
-def test_an_earlier_run_in_the_folder_is_enough(resolved, fine_tuned):
+def test_an_earlier_run_in_the_folder_is_enough(resolved, fine_tuned, caplog):
     """Except to train, which starts from the given checkpoint."""
     folder = fine_tuned("out/release", labels=("a", "b"))
     _, start = resolved(max_seq_length=11, do_eval=True)
@@ -204,6 +204,12 @@ def test_an_earlier_run_in_the_folder_is_enough(resolved, fine_tuned):
         resolved(**training)
     _, start = resolved(**training, init_checkpoint=folder)
     assert start.init_checkpoint == folder
+    # Without training, the weights are not those of another model either.
+    other = fine_tuned("other", labels=("c", "d"))
+    flags = {"init_checkpoint": other, "max_seq_length": 11, "do_eval": True}
+    _, start = resolved(**flags)
+    assert (start.init_checkpoint, start.labels) == (None, ("a", "b"))
+    assert f"--init_checkpoint={other} is ignored" in caplog.text
 
 
 def test_a_folder_without_a_model(resolved, tmp_path):
