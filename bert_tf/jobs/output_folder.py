@@ -281,17 +281,20 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
     """
     if not files.exists(folder) or not files.listdir(folder):
         return
-    if not _read(folder):
+    aside = os.path.join(folder, OVERWRITTEN)
+    # The record is moved last: with it, `aside` has a whole run.
+    is_aside = files.exists(os.path.join(aside, FACTS))
+    if not is_aside and not _read(folder):
         raise InputError(
             "--overwrite_output_dir replaces earlier runs only, and "
             f"{folder} has files but no {FACTS}. Remove it yourself, or name "
             "another folder."
         )
-    run = sorted(
+    run = [
         name
         for name in files.listdir(folder)
         if _FOLDERS.fullmatch(name) or _FILES.fullmatch(name)
-    )
+    ]
     for name in run:
         target = _real(os.path.join(folder, name))
         for path in inputs:
@@ -305,16 +308,19 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
                     f"--overwrite_output_dir would remove {path}, which this "
                     "run reads. Name another --output_dir."
                 )
-    aside = os.path.join(folder, OVERWRITTEN)
-    if files.exists(aside):
+    if is_aside:
         # The run in `folder` was never finished and is removed. The run before
         # it stays in `aside`.
         for name in run:
             _remove_run(os.path.join(folder, name))
         return
     files.makedirs(aside)
-    for name in run:
-        files.rename(os.path.join(folder, name), os.path.join(aside, name))
+    for name in sorted(run, key=lambda name: (name == FACTS, name)):
+        target = os.path.join(aside, name)
+        if files.exists(target):
+            # A run was killed while it removed the run that it replaced.
+            _remove_run(target)
+        files.rename(os.path.join(folder, name), target)
     logging.info("Moved the run in %s to %s for now", folder, aside)
 
 

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from checkout import ROOT
 
+from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
@@ -223,6 +224,42 @@ def test_the_old_run_stays_until_the_new_one_is_finished(tmp_path):
     for _ in range(2):
         output_folder.remove_replaced_run(str(tmp_path))
         assert not (tmp_path / "overwritten").exists()
+
+
+@pytest.mark.parametrize("moved", [0, 1, 5, len(RUN), "all"])
+def test_a_replacement_that_is_killed_continues(tmp_path, monkeypatch, moved):
+    """While the old run is moved, or before the new run is recorded."""
+
+    class Killed(BaseException):
+        """Stands for SIGKILL."""
+
+    begin(tmp_path)
+    fill(tmp_path, *RUN, *OTHER_FILES)
+    # An earlier run was killed while it removed the run that it replaced.
+    fill(tmp_path, f"overwritten/{RELEASED}")
+    rename, write = files.rename, files.write_text
+    moves = []
+
+    def rename_some(source, target):
+        if len(moves) == moved:
+            raise Killed
+        moves.append(target)
+        rename(source, target)
+
+    def write_nothing(path, text):
+        raise Killed
+
+    monkeypatch.setattr(files, "rename", rename_some)
+    monkeypatch.setattr(files, "write_text", write_nothing)
+    with pytest.raises(Killed):
+        begin(tmp_path, COLA, overwrite_output_dir=True)
+    monkeypatch.setattr(files, "rename", rename)
+    monkeypatch.setattr(files, "write_text", write)
+    begin(tmp_path, COLA, overwrite_output_dir=True)
+    aside = {f"overwritten/{name}" for name in (*RUN, "fine_tuning.json")}
+    assert names_in(tmp_path) == {*OTHER_FILES, "fine_tuning.json"} | aside
+    train(tmp_path)
+    assert output_folder.recorded_facts(str(tmp_path))["task"] == "cola"
 
 
 def test_only_the_folder_of_a_run_is_overwritten(tmp_path):
