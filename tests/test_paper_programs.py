@@ -331,6 +331,16 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
         ),
         (
             "ablation_tasks",
+            {"also": "--optimiser=lamb"},
+            "run_pretraining.py: Unknown command line flag 'optimiser'",
+        ),
+        (
+            "ablation_tasks",
+            {"also": "--mixed_precision=int8"},
+            "run_pretraining.py: flag --mixed_precision=int8: value should be",
+        ),
+        (
+            "ablation_tasks",
             {"full": "true", "warmup_proportion": 0.1},
             "--warmup_proportion does not go with --full",
         ),
@@ -340,6 +350,33 @@ def test_mistakes(scripts, inputs, tmp_path, capsys, name, given, expected):
     given = {**inputs, "held_out_file": __file__, **given}
     assert launch(name, given, tmp_path) == 1
     assert expected in in_process.the_error(capsys, name)
+    assert not scripts.commands
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("vocab_size", 5, "at least 6"),
+        ("dupe_factor", 0, "at least 1"),
+        ("max_seq_length", 4, "at least 5"),
+        ("max_seq_length", 513, "at most 512"),
+        ("num_train_steps", 0, "at least 1"),
+        ("train_batch_size", 0, "at least 1"),
+        ("fine_tuning_batch_size", -1, "at least 1"),
+        ("learning_rate", 0, "above 0"),
+        ("fine_tuning_learning_rate", -1, "above 0"),
+        ("feature_learning_rate", 0, "above 0"),
+        ("num_train_epochs", 0, "above 0"),
+        ("feature_num_train_epochs", 0, "above 0"),
+    ],
+)
+def test_options_are_checked_before_anything_else(
+    scripts, tmp_path, capsys, flag, value, expected
+):
+    given = {"input_file": "absent.txt", flag: value}
+    assert launch("ablation_masking", given, tmp_path) == 2
+    error = in_process.the_error(capsys, "ablation_masking")
+    assert f"--{flag} must be {expected}; got {value}" in error
     assert not scripts.commands
 
 

@@ -32,7 +32,7 @@ class TasksConfig(plan.GlueOptions):
     """Options of this program."""
 
     model_size: str | None = plan.model_option("L-2_H-128")
-    max_seq_length: int | None = plan.sized("Length of the sequences.", 64)
+    max_seq_length: int | None = plan.length_option(64)
     learning_rate: float | None = plan.sized(
         "Learning rate of pre-training.", 3e-3, 1e-4
     )

@@ -16,7 +16,7 @@ from tables import Goal
 
 from bert_tf import BertConfig, files
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.options import Option, Options, declared, option
+from bert_tf.options import Option, OptionError, Options, declared, option
 
 # The sizes of the published vocabularies.
 UNCASED_VOCAB_SIZE, CASED_VOCAB_SIZE = 30_522, 28_996
@@ -37,6 +37,8 @@ NOT_FULL = (
     *("first_seq_length", "max_seq_length", "num_train_steps"),
     "warmup_proportion",
 )
+# The ends of the names of options that must be above 0.
+POSITIVE = ("learning_rate", "num_train_epochs")
 
 
 def sized(help: str, small: Any, full: Any = None, **limits: Any) -> Any:
@@ -47,6 +49,11 @@ def sized(help: str, small: Any, full: Any = None, **limits: Any) -> Any:
     known = Option(f"{help} {defaults}.", **limits)
     metadata = {"option": known, "defaults": (small, full)}
     return dataclasses.field(default=None, metadata=metadata)
+
+
+def length_option(small: int) -> Any:
+    # A published model has 512 positions, and two texts at least five tokens.
+    return sized("Length of the sequences.", small, at_least=5, at_most=512)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,13 +69,13 @@ class PaperOptions(Options):
         default=None,
     )
     vocab_size: int | None = sized(
-        "Size of a learned vocabulary.", 2000, UNCASED_VOCAB_SIZE
+        "Size of a learned vocabulary.", 2000, UNCASED_VOCAB_SIZE, at_least=6
     )
     do_lower_case: bool = option(
         "Whether the vocabulary is uncased.", default=True
     )
-    dupe_factor: int | None = sized("Passes over the text.", 5, 10)
-    max_seq_length: int | None = sized("Length of the sequences.", 32)
+    dupe_factor: int | None = sized("Passes over the text.", 5, 10, at_least=1)
+    max_seq_length: int | None = length_option(32)
     first_seq_length: int | None = sized(
         "Length of the sequences in the first nine tenths of the steps, if it "
         "is less. The last tenth has to teach the new positions, which takes a "
@@ -76,8 +83,12 @@ class PaperOptions(Options):
         32,
         at_least=8,
     )
-    num_train_steps: int | None = sized("Steps of pre-training.", 8000)
-    train_batch_size: int | None = sized("Examples of such a step.", 64, 256)
+    num_train_steps: int | None = sized(
+        "Steps of pre-training.", 8000, at_least=1
+    )
+    train_batch_size: int | None = sized(
+        "Examples of such a step.", 64, 256, at_least=1
+    )
     learning_rate: float | None = sized(
         "Learning rate of pre-training.", 1.5e-3, 1e-4
     )
@@ -99,7 +110,7 @@ class PaperOptions(Options):
     )
     num_train_epochs: float | None = sized("Epochs of fine-tuning.", 3.0, 3.0)
     fine_tuning_batch_size: int | None = sized(
-        "Examples of a step of fine-tuning.", 32, 32
+        "Examples of a step of fine-tuning.", 32, 32, at_least=1
     )
     fine_tuning_learning_rate: float | None = sized(
         "Learning rate of fine-tuning.", 2.5e-4, 3e-5
@@ -120,6 +131,13 @@ class PaperOptions(Options):
         "Whether to print the commands for the paper's sizes, and run nothing.",
         default=False,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in declared(type(self)):
+            value = getattr(self, name)
+            if name.endswith(POSITIVE) and value is not None and value <= 0:
+                raise OptionError(f"--{name} must be above 0; got {value}")
 
     def resolved(self) -> Self:
         """Returns the options with their defaults, after checks.

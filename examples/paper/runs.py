@@ -17,6 +17,7 @@ import shlex
 import sys
 import time
 import traceback
+import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TextIO
@@ -24,7 +25,7 @@ from typing import NamedTuple, TextIO
 from absl import flags
 from absl import logging as absl_logging
 
-from bert_tf import __version__, cli, files
+from bert_tf import __version__, cli, files, options
 from bert_tf.errors import InputError
 from bert_tf.jobs.output_folder import locked_file
 
@@ -42,6 +43,23 @@ JOBS = {
 }
 
 
+def read_options(
+    script: str, words: Sequence[str]
+) -> tuple[types.ModuleType, options.Options]:
+    """Returns the job of a script and the options of a command line.
+
+    Raises:
+      flags.Error: A flag is unknown or its value has the wrong type.
+      OptionError: A value is out of range or is not one of the choices.
+    """
+    job = importlib.import_module(f"bert_tf.jobs.{JOBS[script]}")
+    config_type = typing.get_type_hints(job.run)["config"]
+    values = flags.FlagValues()
+    cli.define_flags(config_type, values)
+    values([script, *words])
+    return job, cli.read_config(config_type, values)
+
+
 def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
     """Runs the job of a script in this process.
 
@@ -54,10 +72,6 @@ def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
       What the user can fix, or "". Any other exception is a bug and ends the
       program.
     """
-    job = importlib.import_module(f"bert_tf.jobs.{JOBS[script]}")
-    config_type = typing.get_type_hints(job.run)["config"]
-    values = flags.FlagValues()
-    cli.define_flags(config_type, values)
     logger = absl_logging.get_absl_logger()
     handler = logging.StreamHandler(log)
     handler.setFormatter(absl_logging.PythonFormatter())
@@ -65,8 +79,8 @@ def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
     logger.propagate = False
     try:
         with contextlib.redirect_stdout(log):
-            values([script, *words])
-            job.run(cli.read_config(config_type, values))
+            job, config = read_options(script, words)
+            job.run(config)
     except (InputError, OSError, flags.Error) as error:
         traceback.print_exc(file=log)
         return f"{type(error).__name__}: {error}"
@@ -196,6 +210,14 @@ class Folder(NamedTuple):
             path = os.path.join(self.place(run), run.output_file)
             return [*words, f"--output_file={path}"]
         return [*words, f"--output_dir={self.place(run)}"]
+
+    def check(self, run: Run) -> None:
+        """Raises InputError if a flag is unknown or has an invalid value."""
+        script, *words = self.command(run)
+        try:
+            read_options(script, words)
+        except (flags.Error, InputError) as error:
+            raise InputError(f"{script}: {error}") from None
 
     def shown(self, run: Run) -> str:
         """Returns the command as one would type it here."""

@@ -75,7 +75,8 @@ def fill(
       full: Whether to print the commands instead.
 
     Raises:
-      InputError: There is nothing to measure, or a run has failed.
+      InputError: There is nothing to measure, a flag of --also is invalid, or a
+        run has failed.
     """
     if not goals:
         raise InputError(
@@ -89,6 +90,8 @@ def fill(
         for run in runs:
             print(folder.shown(run))
         return
+    for run in runs:
+        folder.check(run)
     path = os.path.join(output_dir, table.name)
     known: Cells = {(goal.row, goal.column): [] for goal in goals}
     minutes, count = 0.0, 0
