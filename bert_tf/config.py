@@ -42,8 +42,7 @@ _GRID_NAME = re.compile(f"L-{_NUMBER}_H-{_NUMBER}(?:_A-{_NUMBER})?")
 # The width of a head in all published models.
 _HEAD_WIDTH = 64
 
-# Far above any BERT. Larger sizes are mistakes, which otherwise show only when
-# memory runs out.
+# Far above any BERT. Without these limits, mistakes show when memory runs out.
 _MAX_LAYERS = 1_000
 _MAX_SIZE = 10_000_000
 _MAX_WEIGHTS = 100_000_000_000
@@ -83,9 +82,8 @@ class BertConfig:
       hidden_dropout_prob: Dropout rate of embeddings and outputs of blocks.
       attention_probs_dropout_prob: Dropout rate of attention probabilities.
       max_position_embeddings: Maximum sequence length in tokens.
-      type_vocab_size: Number of segment ids. The default of Google's code, also
-        for a JSON file without the key, is 16; every published model, and a
-        config from `from_name`, has 2.
+      type_vocab_size: Number of segment ids: 16 by default, as in Google's
+        code, but 2 in every published model and in `from_name`.
       initializer_range: Standard deviation of the initial weights.
       attention_direction: One of `ATTENTION_DIRECTIONS`: whether a token
         attends to all tokens, or only to itself and those before it (the
@@ -241,10 +239,8 @@ class BertConfig:
     def num_parameters(self, with_pretraining_heads: bool = False) -> int:
         """Returns the number of trainable weights of encoder and pooler.
 
-        Args:
-          with_pretraining_heads: Whether to count the masked-LM head, whose
-            output matrix is the word embedding table, and the next-sentence
-            head too.
+        Optionally adds the pre-training heads. The masked-LM head's output
+        matrix is the word embedding table.
         """
         width = self.hidden_size
         layer_norm = 2 * width

@@ -35,7 +35,7 @@ def wrong_value(
       name: What has the value: an option such as "--top_k", or a noun phrase.
       requirement: What the value must be: "at least 1", "one of a, b or c".
       value: The value that was given.
-      advice: A sentence on what to do, without the leading space.
+      advice: A sentence on what to do.
     """
     text = f"{name} must be {requirement}; got {shortened(value, 200)}."
     return InputError(f"{text} {advice}" if advice else text)
@@ -59,7 +59,7 @@ def listed(
     """Returns "a, b and c", or "a, b, c, ... (17 in all)" for a long list.
 
     Args:
-      names: The items, in the order in which they appear.
+      names: The items.
       last: The word before the last item: "and" or "or".
       most: The number of items above which the list is cut.
       quote: Whether to put each item in quotes, as `repr` does.

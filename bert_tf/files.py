@@ -64,12 +64,9 @@ def _gfile() -> Any:
 def input_errors(
     verb: str, path: str, *more: type[Exception]
 ) -> Iterator[None]:
-    """Turns errors of the file system into InputErrors that name `path`.
+    """Turns errors of the file system into "Cannot VERB PATH: ...".
 
-    Args:
-      verb: What the block does: "read", "write".
-      path: The path as the user knows it.
-      *more: Exceptions that a library raises instead.
+    `more` are exceptions that a library raises instead.
     """
     try:
         yield
@@ -142,10 +139,9 @@ def _is_data(path: str) -> bool:
 
 
 def manifest_path(output_path: str) -> str:
-    """Returns the path of an output's manifest, which its globs do not match.
+    """Returns `dir/manifest.out.tfrecord.json` for `dir/out.tfrecord`.
 
-    `dir/out.tfrecord` has `dir/manifest.out.tfrecord.json`, which
-    `dir/out.tfrecord*` does not match and `expand` skips.
+    The glob `dir/out.tfrecord*` does not match it, and `expand` skips it.
     """
     folder, name = posixpath.split(output_path)
     return posixpath.join(folder, f"manifest.{name}.json")
@@ -156,12 +152,11 @@ def check_outputs(
 ) -> None:
     """Checks that outputs do not overwrite inputs or each other.
 
-    Symbolic links are followed. To be called before anything is read or
-    written.
+    Symbolic links are followed.
 
     Args:
       outputs: The paths to write, by a noun for the error message.
-      inputs: The paths to read, by a noun for the error message.
+      inputs: The paths to read, likewise.
 
     Raises:
       InputError: Two paths are the same file and one of them is an output.
@@ -259,11 +254,7 @@ def open_read(path: str) -> io.BufferedIOBase:
 
 @contextlib.contextmanager
 def gzip_faults(path: str) -> Iterator[None]:
-    """Turns errors in the compression of a file into InputErrors.
-
-    Raises:
-      InputError: `path`, opened by `open_read`, is cut off or damaged.
-    """
+    """Raises InputError if `path`, a gzip file, is cut off or damaged."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -293,12 +284,8 @@ def read_text(path: str) -> str:
 def read_json(path: str, expected: str = "a JSON object") -> dict[str, Any]:
     """Reads a file with one JSON object.
 
-    Args:
-      path: The file.
-      expected: What the file should contain, for the error message.
-
     Raises:
-      InputError: The file cannot be read or contains something else.
+      InputError: The file cannot be read, or does not contain `expected`.
     """
     text = read_text(path)
     try:
@@ -340,10 +327,8 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     KeyboardInterrupt and SystemExit. Leftovers of processes killed by SIGKILL
     are removed by the next writer of `path`. Missing directories are created.
 
-    Args:
-      path: The final path; an existing file is replaced. If it is a symbolic
-        link, the file it points to is replaced. Devices and pipes are written
-        to directly.
+    An existing file is replaced; for a symbolic link, the file it points to.
+    Devices and pipes are written to directly.
 
     Raises:
       InputError: The path cannot be written, or the disk is full.
@@ -426,12 +411,9 @@ def atomic_directory(path: str) -> Iterator[str]:
     It is created beside `path`, renamed at the end of the block and removed if
     anything is raised in it; see `atomic_writer`.
 
-    Args:
-      path: The final path: new, or an empty directory.
-
     Raises:
-      InputError: `path` already exists, or was created meanwhile, or cannot be
-        written.
+      InputError: `path` already exists and is not an empty directory, or was
+        created meanwhile, or cannot be written.
     """
     place = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
     with input_errors("write", path):
@@ -486,10 +468,7 @@ def _final_name_in_errors(temporary: str, path: str) -> Iterator[None]:
 def _or_undone(
     path: str, undo: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Calls `undo` if anything is raised.
-
-    Raises an InputError that names `path` if the disk is full.
-    """
+    """Calls `undo` if anything is raised; InputErrors for full disks."""
     try:
         yield
     except BaseException as error:
@@ -513,8 +492,8 @@ def _is_disk_full(error: BaseException, path: str) -> bool:
 def temporary_prefix(path: str) -> str:
     """Returns the prefix of this process's temporary names for `path`.
 
-    With eight random letters or digits appended, `expand` skips them and
-    `remove_leftovers` finds them.
+    Callers append eight random letters or digits, so that `expand` skips the
+    names and `remove_leftovers` finds them.
     """
     return f"{path}.tmp-{os.getpid()}-"
 

@@ -23,9 +23,7 @@ REGISTERED = {
         *("NextSentence", "PretrainingHeads", "Span", "SpanHead", "Transform"),
     ),
     "bert_tf.modeling": ("BertModel",),
-    "bert_tf.optimization": (
-        *("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
-    ),
+    "bert_tf.optimization": ("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
     "bert_tf.tokenization.graph": ("BertTokenizer",),
     "bert_tf.transformer": (
         *("Attention", "Dense", "Dropout", "Embeddings", "Encoder"),
@@ -36,18 +34,12 @@ REGISTERED = {
 
 
 class _LazyClass:
-    """An entry of Keras's registry: a class whose module is not imported yet.
-
-    Args:
-      module: The name of its module.
-      name: Its name in the module.
-    """
+    """An entry of Keras's registry for a class that is not imported yet."""
 
     def __init__(self, module: str, name: str):
         self._module, self._name = module, name
 
     def from_config(self, config: dict[str, Any]) -> Any:
-        """Returns the object that the class makes of a saved config."""
         module = importlib.import_module(self._module)
         return getattr(module, self._name).from_config(config)
 

@@ -21,6 +21,8 @@ RateMultipliers = Sequence[tuple[str, float]]
 # Weight decay ignores gamma and beta of layer normalization, and biases.
 EXCLUDED_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
 
+_SLOTS = ["adam_m", "adam_v"]
+
 
 def layerwise_rates(
     num_hidden_layers: int, decay: float
@@ -33,15 +35,8 @@ def layerwise_rates(
     (arXiv 1905.05583, "layer-wise decreasing layer rate"), with 0.95 as the
     best value. ELECTRA's code has one more factor of `decay` for every layer.
 
-    The expressions match the variable names of this library's models.
-
-    Args:
-      num_hidden_layers: L.
-      decay: Ratio of the learning rates of neighbouring layers, above 0 and at
-        most 1.
-
     Raises:
-      InputError: If `decay` is out of range.
+      InputError: If `decay` is not above 0 and at most 1.
     """
     if not 0 < decay <= 1:
         raise wrong_value(
@@ -112,7 +107,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     Args:
       peak: Learning rate that the warm-up approaches.
       num_train_steps: N, the step at which the learning rate is 0.
-      num_warmup_steps: W, steps of warm-up; 0 for none.
+      num_warmup_steps: W, steps of warm-up; may be 0.
 
     Raises:
       InputError: If N is not positive or W is negative.
@@ -189,9 +184,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         self._multipliers = [
             multiplier_of(v.path, self._rate_multipliers) for v in variables
         ]
-        self._moments = self.add_optimizer_variables(
-            variables, ["adam_m", "adam_v"]
-        )
+        self._moments = self.add_optimizer_variables(variables, _SLOTS)
 
     def apply(self, grads, trainable_variables=None) -> None:
         """Updates the variables with their gradients.
@@ -249,9 +242,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             )
         return {
             f"{path}/{name}": slot
-            for name, slots in zip(
-                ("adam_m", "adam_v"), self._moments, strict=True
-            )
+            for name, slots in zip(_SLOTS, self._moments, strict=True)
             for path, slot in zip(paths, slots, strict=True)
         }
 
@@ -259,12 +250,8 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         """Updates one variable and its moments, but not the step counter.
 
         Computes in float32 or higher, since beta_2 = 0.999 is 1 in bfloat16.
-        Results are stored in the precision of the variable.
-
-        Args:
-          gradient: The gradient, clipped and summed over replicas.
-          variable: One of the variables that the optimizer was built with.
-          learning_rate: Scalar.
+        Results are stored in the precision of the variable. The gradient must
+        be clipped, and summed over replicas.
         """
         index = self._get_variable_index(variable)
         m, v = self._next_moments(gradient, variable)
@@ -289,7 +276,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         }
 
     def _direction(self, m, v):
-        """Returns the update before weight decay."""
+        """Returns Adam's update, without weight decay."""
         if self.bias_correction:
             # The moments start at 0, which biases them towards 0.
             step = ops.cast(self.iterations + 1, m.dtype)
@@ -324,9 +311,9 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 class AdamWeightDecay(_MomentOptimizer):
     """BERT's Adam: decoupled weight decay and no bias correction.
 
-    It differs from `keras.optimizers.AdamW` in two ways. The bias of the
-    moments is not corrected, so that the first update without warm-up is 3.16
-    times the learning rate. Epsilon is 1e-6. As in Keras, weight decay does not
+    It differs from `keras.optimizers.AdamW` in two ways: epsilon is 1e-6, and
+    the bias of the moments is not corrected, so that the first update without
+    warm-up is 3.16 times the learning rate. As in Keras, weight decay does not
     change the moments and is multiplied by the learning rate. Source:
     `AdamWeightDecayOptimizer` of google-research/bert.
 
@@ -339,8 +326,7 @@ class AdamWeightDecay(_MomentOptimizer):
     Args:
       learning_rate: Float, schedule (such as `WarmupLinearDecay`) or callable.
       weight_decay_rate: Weight decay per step and unit of learning rate.
-      beta_1: Decay of the first moment.
-      beta_2: Decay of the second moment.
+      beta_1, beta_2: Decay of the first and the second moment.
       epsilon: Added to the root of the second moment.
       exclude_from_weight_decay: Regular expressions. Variables with a match in
         their path have no weight decay.
@@ -434,7 +420,7 @@ class Lamb(_MomentOptimizer):
 
 
 def _dense(gradient, variable):
-    """Returns a dense gradient; rows of `tf.IndexedSlices` are added up."""
+    """Converts `tf.IndexedSlices`, adding up the rows of an index."""
     if type(gradient).__name__ != "IndexedSlices":
         return gradient
     indices = ops.expand_dims(gradient.indices, -1)

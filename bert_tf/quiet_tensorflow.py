@@ -37,7 +37,7 @@ def _report_interrupt(
     error: BaseException,
     traceback: TracebackType | None,
 ) -> None:
-    """Reports an uncaught KeyboardInterrupt in one line, as `cli.main` does."""
+    """Reports KeyboardInterrupt in one line, as `cli.main` does."""
     if not issubclass(kind, KeyboardInterrupt):
         return _excepthook_before(kind, error, traceback)
     print(f"{sys.argv[0]}: error: interrupted", file=sys.stderr)

@@ -30,10 +30,10 @@ def stopping() -> Iterator[None]:
     """Raises KeyboardInterrupt for SIGINT, `Stopped` for SIGTERM and SIGHUP.
 
     If a library swallows the exception or raises another one instead, it is
-    raised at the end of the block. Python drops exceptions that are raised in a
-    finalizer or a callback; the signal is then sent again a moment later, to
-    the handler that is installed by then. Ignored signals, as under `nohup`,
-    stay ignored. For the main thread, where Python runs signal handlers.
+    raised at the end of the block. Python drops exceptions in a finalizer or a
+    callback; the signal is then sent again a moment later, to the handler that
+    is installed by then. Ignored signals, as under `nohup`, stay ignored. For
+    the main thread, where Python runs signal handlers.
     """
     received: list[int] = []
     dropped: list[int] = []
@@ -76,13 +76,9 @@ def _exception(number: int) -> BaseException:
 
 
 class StopRequest:
-    """A request to stop at the next opportunity.
+    """A request to stop at the next opportunity."""
 
-    Attributes:
-      received: The number of the signal; 0 before one is received.
-    """
-
-    received = 0
+    received = 0  # The number of the signal; 0 before one is received.
 
 
 @contextlib.contextmanager

@@ -24,8 +24,7 @@ from bert_tf.errors import InputError, in_file, listed, reason
 
 INDEX = ".index"
 DATA = ".data-00000-of-00001"
-# TensorFlow's errors for damaged files; LookupError for those that are too
-# short.
+# TensorFlow's errors for damaged files; LookupError for too short ones.
 _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 _ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
@@ -40,11 +39,11 @@ _OF_STEP = re.compile(
 
 
 def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
-    """Writes a checkpoint completely or not at all.
+    """Writes a checkpoint, completely or not at all.
 
     Args:
       prefix: The path without `.index`.
-      tensors: Dict from name to array or tensor.
+      tensors: The arrays or tensors by name.
 
     Raises:
       OSError: The files could not be written.
@@ -165,14 +164,7 @@ def require_plain(path: str) -> None:
 
 
 class Reader:
-    """The tensors of one checkpoint: a `Weights`.
-
-    Args:
-      prefix: The path without `.index`.
-
-    Attributes:
-      path: The prefix.
-      shapes: Dict from name to shape.
+    """The tensors of the checkpoint at a prefix: a `Weights`.
 
     Raises:
       InputError: The files cannot be read.
@@ -211,11 +203,9 @@ def open_checkpoint(path: str) -> Reader:
 
 
 class CheckpointManager:
-    """The checkpoints `model.ckpt-STEP` of a training.
+    """The checkpoints `model.ckpt-STEP` of a training, in one folder.
 
-    Args:
-      directory: The folder.
-      keep: The number of checkpoints to keep; 0 to keep all.
+    Keeps the newest `keep` checkpoints, or all if `keep` is 0.
 
     Raises:
       InputError: TensorFlow could not read checkpoints in a folder of this

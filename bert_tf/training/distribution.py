@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,7 @@ from absl import logging
 from bert_tf import signals
 from bert_tf.errors import InputError, listed, reason, shortened, wrong_value
 
-STRATEGIES = (
-    "auto",
-    "one_device",
-    "mirrored",
-    "multi_worker_mirrored",
-    "tpu",
-)
+STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu")
 
 # The jobs of TF_CONFIG that train.
 _JOBS = ("chief", "worker")
@@ -42,8 +36,7 @@ class DistributionConfig:
         workers if TF_CONFIG lists them, all GPUs if there are several, and
         one device otherwise.
       tpu_name: Name or grpc:// address of the TPU; "local" on a TPU VM.
-      tpu_zone: Zone of the TPU.
-      gcp_project: Project of the TPU.
+      tpu_zone, gcp_project: Zone and project of the TPU.
     """
 
     strategy: str = "auto"
@@ -121,15 +114,7 @@ def number_of_workers() -> int:
 
 
 def _read_tf_config() -> tuple[dict[str, str], str]:
-    """Reads the environment variable TF_CONFIG.
-
-    Returns:
-      Dict from worker, such as "worker 0", to address; and the name of the
-      worker that is this process.
-
-    Raises:
-      InputError: It is set and invalid.
-    """
+    """Returns addresses by worker ("worker 0"), and the own worker's name."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:
         tf_config = json.loads(text)
@@ -282,10 +267,11 @@ def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
 def agreement(
     strategy: tf.distribute.Strategy,
 ) -> Callable[[Sequence[int]], list[int]]:
-    """Returns a function by which all processes get the same numbers.
+    """Returns a function that computes the minimum over all processes.
 
-    The function takes a list of integers and returns, for each place, the
-    smallest that any process passed. All processes must call it equally often.
+    The function takes a list of integers, for example [1, 5] on one process and
+    [2, 3] on another, and returns [1, 3] on both. All processes must call it
+    equally often.
     """
     if num_processes(strategy) == 1:
         return list
@@ -321,8 +307,7 @@ def exchange(
 def _gather_from_replicas(strategy: tf.distribute.Strategy) -> Any:
     """Returns a function from an array [n] to those of all replicas.
 
-    It is cached because TensorFlow would trace each new one, which takes time
-    and causes a warning.
+    Cached, since TensorFlow would trace each new one and log a warning.
     """
 
     def in_replica(values: tf.Tensor) -> tf.Tensor:
@@ -358,8 +343,6 @@ def all_rows(value: tf.Tensor) -> tf.Tensor:
 # address until it has connected to all others. Then it leaves the address to
 # TensorFlow's server, which processes that still wait mistake for it.
 
-MOST_SECONDS = 3600.0
-
 _SECONDS_TO_CONNECT = 1.0
 _SECONDS_TO_CONNECT_ONCE = 10.0
 _SECONDS_BETWEEN_ATTEMPTS = 0.2
@@ -369,13 +352,13 @@ _SECONDS_BETWEEN_MESSAGES = 60.0
 
 
 def wait_for_workers(
-    own: str, others: Mapping[str, str], most_seconds: float = MOST_SECONDS
+    own: str, others: Mapping[str, str], most_seconds: float = 3600.0
 ) -> None:
     """Returns when all other workers have started.
 
     Args:
       own: The address at which this process will listen, HOST:PORT.
-      others: Dict from the name of each other worker to its address.
+      others: The addresses of the other workers by their names.
       most_seconds: The longest time to wait.
 
     Raises:
@@ -388,19 +371,16 @@ def wait_for_workers(
         return
     started = time.monotonic()
     next_message = started + _SECONDS_BEFORE_MESSAGE
-    missing = dict.fromkeys(places, "")
+    missing: Iterable[str] = places
     with _listening(own, port):
         while True:
-            for name in list(missing):
-                missing[name] = _try_to_connect(places[name]) or ""
-                if not missing[name]:
-                    del missing[name]
+            errors = {name: _try_to_connect(places[name]) for name in missing}
+            missing = [name for name, error in errors.items() if error]
             if not missing:
                 return
             now = time.monotonic()
             names = ", ".join(
-                f"{name} at {others[name]} ({error})"
-                for name, error in missing.items()
+                f"{name} at {others[name]} ({errors[name]})" for name in missing
             )
             if now - started > most_seconds:
                 raise InputError(

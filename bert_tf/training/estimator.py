@@ -1,7 +1,6 @@
 """The training loop: train, evaluate and predict, for any task.
 
-The loop knows nothing about BERT. Its outer part is Python and handles
-checkpoints, hooks and signals:
+The loop knows nothing about BERT:
 
     while step < num_train_steps and no signal was received:
         records = run several steps         # one tf.function, see step.py
@@ -72,7 +71,7 @@ class Estimator:
       config: The options of the training.
       output_dir: The folder of the checkpoints.
       init_checkpoint: The initial weights, if `output_dir` has no checkpoint.
-      open_checkpoint: Opens `init_checkpoint`; a TF1 checkpoint by default.
+      open_checkpoint: Opens `init_checkpoint`.
 
     Attributes:
       model: The task's model.
@@ -202,12 +201,9 @@ class Estimator:
         logging.info("Saved %s", self._manager.save(self.step, tensors))
 
     def load_weights(self, prefix: str) -> None:
-        """Loads weights to evaluate, predict or release.
+        """Loads weights of `export_weights` to evaluate, predict or release.
 
         The step and the optimizer do not change.
-
-        Args:
-          prefix: A checkpoint of `export_weights`, such as a run's best one.
 
         Raises:
           InputError: `prefix` cannot be read, or is of another model.
@@ -235,11 +231,7 @@ class Estimator:
         A finished run does nothing. SIGINT and SIGTERM save a checkpoint and
         raise SystemExit; rerun the command to resume. If a hook wants to stop,
         training saves a checkpoint and ends. A later run ends there too, unless
-        the hook no longer wants to stop.
-
-        Args:
-          make_data: Returns an endless data set of batches for one replica.
-          hooks: Hooks, in addition to a `NanWatch`.
+        the hook no longer wants to stop. A `NanWatch` is added to the hooks.
 
         Raises:
           NonFiniteError: The loss or a gradient is not finite.
@@ -322,9 +314,8 @@ class Estimator:
     def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
         """Returns the number of steps until a checkpoint, a hook or the end.
 
-        0 means that training is done or that a hook wants to stop.
-        It is enough if one process has a hook that stops: all processes agree
-        on the smallest number.
+        0 means that training is done or that a hook wants to stop: one process
+        suffices, since all processes agree on the smallest number.
         """
         if any(hook.wants_stop for hook in hooks):
             return 0
@@ -375,13 +366,13 @@ class Estimator:
         """Returns the task's predictions for all examples, in order.
 
         Args:
-          make_data: Returns the batches of one replica, see `EvaluationData`.
+          make_data: See `EvaluationData`.
           batch_size: The number of examples in a batch, on all devices; by
-            default the configuration's for evaluation.
+            default `eval_batch_size` of the configuration.
 
         Returns:
-          Dict of arrays [n, ...]. Predictions per token are padded with zeros
-          to the longest.
+          Dict of arrays [n, ...], one row per example. Predictions per token
+          are padded with zeros to the longest.
         """
         batches = self.evaluation_batches(
             make_data, batch_size or self.config.eval_batch_size
@@ -423,11 +414,8 @@ class Estimator:
     ) -> dict[str, tf.Tensor]:
         """Predicts a batch on each replica and gathers the rows of all.
 
-        Args:
-          features: The replica's batch, tensors [b, ...].
-
-        Returns:
-          The task's predictions and `example_index`, [replicas * b, ...].
+        Maps the replica's features [b, ...] to the task's predictions and
+        `example_index`, [replicas * b, ...].
         """
         is_real = features["is_real_example"] > 0
         kept = {
@@ -471,13 +459,12 @@ def in_order(
     """Joins batches of predictions in the order of their examples.
 
     Args:
-      batches: Dicts from name to array [b, ...], with any b, including
-        `example_index` [b]. Other axes, such as tokens, may differ in length
-        from batch to batch.
+      batches: Arrays [b, ...] by name, with `example_index` [b]. All axes may
+        differ in length from batch to batch.
 
     Returns:
-      Dict from each other name to an array [n, ...], one row per example.
-      Shorter rows are padded with zeros.
+      Arrays [n, ...] by name, without `example_index`. Shorter rows are padded
+      with zeros.
 
     Raises:
       InputError: There are no examples.

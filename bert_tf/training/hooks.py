@@ -32,8 +32,8 @@ class Hook:
     """Base class, which does nothing.
 
     Attributes:
-      every: The loop stops at each multiple of this number of steps; 0 if the
-        hook does not need that.
+      every: The loop returns to Python at each multiple of this number of
+        steps; 0 if the hook does not need that.
       wants_stop: Whether training should end at the current step. The loop asks
         before the first step, and after it has called all hooks.
     """
@@ -49,12 +49,11 @@ class Hook:
         """Called when training starts at `step`."""
 
     def after_steps(self, step: int, records: Records) -> None:
-        """Called after one or more steps.
+        """Called after n more steps.
 
         Args:
           step: The number of steps done so far.
-          records: Dict from the name of a quantity to its value at each of
-            the last n steps, floats [n].
+          records: Quantities by name, at each of the n steps: floats [n].
         """
 
     def end(self) -> None:
@@ -105,11 +104,7 @@ class NanWatch(Hook):
 
 
 def require_finite_tensors(step: int, tensors: Records) -> None:
-    """Checks the tensors of a checkpoint.
-
-    Raises:
-      NonFiniteError: A tensor has a non-finite value.
-    """
+    """Raises NonFiniteError if a tensor of a checkpoint is not finite."""
     for name, values in tensors.items():
         if not np.isfinite(values).all():
             raise NonFiniteError(
@@ -174,13 +169,9 @@ class Progress(Hook):
 
 
 class EventFile:
-    """A new event file of TensorBoard.
+    """A new event file of TensorBoard in a folder; None to write nothing.
 
-    Args:
-      folder: The folder of the file; None to write nothing.
-
-    Raises:
-      InputError: The file cannot be written; raised by all methods.
+    All methods raise an InputError if the file cannot be written.
     """
 
     def __init__(self, folder: str | None):
@@ -218,7 +209,7 @@ class Summaries(Hook):
 
     Args:
       directory: The folder of the event file.
-      every: The number of steps to average over.
+      every: Steps to average over.
       examples_per_step: The mean number of examples in a global batch.
       tokens_per_example: The mean number of tokens in an example, with padding.
     """

@@ -28,12 +28,9 @@ def write_results(path: str, metrics: Mapping[str, float]) -> None:
 
 
 def write_json(path: str, metrics: Mapping[str, float], **facts: str) -> None:
-    """Writes one JSON object, sorted by name, with non-finite values as null.
+    """Writes metrics and facts as one JSON object, sorted by name.
 
-    Args:
-      path: The file.
-      metrics: Dict from name to number.
-      **facts: Other entries of the object, strings.
+    Metrics that are not finite become null.
     """
     values = {**finite_or_null(metrics), **facts}
     text = json.dumps(values, indent=2, sort_keys=True)
@@ -63,11 +60,7 @@ def null_to_nan(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def value_of(metrics: Mapping[str, float], metric: str) -> float:
-    """Returns a metric that the user has named.
-
-    Raises:
-      InputError: There is no metric of that name.
-    """
+    """Returns a metric that the user has named; raises if it is missing."""
     if metric not in metrics:
         names = listed(sorted(metrics), last="or")
         raise wrong_value("The metric", f"one of {names}", metric)
@@ -90,12 +83,7 @@ def comparable_score(metric: str, value: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationResult:
-    """The metrics of the model at one step.
-
-    Attributes:
-      step: The number of updates of the model.
-      metrics: The metrics by name.
-    """
+    """The metrics of the model, by name, after `step` updates."""
 
     step: int
     metrics: Mapping[str, float]
@@ -108,11 +96,8 @@ def is_exhausted(
 
     Args:
       history: Evaluations in the order of their steps.
-      metric: The metric to compare.
+      metric: The metric to compare, which all evaluations must have.
       patience: The number of evaluations; 0 to always return False.
-
-    Raises:
-      InputError: An evaluation does not have the metric.
     """
     if not patience:
         return False
@@ -128,11 +113,9 @@ def is_exhausted(
 
 
 def read_history(path: str, last_step: int) -> list[EvaluationResult]:
-    """Reads the evaluations up to a step; later ones will be repeated.
+    """Reads the evaluations up to `last_step`, from which the run resumes.
 
-    Args:
-      path: The file; it need not exist.
-      last_step: The step from which the run resumes.
+    The file need not exist.
 
     Raises:
       InputError: The file cannot be read or has an invalid line.
@@ -177,13 +160,7 @@ _NEXT = "next."
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The evaluation that had the best value of a metric.
-
-    Attributes:
-      step: The number of updates of the weights.
-      metric: The name of the metric.
-      value: Its value.
-    """
+    """The evaluation with the best value of a metric, after `step` updates."""
 
     step: int
     metric: str
@@ -223,7 +200,7 @@ def save_best(folder: str, best: Best, export: Callable[[str], None]) -> None:
     Args:
       folder: The folder.
       best: The evaluation of the new weights.
-      export: Writes the weights, as `Estimator.export_weights`.
+      export: `Estimator.export_weights`.
     """
     finish_saving_best(folder)
     export(os.path.join(folder, _NEXT + WEIGHTS))

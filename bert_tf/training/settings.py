@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 from bert_tf.errors import listed, wrong_value
 from bert_tf.optimization import (
@@ -52,8 +51,7 @@ class TrainingConfig:
       optimizer: "adamw" (BERT's Adam) or "lamb".
       adam_bias_correction: Whether "adamw" corrects the bias of its moments,
         see `AdamWeightDecay`; LAMB always does.
-      weight_decay_rate: See `AdamWeightDecay`.
-      rate_multipliers: See `AdamWeightDecay`.
+      weight_decay_rate, rate_multipliers: See `AdamWeightDecay`.
       max_grad_norm: The global norm to clip gradients to; 0 for no clipping.
       gradient_accumulation_steps: The number of micro-batches that a batch is
         split into, to save memory. The result is the same.
@@ -124,12 +122,10 @@ class TrainingConfig:
         schedule = WarmupLinearDecay(
             self.learning_rate, self.num_train_steps, self.num_warmup_steps
         )
-        arguments: dict[str, Any] = {}
-        if self.adam_bias_correction:
-            arguments["bias_correction"] = True
+        is_lamb = self.optimizer == "lamb"
         return OPTIMIZERS[self.optimizer](
             schedule,
             weight_decay_rate=self.weight_decay_rate,
             rate_multipliers=self.rate_multipliers,
-            **arguments,
+            bias_correction=is_lamb or self.adam_bias_correction,
         )

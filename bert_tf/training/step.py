@@ -81,25 +81,13 @@ class TrainingStep:
             )
 
     def _run(self, data, count) -> dict[str, tf.Tensor]:
-        """Runs steps.
+        """Runs steps and returns quantities at each of them, float32 [count].
 
-        All processes must pass the same `count`, since TensorFlow matches their
-        collectives by the iteration of the loop.
-
-        Args:
-          data: Iterator of batches for each replica.
-          count: The number of steps, an integer tensor.
-
-        Returns:
-          Dict from each recorded quantity to its value at each step, float32
-          [count]: loss, its parts, gradient_norm, learning_rate.
+        All processes must pass the same `count`, an integer tensor, since
+        TensorFlow matches their collectives by the iteration of the loop.
         """
-        names = (
-            "loss",
-            *self.task.loss_names,
-            "gradient_norm",
-            "learning_rate",
-        )
+        names = ["loss", *self.task.loss_names]
+        names += ["gradient_norm", "learning_rate"]
         rows = tf.TensorArray(tf.float32, count, element_shape=[len(names)])
         for index in tf.range(count):
             row = self.strategy.run(self.replica_step, (next(data),))
@@ -112,11 +100,8 @@ class TrainingStep:
     def replica_step(self, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Runs one step with its update on one replica; a TPU compiles it.
 
-        Args:
-          features: The replica's batch, tensors [b, ...].
-
-        Returns:
-          The quantities that `run` records, float32 [quantities].
+        Maps the replica's features [b, ...] to the quantities that `run`
+        returns, float32 [quantities].
         """
         replica = tf.distribute.get_replica_context()
         seed = step_seed(
@@ -148,18 +133,11 @@ class TrainingStep:
         )
 
     def _batch_gradients(self, features, totals, seed):
-        """Returns the gradients of one replica's share, over micro-batches.
+        """Returns the replica's gradients, and parts of the loss [parts].
 
-        Args:
-          features: Dict of tensors [b, ...]. If b is not static it may be any
-            number, as in a ragged last batch: not a multiple of the
-            micro-batches, or 0 on this replica.
-          totals: The global sums of the loss weights, a list of scalars.
-          seed: Integers [2].
-
-        Returns:
-          List of gradients, and the parts of the loss, float32 [parts]. Summed
-          over all replicas, they are the gradients and losses of the batch.
+        Their sums over all replicas are those of the batch. If the length b of
+        the features [b, ...] is not static it may be any number, as in a ragged
+        last batch: not a multiple of the micro-batches, or 0.
         """
         if self.micro_batches == 1:
             return self._micro_batch_gradients(features, 1.0, totals, seed)
@@ -179,8 +157,7 @@ class TrainingStep:
             losses += parts
         return gradients, losses
 
-    # Layers and losses do not need AutoGraph, which would take a second or two
-    # to convert them.
+    # AutoGraph would take a second or two to convert layers and losses.
     @tf.autograph.experimental.do_not_convert
     def _micro_batch_gradients(self, features, counts, totals, seed):
         variables = [v.value for v in self.model.trainable_variables]
@@ -250,14 +227,9 @@ def fill_up(
     Not zeros, because the loss of a text without tokens may be NaN, and 0 times
     NaN is NaN.
 
-    Args:
-      features: Dict of tensors [n, ...].
-      multiple: The number that the new length is a multiple of.
-
     Returns:
       The features [m, ...], and float32 [m]: 1 for each example, 0 for each
-      copy. An empty batch is returned unchanged, as is one whose static length
-      is already a multiple.
+      copy. For 5 examples and a multiple of 4, m is 8; for no examples, 0.
     """
     first = next(iter(features.values()))
     count = first.shape[0]
@@ -273,8 +245,7 @@ def fill_up(
 def cut(features: Mapping[str, tf.Tensor], parts: int) -> dict[str, tf.Tensor]:
     """Splits a batch into equal parts: [n, ...] -> [parts, n / parts, ...].
 
-    Static lengths stay static, as a TPU needs; batches of all other lengths
-    share one graph.
+    Static lengths stay static, as a TPU needs.
     """
 
     def split(value: tf.Tensor) -> tf.Tensor:

@@ -39,12 +39,7 @@ class Weights(Protocol):
 
 
 class Selection:
-    """Some of the weights of a checkpoint: a `Weights`.
-
-    Args:
-      weights: The checkpoint.
-      names: The names of the weights to select.
-    """
+    """The weights of a checkpoint that have given names: a `Weights`."""
 
     def __init__(self, weights: Weights, names: Iterable[str]):
         self.path = weights.path
@@ -95,14 +90,11 @@ def restore(
     """Fills variables with weights; changes none if one does not fit.
 
     Args:
-      variables: Dict from name to variable.
+      variables: The variables by name.
       weights: The weights.
       may_lack: Regular expression of variables that may be missing and then
         keep their value, but only together with all others of their scope: half
         a head is a mistake. Empty if no variable may be missing.
-
-    Returns:
-      The names that were filled, missing and left over.
 
     Raises:
       InputError: A shape differs or a variable is missing.

@@ -76,21 +76,16 @@ def raise_worker_lost() -> Iterator[None]:
 def require_same_step(
     strategy: tf.distribute.Strategy, step: int, folder: str
 ) -> None:
-    """Checks that all workers resume from the same step.
-
-    Args:
-      strategy: The devices.
-      step: The step of this worker.
-      folder: The folder in which it looked for checkpoints.
+    """Checks that all workers found checkpoints of the same step in `folder`.
 
     Raises:
       InputError: The steps differ.
     """
-    smallest, largest = agreement(strategy)([step, -step])
-    if smallest != -largest:
+    smallest, negated = agreement(strategy)([step, -step])
+    if smallest != -negated:
         raise InputError(
             "Workers found different newest checkpoints: steps "
-            f"{smallest} to {-largest}, on this worker {step} in {folder}. "
+            f"{smallest} to {-negated}, on this worker {step} in {folder}. "
             "Use an --output_dir that all workers share."
         )
 
@@ -120,10 +115,7 @@ def require_same_settings(
     if num_processes(strategy) == 1:
         return
     resolver = strategy.cluster_resolver
-    own = {
-        **_texts(settings),
-        **_fingerprints({k: [*v] for k, v in (inputs or {}).items()}),
-    }
+    own = {**_texts(settings), **_fingerprints(inputs or {})}
     name = f"{resolver.task_type} {resolver.task_id}"
     if differences := _differences(dict(_exchange_json(strategy, [name, own]))):
         text = "; ".join(differences[:_MOST_DIFFERENCES])
@@ -160,7 +152,7 @@ def _texts(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return texts
 
 
-def _fingerprints(inputs: Mapping[str, list[str]]) -> dict[str, str]:
+def _fingerprints(inputs: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Describes input files by everything except their folders."""
     paths = {
         f"file {number} of {name}": path
@@ -177,12 +169,7 @@ def _fingerprints(inputs: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _fingerprint(path: str, most: int) -> str:
-    """Returns a file's name, size and checksum.
-
-    Args:
-      path: The file, local or remote.
-      most: The number of bytes to read at its beginning, and at its end.
-    """
+    """Reads up to `most` bytes at the beginning, and as many at the end."""
     with (
         files.input_errors("read", path, tf.errors.OpError),
         tf.io.gfile.GFile(path, "rb") as file,
@@ -207,14 +194,7 @@ def _exchange_json(strategy: tf.distribute.Strategy, value: Any) -> list[Any]:
 
 
 def _differences(found: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Compares the settings of each worker with those of the first.
-
-    Args:
-      found: Settings by the name of the worker.
-
-    Returns:
-      A clause for each setting that differs, with two workers' values.
-    """
+    """Returns a clause for each setting that differs between workers."""
     (first, expected), *others = found.items()
     names = dict.fromkeys(
         name for settings in found.values() for name in settings
@@ -247,9 +227,6 @@ def on_all_workers(
       strategy: The devices.
       act: The function. It must not run any steps.
       what: What it does, a verb phrase, for the error message.
-
-    Raises:
-      InputError: `act` failed on this process or on another one.
     """
     agree = agreement(strategy)
     try:
@@ -288,11 +265,7 @@ def chief_first(
 
 
 def require_shared(strategy: tf.distribute.Strategy, folder: str) -> None:
-    """Checks that all workers can read files that the chief writes.
-
-    Args:
-      strategy: The devices.
-      folder: The folder.
+    """Checks that all workers can read what the chief writes to a folder.
 
     Raises:
       InputError: A worker has another folder of this name.
