@@ -13,12 +13,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig, positive_integer
 from bert_tf.errors import listed, wrong_value
-from bert_tf.heads import (
-    HEAD_SITE,
-    add_output_weights,
-    make_bilstm,
-    score,
-)
+from bert_tf.heads import HEAD_SITE, add_output_weights, make_bilstm, score
 from bert_tf.modeling import BertModel, FeatureModel
 from bert_tf.transformer import BertLayer, fold_in
 
@@ -61,32 +56,23 @@ def choose(layers: str, config: BertConfig) -> Choice:
         raise wrong_value(
             "layers", f"one of {listed(CHOICES, last='or')}", layers
         )
-    choice = CHOICES[layers]
-    if config.num_hidden_layers < choice.num_layers:
-        possible = [
-            name
-            for name, choice in CHOICES.items()
-            if choice.num_layers <= config.num_hidden_layers
-        ]
+    depth = config.num_hidden_layers
+    possible = [name for name, c in CHOICES.items() if c.num_layers <= depth]
+    if layers not in possible:
         raise wrong_value(
             "layers",
             f"one of {listed(possible, last='or')} for a model with "
-            f"{config.num_hidden_layers} layers",
+            f"{depth} layers",
             layers,
         )
-    return choice
+    return CHOICES[layers]
 
 
 @keras.saving.register_keras_serializable("bert_tf")
 class FeatureHead(BertLayer):
     """Maps hidden states to a score for each label at each position.
 
-    Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
-      num_labels: Number of labels, C.
-      layers: One of `CHOICES`.
-      lstm_size: Size L of each LSTM in each direction.
-      dropout: Dropout rate of the vectors that are scored.
+    The arguments are those of `BertFeatureTagger`.
 
     Raises:
       InputError: If a value is wrong, or the model has too few layers.
@@ -134,8 +120,7 @@ class FeatureHead(BertLayer):
           hidden_states: The embeddings and the output of every block, a list of
             floats [B, S, H].
           input_mask: Integers [B, S]: 0 for padding, which the LSTMs skip.
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `Dropout`.
+          training, seed: See `Dropout`.
 
         Returns:
           Logits, float32 [B, S, C].
@@ -147,7 +132,7 @@ class FeatureHead(BertLayer):
         return score(self, self.dropout(x, training=training, seed=seed))
 
     def combine(self, hidden_states):
-        """Combines the chosen states: [B, S, H or a multiple of it]."""
+        """Combines the chosen states to [B, S, H or a multiple of it]."""
         chosen = hidden_states[self.choice.states]
         if not self.choice.is_weighted:
             return ops.concatenate(chosen, axis=-1)
@@ -194,7 +179,7 @@ class BertFeatureTagger(FeatureModel):
       layers: The hidden states to use, one of `CHOICES`. `sum_` choices weight
         them by a softmax over learned weights, which starts uniform; `sum_all`
         uses all blocks, without the embeddings.
-      lstm_size: Size of each of the two LSTMs, in each direction.
+      lstm_size: Size L of each of the two LSTMs, in each direction.
       dropout: Dropout rate of the vectors that are scored.
     """
 
@@ -234,12 +219,7 @@ class BertFeatureTagger(FeatureModel):
         self.head.build(states, shapes["input_ids"])
 
     def call(self, inputs, training=False, seed=None):
-        """Scores every token.
-
-        Args:
-          inputs: The features of `BertModel`.
-          training: Whether the head's dropout is on.
-          seed: Integer tensor [2] that determines its mask, or None.
+        """Scores every token; see `BertModel.call` for the arguments.
 
         Returns:
           Dict of `logits`, float32 [B, S, C].

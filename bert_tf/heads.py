@@ -1,9 +1,10 @@
 """BERT with a head: the models for pre-training and for each kind of task.
 
-Every model takes the dict of integers that `BertModel` takes and returns a
-dict of logits, float32 under any dtype policy. Its encoder is `model.bert`.
-Every constructor also takes Keras's arguments by name. Models for fine-tuning
-also take the arguments of `HeadModel`.
+Every model is called with the arguments of `BertModel.call` and returns a dict
+of logits, float32 under any dtype policy. Its encoder is `model.bert`. Every
+constructor also takes Keras's arguments by name; those of models for
+fine-tuning also take the arguments of `HeadModel`.
+
 Layers have the names of the original's scopes. The shape letters are explained
 at the top of `modeling.py`; C is the number of labels or of choices.
 """
@@ -15,12 +16,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig, positive_integer
 from bert_tf.errors import InputError
-from bert_tf.modeling import (
-    TOKEN_FEATURES,
-    BertModel,
-    FeatureModel,
-    integers,
-)
+from bert_tf.modeling import TOKEN_FEATURES, BertModel, FeatureModel, integers
 from bert_tf.transformer import (
     ACTIVATIONS,
     BertLayer,
@@ -29,8 +25,7 @@ from bert_tf.transformer import (
     last_positions,
 )
 
-# The `site` of `fold_in` for the dropout of a head, above the sites of any
-# encoder.
+# The `site` of `fold_in` for a head's dropout, above those of any encoder.
 HEAD_SITE = 1_000_000
 
 
@@ -40,17 +35,11 @@ def add_output_weights(
     width: int,
     initializer: keras.Initializer | None = None,
 ) -> None:
-    """Adds the weights for `units` scores to a layer or model.
+    """Adds the weights for `units` scores of vectors of `width`.
 
     They belong to the layer or model itself: the weights of the original's
-    classifier have no scope.
-
-    Args:
-      layer: The layer or model.
-      units: Number of scores, C.
-      width: Length of the vectors that are scored.
-      initializer: By default the original's for fine-tuning, which ignores
-        `initializer_range` of the config.
+    classifier have no scope. The default initializer is the original's for
+    fine-tuning, which ignores `initializer_range` of the config.
     """
     layer.output_weights = layer.add_weight(
         name="output_weights",
@@ -217,13 +206,7 @@ class SpanHead(BertLayer):
 def make_bilstm(
     size: int, name: str, dtype: keras.DTypePolicy
 ) -> keras.layers.Bidirectional:
-    """Returns a bidirectional LSTM with concatenated outputs.
-
-    Args:
-      size: Size L of each direction; the outputs are floats [B, S, 2 L].
-      name: The scope of the weights.
-      dtype: The dtype policy.
-    """
+    """Returns a bidirectional LSTM with outputs [B, S, 2 `size`]."""
     if dtype.variable_dtype == "bfloat16":
         # Keras makes orthogonal initial weights by a QR decomposition, which
         # TensorFlow does not have in bfloat16.
@@ -289,9 +272,7 @@ class BertPretrainer(FeatureModel):
           inputs: Dict of integers: the features of `BertModel`, and
             `masked_lm_positions` [B, P]. Without it every position is scored,
             P = S, which takes more time and memory.
-          training: Whether dropout is on.
-          seed: Integer tensor [2] that determines the dropout masks, or None
-            for the layers' own generators.
+          training, seed: See `BertModel.call`.
 
         Returns:
           Dict of `masked_lm_logits`, float32 [B, P, V], and
@@ -403,11 +384,7 @@ class HeadModel(FeatureModel):
         return features
 
     def vectors(self, inputs, training, seed):
-        """Returns the vectors of all tokens, and the encoder's outputs.
-
-        Returns:
-          Floats [B, S, width], and the dict from `BertModel`.
-        """
+        """Returns the vectors [B, S, width], and the outputs of `BertModel`."""
         encoded = self.bert(inputs, training=training, seed=seed)
         x = encoded["sequence_output"]
         if self.bilstm is None:
@@ -419,10 +396,10 @@ class HeadModel(FeatureModel):
         return ops.where(is_token[..., None], x, 0), encoded
 
     def pooled(self, inputs, training, seed):
-        """Returns one vector for each text, and the encoder's outputs.
+        """Returns a vector for each text, and the outputs of `BertModel`.
 
         Returns:
-          Floats [B, width], see `BertModel`, and the dict from `BertModel`,
+          Floats [B, width], or [B, K, width] with `cls_positions`; and a dict,
           which is empty if only the pooled vectors are computed.
         """
         arguments = {"training": training, "seed": seed}
@@ -502,11 +479,6 @@ class BertClassifier(HeadModel):
 
     def call(self, inputs, training=False, seed=None):
         """Classifies each text.
-
-        Args:
-          inputs: The features of `BertModel`.
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `BertPretrainer`.
 
         Returns:
           Dict of `logits`, float32 [B, C], or [B, K, C] with `cls_positions`
@@ -606,8 +578,7 @@ class BertMultipleChoice(HeadModel):
           inputs: The features of `BertModel` without `cls_positions`, with one
             more axis: [B, C, S]. Each row along S holds the context and one of
             the choices.
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `BertPretrainer`.
+          training, seed: See `BertModel.call`.
 
         Returns:
           Dict of `logits`, float32 [B, C], and with `output_attentions` also
@@ -675,11 +646,6 @@ class BertSpanLabeler(HeadModel):
 
     def call(self, inputs, training=False, seed=None):
         """Scores every position, including the question and padding.
-
-        Args:
-          inputs: The features of `BertModel`.
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `BertPretrainer`.
 
         Returns:
           Dict of `start_logits` and `end_logits`, float32 [B, S].

@@ -16,8 +16,8 @@ GPUs and TPUs XLA compiles everything.
 Fused and plain results are equal up to rounding, except for the dropout masks.
 The fused functions compute in float32; arguments, results and what is kept for
 the gradient have the precision of the first argument, except for losses and a
-few numbers per row, which are float32. Gradients mostly
-recompute intermediate values, which costs less than storing them in memory.
+few numbers per row, which are float32. Gradients mostly recompute intermediate
+values, which costs less than storing them in memory.
 """
 
 import contextlib
@@ -85,14 +85,7 @@ def gelu(x, approximate: bool):
 
     Keras's erf form calls TensorFlow's erfc, which on CPUs is half as fast as
     erf. Its bfloat16 form is several per cent off and a quarter as fast as
-    float32.
-
-    Args:
-      x: Floats of any shape.
-      approximate: Whether to use the tanh approximation.
-
-    Returns:
-      Floats of the shape and dtype of `x`.
+    float32. The result has the dtype of `x`.
     """
     if keras.config.backend() != "tensorflow":
         return keras.activations.gelu(x, approximate=approximate)
@@ -113,8 +106,7 @@ def attention_probabilities(scores, bias, rate: float = 0.0, seed=None):
       scores: Floats [B, N, Q, S].
       bias: Floats that broadcast to [B, N, Q, S], added to the scores in
         float32. They get no gradient.
-      rate: The dropout rate.
-      seed: Integers [2], or None for no dropout.
+      rate, seed: See `dropout`.
 
     Returns:
       The probabilities before and after dropout, floats [B, N, Q, S].
@@ -142,8 +134,7 @@ def residual_layer_norm(
       x: Floats [..., H].
       residual: Floats [..., H].
       norm: A layer normalization of the last axis, built.
-      rate: The dropout rate.
-      seed: Integers [2], or None for no dropout.
+      rate, seed: See `dropout`.
 
     Returns:
       Floats [..., H].
@@ -172,14 +163,11 @@ def cross_entropy(labels, logits):
 
 
 class GivenSeed(keras.random.SeedGenerator):
-    """Passes a given seed where Keras expects a seed generator.
+    """Passes a given seed, integers [2], where Keras expects a generator.
 
     Keras draws dropout masks from a generator whose state is a variable. A
     training step that can be repeated, recomputed or resumed needs masks that
     depend on its arguments only.
-
-    Args:
-      seed: Integer tensor [2].
     """
 
     # Keras's PyTorch dropout takes None for "not seeded".
@@ -355,10 +343,7 @@ def keep_mask(shape, seed, rate: float):
     Args:
       shape: Shape of the mask, integers, with fewer than 2^31 elements.
       seed: Integers [2].
-      rate: The fraction of the values that are False.
-
-    Returns:
-      Booleans of the shape, True with probability 1 - rate.
+      rate: The probability of each value to be False.
     """
     first, second = tf.unstack(tf.cast(seed, tf.uint32))
     positions = tf.reshape(tf.range(tf.reduce_prod(shape)), shape)
@@ -370,8 +355,8 @@ def keep_mask(shape, seed, rate: float):
 def _mix(x):
     """Permutes the 32-bit integers so that close ones become unrelated.
 
-    The constants are those of "lowbias32" (C. Wellons, 2018): flipping one bit
-    of the argument flips each bit of the result with a probability near 0.5.
+    This is "lowbias32" (C. Wellons, 2018): flipping one bit of the argument
+    flips each bit of the result with a probability near 0.5.
     """
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         shifted = tf.bitwise.right_shift(x, tf.constant(shift, tf.uint32))

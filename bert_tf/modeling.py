@@ -46,12 +46,8 @@ _FOREIGN_NAMES = {
 
 # Features that can be keyword arguments; foreign names get their own error.
 _KEYWORDS = frozenset(
-    {
-        *("input_ids", *TOKEN_FEATURES),
-        *("masked_lm_positions", "cls_positions"),
-        *_FOREIGN_NAMES,
-    }
-)
+    ("input_ids", *TOKEN_FEATURES, "masked_lm_positions", "cls_positions")
+).union(_FOREIGN_NAMES)
 
 # Number of axes of `input_ids` -> their meaning.
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
@@ -67,9 +63,6 @@ class FeatureModel(keras.Model):
 
     Features may also be passed as keywords: `model(input_ids=ids)`. They are
     checked in `__call__`, since Keras adds many lines to errors from `call`.
-
-    Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
     """
 
     # Number of axes of `input_ids`: batch and sequence.
@@ -143,9 +136,8 @@ class FeatureModel(keras.Model):
     def feature_shapes(self, input_shape) -> dict[str, tuple]:
         """Returns shapes by feature.
 
-        Args:
-          input_shape: An argument of `build`: a dict of shapes, the shape of
-            `input_ids`, or None for unknown sizes.
+        `input_shape` is a dict of shapes, the shape of `input_ids`, or None for
+        unknown sizes.
         """
         if input_shape is None:
             input_shape = (None,) * self.input_rank
@@ -205,10 +197,9 @@ class FeatureModel(keras.Model):
         Args:
           filepath: The file or folder to write.
           format: A format of Keras: "tf_saved_model", "onnx", "litert" ...
-          verbose: Whether Keras prints what it wrote.
           input_signature: A list with one dict of `keras.InputSpec`. By default
             the features `EXPORTED_FEATURES`, int32, of any batch and length.
-          **kwargs: Keras's options for the format.
+          verbose, **kwargs: See `keras.Model.export`.
 
         Raises:
           InputError: If the format needs float32 and the model computes in
@@ -304,11 +295,9 @@ class BertModel(FeatureModel):
     Args:
       config: A `BertConfig`, or the dict from its `to_dict`.
       output_hidden_states: Whether to return `hidden_states`, the embeddings
-        and the output of every block: a list of num_hidden_layers + 1 floats
-        [B, S, H].
+        and the output of every block: a list of floats [B, S, H].
       output_attentions: Whether to return `attentions`, the attention
-        probabilities of every block: a list of num_hidden_layers floats
-        [B, N, S, S].
+        probabilities of every block: a list of floats [B, N, S, S].
       gradient_checkpointing: Whether training saves memory at the cost of
         time, see `Encoder`.
       frozen_layers: Names of layers that are not trained: `embeddings`,
@@ -349,9 +338,7 @@ class BertModel(FeatureModel):
         for layer_name in frozen_layers:
             if layer_name not in layers:
                 raise wrong_value(
-                    "frozen_layers",
-                    f"among {', '.join(layers)}",
-                    layer_name,
+                    "frozen_layers", f"among {', '.join(layers)}", layer_name
                 )
             layers[layer_name].trainable = False
 
@@ -488,11 +475,9 @@ class BertModel(FeatureModel):
         return result
 
     def with_attentions(self, scores: dict, encoded: dict) -> dict:
-        """Adds the attentions to the scores of a head, if the model has them.
+        """Adds the encoder's attentions, or their shapes, to a head's scores.
 
-        Args:
-          scores: The results of the head, tensors or shapes.
-          encoded: The results of this model, likewise.
+        Returns `scores` unchanged without `output_attentions`.
         """
         if self.output_attentions:
             return {**scores, "attentions": encoded["attentions"]}
@@ -578,17 +563,11 @@ _FIRST_VARIABLE = "/embeddings/word_embeddings"
 
 
 def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the weights of a model by their names in a TF1 checkpoint.
+    """Returns the weights of a built model by their names in a TF1 checkpoint.
 
     The encoder is called `bert`, whatever its name and its depth in the model.
     Everything before it in a path, such as the name of a subclassed
-    `keras.Model`, is left out.
-
-    Args:
-      model: A model, built, with at most one `BertModel`.
-
-    Returns:
-      Dict from name to variable, in the order of creation.
+    `keras.Model`, is left out. The order is that of creation.
 
     Raises:
       InputError: If there are several encoders, or the model is quantized.

@@ -48,12 +48,9 @@ class Dropout(keras.layers.Dropout):
     """Keras's dropout, with an optional seed as an argument."""
 
     def call(self, inputs, training=False, seed=None):
-        """Sets a fraction `rate` of the values to 0 and scales up the rest.
+        """Drops values, if `training` is set.
 
-        Args:
-          inputs: Floats of any shape.
-          training: If False, `inputs` are returned unchanged.
-          seed: Integer tensor [2], or None for the layer's own generator.
+        `seed` is an integer tensor [2], or None for the layer's own generator.
         """
         if not training or seed is None:
             return super().call(inputs, training=training)
@@ -105,21 +102,13 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, **options)
 
     def build_quantized(self, config: dict | None) -> None:
-        """Makes `build` create an int8 kernel.
-
-        Args:
-          config: A serialized Keras `QuantizationConfig`, or None.
-        """
+        """Makes `build` create an int8 kernel, by a `QuantizationConfig`."""
         self.quantization_config = keras.saving.deserialize_keras_object(config)
         self.dtype_policy = f"int8_from_{self.dtype_policy.name}"
 
 
 class BertLayer(keras.layers.Layer):
-    """A layer with a `BertConfig`; its inner layers share its dtype policy.
-
-    Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
-    """
+    """A layer with a `BertConfig`; its inner layers share its dtype policy."""
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
@@ -214,17 +203,10 @@ class Embeddings(BertLayer):
         training=False,
         seed=None,
     ):
-        """Embeds the ids.
+        """Maps integers [B, S] to floats [B, S, H].
 
-        Args:
-          input_ids: Integers [B, S].
-          segment_ids: Integers [B, S], see `BertModel.call`.
-          position_ids: Integers [B, S], or None for 0 to S - 1 in every row.
-          training: Whether dropout is on.
-          seed: Integer tensor [2] or None, see `Dropout`.
-
-        Returns:
-          Floats [B, S, H].
+        Without `position_ids`, positions are 0 to S - 1 in every row. For
+        `training` and `seed` see `Dropout`.
         """
         if position_ids is None:
             positions = self.position_embeddings[: ops.shape(input_ids)[1]]
@@ -263,9 +245,7 @@ class SelfAttention(BertLayer):
         for projection in (self.query, self.key, self.value):
             projection.build((None, None, self.config.hidden_size))
 
-    def call(
-        self, x, attention_bias, seed=None, num_queries: int | None = None
-    ):
+    def call(self, x, attention_bias, seed=None, num_queries=None):
         """Lets positions attend to all positions.
 
         Args:
@@ -274,7 +254,7 @@ class SelfAttention(BertLayer):
             scores.
           seed: Integer tensor [2], or None for no dropout.
           num_queries: Q, the number of positions to compute, from the first
-            on; None for all.
+            on, which still attend to all S; None for all.
 
         Returns:
           Context, floats [B, Q, H], and the attention probabilities before
@@ -321,11 +301,7 @@ class ResidualOutput(BertLayer):
     def call(self, x, residual, seed=None):
         """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H]."""
         return kernels.residual_layer_norm(
-            self.dense(x),
-            residual,
-            self.layer_norm,
-            self.dropout.rate,
-            seed,
+            self.dense(x), residual, self.layer_norm, self.dropout.rate, seed
         )
 
 
@@ -342,9 +318,7 @@ class Attention(BertLayer):
         self.self_attention.build()
         self.residual.build((None, None, self.config.hidden_size))
 
-    def call(
-        self, x, attention_bias, seed=None, num_queries: int | None = None
-    ):
+    def call(self, x, attention_bias, seed=None, num_queries=None):
         """Maps floats [B, S, H] to [B, Q, H] and attention probabilities."""
         context, probabilities = self.self_attention(
             x, attention_bias, seed=seed, num_queries=num_queries
@@ -392,20 +366,10 @@ class TransformerBlock(BertLayer):
         self.intermediate.build()
         self.residual.build((None, None, self.config.intermediate_size))
 
-    def call(
-        self, x, attention_bias, seed=None, num_queries: int | None = None
-    ):
-        """Applies the block.
+    def call(self, x, attention_bias, seed=None, num_queries=None):
+        """Maps floats [B, S, H] to [B, Q, H] and attention probabilities.
 
-        Args:
-          x: Floats [B, S, H].
-          attention_bias: Floats that broadcast to [B, N, Q, S].
-          seed: Integer tensor [2], or None for no dropout.
-          num_queries: Q, the number of positions to compute, from the first
-            on, which still attend to all S; None for all.
-
-        Returns:
-          Floats [B, Q, H], and the attention probabilities [B, N, Q, S].
+        The arguments are those of `SelfAttention`.
         """
         x, probabilities = self.attention(
             x, attention_bias, seed=seed, num_queries=num_queries
@@ -419,7 +383,6 @@ class Encoder(BertLayer):
     """The stack of Transformer blocks; source: `transformer_model`.
 
     Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
       output_attentions: Whether to return the attention probabilities.
       gradient_checkpointing: Whether training keeps only the outputs of the
         blocks and recomputes the rest for the gradients (Chen et al. 2016),
@@ -456,12 +419,7 @@ class Encoder(BertLayer):
         return outputs, [(batch, heads, length, length) for _ in self.blocks]
 
     def call(
-        self,
-        x,
-        attention_bias,
-        training=False,
-        seed=None,
-        num_queries: int | None = None,
+        self, x, attention_bias, training=False, seed=None, num_queries=None
     ):
         """Applies every block.
 
@@ -470,7 +428,7 @@ class Encoder(BertLayer):
           attention_bias: Floats, the result of `attention_bias`.
           training: Whether dropout is on.
           seed: Integer tensor [2], or None to draw one.
-          num_queries: See `TransformerBlock`; for the last block only.
+          num_queries: See `SelfAttention`; for the last block only.
 
         Returns:
           The outputs of all blocks, a list of floats [B, S, H], and their
@@ -527,12 +485,7 @@ def _first_positions(x, number: int | None):
 
 
 def _recomputed(function):
-    """Returns a function that is recomputed in the backward pass.
-
-    Args:
-      function: A function of tensors. Its random numbers depend only on a seed
-        that it already holds.
-    """
+    """Returns a function of tensors that the backward pass computes again."""
     result = keras.remat(function)
     if keras.config.backend() == "torch":
         # PyTorch stops recomputing by an exception, whose traceback through
@@ -565,7 +518,7 @@ class Pooler(BertLayer):
         Args:
           sequence_output: Floats [B, S, H].
           positions: Integers [B, K], the position of the token in each example;
-            None for one example per row and its first token.
+            None for the first token of each row.
 
         Returns:
           Floats [B, K, H], or [B, H] without `positions`.
@@ -609,6 +562,9 @@ def attention_bias(input_mask, example_ids=None, left_to_right: bool = False):
 
 def last_positions(input_mask, example_ids=None, cls_positions=None):
     """Returns the position of the last token of each example.
+
+    For a row of two examples, with 2 and 3 tokens, and one padding position,
+    `cls_positions` [0, 2] give [1, 4].
 
     Args:
       input_mask: Ones for tokens and zeros for padding, [B, S].
