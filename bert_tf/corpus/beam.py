@@ -1,7 +1,7 @@
 """Creates pre-training records on a cluster, with an Apache Beam pipeline.
 
 Also checks Beam's options: Beam ignores unknown ones and prints a page of
-usage for others, whereas `new_pipeline` raises an error of one line.
+usage for others.
 """
 
 import collections
@@ -26,11 +26,7 @@ from bert_tf.corpus import cluster, creation, ranges
 from bert_tf.corpus.cluster import InstanceTable, SectionTable
 from bert_tf.corpus.creation import WrittenChunk
 from bert_tf.corpus.ranges import ReadingTask, TaskReport, TextSection
-from bert_tf.corpus.settings import (
-    DEFAULT_SIZES,
-    CreationConfig,
-    PieceSizes,
-)
+from bert_tf.corpus.settings import DEFAULT_SIZES, CreationConfig, PieceSizes
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
 
 if TYPE_CHECKING:
@@ -65,8 +61,8 @@ def new_pipeline(options: str) -> "beam.Pipeline":
     """Makes an empty pipeline.
 
     Args:
-      options: Beam's options, as on a command line. By default, the
-        DirectRunner runs the pipeline in this process.
+      options: As on a command line. Without a runner, the DirectRunner runs the
+        pipeline in this process.
 
     Raises:
       InputError: If Beam is not installed or an option cannot be used.
@@ -136,7 +132,7 @@ def _options_error(options: str, reason: str) -> InputError:
 
 
 def _runner_name(given: str | None, known: list[str]) -> str:
-    """Returns the runner's name as Beam spells it; custom ones as given."""
+    """Returns the runner's name as Beam spells it; a custom one as given."""
     name = given or _DIRECT_RUNNER
     if "." in name:
         return name
@@ -194,23 +190,14 @@ def run(pipeline: "beam.Pipeline") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """The arguments of all steps of a pipeline.
-
-    Attributes:
-      config: The options.
-      sizes: How the work is divided.
-      tasks: What to read.
-      outputs: The output files.
-      temporaries: The files that are renamed to the output files at the end.
-      folder: A folder for intermediate files.
-    """
+    """The arguments of all steps of a pipeline."""
 
     config: CreationConfig
     sizes: PieceSizes
     tasks: tuple[ReadingTask, ...]
     outputs: tuple[str, ...]
-    temporaries: tuple[str, ...]
-    folder: str
+    temporaries: tuple[str, ...]  # Renamed to the outputs at the end.
+    folder: str  # For intermediate files.
 
 
 def create(
@@ -312,10 +299,7 @@ def _temporary_for(path: str) -> Iterator[str]:
 
 
 def assemble(pipeline: "beam.Pipeline", job: _Job) -> None:
-    """Adds the steps of `cluster` to a pipeline.
-
-    The last step writes a file of results to the job's folder.
-    """
+    """Adds the steps of `cluster`, and one that writes the file of results."""
     import apache_beam as beam
     from apache_beam.pvalue import AsIter, AsSingleton
 
@@ -389,20 +373,12 @@ def _reports(item: TextSection | TaskReport) -> list[TaskReport]:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """An output file that is complete except for its name.
-
-    Attributes:
-      number: The number of the file.
-      entry: Its entry in the manifest.
-      counts: Statistics of its instances, by their names in the manifest.
-      samples: See `creation.WrittenChunk`, as lists; empty except in the first
-        file.
-    """
+    """An output file that is complete except for its name."""
 
     number: int
-    entry: dict[str, Any]
+    entry: dict[str, Any]  # Its entry in the manifest.
     counts: collections.Counter[str]
-    samples: dict[str, list[Any]]
+    samples: dict[str, list[Any]]  # See `creation.WrittenChunk`.
 
 
 def _join_chunks(
@@ -426,13 +402,9 @@ def _join_chunks(
         "records": sum(chunk.num_instances for chunk in chunks.values()),
         "sha256": checksum.hexdigest(),
     }
-    samples = chunks[min(chunks)].samples
-    return Shard(
-        number,
-        entry,
-        counts,
-        {name: values.tolist() for name, values in samples.items()},
-    )
+    first_samples = chunks[min(chunks)].samples
+    samples = {name: v.tolist() for name, v in first_samples.items()}
+    return Shard(number, entry, counts, samples)
 
 
 def _write_results(

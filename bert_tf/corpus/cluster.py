@@ -65,25 +65,18 @@ def entry_of(section: TextSection) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class SectionTable:
-    """The sections and their documents, numbered in the order of the text.
+    """The n sections and their documents, numbered in the order of the text.
 
-    Attributes:
-      entries: ENTRY [n], in the order of the text.
-      first_document: int64 [n], the number of each section's first document.
-      skipped: int64 [n], the sentences of that document before the section.
-      first_total: int64 [n], all sentences of that document.
-      copies: int64 [n], how many workers share the requests to each section.
-      counts: Counts by their names in the manifest.
-      error: What the user has to fix before records can be made, or "".
+    All arrays except `entries` are int64 [n].
     """
 
-    entries: np.ndarray
-    first_document: np.ndarray
-    skipped: np.ndarray
-    first_total: np.ndarray
-    copies: np.ndarray
-    counts: dict[str, int]
-    error: str
+    entries: np.ndarray  # ENTRY [n].
+    first_document: np.ndarray  # The number of the section's first document.
+    skipped: np.ndarray  # The sentences of that document before the section.
+    first_total: np.ndarray  # All sentences of that document.
+    copies: np.ndarray  # How many workers share the requests to the section.
+    counts: dict[str, int]  # By their names in the manifest.
+    error: str  # What the user has to fix before records can be made, or "".
 
     @classmethod
     def of(
@@ -95,7 +88,6 @@ class SectionTable:
         """Builds the table from what the readers of the text found.
 
         Args:
-          config: The options.
           entries: The `entry_of` each section, in any order.
           reports: The reports of all tasks, in any order.
 
@@ -114,7 +106,11 @@ class SectionTable:
                 errors[report.number] = report.error
         require_once(len(found), len(table), num_sections)
         counts["documents"] = int(ends[-1]) if len(ends) else 0
-        fault = _text_error(config, counts)
+        try:
+            creation.check_text(config, counts)
+            fault = ""
+        except InputError as error:
+            fault = str(error)
         if errors:
             fault = errors[min(errors)]
         before = np.cumsum(table["sentences"]) - table["sentences"]
@@ -179,8 +175,6 @@ class SectionTable:
         """Returns where in a section segments begin and their pieces end.
 
         Args:
-          index: The number of the section.
-          section: The section.
           documents: As for `find`, which gives `index` for all of them.
           points: As for `find`.
           size: See `text.Pieces`.
@@ -198,11 +192,7 @@ class SectionTable:
 
 
 def require_once(found: int, different: int, expected: int) -> None:
-    """Checks that a runner has passed on every element exactly once.
-
-    Raises:
-      RuntimeError: If it has not.
-    """
+    """Raises RuntimeError unless a runner passed on each element once."""
     if not found == different == expected:
         raise RuntimeError(
             f"The runner lost or repeated elements: of {expected} elements, "
@@ -216,25 +206,11 @@ def _num_copies(documents: np.ndarray, fractions: np.ndarray) -> np.ndarray:
     All documents get equally many requests, short or long, so a section of
     many short documents gets more than a section of few. With these copies no
     worker gets more than an average section, and there are fewer than twice as
-    many copies as sections.
-
-    Args:
-      documents: Integers [n], the number of documents of each section.
-      fractions: float64 [n], how much of its first document each section has.
+    many copies as sections. `fractions` is how much of its first document each
+    section has.
     """
     load = documents - 1 + fractions
     return np.ceil(load / load.sum() * len(load)).astype(np.int64)
-
-
-def _text_error(
-    config: CreationConfig, counts: collections.Counter[str]
-) -> str:
-    """Returns the error that `check_text` raises, or ""."""
-    try:
-        creation.check_text(config, counts)
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 # The number of a section, and which of its copies.
@@ -243,18 +219,14 @@ Address = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Instances, complete or not, with their tokens.
+    """Instances with their tokens, which the slices of `pairs` refer to.
 
-    Attributes:
-      sections: int64 [n], the numbers of the sections they come from.
-      numbers: int64 [n], their numbers within their sections.
-      pairs: instances.SPAN [n]; or instances.DRAFT [n] if B still has to be
-        taken from another section. Their slices refer to `tokens`.
-      tokens: Integers.
+    `pairs` is instances.SPAN [n]; or instances.DRAFT [n] if B still has to be
+    taken from another section.
     """
 
-    sections: np.ndarray
-    numbers: np.ndarray
+    sections: np.ndarray  # int64 [n], the sections they come from.
+    numbers: np.ndarray  # int64 [n], their numbers within their sections.
     pairs: np.ndarray
     tokens: np.ndarray
 
@@ -307,13 +279,10 @@ def _with_tokens(
 
 @dataclasses.dataclass(frozen=True)
 class CutSection:
-    """The instances of a section.
+    """The `count` instances that begin in section `index`.
 
-    Attributes:
-      index: The number of the section.
-      count: The number of all instances that begin in it.
-      complete: Those that need nothing from other sections.
-      requests: The others, in batches with the sections that complete them.
+    Those that need nothing from other sections are `complete`. The others are
+    `requests` to the sections that complete them.
     """
 
     index: int
@@ -330,11 +299,7 @@ def cut_section(
 ) -> Iterator[CutSection]:
     """Cuts a section into instances; yields nothing if the text has an error.
 
-    Args:
-      section: The section.
-      config: The options.
-      size: See `text.Pieces`.
-      table: The table of all sections.
+    For `size`, see `text.Pieces`.
     """
     if table.error:
         return
@@ -410,9 +375,7 @@ def complete_pairs(
     Args:
       grouped: The address; "sections" with one TextSection and "requests" with
         any number of batches, which are read a few at a time.
-      config: The options.
       size: See `text.Pieces`.
-      table: The table of all sections.
     """
     (index, _), found = grouped
     [section] = found["sections"]
@@ -474,10 +437,8 @@ class InstanceTable:
         """Adds up the instances of all sections.
 
         Args:
-          outputs: The output files.
           chunk_size: The largest number of instances of a chunk.
           counts: The number of each section and how many instances it has.
-          table: The table of all sections.
 
         Raises:
           RuntimeError: If a section is missing or duplicated.
@@ -524,9 +485,7 @@ def write_chunk(
 
     Args:
       assigned: The first rank of the chunk, and its instances.
-      config: The options.
       folder: A folder that all workers can write to.
-      table: The table of all instances.
 
     Returns:
       The number of the output file; the first rank and the chunk, without its

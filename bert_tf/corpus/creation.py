@@ -41,8 +41,7 @@ from bert_tf.version import __version__
 
 # The number of instances to log.
 NUM_SAMPLES = 5
-# The file in the scratch folder that holds the spans of all instances in order
-# of their creation, before they are shuffled.
+# The file in the scratch folder with the spans of all instances, unshuffled.
 SPANS = "spans"
 
 # `check_instances` warns above these fractions.
@@ -97,11 +96,7 @@ def load_vocabulary(config: CreationConfig) -> Vocabulary:
 
 
 def encode(config: CreationConfig, block: TextBlock) -> EncodedBlock:
-    """Stage 1: tokenizes a block of text.
-
-    Raises:
-      InputError: See `text.sentences`.
-    """
+    """Stage 1: tokenizes a block of text; see `text.encode_block`."""
     vocabulary = load_vocabulary(config)
     is_jsonl = config.input_format == "jsonl"
     return text.encode_block(
@@ -119,7 +114,6 @@ def cut(
     """Stage 2: cuts sentences into instances, `dupe_factor` times.
 
     Args:
-      config: The options.
       folder: The folder of the corpus.
       size: See `text.Pieces`.
       bounds: The first sentence and the end, from `instances.sections`.
@@ -150,19 +144,14 @@ def cut(
 class Chunk:
     """The instances of one output file that one worker writes at a time.
 
-    Attributes:
-      shard: The number of the output file.
-      first: The rank of the first instance in the shuffled order.
-      stop: The rank after the last.
-      total: The number of all instances.
-      is_compressed: Whether the file is a gzip file.
+    They have the ranks [first, stop) in the shuffled order of all instances.
     """
 
-    shard: int
+    shard: int  # The number of the output file.
     first: int
     stop: int
-    total: int
-    is_compressed: bool
+    total: int  # The number of all instances.
+    is_compressed: bool  # Whether the file is a gzip file.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,18 +161,13 @@ class OutputPlan:
     For example, 10 instances for 2 files in chunks of 4 give the chunks [0, 4)
     and [4, 5) of the first file and [5, 9) and [9, 10) of the second.
 
-    Attributes:
-      paths: The files.
-      total: The number of all instances.
-      chunk_size: The largest number of instances of a chunk.
-
     Raises:
       InputError: If there are more files than instances.
     """
 
     paths: tuple[str, ...]
-    total: int
-    chunk_size: int
+    total: int  # The number of all instances.
+    chunk_size: int  # The largest number of instances of a chunk.
 
     def __post_init__(self) -> None:
         if self.total < len(self.paths):
@@ -194,8 +178,7 @@ class OutputPlan:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields all chunks in the order of their ranks."""
-        bounds = self._bounds()
-        for start, stop in itertools.pairwise(bounds):
+        for start, stop in itertools.pairwise(self._bounds()):
             for first in range(start, stop, self.chunk_size):
                 yield self.chunk(first)
 
@@ -223,19 +206,13 @@ class OutputPlan:
 class WrittenChunk:
     """The records of a chunk.
 
-    Attributes:
-      shard: The number of the output file.
-      num_instances: The number of instances.
-      data: The bytes to append to the file.
-      counts: Statistics of the instances, by their names in the manifest.
-      samples: Features [NUM_SAMPLES, ...] of the first instances of the
-        shuffled order, for the log; empty in other chunks.
+    In the first chunk, `samples` has features [NUM_SAMPLES, ...] for the log.
     """
 
-    shard: int
+    shard: int  # The number of the output file.
     num_instances: int
-    data: bytes
-    counts: collections.Counter[str]
+    data: bytes  # To append to the file.
+    counts: collections.Counter[str]  # By their names in the manifest.
     samples: dict[str, np.ndarray]
 
 
@@ -273,13 +250,11 @@ def serialize_chunk(
     """Masks and serializes instances.
 
     Args:
-      config: The options.
       chunk: Which instances these are.
       spans: instances.SPAN [n], in the order of their ranks.
       read: Reads their tokens; see `instances.gather`.
     """
     vocabulary = load_vocabulary(config)
-    numbers = chunk_numbers(config, chunk)
     sequences = instances.gather(
         read,
         spans,
@@ -292,7 +267,7 @@ def serialize_chunk(
         sequences.input_mask,
         config,
         vocabulary.masking,
-        randomness.keys(config.seed(MASKING), numbers),
+        randomness.keys(config.seed(MASKING), chunk_numbers(config, chunk)),
     )
     batch = {
         "input_ids": masked.input_ids,
@@ -332,7 +307,6 @@ def create(
     if that is remote.
 
     Args:
-      config: The options.
       num_workers: The number of processes. It does not affect the files.
       sizes: How the work is divided.
 
@@ -372,10 +346,9 @@ def create(
 
 @contextlib.contextmanager
 def _scratch_folder(output: str) -> Iterator[str]:
-    """Makes a temporary folder next to the output, on the same disk.
+    """Makes a temporary folder; removes those of killed runs.
 
-    If the output is remote, the folder is in the system's temporary folder.
-    Scratch folders of killed runs are removed.
+    It is next to the output, on the same disk, unless the output is remote.
     """
     parent = None if files.is_remote(output) else os.path.dirname(output) or "."
     prefix = files.temporary_prefix(os.path.basename(output))
@@ -409,10 +382,9 @@ def _encode_all(
             counts.update(token_counts(config, block))
             yield block
 
+    encode_block = functools.partial(encode, config)
     blocks = processes.track(
-        pool.run(
-            text.blocks_of_files(paths), functools.partial(encode, config)
-        ),
+        pool.run(text.blocks_of_files(paths), encode_block),
         lambda block: block.num_bytes,
         "Tokenizing",
         "bytes",
@@ -461,11 +433,10 @@ def _write_all(
         sizes[chunk.shard] += chunk.num_instances
         counts.update(chunk.counts)
         log_samples(config, chunk.samples)
+    written = zip(plan.paths, sizes, checksums, strict=True)
     return [
         {"path": path, "records": size, "sha256": checksum.hexdigest()}
-        for path, size, checksum in zip(
-            plan.paths, sizes, checksums, strict=True
-        )
+        for path, size, checksum in written
     ]
 
 
@@ -478,12 +449,7 @@ def log_paths(title: str, paths: Iterable[str]) -> None:
 def log_samples(
     config: CreationConfig, samples: Mapping[str, npt.ArrayLike]
 ) -> None:
-    """Logs instances as words.
-
-    Args:
-      config: The options.
-      samples: The features of some instances, each [n, ...].
-    """
+    """Logs instances as words; each feature of `samples` is [n, ...]."""
     to_words = load_vocabulary(config).tokenizer.convert_ids_to_tokens
     arrays = {name: np.asarray(values) for name, values in samples.items()}
     for row in range(len(arrays["input_ids"])):
@@ -514,11 +480,7 @@ def token_counts(
 
 
 def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
-    """Checks that a text gives instances.
-
-    Raises:
-      InputError: If it gives none.
-    """
+    """Raises InputError if a text gives no instances."""
     if not counts["sentences"]:
         raise InputError(
             f"--input_file={config.input_file} has only blank lines. Name "
@@ -528,9 +490,9 @@ def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
         return
     is_text = config.input_format == "text"
     if counts["documents"] == 1:
-        advice = (
-            "Put blank lines between documents or pass" if is_text else ("Pass")
-        )
+        advice = "Pass"
+        if is_text:
+            advice = "Put blank lines between documents or pass"
         raise InputError(
             "Next-sentence prediction needs at least 2 documents, to take "
             "random sentences from another one; the text has 1 document. "
@@ -602,8 +564,6 @@ def write_manifest(
     """Checks the counts and writes the manifest, which it returns.
 
     Args:
-      file: The file to write to.
-      config: The options.
       vocabulary: The `vocabulary_entry`.
       text_bytes: The bytes of text of each input file.
       shards: The path, records and sha256 of each output file.
@@ -627,12 +587,9 @@ def write_manifest(
 def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
     """Reads from manifests how the text of record files was normalized.
 
-    Args:
-      outputs: Record files; only the first of a job has a manifest.
-
     Returns:
       `do_lower_case` and `strip_accents` if there are manifests and all agree;
-      otherwise an empty dict.
+      otherwise an empty dict. Only the first output of a job has a manifest.
     """
     found = list(_manifest_settings(outputs, "do_lower_case", "strip_accents"))
     agree = found and all(casing == found[0] for casing in found)
@@ -645,9 +602,8 @@ def require_next_sentence(outputs: Iterable[str]) -> None:
     All labels of such records are equal, which a model would learn at once.
     """
     for path in outputs:
-        if {"next_sentence": False} in _manifest_settings(
-            [path], "next_sentence"
-        ):
+        found = list(_manifest_settings([path], "next_sentence"))
+        if found == [{"next_sentence": False}]:
             raise InputError(
                 f"{path} was made with --nonext_sentence. Pass "
                 "--nonext_sentence here too."

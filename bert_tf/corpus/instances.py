@@ -100,8 +100,6 @@ def draft_pairs(
     begins with sentence 2.
 
     Args:
-      config: The options.
-      section: The documents.
       size: See `text.Pieces`.
       num_documents: The number of documents in the whole text, at least 2.
 
@@ -117,16 +115,12 @@ def _in_lock_step(
     step: Callable[..., tuple[np.ndarray, np.ndarray]],
     pieces: Pieces,
 ) -> np.ndarray:
-    """Makes one instance of each piece and pass at a time, until all are
-    used up.
+    """Makes the instances of all pieces, one of each piece and pass at a time.
 
-    Args:
-      config: The options.
-      step: Takes four arrays [k]: the keys of instances, the numbers of their
-        documents, the sentences (or tokens) with which they begin and the ends
-        of their pieces. Returns the instances [k] and the starts of the next
-        ones [k].
-      pieces: What to cut; `first` and `stop` are in the units of `step`.
+    `step` takes four arrays [k]: the keys of instances, the numbers of their
+    documents, the sentences (or tokens) with which they begin and the ends of
+    their pieces. It returns the instances [k] and the starts of the next ones
+    [k]. `first` and `stop` of the pieces are in the units of `step`.
 
     Returns:
       The instances [n], ordered by piece, then by pass, then by step.
@@ -234,10 +228,7 @@ def single_spans(
     than the target is cut there and continues in the next instance, so each
     token is in exactly one instance of each pass.
 
-    Args:
-      config: The options.
-      section: The documents.
-      size: See `text.Pieces`.
+    For `size`, see `text.Pieces`.
 
     Returns:
       SPAN [n], in the order of `draft_pairs`.
@@ -284,17 +275,11 @@ def _target_lengths(config: CreationConfig, keys: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """A batch of n sequences of L positions, before masking.
+    """A batch of n sequences of L positions, before masking."""
 
-    Attributes:
-      input_ids: int32 [n, L], padded with 0.
-      input_mask: bool [n, L], False for padding.
-      segment_ids: int8 [n, L], 1 in B and its [SEP].
-    """
-
-    input_ids: np.ndarray
-    input_mask: np.ndarray
-    segment_ids: np.ndarray
+    input_ids: np.ndarray  # int32 [n, L], padded with 0.
+    input_mask: np.ndarray  # bool [n, L], False for padding.
+    segment_ids: np.ndarray  # int8 [n, L], 1 in B and its [SEP].
 
 
 def gather(
@@ -309,12 +294,9 @@ def gather(
     If the length of B is 0, its [SEP] is left out too.
 
     Args:
-      read: Takes starts [k] and lengths [k] and returns the concatenated
-        slices of the tokens of the corpus.
+      read: Returns the concatenated slices of the tokens of the corpus.
       spans: SPAN [n].
       max_seq_length: L.
-      cls_id: The id of [CLS].
-      sep_id: The id of [SEP].
     """
     column = np.arange(max_seq_length)  # [L], broadcast against [n, 1]
     a_sep = spans["a_length"][:, np.newaxis] + 1

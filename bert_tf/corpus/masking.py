@@ -1,7 +1,7 @@
 """Chooses and replaces the tokens that a masked language model predicts.
 
-Works on batches: arrays are [n, L], n sequences of L positions. The result for
-a sequence depends on its own key only, not on the other rows of the batch.
+Arrays are [n, L]: n sequences of L positions. The result for a sequence depends
+on its own key only, not on the other rows of the batch.
 """
 
 import dataclasses
@@ -21,7 +21,6 @@ class MaskingVocabulary:
     """What masking needs to know about a vocabulary of V tokens.
 
     Attributes:
-      mask_id: The id of [MASK].
       special_ids: The ids that are never masked: [CLS] and [SEP].
       replaceable_ids: Integers [r], the ids from which random replacements are
         drawn: all but [PAD], [unused7] and the like.
@@ -36,25 +35,15 @@ class MaskingVocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """A masked batch: n sequences of L positions, at most P predictions each.
+    """A masked batch: n sequences of L positions with up to P predictions."""
 
-    Attributes:
-      input_ids: int32 [n, L], the input of the model.
-      positions: int32 [n, P], the masked positions, ascending, then 0.
-      ids: int32 [n, P], the original tokens at these positions, then 0.
-      weights: float32 [n, P], 1 for predictions and 0 for padding.
-      num_mask: The number of tokens replaced by [MASK].
-      num_random: The number of tokens replaced by a random word.
-      num_kept: The number of tokens to predict that were left unchanged.
-    """
-
-    input_ids: np.ndarray
-    positions: np.ndarray
-    ids: np.ndarray
-    weights: np.ndarray
-    num_mask: int
-    num_random: int
-    num_kept: int
+    input_ids: np.ndarray  # int32 [n, L], the input of the model.
+    positions: np.ndarray  # int32 [n, P], ascending, then 0 for padding.
+    ids: np.ndarray  # int32 [n, P], the original tokens, then 0.
+    weights: np.ndarray  # float32 [n, P], 1 for predictions, 0 for padding.
+    num_mask: int  # Tokens replaced by [MASK].
+    num_random: int  # Tokens replaced by a random word.
+    num_kept: int  # Tokens to predict that were left unchanged.
 
 
 def mask(
@@ -86,9 +75,7 @@ def mask(
       input_ids: int32 [n, L].
       input_mask: bool [n, L], False for padding.
       config: The options of masking, such as `masked_lm_prob`.
-      vocabulary: The meaning of the ids.
-      keys: uint64 [n], of `randomness`. Equal keys and equal sequences give
-        equal results.
+      keys: uint64 [n], of `randomness`.
     """
     candidates = input_mask & ~np.isin(input_ids, vocabulary.special_ids)
     words = _word_numbers(

@@ -39,14 +39,9 @@ class TextRange:
 
 @dataclasses.dataclass(frozen=True)
 class ReadingTask:
-    """What a worker reads at a time.
+    """What a worker reads at a time: a large range, or many small files."""
 
-    Attributes:
-      number: The number of the task in the order of the text.
-      ranges: A large range, or the whole of many small files.
-    """
-
-    number: int
+    number: int  # In the order of the text.
     ranges: tuple[TextRange, ...]
 
 
@@ -72,19 +67,14 @@ class TextSection:
 class TaskReport:
     """Statistics of the text of a task.
 
-    Attributes:
-      number: The number of the task.
-      num_sections: The number of sections that were yielded.
-      text_bytes: The bytes of text that were read of each file.
-      counts: Counts by their names in the manifest.
-      error: What the user has to fix, or "". If it is set, the rest of the
-        task was not read.
+    `error` is what the user has to fix, or "". If it is set, the rest of the
+    task was not read.
     """
 
     number: int
     num_sections: int
-    text_bytes: dict[str, int]
-    counts: collections.Counter[str]
+    text_bytes: dict[str, int]  # Bytes of text that were read of each file.
+    counts: collections.Counter[str]  # By their names in the manifest.
     error: str = ""
 
 
@@ -127,15 +117,10 @@ def read_task(
 ) -> Iterator[TextSection | TaskReport]:
     """Tokenizes the documents of a task.
 
-    Args:
-      task: What to read.
-      config: The options.
-      section_size: See `text.Pieces`.
-
     Yields:
-      Sections of about `section_size` sentences, then one report. An
-      InputError is in the report, because a cluster would retry the task if
-      it were raised.
+      Sections of about `section_size` sentences (see `text.Pieces`), then one
+      report. An InputError is in the report, because a cluster would retry the
+      task if it were raised.
     """
     text_bytes = {text_range.path: 0 for text_range in task.ranges}
     counts: collections.Counter[str] = collections.Counter()
@@ -192,9 +177,6 @@ class _SectionCollector:
 
     A section ends with a document, unless the document is long: then the
     section is one piece of it.
-
-    Attributes:
-      num_sections: The number of sections made so far.
     """
 
     def __init__(self, task: int, size: int) -> None:

@@ -14,13 +14,13 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from io import BufferedIOBase
-from typing import Protocol
 
 import numpy as np
 
 from bert_tf import files
 from bert_tf.data import tables
 from bert_tf.errors import in_file, listed
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 # The bytes of text that a worker gets at a time: about 0.1 s of work.
 BLOCK_BYTES = 1 << 20
@@ -31,13 +31,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 @dataclasses.dataclass(frozen=True)
 class TextBlock:
-    """Whole lines of one file.
-
-    Attributes:
-      path: The file.
-      offset: The number of bytes of text before the block in the file.
-      text: The lines as bytes.
-    """
+    """Whole lines of one file, `offset` bytes after its start."""
 
     path: str
     offset: int
@@ -59,7 +53,6 @@ def text_blocks(
     """Reads the lines of a file that begin at the bytes [start, stop).
 
     Args:
-      path: The file.
       start: The offset of the range, in bytes of the uncompressed text.
       stop: The end of the range; None for the end of the file.
       block_bytes: About how many bytes to read at a time; default BLOCK_BYTES.
@@ -107,7 +100,6 @@ def sentences(
     in a row and at the start of the block.
 
     Args:
-      block: The text.
       errors: What to do about invalid UTF-8: "strict", "replace" or "ignore".
       jsonl_field: The field of each line's JSON object that holds a document;
         None for plain text.
@@ -171,15 +163,7 @@ def _document(line: str, field: str, position: _LinePosition) -> str:
 
 
 def decode(block: TextBlock, errors: str) -> str:
-    """Decodes a block of UTF-8 text.
-
-    Args:
-      block: The text.
-      errors: What to do about invalid UTF-8: "strict", "replace" or "ignore".
-
-    Raises:
-      InputError: If the text is not UTF-8 and `errors` is "strict".
-    """
+    """Decodes a block of UTF-8 text; see `sentences` for `errors`."""
     try:
         return block.text.decode("utf-8", errors)
     except UnicodeDecodeError as error:
@@ -192,26 +176,17 @@ def decode(block: TextBlock, errors: str) -> str:
         ) from error
 
 
-class LineTokenizer(Protocol):
-    """The part of a tokenizer that `encode_block` needs."""
-
-    def encode(self, text: str) -> list[int]:
-        """Returns the token ids of a line."""
-
-
 @dataclasses.dataclass(frozen=True)
 class EncodedBlock:
     """The token ids of the sentences of a TextBlock.
 
     Attributes:
-      path: The file.
       num_bytes: The number of bytes of text in the block.
       tokens: Integers [t], the token ids of all sentences.
       lengths: int64 [s], the number of tokens of each sentence, at least 1.
-      breaks: int64, ascending: the sentences of the block that begin a new
-        document: after a blank line, at each line of JSON Lines and at the
-        start of a file. The index s, one past the
-        last sentence, means that the next block begins a new document.
+      breaks: int64, ascending: the sentences that begin a new document: after a
+        blank line, at each line of JSON Lines and at the start of a file. The
+        end, s, means that the next block begins a new document.
     """
 
     path: str
@@ -235,7 +210,7 @@ class EncodedBlock:
 
 def encode_block(
     block: TextBlock,
-    tokenizer: LineTokenizer,
+    tokenizer: FullTokenizer,
     dtype: np.dtype,
     errors: str = "strict",
     jsonl_field: str | None = None,
@@ -245,15 +220,8 @@ def encode_block(
     For example, the lines "a b", "", "c" at the start of a file give three
     tokens, the lengths [2, 1] and the breaks [0, 1].
 
-    Args:
-      block: The text.
-      tokenizer: Turns a sentence into token ids.
-      dtype: The type of the token ids in the result.
-      errors: See `sentences`.
-      jsonl_field: See `sentences`.
-
-    Raises:
-      InputError: See `sentences`.
+    `dtype` is the type of the token ids in the result. For the other arguments
+    and errors, see `sentences`.
     """
     tokens: list[int] = []
     lengths: list[int] = []
@@ -298,12 +266,8 @@ class Corpus:
 
         The operating system loads the pages that are used and can drop them.
         """
-        return cls(
-            *(
-                np.asarray(np.memmap(os.path.join(folder, name), np.int64, "r"))
-                for name in (_SENTENCES, _DOCUMENTS)
-            )
-        )
+        paths = (os.path.join(folder, f) for f in (_SENTENCES, _DOCUMENTS))
+        return cls(*(np.asarray(np.memmap(p, np.int64, "r")) for p in paths))
 
     @property
     def num_documents(self) -> int:
@@ -339,33 +303,22 @@ class Pieces:
     divided after every `size` sentences; the last piece also gets the rest.
     For example, 10 sentences with size 4 give pieces of 4 and 6.
 
-    Attributes:
-      documents: int64 [p], the number of the document in the whole text.
-      positions: int64 [p], the number of sentences of the document before the
-        piece.
-      first: int64 [p], the first sentence, counted from the section's start.
-      stop: int64 [p], the end of the piece, counted likewise.
+    All arrays are int64 [number of pieces].
     """
 
-    documents: np.ndarray
-    positions: np.ndarray
-    first: np.ndarray
-    stop: np.ndarray
+    documents: np.ndarray  # The number of the document in the whole text.
+    positions: np.ndarray  # The sentences of the document before the piece.
+    first: np.ndarray  # The first sentence, counted from the section's start.
+    stop: np.ndarray  # The end of the piece, counted likewise.
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """Consecutive documents; the section begins and ends where pieces do.
+    """Consecutive documents; the section begins and ends where pieces do."""
 
-    Attributes:
-      corpus: The section's sentences and (parts of) documents.
-      first_document: The number of the first document in the whole text.
-      skipped: The number of sentences of that document before the section.
-    """
-
-    corpus: Corpus
-    first_document: int
-    skipped: int
+    corpus: Corpus  # The section's sentences and (parts of) documents.
+    first_document: int  # The number of the first one in the whole text.
+    skipped: int  # The sentences of that document before the section.
 
     def pieces(self, size: int) -> Pieces:
         """Divides the documents into pieces of about `size` sentences."""
@@ -394,12 +347,10 @@ def num_pieces(lengths: np.ndarray, size: int) -> np.ndarray:
 def piece_ends(
     positions: np.ndarray, lengths: np.ndarray, size: int
 ) -> np.ndarray:
-    """Returns the ends of the pieces that contain given sentences.
+    """Returns the ends of the pieces that contain sentences: integers [n].
 
-    Args:
-      positions: Integers [n], sentences counted from their document's start.
-      lengths: Integers [n], the number of sentences of each document.
-      size: See `Pieces`.
+    Sentences and ends are counted from the start of their document, which has
+    `lengths` sentences.
     """
     number = positions // size + 1
     is_last = number >= num_pieces(lengths, size)
@@ -409,13 +360,12 @@ def piece_ends(
 def read_slices(
     path: str, dtype: np.dtype, starts: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
-    """Reads slices of a file of items of type `dtype` and concatenates them.
+    """Reads slices of a local file of items and concatenates them.
 
     This is as fast as a memory mapping, which would also load the pages around
     all slices into the memory of this process.
 
     Args:
-      path: A local file.
       dtype: The type of the items.
       starts: Integers [n], the first item of each slice.
       lengths: Integers [n], the number of items of each slice.
@@ -452,7 +402,6 @@ def read_segments(
     for a corpus in memory.
 
     Args:
-      folder: The folder of the corpus.
       documents: Integers [n], the numbers of the documents.
       points: float64 [n], where to begin, as a fraction of the document.
       wanted: Integers [n], the number of tokens of each segment.

@@ -50,8 +50,6 @@ def pack(
       ids_a: The token ids of the first sequence.
       ids_b: The token ids of the second sequence, or None.
       max_seq_length: The largest length, including special tokens.
-      cls_id: The id of `[CLS]`.
-      sep_id: The id of `[SEP]`.
 
     Returns:
       (input_ids, segment_ids), of equal length, without padding. Segment 0
