@@ -472,6 +472,11 @@ class BertClassifier(HeadModel):
         self.num_labels = positive_integer("num_labels", num_labels)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
 
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the classes, if `from_pretrained` found or got any."""
+        return self.checkpoint and self.checkpoint.labels
+
     def build_head(self, shapes):
         add_output_weights(self, self.num_labels, self.width)
         logits = self.compute_output_shape(shapes)["logits"]

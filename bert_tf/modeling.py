@@ -16,7 +16,9 @@ The layers are in `transformer.py`.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -63,10 +65,16 @@ class FeatureModel(keras.Model):
 
     Features may also be passed as keywords: `model(input_ids=ids)`. They are
     checked in `__call__`, since Keras adds many lines to errors from `call`.
+
+    Attributes:
+      checkpoint: What `from_pretrained` found beside the weights (vocabulary,
+        casing, labels): an `interop.checkpoint.Pretrained`. None for other
+        models.
     """
 
     # Number of axes of `input_ids`: batch and sequence.
     input_rank = 2
+    checkpoint: Any = None
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
@@ -75,6 +83,65 @@ class FeatureModel(keras.Model):
         self.config = config
         # bfloat16 cannot represent token ids exactly.
         self.autocast = False
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | os.PathLike[str], **options: Any
+    ) -> Self:
+        """Makes a model with the configuration and weights of a checkpoint.
+
+        Example:
+
+            model = BertClassifier.from_pretrained(
+                "hf://google-bert/bert-base-uncased", labels=["bad", "good"]
+            )
+
+        Args:
+          path: See `load_checkpoint`.
+          **options: Arguments of the constructor, such as `dtype`. Classifiers
+            and taggers also take `labels`, the names of their classes; without
+            `labels` and `num_labels` they have the checkpoint's.
+
+        Returns:
+          A built model. Parts that the checkpoint lacks, such as a new head,
+          are random; the log lists them.
+
+        Raises:
+          InputError: If the checkpoint cannot be read, has no configuration or
+            does not fit the options.
+        """
+        # Readers of checkpoints import the models.
+        from bert_tf import pretrained
+
+        return pretrained.make_model(cls, path, **options)
+
+    def save_pretrained(
+        self,
+        folder: str | os.PathLike[str],
+        format: str = "huggingface",
+        *,
+        tokenizer: Any = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """Writes the model for other libraries, with a model card.
+
+        A model from `from_pretrained` brings its vocabulary and labels along.
+
+        Args:
+          folder: A new or empty folder.
+          format: "huggingface" (what `transformers` loads) or "tf1" (Google's
+            `bert_model.ckpt`).
+          tokenizer: A `BertTokenizer` or `FullTokenizer`, whose vocabulary is
+            written too.
+          labels: The names of the classes, in the order of the logits.
+
+        Raises:
+          InputError: If the folder is not empty or cannot be written, or the
+            format cannot hold the model.
+        """
+        from bert_tf import pretrained
+
+        pretrained.save(self, folder, format, tokenizer, labels)
 
     def __call__(self, inputs=None, *args, **kwargs):
         if inputs is None:

@@ -1,7 +1,10 @@
 """Pre-trained weights: opens checkpoints of every format and fills models."""
 
+import dataclasses
+import inspect
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,8 +12,14 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, in_file, wrong_value
-from bert_tf.interop import hub, huggingface, keras_files
+from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.interop import (
+    conversion,
+    hub,
+    huggingface,
+    keras_files,
+    model_card,
+)
 from bert_tf.interop.checkpoint import (
     KERAS_FILE,
     Pretrained,
@@ -24,6 +33,13 @@ from bert_tf.training.weights import (
     Weights,
     restore,
     scope_of,
+)
+
+# Google's releases show their casing only in the names of their folders.
+_CASING_IN_NAME = (
+    (re.compile(r"(?<![a-z])uncased(?![a-z])"), True),
+    (re.compile(r"(?<![a-z])cased(?![a-z])"), False),
+    (re.compile(r"(multilingual|chinese)_L-12_H-768_A-12"), True),
 )
 
 FORMATS = (
@@ -109,7 +125,10 @@ def load_config(path: str | os.PathLike[str]) -> BertConfig:
     Raises:
       InputError: If the checkpoint cannot be read or has no configuration.
     """
-    pretrained = open_pretrained(path)
+    return _config_of(open_pretrained(path))
+
+
+def _config_of(pretrained: Pretrained) -> BertConfig:
     if pretrained.config is None:
         raise in_file(
             pretrained.path,
@@ -159,6 +178,13 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
         format. Pickles are refused: opening one runs code of its author.
     """
     path = os.fspath(path)
+    found = _open(path)
+    if found.do_lower_case is None:
+        found = dataclasses.replace(found, do_lower_case=casing_of_name(path))
+    return found
+
+
+def _open(path: str) -> Pretrained:
     if path.startswith(hub.SCHEME):
         return huggingface.read(hub.download(path))
     if re.match(r"(https?|hf)://", path, re.IGNORECASE):
@@ -180,6 +206,24 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
             "or convert the checkpoint to safetensors on another machine.",
         ) from None
     return google.read(path)
+
+
+def casing_of_name(path: str) -> bool | None:
+    """Returns whether a checkpoint is uncased, from the name of its folder.
+
+    `uncased_L-12_H-768_A-12/bert_model.ckpt` -> True. The original knows seven
+    names (`validate_case_matches_checkpoint`); this covers all its releases.
+
+    Returns:
+      True if it is uncased, False if it is cased, None if the name does not
+      show the casing.
+    """
+    path = path.rstrip("/")
+    for name in (path, os.path.dirname(path)):
+        for pattern, is_uncased in _CASING_IN_NAME:
+            if pattern.search(os.path.basename(name)):
+                return is_uncased
+    return None
 
 
 def _is_huggingface(path: str) -> bool:
@@ -232,3 +276,188 @@ def compare_configs(config: BertConfig, pretrained: Pretrained) -> None:
                 pretrained.path,
                 getattr(theirs, name),
             )
+
+
+# `from_pretrained` and `save_pretrained` of the public classes.
+
+# The formats of `save_pretrained` -> the formats of `conversion`.
+_SAVED_FORMATS = {"huggingface": "huggingface", "tf1": "google"}
+
+
+def make_model(
+    model_class: type[FeatureModel],
+    path: str | os.PathLike[str],
+    labels: Sequence[str] | None = None,
+    **options: Any,
+) -> FeatureModel:
+    """Makes a model with weights; see `FeatureModel.from_pretrained`."""
+    found = open_pretrained(path)
+    head = keras_files.head_of_class(model_class, found.head)
+    accepted = _arguments(model_class)
+    has_pooler = "bert/pooler/dense/bias" in found.weights
+    defaults: dict[str, Any] = {"add_pooling_layer": has_pooler}
+    if found.head in (None, head):
+        defaults["bilstm_head"] = found.bilstm_head
+        if found.classifier_dropout is not None:
+            defaults["dropout"] = found.classifier_dropout
+    options = {n: x for n, x in defaults.items() if n in accepted} | options
+    weights, problem_type = found.weights, found.problem_type
+    if "num_labels" in accepted:
+        num_labels = options.get("num_labels")
+        labels, is_new_head = _choose_labels(found, head, labels, num_labels)
+        if is_new_head:
+            weights, problem_type = _without_head(weights), None
+        if num_labels is None:
+            options["num_labels"] = len(labels or ()) or _num_rows(weights)
+    elif labels is not None:
+        raise InputError(f"{model_class.__name__} has no labels.")
+    model = model_class(_config_of(found), **options)
+    variables = _variables(model)
+    report = restore(variables, weights, NEW_HEADS)
+    # A pooler that the head does not use is frozen.
+    is_new = any(variables[name].trainable for name in report.missing)
+    log = logging.warning if is_new else logging.info
+    log("%s from %s: %s", model_class.__name__, found.path, report)
+    model.checkpoint = dataclasses.replace(
+        found, weights={}, head=head, labels=labels, problem_type=problem_type
+    )
+    return model
+
+
+def _arguments(model_class: type) -> set[str]:
+    """Returns the names of the constructor's arguments, with those of bases."""
+    return {
+        name
+        for base in model_class.__mro__
+        if issubclass(base, FeatureModel)
+        for name in inspect.signature(base.__init__).parameters
+    }
+
+
+def _num_rows(weights: Weights) -> int | None:
+    """Returns the number of outputs of a classifier or tagger, if known."""
+    shape = weights.shapes.get("output_weights")
+    return None if shape is None else shape[0]
+
+
+def _choose_labels(
+    found: Pretrained,
+    head: str | None,
+    labels: Sequence[str] | None,
+    num_labels: int | None,
+) -> tuple[tuple[str, ...] | None, bool]:
+    """Returns the labels of a model, and whether it needs a new head.
+
+    The head of the checkpoint is kept if it has the same labels; then their
+    order is the checkpoint's. Labels of a checkpoint without names are renamed.
+    """
+    if labels is not None:
+        labels = tuple(labels)
+        if num_labels not in (None, len(labels)):
+            raise wrong_value(
+                "num_labels", f"{len(labels)}, as there are labels", num_labels
+            )
+        if len({*labels}) < len(labels):
+            raise wrong_value("The labels", "different", labels)
+        num_labels = len(labels)
+    num_rows = _num_rows(found.weights)
+    is_ours = num_rows is not None and found.head in (None, head)
+    if num_labels is None and not is_ours:
+        raise InputError(
+            f"{found.path} has no head of this kind. Pass labels=[...] or "
+            "num_labels for a new head."
+        )
+    theirs = found.labels
+    if theirs == huggingface.numbered_labels(len(theirs or ())):
+        theirs = None
+    same_size = num_labels in (None, num_rows)
+    if not is_ours or not same_size:
+        return labels, True
+    if labels is None or theirs is None:
+        return labels or found.labels, False
+    if {*labels} == {*theirs}:
+        return theirs, False
+    logging.warning(
+        "%s has the labels %s: the head for %s is new",
+        found.path,
+        listed(theirs),
+        listed(labels),
+    )
+    return labels, True
+
+
+def _without_head(weights: Weights) -> Weights:
+    """Leaves out what is above the encoder in a classifier or tagger."""
+    kept = [name for name in weights.shapes if name.startswith("bert/")]
+    return Selection(weights, kept)
+
+
+def tokenizer_arguments(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the vocabulary and the casing of a checkpoint.
+
+    An unknown casing is taken to be uncased, as in the original.
+
+    Raises:
+      InputError: If the checkpoint cannot be read or has no vocabulary.
+    """
+    found = open_pretrained(path)
+    if found.vocab is None:
+        raise in_file(
+            found.path, "there is no vocab.txt beside the checkpoint. Add it."
+        )
+    return {
+        "vocabulary": found.vocab,
+        "do_lower_case": found.do_lower_case is not False,
+        "strip_accents": found.strip_accents,
+    }
+
+
+def save(
+    model: FeatureModel,
+    folder: str | os.PathLike[str],
+    format: str,
+    tokenizer: Any,
+    labels: Sequence[str] | None,
+) -> None:
+    """Writes a model; see `FeatureModel.save_pretrained`."""
+    if format not in _SAVED_FORMATS:
+        known = listed(_SAVED_FORMATS, last="or", quote=True)
+        raise wrong_value("format", known, format)
+    described = _described(model, tokenizer, labels)
+    planned = conversion.plan(described, _SAVED_FORMATS[format])
+    with files.atomic_directory(os.fspath(folder)) as temporary:
+        conversion.write(planned, temporary)
+        card = model_card.text(planned.target, type(model).__name__)
+        files.write_text(os.path.join(temporary, model_card.FILE), card)
+
+
+def _described(
+    model: FeatureModel, tokenizer: Any, labels: Sequence[str] | None
+) -> Pretrained:
+    """Returns a model as a checkpoint."""
+    if not model.built:
+        model.build()
+    head = keras_files.head_of_class(type(model))
+    if head is None:
+        raise InputError(
+            f"{type(model).__name__} has no counterpart in other libraries. "
+            "Save it with model.save('NAME.keras')."
+        )
+    weights = keras_files.ModelWeights(model, model.name)
+    source = model.checkpoint or Pretrained(model.name, weights)
+    facts: dict[str, Any] = {}
+    if tokenizer is not None:
+        facts["vocab"] = tuple(tokenizer.vocabulary)
+        facts["do_lower_case"] = tokenizer.do_lower_case
+        follows = tokenizer.strip_accents == tokenizer.do_lower_case
+        facts["strip_accents"] = None if follows else tokenizer.strip_accents
+    if labels is not None:
+        facts["labels"] = tuple(labels)
+    return dataclasses.replace(
+        source,
+        path=model.name,
+        weights=weights,
+        config=model.config,
+        head=head,
+        **facts,
+    )

@@ -35,6 +35,7 @@ IMPORTS_IT_LAZILY = {
     "bert_tf.files",
     "bert_tf.keras_registry",
     "bert_tf.data.records",
+    "bert_tf.tokenization.wordpiece",
 }
 
 # The model, which also runs on JAX and PyTorch.

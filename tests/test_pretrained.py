@@ -11,6 +11,7 @@ from bert_tf import heads
 from bert_tf.interop import google, huggingface, keras_files
 from bert_tf.modeling import BertModel, checkpoint_variables
 from bert_tf.pretrained import (
+    casing_of_name,
     load_checkpoint,
     load_config,
     open_pretrained,
@@ -257,3 +258,22 @@ def test_a_checkpoint_may_have_no_config(tmp_path):
     load_checkpoint(BertModel(CONFIG), tmp_path)
     with refused(r"no bert_config\.json beside"):
         load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "casing"),
+    [
+        ("uncased_L-12_H-768_A-12/bert_model.ckpt", True),
+        ("wwm_cased_L-24_H-1024_A-16/bert_model.ckpt", False),
+        ("multi_cased_L-12_H-768_A-12/bert_model.ckpt", False),
+        ("multilingual_L-12_H-768_A-12/bert_model.ckpt", True),
+        ("chinese_L-12_H-768_A-12/bert_model.ckpt", True),
+        ("uncased/cased_L-12/bert_model.ckpt", False),
+        ("models/bert-base-uncased/", True),
+        ("gs://bucket/uncased_L-4_H-256_A-4/bert_model.ckpt", True),
+        ("showcased/bert_model.ckpt", None),
+        ("bert_model.ckpt", None),
+    ],
+)
+def test_casing_of_a_name(path, casing):
+    assert casing_of_name(path) is casing

@@ -80,10 +80,23 @@ def build_model(pretrained: Pretrained) -> keras.Model:
 
 def head_of_model(model: keras.Model) -> str | None:
     """Returns the head of one of this project's models; None of others."""
-    for head, model_class in _CLASSES.items():
-        if type(model) is model_class:
-            return head
-    return None
+    return head_of_class(type(model))
+
+
+def head_of_class(
+    model_class: type[keras.Model], preferred: str | None = None
+) -> str | None:
+    """Returns the head of a class of models; None of other classes.
+
+    Args:
+      model_class: The class.
+      preferred: The head to return if the class has several, as
+        `BertPretrainer` does.
+    """
+    names = [n for n, known in _CLASSES.items() if known is model_class]
+    if preferred in names:
+        return preferred
+    return names[0] if names else None
 
 
 class ModelWeights:

@@ -31,13 +31,6 @@ from bert_tf.tasks.examples import have_names
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.weights import Selection, Weights, scope_of
 
-# Google's releases show their casing only in the names of their folders.
-_CASING_IN_NAME = (
-    (re.compile(r"(?<![a-z])uncased(?![a-z])"), True),
-    (re.compile(r"(?<![a-z])cased(?![a-z])"), False),
-    (re.compile(r"(multilingual|chinese)_L-12_H-768_A-12"), True),
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Start:
@@ -319,8 +312,6 @@ def _casing(wish: bool | None, pretrained: Pretrained) -> bool:
     """
     known, path = pretrained.do_lower_case, pretrained.path
     if known is None:
-        known = casing_of_name(path)
-    if known is None:
         return wish is not False
     if wish is None:
         logging.info(
@@ -335,24 +326,6 @@ def _casing(wish: bool | None, pretrained: Pretrained) -> bool:
             "Leave out the flag to use the checkpoint's casing."
         )
     return known
-
-
-def casing_of_name(path: str) -> bool | None:
-    """Returns whether a checkpoint is uncased, from the name of its folder.
-
-    `uncased_L-12_H-768_A-12/bert_model.ckpt` -> True. The original knows seven
-    names (`validate_case_matches_checkpoint`); this covers all its releases.
-
-    Returns:
-      True if it is uncased, False if it is cased, None if the name does not
-      show the casing.
-    """
-    path = path.rstrip("/")
-    for name in (path, os.path.dirname(path)):
-        for pattern, is_uncased in _CASING_IN_NAME:
-            if pattern.search(os.path.basename(name)):
-                return is_uncased
-    return None
 
 
 def require_length(max_seq_length: int, config: BertConfig) -> None:

@@ -9,7 +9,7 @@ FastWordpieceTokenizeWithOffsets; all others are core ops.
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import keras
 import tensorflow as tf
@@ -125,6 +125,34 @@ class BertTokenizer(keras.layers.Layer):
                 ]
             )
             self._wordpiece = _wordpiece_tokenizer(self.vocabulary)
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | os.PathLike[str], **options: Any
+    ) -> Self:
+        """Returns the tokenizer of a checkpoint of any format.
+
+        Args:
+          path: See `load_checkpoint`.
+          **options: Further arguments of the constructor.
+
+        Raises:
+          InputError: If the checkpoint cannot be read or has no vocabulary.
+        """
+        # Readers of checkpoints import the tokenizer.
+        from bert_tf import pretrained
+
+        return cls(**pretrained.tokenizer_arguments(path), **options)
+
+    @property
+    def do_lower_case(self) -> bool:
+        """Whether the vocabulary is uncased."""
+        return self._normalizer.do_lower_case
+
+    @property
+    def strip_accents(self) -> bool:
+        """Whether accents are stripped."""
+        return self._normalizer.strip_accents
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, with the tokens for the path."""

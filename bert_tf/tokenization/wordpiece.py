@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from absl import logging
@@ -82,6 +82,8 @@ class FullTokenizer:
         require_special_tokens(self.vocab, [unk_token], source_of(vocab_file))
         self.inv_vocab = list(self.vocab)
         self.unk_token = unk_token
+        self.do_lower_case = do_lower_case
+        self.strip_accents = strip_accents
         self._normalizer = normalization.Normalizer(
             do_lower_case, strip_accents
         )
@@ -97,6 +99,27 @@ class FullTokenizer:
                 for token_id in self._ids_of_word[word]
             )
         )
+
+    @classmethod
+    def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
+        """Returns the tokenizer of a checkpoint of any format.
+
+        Args:
+          path: See `load_checkpoint`.
+
+        Raises:
+          InputError: If the checkpoint cannot be read or has no vocabulary.
+        """
+        # Readers of checkpoints import the tokenizer.
+        from bert_tf import pretrained
+
+        found = pretrained.tokenizer_arguments(path)
+        return cls(found.pop("vocabulary"), **found)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The tokens in the order of their ids."""
+        return tuple(self.inv_vocab)
 
     def __reduce__(self):
         return type(self), self._arguments

@@ -15,7 +15,6 @@ from bert_tf.jobs.pretraining import PretrainingConfig
 from bert_tf.jobs.settings import StartOptions
 from bert_tf.jobs.start import (
     Start,
-    casing_of_name,
     find_config,
     find_start,
     open_start,
@@ -138,25 +137,6 @@ def test_casing_that_contradicts_the_checkpoint(
     message = f"--do_lower_case must be {word}, since {prefix} .* got {other}"
     with pytest.raises(InputError, match=message):
         start_of(prefix, do_lower_case=not known, **named)
-
-
-@pytest.mark.parametrize(
-    ("path", "casing"),
-    [
-        ("uncased_L-12_H-768_A-12/bert_model.ckpt", True),
-        ("wwm_cased_L-24_H-1024_A-16/bert_model.ckpt", False),
-        ("multi_cased_L-12_H-768_A-12/bert_model.ckpt", False),
-        ("multilingual_L-12_H-768_A-12/bert_model.ckpt", True),
-        ("chinese_L-12_H-768_A-12/bert_model.ckpt", True),
-        ("uncased/cased_L-12/bert_model.ckpt", False),
-        ("models/bert-base-uncased/", True),
-        ("gs://bucket/uncased_L-4_H-256_A-4/bert_model.ckpt", True),
-        ("showcased/bert_model.ckpt", None),
-        ("bert_model.ckpt", None),
-    ],
-)
-def test_casing_of_a_name(path, casing):
-    assert casing_of_name(path) is casing
 
 
 # The options of a run.

@@ -1,0 +1,72 @@
+"""The README.md beside a saved model: what it is and how to load it."""
+
+from bert_tf.errors import listed
+from bert_tf.interop.checkpoint import Pretrained
+from bert_tf.interop.huggingface import ARCHITECTURES
+from bert_tf.version import __version__
+
+FILE = "README.md"
+
+# The tasks of Hugging Face's Hub.
+_PIPELINES = {
+    "pretraining": "fill-mask",
+    "masked_lm": "fill-mask",
+    "classifier": "text-classification",
+    "choice": "multiple-choice",
+    "token": "token-classification",
+    "span": "question-answering",
+    "encoder": "feature-extraction",
+}
+
+
+def text(pretrained: Pretrained, class_name: str) -> str:
+    """Returns the model card of a model that is written to a folder.
+
+    It has no licence, data or scores, which only the author knows.
+
+    Args:
+      pretrained: The model.
+      class_name: Its class in this project.
+    """
+    config, head = pretrained.config, pretrained.head
+    assert config is not None
+    assert head is not None
+    size = (
+        f"L-{config.num_hidden_layers}_H-{config.hidden_size}"
+        f"_A-{config.num_attention_heads}"
+    )
+    casing = {True: "uncased", False: "cased", None: "casing unknown"}
+    rows = {
+        "size": f"{size}, {config.vocab_size:,} tokens",
+        "casing": casing[pretrained.do_lower_case],
+        "labels": listed(pretrained.labels or (), most=20),
+        "trained for": (pretrained.problem_type or "").replace("_", " "),
+        "longest sequence": pretrained.max_seq_length
+        or config.max_position_embeddings,
+    }
+    lines = [
+        "---",
+        "library_name: transformers",
+        *([f"pipeline_tag: {_PIPELINES[head]}"] if head in _PIPELINES else []),
+        "tags:",
+        "- bert",
+        "---",
+        "",
+        f"# BERT {size}: {class_name}",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in rows.items() if value),
+        "",
+        f"Written by bert_tf {__version__}. To load it from this folder:",
+        "",
+        "```python",
+        "import bert_tf",
+        "",
+        f'model = bert_tf.{class_name}.from_pretrained("FOLDER")',
+        'tokenizer = bert_tf.BertTokenizer.from_pretrained("FOLDER")',
+        "```",
+        "",
+        f"transformers has the class {ARCHITECTURES[head]} for it.",
+    ]
+    return "\n".join(lines) + "\n"

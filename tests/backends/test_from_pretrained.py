@@ -1,0 +1,203 @@
+"""`from_pretrained` and `save_pretrained` of models, tokenizers and configs."""
+
+import importlib.util
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import bert_tf
+from bert_tf.interop import huggingface
+from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
+from bert_tf.modeling import checkpoint_variables
+from tests.interop.small_models import (
+    CONFIG,
+    NUM_LABELS,
+    VOCAB,
+    pretrained,
+    refused,
+)
+
+CLASSES = {
+    "encoder": bert_tf.BertModel,
+    "pretraining": bert_tf.BertPretrainer,
+    "masked_lm": bert_tf.BertPretrainer,
+    "classifier": bert_tf.BertClassifier,
+    "choice": bert_tf.BertMultipleChoice,
+    "token": bert_tf.BertTokenClassifier,
+    "span": bert_tf.BertSpanLabeler,
+}
+# Weights that some heads do not use.
+UNUSED = "bert/pooler/|cls/seq_relationship/"
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Hugging Face folders of one model for each head."""
+    root = tmp_path_factory.mktemp("models")
+    for head in CLASSES:
+        (root / head).mkdir()
+        huggingface.write(str(root / head), pretrained(head))
+    return root
+
+
+def assert_filled(model, head):
+    """Compares all weights of a model with those of the checkpoint."""
+    expected = dict(pretrained(head).weights)
+    if "pooler" not in PARTS_OF_HEAD[head]:
+        # Hugging Face's files leave it out.
+        expected = {n: x for n, x in expected.items() if "pooler" not in n}
+    variables = checkpoint_variables(model)
+    for name in expected.keys() & variables.keys():
+        np.testing.assert_array_equal(
+            ops.convert_to_numpy(variables[name]), expected[name], name
+        )
+    return variables.keys() - expected.keys()
+
+
+@pytest.mark.parametrize("head", CLASSES)
+def test_a_model_of_its_own_kind_is_complete(folders, head):
+    model = CLASSES[head].from_pretrained(folders / head)
+    random = assert_filled(model, head)
+    assert all(re.match(UNUSED, name) for name in random)
+    assert not random or head in ("masked_lm", "token", "span")
+    assert model.config == CONFIG
+    assert model.checkpoint.vocab == VOCAB
+    if head in ("classifier", "token"):
+        assert model.num_labels == NUM_LABELS[head]
+        assert model.labels == pretrained(head).labels
+
+
+def test_a_new_head_on_an_encoder(folders):
+    names = ["no", "maybe", "yes"]
+    model = bert_tf.BertClassifier.from_pretrained(
+        folders / "pretraining", labels=names, dtype="mixed_bfloat16"
+    )
+    assert model.labels == tuple(names)
+    assert model.dtype_policy.name == "mixed_bfloat16"
+    assert assert_filled(model, "pretraining") == {
+        "output_weights",
+        "output_bias",
+    }
+    with refused("no head of this kind. Pass labels"):
+        bert_tf.BertClassifier.from_pretrained(folders / "pretraining")
+    with refused("no head of this kind. Pass labels"):
+        bert_tf.BertClassifier.from_pretrained(folders / "token")
+
+
+def test_an_encoder_of_a_model_without_pooler(folders):
+    model = bert_tf.BertModel.from_pretrained(folders / "span")
+    assert "pooled_output" not in model({"input_ids": np.ones([1, 3], int)})
+    tagger = bert_tf.BertFeatureTagger.from_pretrained(
+        folders / "encoder", num_labels=2, lstm_size=3, layers="last"
+    )
+    assert_filled(tagger, "encoder")
+
+
+def test_labels_decide_whether_the_head_is_kept(folders):
+    theirs = pretrained("classifier").labels
+
+    def load(**options):
+        return bert_tf.BertClassifier.from_pretrained(
+            folders / "classifier", **options
+        )
+
+    backwards = load(labels=theirs[::-1])
+    assert backwards.labels == theirs
+    assert not assert_filled(backwards, "classifier")
+    others = load(labels=[f"other {n}" for n in range(5)])
+    head = checkpoint_variables(others)["output_weights"]
+    trained = pretrained("classifier").weights["output_weights"]
+    assert np.abs(ops.convert_to_numpy(head) - trained).max() > 0.1
+    assert load(num_labels=2).labels is None
+    with refused("num_labels must be 2, as there are labels; got 3"):
+        load(labels=["a", "b"], num_labels=3)
+    with refused("labels must be different"):
+        load(labels=["a", "a"])
+    with refused("BertSpanLabeler has no labels"):
+        bert_tf.BertSpanLabeler.from_pretrained(folders / "span", labels=["a"])
+
+
+@pytest.mark.parametrize("head", CLASSES)
+@pytest.mark.parametrize(
+    "format", ["huggingface", *(["tf1"] if HAS_TENSORFLOW else [])]
+)
+def test_saved_and_loaded(folders, tmp_path, head, format):
+    model = CLASSES[head].from_pretrained(folders / head)
+    model.save_pretrained(tmp_path / "saved", format)
+    again = CLASSES[head].from_pretrained(tmp_path / "saved")
+    before, after = map(checkpoint_variables, (model, again))
+    names = [*before]
+    if "pooler" not in PARTS_OF_HEAD[head]:
+        names = [n for n in names if not re.match(UNUSED, n)]
+    for name in names:
+        np.testing.assert_array_equal(
+            ops.convert_to_numpy(before[name]),
+            ops.convert_to_numpy(after[name]),
+            name,
+        )
+    assert again.checkpoint.vocab == VOCAB
+    assert again.checkpoint.do_lower_case is True
+    assert again.checkpoint.labels == model.checkpoint.labels
+    card = (tmp_path / "saved" / "README.md").read_text()
+    assert f"bert_tf.{CLASSES[head].__name__}.from_pretrained" in card
+
+
+def test_a_model_from_scratch_is_saved_with_a_tokenizer(tmp_path):
+    model = bert_tf.BertClassifier(CONFIG, num_labels=2)
+    tokenizer = bert_tf.FullTokenizer(list(VOCAB), do_lower_case=False)
+    model.save_pretrained(
+        tmp_path / "saved", tokenizer=tokenizer, labels=["bad", "good"]
+    )
+    again = bert_tf.BertClassifier.from_pretrained(tmp_path / "saved")
+    assert again.labels == ("bad", "good")
+    found = bert_tf.FullTokenizer.from_pretrained(tmp_path / "saved")
+    assert found.vocabulary == VOCAB
+    assert found.do_lower_case is False
+    assert bert_tf.BertConfig.from_pretrained(tmp_path / "saved") == CONFIG
+
+
+def test_impossible_saves_write_nothing(tmp_path):
+    model = bert_tf.BertModel(CONFIG)
+    with refused("format must be 'huggingface' or 'tf1'; got 'h5'"):
+        model.save_pretrained(tmp_path / "saved", "h5")
+    tagger = bert_tf.BertFeatureTagger(CONFIG, 2, layers="last", lstm_size=2)
+    with refused("no counterpart in other libraries"):
+        tagger.save_pretrained(tmp_path / "saved")
+    with refused("2 classes, but 3 labels"):
+        bert_tf.BertClassifier(CONFIG, 2).save_pretrained(
+            tmp_path / "saved", labels=["a", "b", "c"]
+        )
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "mine.txt").touch()
+    with refused("expected a new or empty directory"):
+        model.save_pretrained(tmp_path)
+
+
+def test_a_vocabulary_is_needed_for_a_tokenizer(tmp_path):
+    bert_tf.BertModel(CONFIG).save_pretrained(tmp_path / "saved")
+    with refused(r"no vocab\.txt beside the checkpoint"):
+        bert_tf.FullTokenizer.from_pretrained(tmp_path / "saved")
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="strings need TensorFlow"
+)
+def test_a_graph_tokenizer(folders):
+    tokenizer = bert_tf.BertTokenizer.from_pretrained(
+        folders / "encoder", max_seq_length=5
+    )
+    assert tokenizer.vocabulary == VOCAB
+    assert tokenizer.do_lower_case is True
+    assert tokenizer(["A b"])["input_ids"].numpy().tolist() == [[2, 5, 6, 3, 0]]
+
+
+def test_a_keras_file(tmp_path):
+    model = bert_tf.BertClassifier(CONFIG, num_labels=3)
+    model.build()
+    model.save(tmp_path / "model.keras")
+    again = bert_tf.BertClassifier.from_pretrained(tmp_path / "model.keras")
+    assert again.num_labels == 3
