@@ -148,7 +148,7 @@ class BertConfig:
         return self.attention_direction == "left_to_right"
 
     @classmethod
-    def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
+    def from_pretrained(cls, path: str | os.PathLike[str]) -> "BertConfig":
         """Returns the configuration of a checkpoint of any format.
 
         Args:

@@ -13,8 +13,9 @@ from keras import ops
 
 from bert_tf.config import BertConfig, positive_integer
 from bert_tf.errors import listed, wrong_value
+from bert_tf.feature_model import FeatureModel
 from bert_tf.heads import HEAD_SITE, add_output_weights, make_bilstm, score
-from bert_tf.modeling import BertModel, FeatureModel
+from bert_tf.modeling import BertModel
 from bert_tf.transformer import BertLayer, fold_in
 
 NUM_LSTMS = 2

@@ -16,7 +16,8 @@ from keras import ops
 
 from bert_tf.config import BertConfig, positive_integer
 from bert_tf.errors import InputError
-from bert_tf.modeling import TOKEN_FEATURES, BertModel, FeatureModel, integers
+from bert_tf.feature_model import TOKEN_FEATURES, FeatureModel, integers
+from bert_tf.modeling import BertModel
 from bert_tf.transformer import (
     ACTIVATIONS,
     BertLayer,

@@ -13,6 +13,7 @@ from absl import logging
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.feature_model import FeatureModel
 from bert_tf.interop import (
     conversion,
     hub,
@@ -25,7 +26,7 @@ from bert_tf.interop.checkpoint import (
     Pretrained,
     find_unsupported,
 )
-from bert_tf.modeling import FeatureModel, checkpoint_variables, encoder_config
+from bert_tf.modeling import checkpoint_variables, encoder_config
 from bert_tf.training.weights import (
     NEW_HEADS,
     Report,

@@ -39,7 +39,13 @@ IMPORTS_IT_LAZILY = {
 }
 
 # The model, which also runs on JAX and PyTorch.
-KERAS_ONLY = {"transformer", "modeling", "heads", "feature_tagger"}
+KERAS_ONLY = {
+    "transformer",
+    "feature_model",
+    "modeling",
+    "heads",
+    "feature_tagger",
+}
 
 MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 60

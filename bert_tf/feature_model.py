@@ -1,0 +1,313 @@
+"""`FeatureModel`: what all models share.
+
+They have a configuration, take a dict of features, and can be saved, exported
+and made from checkpoints.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import keras
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.transformer import Dense
+
+# Features of each token, with the shape of `input_ids`.
+TOKEN_FEATURES = ("input_mask", "segment_ids", "position_ids", "example_ids")
+
+# The names of our features in other libraries. Without an error, a mask under
+# another name would be ignored.
+_FOREIGN_NAMES = {
+    "attention_mask": "input_mask",
+    "token_type_ids": "segment_ids",
+}
+
+# Features that can be keyword arguments; foreign names get their own error.
+_KEYWORDS = frozenset(
+    ("input_ids", *TOKEN_FEATURES, "masked_lm_positions", "cls_positions")
+).union(_FOREIGN_NAMES)
+
+# Number of axes of `input_ids` -> their meaning.
+_AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
+
+# The inputs of an exported model.
+EXPORTED_FEATURES = ("input_ids", "input_mask", "segment_ids")
+# Converters to these formats write bfloat16 models that cannot be loaded.
+_FLOAT32_FORMATS = ("onnx", "litert")
+
+
+class FeatureModel(keras.Model):
+    """A model with a `BertConfig` that takes a dict of features.
+
+    Features may also be passed as keywords: `model(input_ids=ids)`. They are
+    checked in `__call__`, since Keras adds many lines to errors from `call`.
+
+    Attributes:
+      checkpoint: What `from_pretrained` found beside the weights (vocabulary,
+        casing, labels): an `interop.checkpoint.Pretrained`. None for other
+        models.
+    """
+
+    # Number of axes of `input_ids`: batch and sequence.
+    input_rank = 2
+    checkpoint: Any = None
+
+    def __init__(self, config: BertConfig | dict, **kwargs):
+        super().__init__(**kwargs)
+        if isinstance(config, dict):
+            config = BertConfig.from_dict(config)
+        self.config = config
+        # bfloat16 cannot represent token ids exactly.
+        self.autocast = False
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | os.PathLike[str], **options: Any
+    ) -> Self:
+        """Makes a model with the configuration and weights of a checkpoint.
+
+        Example:
+
+            model = BertClassifier.from_pretrained(
+                "hf://google-bert/bert-base-uncased", labels=["bad", "good"]
+            )
+
+        Args:
+          path: See `load_checkpoint`.
+          **options: Arguments of the constructor, such as `dtype`. Classifiers
+            and taggers also take `labels`, the names of their classes; without
+            `labels` and `num_labels` they have the checkpoint's.
+
+        Returns:
+          A built model. Parts that the checkpoint lacks, such as a new head,
+          are random; the log lists them.
+
+        Raises:
+          InputError: If the checkpoint cannot be read, has no configuration or
+            does not fit the options.
+        """
+        # Readers of checkpoints import the models.
+        from bert_tf import pretrained
+
+        return pretrained.make_model(cls, path, **options)
+
+    def save_pretrained(
+        self,
+        folder: str | os.PathLike[str],
+        format: str = "huggingface",
+        *,
+        tokenizer: Any = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """Writes the model for other libraries, with a model card.
+
+        A model from `from_pretrained` brings its vocabulary and labels along.
+
+        Args:
+          folder: A new or empty folder.
+          format: "huggingface" (what `transformers` loads) or "tf1" (Google's
+            `bert_model.ckpt`).
+          tokenizer: A `BertTokenizer` or `FullTokenizer`, whose vocabulary is
+            written too.
+          labels: The names of the classes, in the order of the logits.
+
+        Raises:
+          InputError: If the folder is not empty or cannot be written, or the
+            format cannot hold the model.
+        """
+        from bert_tf import pretrained
+
+        pretrained.save(self, folder, format, tokenizer, labels)
+
+    def __call__(self, inputs=None, *args, **kwargs):
+        if inputs is None:
+            names = [name for name in kwargs if name in _KEYWORDS]
+            inputs = {name: kwargs.pop(name) for name in names}
+        return super().__call__(self.check_features(inputs), *args, **kwargs)
+
+    def check_features(self, inputs) -> dict:
+        """Returns the features that are not None, as tensors.
+
+        Raises:
+          InputError: If `input_ids` is missing, or a feature has the name of
+            another library or the wrong shape.
+        """
+        is_dict = isinstance(inputs, Mapping)
+        if not is_dict or inputs.get("input_ids") is None:
+            raise wrong_value(
+                f"The input of {self.name}",
+                "a dict with 'input_ids'",
+                sorted(inputs) if is_dict else type(inputs),
+            )
+        for foreign, ours in _FOREIGN_NAMES.items():
+            if foreign in inputs:
+                raise InputError(
+                    f"{self.name} has no feature {foreign!r}. Rename it to "
+                    f"{ours!r}."
+                )
+        features = {
+            # Keras converts a Python list number by number.
+            name: ops.convert_to_tensor(x) if isinstance(x, list) else x
+            for name, x in inputs.items()
+            if x is not None
+        }
+        self._check_shapes(features)
+        return features
+
+    def _check_shapes(self, features: dict) -> None:
+        """Compares the known sizes of the features."""
+        shape = _known_shape(features["input_ids"])
+        if shape is None:
+            return
+        if len(shape) != self.input_rank:
+            raise wrong_value(
+                f"The shape of input_ids of {self.name}",
+                f"[{', '.join(_AXES[self.input_rank])}]",
+                shape,
+            )
+        shapes = dict.fromkeys(TOKEN_FEATURES, shape)
+        shapes["cls_positions"] = (*shape[:-1], None)
+        for name in shapes.keys() & features.keys():
+            other = _known_shape(features[name])
+            if other is not None and not _can_be_equal(shapes[name], other):
+                raise wrong_value(
+                    f"The shape of {name}",
+                    f"{shapes[name]}, as input_ids has {shape}",
+                    other,
+                )
+
+    def feature_shapes(self, input_shape) -> dict[str, tuple]:
+        """Returns shapes by feature.
+
+        `input_shape` is a dict of shapes, the shape of `input_ids`, or None for
+        unknown sizes.
+        """
+        if input_shape is None:
+            input_shape = (None,) * self.input_rank
+        if not isinstance(input_shape, Mapping):
+            input_shape = {"input_ids": input_shape}
+        return {name: tuple(shape) for name, shape in input_shape.items()}
+
+    def compute_output_spec(self, *args, **kwargs):
+        # Keras assumes the compute dtype, but logits are float32.
+        outputs = super().compute_output_spec(*args, **kwargs)
+        return {
+            name: keras.KerasTensor(spec.shape, "float32")
+            if name.endswith("logits")
+            else spec
+            for name, spec in outputs.items()
+        }
+
+    def get_config(self):
+        config = {**super().get_config(), "config": self.config.to_dict()}
+        quantized = {
+            path: keras.saving.serialize_keras_object(
+                getattr(layer, "quantization_config", None)
+            )
+            for path, layer in dense_layers(self)
+            if layer.quantization_mode
+        }
+        return {**config, "quantized": quantized} if quantized else config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        quantized = config.pop("quantized", {})
+        model = super().from_config(config, custom_objects=custom_objects)
+        layers = dict(dense_layers(model))
+        for path, quantization_config in quantized.items():
+            layers[path].build_quantized(quantization_config)
+        return model
+
+    def export(
+        self,
+        filepath,
+        format="tf_saved_model",
+        verbose=None,
+        input_signature=None,
+        **kwargs,
+    ):
+        """Exports the model for inference, as `keras.Model.export` does.
+
+        Example:
+
+            model.export("exported")  # Takes EXPORTED_FEATURES.
+            spec = keras.InputSpec(
+                shape=(None, 128), dtype="int32", name="input_ids"
+            )
+            model.export("fixed", input_signature=[{"input_ids": spec}])
+
+        Args:
+          filepath: The file or folder to write.
+          format: A format of Keras: "tf_saved_model", "onnx", "litert" ...
+          input_signature: A list with one dict of `keras.InputSpec`. By default
+            the features `EXPORTED_FEATURES`, int32, of any batch and length.
+          verbose, **kwargs: See `keras.Model.export`.
+
+        Raises:
+          InputError: If the format needs float32 and the model computes in
+            another dtype, or the model returns lists of tensors.
+        """
+        if format in _FLOAT32_FORMATS and self.compute_dtype != "float32":
+            raise InputError(
+                f"format={format!r} needs a model with dtype='float32'; "
+                f"{self.name} has {self.dtype_policy.name!r}. Load its weights "
+                "into a model made with dtype='float32' and export that one."
+            )
+        options = ("output_attentions", "output_hidden_states")
+        config = self.get_config()
+        if lists := [name for name in options if config.get(name)]:
+            raise InputError(
+                f"An exported model returns tensors; {self.name} returns lists "
+                f"of them ({', '.join(lists)}). Make a model without these "
+                "options, load the weights into it and export it."
+            )
+        self.build()
+        # Keras would assume that ids have the compute dtype.
+        features = {
+            name: keras.InputSpec(
+                shape=(None,) * self.input_rank, dtype="int32", name=name
+            )
+            for name in EXPORTED_FEATURES
+        }
+        super().export(
+            filepath,
+            format=format,
+            verbose=verbose,
+            input_signature=input_signature or [features],
+            **kwargs,
+        )
+
+
+def dense_layers(
+    layer: keras.layers.Layer, path: str = ""
+) -> Iterator[tuple[str, Dense]]:
+    """Yields the dense layers in a layer, with their paths of names."""
+    for inner in layer._flatten_layers(include_self=False, recursive=False):
+        inner_path = f"{path}{inner.name}"
+        if isinstance(inner, Dense):
+            yield inner_path, inner
+        yield from dense_layers(inner, f"{inner_path}/")
+
+
+def _known_shape(value) -> tuple | None:
+    """Returns the shape, or None if TensorFlow does not know the rank."""
+    shape = value.shape
+    return None if getattr(shape, "rank", 0) is None else tuple(shape)
+
+
+def _can_be_equal(shape: tuple, other: tuple) -> bool:
+    """Returns False if the ranks, or sizes that are known, differ."""
+    return len(shape) == len(other) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int))
+        for a, b in zip(shape, other, strict=True)
+    )
+
+
+def integers(inputs: Mapping, name: str):
+    """Returns a feature as an int32 tensor, or None if it is missing."""
+    value = inputs.get(name)
+    return None if value is None else ops.convert_to_tensor(value, "int32")
