@@ -65,6 +65,13 @@ def test_vectors_are_those_of_the_examples_alone(policy):
             for attention in rows["attentions"]:
                 sums = attention[row, :, inside, inside].sum(-1)
                 np.testing.assert_allclose(sums, 1.0, atol=1e-2)
+    # Alone, the first position also attends only to its own example.
+    inputs = {k: v for k, v in packed().items() if k != "cls_positions"}
+    np.testing.assert_allclose(
+        small_bert.numbers(model.pooled_output(inputs)),
+        rows["pooled_output"][:, 0],
+        **tolerance,
+    )
 
 
 losses = functools.partial(pretraining_losses, TASK)

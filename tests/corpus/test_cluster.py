@@ -213,35 +213,6 @@ def test_documents_are_numbered_in_the_order_of_the_text(shuffle):
     assert (section.first_document, section.skipped) == (3, 10)
 
 
-def test_segments_begin_where_they_do_in_the_whole_text():
-    table = make_table()
-    sections = [make_section(*section) for section in SECTIONS]
-    starts = np.cumsum([sum(lengths) for _, lengths, _ in SECTIONS])
-    starts = np.concatenate([[0], starts])
-    rng = np.random.default_rng(0)
-    owners, points = rng.integers(0, 7, 999), rng.random(999)
-    index = table.find(owners, points)
-    lengths = np.array(LENGTHS)[owners]
-    first = np.concatenate([[0], np.cumsum(LENGTHS)])[owners]
-    positions = (points * lengths).astype(int)
-    ends = first + text.piece_ends(positions, lengths, 5)
-    for number, section in enumerate(sections):
-        mine = index == number
-        assert mine.any()
-        begin, end = table.segments(
-            number,
-            table.section(number, section),
-            owners[mine],
-            points[mine],
-            5,
-        )
-        expected = (first + positions)[mine] - starts[number]
-        np.testing.assert_array_equal(begin, expected)
-        np.testing.assert_array_equal(end, ends[mine] - starts[number])
-        assert (begin >= 0).all()
-        assert (end <= section.corpus.num_sentences).all()
-
-
 def test_copies_balance_the_requests():
     # A section of a hundred short documents, and eleven long documents.
     entries = [(0, 0, 100, False, 1, 100)]
@@ -345,8 +316,9 @@ def assign(batches, config, table):
     ],
 )
 def test_a_cluster_writes_the_records_of_one_machine(
-    tmp_path, vocab_file, settings, sentences
+    tmp_path, vocab_file, monkeypatch, settings, sentences
 ):
+    monkeypatch.setattr(cluster, "BATCH_SIZE", 7)
     config = make_config(tmp_path, vocab_file, **settings)
     sizes = dataclasses.replace(SIZES, sentences=sentences)
     sections, table = read_sections(config, sizes)
@@ -366,38 +338,6 @@ def test_a_cluster_writes_the_records_of_one_machine(
     for path, data in zip(outputs, found, strict=True):
         with open(path, "rb") as file:
             assert file.read() == data
-
-
-def test_requests_are_completed_in_batches(tmp_path, vocab_file, monkeypatch):
-    """Each document has a word of its own: B is random if it differs."""
-    monkeypatch.setattr(cluster, "BATCH_SIZE", 7)
-    config = make_config(tmp_path, vocab_file)
-    documents = ["\n".join([f"w{chr(97 + n)}"] * (3 + n)) for n in range(26)]
-    (tmp_path / "0.txt").write_text("\n\n".join(documents))
-    (tmp_path / "1.txt").write_text("")
-    sections, table = read_sections(config, SIZES)
-    batches, counts, grouped = make_instances(config, SIZES, sections, table)
-    sizes = [len(batch) for batch in batches]
-    assert sum(sizes) == sum(count for _, count in counts)
-    for group in grouped.values():
-        for batch in group["requests"]:
-            # A request holds the tokens of its A only.
-            a_length = batch.pairs["a_stop"] - batch.pairs["a_start"]
-            assert a_length.sum() == len(batch.tokens)
-    others = collections.Counter()
-    for batch in batches:
-        for pair in batch.pairs:
-            a, b = (
-                set(batch.tokens[start : start + length].tolist())
-                for start, length in [
-                    (pair["a_start"], pair["a_length"]),
-                    (pair["b_start"], pair["b_length"]),
-                ]
-            )
-            assert len(a) == len(b) == 1
-            assert (a != b) == pair["is_random_next"]
-            others.update(b if pair["is_random_next"] else ())
-    assert len(others) == 26
 
 
 def test_an_error_stops_all_steps(tmp_path, vocab_file):

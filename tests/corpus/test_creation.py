@@ -97,17 +97,6 @@ def test_chunks_hold_every_rank_once_in_equal_shares(total, chunk_size):
     assert max(shares) - min(shares) <= 1
 
 
-def test_a_chunk_ends_with_its_file():
-    assert list(OutputPlan(("a", "b"), 10, 4).chunks()) == [
-        Chunk(0, 0, 4, 10, False),
-        Chunk(0, 4, 5, 10, False),
-        Chunk(1, 5, 9, 10, False),
-        Chunk(1, 9, 10, 10, False),
-    ]
-    with pytest.raises(InputError, match="only 4 instances for 5 files"):
-        OutputPlan(tuple("abcde"), 4, 2048)
-
-
 # The stages, on their own.
 
 
@@ -410,12 +399,6 @@ def test_unusable_texts_leave_existing_files(
         creation.create(config, 1)
     assert os.listdir("out") == ["0"]
     assert pathlib.Path("out/0").read_bytes() == b"old"
-
-
-def test_invalid_utf8_can_be_replaced(write, tmp_path, vocab_file):
-    text = write(b"wa\nwb\n\nwc\xff\nwd\n")
-    config = make_config(text, tmp_path / "out", vocab_file, errors="replace")
-    assert creation.create(config, 1)["counts"]["tokens"] == 4
 
 
 # Checks of the text and of the instances.

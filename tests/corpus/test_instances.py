@@ -115,23 +115,6 @@ def test_short_targets_are_chosen_for_each_instance():
     assert len(np.unique(documents[~full])) == corpus.num_documents
 
 
-@pytest.mark.parametrize("size", [1, 7, 13, 10_000])
-def test_sections_divide_long_documents_only(size):
-    corpus = make_corpus(11, 3)
-    ranges = list(instances.sections(corpus, size))
-    bounds = [first for first, _ in ranges] + [corpus.num_sentences]
-    assert bounds[0] == 0
-    assert [stop for _, stop in ranges] == bounds[1:]
-    assert np.diff(bounds).min() > 0
-    assert np.diff(bounds).max() <= 3 * size
-    documents = np.searchsorted(corpus.document_offsets, bounds[:-1], "right")
-    first, stop = corpus.sentence_range(documents - 1)
-    inside = first < bounds[:-1]
-    assert (stop - first >= 2 * size)[inside].all()
-    assert ((bounds[:-1] - first) % size == 0)[inside].all()
-    assert inside.any() == (size < 13)
-
-
 @pytest.mark.parametrize("next_sentence", [True, False])
 @pytest.mark.parametrize("size", [3, 7, 10_000])
 def test_sections_give_the_instances_of_the_corpus(next_sentence, size):
@@ -150,16 +133,6 @@ def test_sections_give_the_instances_of_the_corpus(next_sentence, size):
     ]
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
     assert (count_tokens(corpus, whole) == 5).all()
-
-
-def test_a_long_document_is_cut_like_several_documents():
-    corpus = Corpus(np.arange(101), np.array([0, 100]))
-    spans = make_spans(corpus, size=30, next_sentence=False)
-    ends = spans["a_start"] + spans["a_length"]
-    assert (spans["a_start"] // 30 == (ends - 1) // 30)[ends <= 90].all()
-    # The last piece has 40 sentences.
-    assert {0, 30, 60} <= set(spans["a_start"].tolist())
-    assert 90 not in spans["a_start"]
 
 
 def test_passes_documents_and_seeds_are_cut_differently():

@@ -180,14 +180,6 @@ def test_words_are_masked_whole_or_skipped():
     assert masked_positions(ids, masked_lm_prob=0.4) == {(1,), (3, 4)}
 
 
-def test_chinese_is_masked_by_character():
-    ids = np.tile(np.arange(4, 44, dtype=np.int32), (50, 1))
-    every = np.ones(ids.shape, bool)
-    one_by_one = run(ids, every)
-    whole = run(ids, every, do_whole_word_mask=True)
-    np.testing.assert_array_equal(one_by_one.positions, whole.positions)
-
-
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_masks_depend_on_key_and_sequence_only(whole_words):
     ids, input_mask = make_sequences(211, 37)

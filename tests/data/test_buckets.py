@@ -155,13 +155,6 @@ def test_padded_lengths(features):
         (lambda data: data, L, 130, "input_ids must be from 0 to 129 "),
         (lambda data: data, 31, None, "--max_seq_length=29"),
         (lambda data: data[:-3], L, None, "cut off within record 82"),
-        (
-            lambda data: data[:-40] + b"~" + data[-39:],
-            L,
-            None,
-            "wrong checksum in record 82",
-        ),
-        (lambda data: b"", L, None, "No records in"),
     ],
 )
 def test_unusable_files(tmp_path, damage, length, vocab_size, message):
@@ -218,26 +211,16 @@ def test_shards_read_their_shares_of_the_plan(
             assert_holds_examples(batch, rows)
 
 
-def test_static_shapes(features):
-    static, dynamic = (
-        buckets.training_dataset(
-            features,
-            padding=padding,
-            global_batch_size=6,
-            batch_size=3,
-            num_batches=2,
-            seed=0,
-        ).element_spec
-        for padding in (STATIC, Padding())
+def test_shapes_are_static_if_asked_for(features):
+    options = {"padding": STATIC, "batch_size": 4}
+    evaluation = buckets.evaluation_dataset(features, **options)
+    training = buckets.training_dataset(
+        features, **options, global_batch_size=4, num_batches=2, seed=0
     )
-    assert static["input_ids"] == tf.TensorSpec([3, L], tf.int32)
-    assert static["label_ids"] == tf.TensorSpec([3], tf.int32)
-    assert dynamic["segment_ids"] == tf.TensorSpec([3, None], tf.int32)
-    static = buckets.evaluation_dataset(
-        features, padding=STATIC, batch_size=4
-    ).element_spec
-    assert static["input_mask"] == tf.TensorSpec([4, L], tf.int32)
-    assert static["example_index"] == tf.TensorSpec([4], tf.int32)
+    for batches in (training, evaluation):
+        assert batches.element_spec["input_ids"].shape == (4, L)
+        assert batches.element_spec["label_ids"].shape == (4,)
+    assert evaluation.element_spec["example_index"].shape == (4,)
 
 
 def test_replicas_of_a_strategy_get_their_batches(features, caplog):

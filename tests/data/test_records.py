@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import pathlib
 import random
 
 import numpy as np
@@ -10,12 +9,11 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import files
-from bert_tf.data import records, schema
+from bert_tf.data import records
 from bert_tf.data.records import RecordFiles
 from bert_tf.data.schema import Feature, pretraining_schema
 from bert_tf.errors import InputError
 
-IDS = ("input_ids", "input_mask", "segment_ids")
 NUMBER = (Feature("number", ()),)
 
 
@@ -39,50 +37,6 @@ def error_of(function, *args):
 
 
 # ------------------------------------------------------------- schemas
-
-LABELS = {"label_ids": (), "is_real_example": ()}
-PREDICTIONS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-SPAN = ("unique_ids", "start_positions", "end_positions", "is_impossible")
-
-
-@pytest.mark.parametrize(
-    ("features", "others", "floats"),
-    [
-        (
-            schema.pretraining_schema(11, 3),
-            dict.fromkeys(PREDICTIONS, (3,)) | {"next_sentence_labels": (1,)},
-            {"masked_lm_weights"},
-        ),
-        (schema.classification_schema(11), LABELS, set()),
-        (
-            schema.classification_schema(11, "regression", 5, 3),
-            LABELS,
-            {"label_ids"},
-        ),
-        (
-            schema.classification_schema(11, "multi_label", 5, 3),
-            LABELS | {"label_ids": (5,)},
-            set(),
-        ),
-        (
-            schema.classification_schema(11, "multiple_choice", 5, 3),
-            LABELS | dict.fromkeys(IDS, (3, 11)),
-            set(),
-        ),
-        (
-            schema.tagging_schema(11),
-            {"label_ids": (11,), "label_mask": (11,)},
-            set(),
-        ),
-        (schema.span_schema(11), dict.fromkeys(SPAN, ()), set()),
-    ],
-)
-def test_schemas_are_those_of_the_original(features, others, floats):
-    expected = dict.fromkeys(IDS, (11,)) | others
-    assert {f.name: f.shape for f in features} == expected
-    assert {f.name for f in features if f.dtype == "float32"} == floats
-    sequences = {f.name for f in features if f.is_sequence}
-    assert sequences == {n for n, s in expected.items() if s[-1:] == (11,)}
 
 
 # --------------------------------------------------------- encode_batch
@@ -208,16 +162,6 @@ def test_an_interrupted_writer_leaves_no_file(tmp_path, name):
     with pytest.raises(KeyboardInterrupt):
         write_records(tmp_path / name, interrupted())
     assert not list(tmp_path.iterdir())
-
-
-def test_concatenated_parts_are_one_file(write):
-    parts = [[b"a" * 7, b""], [b"b" * 301]]
-    plain = write(b"".join(map(records.frame, parts)))
-    packed = [records.compress(records.frame(part)) for part in parts]
-    compressed = write(b"".join(packed), "packed.gz")
-    assert records.verify(plain) == records.verify(compressed) == 3
-    dataset = tf.data.TFRecordDataset(compressed, "GZIP")
-    assert list(dataset.as_numpy_iterator()) == parts[0] + parts[1]
 
 
 # ------------------------------------------------------------- checking
@@ -490,20 +434,6 @@ def test_files_are_counted_and_read_in_order(paths, is_scanned, caplog):
     assert counts == [10, 0, 3, 8, 10]
     with pytest.raises(InputError, match="no feature name"):
         RecordFiles(paths, (Feature("name", ()),), ranges)
-
-
-def test_damaged_records_are_skipped(paths, write):
-    first, empty, packed, last = (pathlib.Path(p).read_bytes() for p in paths)
-    first, size = bytearray(first), len(first) // 4
-    first[13] ^= 4  # The first record's data,
-    first[2 * size] ^= 4  # and the third one's length.
-    contents = {"a": bytes(first), "b": empty, "c.gz": packed, "d": last[:-1]}
-    damaged = [write(data, name) for name, data in contents.items()]
-    readable = records.find_readable(damaged)
-    assert readable.num_faults == 3
-    found = RecordFiles(damaged, NUMBER, readable.ranges)
-    assert read_all(found) == numbered(1, 3, 4, 5, 6, 7, 8)
-    assert [found.count(), found.count(at_most=4)] == [7, 4]
 
 
 def test_files_need_records_and_utf_8_names(paths, tmp_path):

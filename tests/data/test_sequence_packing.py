@@ -1,7 +1,6 @@
 """Packing compared with a plain loop and with rows made by hand."""
 
 import itertools
-import pathlib
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from bert_tf.data.sequence_packing import (
     SequencePacking,
     first_fit,
 )
-from bert_tf.errors import InputError
 from tests import packed_rows
 
 S, P, K, N = 13, 4, 5, 71
@@ -220,11 +218,9 @@ def test_every_epoch_has_the_same_rows_in_another_order(paths):
     assert found == rows[start + 1 :: 2][:20]
 
 
-@pytest.mark.parametrize(
-    ("num_shards", "max_examples"), [(1, None), (2, 23), (3, 2)]
-)
+@pytest.mark.parametrize(("num_shards", "max_examples"), [(1, 71), (3, 2)])
 def test_every_example_is_evaluated_once(paths, num_shards, max_examples):
-    """With three shards, some have only padding."""
+    """With two examples, some shards have only padding."""
     options = {"num_shards": num_shards, "max_examples": max_examples}
     shards = [evaluate(paths, shard=i, **options) for i in range(num_shards)]
     assert len(set(map(len, shards))) == 1
@@ -239,7 +235,7 @@ def test_every_example_is_evaluated_once(paths, num_shards, max_examples):
     rows.pop(-1, None)
     assert sorted(rows) == list(range(len(rows)))
     found = sorted(sum(rows.values(), ()))
-    assert found == list(range(1, (max_examples or N) + 1))
+    assert found == list(range(1, max_examples + 1))
 
 
 def test_rows_of_files_equal_rows_made_by_hand(paths):
@@ -252,17 +248,3 @@ def test_rows_of_files_equal_rows_made_by_hand(paths):
         np.testing.assert_array_equal(batch[name][: len(value)], value)
     fill = pipeline.fill(paths, SCHEMA, PACKING, max_examples=30)
     assert fill.examples == 30
-
-
-def test_faults(paths, tmp_path):
-    with (
-        pytest.raises(InputError, match="input_ids must be from 0 to 70"),
-        pipeline.input_errors(paths),
-    ):
-        evaluate(paths, vocab_size=N)
-    damaged = tmp_path / "damaged"
-    data = bytearray(pathlib.Path(paths[0]).read_bytes())
-    data[-20] ^= 4
-    damaged.write_bytes(data)
-    with pytest.raises(InputError, match="damaged"):
-        pipeline.fill([str(damaged)], SCHEMA, PACKING)

@@ -245,7 +245,7 @@ def test_weights_that_all_workers_read_need_a_shared_folder(
         "require_shared",
         lambda strategy, folder: folders.append(folder),
     )
-    train(make(tmp_path, **flags))
+    train(make(tmp_path, num_train_epochs=0.25, **flags))
     assert folders == [str(tmp_path)] * is_required
 
 

@@ -67,9 +67,3 @@ def test_names_of_frozen_layers():
     assert frozen(2) == ["embeddings", "layer_0", "layer_1"]
     with pytest.raises(InputError, match=r"at most 3, .*; got 4"):
         frozen(4)
-
-
-def test_exports_go_to_the_output_folder_by_default():
-    assert settings.export_dir(options(export_dir="")) == "out/export"
-    config = options(export_dir="gs://mine/models/mood")
-    assert settings.export_dir(config) == "gs://mine/models/mood"

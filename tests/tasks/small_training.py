@@ -79,7 +79,7 @@ def train(task, features, num_steps=1, micro_batches=1):
     """
     keras.utils.set_random_seed(5)
     model = task.build_model()
-    optimizer = AdamWeightDecay(0.003)
+    optimizer = AdamWeightDecay(0.01)
     optimizer.build(model.trainable_variables)
     step = TrainingStep(
         task,
@@ -110,5 +110,5 @@ def assert_micro_batches_are_one_batch(task, features) -> None:
 
 
 def assert_learns(task, features) -> None:
-    losses, _ = train(task, features, num_steps=160)
+    losses, _ = train(task, features, num_steps=80)
     assert losses[-1] < 0.2 * losses[0]

@@ -218,9 +218,3 @@ def test_many_labels_are_suspicious(folder_of, warnings, count, warns):
     custom.data_set(folder_of(train_tsv=tsv(HEADER, *rows)))
     message = f"{count} different labels in {count} rows. Is 'label' the"
     assert (message in "".join(warnings)) is warns
-
-
-def test_malformed_rows_can_be_skipped(folder_of):
-    folder = folder_of(train_tsv=tsv(HEADER, *ROWS, ("torn",)))
-    found = custom.data_set(folder, skip_malformed=True)
-    assert read(found, "train", folder) == ROWS

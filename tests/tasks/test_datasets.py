@@ -2,16 +2,14 @@
 
 import gzip
 import os
-import shutil
 
 import pytest
 import sentence_files
 
-from bert_tf import metrics
 from bert_tf.errors import InputError
 from bert_tf.tasks import datasets
 from bert_tf.tasks.datasets import DataSet, Source
-from bert_tf.tasks.examples import PROBLEMS, Target
+from bert_tf.tasks.examples import Target
 
 TARGET = Target(labels=("0", "1"))
 
@@ -231,23 +229,6 @@ def test_peculiar_rows(write, task, file, text, examples):
     assert read(task, "train", write({file: text})) == [examples]
 
 
-def test_the_table():
-    assert len(datasets.TABLE) == len(datasets.NAMES)
-    for data_set in datasets.TABLE:
-        assert data_set.problem in PROBLEMS
-        assert set(data_set.metrics) <= metrics.METRICS.keys()
-        assert data_set.model_of in datasets.NAMES
-    # AX has MNLI's pairs; the endings of SWAG are not second texts.
-    single = {d.name for d in datasets.TABLE if not d.is_pair}
-    assert single == {"cola", "sst-2", "swag", "nsmc"}
-    names = {source.submission for d in datasets.TABLE for source in d.test}
-    assert names - {None} == {
-        *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv"),
-        *("MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv"),
-        "AX.tsv",
-    }
-
-
 def test_the_labels_are_in_the_order_of_the_original():
     for labels, names in {
         ("0", "1"): ("cola", "mrpc", "sst-2", "qqp", "wnli"),
@@ -348,12 +329,3 @@ def test_real_files(shared_data, name, folder, counts):
     for split, count in counts.items():
         [part] = data_set.split(split, str(shared_data / folder))
         assert len(part.read()) == count
-
-
-def test_real_mrpc_in_both_forms(shared_data, tmp_path):
-    folder = shared_data / "glue" / "MRPC"
-    for name in ("msr_paraphrase_train.txt", "dev_ids.tsv"):
-        shutil.copy(folder / name, tmp_path)
-    for split in ("train", "dev"):
-        raw = read("mrpc", split, str(tmp_path))
-        assert raw == read("mrpc", split, str(folder))

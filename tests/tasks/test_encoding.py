@@ -182,6 +182,7 @@ def test_records_do_not_depend_on_parts(
 def test_log(write, caplog):
     caplog.set_level(logging.INFO)
     write()
+    assert caplog.messages.count("*** Example ***") == 3
     assert "tokens: [CLS] a b ##d [SEP] c [SEP]" in caplog.text
     assert "label: yes (id = 1)" in caplog.text
     assert "4 examples, 1 (25.0 %) of them cut to max_seq" in caplog.text

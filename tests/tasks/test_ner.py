@@ -383,6 +383,7 @@ def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
         f"98 sentences in {len(batch['input_ids'])} rows of at most 7 tokens; "
         f"{num_cut} words were truncated"
     ) in caplog.text
+    assert caplog.messages.count("*** Example ***") == 3
     assert "tokens: [CLS] a b ##d ##d c [SEP]" in caplog.text
     assert "labels: O B-X I-X" in caplog.text
     sentences[3] = dataclasses.replace(sentences[3], tags=None)

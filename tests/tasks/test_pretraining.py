@@ -147,39 +147,6 @@ def test_invalid_objectives(config, objective, words):
         PretrainingTask(config, S, P, objective=objective)
 
 
-def test_packed_rows_have_the_sums_of_their_losses(task, features, outputs):
-    """The five examples in two rows, each with its own logits."""
-    kept = as_arrays(task.predictions(features, outputs))
-    rows, K = [[3, 0], [4, 2, 1]], 4
-
-    def in_rows(values):
-        """Returns [2, K, ...], with zeros where there is no example."""
-        padded = np.concatenate([values, np.zeros_like(values[:1])])
-        return padded[[[*row, *[B] * (K - len(row))] for row in rows]]
-
-    def merged(values):
-        return in_rows(values).reshape(2, K * P, *values.shape[2:])
-
-    packed = {
-        "masked_lm_ids": merged(features["masked_lm_ids"]),
-        "masked_lm_weights": merged(features["masked_lm_weights"]),
-        "next_sentence_labels": in_rows(features["next_sentence_labels"][:, 0]),
-        "next_sentence_weights": in_rows(np.ones(B, "float32")),
-    }
-    packed_logits = {
-        "masked_lm_logits": merged(outputs["masked_lm_logits"]),
-        "next_sentence_logits": in_rows(outputs["next_sentence_logits"]),
-    }
-    found = as_arrays(task.predictions(packed, packed_logits))
-    assert found.keys() == kept.keys()
-    for name, values in found.items():
-        expected = [kept[name][members].sum() for members in rows]
-        np.testing.assert_allclose(values, expected, rtol=1e-6, err_msg=name)
-    totals = as_arrays(task.loss_weights(packed))
-    assert totals["masked_lm_loss"].tolist() == [3, 5]
-    assert totals["next_sentence_loss"].tolist() == [2, 3]
-
-
 def test_schema_and_model_fit(task, features):
     assert {f.name: (B, *f.shape) for f in task.schema} == {
         name: values.shape for name, values in features.items()

@@ -72,12 +72,6 @@ def test_micro_batches_equal_one_batch(make):
     small_training.assert_micro_batches_are_one_batch(make(), features)
 
 
-@pytest.mark.parametrize("make", [spans, tags])
-def test_learns_eight_examples(make):
-    features = FEATURES[make](np.array([5, 9, 9, 7, 11, 10, 11, 4]))
-    small_training.assert_learns(make(), features)
-
-
 # ----------------------------------------------------------------------- spans
 
 
