@@ -1,8 +1,4 @@
-"""Classification and regression of texts, pairs and choices.
-
-Turns logits into predictions, writes them to files, and computes losses and
-scores.
-"""
+"""Classification and regression of texts, pairs and choices."""
 
 import dataclasses
 import os
@@ -37,14 +33,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
-    """Returns the probability of each label.
+    """Returns the probability of each label, from logits [n, C].
 
-    Args:
-      problem: One of `bert_tf.tasks.examples.PROBLEMS`.
-      logits: Floats [n, C].
-
-    Returns:
-      Float32 [n, C]; for regression the predicted numbers, [n].
+    They are float32 [n, C]; for regression the predicted numbers, [n]. The
+    problem is one of `examples.PROBLEMS`.
     """
     from scipy import special
 
@@ -59,15 +51,10 @@ def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
 
 
 def decide(problem: str, values: np.ndarray) -> np.ndarray:
-    """Returns the predictions for given probabilities.
+    """Returns the predictions for given `probabilities`.
 
-    Args:
-      problem: One of `bert_tf.tasks.examples.PROBLEMS`.
-      values: The result of `probabilities`.
-
-    Returns:
-      The id of the class, int64 [n]; for multi-label problems 1 for each
-      predicted label, int64 [n, C]; for regression `values`.
+    They are the id of the class, int64 [n]; for multi-label problems 1 for each
+    predicted label, int64 [n, C]; for regression `values`.
     """
     if problem == "regression":
         return values
@@ -96,8 +83,7 @@ def answers(
 def write_test_results(path: str, values: np.ndarray) -> None:
     """Writes `test_results.tsv` like the original.
 
-    Each line has the probabilities of an example in the order of the labels,
-    without header and id. For regression, a line has the predicted number.
+    Each line has the `probabilities` of an example, without header and id.
     """
     _write(path, (map(str, row) for row in _as_table(values)))
 
@@ -114,14 +100,7 @@ def write_predictions(
     The columns are `id`; `text`, or `text_a` and `text_b`, or `context` and
     the chosen `choice`; `prediction`; `label`, if the examples have labels;
     and `probability_` of each label, except for regression. Several labels of
-    one example are joined by commas.
-
-    Args:
-      path: The file, which is written atomically.
-      examples: The examples.
-      problem: One of `bert_tf.tasks.examples.PROBLEMS`.
-      labels: The names of the C labels; none for regression.
-      values: The result of `probabilities` for the examples, in their order.
+    one example are joined by commas. `values` are the `probabilities`.
     """
     answered = answers(problem, labels, values)
     columns = {
@@ -140,7 +119,6 @@ def write_predictions(
 def _texts(
     examples: Sequence[Example], values: np.ndarray
 ) -> dict[str, list[str]]:
-    """Returns the columns with the texts."""
     first = [example.text_a for example in examples]
     if any(example.choices for example in examples):
         chosen = [
@@ -209,7 +187,7 @@ class Objective:
         loss of each example, float32 [B].
       metrics: The metrics that its score always contains.
       more_metrics: Further metrics that can be computed.
-      fewest_labels: The minimum number of labels.
+      fewest_labels: The minimum number of labels; 0 if there are none.
     """
 
     loss: Callable
@@ -291,11 +269,8 @@ class ClassificationTask(FineTuningTask):
         problems with a single label.
       label_smoothing: The fraction e of an example's weight that training
         spreads evenly over all labels.
-      dropout: See `BertClassifier`.
-      frozen_layers: See `BertModel`.
-      gradient_checkpointing: See `BertModel`.
-      bilstm_head: See `heads.HeadModel`.
       eval_batch_size: The batch size for the original's `loss`, see `score`.
+      options: Options of `FineTuningTask`.
 
     Raises:
       InputError: An argument is not valid for the problem.
@@ -304,6 +279,7 @@ class ClassificationTask(FineTuningTask):
     problems: tuple[str, ...] = ("single_label", "multi_label", "regression")
 
     head = "classifier"
+    loss_names = ("label_loss",)
 
     def __init__(
         self,
@@ -316,26 +292,16 @@ class ClassificationTask(FineTuningTask):
         positive_label: str | None = None,
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
-        dropout: float = 0.1,
-        frozen_layers: Sequence[str] = (),
-        gradient_checkpointing: bool = False,
-        bilstm_head: bool = False,
         eval_batch_size: int = 8,
+        **options: Any,
     ):
         if problem not in self.problems:
             one_of = f"one of {listed(self.problems, last='or')}"
             raise wrong_value("The problem", one_of, problem)
-        super().__init__(
-            config,
-            schema,
-            labels,
-            frozen_layers=frozen_layers,
-            gradient_checkpointing=gradient_checkpointing,
-            bilstm_head=bilstm_head,
-            dropout=dropout,
-        )
+        super().__init__(config, schema, labels, **options)
         self.problem = problem
-        self.eval_batch_size = eval_batch_size
+        self.problem_type = _PROBLEM_TYPES.get(problem)
+        self._eval_batch_size = eval_batch_size
         self._objective = OBJECTIVES[problem]
         fewest = self._objective.fewest_labels
         if len(self.labels) < fewest:
@@ -365,7 +331,6 @@ class ClassificationTask(FineTuningTask):
         )
 
     def _class_of(self, positive_label: str | None) -> int:
-        """Returns the id of a label, or of the last one."""
         if positive_label is None:
             return len(self.labels) - 1
         if positive_label not in self.labels:
@@ -398,15 +363,6 @@ class ClassificationTask(FineTuningTask):
             )
         return weights
 
-    @property
-    def problem_type(self) -> str | None:
-        """The name of the problem in checkpoints, if it has one."""
-        return _PROBLEM_TYPES.get(self.problem)
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        return ("label_loss",)
-
     def make_model(self, **options: Any) -> keras.Model:
         return BertClassifier(self.config, max(1, len(self.labels)), **options)
 
@@ -434,10 +390,6 @@ class ClassificationTask(FineTuningTask):
             "loss": self._objective.loss(label_ids, logits, 0.0),
         }
 
-    def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Returns the probabilities, float32 [n, C]; for regression [n]."""
-        return probabilities(self.problem, logits)
-
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns metrics and losses with the keys of the original.
 
@@ -448,7 +400,7 @@ class ClassificationTask(FineTuningTask):
         order of the file, however they were batched for the computation.
         """
         label_ids = predictions["label_ids"]
-        values = self.probabilities(predictions["logits"])
+        values = probabilities(self.problem, predictions["logits"])
         decided = decide(self.problem, values)
         if self._objective is _ONE_OF_SEVERAL:
             self._warn_of_one_class(label_ids, decided)
@@ -461,7 +413,7 @@ class ClassificationTask(FineTuningTask):
         return {
             **{f"eval_{name}": value for name, value in measured.items()},
             "eval_loss": float(loss.mean()),
-            "loss": mean_of_batch_means(loss, self.eval_batch_size),
+            "loss": mean_of_batch_means(loss, self._eval_batch_size),
         }
 
     def write_predictions(
@@ -475,13 +427,13 @@ class ClassificationTask(FineTuningTask):
         """Writes `test_results.tsv`, `predictions.tsv` and the file for GLUE.
 
         Args:
-          folder: The folder of the files.
+          folder: The folder of the first two.
           examples: The examples.
           predictions: The results of `predictions`, in the same order.
-          suffix: What to append to the names of the files.
+          suffix: What to append to the names of the first two.
           submission: The path of the file for the leaderboard, if any.
         """
-        values = self.probabilities(predictions["logits"])
+        values = probabilities(self.problem, predictions["logits"])
         results = os.path.join(folder, f"test_results{suffix}.tsv")
         write_test_results(results, values)
         table = os.path.join(folder, f"predictions{suffix}.tsv")
@@ -538,14 +490,8 @@ def balanced_class_weights(
     """Returns weights with which every class counts equally.
 
     Source: "balanced" of scikit-learn, n / (C * count). A class without
-    examples is not counted in C, and its weight is 0.
-
-    Args:
-      label_ids: The classes of the training examples, integers [n].
-      num_labels: The number of classes.
-
-    Returns:
-      Float64 [num_labels]. Their mean over the examples is 1.
+    examples is not counted in C, and its weight is 0. The mean of the weights,
+    float64 [num_labels], over the examples, integers [n], is 1.
     """
     counts = np.bincount(label_ids, minlength=num_labels)
     total = len(label_ids) / max(1, np.count_nonzero(counts))

@@ -1,8 +1,4 @@
-"""The task of pre-training: its losses and scores.
-
-The model runs on every Keras backend; `data/pretraining_data.py` reads the
-records with TensorFlow.
-"""
+"""The task of pre-training: its losses and scores."""
 
 from collections.abc import Mapping
 
@@ -12,7 +8,7 @@ from keras import ops
 
 from bert_tf import kernels
 from bert_tf.config import BertConfig
-from bert_tf.data.schema import Schema, pretraining_schema
+from bert_tf.data.schema import pretraining_schema
 from bert_tf.errors import listed, wrong_value
 from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.task import Task
@@ -32,8 +28,8 @@ class PretrainingTask(Task):
 
     If several examples share a row (`data/sequence_packing.py`),
     `next_sentence_labels` has a column for each, [B, K], and
-    `next_sentence_weights` marks those that exist. Predictions are then sums
-    over the examples of a row.
+    `next_sentence_weights` marks those that exist. Predictions are sums over
+    the examples of a row.
 
     Args:
       config: The configuration of the model.
@@ -62,29 +58,18 @@ class PretrainingTask(Task):
         self.next_sentence = next_sentence
         self.objective = objective
         self._ids, self._weights = OBJECTIVES[objective]
-        self._schema = tuple(
+        self.loss_names = (f"{objective}_loss",)
+        if next_sentence:
+            self.loss_names += ("next_sentence_loss",)
+        else:
+            self.unused_variables = r"bert/pooler/|cls/seq_relationship/"
+        self.schema = tuple(
             feature
             for feature in pretraining_schema(
                 max_seq_length, max_predictions_per_seq
             )
             if next_sentence or feature.name != "next_sentence_labels"
         )
-
-    @property
-    def schema(self) -> Schema:
-        return self._schema
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        if self.next_sentence:
-            return (f"{self.objective}_loss", "next_sentence_loss")
-        return (f"{self.objective}_loss",)
-
-    @property
-    def unused_variables(self) -> str:
-        """The variables without effect on scores, as a regular expression."""
-        unused = r"bert/pooler/|cls/seq_relationship/"
-        return r"(?!)" if self.next_sentence else unused
 
     def build_model(self) -> keras.Model:
         model = BertPretrainer(self.config)
@@ -183,10 +168,7 @@ def _check_objective(objective: str, config: BertConfig) -> None:
 
 
 def _next_sentence_weights(features: Mapping):
-    """Returns 1 where there is an example, float32 [B, K].
-
-    K is 1 without packing.
-    """
+    """Returns 1 for each example of a row, float32 [B, K]."""
     labels = features["next_sentence_labels"]
     ones = ops.ones_like(labels, dtype="float32")
     return features.get("next_sentence_weights", ones)

@@ -41,6 +41,7 @@ class SpanTask(FineTuningTask):
     """
 
     head = "span"
+    loss_names = ("span_loss",)
     unused_variables = r"bert/pooler/"
 
     def __init__(
@@ -56,10 +57,6 @@ class SpanTask(FineTuningTask):
         super().__init__(config, schema, **options)
         self.n_best_size = n_best_size
 
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        return ("span_loss",)
-
     def make_model(self, **options: Any) -> keras.Model:
         return BertSpanLabeler(self.config, **options)
 
@@ -71,16 +68,7 @@ class SpanTask(FineTuningTask):
         return {"span_loss": _loss(features, outputs)}
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns the best positions of each window, and the loss if known.
-
-        Args:
-          features: `input_mask` [b, S], and, for the loss, `start_positions`
-            and `end_positions` [b].
-          outputs: `start_logits` and `end_logits` [b, S].
-
-        Returns:
-          The dict of `best_indexes`, and `loss`, float32 [b].
-        """
+        """Returns `best_indexes`, and the `loss` [b] of training windows."""
         kept = best_indexes(outputs, features["input_mask"], self.n_best_size)
         if "start_positions" in features:
             kept["loss"] = _loss(features, outputs)
@@ -106,7 +94,7 @@ def best_indexes(outputs: Mapping, input_mask, count: int) -> dict:
       descending order of logits, equal ones in order; `start_logits` and
       `end_logits`, float32 [b, count]; `null_start_logits` and
       `null_end_logits`, float32 [b], the logits at [CLS]. If a window has fewer
-      positions, the rest is -1 and -inf, so that the shape is static for any S.
+      tokens, the rest is -1 and -inf, so that the shape is static for any S.
     """
     best = {}
     for name in ("start", "end"):

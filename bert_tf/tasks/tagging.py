@@ -27,7 +27,6 @@ class TaggingTask(FineTuningTask):
       config: The configuration of the model.
       schema: The features of the records; see `tagging_schema`.
       labels: The labels in the order of the logits.
-      dropout: See `BertTokenClassifier`.
       options: Options of `FineTuningTask`.
 
     Raises:
@@ -35,6 +34,7 @@ class TaggingTask(FineTuningTask):
     """
 
     head = "token"
+    loss_names = ("label_loss",)
     unused_variables = r"bert/pooler/"
 
     def __init__(
@@ -42,17 +42,11 @@ class TaggingTask(FineTuningTask):
         config: BertConfig,
         schema: Schema,
         labels: Sequence[str],
-        *,
-        dropout: float = 0.1,
         **options: Any,
     ):
         if len(labels) < 2:
             raise wrong_value("--labels", "at least 2 labels", labels)
-        super().__init__(config, schema, labels, dropout=dropout, **options)
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        return ("label_loss",)
+        super().__init__(config, schema, labels, **options)
 
     def make_model(self, **options: Any) -> keras.Model:
         return BertTokenClassifier(self.config, len(self.labels), **options)
@@ -66,10 +60,6 @@ class TaggingTask(FineTuningTask):
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns the most likely label of every token.
-
-        Args:
-          features: `label_ids` and `label_mask` [b, S].
-          outputs: `logits` [b, S, C].
 
         Returns:
           Dict of `predicted_ids`, int32 [b, S], which are meaningful where
@@ -116,13 +106,8 @@ def _loss(features: Mapping, outputs: Mapping):
 class FeatureTaggingTask(TaggingTask):
     """The task of `run_ner.py --mode=feature_based`; table 7 of the paper.
 
-    Args:
-      config: The configuration of the frozen encoder.
-      schema: The features of the records; see `tagging_schema`.
-      labels: The labels in the order of the logits.
-      layers: See `BertFeatureTagger`.
-      lstm_size: See `BertFeatureTagger`.
-      dropout: See `BertFeatureTagger`.
+    The first arguments are those of `TaggingTask`, the others those of
+    `BertFeatureTagger`.
 
     Raises:
       InputError: If there are fewer than two labels, or the model has too few
@@ -142,7 +127,7 @@ class FeatureTaggingTask(TaggingTask):
         lstm_size: int = 768,
         dropout: float = 0.1,
     ):
-        choose(layers, config)
+        choose(layers, config)  # Raises the error for too few layers.
         super().__init__(config, schema, labels, dropout=dropout)
         self._features = {"layers": layers, "lstm_size": lstm_size}
 

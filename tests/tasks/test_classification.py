@@ -276,7 +276,7 @@ def test_files_of_predictions(tmp_path):
     task.write_predictions(str(tmp_path), asked, kept(task), "_ax", str(path))
     np.testing.assert_allclose(
         np.loadtxt(tmp_path / "test_results_ax.tsv"),
-        task.probabilities(LOGITS),
+        probabilities(task.problem, LOGITS),
         rtol=1e-6,
     )
     names = [LABELS[number] for number in LOGITS.argmax(1)]
