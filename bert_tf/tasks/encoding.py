@@ -1,4 +1,4 @@
-"""From texts to features: examples become records."""
+"""From texts to features: examples of sentences become records."""
 
 import dataclasses
 import functools
@@ -64,7 +64,7 @@ _NUM_SAMPLES = 3
 class Encoding(TextEncoding):
     """How sentence-level examples become features.
 
-    Attributes, in addition to those of `TextEncoding`:
+    Attributes, beside those of `TextEncoding`:
       problem: One of `examples.PROBLEMS`.
       labels: The names of the classes, or of the choices, in the order of
         their ids; none for regression.
@@ -77,7 +77,6 @@ class Encoding(TextEncoding):
 
     @property
     def schema(self) -> Schema:
-        """The schema of the records."""
         return classification_schema(
             self.max_seq_length,
             self.problem,
@@ -91,7 +90,7 @@ class Encoded(NamedTuple):
 
     Attributes:
       batch: For each feature of the schema an array [n, *shape].
-      num_cut: The number of examples cut to `max_seq_length`.
+      num_cut: The number of examples, or of words, that were cut to fit.
     """
 
     batch: dict[str, np.ndarray]
@@ -116,10 +115,8 @@ def write_features(
 ) -> bool:
     """Writes the records of examples, unless the file has them already.
 
-    Several processes may write at once, see `cache.write_records`.
-
     Args:
-      path: The TFRecord file; `files.manifest_path` of it is written, too.
+      path: The TFRecord file; see `cache.write_records`.
       examples: The examples, in the order of the records.
       encoding: How examples become features.
       sources: The files that the examples were read from.
@@ -158,10 +155,8 @@ def content(example: Example) -> bytes:
 def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
     """Tokenizes, packs and pads examples.
 
-    An example without a label has label 0, as in the original.
-
-    Raises:
-      InputError: A label or a number of choices does not fit the encoding.
+    An example without a label has label 0, as in the original. Raises
+    InputError if a label or a number of choices does not fit the encoding.
     """
     tokenizer = encoding.tokenizer
     sequences = [
@@ -229,7 +224,6 @@ def _sequences(
 
 
 def _seconds(example: Example, encoding: Encoding) -> tuple[str | None, ...]:
-    """Returns the texts that `text_a` is paired with."""
     if encoding.problem != "multiple_choice":
         return (example.text_b,)
     if len(example.choices) != encoding.num_choices:
@@ -261,7 +255,7 @@ def _label_ids(examples: Sequence[Example], encoding: Encoding) -> np.ndarray:
         if example.label is None:
             continue
         try:
-            label_ids[row] = _label_id(example.label, encoding.problem, numbers)
+            label_ids[row] = label_id(example.label, encoding.problem, numbers)
         except (KeyError, TypeError, ValueError):
             expected = f"one of {listed(encoding.labels, last='or', most=20)}"
             raise in_file(
@@ -272,8 +266,12 @@ def _label_ids(examples: Sequence[Example], encoding: Encoding) -> np.ndarray:
     return label_ids
 
 
-def _label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
-    """Returns a number, or an array [labels] for multi-label problems."""
+def label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
+    """Returns a label as a number, or as 0 and 1, [labels], for multi-label.
+
+    `numbers` are the ids of the labels. A label that does not fit raises a
+    KeyError, TypeError or ValueError.
+    """
     if problem == "regression":
         return float(label)
     if problem == "multi_label":
@@ -287,7 +285,7 @@ def _log_samples(examples: Sequence[Example], encoding: Encoding) -> None:
     """Logs examples like the original, but without padding."""
     tokenizer = encoding.tokenizer
     label_ids = _label_ids(examples, encoding).tolist()
-    for example, label_id in zip(examples, label_ids, strict=True):
+    for example, number in zip(examples, label_ids, strict=True):
         logging.info("*** Example ***")
         logging.info("guid: %s", example.id)
         for sequence in _sequences(example, encoding, tokenizer):
@@ -295,4 +293,4 @@ def _log_samples(examples: Sequence[Example], encoding: Encoding) -> None:
             tokens = tokenizer.convert_ids_to_tokens(ids)
             logging.info("tokens: %s", " ".join(tokens))
             logging.info("input_ids: %s", " ".join(map(str, ids)))
-        logging.info("label: %s (id = %s)", example.label, label_id)
+        logging.info("label: %s (id = %s)", example.label, number)

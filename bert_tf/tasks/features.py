@@ -51,7 +51,7 @@ class TextFeatures(NamedTuple):
     """The vectors of a text.
 
     Attributes:
-      line: Index of the line of the text.
+      line: The line of the text, from 0.
       input_ids: The token ids with [CLS] and [SEP], int32 [t].
       vectors: By name of the layer, float32 [t, W], or [W] if pooled.
     """
@@ -101,7 +101,7 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
       config: The configuration of the model.
 
     Returns:
-      Dict from each name, as it was given, to the choice of hidden states.
+      The hidden states by name, as it was given.
 
     Raises:
       InputError: If a layer does not exist or is given twice.
@@ -188,14 +188,8 @@ def extract(
 ) -> Iterator[TextFeatures]:
     """Yields the vectors of texts, in order.
 
-    Args:
-      texts: The texts; see `read_texts`.
-      encoding: The tokenizer and the length.
-      compute: The model.
-      batch_size: Number of texts of full length in a batch; batches of shorter
-        texts have proportionally more.
-      texts_at_a_time: Number of texts in memory.
-      multiple: The lengths of batches are rounded up to a multiple of this.
+    A batch has `batch_size` texts of full length, or proportionally more that
+    are shorter. Its length is rounded up to a `multiple`.
     """
     texts, line, num_cut = iter(texts), 0, 0
     # The texts have no labels; "regression" is the problem without labels.
@@ -217,10 +211,9 @@ def extract(
             for name, value in values.items():
                 for row, x in zip(rows, value, strict=False):
                     found[row][name] = x[: lengths[row]] if x.ndim == 2 else x
-        for ids, length, row in zip(
-            batch["input_ids"], lengths, found, strict=True
-        ):
-            yield TextFeatures(line, ids[:length], row)
+        for row, length in enumerate(lengths):
+            ids = batch["input_ids"][row, :length]
+            yield TextFeatures(line, ids, found[row])
             line += 1
         num_cut += num_cut_here
     if num_cut:
@@ -241,12 +234,8 @@ def how_many_at_a_time(
 ) -> int:
     """Returns how many texts fit into memory with their vectors.
 
-    Args:
-      choices: The hidden states by name; see `choose_layers`.
-      config: The configuration of the model.
-      vectors_per_text: `max_seq_length`, or 1 if pooled.
-      batch_size: Number of texts of full length in a batch. The result is a
-        multiple of it, and at least one batch.
+    The result is a multiple of `batch_size`, and at least one batch. A text has
+    `max_seq_length` vectors, or 1 if pooled.
     """
     states = range(config.num_hidden_layers + 1)
     widths = [
@@ -260,6 +249,8 @@ def how_many_at_a_time(
 
 # ----------------------------------------------------------------------- files
 
+# Each writer opens a file and gives a function that appends a text. `vocab` has
+# the tokens in the order of their ids; only `jsonl_writer` needs it.
 Write = Callable[[TextFeatures], object]
 
 
@@ -272,13 +263,6 @@ def jsonl_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
 
     `index` is the number or name of the layer as it was given. Pooled vectors,
     which the original does not have, have `layers` instead of `features`.
-
-    Args:
-      path: The output file.
-      vocab: The tokens in the order of their ids.
-
-    Raises:
-      InputError: If the file cannot be written.
     """
 
     def layers(values: dict[str, list]) -> list[dict[str, Any]]:
@@ -323,16 +307,9 @@ def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
     int32 [tokens]. The tokens of line i are the rows from `offsets[i]` to
     `offsets[i + 1]`, int64 [n + 1].
 
-    A `.npy` file begins with its length, which is known at the end only: until
+    A `.npy` file begins with its length, which is known at the end only. Until
     then each array is in a temporary file: beside the output if that is
     local, else in the system's temporary folder.
-
-    Args:
-      path: The output file.
-      vocab: Not used.
-
-    Raises:
-      InputError: If the file cannot be written.
     """
     del vocab
     has_room = not files.is_remote(path) and not files.is_special(path)
@@ -416,14 +393,8 @@ def tfrecord_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
 
     It has `line_index`, `input_ids` [t], and the vectors of each layer by name,
     floats [t * W], or [W] if pooled. Read the vectors with
-    `tf.io.FixedLenSequenceFeature([W], tf.float32, allow_missing=True)`.
-
-    Args:
-      path: The output file, compressed if its name ends in `.gz`.
-      vocab: Not used.
-
-    Raises:
-      InputError: If the file cannot be written.
+    `tf.io.FixedLenSequenceFeature([W], tf.float32, allow_missing=True)`. The
+    file is compressed if its name ends in `.gz`.
     """
     del vocab
 

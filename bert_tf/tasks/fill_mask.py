@@ -31,12 +31,9 @@ def fill_mask(
     Args:
       model: A `BertPretrainer`.
       tokenizer: The tokenizer with which the model was trained.
-      text: The text, with or without `[MASK]`.
+      text: The text, or the first text of a pair.
       top_k: Number of candidates for each blank.
       text_b: The second text of a pair.
-
-    Returns:
-      The candidates of each blank, in the order of the texts.
 
     Raises:
       InputError: If there is no `[MASK]`, the texts are too long for the
@@ -70,14 +67,8 @@ def next_sentence(
 ) -> float:
     """Returns the probability that the second text follows the first.
 
-    Args:
-      model: A `BertPretrainer`.
-      tokenizer: The tokenizer with which the model was trained.
-      text_a: The first text; `[MASK]` is allowed in both.
-      text_b: The second text.
-
-    Raises:
-      InputError: If the pair is too long for the model.
+    `[MASK]` is allowed in both. Raises InputError if the pair is too long for
+    the model.
     """
     features = _features(model, tokenizer, text_a, text_b)
     logits = model.cls.next_sentence(model.bert.pooled_output(features))

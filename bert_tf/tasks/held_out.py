@@ -1,8 +1,8 @@
 """Scores of exported models on labelled files.
 
-The metrics are those of `run_classifier.py`, `run_ner.py` and `run_squad.py`,
-for a model that is only a function from features to outputs: the signature
-`tokens` of an export.
+The metrics are those of `run_classifier.py`, `run_ner.py` and `run_squad.py`.
+The model is a function from features to outputs: the signature `tokens` of an
+export.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.classification import decide
 from bert_tf.tasks.datasets import DataSet
+from bert_tf.tasks.encoding import label_id
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.ner import (
     Sentence,
@@ -55,12 +56,7 @@ def texts_of(
 ) -> dict[str, np.ndarray]:
     """Returns the texts of examples by the names of an export's inputs.
 
-    Args:
-      examples: Texts, pairs, or multiple-choice examples.
-      names: `text`, `text_a` and `text_b`, or `context` and `choices`.
-
-    Returns:
-      Dict of arrays of strings, [n], and [n, C] for `choices`.
+    They are arrays of strings, [n], and [n, C] for `choices`.
 
     Raises:
       InputError: Either the examples or the inputs are pairs, but not both.
@@ -87,18 +83,16 @@ def score_classes(
     examples: Sequence[Example],
     features: Mapping[str, np.ndarray],
 ) -> Score:
-    """Returns a function that computes the metrics of the task.
+    """Returns a function that scores a model's `probabilities` or `score`.
 
-    Args:
-      data_set: The data set.
-      examples: Examples with labels.
-      features: Their features, one row each.
-
-    Returns:
-      A function of a model that returns `probabilities`, or `score` for
-      regression.
+    It computes the metrics of the data set, for examples with labels and their
+    features, one row each. Models of regression return `score`.
     """
-    labels = [_label_id(data_set, example.label) for example in examples]
+    numbers = {name: number for number, name in enumerate(data_set.labels)}
+    labels = [
+        label_id(example.label, data_set.problem, numbers)
+        for example in examples
+    ]
     positive = data_set.positive_label
     positive_class = data_set.labels.index(positive) if positive else 0
 
@@ -117,28 +111,12 @@ def score_classes(
     return score
 
 
-def _label_id(
-    data_set: DataSet, label: str | float | tuple[str, ...] | None
-) -> int | float | list[int]:
-    """Returns a label as `metrics` expects it."""
-    if data_set.problem == "regression":
-        return float(label)
-    if data_set.problem == "multi_label":
-        return [int(name in label) for name in data_set.labels]
-    return data_set.labels.index(label)
-
-
 def score_tags(
     sentences: Sequence[Sentence], encoding: TaggingEncoding
 ) -> Score:
-    """Returns a function that computes F1, precision, recall and accuracy.
+    """Returns a function that scores the `tag_ids` of a model.
 
-    Args:
-      sentences: Sentences with tags.
-      encoding: The vocabulary, length and labels.
-
-    Returns:
-      A function of a model that returns `tag_ids`.
+    It computes F1, precision, recall and accuracy.
 
     Raises:
       InputError: A tag is not among the labels.
@@ -168,15 +146,9 @@ def score_answers(
     encoding: SpanEncoding,
     with_negative: bool,
 ) -> Score:
-    """Returns a function that computes SQuAD's official F1 and exact match.
+    """Returns a function that scores a model's `start_logits` and `end_logits`.
 
-    Args:
-      questions: Questions with answers.
-      encoding: How questions become windows.
-      with_negative: Whether they may have none.
-
-    Returns:
-      What scores a model that answers with `start_logits` and `end_logits`.
+    It computes SQuAD's official F1 and exact match.
     """
     rules = AnswerRules(with_negative=with_negative)
 

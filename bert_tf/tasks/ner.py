@@ -20,7 +20,6 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -31,7 +30,7 @@ from bert_tf.data.schema import Schema, tagging_schema
 from bert_tf.data.tables import read_lines
 from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.metrics import entities, entity_scores
-from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.encoding import Encoded, TextEncoding
 from bert_tf.tasks.tagging import TaggingTask
 
 OUTSIDE = "O"
@@ -208,11 +207,6 @@ def write_conll(
     column is the predicted tag; before it comes the tag of the file in IOB2,
     if it has tags. A `-DOCSTART-` line has "O" for both. Comments are dropped.
     White space inside a column, and an empty column, become "_".
-
-    Args:
-      path: The output file.
-      file: The input, from `read_conll`.
-      predicted: The predicted tags of each sentence.
     """
     rows: dict[int, list[str]] = {}
     for sentence, tags in zip(file.sentences, predicted, strict=True):
@@ -319,7 +313,7 @@ def find_file(
       name: A file in the folder or a path; None to try the usual names.
 
     Raises:
-      InputError: If there is no such file.
+      InputError: If there is no file with a usual name.
     """
     if name:
         inside = os.path.join(data_dir or "", name)
@@ -344,41 +338,24 @@ def find_file(
 
 @dataclasses.dataclass(frozen=True)
 class TaggingEncoding(TextEncoding):
-    """How sentences become features.
-
-    Attributes, beside those of `TextEncoding`:
-      labels: The tags in the order of their ids.
-    """
+    """How sentences become features; `labels` are the tags, ordered by id."""
 
     labels: tuple[str, ...]
 
     @property
     def schema(self) -> Schema:
-        """The features of the records."""
         return tagging_schema(self.max_seq_length)
-
-
-class TaggingFeatures(NamedTuple):
-    """The features of some sentences.
-
-    Attributes:
-      batch: An int32 array [n, S] for each feature of the schema.
-      num_cut: Number of words that are too long for a row and were truncated.
-    """
-
-    batch: dict[str, np.ndarray]
-    num_cut: int
 
 
 def make_tagging_features(
     sentences: Sequence[Sentence], encoding: TaggingEncoding
-) -> TaggingFeatures:
+) -> Encoded:
     """Tokenizes, splits and pads sentences.
 
     A sentence fills as many rows as it needs, each with as many whole words as
-    fit. A word with more tokens than fit into a row is truncated. A word
-    without tokens, such as a control character, is `[UNK]`. Words without a
-    tag have label 0.
+    fit. A word with more tokens than fit into a row is truncated, which
+    `num_cut` counts. A word without tokens, such as a control character, is
+    `[UNK]`. Words without a tag have label 0.
 
     Raises:
       InputError: If a tag is not among the labels, or a row has no room.
@@ -401,7 +378,7 @@ def make_tagging_features(
         firsts = 1 + np.cumsum([0, *map(len, words[:-1])])
         batch["label_mask"][number, firsts] = 1
         batch["label_ids"][number, firsts] = [next(labels) for _ in words]
-    return TaggingFeatures(batch, num_cut)
+    return Encoded(batch, num_cut)
 
 
 def count_rows(sentences: Sequence[Sentence], encoding: TaggingEncoding) -> int:
@@ -441,21 +418,7 @@ def write_tagging_features(
     *,
     sources: Iterable[str] = (),
 ) -> bool:
-    """Writes the records of sentences unless they are up to date.
-
-    Args:
-      path: The TFRecord file; see `cache.write_records`.
-      sentences: The sentences, in the order in which to write them.
-      encoding: The tokenizer, the length and the labels.
-      sources: The files from which the sentences were read.
-
-    Returns:
-      Whether the file was written; False if it was up to date.
-
-    Raises:
-      InputError: If a tag is not among the labels, or a file cannot be
-        written.
-    """
+    """Writes the records of sentences; as `encoding.write_features`."""
 
     def make_blocks() -> Iterator[cache.RecordBlock]:
         _log_samples(sentences[:_NUM_SAMPLES], encoding)
@@ -484,7 +447,7 @@ def write_tagging_features(
 
 
 def content(sentence: Sentence) -> bytes:
-    """Returns the parts of a sentence that determine its records."""
+    """Returns the fields of a sentence that determine its records."""
     return repr((sentence.words, sentence.tags)).encode()
 
 
@@ -554,13 +517,8 @@ def choose_labels(
     """Returns the labels of a run in the order of their ids.
 
     They are the given labels, else the labels of the training set, else the
-    labels of the model. The order of the model is kept if the labels are the
-    same.
-
-    Args:
-      given: The labels that the user passed.
-      known: The labels of the model from which the run starts.
-      train: The sentences to train on; None without training.
+    labels `known` to the model. The order of the model is kept if the labels
+    are the same.
 
     Raises:
       InputError: If there are no labels, or they are not tags.
@@ -612,13 +570,7 @@ def predicted_tags(
     predictions: Mapping[str, np.ndarray],
     sentences: Sequence[Sentence],
 ) -> list[tuple[str, ...]]:
-    """Returns the predicted tags of each sentence.
-
-    Args:
-      task: The task with the labels.
-      predictions: The predictions of the task for all rows, in order.
-      sentences: The sentences the rows were made from.
-    """
+    """Returns the tags of each sentence from the predictions of all rows."""
     return word_tags(
         predictions["predicted_ids"],
         predictions["label_mask"],
@@ -632,10 +584,9 @@ def score(
     predictions: Mapping[str, np.ndarray],
     sentences: Sequence[Sentence],
 ) -> dict[str, float]:
-    """Returns the metrics of tagged sentences, with names from "eval_".
+    """Returns the loss and `metrics.entity_scores`, with names from "eval_".
 
-    They are those of `metrics.entity_scores` and the loss. For the arguments
-    see `predicted_tags`.
+    For the arguments see `predicted_tags`.
     """
     gold = [sentence.tags for sentence in sentences]
     tags = predicted_tags(task, predictions, sentences)
