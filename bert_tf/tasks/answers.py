@@ -14,7 +14,7 @@ from bert_tf import files, metrics
 from bert_tf.data import buckets, processes
 from bert_tf.data.buckets import Features
 from bert_tf.data.processes import Faults
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError
 from bert_tf.tasks.questions import (
     ODDS_WITHOUT_SPAN,
     Question,
@@ -48,13 +48,6 @@ class AnswerRules:
     max_answer_length: int = 30
     with_negative: bool = False
     null_score_diff_threshold: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("n_best_size", "max_answer_length"):
-            if getattr(self, name) < 1:
-                raise wrong_value(
-                    f"--{name}", "at least 1", getattr(self, name)
-                )
 
 
 class Scores(NamedTuple):
@@ -107,8 +100,6 @@ class Prediction:
 
 
 class Answered(NamedTuple):
-    """A question with its predicted answer."""
-
     question: Question
     prediction: Prediction
 
@@ -147,12 +138,6 @@ def find_answer(
     Without any candidate the answer is "", and null odds are
     `ODDS_WITHOUT_SPAN`. The original answers "empty" (SQuAD 1.1) or crashes
     (2.0) there.
-
-    Args:
-      question: The question.
-      windows: All windows of this question, in order.
-      scores: The logits of each window.
-      rules: How to choose.
 
     Raises:
       InputError: If a logit is NaN or infinite.
@@ -289,27 +274,15 @@ def answer_questions(
     """Yields the answers to all questions, in order, while predicting.
 
     A context without tokens has no window; its question is answered, too.
-
-    Args:
-      questions: The questions.
-      encoding: The tokenizer and the lengths.
-      predict: The model.
-      rules: How to choose answers.
-
-    Raises:
-      InputError: If the model's logits are not finite.
+    Raises InputError if the model's logits are not finite.
     """
     faults = Faults()
-    parts = split_questions(questions, encoding, _WINDOWS_AT_A_TIME)
+    parts = (
+        _answer_part(part, encoding, predict, rules, faults)
+        for part in split_questions(questions, encoding, _WINDOWS_AT_A_TIME)
+    )
     for answered in processes.track(
-        (
-            _answer_part(part, encoding, predict, rules, faults)
-            for part in parts
-        ),
-        len,
-        "Answering",
-        "questions",
-        len(questions),
+        parts, len, "Answering", "questions", len(questions)
     ):
         yield from answered
     faults.log()
@@ -356,9 +329,6 @@ def write_answers(
     The files are `predictions.json`, `nbest_predictions.json` and, if
     questions may have no answer, `null_odds.json`. They appear when all answers
     have been passed on.
-
-    Raises:
-      InputError: If the files cannot be written.
     """
     with contextlib.ExitStack() as stack:
 
@@ -410,22 +380,14 @@ def official_scores(
 
     The best thresholds of SQuAD 2.0 are computed from the best spans. (The
     official script gets "" where the odds exceed the threshold of the run, and
-    so can only find lower thresholds.)
-
-    Args:
-      answers: The answers, one for each question, with all gold answers.
-      with_negative: Whether questions may have no answer.
-      is_korquad: Whether to score Korean, by characters.
+    so can only find lower thresholds.) KorQuAD is scored by characters.
     """
     gold, texts, spans, odds = {}, {}, {}, {}
     for question, prediction in answers:
         key = question.id
         is_impossible = with_negative and question.is_impossible
-        gold[key] = (
-            []
-            if is_impossible
-            else [answer.text for answer in question.answers]
-        )
+        found = () if is_impossible else question.answers
+        gold[key] = [answer.text for answer in found]
         texts[key] = prediction.text
         if with_negative:
             spans[key] = prediction.best_span

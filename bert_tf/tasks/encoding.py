@@ -165,8 +165,8 @@ def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
         for sequence in _sequences(example, encoding, tokenizer)
     ]
     width = encoding.max_seq_length
-    input_ids, input_mask = _pad([s.input_ids for s in sequences], width)
-    segment_ids, _ = _pad([s.segment_ids for s in sequences], width)
+    input_ids, input_mask = pad([s.input_ids for s in sequences], width)
+    segment_ids, _ = pad([s.segment_ids for s in sequences], width)
     batch = {
         "input_ids": input_ids,
         "input_mask": input_mask,
@@ -235,7 +235,7 @@ def _seconds(example: Example, encoding: Encoding) -> tuple[str | None, ...]:
     return example.choices
 
 
-def _pad(
+def pad(
     rows: Sequence[Sequence[int]], width: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns padded rows and their mask, both int32 [n, width]."""

@@ -9,7 +9,6 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
-from bert_tf.errors import wrong_value
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.tasks.task import FineTuningTask
 
@@ -35,9 +34,6 @@ class SpanTask(FineTuningTask):
       schema: The features of the records; see `span_schema`.
       n_best_size: The number of best starts and of best ends to predict.
       options: Options of `FineTuningTask`.
-
-    Raises:
-      InputError: If `n_best_size` is not at least 1.
     """
 
     head = "span"
@@ -52,8 +48,6 @@ class SpanTask(FineTuningTask):
         n_best_size: int = 20,
         **options: Any,
     ):
-        if n_best_size < 1:
-            raise wrong_value("--n_best_size", "at least 1", n_best_size)
         super().__init__(config, schema, **options)
         self.n_best_size = n_best_size
 

@@ -16,7 +16,7 @@ from bert_tf.data import cache, processes
 from bert_tf.data.processes import Faults
 from bert_tf.data.schema import Schema, span_schema
 from bert_tf.errors import in_file, listed, shortened, wrong_value
-from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.encoding import TextEncoding, pad
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 FIRST_UNIQUE_ID = 1_000_000_000
@@ -63,7 +63,7 @@ class Question:
       context: The text in which to find the answer.
       answers: The right answers; training uses the first.
       is_impossible: Whether the context does not contain the answer. The file
-        may still list answers, which are only plausible ones.
+        may still list plausible answers.
       where: The place in the file, for messages.
     """
 
@@ -104,9 +104,6 @@ def read_questions(
       needs_answers: Whether the questions are for training.
       reads_answers: If False, the `answers` field is ignored.
       strict: Whether to raise an error instead of skipping a question.
-
-    Returns:
-      The questions in the order of the file, at least one.
 
     Raises:
       InputError: If the file does not have the format, two questions have the
@@ -291,11 +288,6 @@ class SpanEncoding(TextEncoding):
     max_query_length: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("max_query_length", "doc_stride"):
-            if getattr(self, name) < 1:
-                raise wrong_value(
-                    f"--{name}", "at least 1", getattr(self, name)
-                )
         least = self.max_query_length + NUM_SPECIAL_TOKENS + 1
         if self.max_seq_length < least:
             raise wrong_value(
@@ -308,7 +300,6 @@ class SpanEncoding(TextEncoding):
 
     @property
     def schema(self) -> Schema:
-        """The features of the records."""
         return span_schema(self.max_seq_length)
 
 
@@ -336,7 +327,7 @@ class WindowRows(NamedTuple):
     """The windows of some questions.
 
     Attributes:
-      batch: An int32 array [w, *shape] for each feature of the schema.
+      batch: For each feature of the schema an int32 array [w, *shape].
       windows: The window of each row; those of a question are adjacent.
       faults: Flaws of the questions, to be logged.
     """
@@ -352,15 +343,6 @@ class _Tokens(NamedTuple):
     ids: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
-
-
-class _Tokenized(NamedTuple):
-    """A question that has windows, by its index."""
-
-    number: int
-    query: list[int]  # Token ids, truncated.
-    context: _Tokens
-    target: tuple[int, int] | None  # First and last token of the answer.
 
 
 def make_windows(
@@ -384,9 +366,6 @@ def make_windows(
         has no `start_positions`, `end_positions` and `is_impossible`, as in
         the original.
       first_unique_id: The `unique_ids` of the first window.
-
-    Raises:
-      InputError: If the vocabulary lacks a special token.
     """
     faults = Faults()
     vocab = encoding.tokenizer.vocab
@@ -424,9 +403,14 @@ def make_windows(
             text = questions[number].answers[0].text
             kind = "Answers longer than every window, trained as no answer"
             faults.add(kind, f"{questions[number].name}: {text!r}")
+    input_ids, input_mask = pad(sequences, encoding.max_seq_length)
+    firsts = np.array([window.first for window in windows], int)
+    is_context = np.arange(encoding.max_seq_length) >= firsts[:, np.newaxis]
     batch = {
         "unique_ids": first_unique_id + np.arange(len(windows)),
-        **_padded(sequences, windows, encoding.max_seq_length),
+        "input_ids": input_ids,
+        "input_mask": input_mask,
+        "segment_ids": input_mask * is_context,
     }
     if with_positions:
         starts, ends = np.array(positions, int).reshape(-1, 2).T
@@ -464,8 +448,12 @@ def _tokenize(
     encoding: SpanEncoding,
     with_positions: bool,
     faults: Faults,
-) -> Iterator[_Tokenized]:
-    """Yields the questions that have windows."""
+) -> Iterator[tuple[int, list[int], _Tokens, tuple[int, int] | None]]:
+    """Yields the questions that have windows.
+
+    Each is its index, the token ids of the question, the context, and the first
+    and last token of the answer, if training uses it.
+    """
     tokenizer, most = encoding.tokenizer, encoding.max_query_length
     contexts: dict[str, _Tokens] = {}
     for number, question in enumerate(questions):
@@ -493,7 +481,7 @@ def _tokenize(
                 kind = "Questions whose answer has no token are skipped"
                 faults.add(kind, f"{question.name}: {answer.text!r}")
                 continue
-        yield _Tokenized(number, query[:most], context, target)
+        yield number, query[:most], context, target
 
 
 def _context_tokens(context: str, tokenizer: FullTokenizer) -> _Tokens:
@@ -546,24 +534,6 @@ def _max_context(
     ]
 
 
-def _padded(
-    sequences: Sequence[Sequence[int]], windows: Sequence[Window], length: int
-) -> dict[str, np.ndarray]:
-    """Returns the sequences, mask and segments, each [w, length]."""
-    input_ids = np.zeros([len(sequences), length], np.int32)
-    for row, sequence in zip(input_ids, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    lengths = np.array([len(sequence) for sequence in sequences], int)
-    firsts = np.array([window.first for window in windows], int)
-    position = np.arange(length)
-    input_mask = position < lengths[:, np.newaxis]
-    return {
-        "input_ids": input_ids,
-        "input_mask": input_mask,
-        "segment_ids": input_mask & (position >= firsts[:, np.newaxis]),
-    }
-
-
 # --------------------------------------------------------------------- records
 
 
@@ -574,20 +544,7 @@ def write_windows(
     *,
     sources: Iterable[str] = (),
 ) -> bool:
-    """Writes the training windows of questions unless they are up to date.
-
-    Args:
-      path: The TFRecord file; `files.manifest_path` of it is written too.
-      questions: The questions, in the order in which to write them.
-      encoding: The tokenizer and the lengths.
-      sources: The files from which the questions were read.
-
-    Returns:
-      Whether the file was written; False if it was up to date.
-
-    Raises:
-      InputError: If a file cannot be read or written.
-    """
+    """Writes records of training windows; as `encoding.write_features`."""
 
     def make_blocks() -> Iterator[cache.RecordBlock]:
         unique_id = FIRST_UNIQUE_ID
@@ -625,13 +582,7 @@ def count_windows(questions: Sequence[Question], encoding: SpanEncoding) -> int:
 
 
 def content(question: Question) -> bytes:
-    """Returns the parts of a question that determine its records."""
+    """Returns the fields of a question that determine its records."""
     answers = [(answer.text, answer.start) for answer in question.answers]
-    return repr(
-        (
-            question.question,
-            question.context,
-            answers,
-            question.is_impossible,
-        )
-    ).encode()
+    text, context = question.question, question.context
+    return repr((text, context, answers, question.is_impossible)).encode()

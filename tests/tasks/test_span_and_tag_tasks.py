@@ -241,7 +241,6 @@ def test_the_model_of_the_feature_based_task():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: spans(n_best_size=0), "n_best_size must be at least 1"),
         (lambda: TaggingTask(CONFIG, (), ("O",)), "at least 2 labels"),
         (lambda: feature_tags(layers="concat_last_four"), "with 1 layers"),
     ],
