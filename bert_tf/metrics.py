@@ -140,16 +140,13 @@ def compute(
     predictions: Any,
     positive_class: int = 1,
 ) -> dict[str, float]:
-    """Computes several metrics.
+    """Computes several metrics, in the order of `names`.
 
     Args:
       names: Keys of `METRICS`.
       labels: One label for each example; see the top of this file.
       predictions: One prediction for each example.
       positive_class: The class of `f1`.
-
-    Returns:
-      Dict from name to value, in the order of `names`.
 
     Raises:
       InputError: If a metric is unknown, or there are no examples.
@@ -197,7 +194,7 @@ _NO_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalize_squad(text: str) -> str:
-    """Normalizes an answer as SQuAD's `normalize_answer` does.
+    """Normalizes an answer as SQuAD's `normalize_answer`.
 
     Lower-cases, removes ASCII punctuation, then the articles a, an and the, and
     leaves one space between words. "The U.S.-led" becomes "usled".
@@ -220,10 +217,8 @@ def squad_v1(gold: Gold, predictions: Predictions) -> dict[str, float]:
     """Computes `exact_match` and `f1` of SQuAD 1.1.
 
     A prediction is compared with every gold answer, and the best score counts.
-    F1 is over the multisets of words; 0 if both are empty.
-
-    Raises:
-      InputError: If there are no questions, or one has no gold answer.
+    F1 is over the multisets of words; 0 if both are empty. Raises InputError if
+    there are no questions, or one has no gold answer.
     """
     return _answerable_scores(gold, predictions, normalize_squad, str.split)
 
@@ -233,9 +228,6 @@ def korquad_v1(gold: Gold, predictions: Predictions) -> dict[str, float]:
 
     As `squad_v1`, but F1 is over characters without spaces, since particles
     make Korean words differ.
-
-    Raises:
-      InputError: If there are no questions, or one has no gold answer.
     """
     return _answerable_scores(gold, predictions, normalize_korquad, _characters)
 
@@ -263,7 +255,7 @@ def squad_v2(
       gold: The gold answers of each question, none if it has no answer.
       predictions: The predicted text of each question, or "".
       null_odds: How much more likely no answer is than the prediction, on any
-        increasing scale; `Found.null_odds`.
+        increasing scale; `Prediction.null_odds`.
 
     Returns:
       `exact`, `f1` and `total`, the number of questions; the same with the
@@ -319,9 +311,11 @@ def _answerable_scores(
                 f"Question {key!r} has no gold answer. SQuAD 2.0 files need "
                 "squad_v2."
             )
-    points_of = functools.partial(
-        _answerable_points, normalize=normalize, units=units
-    )
+
+    def points_of(texts: Sequence[str], predicted: str) -> _Points:
+        answers = [normalize(text) for text in texts]
+        return _best_points(answers, normalize(predicted), units)
+
     points = _points(gold, predictions, points_of)
     # Running sums, as in the official scripts: `np.sum` may round differently.
     exact, f1 = np.cumsum(points, axis=0)[-1].tolist()
@@ -329,16 +323,6 @@ def _answerable_scores(
         "exact_match": 100.0 * exact / len(gold),
         "f1": 100.0 * f1 / len(gold),
     }
-
-
-def _answerable_points(
-    texts: Sequence[str],
-    predicted: str,
-    normalize: Callable[[str], str],
-    units: Callable[[str], list[str]],
-) -> _Points:
-    answers = [normalize(text) for text in texts]
-    return _best_points(answers, normalize(predicted), units)
 
 
 def _points_with_negative(texts: Sequence[str], predicted: str) -> _Points:
@@ -355,7 +339,7 @@ def _points(
     predictions: Predictions,
     points_of: Callable[[Sequence[str], str], _Points],
 ) -> list[_Points]:
-    """Returns exact match and F1 of every question, in the order of `gold`."""
+    """Returns the points of every question, in the order of `gold`."""
     return [
         points_of(texts, predictions[key]) if key in predictions else (0, 0)
         for key, texts in gold.items()
@@ -406,13 +390,20 @@ def _best_thresholds(
     With a threshold below all odds, every answer is "". As the threshold rises
     past the odds of a question, its answer becomes the prediction.
     """
-    _check_odds(gold, predictions, null_odds)
+    for key in gold:
+        if key in predictions and not np.isfinite(null_odds.get(key, np.nan)):
+            raise wrong_value(
+                f"null_odds of question {key!r}",
+                "a finite number",
+                null_odds.get(key),
+            )
     rows = {key: row for row, key in enumerate(gold) if key in predictions}
     keys = sorted(
         (key for key in null_odds if key in rows), key=null_odds.__getitem__
     )
+    # The change of exact match and F1 if the prediction replaces "".
     gains = [
-        points[rows[key]] if gold[key] else _loss(predictions[key])
+        points[rows[key]] if gold[key] else [-bool(predictions[key])] * 2
         for key in keys
     ]
     unanswerable = sum(not gold[key] for key in keys)
@@ -448,36 +439,13 @@ def _warn_of_zero(best: float, at_zero: float) -> None:
         )
 
 
-def _loss(predicted: str) -> list[float]:
-    """Returns the change of both scores if `predicted` replaces ""."""
-    return [-1.0 if predicted else 0.0] * 2
-
-
-def _check_odds(
-    gold: Gold, predictions: Predictions, null_odds: Mapping[str, float]
-) -> None:
-    for key in gold:
-        if key in predictions and not np.isfinite(null_odds.get(key, np.nan)):
-            raise wrong_value(
-                f"null_odds of question {key!r}",
-                "a finite number",
-                null_odds.get(key),
-            )
-
-
 # Entities in tagged sentences: the scores of conlleval.
 
 _TAG = re.compile("O|([BI])(?:-(.+))?", re.DOTALL)
 
 
 class Entity(NamedTuple):
-    """An entity in a sentence.
-
-    Attributes:
-      type: The type, or "" if the tags have no types.
-      start: The index of its first word.
-      end: The index after its last word.
-    """
+    """The words from `start` to before `end`; `type` is "" without types."""
 
     type: str
     start: int
@@ -538,12 +506,7 @@ def entities(tags: Iterable[str]) -> list[Entity]:
 def count_entities(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> tuple[Counts, dict[str, Counts]]:
-    """Counts all entities and those of each type.
-
-    Args:
-      gold: The tags of each sentence.
-      predicted: The predicted tags of each sentence.
-    """
+    """Counts all entities and those of each type, from tags of sentences."""
     found: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
     for right, answered in zip(gold, predicted, strict=True):
         wanted, given = set(entities(right)), set(entities(answered))
@@ -560,11 +523,7 @@ def count_entities(
 def entity_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Computes the scores of predicted tags.
-
-    Args:
-      gold: The tags of each sentence.
-      predicted: The predicted tags of each sentence.
+    """Computes the scores of the predicted tags of sentences.
 
     Returns:
       `precision`, `recall` and `f1` of all entities; `accuracy`, the share of

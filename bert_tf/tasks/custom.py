@@ -53,7 +53,7 @@ def data_set(
       labels: The labels in the order of a model; default: those of the
         training file, by value if all are numbers, otherwise as text.
       label_separator: What separates the names in a multi-label column.
-      skip_malformed: Whether to skip, and count, malformed rows.
+      skip_malformed: See `DataSet`.
 
     Raises:
       InputError: The arguments contradict each other, or there are no labels
@@ -75,14 +75,14 @@ def data_set(
     columns = {name: c for name, c in columns.items() if c is not None}
 
     def source(stems: str, name: str | None) -> tuple[Source, ...]:
-        names: tuple[str, ...] = tuple(
+        names = [
             f"{stem}.{extension}"
             for stem in stems.split()
             for extension in ("tsv", "csv", "jsonl")
-        )
+        ]
         if name:
-            names = (_located(data_dir, name),)
-        return (Source(names, columns, has_header),)
+            names = [_located(data_dir, name)]
+        return (Source(tuple(names), columns, has_header),)
 
     found = DataSet(
         NAME,

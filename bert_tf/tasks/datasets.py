@@ -46,7 +46,7 @@ class Source:
       is_listed: Whether the source is the listed rows, or all others.
       skip_malformed: Whether the official file has malformed rows to skip.
       note: What to log when this source is used.
-      suffix: What the part appends to the names of results: "_mismatched"
+      suffix: What the part appends to the names of results: "_mismatched".
         Sources with the same suffix are alternatives: the first with a file
         is read.
       submission: The file of a submission to the GLUE leaderboard.
@@ -73,9 +73,7 @@ class DataSet:
       name: The task.
       target: What the labels are.
       metrics: Names in `bert_tf.metrics.METRICS`, the most important first.
-      train: The training set.
-      dev: The development set.
-      test: The test set; its labels may be missing.
+      train, dev, test: The splits; the labels of the test set may be missing.
       model_of: The task whose models predict these examples; default: `name`.
       language: The language to read, where files hold several.
       train_language: Replaces `{train_language}` in the names of files.
@@ -108,17 +106,14 @@ class DataSet:
 
     @property
     def problem(self) -> str:
-        """One of `examples.PROBLEMS`."""
         return self.target.problem
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels in the order of their ids; () for regression."""
         return self.target.labels
 
     @property
     def is_pair(self) -> bool:
-        """Whether an example has two texts."""
         return any(
             "text_b" in source.columns
             for source in (*self.train, *self.dev, *self.test)
@@ -185,14 +180,7 @@ class DataSet:
         return None
 
     def split(self, split: str, data_dir: str) -> list["SplitFile"]:
-        """Finds the files of a split.
-
-        Args:
-          split: "train", "dev" or "test".
-          data_dir: The folder of the data set.
-
-        Returns:
-          At least one part.
+        """Finds the files of "train", "dev" or "test": at least one part.
 
         Raises:
           InputError: A file is missing, or the task has no such split.
@@ -264,11 +252,7 @@ class DataSet:
 class SplitFile:
     """A split, or one of its parts, whose files exist.
 
-    Attributes:
-      data_set: The data set that it belongs to.
-      source: How it is read.
-      split: "train", "dev" or "test".
-      files: The file, and the listing if there is one.
+    `files` are the file and, if there is one, the listing.
     """
 
     data_set: DataSet
@@ -278,12 +262,10 @@ class SplitFile:
 
     @property
     def suffix(self) -> str:
-        """What it appends to the names of results, such as "_mismatched"."""
         return self.source.suffix
 
     @property
     def submission(self) -> str | None:
-        """The file of a submission to the GLUE leaderboard."""
         return self.source.submission
 
     def read(self, warn: bool = True) -> list[Example]:
@@ -299,6 +281,7 @@ class SplitFile:
             for listing in listings
             for fields, _ in read_tsv(listing)
         }
+        has_languages = "language" in source.columns
         return read_examples(
             path,
             source.columns,
@@ -306,9 +289,7 @@ class SplitFile:
             has_header=source.has_header,
             is_labelled=self.split != "test",
             skip_malformed=source.skip_malformed or data_set.skip_malformed,
-            language=data_set.language
-            if "language" in source.columns
-            else None,
+            language=data_set.language if has_languages else None,
             is_wanted=(lambda key: (key in keys) == source.is_listed)
             if listings
             else None,
@@ -530,8 +511,7 @@ def find(
       name: One of `NAMES`, in upper or lower case, or "sst2" or "stsb".
       language: The language of XNLI; the original's is Chinese.
       train_language: The language of XNLI's training set; default: `language`.
-      skip_malformed: Whether to skip, and count, rows with a wrong number of
-        columns.
+      skip_malformed: See `DataSet`.
 
     Raises:
       InputError: No data set has this name.

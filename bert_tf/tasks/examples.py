@@ -85,15 +85,9 @@ class Target:
         """Returns the label for a value from a table or from JSON.
 
         For an empty value, returns None (no label), or an empty tuple for a
-        multi-label problem.
-
-        Args:
-          value: A string or any value of JSON; for `indicators`, a tuple of
-            these.
-          where: "path:line", for messages.
-
-        Raises:
-          InputError: The value is not a label of this task.
+        multi-label problem. The value is a string or any value of JSON; for
+        `indicators`, a tuple of these. Raises InputError if it is not a label
+        of this task.
         """
         if self.indicators:
             cells = zip(self.indicators, value, strict=True)
@@ -132,11 +126,7 @@ def is_missing(value: Any) -> bool:
 
 
 def name_of(value: Any, where: str) -> str:
-    """Returns the text of a value that JSON may write as a number or boolean.
-
-    Raises:
-      InputError: The value is a list or an object.
-    """
+    """Returns the text of a value; JSON may write it as a number or boolean."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, (bool, int, float)):
@@ -182,10 +172,7 @@ def without_decimals(name: str) -> str:
 
 
 def have_names(labels: Iterable[str]) -> bool:
-    """Returns whether the classes of a model have names.
-
-    Hugging Face writes LABEL_0, LABEL_1 ... for classes without names.
-    """
+    """Returns whether the classes have names: not Hugging Face's LABEL_0 ..."""
     return not all(re.fullmatch(r"LABEL_\d+", label) for label in labels)
 
 
@@ -219,11 +206,9 @@ def read_examples(
       is_wanted: If given, only rows whose `key` it accepts are read.
       warn: Whether to log warnings.
 
-    Returns:
-      At least one example.
-
     Raises:
-      InputError: The file or one of its rows is not as expected.
+      InputError: The file or one of its rows is not as expected, or it has no
+        examples.
     """
     warnings: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
 
@@ -266,12 +251,9 @@ def read_examples(
         )
     if not examples:
         raise in_file(path, "no row found.")
-    is_column_of_names = target.problem == "multi_label" and not (
-        target.indicators
-    )
-    has_label = is_labelled or any(example.label for example in examples)
-    if is_column_of_names and not has_label:
-        # The column of a test set is empty: its labels are unknown.
+    has_names = target.problem == "multi_label" and not target.indicators
+    if has_names and not is_labelled and not any(e.label for e in examples):
+        # An empty column in a test set: the labels are unknown, not ().
         return [dataclasses.replace(e, label=None) for e in examples]
     return examples
 
@@ -281,8 +263,7 @@ def _label(
 ) -> Label:
     """Returns the label of a row; None for one that is undecided."""
     value = row.get("label")
-    is_undecided = target.undecided is not None and value == target.undecided
-    if is_undecided:
+    if target.undecided is not None and value == target.undecided:
         return None
     if not is_labelled:
         cells = value if isinstance(value, tuple) else (value,)
