@@ -47,7 +47,7 @@ from jaxlib import _jax, xla_client
 from tpu_compile import KINDS, MEMORY
 
 from bert_tf import BertConfig, cli
-from bert_tf.data import buckets, pipeline, records, schema
+from bert_tf.data import batching, pipeline, records, schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import fine_tuning
 from bert_tf.options import Options, option
@@ -322,10 +322,10 @@ class Step:
         is_training = self.kind == "training"
         if self.task.endswith("pretraining"):
             return self._pretraining_data(features, config, folder)
-        data = buckets.in_memory(
+        data = batching.in_memory(
             [_examples(features, self.batch_size)], features
         )
-        padding = buckets.Padding(static=True)
+        padding = batching.Padding(static=True)
         if is_training:
             return fine_tuning.training_data(data, padding, config)
         return fine_tuning.evaluation_data(data, padding)

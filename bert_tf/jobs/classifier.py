@@ -41,7 +41,7 @@ from absl import logging
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache, processes
-from bert_tf.data.buckets import Features
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult

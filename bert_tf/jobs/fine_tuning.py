@@ -24,7 +24,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.data import buckets
-from bert_tf.data.buckets import Features, Padding
+from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs import output_folder, settings, trials

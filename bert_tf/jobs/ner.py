@@ -48,7 +48,7 @@ from absl import logging
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache
-from bert_tf.data.buckets import Features
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES
 from bert_tf.jobs import fine_tuning, output_folder, settings

@@ -16,7 +16,7 @@ from bert_tf.version import __version__
 
 if TYPE_CHECKING:
     from bert_tf.config import BertConfig
-    from bert_tf.data.buckets import Padding
+    from bert_tf.data.batching import Padding
     from bert_tf.training.distribution import DistributionConfig
     from bert_tf.training.settings import TrainingConfig
 
@@ -454,7 +454,7 @@ def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
     """Returns how batches are padded on the devices of a strategy."""
     import tensorflow as tf
 
-    from bert_tf.data.buckets import Padding
+    from bert_tf.data.batching import Padding
     from bert_tf.training.distribution import should_compile
 
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)

@@ -37,7 +37,7 @@ import numpy as np
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache
-from bert_tf.data.buckets import Features
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_tf import files, metrics
-from bert_tf.data import buckets, processes
-from bert_tf.data.buckets import Features
+from bert_tf.data import processes
+from bert_tf.data.batching import Features, in_memory
 from bert_tf.data.processes import Faults
 from bert_tf.errors import InputError
 from bert_tf.tasks.questions import (
@@ -300,7 +300,7 @@ def _answer_part(
     scores: list[Scores] = []
     if made.windows:
         schema = tuple(f for f in encoding.schema if f.name in made.batch)
-        outputs = predict(buckets.in_memory([made.batch], schema))
+        outputs = predict(in_memory([made.batch], schema))
         names = (
             *("start_indexes", "start_logits", "end_indexes", "end_logits"),
             *("null_start_logits", "null_end_logits"),

@@ -23,7 +23,7 @@ from keras import ops
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.data import buckets
+from bert_tf.data.batching import evaluation_plan
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import Feature
 from bert_tf.data.tables import read_lines
@@ -199,7 +199,7 @@ def extract(
         lengths = batch["input_mask"].sum(axis=1)
         longest = encoding.max_seq_length
         padded = np.minimum(-(-lengths // multiple) * multiple, longest)
-        plan = buckets.evaluation_plan(
+        plan = evaluation_plan(
             padded, max_length=longest, batch_size=batch_size, num_shards=1
         )
         found: list[dict[str, np.ndarray]] = [{} for _ in part]

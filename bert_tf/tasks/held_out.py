@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bert_tf import metrics
-from bert_tf.data.buckets import Features
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data import buckets, records
-from bert_tf.data.buckets import Padding
+from bert_tf.data import batching, buckets, records
+from bert_tf.data.batching import Padding
 from bert_tf.data.schema import classification_schema
 from bert_tf.errors import InputError
 
@@ -88,7 +88,7 @@ def test_load_equals_in_memory(features):
         {name: values[rows] for name, values in BATCH.items()}
         for rows in (slice(13), slice(13, 14), slice(14, None))
     ]
-    for found in (features, buckets.in_memory(parts, SCHEMA)):
+    for found in (features, batching.in_memory(parts, SCHEMA)):
         assert len(found) == 83
         assert found.max_seq_length == L
         assert found.sequences == ("input_ids", "input_mask", "segment_ids")
@@ -116,13 +116,13 @@ def test_labels_of_a_regression_and_lengths_of_several_choices():
     schema = classification_schema(L, "regression")
     batch = examples(5, schema)
     batch["label_ids"] += 0.25
-    made = buckets.in_memory([batch], schema)
+    made = batching.in_memory([batch], schema)
     [first, *_] = evaluate(made, padding=STATIC, batch_size=5)
     assert first["label_ids"].dtype == np.float32
     assert first["label_ids"].tolist() == [0.25, 1.25, 2.25, 3.25, 4.25]
     schema = classification_schema(L, "multiple_choice", num_choices=3)
     batch = examples(31, schema)
-    made = buckets.in_memory([batch], schema)
+    made = batching.in_memory([batch], schema)
     longest = batch["input_mask"].sum(axis=2).max(axis=1)
     np.testing.assert_array_equal(made.lengths, longest)
     for found in train(made, 5, padding=Padding(1)):
@@ -144,7 +144,7 @@ def test_padded_lengths(features):
     batch = examples(2)
     batch["input_mask"][:] = 0
     batch["input_mask"][0, [0, 12]] = 1
-    made = buckets.in_memory([batch], SCHEMA)
+    made = batching.in_memory([batch], SCHEMA)
     assert made.lengths.tolist() == [13, 0]
     assert Padding(1).padded(made).tolist() == [13, 1]
 
@@ -182,10 +182,10 @@ def test_shards_read_their_shares_of_the_plan(
 ):
     """From any batch on; after the last one the stream repeats."""
     size = 2 * num_shards * replicas
-    plan = buckets.training_plan(
+    plan = batching.training_plan(
         features.lengths, num_batches=11, batch_size=size, seed=5
     )
-    shares = buckets.shares(plan, num_shards, 2)
+    shares = batching.shares(plan, num_shards, 2)
     longest = padding.padded(features)[plan].max(axis=1)
     for shard in range(num_shards):
         batches = buckets.training_dataset(
@@ -255,7 +255,7 @@ def test_replicas_of_a_strategy_get_their_batches(features, caplog):
 def test_every_example_is_evaluated_once(padding, num_shards, n):
     """All shards have batches of the same shapes, or of padding alone."""
     expected = examples(n)
-    made = buckets.in_memory([expected], SCHEMA)
+    made = batching.in_memory([expected], SCHEMA)
     shards = [
         evaluate(made, padding=padding, num_shards=num_shards, shard=shard)
         for shard in range(num_shards)
@@ -281,13 +281,13 @@ def test_examples_marked_as_padding_in_the_file():
     """The original fills files for TPUs with these."""
     batch = examples(5)
     batch["is_real_example"][3:] = 0
-    made = buckets.in_memory([batch], SCHEMA)
+    made = batching.in_memory([batch], SCHEMA)
     [first, second] = evaluate(made, padding=STATIC)
     assert first["is_real_example"].tolist() == [1, 1, 1, 0]
     assert not second["is_real_example"].any()
     # Records may lack the mark.
     del batch["is_real_example"]
-    made = buckets.in_memory([batch], SCHEMA[:-1])
+    made = batching.in_memory([batch], SCHEMA[:-1])
     [_, second] = evaluate(made, padding=STATIC)
     assert second["is_real_example"].tolist() == [1, 0, 0, 0]
 
@@ -299,7 +299,7 @@ PER_WINDOW = 251 // (4 * 7)
 
 
 def plan(lengths=LENGTHS, num_batches=97, batch_size=7, seed=5):
-    return buckets.training_plan(
+    return batching.training_plan(
         lengths, num_batches=num_batches, batch_size=batch_size, seed=seed
     )
 
@@ -370,7 +370,7 @@ def test_golden_plan():
 
 def test_shares_get_rows_in_turn():
     rows = np.arange(24).reshape(2, 12)
-    assert buckets.shares(rows, 2, 3).tolist() == [
+    assert batching.shares(rows, 2, 3).tolist() == [
         [[0, 4, 8], [2, 6, 10], [12, 16, 20], [14, 18, 22]],
         [[1, 5, 9], [3, 7, 11], [13, 17, 21], [15, 19, 23]],
     ]
@@ -381,7 +381,7 @@ def test_shares_get_rows_in_turn():
 def test_evaluation_batches_have_a_limited_number_of_tokens(
     num_shards, batch_size
 ):
-    made = buckets.evaluation_plan(
+    made = batching.evaluation_plan(
         LENGTHS, max_length=104, batch_size=batch_size, num_shards=num_shards
     )
     # The longest come first; rows of one length keep their order.

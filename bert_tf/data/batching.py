@@ -1,0 +1,227 @@
+"""Data sets in memory, and plans of batches of examples of similar length.
+
+Fine-tuning data is small enough to be read as a whole: 6 bytes per token, or
+300 MB for the 393,000 examples of MNLI at a sequence length of 128. A plan
+decides which rows form a batch. Free of TensorFlow.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_tf.data.randomness import permute
+from bert_tf.data.schema import Schema
+from bert_tf.errors import wrong_value
+
+# The training stream is sorted by length within windows of this many batches.
+# Longer windows have less padding; shorter ones mix examples better. With 100
+# batches of 32, padding is within 3 % of a sorted epoch. In a short epoch a
+# window is a quarter of the epoch, so that batches differ between epochs; for
+# MRPC, padding is still within 3 %.
+_MOST_BATCHES_SORTED = 100
+_WINDOWS_PER_EPOCH = 4
+
+# The subkeys of a seed, one for each use of random numbers.
+_EPOCH, _WINDOW = range(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """All examples of a file.
+
+    Attributes:
+      arrays: From the name of a feature to an array [n, *shape]: float32, or
+        int8 if all values fit, otherwise int32.
+      lengths: The number of tokens of each example up to the last one that is
+        not padding, int32 [n]; of the longest choice for multiple choice.
+      max_seq_length: The sequence length of the records.
+      sequences: The features whose last axis has that length.
+    """
+
+    arrays: dict[str, np.ndarray]
+    lengths: np.ndarray
+    max_seq_length: int
+    sequences: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class Padding:
+    """How batches are padded.
+
+    Attributes:
+      multiple: A batch is padded to the length of its longest example, rounded
+        up to a multiple of this, which limits the number of shapes.
+      static: Whether all batches are padded to `max_seq_length` instead, as in
+        the original: a program for a TPU has fixed shapes.
+
+    Raises:
+      InputError: `multiple` is less than 1.
+    """
+
+    multiple: int = 8
+    static: bool = False
+
+    def __post_init__(self) -> None:
+        if self.multiple < 1:
+            raise wrong_value(
+                "The padding multiple", "at least 1", self.multiple
+            )
+
+    def padded(self, features: Features) -> np.ndarray:
+        """Returns the padded length of each example, int32 [n]."""
+        if self.static:
+            return np.full_like(features.lengths, features.max_seq_length)
+        # The length is at least 1, even if all examples are empty.
+        multiples = -(-np.maximum(features.lengths, 1) // self.multiple)
+        return np.minimum(multiples * self.multiple, features.max_seq_length)
+
+
+def in_memory(
+    batches: Iterable[Mapping[str, np.ndarray]], schema: Schema
+) -> Features:
+    """Joins batches of examples that are padded to the shapes of the schema.
+
+    Args:
+      batches: Dicts from the name of a feature to an array [b, *shape].
+      schema: The features, `input_mask` among them.
+    """
+    parts: dict[str, list[np.ndarray]] = {f.name: [] for f in schema}
+    lengths = []
+    for batch in batches:
+        mask = batch["input_mask"].astype(bool)  # [b, ..., L]
+        ends = mask * np.arange(1, mask.shape[-1] + 1, dtype=np.int32)
+        lengths.append(ends.reshape(len(mask), -1).max(axis=1))
+        for name, values in batch.items():
+            parts[name].append(_narrow(values))
+    sequences = [feature for feature in schema if feature.is_sequence]
+    return Features(
+        # One feature at a time, so that only one is in memory twice. Parts of
+        # several types become the widest.
+        {name: np.concatenate(parts.pop(name)) for name in list(parts)},
+        np.concatenate(lengths),
+        sequences[0].shape[-1],
+        tuple(feature.name for feature in sequences),
+    )
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Returns integers as int8 if they fit."""
+    if values.dtype.kind != "i":
+        return values
+    limits = np.iinfo(np.int8)
+    fits = limits.min <= values.min() and values.max() <= limits.max
+    return values.astype(np.int8) if fits else values
+
+
+# Plans: which rows form a batch, and in what order.
+
+
+class EvaluationPlan(NamedTuple):
+    """Every row once, in batches.
+
+    Attributes:
+      batches: The rows of each batch, int32 [shards, rows of a shard]; -1
+        fills the last batch.
+      lengths: The length that each batch is padded to, int32 [batches].
+    """
+
+    batches: list[np.ndarray]
+    lengths: np.ndarray
+
+
+def training_plan(
+    lengths: np.ndarray, *, num_batches: int, batch_size: int, seed: int
+) -> np.ndarray:
+    """Plans batches of an endless stream of epochs, each in a new order.
+
+    Batches may straddle epochs. Sorting by length exchanges rows only within
+    windows of the stream, so the plan has the same rows as without sorting.
+
+    Args:
+      lengths: The length of each row, integers [n]. Rows of one length stay in
+        random order.
+      num_batches: A longer plan starts like a shorter one, except for the last
+        window of the shorter one.
+      batch_size: The number of rows in a batch.
+      seed: Not negative; equal seeds give equal plans.
+
+    Returns:
+      Row numbers, int32 [num_batches, batch_size].
+    """
+    rows = np.arange(len(lengths))
+    num_epochs = -(-num_batches * batch_size // len(rows))
+    epochs = np.empty((num_epochs, len(rows)), np.int32)
+    for epoch in range(num_epochs):
+        epochs[epoch] = permute(rows, len(rows), (seed, _EPOCH, epoch))
+    stream = epochs.reshape(-1)[: num_batches * batch_size]
+    plan = stream.reshape(num_batches, batch_size)
+    quarter = len(rows) // (_WINDOWS_PER_EPOCH * batch_size)
+    size = max(1, min(quarter, _MOST_BATCHES_SORTED))
+    for first in range(0, num_batches, size):
+        window = plan[first : first + size]
+        flat = window.reshape(-1)
+        order = np.argsort(lengths[flat], kind="stable")
+        by_length = flat[order].reshape(window.shape)
+        numbers = np.arange(len(window))
+        # Batches of similar rows, in random order.
+        window[:] = by_length[
+            permute(numbers, len(window), (seed, _WINDOW, first))
+        ]
+    return plan
+
+
+def evaluation_plan(
+    lengths: np.ndarray, *, max_length: int, batch_size: int, num_shards: int
+) -> EvaluationPlan:
+    """Plans batches of rows of similar length, the longest first.
+
+    A batch that is too large for the memory thus fails at once. Batches of
+    shorter rows are larger, up to `batch_size * max_length` tokens for a
+    shard. Rows of one length keep their order.
+
+    Args:
+      lengths: The padded length of each row, from 1 to `max_length`, [n].
+      max_length: The longest possible length.
+      batch_size: Rows of `max_length` in a shard's batch. Every other batch
+        has a multiple of this.
+      num_shards: The number of readers that share the rows of each batch.
+    """
+    order = np.argsort(-lengths, kind="stable").astype(np.int32)
+    batches, batch_lengths = [], []
+    start = 0
+    while start < len(order):
+        length = lengths[order[start]]
+        size = num_shards * batch_size * (max_length // length)
+        batch = np.full(size, -1, np.int32)
+        rows = order[start : start + size]
+        batch[: len(rows)] = rows
+        # Rows go to the shards in turn.
+        batches.append(batch.reshape(-1, num_shards).T)
+        batch_lengths.append(length)
+        start += size
+    return EvaluationPlan(batches, np.array(batch_lengths, np.int32))
+
+
+def shares(plan: np.ndarray, num_shards: int, batch_size: int) -> np.ndarray:
+    """Distributes the rows of global batches to shards and their replicas.
+
+    Rows go to the shards in turn, so that the rows of a sorted batch are
+    equally long in all of them: with two shards, [0 1 2 3] is [0 2] and [1 3].
+
+    Args:
+      plan: Integers [batches, shards * replicas * batch_size].
+      num_shards: The number of shards.
+      batch_size: The number of rows in a replica's batch.
+
+    Returns:
+      Integers [shards, batches * replicas, batch_size]: the batches of the
+      replicas follow each other.
+    """
+    by_row = plan.reshape(len(plan), batch_size, -1, num_shards)
+    by_shard = by_row.transpose(3, 0, 2, 1)  # [shards, batches, replicas, B]
+    return by_shard.reshape(num_shards, -1, batch_size)
