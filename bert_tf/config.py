@@ -87,8 +87,8 @@ class BertConfig:
       initializer_range: Standard deviation of the initial weights.
       attention_direction: One of `ATTENTION_DIRECTIONS`: whether a token
         attends to all tokens, or only to itself and those before it (the
-        paper's "LTR", section 5.1). Google's code only has the former, for
-        which files do not contain the key.
+        paper's "LTR", section 5.1). Only "left_to_right" is written to files,
+        since Google's code does not have the key.
 
     Raises:
       InputError: If a value has the wrong type or is out of range.

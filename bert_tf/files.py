@@ -2,6 +2,10 @@
 
 Local paths use plain Python. TensorFlow is imported only for paths with `://`,
 so that worker processes that handle local files start quickly.
+
+Functions that look for files, read or write raise an InputError that names the
+path if the file system fails: an unknown scheme, a missing file, a full disk.
+`makedirs`, `rename` and `remove` raise the file system's own errors.
 """
 
 import contextlib
@@ -99,9 +103,6 @@ def expand(patterns: str, flag: str | None = None) -> list[str]:
       patterns: Paths or globs, separated by commas; blank items are ignored.
       flag: The flag that has the patterns, without dashes, for messages.
 
-    Returns:
-      At least one path.
-
     Raises:
       InputError: A pattern matches no file, or there is no pattern.
     """
@@ -187,11 +188,7 @@ def _identity(path: str) -> str:
 
 
 def exists(path: str) -> bool:
-    """Returns whether `path` is a file or a directory.
-
-    Raises:
-      InputError: The scheme of the path is unknown.
-    """
+    """Returns whether `path` is a file or a directory."""
     with input_errors("reach", path):
         return (_gfile() if is_remote(path) else os.path).exists(path)
 
@@ -238,11 +235,7 @@ def remove_tree(path: str) -> None:
 
 
 def open_read(path: str) -> io.BufferedIOBase:
-    """Opens a file for reading bytes; decompresses names that end in `.gz`.
-
-    Raises:
-      InputError: The file cannot be opened.
-    """
+    """Opens a file for reading bytes; decompresses names that end in `.gz`."""
     compressed = path.endswith(".gz")
     with input_errors("read", path):
         if not is_remote(path):
@@ -267,7 +260,7 @@ def read_text(path: str) -> str:
     """Reads a text file, without the byte order mark that it may have.
 
     Raises:
-      InputError: The file cannot be read, or is not UTF-8.
+      InputError: The file is not UTF-8.
     """
     with input_errors("read", path), open_read(path) as file:
         content = file.read()
@@ -285,7 +278,7 @@ def read_json(path: str, expected: str = "a JSON object") -> dict[str, Any]:
     """Reads a file with one JSON object.
 
     Raises:
-      InputError: The file cannot be read, or does not contain `expected`.
+      InputError: The file does not contain `expected`.
     """
     text = read_text(path)
     try:
@@ -329,9 +322,6 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
 
     An existing file is replaced; for a symbolic link, the file it points to.
     Devices and pipes are written to directly.
-
-    Raises:
-      InputError: The path cannot be written, or the disk is full.
     """
     if is_special(path):
         local = path.removeprefix("file://")
@@ -413,7 +403,7 @@ def atomic_directory(path: str) -> Iterator[str]:
 
     Raises:
       InputError: `path` already exists and is not an empty directory, or was
-        created meanwhile, or cannot be written.
+        created meanwhile.
     """
     place = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
     with input_errors("write", path):

@@ -1,10 +1,10 @@
 """Loading `.keras` files: Keras finds the classes of this package by itself.
 
 Keras looks up classes in its own registry and imports no module for them. A
-program that only loads a model may never use one of its classes by name, and
-importing all of them, TensorFlow included, with `import bert_tf` would take
-seconds. So the registry gets an entry for each class that imports its module
-when Keras needs it: at `import bert_tf` or, if that comes first, at
+program that only loads a model may never name its class, and importing all
+classes with `import bert_tf` would take seconds. So the registry gets an entry
+for each class, which imports the class's module when Keras needs it. Entries
+are added at `import bert_tf` if Keras is already imported, otherwise at
 `import keras`.
 """
 

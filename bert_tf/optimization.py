@@ -254,7 +254,12 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         be clipped, and summed over replicas.
         """
         index = self._get_variable_index(variable)
-        m, v = self._next_moments(gradient, variable)
+        m_slot, v_slot = (slots[index] for slots in self._moments)
+        g = _precise(_dense(gradient, variable))
+        m = self.beta_1 * _precise(m_slot) + (1.0 - self.beta_1) * g
+        v = self.beta_2 * _precise(v_slot) + (1.0 - self.beta_2) * ops.square(g)
+        self.assign(m_slot, ops.cast(m, m_slot.dtype))
+        self.assign(v_slot, ops.cast(v, v_slot.dtype))
         update = self._direction(m, v)
         if self._is_decayed[index]:
             update = update + self.weight_decay_rate * _precise(variable)
@@ -287,17 +292,6 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
     def _scale(self, variable, update):
         """Returns a factor for the learning rate besides the multipliers."""
         return 1.0
-
-    def _next_moments(self, gradient, variable):
-        """Updates, stores and returns the moments."""
-        g = _precise(_dense(gradient, variable))
-        index = self._get_variable_index(variable)
-        m_slot, v_slot = (slots[index] for slots in self._moments)
-        m = self.beta_1 * _precise(m_slot) + (1.0 - self.beta_1) * g
-        v = self.beta_2 * _precise(v_slot) + (1.0 - self.beta_2) * ops.square(g)
-        self.assign(m_slot, ops.cast(m, m_slot.dtype))
-        self.assign(v_slot, ops.cast(v, v_slot.dtype))
-        return m, v
 
     def _require_built(self) -> None:
         if not self.built:

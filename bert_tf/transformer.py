@@ -119,13 +119,9 @@ class BertLayer(keras.layers.Layer):
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}
 
-    def make_inner(
-        self, layer: type["BertLayer"], name: str, **arguments
-    ) -> "BertLayer":
+    def make_inner(self, layer: type["BertLayer"], name: str) -> "BertLayer":
         """Returns an inner layer with the same config and policy."""
-        return layer(
-            self.config, name=name, dtype=self.dtype_policy, **arguments
-        )
+        return layer(self.config, name=name, dtype=self.dtype_policy)
 
     def make_dense(self, units: int, name: str = "dense") -> Dense:
         """Returns a dense layer with the original's initialization."""

@@ -267,8 +267,7 @@ class Evaluation(Hook):
     Optionally keeps the weights of the best evaluation in `best/`, and ends
     training early.
 
-    All processes evaluate together, so each of them needs this hook; one
-    writes.
+    All processes evaluate together, so each of them needs this hook.
 
     Args:
       evaluate: Returns the current metrics.

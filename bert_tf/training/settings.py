@@ -44,24 +44,20 @@ class TrainingConfig:
       learning_rate: The peak learning rate.
       num_train_steps: The step at which training ends, counted from the first
         step of the first run.
-      num_warmup_steps: The number of steps in which the learning rate rises to
-        its peak.
+      num_warmup_steps: The number of steps in which the learning rate rises.
       stop_at_step: The step at which this command ends, while the learning
         rate still decays towards `num_train_steps`; 0 for no such step.
       optimizer: "adamw" (BERT's Adam) or "lamb".
-      adam_bias_correction: Whether "adamw" corrects the bias of its moments,
-        see `AdamWeightDecay`; LAMB always does.
-      weight_decay_rate, rate_multipliers: See `AdamWeightDecay`.
+      adam_bias_correction, weight_decay_rate, rate_multipliers: See
+        `AdamWeightDecay`. LAMB always corrects the bias.
       max_grad_norm: The global norm to clip gradients to; 0 for no clipping.
       gradient_accumulation_steps: The number of micro-batches that a batch is
         split into, to save memory. The result is the same.
-      save_checkpoints_steps: The number of steps between checkpoints.
       keep_checkpoint_max: The number of checkpoints to keep; 0 for all.
       iterations_per_loop: The largest number of steps in one call into
         TensorFlow.
       random_seed: Determines initial weights, dropout and the order of data.
-      jit_compile: Whether XLA compiles the step; None to compile where it is
-        faster.
+      jit_compile: Whether XLA compiles the step; None if it is faster.
 
     Raises:
       InputError: A number is out of its range, the optimizer is unknown or a

@@ -156,7 +156,7 @@ def _check_missing(
 
 
 def scope_of(name: str) -> str:
-    """Returns up to two scopes, whose variables are all present or none.
+    """Returns up to two scopes: a part that is complete or missing.
 
     cls/predictions/transform/dense/kernel -> cls/predictions;
     bert/pooler/dense/bias -> bert/pooler; output_bias -> "".

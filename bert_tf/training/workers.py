@@ -243,7 +243,7 @@ def by_chief(
     strategy: tf.distribute.Strategy, act: Callable[[], None], what: str
 ) -> None:
     """Runs `act` on the chief while others wait; if it fails, all raise."""
-    on_all_workers(strategy, act if is_chief(strategy) else _do_nothing, what)
+    on_all_workers(strategy, act if is_chief(strategy) else lambda: None, what)
 
 
 def chief_first(
@@ -258,9 +258,9 @@ def chief_first(
         return act()
     if is_chief(strategy):
         result = on_all_workers(strategy, act, what)
-        on_all_workers(strategy, _do_nothing, what)
+        on_all_workers(strategy, lambda: None, what)
         return result
-    on_all_workers(strategy, _do_nothing, what)
+    on_all_workers(strategy, lambda: None, what)
     return on_all_workers(strategy, act, what)
 
 
@@ -292,7 +292,3 @@ def require_shared(strategy: tf.distribute.Strategy, folder: str) -> None:
             "Use an --output_dir that all workers share, such as a network "
             "file system or gs://."
         )
-
-
-def _do_nothing() -> None:
-    pass
