@@ -373,13 +373,12 @@ class Evaluation(Hook):
         return found
 
     def _keep_best(self, step: int, value: float) -> None:
+        if self._export is None:
+            return
         before = -math.inf
         if self._best is not None:
             before = comparable_score(self.metric, self._best.value)
-        if (
-            self._export is None
-            or comparable_score(self.metric, value) <= before
-        ):
+        if comparable_score(self.metric, value) <= before:
             return
         self._best = Best(step, self.metric, float(value))
         if self._writes:
