@@ -175,7 +175,6 @@ class BertFeatureTagger(FeatureModel):
     Source: section 5.3 and table 7 of the paper.
 
     Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
       num_labels: Number of labels, C.
       layers: The hidden states to use, one of `CHOICES`. `sum_` choices weight
         them by a softmax over learned weights, which starts uniform; `sum_all`

@@ -2,8 +2,9 @@
 
 Every model is called with the arguments of `BertModel.call` and returns a dict
 of logits, float32 under any dtype policy. Its encoder is `model.bert`. Every
-constructor also takes Keras's arguments by name; those of models for
-fine-tuning also take the arguments of `HeadModel`.
+constructor takes a `BertConfig`, or the dict from its `to_dict`, and Keras's
+arguments by name; those of models for fine-tuning also take the arguments of
+`HeadModel`.
 
 Layers have the names of the original's scopes. The shape letters are explained
 at the top of `modeling.py`; C is the number of labels or of choices.
@@ -228,7 +229,6 @@ class BertPretrainer(FeatureModel):
     """BERT with the masked-LM and next-sentence heads.
 
     Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
       gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
     """
 
@@ -319,7 +319,6 @@ class HeadModel(FeatureModel):
     both directions instead of the pooler's output.
 
     Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
       gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
       bilstm_head: Whether there is a BiLSTM.
     """
@@ -456,7 +455,6 @@ class BertClassifier(HeadModel):
     original's `run_classifier.py`.
 
     Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
       num_labels: Number of classes, C; 1 for regression.
       dropout: Dropout rate of the vectors that are scored.
     """
@@ -544,7 +542,6 @@ class BertMultipleChoice(HeadModel):
     Source: section 4.4 of the paper.
 
     Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
       dropout: Dropout rate of the pooled vectors.
     """
 
@@ -631,9 +628,6 @@ class BertSpanLabeler(HeadModel):
     """BERT that finds the answer to a question in a text.
 
     Source: section 4.2 of the paper; `create_model` of `run_squad.py`.
-
-    Args:
-      config: A `BertConfig`, or the dict from its `to_dict`.
     """
 
     def __init__(
