@@ -37,18 +37,21 @@ MOST_OF_OTHERS = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchmarkOptions(Options):
-    """The options of the programs that compare sides."""
+class PageOptions(Options):
+    """The option of all programs that write a section of a page."""
 
-    output: str | None = option("JSON file of the results.", default=None)
     page: str | None = option(
         "Markdown page whose section is replaced.", default=None
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions(PageOptions):
+    """The options of the programs that compare sides."""
+
+    output: str | None = option("JSON file of the results.", default=None)
     rounds: int = option("Number of rounds.", default=5, at_least=1)
     least_seconds: float = option("Least duration of a round.", default=2.0)
-    num_threads: int | None = option(
-        "Number of cores for each side. Default: all.", default=None, at_least=1
-    )
     variants: tuple[str, ...] = option(
         "Sides to measure. Default: all.", default=()
     )
@@ -82,7 +85,7 @@ class Case(NamedTuple):
     """Work that sides are given.
 
     Attributes:
-      name: The name of the case on the page.
+      name: Its name on the page.
       amount: The amount of work, in the unit of the comparison.
       requests: Side -> what it is asked.
     """
@@ -101,8 +104,6 @@ class Comparison:
       unit: The unit of the amounts, per second; "s" to show seconds instead.
       titles: Side -> its name on the page, in the order of the rows.
       facts: Sentences about what all sides are given.
-      command: The command line.
-      machine: See `machine`.
       versions: Side -> package -> version.
       turns: A dict for each round of a side: "case", "side", "rate",
         "seconds", "cpu_seconds", "other_cpu_seconds" (of other programs
@@ -121,9 +122,6 @@ class Comparison:
         default_factory=dict
     )
     turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-    def write(self, path: str) -> None:
-        write_json(path, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, path: str) -> Self:
@@ -146,7 +144,6 @@ def write_json(path: str, value: Any) -> None:
 
 
 def is_timed(turn: Mapping[str, Any]) -> bool:
-    """Returns whether next to nothing else ran meanwhile."""
     return turn["other_cpu_seconds"] <= MOST_OF_OTHERS * turn["seconds"]
 
 
@@ -158,14 +155,10 @@ def take_turns(
 ) -> None:
     """Lets all sides do all cases in turn; prints and keeps every round.
 
-    Args:
-      comparison: Gets the rounds.
-      cases: The work.
-      sides: Objects with `versions` and `ask(request)`, which returns how many
-        "times" the work was done, and the "seconds" and "cpu_seconds" that
-        took. The optional "request_cpu_seconds" include work that is not
-        timed. Other keys are more measurements.
-      config: The options.
+    A side has `versions` and `ask(request)`, which returns how many "times" the
+    work was done, and the "seconds" and "cpu_seconds" that took. The optional
+    "request_cpu_seconds" include work that is not timed. Other keys are more
+    measurements.
     """
     comparison.versions |= {name: side.versions for name, side in sides.items()}
     for number in range(config.rounds):
@@ -200,7 +193,7 @@ def keep(
     title = comparison.titles[turn["side"]]
     print(f"{turn['case']}: {title}: {numbers}", flush=True)
     if output:
-        comparison.write(output)
+        write_json(output, dataclasses.asdict(comparison))
 
 
 def rotated(names: Sequence[str], number: int) -> list[str]:
@@ -249,11 +242,9 @@ COLUMNS = {
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
     """Returns the lines of a Markdown table; the first row has the titles."""
-    titles, *lines = rows
-    return [
-        f"| {' | '.join(cells)} |"
-        for cells in (titles, ["---"] * len(titles), *lines)
-    ]
+    titles, *rest = rows
+    rows = titles, ["---"] * len(titles), *rest
+    return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
 def paragraphs(*parts: Sequence[str]) -> str:
@@ -319,13 +310,16 @@ def column(comparison: Comparison, case: str, side: str, name: str) -> str:
     return spread(values, lambda x: format(x / unit, form)) if values else ""
 
 
-def write_section(page: str, name: str, text: str) -> None:
-    """Replaces a section of a Markdown page, which is between two comments.
+def publish(text: str, page: str | None, name: str) -> None:
+    """Prints a section; replaces it in a page, where comments surround it.
 
     <!-- corpus: benchmarks/corpus_scale.py writes this section -->
     ...
     <!-- end of corpus -->
     """
+    print(text)
+    if not page:
+        return
     pattern = re.compile(
         rf"(<!-- {re.escape(name)}:[^\n]*-->\n).*?"
         rf"(?=<!-- end of {re.escape(name)} -->)",
@@ -342,8 +336,9 @@ def write_section(page: str, name: str, text: str) -> None:
     files.write_text(page, new)
 
 
-def publish(text: str, page: str | None, name: str) -> None:
-    """Prints a section, and writes it to a page if there is one."""
-    print(text)
-    if page:
-        write_section(page, name, text)
+def report(
+    comparison: Comparison, config: BenchmarkOptions, name: str
+) -> Comparison:
+    """Publishes the section of a benchmark; returns the results."""
+    publish(section(comparison), config.page, name)
+    return comparison

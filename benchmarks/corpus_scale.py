@@ -18,24 +18,21 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import comparison
 import numpy as np
-from comparison import MIB, paragraphs, publish, table
-from sides import ROOT, processor, run_command
+import sides
 
 from bert_tf import cli, files
 from bert_tf.data import processes
 from bert_tf.jobs import vocabulary
-from bert_tf.options import Options, option
+from bert_tf.options import option
 
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 NUM_WORDS = 20_000
-# Of the logarithm of the number of sentences of a document.
-MEAN, DEVIATION = 2.5, 1.0
-SENTENCE_WORDS = 5, 31
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CorpusScaleConfig(Options):
+class CorpusScaleConfig(comparison.PageOptions):
     """Options of this benchmark."""
 
     megabytes: tuple[str, ...] = option(
@@ -47,10 +44,6 @@ class CorpusScaleConfig(Options):
     )
     vocab_size: int = option(
         "Size of the vocabulary, learned from the first text.", default=8000
-    )
-    seed: int = option("Seed of the texts.", default=0)
-    page: str | None = option(
-        "Markdown page whose section is replaced.", default=None
     )
     picture: str | None = option("PNG file of a plot.", default=None)
 
@@ -74,7 +67,7 @@ def run(config: CorpusScaleConfig) -> list[Row]:
         ]
     if config.picture:
         draw(rows, config.picture)
-    publish(section(config, rows), config.page, "corpus")
+    comparison.publish(section(config, rows), config.page, "corpus")
     return rows
 
 
@@ -83,7 +76,7 @@ def measure(
 ) -> Row:
     """Makes a text and its records."""
     text, vocab = folder / "text.txt", folder / "vocab.txt"
-    write_text(text, int(megabytes * 1e6), config.seed)
+    write_text(text, int(megabytes * 1e6))
     if not vocab.exists():
         vocabulary.run(
             vocabulary.VocabularyConfig(
@@ -94,45 +87,44 @@ def measure(
         )
     command = [
         sys.executable,
-        str(ROOT / "create_pretraining_data.py"),
+        str(sides.ROOT / "create_pretraining_data.py"),
         f"--input_file={text}",
         f"--output_file={folder}/out.tfrecord",
         f"--vocab_file={vocab}",
         f"--dupe_factor={config.dupe_factor}",
         f"--num_workers={config.num_workers}",
     ]
-    usage = run_command(command, folder)
+    usage = sides.run_command(command, folder)
     manifest = files.read_json(str(folder / "manifest.out.tfrecord.json"))
     row = Row(
         text.stat().st_size / 1e6,
         manifest["counts"]["documents"],
         manifest["counts"]["instances"],
-        usage["peak_bytes"] / MIB,
+        usage["peak_bytes"] / comparison.MIB,
         usage["cpu_seconds"],
     )
     print(row, file=sys.stderr)
     return row
 
 
-def documents(seed: int) -> Iterator[str]:
+def documents() -> Iterator[str]:
     """Yields documents without end, each followed by a blank line."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     counts = rng.integers(1, 5, NUM_WORDS)
     words = np.array(["".join(rng.choice(SYLLABLES, n)) for n in counts])
     weights = 1 / np.arange(1, NUM_WORDS + 1)
     weights /= weights.sum()
     while True:
-        count = 1 + int(rng.lognormal(MEAN, DEVIATION))
-        lengths = rng.integers(*SENTENCE_WORDS, count)
+        lengths = rng.integers(5, 31, 1 + int(rng.lognormal(2.5, 1.0)))
         chosen = words[rng.choice(NUM_WORDS, lengths.sum(), p=weights)]
         sentences = np.split(chosen, np.cumsum(lengths)[:-1])
         yield "\n".join(map(" ".join, sentences)) + "\n\n"
 
 
-def write_text(path: pathlib.Path, size: int, seed: int) -> None:
+def write_text(path: pathlib.Path, size: int) -> None:
     """Writes whole documents of `size` bytes or slightly more."""
     with path.open("w") as file:
-        for document in documents(seed):
+        for document in documents():
             file.write(document)
             if file.tell() >= size:
                 return
@@ -140,6 +132,7 @@ def write_text(path: pathlib.Path, size: int, seed: int) -> None:
 
 def section(config: CorpusScaleConfig, rows: Sequence[Row]) -> str:
     """Returns the section of docs/scale.md."""
+    titles = ["text", "documents", "examples", "memory", "CPU time"]
     cells = (
         [
             f"{row.megabytes:,.0f} MB",
@@ -155,23 +148,21 @@ def section(config: CorpusScaleConfig, rows: Sequence[Row]) -> str:
     if config.page and config.picture:
         path = os.path.relpath(config.picture, os.path.dirname(config.page))
         picture = [[f"![Memory and time against the size of the text]({path})"]]
-    return paragraphs(
+    return comparison.paragraphs(
         [
             "`create_pretraining_data.py` on made-up texts with "
             f"`--dupe_factor={config.dupe_factor}`",
             f"and {config.num_workers} workers; memory is that of all "
             "processes together.",
         ],
-        table(
-            [["text", "documents", "examples", "memory", "CPU time"], *cells]
-        ),
+        comparison.table([titles, *cells]),
         [
             f"{last.megabytes / first.megabytes:.0f} times the text takes "
             f"{last.mebibytes / first.mebibytes:.2f} times the memory and "
             f"{last.cpu_seconds / first.cpu_seconds:.1f} times the CPU time."
         ],
         *picture,
-        [f"({processor()}; by `benchmarks/corpus_scale.py`.)"],
+        [f"({sides.processor()}; by `benchmarks/corpus_scale.py`.)"],
     )
 
 

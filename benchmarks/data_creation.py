@@ -13,28 +13,20 @@ import dataclasses
 import os
 import sys
 
-from comparison import (
-    OURS,
-    BenchmarkOptions,
-    Case,
-    Comparison,
-    publish,
-    section,
-    take_turns,
-)
-from sides import ROOT, Command, peer_python, versions_of
+import comparison
+import sides
 
 from bert_tf import cli, files
 from bert_tf.data import processes, records
 from bert_tf.options import option
 
-PACKAGE = "tf-models-official"
-TITLES = {OURS: "bert_tf", "original": PACKAGE}
+ORIGINAL, PACKAGE = "original", "tf-models-official"
 PEER_MODULE = "official.nlp.data.create_pretraining_data"
+TITLES = {comparison.OURS: "bert_tf", ORIGINAL: PACKAGE}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataCreationConfig(BenchmarkOptions):
+class DataCreationConfig(comparison.BenchmarkOptions):
     """Options of this benchmark."""
 
     input_file: str = option("Text, as in create_pretraining_data.py.")
@@ -42,11 +34,11 @@ class DataCreationConfig(BenchmarkOptions):
     dupe_factor: int = option("Passes over the text.", default=10)
 
 
-def run(config: DataCreationConfig) -> Comparison:
+def run(config: DataCreationConfig) -> comparison.Comparison:
     """Runs the benchmark."""
     paths = files.expand(config.input_file, "input_file")
     size = sum(map(os.path.getsize, paths)) / 1e6
-    comparison = Comparison(
+    results = comparison.Comparison(
         "Pre-training data: text in, records out",
         "records/s",
         TITLES,
@@ -57,15 +49,17 @@ def run(config: DataCreationConfig) -> Comparison:
         ],
     )
     workers = processes.available_cpus()
-    script = str(ROOT / "create_pretraining_data.py")
-    peer = peer_python(config.pythons, PACKAGE, on_top=True)
+    script = str(sides.ROOT / "create_pretraining_data.py")
+    peer = sides.peer_python(config.pythons, PACKAGE)
     commands = {
-        OURS: ([sys.executable, script, f"--num_workers={workers}"]),
-        "original": [peer, "-m", PEER_MODULE],
+        comparison.OURS: [sys.executable, script, f"--num_workers={workers}"],
+        ORIGINAL: [peer, "-m", PEER_MODULE],
     }
-    packages = {OURS: "tensorflow", "original": PACKAGE}
-    sides = {
-        side: Command(words, versions_of(words[0], packages[side]), _count)
+    packages = {comparison.OURS: "tensorflow", ORIGINAL: PACKAGE}
+    measured = {
+        side: sides.Command(
+            words, sides.versions_of(words[0], packages[side]), _count
+        )
         for side, words in commands.items()
         if side in config.chosen(TITLES)
     }
@@ -76,10 +70,9 @@ def run(config: DataCreationConfig) -> Comparison:
         f"--dupe_factor={config.dupe_factor}",
     ]
     name = f"{workers} workers of bert_tf"
-    cases = [Case(name, 1, dict.fromkeys(sides, words))]
-    take_turns(comparison, cases, sides, config)
-    publish(section(comparison), config.page, "data_creation")
-    return comparison
+    cases = [comparison.Case(name, 1, dict.fromkeys(measured, words))]
+    comparison.take_turns(results, cases, measured, config)
+    return comparison.report(results, config, "data_creation")
 
 
 def _count(folder: str) -> int:

@@ -6,9 +6,9 @@
 `make faults` does both; without a page the section is printed.
 """
 
+import argparse
 import json
 import pathlib
-import sys
 
 from comparison import paragraphs, publish, table
 
@@ -32,4 +32,9 @@ def main(rows: str, page: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("rows", help="JSON file of the rows.")
+    parser.add_argument("page", nargs="?", help="Page to write the section to.")
+    main(**vars(parser.parse_args()))

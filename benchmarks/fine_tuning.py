@@ -10,7 +10,7 @@ a process on the same cores. The recipe: a linear warm-up over a tenth of the
 steps and a linear decay, Adam with bias correction, weight decay 0.01 except on
 biases and norms, gradients clipped to 1, float32. Each side pads as it does
 best; `--variants=ours,ours_static` compares batches by length with batches
-padded to --max_seq_length. The peer's first model is also evaluated by our
+padded to --max_seq_length. The peer's first classifier is also evaluated by our
 script: equal numbers show that both sides read, encode and compute alike.
 
 Rerun a stopped command to resume. The page is written from several files:
@@ -32,33 +32,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from comparison import (
-    COLUMNS,
-    OURS,
-    BenchmarkOptions,
-    Comparison,
-    keep,
-    paragraphs,
-    publish,
-    require_known,
-    rotated,
-    section,
-    table,
-)
-from sides import (
-    PEERS,
-    ROOT,
-    busy_seconds,
-    limit_cpus,
-    minilm,
-    peer_python,
-    run_command,
-    versions_of,
-)
+import comparison
+import sides
+from comparison import OURS, Comparison
 
 from bert_tf import cli, files
 from bert_tf.errors import InputError, in_file
-from bert_tf.jobs import classifier, squad
+from bert_tf.jobs import classifier
 from bert_tf.metrics import METRICS, squad_v1
 from bert_tf.options import option
 
@@ -82,13 +62,13 @@ MORE_COLUMNS = {
     "seconds": ("whole command, s", 1, ",.0f"),
     "cpu_seconds": ("CPU time, s", 1, ",.0f"),
     "other_cpu_seconds": ("CPU time of other programs, s", 1, ",.0f"),
-    "global_step": ("steps", 1, "d"),
+    "global_step": ("steps", 1, ".0f"),
     "eval_loss": ("loss on dev", 1, ".3f"),
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuningConfig(BenchmarkOptions):
+class FineTuningConfig(comparison.BenchmarkOptions):
     """Options of this benchmark; a round is a seed."""
 
     results: tuple[str, ...] = option(
@@ -117,7 +97,7 @@ class FineTuningConfig(BenchmarkOptions):
         values = {
             **{name: getattr(self, name) for name in same},
             "max_seq_length": self.max_seq_length,
-            "init_checkpoint": self.init_checkpoint or minilm(),
+            "init_checkpoint": self.init_checkpoint or sides.minilm(),
         }
         folder = os.path.abspath(self.data_dir)
         if self.task_name != "squad":
@@ -133,25 +113,23 @@ def run(config: FineTuningConfig) -> None:
     """Runs the benchmark, or writes the page."""
     if config.results:
         texts = [page_section(Comparison.read(p)) for p in config.results]
-        publish("\n".join(texts), config.page, "fine_tuning")
+        comparison.publish("\n".join(texts), config.page, "fine_tuning")
         return
     if not (config.task_name and config.data_dir):
         raise InputError("Pass --task_name and --data_dir, or --results.")
-    require_known("variants", config.variants, TITLES)
+    comparison.require_known("variants", config.variants, TITLES)
     variants = config.variants or (OURS, PEER)
-    threads = limit_cpus(config.num_threads)
-    comparison = begin(config, threads)
+    results = begin(config)
     for seed in range(1, config.rounds + 1):
-        for side in rotated(variants, seed - 1):
-            done = [(turn["side"], turn["seed"]) for turn in comparison.turns]
+        for side in comparison.rotated(variants, seed - 1):
+            done = [(turn["side"], turn["seed"]) for turn in results.turns]
             if (side, seed) not in done:
                 with tempfile.TemporaryDirectory() as folder:
-                    place = pathlib.Path(folder)
-                    train(config, comparison, side, seed, place, threads)
-    print(page_section(comparison))
+                    train(config, results, side, seed, pathlib.Path(folder))
+    print(page_section(results))
 
 
-def begin(config: FineTuningConfig, threads: int) -> Comparison:
+def begin(config: FineTuningConfig) -> Comparison:
     """Returns the comparison in --output, or a new one.
 
     Raises:
@@ -160,16 +138,15 @@ def begin(config: FineTuningConfig, threads: int) -> Comparison:
     title, _ = TASKS[config.task_name]
     if "ours_static" in config.variants:
         title += ": batches by length, static padding"
-    recipe = config.recipe()
     weights, data = (
         "/".join(pathlib.Path(path).parts[-2:])
-        for path in (recipe["init_checkpoint"], config.data_dir)
+        for path in (config.recipe()["init_checkpoint"], config.data_dir)
     )
     fact = (
         f"{weights} on {data}; {config.num_train_epochs:g} epochs, batches of "
         f"{config.train_batch_size}, learning rate {config.learning_rate:g}, "
         f"at most {config.max_seq_length} tokens; cores for each side: "
-        f"{threads}. The seconds are of whole commands"
+        f"{sides.CORES}. The seconds are of whole commands"
     )
     new = Comparison(title, "s", TITLES, [fact])
     if not config.output or not files.exists(config.output):
@@ -187,37 +164,33 @@ def begin(config: FineTuningConfig, threads: int) -> Comparison:
 
 def train(
     config: FineTuningConfig,
-    comparison: Comparison,
+    results: Comparison,
     side: str,
     seed: int,
     folder: pathlib.Path,
-    threads: int,
 ) -> None:
     """Trains once; keeps and prints the result."""
-    command = command_of(config, side, seed, folder, threads)
-    busy = busy_seconds()
-    usage = run_command(command, folder)
-    busy = max(0.0, busy_seconds() - busy - usage["cpu_seconds"])
+    command = command_of(config, side, seed, folder)
+    busy = sides.busy_seconds()
+    usage = sides.run_command(command, folder)
+    busy = max(0.0, sides.busy_seconds() - busy - usage["cpu_seconds"])
     answer = peer_answer if side == PEER else our_answer
-    comparison.versions[side], found = answer(config, folder)
+    results.versions[side], found = answer(config, folder)
     turn = {
-        **{"case": comparison.title, "side": side, "seed": seed},
+        **{"case": results.title, "side": side, "seed": seed},
         **usage,
         **found,
         "rate": 1 / usage["seconds"],
         "other_cpu_seconds": busy,
     }
-    if side == PEER and len(comparison.facts) == 1:
-        comparison.facts.append(cross_check(config, turn, folder))
-    keep(comparison, turn, config.output)
+    is_first = side == PEER and len(results.facts) == 1
+    if is_first and config.task_name != "squad":
+        results.facts.append(cross_check(config, turn, folder))
+    comparison.keep(results, turn, config.output)
 
 
 def command_of(
-    config: FineTuningConfig,
-    side: str,
-    seed: int,
-    folder: pathlib.Path,
-    threads: int,
+    config: FineTuningConfig, side: str, seed: int, folder: pathlib.Path
 ) -> list[str]:
     """Returns the command line of a training."""
     values = {
@@ -226,9 +199,10 @@ def command_of(
         "random_seed": seed,
     }
     if side == PEER:
-        program = str(PEERS / "huggingface_trainer.py")
-        setup = json.dumps({**values, "num_threads": threads})
-        return [peer_python(config.pythons, PEER), program, setup]
+        python = sides.peer_python(config.pythons, PEER)
+        program = str(sides.PEERS / "huggingface_trainer.py")
+        setup = {**values, "num_threads": sides.CORES}
+        return [python, program, json.dumps(setup)]
     values |= {
         "do_train": True,
         "do_eval": True,
@@ -237,9 +211,9 @@ def command_of(
         "padding": "max_length" if side == "ours_static" else "auto",
     }
     is_squad = config.task_name == "squad"
-    script = ROOT / ("run_squad.py" if is_squad else "run_classifier.py")
+    script = "run_squad.py" if is_squad else "run_classifier.py"
     words = [f"--{name}={value}" for name, value in values.items()]
-    return [sys.executable, str(script), *words]
+    return [sys.executable, str(sides.ROOT / script), *words]
 
 
 Answer = tuple[dict[str, str], dict[str, float]]
@@ -248,8 +222,11 @@ Answer = tuple[dict[str, str], dict[str, float]]
 def our_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
     """Returns the versions, and the scores, losses and times of our script."""
     results = files.read_json(str(folder / "model" / "eval_results.json"))
-    versions = versions_of(sys.executable, "tensorflow", "keras", "numpy")
-    return versions, our_scores(config, results)
+    packages = ("tensorflow", "keras", "numpy")
+    return (
+        sides.versions_of(sys.executable, *packages),
+        our_scores(config, results),
+    )
 
 
 def our_scores(
@@ -284,24 +261,17 @@ def peer_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
 def cross_check(
     config: FineTuningConfig, turn: Mapping[str, Any], folder: pathlib.Path
 ) -> str:
-    """Evaluates the model that the peer trained by our script.
-
-    Equal numbers show that both sides read the files, encode the texts and
-    compute the model and its loss alike.
-    """
-    job, kind = classifier.run, classifier.ClassifierConfig
-    if config.task_name == "squad":
-        job, kind = squad.run, squad.SquadConfig
+    """Evaluates the classifier that the peer trained by our script."""
     values = {
         **config.recipe(),
         "init_checkpoint": folder / "model",
         "output_dir": folder / "check",
         "do_eval": True,
     }
-    found = our_scores(config, job(kind(**values)).metrics)
+    results = classifier.run(classifier.ClassifierConfig(**values))
     numbers = ", ".join(
         f"{name} {number:.6f} ({turn[name]:.6f})"
-        for name, number in found.items()
+        for name, number in our_scores(config, results.metrics).items()
         if name in turn
     )
     return (
@@ -310,27 +280,28 @@ def cross_check(
     )
 
 
-def page_section(comparison: Comparison) -> str:
+def page_section(results: Comparison) -> str:
     """Returns everything about one task, in Markdown."""
-    rows = table(_every_run(comparison))
-    return paragraphs([section(comparison).strip()], ["Every run:"], rows)
+    return comparison.paragraphs(
+        [comparison.section(results).strip()],
+        ["Every run:"],
+        comparison.table(_every_run(results)),
+    )
 
 
-def _every_run(comparison: Comparison) -> Iterator[list[str]]:
-    measured = {name for turn in comparison.turns for name in turn}
+def _every_run(results: Comparison) -> Iterator[list[str]]:
+    measured = {name for turn in results.turns for name in turn}
     columns = {
         name: column
-        for name, column in (COLUMNS | MORE_COLUMNS).items()
+        for name, column in (comparison.COLUMNS | MORE_COLUMNS).items()
         if name in measured
     }
     yield ["", "seed", *(title for title, *_ in columns.values())]
-    for turn in comparison.turns:
+    for turn in results.turns:
         yield [
             *(TITLES[turn["side"]], str(turn["seed"])),
             *(
-                format(turn[name] / unit if unit != 1 else turn[name], form)
-                if name in turn
-                else ""
+                format(turn[name] / unit, form) if name in turn else ""
                 for name, (_, unit, form) in columns.items()
             ),
         ]

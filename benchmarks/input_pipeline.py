@@ -10,26 +10,17 @@ batches of 32 from them, in this process.
 import bert_tf.quiet_tensorflow  # noqa: F401
 
 # isort: split
-
 import sys
 import tempfile
 from collections.abc import Iterator
 
-from comparison import (
-    OURS,
-    BenchmarkOptions,
-    Case,
-    Comparison,
-    publish,
-    section,
-    take_turns,
-)
-from sides import PEERS, versions_of
+import comparison
+import sides
 
 from bert_tf import cli
 from bert_tf.data import pipeline, records, schema
 
-sys.path.append(str(PEERS))
+sys.path.append(str(sides.PEERS))
 from side import batch_of, repeat
 
 BATCH_SIZE = 32
@@ -49,20 +40,20 @@ class Pipeline:
     """A side that draws batches for some seconds."""
 
     def __init__(self, batches: Iterator):
-        self.versions = versions_of(sys.executable, "tensorflow")
+        self.versions = sides.versions_of(sys.executable, "tensorflow")
         self._batches = batches
 
     def ask(self, seconds: float) -> dict[str, float]:
-        usage, _ = repeat(lambda: next(self._batches), seconds)
-        return usage
+        return repeat(lambda: next(self._batches), seconds)[0]
 
 
-def run(config: BenchmarkOptions) -> Comparison:
+def run(config: comparison.BenchmarkOptions) -> comparison.Comparison:
     """Runs the benchmark."""
-    comparison = Comparison(
+    ours = comparison.OURS
+    results = comparison.Comparison(
         "Input pipeline: records in, batches out",
         "records/s",
-        {OURS: "bert_tf"},
+        {ours: "bert_tf"},
         facts=[
             f"{NUM_FILES} files of {SETUP['batch_size']:,} records, shuffled "
             "and checked as in training; nothing computes with the batches"
@@ -89,10 +80,10 @@ def run(config: BenchmarkOptions) -> Comparison:
         for _ in range(WARM_UP):
             next(batches)
         name = f"{BATCH_SIZE} x {length}"
-        case = Case(name, BATCH_SIZE, {OURS: config.least_seconds})
-        take_turns(comparison, [case], {OURS: Pipeline(batches)}, config)
-    publish(section(comparison), config.page, "input_pipeline")
-    return comparison
+        case = comparison.Case(name, BATCH_SIZE, {ours: config.least_seconds})
+        side = Pipeline(batches)
+        comparison.take_turns(results, [case], {ours: side}, config)
+    return comparison.report(results, config, "input_pipeline")
 
 
 if __name__ == "__main__":

@@ -18,47 +18,96 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 import dataclasses
 import pathlib
 import re
+import statistics
 import sys
 import tempfile
 import time
 
+import comparison
+import sides
 import tensorflow as tf
-from comparison import machine, paragraphs, publish, spread, table
-from sides import PEERS
 
 from bert_tf import BertConfig, cli
 from bert_tf.data import pipeline
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
-from bert_tf.jobs import pretraining_data, settings
-from bert_tf.jobs.settings import DeviceOptions
+from bert_tf.jobs import pretraining_data
 from bert_tf.options import option
 
-sys.path.append(str(PEERS))
+sys.path.append(str(sides.PEERS))
 from bert_tf_training import make_step
 from side import repeat
 
 # Length of the records -> masked words: 15 %.
 LENGTHS = {128: 20, 512: 77}
-VOCAB_SIZE = 30522
+# The length of the steps.
+LENGTH = 512
+MODEL, VOCAB_SIZE = "L-6_H-384_A-6", 30522
 # Rows of a batch of the pipeline, and batches.
 PIPELINE_BATCH, PIPELINE_BATCHES = 32, 300
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SequencePackingConfig(DeviceOptions):
+class SequencePackingConfig(comparison.PageOptions):
     """Options of this benchmark."""
 
     wikitext: str = option("Raw file of WikiText.")
     vocab_file: str = option("Vocabulary file.")
-    page: str | None = option(
-        "Markdown page whose section is replaced.", default=None
-    )
     dupe_factor: int = option("Passes over the text.", default=5)
-    model_size: str = option("Size of the model.", default="L-6_H-384_A-6")
     batch_size: int = option("Rows of a step.", default=8)
-    max_seq_length: int = option("Length of a row: 128 or 512.", default=512)
     rounds: int = option("Number of rounds.", default=5, at_least=1)
+
+
+def run(config: SequencePackingConfig) -> None:
+    """Runs the benchmark."""
+    fills = [
+        [
+            *("WikiText's", "length", "examples", "one example per row"),
+            *("packed", "examples per packed row"),
+        ]
+    ]
+    paths = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for of in ("sections", "articles"):
+            for length in LENGTHS:
+                path = make_records(config, pathlib.Path(folder), of, length)
+                paths[of, length] = path
+                fill = pipeline.fill([path], schema(length), SequencePacking())
+                fills.append(
+                    [
+                        *(of, str(length), f"{fill.examples:,}"),
+                        *(f"{fill.unpacked:.1%}", f"{fill.packed:.1%}"),
+                        f"{fill.examples_per_row:.2f}",
+                    ]
+                )
+        path = paths["sections", LENGTH]
+        rates = [
+            examples_per_second(path, packing)
+            for packing in (SequencePacking(), None)
+        ]
+        rows, usages = measure_steps(config, path)
+    text = section(config, fills, rows, usages, rates)
+    comparison.publish(text, config.page, "packing")
+
+
+def make_records(
+    config: SequencePackingConfig, folder: pathlib.Path, of: str, length: int
+) -> str:
+    """Creates records of WikiText; returns the path of the file."""
+    text = folder / f"{of}.txt"
+    parts = map("\n".join, documents(pathlib.Path(config.wikitext), of))
+    text.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    [path] = pretraining_data.run(
+        pretraining_data.PretrainingDataConfig(
+            input_file=text,
+            output_file=folder / f"{of}.{length}.tfrecord",
+            vocab_file=config.vocab_file,
+            max_seq_length=length,
+            max_predictions_per_seq=LENGTHS[length],
+            dupe_factor=config.dupe_factor,
+        )
+    )
+    return path
 
 
 def documents(path: pathlib.Path, of: str) -> list[list[str]]:
@@ -82,71 +131,16 @@ def documents(path: pathlib.Path, of: str) -> list[list[str]]:
     return [sentences for sentences in found if len(sentences) > 1]
 
 
-def make_records(
-    config: SequencePackingConfig, folder: pathlib.Path, of: str, length: int
-) -> str:
-    """Creates records of WikiText; returns the path of the file."""
-    text = folder / f"{of}.txt"
-    parts = map("\n".join, documents(pathlib.Path(config.wikitext), of))
-    text.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    [path] = pretraining_data.run(
-        pretraining_data.PretrainingDataConfig(
-            input_file=text,
-            output_file=folder / f"{of}.{length}.tfrecord",
-            vocab_file=config.vocab_file,
-            max_seq_length=length,
-            max_predictions_per_seq=LENGTHS[length],
-            dupe_factor=config.dupe_factor,
-        )
-    )
-    return path
-
-
-def run(config: SequencePackingConfig) -> None:
-    """Runs the benchmark."""
-    settings.connect(config)
-    fills = [
-        [
-            *("WikiText's", "length", "examples", "one example per row"),
-            *("packed", "examples per packed row"),
-        ]
-    ]
-    with tempfile.TemporaryDirectory() as name:
-        paths = {}
-        for of in ("sections", "articles"):
-            for length in LENGTHS:
-                path = make_records(config, pathlib.Path(name), of, length)
-                paths[of, length] = path
-                fill = pipeline.fill([path], schema(length), SequencePacking())
-                fills.append(
-                    [
-                        *(of, str(length), f"{fill.examples:,}"),
-                        *(f"{fill.unpacked:.1%}", f"{fill.packed:.1%}"),
-                        f"{fill.examples_per_row:.2f}",
-                    ]
-                )
-        path = paths["sections", config.max_seq_length]
-        rates = [
-            examples_per_second(config, path, packing)
-            for packing in (SequencePacking(), None)
-        ]
-        rows, usages = measure_steps(config, path)
-    text = section(config, fills, rows, usages, rates)
-    publish(text, config.page, "packing")
-
-
 def schema(length: int) -> Schema:
     return pretraining_schema(length, LENGTHS[length])
 
 
-def examples_per_second(
-    config: SequencePackingConfig, path: str, packing: SequencePacking | None
-) -> float:
+def examples_per_second(path: str, packing: SequencePacking | None) -> float:
     """Returns the examples that the pipeline makes in a CPU second."""
     batches = iter(
         pipeline.training_dataset(
             [path],
-            schema(config.max_seq_length),
+            schema(LENGTH),
             batch_size=PIPELINE_BATCH,
             seed=0,
             vocab_size=VOCAB_SIZE,
@@ -163,15 +157,13 @@ def examples_per_second(
     return examples / (time.process_time() - start)
 
 
-def batches_of_the_same(
-    config: SequencePackingConfig, path: str
-) -> tuple[dict, dict]:
+def batches_of_the_same(path: str, rows: int) -> tuple[dict, dict]:
     """Returns random packed rows, and their examples in a row each."""
-    features, packing = schema(config.max_seq_length), SequencePacking()
-    rows = packing.rows(
+    features, packing = schema(LENGTH), SequencePacking()
+    packed = packing.rows(
         tf.data.TFRecordDataset(path), pipeline.parser(features)
     )
-    slots = next(iter(rows.shuffle(10_000, seed=1).batch(config.batch_size)))
+    slots = next(iter(packed.shuffle(10_000, seed=1).batch(rows)))
     parse = pipeline.parser(features, VOCAB_SIZE)
     alone = parse(tf.boolean_mask(slots, tf.not_equal(slots, b"")))
     return packing.join(slots, parse), alone
@@ -181,10 +173,9 @@ def measure_steps(
     config: SequencePackingConfig, path: str
 ) -> tuple[list[int], list[list[dict[str, float]]]]:
     """Returns the rows of both batches, and the usage of their steps."""
-    model = BertConfig.from_name(config.model_size, VOCAB_SIZE)
-    batches = batches_of_the_same(config, path)
-    compiled = settings.jit_compile(config)
-    steps = [make_step(model, batch, compiled) for batch in batches]
+    model = BertConfig.from_name(MODEL, VOCAB_SIZE)
+    batches = batches_of_the_same(path, config.batch_size)
+    steps = [make_step(model, batch) for batch in batches]
     for step in steps:
         step()
     usages = [[], []]
@@ -208,23 +199,23 @@ def section(
     for name, count, side in zip(names, rows, usages, strict=True):
         cpu = [usage["cpu_seconds"] for usage in side]
         wall = [usage["seconds"] for usage in side]
-        times.append([name, str(count), spread(cpu), spread(wall)])
-        medians.append(sorted(cpu)[len(cpu) // 2])
-    return paragraphs(
+        spreads = comparison.spread(cpu), comparison.spread(wall)
+        times.append([name, str(count), *spreads])
+        medians.append(statistics.median(cpu))
+    return comparison.paragraphs(
         [
             "```sh",
             " \\\n    ".join(["python benchmarks/sequence_packing.py", *words]),
             "```",
         ],
         ["The share of the tokens in a row that are not padding:"],
-        table(fills),
+        comparison.table(fills),
         [
-            f"A training step of {config.model_size}, "
-            f"{config.mixed_precision}, on {rows[1]} examples of sections at "
-            f"{config.max_seq_length}. The two variants ran alternately; "
-            f"medians of {config.rounds} steps (smallest to largest):"
+            f"A training step of {MODEL}, float32, on {rows[1]} examples of "
+            f"sections at {LENGTH}. The two variants ran alternately; medians "
+            f"of {config.rounds} steps (smallest to largest):"
         ],
-        table(times),
+        comparison.table(times),
         [
             f"Packing takes {medians[0] / medians[1]:.2f} of the CPU time for "
             "the same examples. The input pipeline alone makes "
@@ -232,8 +223,8 @@ def section(
             f"{rates[1]:,.0f} unpacked."
         ],
         [
-            f"{machine()}. CPU seconds are those of all threads; they depend "
-            "less on other programs than wall-clock seconds."
+            f"{sides.machine()}. CPU seconds are those of all threads; they "
+            "depend less on other programs than wall-clock seconds."
         ],
     )
 

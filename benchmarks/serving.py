@@ -3,9 +3,9 @@
     python benchmarks/serving.py --output=build/serving.json
 
 gives the same weights to all sides: a classifier made of MiniLM and a random
-head. Ours is the SavedModel of `bert_tf.serving.export`, in a process with
-TensorFlow and TensorFlow Text only. The sides of a precision take turns with
-the same real texts, in batches of 1 and of 32, padded to the longest of a
+head. Ours is the SavedModel of `run_classifier.py --do_export`, in a process
+with TensorFlow and TensorFlow Text only. The sides of a precision take turns
+with the same real texts, in batches of 1 and of 32, padded to the longest of a
 batch. Before that every side answers all texts: this warms up, and the
 probabilities must be the same.
 
@@ -18,7 +18,6 @@ Runtime computes in float32 only on CPUs.
 import bert_tf.quiet_tensorflow
 
 # isort: split
-
 import csv
 import dataclasses
 import pathlib
@@ -27,131 +26,124 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import comparison
 import numpy as np
-from comparison import (
-    OURS,
-    BenchmarkOptions,
-    Case,
-    Comparison,
-    publish,
-    section,
-    take_turns,
-)
-from sides import DATA, Process, limit_cpus, minilm, peer_python, started
+import sides
 
 import bert_tf
 from bert_tf import cli, files
 from bert_tf.errors import InputError, in_file
 from bert_tf.interop import huggingface
+from bert_tf.interop.keras_files import ModelWeights
+from bert_tf.jobs import classifier
+from bert_tf.modeling import checkpoint_variables
 from bert_tf.options import option
 from bert_tf.pretrained import open_pretrained
-from bert_tf.serving.export import export
-from bert_tf.serving.served import ServedClassifier
-from bert_tf.tasks.encoding import TextEncoding
 
 ONE, MANY = 1, 32
 MAX_SEQ_LENGTH = 128
-LABELS = ("negative", "positive")
+LABELS = ("0", "1")
 # Wide enough for probabilities from 0 to 1.
 HEAD_DEVIATION = 0.2
 # How far rounding may move a probability.
 MOST_DIFFERENT = {"float32": 1e-4, "bfloat16": 0.1}
-# Precision -> side -> its title, and the setup of peers/text_classifier.py.
+# Precision -> side -> its title, and more of the setup of text_classifier.py.
 TORCH = {"backend": "torch", "precision": "float32", "compile": False}
 AUTOCAST = {**TORCH, "precision": "autocast"}
 BFLOAT16 = {**TORCH, "precision": "bfloat16"}
+COMPILED = {"compile": True}
 SIDES = {
     "float32": {
         "eager": ("torch", TORCH),
-        "compiled": ("torch, compiled", {**TORCH, "compile": True}),
+        "compiled": ("torch, compiled", TORCH | COMPILED),
         "onnxruntime": ("ONNX Runtime", {"backend": "onnxruntime"}),
     },
     "bfloat16": {
         "eager_autocast": ("torch, autocast", AUTOCAST),
         "eager_bfloat16": ("torch, weights in bfloat16", BFLOAT16),
-        "compiled_autocast": (
-            "torch, autocast, compiled",
-            {**AUTOCAST, "compile": True},
-        ),
+        "compiled_autocast": ("torch, autocast, compiled", AUTOCAST | COMPILED),
         "compiled_bfloat16": (
             "torch, weights in bfloat16, compiled",
-            {**BFLOAT16, "compile": True},
+            BFLOAT16 | COMPILED,
         ),
     },
 }
-TITLES = {OURS: "bert_tf"} | {
+TITLES = {comparison.OURS: "bert_tf"} | {
     side: title
-    for sides in SIDES.values()
-    for side, (title, _) in sides.items()
+    for peers in SIDES.values()
+    for side, (title, _) in peers.items()
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServingConfig(BenchmarkOptions):
+class ServingConfig(comparison.BenchmarkOptions):
     """Options of this benchmark."""
 
     data_file: str = option(
         "TSV file with a header and a column `sentence`.",
-        default=str(DATA / "glue" / "SST-2" / "dev.tsv"),
+        default=str(sides.DATA / "glue" / "SST-2" / "dev.tsv"),
     )
     init_checkpoint: str | None = option(
         "Hugging Face folder of the weights. Default: MiniLM.", default=None
     )
 
 
-def run(config: ServingConfig) -> Comparison:
+def run(config: ServingConfig) -> comparison.Comparison:
     """Runs the benchmark."""
     variants = config.chosen(TITLES)
-    threads = limit_cpus(config.num_threads)
     texts = read_texts(config.data_file)
-    checkpoint = config.init_checkpoint or minilm()
+    checkpoint = config.init_checkpoint or sides.minilm()
     name = "/".join(pathlib.Path(checkpoint).parts[-2:])
-    comparison = Comparison(
+    results = comparison.Comparison(
         "Serving: strings in, labels out",
         "texts/s",
         TITLES,
         facts=[
             f"{name} with a random head; {len(texts)} texts of "
             f"{config.data_file}, at most {MAX_SEQ_LENGTH} tokens, padded to "
-            f"the longest of a batch; cores for each side: {threads}"
+            f"the longest of a batch; cores for each side: {sides.CORES}"
         ],
     )
     with tempfile.TemporaryDirectory() as folder:
         weights = f"{folder}/huggingface"
-        files.makedirs(weights)
         write_classifier(checkpoint, weights)
         setup = {
             "model": weights,
             "max_seq_length": MAX_SEQ_LENGTH,
-            "num_threads": threads,
+            "num_threads": sides.CORES,
         }
         for precision, peers in SIDES.items():
-            path = export_classifier(weights, f"{folder}/{precision}")
-            ours = {**setup, "backend": "saved_model", "model": path}
-            programs = {OURS: (sys.executable, "text_classifier.py", ours)}
+            exported = classifier.run(
+                classifier.ClassifierConfig(
+                    task_name="sst-2",
+                    init_checkpoint=weights,
+                    max_seq_length=MAX_SEQ_LENGTH,
+                    mixed_precision=precision,
+                    output_dir=f"{folder}/{precision}",
+                    do_export=True,
+                )
+            ).export
+            ours = {**setup, "backend": "saved_model", "model": exported}
+            program = "text_classifier.py"
+            programs = {comparison.OURS: (sys.executable, program, ours)}
             for side, (_, more) in peers.items():
                 if side in variants:
                     is_torch = more["backend"] == "torch"
-                    list_ = "huggingface" if is_torch else "onnxruntime"
-                    python = peer_python(config.pythons, list_)
-                    programs[side] = (
-                        python,
-                        "text_classifier.py",
-                        {**setup, **more},
-                    )
-            with started(programs) as sides:
-                comparison.facts += compare(sides, texts, precision)
+                    environment = "huggingface" if is_torch else "onnxruntime"
+                    python = sides.peer_python(config.pythons, environment)
+                    programs[side] = python, program, setup | more
+            with sides.started(programs) as processes:
+                results.facts += compare(processes, texts, precision)
                 cases = [
-                    Case(
+                    comparison.Case(
                         f"batches of {size}, {precision}",
                         len(texts),
-                        dict.fromkeys(sides, request(texts, size)),
+                        dict.fromkeys(processes, request(texts, size)),
                     )
                     for size in (MANY, ONE)
                 ]
-                take_turns(comparison, cases, sides, config)
-    publish(section(comparison), config.page, "serving")
-    return comparison
+                comparison.take_turns(results, cases, processes, config)
+    return comparison.report(results, config, "serving")
 
 
 def read_texts(path: str) -> list[str]:
@@ -169,52 +161,22 @@ def read_texts(path: str) -> list[str]:
     return texts[: len(texts) // MANY * MANY]
 
 
-class WithHead(dict):
-    """The weights of an encoder, and of a random classifier on it."""
-
-    def __init__(self, weights, hidden_size: int):
-        names = (name for name in weights.shapes if name.startswith("bert/"))
-        super().__init__({name: weights[name] for name in names})
-        self.path = weights.path
-        shape = (len(LABELS), hidden_size)
-        kernel = np.random.default_rng(0).normal(0, HEAD_DEVIATION, shape)
-        self["output_weights"] = kernel.astype("float32")
-        self["output_bias"] = np.zeros(len(LABELS), "float32")
-
-    @property
-    def shapes(self):
-        return {name: value.shape for name, value in self.items()}
-
-
 def write_classifier(checkpoint: str, folder: str) -> None:
     """Writes an encoder with a random head as a Hugging Face folder."""
     encoder = open_pretrained(checkpoint)
-    weights = WithHead(encoder.weights, encoder.config.hidden_size)
-    classifier = dataclasses.replace(
-        encoder, weights=weights, labels=LABELS, head="classifier"
+    model = bert_tf.BertClassifier(encoder.config, len(LABELS))
+    bert_tf.load_checkpoint(model, checkpoint)
+    kernel = checkpoint_variables(model)["output_weights"]
+    draw = np.random.default_rng(0)
+    kernel.assign(draw.normal(0, HEAD_DEVIATION, kernel.shape))
+    files.makedirs(folder)
+    weights = ModelWeights(model, checkpoint)
+    huggingface.write(
+        folder,
+        dataclasses.replace(
+            encoder, weights=weights, labels=LABELS, head="classifier"
+        ),
     )
-    huggingface.write(folder, classifier)
-
-
-def export_classifier(weights: str, folder: str) -> str:
-    """Exports the classifier in the precision that ends the folder's name."""
-    pretrained = open_pretrained(weights)
-    model = bert_tf.BertClassifier(
-        pretrained.config,
-        len(LABELS),
-        dtype="mixed_bfloat16" if folder.endswith("bfloat16") else "float32",
-    )
-    bert_tf.load_checkpoint(model, weights, may_lack="")
-    encoding = TextEncoding(
-        pretrained.vocab,
-        pretrained.do_lower_case,
-        pretrained.strip_accents,
-        MAX_SEQ_LENGTH,
-    )
-    served = ServedClassifier(
-        model, encoding, LABELS, "single_label", is_pair=False
-    )
-    return export(served, folder)
 
 
 def request(
@@ -225,7 +187,9 @@ def request(
 
 
 def compare(
-    sides: Mapping[str, Process], texts: Sequence[str], precision: str
+    processes: Mapping[str, sides.Process],
+    texts: Sequence[str],
+    precision: str,
 ) -> list[str]:
     """Compares the answers of all sides, in both batch sizes, with ours.
 
@@ -236,7 +200,7 @@ def compare(
       InputError: The answers are not those of the same model.
     """
     facts, ours = [], None
-    for name, side in sides.items():
+    for name, side in processes.items():
         replies = [side.ask(request(texts, n, True)) for n in (ONE, MANY)]
         labels, probabilities = (
             [row for reply in replies for row in reply[key]]

@@ -18,13 +18,15 @@ import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parent
 PEERS = BENCHMARKS / "peers"
 ROOT = BENCHMARKS.parent
 # Data sets beside the checkout.
 DATA = ROOT.parent / "shared" / "data"
+# The cores for each side: `taskset -c 0 python benchmarks/...` leaves one.
+CORES = len(os.sched_getaffinity(0))
 # What the environment of all sides has: our package, and no downloads.
 VARIABLES = {
     "PYTHONPATH": os.pathsep.join(
@@ -33,9 +35,9 @@ VARIABLES = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-_SAMPLING_SECONDS = 0.05
+# The lists whose other packages come from the environment of this process.
+ON_TOP = ("keras_hub", "tf-models-official")
 _SECONDS_TO_END = 20.0
-_LAST_CHARACTERS = 2000
 
 
 # The machine.
@@ -70,43 +72,14 @@ def processor(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
     return ", ".join([facts.get("model name", platform.machine()), *widest])
 
 
-def limit_cpus(num_threads: int | None) -> int:
-    """Restricts this process and its children to some cores.
-
-    Libraries count the available cores when they are loaded; some read
-    environment variables, which are set too.
-
-    Args:
-      num_threads: The number of cores; None for all.
-
-    Returns:
-      The number of cores.
-    """
-    cpus = sorted(os.sched_getaffinity(0))
-    num_threads = num_threads or len(cpus)
-    if num_threads > len(cpus):
-        limit = f"at most {len(cpus)}, the number of cores"
-        raise wrong_value("--num_threads", limit, num_threads)
-    os.sched_setaffinity(0, cpus[:num_threads])
-    for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
-        os.environ[name] = str(num_threads)
-    return num_threads
-
-
 # Environments of the peers.
 
 
-def peer_python(given: Sequence[str], name: str, on_top: bool = False) -> str:
-    """Returns the interpreter of a peer's environment.
+def peer_python(given: Sequence[str], name: str) -> str:
+    """Returns the interpreter of the environment for peers/NAME.txt.
 
-    Unless it is given, `.venv-peer-NAME` is created from peers/NAME.txt, and
+    Unless it is in the option `pythons`, `.venv-peer-NAME` is created, and
     again after the list has changed.
-
-    Args:
-      given: The option `pythons`.
-      name: The name of the list.
-      on_top: Whether packages that are not in the list come from the
-        environment of this process.
     """
     for entry in given:
         known, _, path = entry.partition("=")
@@ -114,15 +87,12 @@ def peer_python(given: Sequence[str], name: str, on_top: bool = False) -> str:
             return path
     packages, folder = PEERS / f"{name}.txt", ROOT / f".venv-peer-{name}"
     python, installed = folder / "bin" / "python", folder / ".installed"
-    is_current = (
-        installed.exists()
-        and installed.stat().st_mtime >= packages.stat().st_mtime
-    )
-    if not is_current:
+    changed = packages.stat().st_mtime
+    if not installed.exists() or installed.stat().st_mtime < changed:
         print(f"Installing {packages} into {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
         install = [python, "-m", "pip", "install", "-q", "-r", packages]
-        if on_top:
+        if name in ON_TOP:
             site = sysconfig.get_path("purelib", vars={"base": str(folder)})
             below = pathlib.Path(site) / "below.pth"
             below.write_text(sysconfig.get_path("purelib"), encoding="utf-8")
@@ -162,7 +132,7 @@ def failure(
     command: Sequence[str], status: int, log: pathlib.Path
 ) -> InputError:
     """Prints the end of a failed command's log; returns the error to raise."""
-    end = log.read_text(encoding="utf-8", errors="replace")[-_LAST_CHARACTERS:]
+    end = log.read_text(encoding="utf-8", errors="replace")[-2000:]
     print(end, file=sys.stderr)
     words = shlex.join(map(str, command))
     return InputError(f"{words} failed with exit status {status}.")
@@ -171,11 +141,7 @@ def failure(
 def run_command(
     command: Sequence[str], folder: pathlib.Path
 ) -> dict[str, float]:
-    """Runs a command to its end and returns what it took.
-
-    Args:
-      command: The words of the command.
-      folder: Gets the files `stdout` and `stderr`.
+    """Runs a command; writes `stdout` and `stderr` into the folder.
 
     Returns:
       "seconds", "cpu_seconds" of all processes, and "peak_bytes", the largest
@@ -198,7 +164,7 @@ def run_command(
         try:
             while process.poll() is None:
                 peak = max(peak, resident_bytes(process.pid))
-                time.sleep(_SAMPLING_SECONDS)
+                time.sleep(0.05)
         finally:
             # A terminal's Ctrl-C does not reach another session.
             if process.poll() is None:
@@ -292,6 +258,7 @@ def started(
         folder, sides = pathlib.Path(name), {}
         for side, (python, program, setup) in programs.items():
             log = folder / f"{side}.stderr"
+            threads = str(setup["num_threads"])
             process = subprocess.Popen(
                 [python, str(PEERS / program), json.dumps(setup)],
                 stdin=subprocess.PIPE,
@@ -299,7 +266,13 @@ def started(
                 stderr=stack.enter_context(log.open("wb")),
                 text=True,
                 encoding="utf-8",
-                env={**os.environ, **VARIABLES, **(variables or {})},
+                env={
+                    **os.environ,
+                    **VARIABLES,
+                    "OMP_NUM_THREADS": threads,
+                    "TF_NUM_INTRAOP_THREADS": threads,
+                    **(variables or {}),
+                },
             )
             stack.enter_context(process)
             stack.callback(_end, process)

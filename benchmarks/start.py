@@ -8,42 +8,33 @@ which needs TensorFlow, and `python run_classifier.py --help`.
 
 import sys
 
-from comparison import (
-    OURS,
-    BenchmarkOptions,
-    Case,
-    Comparison,
-    publish,
-    section,
-    take_turns,
-)
-from sides import ROOT, Command, versions_of
+import comparison
+import sides
 
 from bert_tf import cli
 
-TITLES = {OURS: "bert_tf", "tensorflow": "import tensorflow"}
+TITLES = {comparison.OURS: "bert_tf", "tensorflow": "import tensorflow"}
 COMMANDS = {
     "import bert_tf": ["-c", "import bert_tf"],
     "from bert_tf import BertModel": ["-c", "from bert_tf import BertModel"],
-    "run_classifier.py --help": [str(ROOT / "run_classifier.py"), "--help"],
+    "run_classifier.py --help": [f"{sides.ROOT}/run_classifier.py", "--help"],
 }
 
 
-def run(config: BenchmarkOptions) -> Comparison:
+def run(config: comparison.BenchmarkOptions) -> comparison.Comparison:
     """Runs the benchmark."""
-    comparison = Comparison(
+    results = comparison.Comparison(
         "Start: from the command to the first answer", "s", TITLES
     )
-    versions = versions_of(sys.executable, "tensorflow", "keras")
-    side = Command([sys.executable], versions)
+    versions = sides.versions_of(sys.executable, "tensorflow", "keras")
+    side = sides.Command([sys.executable], versions)
     peer = ["-c", "import tensorflow"]
     cases = [
-        Case(name, 1, {OURS: words, "tensorflow": peer})
+        comparison.Case(name, 1, {comparison.OURS: words, "tensorflow": peer})
         for name, words in COMMANDS.items()
     ]
-    take_turns(comparison, cases, dict.fromkeys(TITLES, side), config)
-    publish(section(comparison), config.page, "start")
-    return comparison
+    comparison.take_turns(results, cases, dict.fromkeys(TITLES, side), config)
+    return comparison.report(results, config, "start")
 
 
 if __name__ == "__main__":

@@ -17,23 +17,16 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from comparison import (
-    OURS,
-    BenchmarkOptions,
-    Case,
-    Comparison,
-    publish,
-    section,
-    take_turns,
-)
-from sides import DATA, Process, peer_python, started
+import comparison
+import sides
 
 from bert_tf import cli
 from bert_tf.errors import InputError
 from bert_tf.options import option
 
+OURS = comparison.OURS
 ORIGINAL, HUGGINGFACE = "original", "huggingface"
 TITLES = {
     OURS: "bert_tf",
@@ -42,23 +35,21 @@ TITLES = {
 }
 NUM_THREADS = (1, 2)
 WORDS_PER_LINE = 12
-MEGABYTE = 1e6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TokenizationConfig(BenchmarkOptions):
+class TokenizationConfig(comparison.BenchmarkOptions):
     """Options of this benchmark."""
 
     data_dir: str = option(
-        "Folder with pretraining_text, nsmc and vocab.", default=str(DATA)
+        "Folder with pretraining_text, nsmc and vocab.", default=str(sides.DATA)
     )
     megabytes: float = option(
         "Largest size of each text.", default=2.0, at_least=0
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """The lines of a file, and the vocabulary for them."""
 
     name: str
@@ -68,7 +59,7 @@ class Text:
 
     @property
     def megabytes(self) -> float:
-        return self.path.stat().st_size / MEGABYTE
+        return self.path.stat().st_size / 1e6
 
     def request(
         self, least_seconds: float, with_ids: bool = False
@@ -80,13 +71,15 @@ class Text:
         }
 
 
-def run(config: TokenizationConfig) -> Comparison:
+def run(config: TokenizationConfig) -> comparison.Comparison:
     """Runs the benchmark."""
-    comparison = Comparison("Tokenization: strings in, ids out", "MB/s", TITLES)
+    results = comparison.Comparison(
+        "Tokenization: strings in, ids out", "MB/s", TITLES
+    )
     pythons = {
         OURS: sys.executable,
-        ORIGINAL: peer_python(config.pythons, "tf-models-official", True),
-        HUGGINGFACE: peer_python(config.pythons, "huggingface"),
+        ORIGINAL: sides.peer_python(config.pythons, "tf-models-official"),
+        HUGGINGFACE: sides.peer_python(config.pythons, "huggingface"),
     }
     with tempfile.TemporaryDirectory() as folder:
         texts = list(_texts(config, pathlib.Path(folder)))
@@ -101,22 +94,21 @@ def run(config: TokenizationConfig) -> Comparison:
                 # The original uses one thread.
                 if side != ORIGINAL or threads == 1
             }
-            with started(programs) as sides:
-                facts = [compare(text, sides) for text in texts]
-                comparison.facts = comparison.facts or facts
+            with sides.started(programs) as peers:
+                facts = [compare(text, peers) for text in texts]
+                results.facts = results.facts or facts
                 cases = [
-                    Case(
+                    comparison.Case(
                         f"{text.name}, threads: {threads}",
                         text.megabytes,
                         dict.fromkeys(
-                            sides, text.request(config.least_seconds)
+                            peers, text.request(config.least_seconds)
                         ),
                     )
                     for text in texts
                 ]
-                take_turns(comparison, cases, sides, config)
-    publish(section(comparison), config.page, "tokenization")
-    return comparison
+                comparison.take_turns(results, cases, peers, config)
+    return comparison.report(results, config, "tokenization")
 
 
 def _texts(config: TokenizationConfig, folder: pathlib.Path) -> Iterator[Text]:
@@ -141,11 +133,9 @@ def _texts(config: TokenizationConfig, folder: pathlib.Path) -> Iterator[Text]:
 
 def _lines(paths: Sequence[pathlib.Path]) -> list[str]:
     """Returns the lines of files that are not blank."""
+    texts = (path.read_text(encoding="utf-8") for path in paths)
     return [
-        line
-        for path in paths
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if line.strip()
+        line for text in texts for line in text.splitlines() if line.strip()
     ]
 
 
@@ -162,7 +152,7 @@ def mix(
 
 
 def first_megabytes(lines: Sequence[str], megabytes: float) -> Iterator[str]:
-    room = megabytes * MEGABYTE
+    room = megabytes * 1e6
     for line in lines:
         room -= len(line.encode()) + 1
         if room < 0:
@@ -170,16 +160,14 @@ def first_megabytes(lines: Sequence[str], megabytes: float) -> Iterator[str]:
         yield line
 
 
-def compare(text: Text, sides: Mapping[str, Process]) -> str:
+def compare(text: Text, peers: Mapping[str, sides.Process]) -> str:
     """Counts the lines with other ids; this also warms up the sides.
 
     Raises:
       InputError: Our ids are not the original's.
     """
-    lines = {
-        name: side.ask(text.request(0.0, with_ids=True))["lines"]
-        for name, side in sides.items()
-    }
+    request = text.request(0.0, with_ids=True)
+    lines = {name: side.ask(request)["lines"] for name, side in peers.items()}
     differ = {
         name: sum(map(str.__ne__, lines[OURS], theirs))
         for name, theirs in lines.items()

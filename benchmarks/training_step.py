@@ -1,4 +1,4 @@
-"""Speed of training, beside transformers and KerasHub.
+"""Speed of pre-training, beside transformers and KerasHub.
 
     python benchmarks/training_step.py --output=build/training_step.json
 
@@ -9,9 +9,9 @@ head. Each side is a process on the same cores, started for each case.
 
     python benchmarks/training_step.py --device=cuda --output=build/gpu.json
 
-runs our models on Keras's JAX backend and those of transformers on a GPU, the
-encoder's forward pass too. All sides share the GPU and keep their memory while
-they take turns; reduce --tokens if it does not suffice.
+runs our models on Keras's JAX backend and those of transformers on a GPU. All
+sides share the GPU and keep their memory while they take turns; reduce --tokens
+if it does not suffice.
 
 The share of the matmul peak counts only the products that the model needs,
 three times the forward pass, relative to a large product of matrices that the
@@ -24,17 +24,8 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-from comparison import (
-    OURS,
-    BenchmarkOptions,
-    Case,
-    Comparison,
-    publish,
-    require_known,
-    section,
-    take_turns,
-)
-from sides import limit_cpus, peer_python, started
+import comparison
+import sides
 
 from bert_tf import BertConfig, cli
 from bert_tf.errors import InputError
@@ -55,16 +46,14 @@ SHAPE = (
 )
 # The share of the tokens that is masked, as in `create_pretraining_data.py`.
 MASKED = 0.15
-TRAINING, FORWARD = "training", "forward"
-HUGGINGFACE = ("huggingface", "huggingface_training.py")
 QUERY = (
     *("nvidia-smi", "-i", "0", "--format=csv,noheader"),
     "--query-gpu=name,memory.total,driver_version",
 )
 FACT = (
     "Examples without padding, 15 % of the tokens masked; 384x6 is hidden x "
-    "layers; dropout 0.1; AdamW with clipping. bfloat16 is mixed in training: "
-    "weights stay float32"
+    "layers; dropout 0.1; AdamW with clipping. bfloat16 is mixed: weights stay "
+    "float32"
 )
 
 
@@ -72,48 +61,53 @@ class Device(NamedTuple):
     """What is measured on a kind of device.
 
     Attributes:
-      page_section: The name and the title of the section.
+      section: The name of the section.
+      title: The title of the section.
       sides: Side -> its title, its environment and its program.
       models: Sizes of the model.
-      kinds: Pairs of a kind of step and a precision.
+      precisions: The precisions.
       tokens: Tokens of a batch.
       amount: The steps, and the matrices and their products, before the device
         is waited for.
     """
 
-    page_section: tuple[str, str]
+    section: str
+    title: str
     sides: dict[str, tuple[str, str | None, str]]
     models: tuple[str, ...]
-    kinds: tuple[tuple[str, str], ...]
+    precisions: tuple[str, ...]
     tokens: int
     amount: dict[str, int]
 
 
+HUGGINGFACE = ("huggingface", "huggingface_training.py")
 TORCH = {
     "eager": ("transformers, torch", *HUGGINGFACE),
     "compiled": ("transformers, torch.compile", *HUGGINGFACE),
 }
 DEVICES = {
     "cpu": Device(
-        (
-            "training_step",
-            "Pre-training: a step of masked words and next sentence",
-        ),
+        "training_step",
+        "Pre-training: a step of masked words and next sentence",
         {
-            OURS: ("bert_tf", None, "bert_tf_training.py"),
+            comparison.OURS: ("bert_tf", None, "bert_tf_training.py"),
             **TORCH,
             "keras_hub": ("KerasHub", "keras_hub", "keras_hub_training.py"),
         },
         ("384x6", "base"),
-        ((TRAINING, "float32"), (TRAINING, "bfloat16")),
+        ("float32", "bfloat16"),
         2048,
         {"steps": 1, "matrix_size": 2048, "products": 1},
     ),
     "cuda": Device(
-        ("gpu", "BERT on a GPU"),
-        {OURS: ("bert_tf, JAX", "jax_cuda", "bert_tf_jax.py"), **TORCH},
+        "gpu",
+        "BERT on a GPU",
+        {
+            comparison.OURS: ("bert_tf, JAX", "jax_cuda", "bert_tf_jax.py"),
+            **TORCH,
+        },
         ("base", "large"),
-        ((TRAINING, "bfloat16"), (FORWARD, "bfloat16")),
+        ("bfloat16",),
         16384,
         {"steps": 10, "matrix_size": 8192, "products": 20},
     ),
@@ -121,7 +115,7 @@ DEVICES = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingStepConfig(BenchmarkOptions):
+class TrainingStepConfig(comparison.BenchmarkOptions):
     """Options of this benchmark."""
 
     device: str = option(
@@ -136,57 +130,48 @@ class TrainingStepConfig(BenchmarkOptions):
     tokens: int | None = option("Tokens of a batch.", default=None, at_least=1)
 
 
-def run(config: TrainingStepConfig) -> Comparison:
+def run(config: TrainingStepConfig) -> comparison.Comparison:
     """Runs the benchmark."""
-    require_known("models", config.models, MODELS)
+    comparison.require_known("models", config.models, MODELS)
     device = DEVICES[config.device]
     variants = config.chosen(device.sides)
-    threads = limit_cpus(config.num_threads)
-    name, title = device.page_section
-    facts = [FACT] if config.device == "cpu" else [describe_gpu(), FACT]
     titles = {side: title for side, (title, *_) in device.sides.items()}
-    comparison = Comparison(title, "tokens/s", titles, facts)
-    for model, length, (kind, precision) in itertools.product(
-        config.models or device.models, map(int, config.lengths), device.kinds
+    facts = [FACT] if config.device == "cpu" else [describe_gpu(), FACT]
+    results = comparison.Comparison(device.title, "tokens/s", titles, facts)
+    for model, length, precision in itertools.product(
+        config.models or device.models,
+        map(int, config.lengths),
+        device.precisions,
     ):
         size = max(1, (config.tokens or device.tokens) // length)
         setup = {
-            **workload(model, size, length, kind == TRAINING),
+            **workload(model, size, length),
             **device.amount,
             "precision": precision,
             "device": config.device,
-            "num_threads": threads,
+            "num_threads": sides.CORES,
         }
         setup["flops"] *= setup["steps"]
         programs = {}
         for side in variants:
             _, environment, program = device.sides[side]
-            programs[side] = (
-                _python(config, environment),
-                program,
-                {**setup, "compile": side == "compiled"},
-            )
-        case = Case(
-            f"{model}, {size} x {length}, {precision}, {kind}",
+            python = sys.executable
+            if environment:
+                python = sides.peer_python(config.pythons, environment)
+            more = {"compile": side == "compiled"}
+            programs[side] = python, program, setup | more
+        case = comparison.Case(
+            f"{model}, {size} x {length}, {precision}",
             setup["steps"] * size * length,
             dict.fromkeys(variants, config.least_seconds),
         )
-        with started(programs, {"JAX_PLATFORMS": config.device}) as sides:
-            take_turns(comparison, [case], sides, config)
-    publish(section(comparison), config.page, name)
-    return comparison
+        platforms = {"JAX_PLATFORMS": config.device}
+        with sides.started(programs, platforms) as processes:
+            comparison.take_turns(results, [case], processes, config)
+    return comparison.report(results, config, device.section)
 
 
-def _python(config: TrainingStepConfig, environment: str | None) -> str:
-    if environment is None:
-        return sys.executable
-    on_top = environment == "keras_hub"
-    return peer_python(config.pythons, environment, on_top)
-
-
-def workload(
-    model: str, batch_size: int, length: int, is_training: bool
-) -> dict[str, Any]:
+def workload(model: str, batch_size: int, length: int) -> dict[str, Any]:
     """Returns what a step computes.
 
     "flops" are those of the matrix products that a step needs: the backward
@@ -200,18 +185,17 @@ def workload(
         + 4 * hidden * config.intermediate_size
         + 4 * length * hidden  # scores and context
     )
-    flops = length * config.num_hidden_layers * per_token
-    flops += 2 * hidden**2  # pooler
-    if is_training:
-        flops += masked * 2 * (hidden**2 + hidden * config.vocab_size)
-        flops *= 3
+    forward = (
+        length * config.num_hidden_layers * per_token
+        + 2 * hidden**2  # pooler
+        + masked * 2 * (hidden**2 + hidden * config.vocab_size)
+    )
     return {
         "config": {name: getattr(config, name) for name in SHAPE},
         "batch_size": batch_size,
         "max_seq_length": length,
         "max_predictions_per_seq": masked,
-        "is_training": is_training,
-        "flops": float(batch_size * flops),
+        "flops": float(batch_size * 3 * forward),
     }
 
 

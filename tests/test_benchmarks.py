@@ -147,14 +147,14 @@ def test_only_the_section_of_a_page_is_replaced(comparison, tmp_path):
     expected = PAGE.replace("12 MB", "| 13").replace("\\1\n", "\\1 |\n")
     assert page.read_text() == expected
     for _ in range(2):
-        comparison.write_section(str(page), "speed", "fast")
+        comparison.publish("fast", str(page), "speed")
     start = "section -->\n<!-- end of speed"
     filled = "section -->\n\nfast\n\n<!-- end of speed"
     assert page.read_text() == expected.replace(start, filled)
     for content in ("", PAGE + PAGE, "<!-- size: -->"):
         page.write_text(content)
         with pytest.raises(InputError, match="expected one section"):
-            comparison.write_section(str(page), "size", "13 MB")
+            comparison.publish("13 MB", str(page), "size")
         assert page.read_text() == content
 
 
@@ -285,8 +285,6 @@ def test_the_machine(sides, tmp_path):
         "flags\t\t: fpu avx2 avx512f avx512_bf16\n\n"
     )
     assert sides.processor(cpuinfo) == "Some CPU @ 2 GHz, AVX-512"
-    with pytest.raises(InputError, match="--num_threads must be at most"):
-        sides.limit_cpus(10_000)
 
 
 # Steps.
@@ -299,10 +297,8 @@ def test_flops_of_a_step_are_those_of_its_products(benchmarks):
     attention = 2 * 128 * 768  # for a token: scores and context
     head = 768**2 + 768 * 30522  # for a masked word
     forward = 12 * 256 * (block + attention) + 2 * 768**2
-    work = program.workload("base", 2, 128, True)
+    work = program.workload("base", 2, 128)
     assert work["flops"] == 3 * 2 * (forward + 2 * 19 * head)
-    work = program.workload("base", 2, 128, False)
-    assert work["flops"] == 2 * forward
     assert BertConfig(**work["config"]).num_hidden_layers == 12
 
 
@@ -346,17 +342,17 @@ def test_share_of_the_peak(side):
 # Short runs.
 
 
-def test_input_pipeline(benchmarks, monkeypatch, capsys):
+def test_input_pipeline(benchmarks, comparison, monkeypatch, capsys):
     program = benchmarks("input_pipeline")
     monkeypatch.setattr(program, "WARM_UP", 1)
     monkeypatch.setitem(program.SETUP, "batch_size", 50)
-    config = program.BenchmarkOptions(rounds=1, least_seconds=0.01)
+    config = comparison.BenchmarkOptions(rounds=1, least_seconds=0.01)
     [turn] = program.run(config).turns
     assert turn["rate"] > 0
     assert "## Input pipeline" in capsys.readouterr().out
 
 
-def test_commands_are_measured(benchmarks, monkeypatch, tmp_path):
+def test_commands_are_measured(benchmarks, comparison, monkeypatch, tmp_path):
     """start.py and data_creation.py, whose commands are not run."""
     asked = []
 
@@ -366,13 +362,13 @@ def test_commands_are_measured(benchmarks, monkeypatch, tmp_path):
 
     monkeypatch.setattr(benchmarks("sides"), "run_command", run_command)
     program = benchmarks("start")
-    program.run(program.BenchmarkOptions(rounds=1))
+    program.run(comparison.BenchmarkOptions(rounds=1))
     assert asked.count(["-c", "import tensorflow"]) == 3
     assert [str(ROOT / "run_classifier.py"), "--help"] in asked
     asked.clear()
     program = benchmarks("data_creation")
     monkeypatch.setattr(program, "_count", lambda folder: 7)
-    monkeypatch.setattr(program, "versions_of", lambda *_: {})
+    monkeypatch.setattr(program.sides, "versions_of", lambda *_: {})
     (tmp_path / "a.txt").write_text("text\n")
     config = program.DataCreationConfig(
         input_file=str(tmp_path / "a.txt"),
@@ -530,7 +526,6 @@ def config(benchmarks, tmp_path):
         variants=("ours", "huggingface", "ours_static"),
         pythons=("huggingface=python",),
         output=str(tmp_path / "results.json"),
-        num_threads=1,
     )
 
 
@@ -556,8 +551,7 @@ def test_sides_fine_tune_in_turn(
         (folder / "stdout").write_text("{'a': 'log'}\n" + json.dumps(said))
         return {"seconds": 2.0, "cpu_seconds": 1.0, "peak_bytes": 2**20}
 
-    monkeypatch.setattr(program, "run_command", run_command)
-    monkeypatch.setattr(program, "limit_cpus", lambda number: 3)
+    monkeypatch.setattr(program.sides, "run_command", run_command)
     monkeypatch.setattr(program, "cross_check", lambda *_: "Both: equal")
     program.run(config)
     text = capsys.readouterr().out
@@ -573,7 +567,7 @@ def test_sides_fine_tune_in_turn(
         *["run_classifier.py"] * 2,
     ]
     setup = json.loads(theirs[1])
-    assert setup.pop("num_threads") == 3
+    assert setup.pop("num_threads") > 0
     same = {f"--{name}={value}" for name, value in setup.items()}
     output = {word for word in same if "output_dir" in word}
     assert same - output <= {*ours}

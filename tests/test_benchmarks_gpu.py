@@ -30,36 +30,27 @@ def side(request):
         yield module_of(request.param)
 
 
-def work_of(benchmarks, side, monkeypatch, is_training):
-    """Returns the work of a side, and a list that its steps are added to."""
-    found = []
-
-    def watch(name):
-        make_step = getattr(side, name)
-
-        def make(*arguments):
-            step = make_step(*arguments)
-
-            def run():
-                found.append(step())
-                return found[-1]
-
-            return run
-
-        monkeypatch.setattr(side, name, make)
-
-    watch("training_step" if is_training else "forward_pass")
-    setup = {
-        **benchmarks("training_step").workload("tiny", 4, 16, is_training),
-        **{"steps": 2, "matrix_size": 64, "products": 2},
-        **{"precision": "bfloat16", "device": "cpu"},
-    }
-    return side.make(setup), found
-
-
 def test_a_side_learns(benchmarks, side, monkeypatch):
     """First it guesses, then it knows the words of its batch better."""
-    work, losses = work_of(benchmarks, side, monkeypatch, True)
+    losses, make_step = [], side.training_step
+
+    def watched(*arguments):
+        step = make_step(*arguments)
+
+        def run():
+            losses.append(step())
+            return losses[-1]
+
+        return run
+
+    monkeypatch.setattr(side, "training_step", watched)
+    work = side.make(
+        {
+            **benchmarks("training_step").workload("tiny", 4, 16),
+            **{"steps": 2, "matrix_size": 64, "products": 2},
+            **{"precision": "bfloat16", "device": "cpu"},
+        }
+    )
     for _ in range(10):
         work.steps()
     assert len(losses) == 20
@@ -68,15 +59,3 @@ def test_a_side_learns(benchmarks, side, monkeypatch):
     assert last < first - 0.01
     work.products()
     assert work.peak_bytes() is None
-
-
-def test_a_side_runs_forward(benchmarks, side, monkeypatch):
-    work, answers = work_of(benchmarks, side, monkeypatch, False)
-    work.steps()
-    pooled, tokens = sorted(
-        answers[1].values(), key=lambda x: math.prod(x.shape)
-    )
-    assert tuple(tokens.shape) == (4, 16, 32)
-    assert tuple(pooled.shape) == (4, 32)
-    for vectors in (pooled, tokens):
-        assert "bfloat16" in str(vectors.dtype)

@@ -17,15 +17,15 @@ import keras
 import side
 from keras import ops
 
-from bert_tf import AdamWeightDecay, BertConfig, BertModel, BertPretrainer
+from bert_tf import AdamWeightDecay, BertConfig, BertPretrainer
 
 
 def make(setup):
+    precision = setup["precision"]
     batch = jax.device_put(side.batch_of(setup))
-    make_step = training_step if setup["is_training"] else forward_pass
-    step = make_step(BertConfig(**setup["config"]), batch, setup["precision"])
+    step = training_step(BertConfig(**setup["config"]), batch, precision)
     shape = [setup["matrix_size"]] * 2
-    matrix = jax.random.normal(jax.random.key(0), shape, setup["precision"])
+    matrix = jax.random.normal(jax.random.key(0), shape, precision)
 
     def repeated(work, times):
         for _ in range(times):
@@ -43,10 +43,6 @@ def make(setup):
     )
 
 
-def values(variables):
-    return [variable.value for variable in variables]
-
-
 def training_step(config, batch, precision):
     """Returns a function that makes one update and returns the loss."""
     if precision != "float32":
@@ -56,23 +52,21 @@ def training_step(config, batch, precision):
     optimizer = AdamWeightDecay(1e-4, global_clipnorm=1.0)
     optimizer.build(model.trainable_variables)
 
+    def mean_loss(labels, logits):
+        return ops.mean(
+            keras.losses.sparse_categorical_crossentropy(
+                labels, logits, from_logits=True
+            )
+        )
+
     def loss_of(weights, others, batch):
         outputs, others = model.stateless_call(
             weights, others, batch, training=True
         )
-        words, sentences = (
-            ops.mean(
-                keras.losses.sparse_categorical_crossentropy(
-                    labels, logits, from_logits=True
-                )
-            )
-            for labels, logits in (
-                (batch["masked_lm_ids"], outputs["masked_lm_logits"]),
-                (
-                    batch["next_sentence_labels"][:, 0],
-                    outputs["next_sentence_logits"],
-                ),
-            )
+        words = mean_loss(batch["masked_lm_ids"], outputs["masked_lm_logits"])
+        sentences = mean_loss(
+            batch["next_sentence_labels"][:, 0],
+            outputs["next_sentence_logits"],
         )
         return words + sentences, others
 
@@ -82,13 +76,16 @@ def training_step(config, batch, precision):
         gradient_of = jax.value_and_grad(loss_of, has_aux=True)
         (loss, others), gradients = gradient_of(weights, others, batch)
         weights, slots = optimizer.stateless_apply(slots, gradients, weights)
-        return (weights, others, slots), loss
+        return [weights, others, slots], loss
 
-    state = (
-        values(model.trainable_variables),
-        values(model.non_trainable_variables),
-        values(optimizer.variables),
-    )
+    state = [
+        [variable.value for variable in variables]
+        for variables in (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            optimizer.variables,
+        )
+    ]
 
     def step():
         nonlocal state
@@ -96,23 +93,6 @@ def training_step(config, batch, precision):
         return loss
 
     return step
-
-
-def forward_pass(config, batch, precision):
-    """Returns a function that runs the encoder and its pooler."""
-    model = BertModel(config, dtype=precision)
-    model.build()
-    weights = values(model.trainable_variables)
-    others = values(model.non_trainable_variables)
-    names = ("input_ids", "input_mask", "segment_ids")
-    inputs = {name: batch[name] for name in names}
-
-    @jax.jit
-    def encode(weights, others, inputs):
-        outputs, _ = model.stateless_call(weights, others, inputs)
-        return outputs
-
-    return lambda: encode(weights, others, inputs)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """BERT of transformers, for benchmarks/training_step.py.
 
 Trains BertForPreTraining as its users do: AdamW, clipping, bfloat16 by autocast
-over float32 weights, labels for every position. Or runs BertModel forward, with
-weights in the precision. Attention is torch's SDPA, without a mask, which is
-fastest. It needs huggingface.txt, and nothing of bert_tf.
+over float32 weights, labels for every position. Attention is torch's SDPA,
+without a mask, which is fastest. It needs huggingface.txt, and nothing of
+bert_tf.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import side
 import torch
-from transformers import BertConfig, BertForPreTraining, BertModel
+from transformers import BertConfig, BertForPreTraining
 
 # The label of positions that are not masked.
 NOT_MASKED = -100
@@ -28,8 +28,7 @@ def make(setup):
     torch.manual_seed(0)
     config = BertConfig(**setup["config"], attn_implementation="sdpa")
     batch = {k: v.to(device) for k, v in inputs_of(setup).items()}
-    make_step = training_step if setup["is_training"] else forward_pass
-    step = make_step(config, batch, dtype, setup.get("compile"))
+    step = training_step(config, batch, dtype, setup.get("compile"))
     matrix = torch.randn([setup["matrix_size"]] * 2).to(device, dtype)
 
     def repeated(work, times):
@@ -58,11 +57,9 @@ def training_step(config, batch, dtype, compiled):
         weight_decay=0.01,
         fused=True if device == "cuda" else None,
     )
-    context = (
-        contextlib.nullcontext()
-        if dtype == torch.float32
-        else torch.autocast(device, dtype)
-    )
+    context = contextlib.nullcontext()
+    if dtype != torch.float32:
+        context = torch.autocast(device, dtype)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -72,19 +69,6 @@ def training_step(config, batch, dtype, compiled):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return loss.detach()
-
-    return step
-
-
-def forward_pass(config, batch, dtype, compiled):
-    """Returns a function that runs the encoder and its pooler."""
-    model = BertModel(config).to(batch["input_ids"].device.type, dtype).eval()
-    compute = torch.compile(model) if compiled else model
-    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids")}
-
-    def step():
-        with torch.inference_mode():
-            return compute(**inputs)
 
     return step
 
