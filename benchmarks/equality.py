@@ -23,23 +23,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import comparison
 import numpy as np
+import sides
+import small_tasks
 import tensorflow as tf
-from comparison import machine, paragraphs, publish, table
 from layouts import LAYOUTS, Unavailable
 from layouts import run as run_script
-from sides import versions_of
-from small_tasks import (
-    LENGTH,
-    PREDICTIONS,
-    write_classification,
-    write_pretraining,
-)
 
 from bert_tf import cli, files
 from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
-from bert_tf.options import Options, option
+from bert_tf.options import option
 from bert_tf.training import checkpoints
 
 STEPS = 30
@@ -54,12 +49,9 @@ APART = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EqualityConfig(Options):
+class EqualityConfig(comparison.PageOptions):
     """Options of this program."""
 
-    page: str | None = option(
-        "Markdown page whose section is replaced.", default=None
-    )
     layouts: tuple[str, ...] = option(
         f"Devices, of {', '.join(LAYOUTS)}.", default=tuple(LAYOUTS)
     )
@@ -93,13 +85,13 @@ _STEPS = {**_OPTIMIZER, "num_train_steps": STEPS, "num_warmup_steps": 3}
 WORKLOADS = {
     "pretraining": Workload(
         "run_pretraining.py",
-        write_pretraining,
+        small_tasks.write_pretraining,
         {**_STEPS, "do_train": True},
         {"do_eval": True, "eval_batch_size": 4, "max_eval_steps": 0},
     ),
     "classification": Workload(
         "run_classifier.py",
-        write_classification,
+        small_tasks.write_classification,
         {
             **_OPTIMIZER,
             "do_train": True,
@@ -126,13 +118,10 @@ WORKLOADS = {
 
 
 class Difference(NamedTuple):
-    """How far two trainings ended apart.
+    """How far two trainings ended apart: the largest differences.
 
-    Attributes:
-      weights: The largest difference of a weight.
-      moments: The largest difference of a moment of Adam, relative to the
-        largest moment of its kind. Unlike an update it depends on the length
-        of the gradients.
+    Those of Adam's moments are relative to the largest moment of their kind.
+    Unlike updates they depend on the length of the gradients.
     """
 
     weights: float
@@ -186,9 +175,8 @@ def training_rows(
         accumulation = {"gradient_accumulation_steps": parts}
         flags = {**data[key], **workload.training, **accumulation, **changes}
         place = folder / key / "-".join([name, str(parts), *changes])
-        return read(
-            run_script(LAYOUTS[name], workload.script, flags, place), 30
-        )
+        output = run_script(LAYOUTS[name], workload.script, flags, place)
+        return read(output, STEPS)
 
     expected = {key: train(key, ONE, 1) for key in WORKLOADS}
     unclipped = []
@@ -221,13 +209,9 @@ def training_rows(
 
 
 class Answers(NamedTuple):
-    """How far two evaluations are apart.
+    """How far two evaluations are apart: the largest differences.
 
-    Attributes:
-      metrics: The largest difference of a metric.
-      probabilities: The largest difference of a probability; 0 if the script
-        does not predict.
-      rows: The number of predictions with another text or label.
+    `rows` counts the predictions with another text or label.
     """
 
     metrics: float
@@ -240,11 +224,8 @@ def compare_answers(
 ) -> Answers:
     """Compares the files of two evaluations.
 
-    Args:
-      folder: The folder of one.
-      other: The folder of the other.
-      alike: Whether to ignore `loss`, a mean of means of batches, since the
-        batches differ in size.
+    If the devices have batches of one size ("alike"), there are fewer of them.
+    `loss`, a mean of means of batches, is then ignored.
     """
     found, expected = (
         dict(line.split(" = ") for line in _lines(path / "eval_results.txt"))
@@ -329,7 +310,7 @@ def share_rows(flags: Mapping[str, object]) -> Iterator[list[str]]:
         files.expand(str(flags[name]), name)
         for name in ("input_file", "eval_input_file")
     )
-    schema = pretraining_schema(LENGTH, PREDICTIONS)
+    schema = pretraining_schema(small_tasks.LENGTH, small_tasks.PREDICTIONS)
 
     def evaluation(**worker: int) -> list[bytes]:
         stream = pipeline.evaluation_dataset(
@@ -386,7 +367,7 @@ def run(config: EqualityConfig) -> None:
         for key, workload in WORKLOADS.items():
             (folder / key / "data").mkdir(parents=True)
             data[key] = workload.write(folder / key / "data")
-        text = paragraphs(
+        text = comparison.paragraphs(
             [circumstances()],
             [
                 "Differences from one device. Each cell has two numbers: the "
@@ -394,7 +375,7 @@ def run(config: EqualityConfig) -> None:
                 "a moment of Adam, divided by the largest moment. The last row "
                 "shows how large they are if gradients are not clipped:"
             ],
-            table(training_rows(config, data, folder)),
+            comparison.table(training_rows(config, data, folder)),
             [
                 "Evaluation and prediction with the same model: the largest "
                 "difference from the results of one device, if each device "
@@ -402,21 +383,21 @@ def run(config: EqualityConfig) -> None:
                 "classifier's `loss` is left out, since it is a mean over "
                 "batches:"
             ],
-            table(answer_rows(config, data, folder, True)),
+            comparison.table(answer_rows(config, data, folder, True)),
             [
                 "The same if the devices divide one batch among them. Small "
                 "differences are expected, since products of matrices of "
                 "different sizes are rounded differently:"
             ],
-            table(answer_rows(config, data, folder, False)),
+            comparison.table(answer_rows(config, data, folder, False)),
             ["The examples that workers read, each once:"],
-            table(share_rows(data["pretraining"])),
+            comparison.table(share_rows(data["pretraining"])),
         )
-    publish(text, config.page, "equalities")
+    comparison.publish(text, config.page, "equalities")
 
 
 def circumstances() -> str:
-    versions = versions_of(sys.executable, "tensorflow", "keras").items()
+    versions = sides.versions_of(sys.executable, "tensorflow", "keras").items()
     packages = ", ".join(f"{name} {version}" for name, version in versions)
     return f"""\
 A BERT with 2 layers of width 16 without dropout (--head_dropout=0 for the
@@ -430,7 +411,7 @@ them; the others get none. Replicas are CPU devices; workers are processes of
 one machine with one --output_dir; hosts are network namespaces joined by a
 veth pair, each with a folder of its own.
 
-- {machine()}; {packages}
+- {sides.machine()}; {packages}
 - `python benchmarks/equality.py --page=docs/scale.md`"""
 
 

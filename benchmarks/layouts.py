@@ -11,6 +11,7 @@ in one of them has its own network devices, addresses and ports. They need
 Linux, root and `ip` (Debian: iproute2).
 """
 
+import argparse
 import contextlib
 import json
 import os
@@ -44,8 +45,7 @@ class Layout(NamedTuple):
       strategy: The value of --distribution_strategy.
       num_devices: The number of CPU devices of each process.
       num_workers: The number of processes.
-      has_hosts: Whether each process has a host and an output folder of its
-        own.
+      has_hosts: Whether each process has its own host and output folder.
     """
 
     title: str
@@ -214,8 +214,16 @@ def _finish(workers: Sequence[tuple[subprocess.Popen, pathlib.Path]]) -> None:
             raise failure(process.args, state, log)
 
 
-def main(count: int, script: str, *words: str) -> None:
-    """Runs `script` as the main program on `count` CPU devices."""
+def main() -> None:
+    """Runs a script as the main program on CPU devices."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("count", type=int, help="Number of devices.")
+    parser.add_argument("script", help="Path of the script.")
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help="Its flags.")
+    given = parser.parse_args()
+
     import bert_tf.quiet_tensorflow  # noqa: F401  (before TensorFlow)
 
     # isort: split
@@ -223,12 +231,12 @@ def main(count: int, script: str, *words: str) -> None:
 
     [cpu] = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        cpu, [tf.config.LogicalDeviceConfiguration()] * given.count
     )
-    sys.argv = [script, *words]
-    sys.path[0] = str(pathlib.Path(script).resolve().parent)
-    runpy.run_path(script, run_name="__main__")
+    sys.argv = [given.script, *given.flags]
+    sys.path[0] = str(pathlib.Path(given.script).resolve().parent)
+    runpy.run_path(given.script, run_name="__main__")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main()

@@ -3,29 +3,26 @@
     python benchmarks/tpu_compile.py --output=build/tpu.json \\
         --page=docs/scale.md
 
-compiles the steps of the scripts with the compiler of TPUs (tpu_program.py), on
-a machine without a TPU: BERT-Base and Large, bfloat16, a slice of four chips.
-It searches for the largest batch, a power of two, that fits into a chip, then
+compiles the steps of the scripts with the compiler of TPUs (tpu_steps.py), on a
+machine without a TPU: BERT-Base and Large, bfloat16, a slice of four chips. It
+searches for the largest batch, a power of two, that fits into a chip, then
 compiles prediction with that batch. Every answer is kept in --output: rerun the
 command to resume. A program takes some minutes of one core and up to 10 GB.
 """
 
+import concurrent.futures
 import dataclasses
 import importlib.metadata
 import itertools
-import json
-import pathlib
-import sys
-import tempfile
+import multiprocessing
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from comparison import paragraphs, publish, require_known, table, write_json
-from sides import BENCHMARKS, run_command
+import comparison
 
 from bert_tf import cli, files
 from bert_tf.errors import InputError, in_file
-from bert_tf.options import Options, option
+from bert_tf.options import option
 
 GIB = 2**30
 # Chip -> bytes of its HBM.
@@ -40,19 +37,15 @@ TITLES = {
     "spans": "fine-tuning, answers in a text",
     "tokens": "fine-tuning, a tag for each token",
 }
-KINDS = ("training", "prediction")
 # The tokens of the first batch that is tried.
 FIRST_TOKENS = 8192
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TpuConfig(Options):
+class TpuConfig(comparison.PageOptions):
     """Options of this benchmark."""
 
     output: str = option("JSON file of the answers.", default="build/tpu.json")
-    page: str | None = option(
-        "Markdown page whose section is replaced.", default=None
-    )
     tasks: tuple[str, ...] = option(
         f"Tasks, of {', '.join(TITLES)}.",
         default=("pretraining", "classification"),
@@ -69,12 +62,12 @@ class TpuConfig(Options):
 
 
 class Case(NamedTuple):
-    """A step on a kind of TPU; the fields are options of tpu_program.py."""
+    """A step, "training" or "prediction", on a kind of TPU."""
 
     task: str
     kind: str
     model: str
-    max_seq_length: int
+    length: int
     chip: str
 
 
@@ -93,16 +86,9 @@ class Trial(NamedTuple):
     memory: dict[str, int] | None
     available: int
 
-    @property
-    def total(self) -> int:
-        return sum(self.memory.values())
-
 
 class Answers:
     """All answers of the compiler, which are kept in a file.
-
-    Args:
-      path: The file.
 
     Raises:
       InputError: A package is missing, or the file is of other versions.
@@ -139,7 +125,7 @@ class Answers:
             print(*trial, flush=True)
             self.trials.append(trial)
             kept = {"versions": self.versions, "trials": self.trials}
-            write_json(self._path, kept)
+            comparison.write_json(self._path, kept)
         return trial.memory is not None
 
     def search(self, case: Case) -> int:
@@ -153,9 +139,9 @@ class Answers:
             while self.fits(case, 2 * size):
                 size *= 2
             return size
-        while size > 1 and not self.fits(case, size):
+        while size and not self.fits(case, size):
             size //= 2
-        return size if self.fits(case, size) else 0
+        return size
 
     def _first(self, case: Case) -> int:
         """Returns the batch to try first, by the answers for other chips."""
@@ -163,7 +149,7 @@ class Answers:
             if found := self.largest(case._replace(chip=chip)):
                 share = found.batch_size * MEMORY[case.chip] // memory
                 return 2 ** max(0, share.bit_length() - 1)
-        return max(1, FIRST_TOKENS // case.max_seq_length)
+        return max(1, FIRST_TOKENS // case.length)
 
     def largest(self, case: Case) -> Trial | None:
         fitting = [t for t in self.trials if t.case == case and t.memory]
@@ -172,8 +158,8 @@ class Answers:
 
 def run(config: TpuConfig) -> Answers:
     """Runs the benchmark."""
-    require_known("tasks", config.tasks, TITLES)
-    require_known("chips", config.chips, MEMORY)
+    comparison.require_known("tasks", config.tasks, TITLES)
+    comparison.require_known("chips", config.chips, MEMORY)
     answers = Answers(config.output)
     for task, length, model, chip in itertools.product(
         config.tasks, map(int, config.lengths), config.models, config.chips
@@ -181,20 +167,25 @@ def run(config: TpuConfig) -> Answers:
         case = Case(task, "training", model, length, chip)
         if size := answers.search(case):
             answers.fits(case._replace(kind="prediction"), size)
-    publish(section(answers), config.page, "tpu")
+    comparison.publish(section(answers), config.page, "tpu")
     return answers
 
 
 def compile_one(case: Case, batch_size: int) -> Trial:
     """Asks the compiler, in a new process: it does not free all its memory."""
-    flags = {**case._asdict(), "batch_size": batch_size}
-    words = [f"--{name}={value}" for name, value in flags.items()]
-    program = str(BENCHMARKS / "tpu_program.py")
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        run_command([sys.executable, program, *words], folder)
-        answer = json.loads((folder / "stdout").read_text(encoding="utf-8"))
+    new = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, new) as pool:
+        answer = pool.submit(_memory_of, case, batch_size).result()
     return Trial(case, batch_size, **answer)
+
+
+def _memory_of(case: Case, batch_size: int) -> dict[str, Any]:
+    import bert_tf.quiet_tensorflow  # noqa: F401  (before TensorFlow)
+
+    # isort: split
+    import tpu_steps  # Loads JAX and libtpu.
+
+    return tpu_steps.memory_of(*case, batch_size)
 
 
 # The page.
@@ -226,8 +217,8 @@ def section(answers: Answers) -> str:
     parts = []
     for task in dict.fromkeys(trial.case.task for trial in answers.trials):
         parts.append([f"Largest batch per chip, {TITLES[task]}:"])
-        parts.append(table(_largest(answers, task)))
-    return paragraphs(
+        parts.append(comparison.table(_largest(answers, task)))
+    return comparison.paragraphs(
         [
             "`make tpu` writes this. These programs never ran on a TPU. The",
             "numbers are the memory that the TPU compiler (libtpu) says each",
@@ -236,15 +227,14 @@ def section(answers: Answers) -> str:
         [f"- {line}" for line in lines],
         *parts,
         ["The memory that each program needs on a chip, in GiB:"],
-        table(_programs(answers)),
+        comparison.table(_programs(answers)),
     )
 
 
 def _largest(answers: Answers, task: str) -> Iterator[list[str]]:
     yield ["model", "length", *MEMORY]
     cases = [t.case for t in answers.trials if t.case.task == task]
-    steps = dict.fromkeys((case.model, case.max_seq_length) for case in cases)
-    for model, length in steps:
+    for model, length in dict.fromkeys((c.model, c.length) for c in cases):
         row = [f"BERT-{model.title()}", str(length)]
         for chip in MEMORY:
             case = Case(task, "training", model, length, chip)
@@ -255,27 +245,25 @@ def _largest(answers: Answers, task: str) -> Iterator[list[str]]:
         yield row
 
 
-def _programs(answers: Answers) -> Iterator[list[Any]]:
+def _programs(answers: Answers) -> Iterator[list[str]]:
     yield [
         *("chip", "model", "length", "task", "step", "batch"),
         *("weights, moments", "temporary", "program", "total", "of the chip"),
     ]
-    for trial in answers.trials:
-        case, memory = trial.case, trial.memory
+    for case, batch_size, memory, available in answers.trials:
         sizes = ["", "", "", "refused", ""]
         if memory:
+            total = sum(memory.values())
             sizes = [
                 gib(memory["arguments"]),
                 gib(memory["temporaries"] + memory["outputs"]),
                 gib(memory["program"]),
-                gib(trial.total),
-                f"{trial.total / trial.available:.0%}",
+                gib(total),
+                f"{total / available:.0%}",
             ]
         yield [
-            case.chip,
-            f"BERT-{case.model.title()}",
-            str(case.max_seq_length),
-            *(case.task, case.kind, str(trial.batch_size)),
+            *(case.chip, f"BERT-{case.model.title()}", str(case.length)),
+            *(case.task, case.kind, str(batch_size)),
             *sizes,
         ]
 

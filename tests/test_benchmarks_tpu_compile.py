@@ -97,11 +97,11 @@ def test_a_stopped_search_resumes(tpu, answers, monkeypatch):
         assert f"\n{line}\n" in text
     kept = json.loads(pathlib.Path(config.output).read_text())
     kept["trials"] = kept["trials"][:2]
-    tpu.write_json(config.output, kept)
+    tpu.comparison.write_json(config.output, kept)
     answers.asked.clear()
     assert tpu.run(config).trials == found.trials
     assert answers.asked == everything[2:]
-    tpu.write_json(config.output, {"versions": {"pytest": "1.0"}})
+    tpu.comparison.write_json(config.output, {"versions": {"pytest": "1.0"}})
     with pytest.raises(InputError, match=r"answers are of .*'1\.0'"):
         tpu.run(config)
     monkeypatch.setattr(tpu, "PACKAGES", ("no-such-package",))
@@ -130,7 +130,7 @@ TASKS = [
 @pytest.fixture(scope="module")
 def compiler(benchmarks):
     pytest.importorskip("libtpu")
-    return benchmarks("tpu_program")
+    return benchmarks("tpu_steps")
 
 
 @pytest.fixture
@@ -244,30 +244,17 @@ def test_dropout_uses_the_generator_of_a_tpu(compiler):
     assert memory["temporaries"] <= memory["outputs"]
 
 
-# The program.
-
-
-def test_an_answer(compiler, steps, tpu, monkeypatch, capsys):
-    config = steps.ProgramConfig(
-        task="classification",
-        kind="prediction",
-        model="L-1_H-128_A-2",
-        max_seq_length=7,
-        batch_size=3,
-        chip="v6e",
-    )
-    compiler.run(config)
-    found = json.loads(capsys.readouterr().out)
+def test_an_answer(steps, tpu, monkeypatch):
+    arguments = "classification", "prediction", "L-1_H-128_A-2", 7, "v6e", 3
+    found = steps.memory_of(*arguments)
     assert 0.95 < found["available"] / tpu.MEMORY["v6e"] < 1
     vocabulary = 4 * 30522 * 128
     assert vocabulary < found["memory"].pop("arguments") < 1.2 * vocabulary
     assert set(found["memory"]) == {"temporaries", "outputs", "program"}
 
     def refuse(*_):
-        raise compiler.OutOfMemoryError("RESOURCE_EXHAUSTED")
+        raise steps.OutOfMemoryError("RESOURCE_EXHAUSTED")
 
-    monkeypatch.setattr(compiler, "available_memory", lambda chip: 31)
-    monkeypatch.setattr(compiler, "compile_for", refuse)
-    compiler.run(config)
-    found = json.loads(capsys.readouterr().out)
-    assert found == {"memory": None, "available": 31}
+    monkeypatch.setattr(steps, "available_memory", lambda chip: 31)
+    monkeypatch.setattr(steps, "compile_for", refuse)
+    assert steps.memory_of(*arguments) == {"memory": None, "available": 31}

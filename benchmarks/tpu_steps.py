@@ -1,11 +1,5 @@
 """Compiles a step of the scripts for a TPU, on a machine without one.
 
-    python benchmarks/tpu_program.py --task=pretraining --kind=training \\
-        --model=base --max_seq_length=128 --batch_size=32 --chip=v5e
-
-prints as JSON the bytes that the program takes of a chip ("memory", null if it
-does not fit) and the bytes that programs can use ("available").
-
 XLA lowers the step to StableHLO; libtpu has the compiler that runs on a TPU's
 host, which JAX calls for chips that are not there. Three changes make the
 program the one that TensorFlow gives to the compiler on a TPU:
@@ -19,7 +13,6 @@ program the one that TensorFlow gives to the compiler on a TPU:
 
 import dataclasses
 import functools
-import json
 import math
 import os
 import re
@@ -44,13 +37,11 @@ from jax.experimental import topologies
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jaxlib import _jax, xla_client
-from tpu_compile import KINDS, MEMORY
 
-from bert_tf import BertConfig, cli
+from bert_tf import BertConfig
 from bert_tf.data import batching, pipeline, records, schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import fine_tuning
-from bert_tf.options import Options, option
 from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tasks.question_answering import SpanTask
@@ -60,7 +51,7 @@ from bert_tf.training.settings import TrainingConfig
 
 # The number of chips that share a batch.
 CHIPS = 4
-# Chip -> a slice of four of them, in libtpu's words, and options.
+# Chip -> a slice of four chips as libtpu names it, and options.
 SLICES = {
     # TensorFlow uses the two cores of a v4 as one device, "megacore".
     "v4": ("v4:2x2x1", {"chip_config_name": "megacore"}),
@@ -76,8 +67,6 @@ MASKED = 0.15
 TAGS = ("O", *(f"{p}-{k}" for k in ("LOC", "MISC", "ORG", "PER") for p in "BI"))
 # The chip's generator keeps two of Philox's three numbers of state.
 _STATE_SIZE = 2
-_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
-_AVAILABLE = re.compile(r"available HBM \(([\d.]+)G\)")
 
 
 # The compiler.
@@ -116,9 +105,9 @@ def compile_for(chip: str, text: str, chips: int = 1) -> dict[str, int]:
       OutOfMemoryError: The chip has too little memory.
       JaxRuntimeError: The compiler rejects the program for another reason.
     """
-    topology, more = SLICES[chip]
-    slice_ = topologies.get_topology_desc(topology, platform="tpu", **more)
-    devices = tuple(slice_.devices[:chips])
+    name, more = SLICES[chip]
+    topology = topologies.get_topology_desc(name, platform="tpu", **more)
+    devices = tuple(topology.devices[:chips])
     options = xla_client.CompileOptions()
     options.num_replicas = chips
     options.num_partitions = 1
@@ -133,7 +122,7 @@ def compile_for(chip: str, text: str, chips: int = 1) -> dict[str, int]:
                 module, _jax.DeviceList(devices), options
             )
         except JaxRuntimeError as error:
-            if not str(error).startswith(_OUT_OF_MEMORY):
+            if not str(error).startswith("RESOURCE_EXHAUSTED"):
                 raise
             raise OutOfMemoryError(str(error)) from error
     memory = executable.get_compiled_memory_stats()
@@ -154,7 +143,8 @@ def available_memory(chip: str) -> int:
     try:
         compile_for(chip, lower(large, [tf.TensorSpec([2], tf.int32)]))
     except OutOfMemoryError as error:
-        return round(float(_AVAILABLE.search(str(error))[1]) * 2**30)
+        found = re.search(r"available HBM \(([\d.]+)G\)", str(error))
+        return round(float(found[1]) * 2**30)
     raise AssertionError(f"{chip} has 256 GiB or more")
 
 
@@ -320,19 +310,13 @@ class Step:
     ) -> Callable[..., Any]:
         """Returns the function that gives batches to the estimator."""
         is_training = self.kind == "training"
-        if self.task.endswith("pretraining"):
-            return self._pretraining_data(features, config, folder)
-        data = batching.in_memory(
-            [_examples(features, self.batch_size)], features
-        )
-        padding = batching.Padding(static=True)
-        if is_training:
-            return fine_tuning.training_data(data, padding, config)
-        return fine_tuning.evaluation_data(data, padding)
-
-    def _pretraining_data(
-        self, features: schema.Schema, config: TrainingConfig, folder: str
-    ) -> Callable[..., Any]:
+        if not self.task.endswith("pretraining"):
+            examples = [_examples(features, self.batch_size)]
+            data = batching.in_memory(examples, features)
+            padding = batching.Padding(static=True)
+            if is_training:
+                return fine_tuning.training_data(data, padding, config)
+            return fine_tuning.evaluation_data(data, padding)
         path = os.path.join(folder, "records")
         with records.RecordWriter(path) as writer:
             examples = _examples(features, 1)
@@ -343,7 +327,7 @@ class Step:
             "packing": SequencePacking() if is_packed else None,
         }
         make = pipeline.evaluation_dataset
-        if self.kind == "training":
+        if is_training:
             arguments["seed"] = config.random_seed
             make = pipeline.training_dataset
         return functools.partial(make, [path], features, **arguments)
@@ -357,39 +341,21 @@ def _examples(features: schema.Schema, count: int) -> dict[str, np.ndarray]:
     }
 
 
-# The program.
+def memory_of(
+    task: str, kind: str, model: str, length: int, chip: str, batch_size: int
+) -> dict[str, Any]:
+    """Compiles a step for a slice of chips, with bfloat16 activations.
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ProgramConfig(Options):
-    """Options of this program."""
-
-    task: str = option("Task.", choices=tuple(TASKS))
-    kind: str = option("Kind of step.", choices=KINDS)
-    model: str = option("Size of the model.")
-    max_seq_length: int = option("Length of the sequences.")
-    batch_size: int = option("Number of examples per chip.")
-    chip: str = option("Kind of TPU.", choices=tuple(MEMORY))
-
-
-def run(config: ProgramConfig) -> None:
-    """Compiles the step and prints what it takes."""
+    Returns:
+      "memory", the result of `compile_for`, or None if the program does not
+      fit, and the bytes that are "available" to programs.
+    """
     keras.config.set_dtype_policy("mixed_bfloat16")
-    step = Step(
-        config.task,
-        config.kind,
-        BertConfig.from_name(config.model, VOCAB_SIZE),
-        config.max_seq_length,
-        config.batch_size,
-    )
-    text = step.lower(CHIPS)
-    available = available_memory(config.chip)
+    config = BertConfig.from_name(model, VOCAB_SIZE)
+    text = Step(task, kind, config, length, batch_size).lower(CHIPS)
+    available = available_memory(chip)
     try:
-        memory = compile_for(config.chip, text, CHIPS)
+        memory = compile_for(chip, text, CHIPS)
     except OutOfMemoryError:
         memory = None
-    print(json.dumps({"memory": memory, "available": available}))
-
-
-if __name__ == "__main__":
-    cli.main(run)
+    return {"memory": memory, "available": available}
