@@ -35,7 +35,7 @@ from bert_tf.jobs import pretraining_data
 from bert_tf.options import option
 
 sys.path.append(str(sides.PEERS))
-from bert_tf_training import make_step
+from keras_training import make_step
 from side import repeat
 
 # Length of the records -> masked words: 15 %.

@@ -69,6 +69,7 @@ class Device(NamedTuple):
       tokens: Tokens of a batch.
       amount: The steps, and the matrices and their products, before the device
         is waited for.
+      variables: Environment variables of all sides.
     """
 
     section: str
@@ -78,6 +79,7 @@ class Device(NamedTuple):
     precisions: tuple[str, ...]
     tokens: int
     amount: dict[str, int]
+    variables: dict[str, str]
 
 
 HUGGINGFACE = ("huggingface", "huggingface_training.py")
@@ -90,26 +92,32 @@ DEVICES = {
         "training_step",
         "Pre-training: a step of masked words and next sentence",
         {
-            comparison.OURS: ("bert_tf", None, "bert_tf_training.py"),
+            comparison.OURS: ("bert_tf", None, "keras_training.py"),
             **TORCH,
-            "keras_hub": ("KerasHub", "keras_hub", "keras_hub_training.py"),
+            "keras_hub": ("KerasHub", "keras_hub", "keras_training.py"),
         },
         ("384x6", "base"),
         ("float32", "bfloat16"),
         2048,
         {"steps": 1, "matrix_size": 2048, "products": 1},
+        {"KERAS_BACKEND": "tensorflow"},
     ),
     "cuda": Device(
         "gpu",
         "BERT on a GPU",
         {
-            comparison.OURS: ("bert_tf, JAX", "jax_cuda", "bert_tf_jax.py"),
+            comparison.OURS: ("bert_tf, JAX", "jax_cuda", "keras_training.py"),
             **TORCH,
         },
         ("base", "large"),
         ("bfloat16",),
         16384,
         {"steps": 10, "matrix_size": 8192, "products": 20},
+        {
+            **{"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cuda"},
+            # JAX takes no more memory than it needs.
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        },
     ),
 }
 
@@ -158,15 +166,13 @@ def run(config: TrainingStepConfig) -> comparison.Comparison:
             python = sys.executable
             if environment:
                 python = sides.peer_python(config.pythons, environment)
-            more = {"compile": side == "compiled"}
-            programs[side] = python, program, setup | more
+            programs[side] = python, program, setup | {"side": side}
         case = comparison.Case(
             f"{model}, {size} x {length}, {precision}",
             setup["steps"] * size * length,
             dict.fromkeys(variants, config.least_seconds),
         )
-        platforms = {"JAX_PLATFORMS": config.device}
-        with sides.started(programs, platforms) as processes:
+        with sides.started(programs, device.variables) as processes:
             comparison.take_turns(results, [case], processes, config)
     return comparison.report(results, config, device.section)
 

@@ -28,7 +28,7 @@ def make(setup):
     torch.manual_seed(0)
     config = BertConfig(**setup["config"], attn_implementation="sdpa")
     batch = {k: v.to(device) for k, v in inputs_of(setup).items()}
-    step = training_step(config, batch, dtype, setup.get("compile"))
+    step = training_step(config, batch, dtype, setup["side"] == "compiled")
     matrix = torch.randn([setup["matrix_size"]] * 2).to(device, dtype)
 
     def repeated(work, times):
@@ -38,10 +38,9 @@ def make(setup):
             torch.cuda.synchronize()
         return last
 
-    return side.Work(
+    return (
         lambda: repeated(step, setup["steps"]),
         lambda: repeated(lambda: matrix @ matrix, setup["products"]),
-        lambda: torch.cuda.max_memory_allocated() if device == "cuda" else None,
     )
 
 

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,8 @@ def serve(
       packages: The packages whose versions are reported.
     """
     setup = json.loads(sys.argv[1])
-    limit_threads(setup["num_threads"])
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[: setup["num_threads"]])
     # Libraries may print: that goes to standard error.
     with os.fdopen(os.dup(1), "w") as output:
         os.dup2(2, 1)
@@ -47,11 +48,6 @@ def serve(
             answer = reply(json.loads(line))
             answer["request_cpu_seconds"] = time.process_time() - before
             write(answer)
-
-
-def limit_threads(num_threads: int) -> None:
-    """Restricts this process to a number of cores."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_threads])
 
 
 def repeat(
@@ -75,19 +71,9 @@ def repeat(
 
 # Training.
 
-
-class Work(NamedTuple):
-    """What a side of a training benchmark does. Each call returns when done.
-
-    Attributes:
-      steps: Runs the number of steps of the request.
-      products: Multiplies square matrices, as often as the request says.
-      peak_bytes: Returns the peak memory of the GPU, or None elsewhere.
-    """
-
-    steps: Callable[[], Any]
-    products: Callable[[], Any]
-    peak_bytes: Callable[[], int | None] = lambda: None
+# Runs the number of steps of the setup, and as many products of matrices. Each
+# returns when done.
+Work = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def serve_training(
@@ -103,7 +89,7 @@ def serve_training(
     def start(setup: Mapping[str, Any]) -> Callable[[Any], dict]:
         work = make(setup)
         for _ in range(2):  # Compiles, then allocates.
-            work.steps()
+            work[0]()
         return lambda least_seconds: measure(work, setup, least_seconds)
 
     serve(start, packages)
@@ -112,16 +98,18 @@ def serve_training(
 def measure(
     work: Work, setup: Mapping[str, Any], least_seconds: float
 ) -> dict[str, Any]:
+    steps, products = work
     flops = 2.0 * setup["matrix_size"] ** 3 * setup["products"]
-    work.products()
-    rounds = [repeat(work.products, 0.0)[0]["seconds"] for _ in range(5)]
+    products()
+    rounds = [repeat(products, 0.0)[0]["seconds"] for _ in range(5)]
     peak = flops / statistics.median(rounds)
-    usage, _ = repeat(work.steps, least_seconds, least_times=2)
+    usage, _ = repeat(steps, least_seconds, least_times=2)
     rate = usage["times"] / usage["seconds"]
-    more = {"share": setup["flops"] * rate / peak, "peak_flops": peak}
-    if peak_bytes := work.peak_bytes():
-        more["peak_bytes"] = peak_bytes
-    return {**usage, **more}
+    return {
+        **usage,
+        "share": setup["flops"] * rate / peak,
+        "peak_flops": peak,
+    }
 
 
 def batch_of(setup: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
