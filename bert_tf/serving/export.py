@@ -13,9 +13,9 @@
 
 A server that watches `export_dir` loads a version as soon as it exists. So a
 version is written to a folder whose name is not a number, which is renamed when
-it is complete. `scheme://` paths often cannot rename folders; there the version
-is written to the local disk and copied, `saved_model.pb` last, without which a
-server finds no model and tries again.
+it is complete. `scheme://` paths often cannot rename folders: there the version
+is copied from the local disk, `saved_model.pb` last, since a server ignores a
+folder without it.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ from bert_tf.serving.readme import (
     to_json,
     write_warm_up,
 )
-from bert_tf.serving.served import Served
+from bert_tf.serving.served import Served, Tensors
 
 
 @contextlib.contextmanager
@@ -86,10 +86,7 @@ _WIDE = ("/gamma", "/beta", "output_bias")
 
 
 class StoredWeights:
-    """The variables of an export.
-
-    Args:
-      model: A built model.
+    """The variables of an export of a built model.
 
     Attributes:
       by_name: TensorFlow variables by their TF1 names: a copy in the model's
@@ -135,9 +132,8 @@ _TABLE = re.compile(r"hash_table_(?P<path>.+)(?P<columns>_-?\d+_-?\d+)")
 
 def make_reproducible(folder: str) -> None:
     """Removes process-dependent names from a SavedModel on the local disk."""
-    path = os.path.join(folder, "saved_model.pb")
-    with open(path, "rb") as file:
-        model = saved_model_pb2.SavedModel.FromString(file.read())
+    path = pathlib.Path(folder, MODEL_FILE)
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
     [meta_graph] = model.meta_graphs
     _rename_functions(meta_graph)
     for function in meta_graph.graph_def.library.function:
@@ -145,8 +141,7 @@ def make_reproducible(folder: str) -> None:
     for node in _nodes(meta_graph.graph_def):
         if node.op == "HashTableV2":
             _rename_table(node, os.path.join(folder, "assets"))
-    with open(path, "wb") as file:
-        file.write(model.SerializeToString(deterministic=True))
+    path.write_bytes(model.SerializeToString(deterministic=True))
     _write_fingerprint(folder)
 
 
@@ -237,22 +232,19 @@ def _rename_table(node: Any, assets: str) -> None:
         file = os.path.basename(match["path"])
         with open(os.path.join(assets, file), "rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        node.attr[
-            "shared_name"
-        ].s = f"hash_table_{digest[:16]}_{file}{match['columns']}".encode()
+        name = f"hash_table_{digest[:16]}_{file}{match['columns']}"
+        node.attr["shared_name"].s = name.encode()
 
 
 def _write_fingerprint(folder: str) -> None:
     """Writes TensorFlow's fingerprint, its UUID made from the rest of it."""
     fingerprinting_utils.write_fingerprint(folder)
-    path = os.path.join(folder, "fingerprint.pb")
-    with open(path, "rb") as file:
-        fingerprint = fingerprint_pb2.FingerprintDef.FromString(file.read())
+    path = pathlib.Path(folder, "fingerprint.pb")
+    fingerprint = fingerprint_pb2.FingerprintDef.FromString(path.read_bytes())
     fingerprint.ClearField("uuid")
     digest = hashlib.sha256(fingerprint.SerializeToString(deterministic=True))
     fingerprint.uuid = str(uuid.UUID(bytes=digest.digest()[:16], version=4))
-    with open(path, "wb") as file:
-        file.write(fingerprint.SerializeToString(deterministic=True))
+    path.write_bytes(fingerprint.SerializeToString(deterministic=True))
 
 
 # The export.
@@ -262,6 +254,8 @@ MODEL_FILE = "saved_model.pb"
 
 # The name is part of URLs, paths and command lines.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+Method = Callable[[Tensors], dict[str, tf.Tensor]]
 
 
 def export(
@@ -282,8 +276,8 @@ def export(
       served: The model, with its tokenizer and labels.
       export_dir: The folder of the versions; created if missing.
       name: The model's name on the server.
-      metrics: Scores for the model card; see `model_card`.
-      source: The checkpoint, for the model card.
+      metrics: See `model_card`.
+      source: See `model_card`.
       version: The version number; None for the time, or the next free number.
 
     Returns:
@@ -296,10 +290,12 @@ def export(
     if not _NAME.fullmatch(name):
         requirement = "letters, digits, '.', '_' and '-'"
         raise wrong_value("The model's name on the server", requirement, name)
-    if version is not None and not 0 < version < 2**63:
-        raise wrong_value("version", "a positive 64-bit integer", version)
-    if version is not None and files.exists(_folder_of(export_dir, version)):
-        raise _exists_already(_folder_of(export_dir, version))
+    if version is not None:
+        if not 0 < version < 2**63:
+            raise wrong_value("version", "a positive 64-bit integer", version)
+        path = os.path.join(export_dir, str(version))
+        if files.exists(path):
+            raise _exists_already(path)
     with _temporary_folder(export_dir) as folder:
         with _writing(export_dir):
             os.mkdir(folder)
@@ -332,19 +328,17 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     """Writes the SavedModel.
 
     It contains TensorFlow variables and tables, nothing of Keras: loading it
-    needs neither Keras nor this package. Its `weights` have their TF1 names and
-    the precision of `StoredWeights`. Errors name `place` instead of `folder`.
+    needs neither Keras nor this package. Errors name `place`, not `folder`.
     """
     stored = StoredWeights(served.model)
+    answer_tokens = _of_one_shape(stored.used_by(served.answer_tokens))
+    methods = {
+        "serving_default": (served.inputs, stored.used_by(served.answer)),
+        "tokens": (served.token_inputs, answer_tokens),
+        "tokenize": (served.inputs, served.tokenize),
+    }
     functions = {
-        tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: _concrete(
-            stored.used_by(served.answer), served.inputs
-        ),
-        "tokens": _concrete(
-            _of_one_shape(stored.used_by(served.answer_tokens)),
-            served.token_inputs,
-        ),
-        "tokenize": _concrete(served.tokenize, served.inputs),
+        name: _trace(method, specs) for name, (specs, method) in methods.items()
     }
     root = tf.Module()
     root.weights = stored.by_name
@@ -355,38 +349,28 @@ def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     with _writing(place), silence:
         tf.saved_model.save(root, folder, signatures=functions)
         make_reproducible(folder)
-    inputs = (served.inputs, served.token_inputs, served.inputs)
     return {
-        name: Signature(specs, function.structured_outputs)
-        for specs, (name, function) in zip(
-            inputs, functions.items(), strict=True
-        )
+        name: Signature(specs, functions[name].structured_outputs)
+        for name, (specs, _) in methods.items()
     }
 
 
-def _concrete(
-    method: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]],
-    specs: Mapping[str, tf.TensorSpec],
+def _trace(
+    method: Method, specs: Mapping[str, tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
-    """Traces a method; the graph takes the dict's values by name."""
-    return tf.function(lambda **values: method(values)).get_concrete_function(
-        **{
-            name: tf.TensorSpec(spec.shape, spec.dtype, name)
-            for name, spec in specs.items()
-        }
-    )
+    """Traces a method as a graph that takes the dict's values by name."""
+    function = tf.function(lambda **values: method(values))
+    return function.get_concrete_function(**specs)
 
 
-def _of_one_shape(
-    answer: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]],
-) -> Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]:
+def _of_one_shape(answer: Method) -> Method:
     """Requires all features to have the size of `input_ids`.
 
     TensorFlow's CPU kernels do not check the shape of a mask that is added to
     attention scores, so that a request could crash the server.
     """
 
-    def reshaped(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def reshaped(features: Tensors) -> dict[str, tf.Tensor]:
         shape = tf.shape(features["input_ids"])
         return answer({k: tf.reshape(v, shape) for k, v in features.items()})
 
@@ -409,10 +393,6 @@ def _answers(
             key: answer[key].numpy() for key in signatures[name].outputs
         }
     return answers
-
-
-def _folder_of(export_dir: str, version: int) -> str:
-    return os.path.join(export_dir, str(version))
 
 
 def _exists_already(path: str) -> InputError:
@@ -447,11 +427,11 @@ def _temporary_folder(export_dir: str) -> Iterator[str]:
 def _publish(folder: str, export_dir: str, version: int | None) -> str:
     """Moves a version to its number, or to the next free one."""
     number = int(time.time()) if version is None else version
-    while not _moved(folder, _folder_of(export_dir, number)):
+    while not _moved(folder, path := os.path.join(export_dir, str(number))):
         if version is not None:
-            raise _exists_already(_folder_of(export_dir, version))
+            raise _exists_already(path)
         number += 1
-    return _folder_of(export_dir, number)
+    return path
 
 
 def _moved(folder: str, path: str) -> bool:

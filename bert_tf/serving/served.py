@@ -15,13 +15,17 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.tasks.classification import THRESHOLD
 from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.fill_mask import MASK
 from bert_tf.tokenization.graph import BertTokenizer
 from bert_tf.tokenization.wordpiece import require_special_tokens
 
 # Stands for an empty name, since tables skip empty lines. Google's Chinese
 # vocabulary has an empty token, and readers of vocabularies strip lines.
 _BLANK = " "
+
+Tensors = Mapping[str, tf.Tensor]
 
 # The inputs of models and of the signature `tokens`.
 FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -83,9 +87,11 @@ class Served(tf.Module, abc.ABC):
 
     Attributes:
       kind: The kind of model, for the model card.
+      text_names: The names of `inputs`, if all of them are strings [B].
     """
 
     kind: str
+    text_names: tuple[str, ...] = ("text",)
 
     def __init__(
         self,
@@ -114,7 +120,10 @@ class Served(tf.Module, abc.ABC):
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
         """The strings of `answer`: name -> shape [None, ...]."""
-        return {"text": tf.TensorSpec([None], tf.string, "text")}
+        return {
+            name: tf.TensorSpec([None], tf.string, name)
+            for name in self.text_names
+        }
 
     @property
     def token_inputs(self) -> dict[str, tf.TensorSpec]:
@@ -130,16 +139,14 @@ class Served(tf.Module, abc.ABC):
         """Two rows of `inputs`, for the README and the warm-up."""
 
     @abc.abstractmethod
-    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns readable outputs, name -> [B, ...] of any type."""
 
     @abc.abstractmethod
-    def answer_tokens(
-        self, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the outputs that do not need the texts."""
 
-    def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns `FEATURES`, int32 [B, S], truncated and padded.
 
         They are for one text or a pair, in the order of `inputs`, as in
@@ -149,11 +156,11 @@ class Served(tf.Module, abc.ABC):
         parts = [texts[name] for name in self.inputs]
         return self.tokenizer.pack(self.ids(parts), empty_second=False)
 
-    def checked(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def checked(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same tensors after a check of their shapes.
 
-        Clients send any shape and servers pass it on. Without the check, the
-        first op that fails would describe its own inputs, or none would fail.
+        Servers pass on any shape. Without the check, the first op that fails
+        would describe its own inputs, or none would fail.
 
         Raises:
           tf.errors.InvalidArgumentError: If an input does not have the shape
@@ -181,11 +188,7 @@ class Served(tf.Module, abc.ABC):
     def ids(self, texts: Sequence[tf.Tensor]) -> list[tf.RaggedTensor]:
         """Tokenizes one or two tensors of strings, in one call for speed.
 
-        Args:
-          texts: Tensors of strings, each [B] with its own B.
-
-        Returns:
-          For each, int32 ids, ragged [B, (T)].
+        Each tensor [B] has its own B, and gives int32 ids, ragged [B, (T)].
         """
         if len(texts) == 1:
             return [self.tokenizer.tokenize(texts[0])]
@@ -193,8 +196,8 @@ class Served(tf.Module, abc.ABC):
         ids = self.tokenizer.tokenize(tf.concat(texts, axis=0))
         return [ids[:size], ids[size:]]
 
-    def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the model's input: `features`, and `tokens` as strings."""
+    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `features`, and their `tokens` as strings."""
         features = self.features(texts)
         return {"tokens": self.token_names(features["input_ids"]), **features}
 
@@ -211,18 +214,16 @@ BATCH_SIZE = 32
 
 
 def in_batches(
-    compute: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]],
-    features: Mapping[str, tf.Tensor],
-    nothing: Mapping[str, tf.Tensor],
+    compute: Callable[[dict[str, tf.Tensor]], Tensors],
+    features: Tensors,
+    nothing: Tensors,
 ) -> dict[str, tf.Tensor]:
     """Returns the result of `compute` for all rows, `BATCH_SIZE` at a time.
 
     Args:
-      compute: Maps some rows of the features to tensors with as many rows; it
-        is never called with none.
+      compute: Maps one or more rows of the features to as many rows.
       features: Tensors [R, S] by name.
-      nothing: The result for no rows, by the names of the outputs to compute:
-        [0, S, ...].
+      nothing: The result for no rows, [0, S, ...], whose keys select outputs.
 
     Returns:
       Tensors [R, S, ...] with the keys of `nothing`.
@@ -256,7 +257,7 @@ def in_batches(
 
 def rows_by_text(
     served: Served,
-    features: Mapping[str, tf.Tensor],
+    features: Tensors,
     texts: tf.Tensor,
     num_texts: tf.Tensor,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -264,14 +265,14 @@ def rows_by_text(
 
     Args:
       served: The model.
-      features: Dict of int32 [R, S].
+      features: `FEATURES`, int32 [R, S].
       texts: The index of the text of each row, int64 [R], ascending.
-      num_texts: B.
+      num_texts: The number of texts, B.
 
     Returns:
-      The number of rows of each text, int32 [B]; and a dict of `tokens` and the
-      features, [B, N, S], where N is the largest number of rows of a text.
-      Texts with fewer rows are followed by padding.
+      The number of rows of each text, int32 [B]; and `tokens` and the features,
+      [B, N, S], where N is the largest number of rows of a text: the rows of
+      each text, followed by padding.
     """
     padding = {"input_ids": served.encoding.vocab.index("[PAD]")}
     by_text = {
@@ -289,9 +290,6 @@ def rows_by_text(
 
 
 # Classes, numbers and multiple choice: the models of run_classifier.py.
-
-# The probability above which a label of a multi-label problem is present.
-THRESHOLD = 0.5
 
 
 class ServedClassifier(Served):
@@ -329,11 +327,8 @@ class ServedClassifier(Served):
             )
         self.kind, self._answer = _KINDS[problem]
         self.is_pair = is_pair
-
-    @property
-    def inputs(self) -> dict[str, tf.TensorSpec]:
-        names = ("text_a", "text_b") if self.is_pair else ("text",)
-        return {name: tf.TensorSpec([None], tf.string, name) for name in names}
+        if is_pair:
+            self.text_names = ("text_a", "text_b")
 
     @property
     def example(self) -> dict[str, list]:
@@ -351,7 +346,7 @@ class ServedClassifier(Served):
             ],
         }
 
-    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the predictions for texts or pairs.
 
         Args:
@@ -366,9 +361,7 @@ class ServedClassifier(Served):
         """
         return self.answer_tokens(self.features(texts))
 
-    def answer_tokens(
-        self, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same from `FEATURES`, int32 [B, S]."""
         return self._answer(self, self.model(features)["logits"])
 
@@ -393,7 +386,7 @@ class ServedClassifier(Served):
         return {"score": logits[:, 0]}
 
     def _all_labels(self, probabilities: tf.Tensor) -> tf.Tensor:
-        """Returns the names of the columns of floats [B, C], strings [B, C]."""
+        """Repeats the names of all classes for each row, strings [B, C]."""
         numbers = tf.range(len(self.labels))
         return self.label_names(
             tf.broadcast_to(numbers, tf.shape(probabilities))
@@ -462,7 +455,7 @@ class ServedMultipleChoice(Served):
             "choices": [(row * count)[:count] for row in endings],
         }
 
-    def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns `FEATURES`, int32 [B, n, S]: rows of context and choice."""
         texts = self.checked(texts)
         context, choices = self.ids(
@@ -479,14 +472,14 @@ class ServedMultipleChoice(Served):
             for name, values in flat.items()
         }
 
-    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the most likely choices.
 
         Args:
           texts: `context`, strings [B], and `choices`, strings [B, n].
 
         Returns:
-          Dict of `choice`, the index of the most likely one, int32 [B];
+          `choice`, the index of the most likely one, int32 [B];
           `choice_text`, strings [B]; its `probability`, float32 [B]; and the
           `probabilities` of all, float32 [B, n].
         """
@@ -494,9 +487,7 @@ class ServedMultipleChoice(Served):
         chosen = tf.gather(texts["choices"], answer["choice"], batch_dims=1)
         return {"choice_text": chosen, **answer}
 
-    def answer_tokens(
-        self, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same without `choice_text`, from int32 [B, n, S]."""
         probabilities = tf.nn.softmax(self.model(features)["logits"])
         return {
@@ -508,11 +499,9 @@ class ServedMultipleChoice(Served):
 
 # Pre-trained models: embeddings and masked words.
 
-MASK = "[MASK]"
-
 
 def pooled_and_mean(
-    outputs: Mapping[str, tf.Tensor], input_mask: tf.Tensor
+    outputs: Tensors, input_mask: tf.Tensor
 ) -> dict[str, tf.Tensor]:
     """Returns two embeddings of each text.
 
@@ -521,8 +510,8 @@ def pooled_and_mean(
       input_mask: int32 [B, S].
 
     Returns:
-      Dict of two float32 [B, H]: `pooled_output` of [CLS], and `mean`, the mean
-      of the last layer over all tokens with [CLS] and [SEP], as
+      Two float32 [B, H]: `pooled_output` of [CLS], and `mean`, the mean of the
+      last layer over all tokens with [CLS] and [SEP], as
       `extract_features.py --layers=-1 --pooling=mean` computes it.
     """
     vectors = tf.cast(outputs["sequence_output"], tf.float32)
@@ -562,7 +551,7 @@ class ServedEncoder(Served):
     def example(self) -> dict[str, list]:
         return {"text": ["The ferry was late.", "We had to wait for the boat."]}
 
-    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the embeddings of texts.
 
         Args:
@@ -575,9 +564,7 @@ class ServedEncoder(Served):
         """
         return self.answer_tokens(self.features(texts))
 
-    def answer_tokens(
-        self, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same from `FEATURES`, int32 [B, S]."""
         mask = features["input_mask"]
         chosen = self._choose(self.model(features), mask)
@@ -631,29 +618,27 @@ class ServedMaskedLM(Served):
             ]
         }
 
-    def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns `FEATURES`, int32 [B, S], in which `[MASK]` is one token."""
         texts = self.checked(texts)
         ids = self.tokenizer.tokenize(texts["text"], keep=MASK)
         return self.tokenizer.pack([ids])
 
-    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the words for each mask while the others stay masked.
 
         Args:
           texts: `text`, strings [B].
 
         Returns:
-          Dict of `num_blanks`, the number of masks, int32 [B]; and for the M
+          `num_blanks`, the number of masks, int32 [B]; and for the M
           masks of the text with most of them, in text order, `words`, the most
           likely first, strings [B, M, k], and their `probabilities`, float32
           [B, M, k]. Texts with fewer masks are padded with "" and 0.
         """
         return self.answer_tokens(self.features(texts))
 
-    def answer_tokens(
-        self, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same from `FEATURES`, int32 [B, S]."""
         positions = tf.where(features["input_ids"] == self._mask_id)  # [N, 2]
         logits = self._logits(features, positions)
@@ -674,18 +659,8 @@ class ServedMaskedLM(Served):
             "probabilities": by_text(probabilities).to_tensor(),
         }
 
-    def _logits(
-        self, features: Mapping[str, tf.Tensor], positions: tf.Tensor
-    ) -> tf.Tensor:
-        """Computes the logits at some positions only.
-
-        Args:
-          features: `FEATURES`, int32 [B, S].
-          positions: Row and position of each mask, int64 [N, 2].
-
-        Returns:
-          Float32 [N, vocabulary size].
-        """
+    def _logits(self, features: Tensors, positions: tf.Tensor) -> tf.Tensor:
+        """Returns the logits at positions [N, 2] only, [N, vocab_size]."""
         model = self.model
         outputs = model.bert(features)
         vectors = tf.gather_nd(outputs["sequence_output"], positions)

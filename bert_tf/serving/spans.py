@@ -4,14 +4,13 @@ The graph gives the same windows and answers as `tasks.questions.make_windows`
 and `tasks.answers.find_answer` do in NumPy.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
 from bert_tf.errors import wrong_value
-from bert_tf.serving.served import Served, in_batches, rows_by_text
+from bert_tf.serving.served import Served, Tensors, in_batches, rows_by_text
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.questions import (
     NUM_SPECIAL_TOKENS,
@@ -56,7 +55,7 @@ def make_windows(
 
     Args:
       num_tokens: Number of tokens of each context, int64 [B].
-      query_lengths: Number of tokens of each question, truncated, int64 [B].
+      query_lengths: Number of tokens of each truncated question, int64 [B].
       max_seq_length: Length of a sequence.
       doc_stride: Tokens from the start of a window to the start of the next.
     """
@@ -125,11 +124,12 @@ class Contexts(NamedTuple):
     def slices(
         self, context: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
-        """Returns the strings of characters [begin, end).
+        """Returns the strings of characters [begin, end) of contexts.
 
         Args:
-          context: Index of the context of each slice, int64.
-          begins: int32, of any shape to which `context` can be broadcast.
+          context: Index of the context of each slice, int64, which can be
+            broadcast to the shape of `begins`.
+          begins: int32, of any shape.
           ends: int32, of the same shape.
         """
         origin = tf.gather(self.characters.row_starts(), context)
@@ -160,7 +160,6 @@ class Spans(NamedTuple):
     scores: tf.Tensor
 
     def take(self, indexes: tf.Tensor) -> "Spans":
-        """Returns the spans with these indexes."""
         return Spans(*(tf.gather(column, indexes) for column in self))
 
 
@@ -173,12 +172,7 @@ def allowed_spans(
 ) -> Spans:
     """Returns the spans of each window, by rank of the start, then of the end.
 
-    Args:
-      contexts: The contexts of all questions.
-      windows: The windows of these contexts.
-      start_logits: float32 [W, S]; -inf for padding.
-      end_logits: float32 [W, S]; -inf for padding.
-      rules: Which spans are allowed.
+    The logits are float32 [W, S], -inf for padding.
     """
     count = rules.n_best_size
     firsts, start_logits = _best_tokens(windows, start_logits, count)
@@ -213,9 +207,9 @@ def allowed_spans(
 def _best_tokens(
     windows: WindowTensors, logits: tf.Tensor, count: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the tokens with the highest logits, and these, [W, n].
+    """Returns the tokens with the highest logits, and these logits, [W, n].
 
-    A token is an index into `windows.tokens.values`. Positions outside of the
+    A token is an index into `windows.tokens.values`. Positions outside the
     context are -1; as in the original, they count among the best.
     """
     count = tf.minimum(count, tf.shape(logits)[1])
@@ -230,8 +224,8 @@ def _best_tokens(
 def best_distinct(spans: Spans, contexts: Contexts, count: int) -> Spans:
     """Returns up to `count` best spans of each question with distinct texts.
 
-    Among equal scores and equal texts the first comes first. Long contexts have
-    so many spans that texts are made of the best ranks only; the number of
+    Of equal scores, and of equal texts, the first wins. Long contexts have so
+    many spans that only the texts of the best ranks are compared; the number of
     ranks doubles while a question lacks answers and has more spans.
     """
     order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
@@ -304,13 +298,8 @@ def null_scores(
 ) -> tf.Tensor:
     """Returns the scores of no answer, float64 [B]; 0 without windows.
 
-    It is the smallest sum of the two logits at [CLS] of a question's windows.
-
-    Args:
-      windows: The windows of all questions.
-      start_logits: [W, S].
-      end_logits: [W, S].
-      num_questions: B.
+    It is the smallest sum of the two logits, [W, S], at [CLS] of a question's
+    windows.
     """
     # Sums work without windows, too, where S is 0.
     start, end = (
@@ -341,14 +330,15 @@ def in_rows(spans: Spans, num_questions: tf.Tensor, count: int) -> NBest:
 
 
 def with_null(answers: NBest, null: tf.Tensor) -> NBest:
-    """Inserts no answer after the answers that are as good.
+    """Inserts no answer into each row, after the answers that are as good.
 
     Args:
       answers: The answers to each question, [B, n].
       null: The score of no answer, float64 [B].
 
     Returns:
-      [B, n + 1]; only no answer can be the last one.
+      [B, n + 1], whose last column has no answer or nothing: of worse answers
+      after no answer, the last one is dropped.
     """
     count = answers.scores.shape[1]
     nowhere = tf.fill([tf.size(null), 1], -1)
@@ -389,6 +379,7 @@ class ServedSpanLabeler(Served):
     """
 
     kind = "question answering"
+    text_names = ("question", "context")
 
     def __init__(
         self,
@@ -404,13 +395,6 @@ class ServedSpanLabeler(Served):
         self.num_answers = min(num_answers, self.rules.n_best_size)
 
     @property
-    def inputs(self) -> dict[str, tf.TensorSpec]:
-        return {
-            name: tf.TensorSpec([None], tf.string, name)
-            for name in ("question", "context")
-        }
-
-    @property
     def example(self) -> dict[str, list]:
         return {
             "question": [
@@ -424,25 +408,24 @@ class ServedSpanLabeler(Served):
             ],
         }
 
-    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the best answers to each question.
 
-        Characters are indexes into the context without invalid UTF-8. If there
-        is no answer, because the model predicts so (SQuAD 2.0) or the context
-        is blank, it is "" with -1 as start and end.
+        Positions count the characters of the context without invalid UTF-8. If
+        there is no answer, because the model predicts so (SQuAD 2.0) or the
+        context is blank, the answer is "" with -1 as start and end.
 
         Args:
           texts: `question` and `context`, strings [B].
 
         Returns:
-          Dict of `answer`, strings [B], a slice of the context; `start`, the
-          index of its first character, and `end`, the index after its last,
-          int32 [B]; its probability `score`, float32 [B]; `nbest_answers`,
-          `nbest_starts`, `nbest_ends` and `nbest_probabilities`, the same for
-          the best answers, [B, num_answers]; and `num_nbest`, int32 [B], their
-          number, after which there is "", -1, -1 and 0. For SQuAD 2.0 also
-          `null_odds`, float32 [B], the score of no answer minus the score of
-          the best span.
+          `answer`, strings [B], a slice of the context; `start`, the index of
+          its first character, and `end`, the index after its last, int32 [B];
+          its probability `score`, float32 [B]; `nbest_answers`, `nbest_starts`,
+          `nbest_ends` and `nbest_probabilities`, the same for the best answers,
+          [B, num_answers]; and `num_nbest`, int32 [B], their number, after
+          which there is "", -1, -1 and 0. For SQuAD 2.0 also `null_odds`,
+          float32 [B], the score of no answer minus that of the best span.
 
         Raises:
           tf.errors.InvalidArgumentError: If a logit is NaN or infinite.
@@ -460,9 +443,7 @@ class ServedSpanLabeler(Served):
             answers = in_rows(best, num_questions, count)
             return self._choose(contexts, answers, null)
 
-    def answer_tokens(
-        self, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits`, float32 [B, S].
 
         Tokens of the question and padding have logits, too.
@@ -473,18 +454,16 @@ class ServedSpanLabeler(Served):
             for name in ("start_logits", "end_logits")
         }
 
-    def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns `FEATURES` of all windows in order, int32 [W, S]."""
-        _, _, features = self._read(texts)
-        return features
+        return self._read(texts)[-1]
 
-    def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the inputs of the model.
 
         Returns:
-          Dict of `num_windows`, int32 [B]; `tokens` and `FEATURES`, [B, W, S],
-          where W is the largest number of windows: the windows of each
-          question, followed by padding.
+          `num_windows`, int32 [B]; `tokens` and `FEATURES`, [B, W, S], where W
+          is the largest number of windows: see `rows_by_text`.
         """
         contexts, windows, features = self._read(texts)
         num_windows, seen = rows_by_text(
@@ -493,7 +472,7 @@ class ServedSpanLabeler(Served):
         return {"num_windows": num_windows, **seen}
 
     def _read(
-        self, texts: Mapping[str, tf.Tensor]
+        self, texts: Tensors
     ) -> tuple[Contexts, WindowTensors, dict[str, tf.Tensor]]:
         """Returns the contexts, their windows, and `FEATURES`, int32 [W, S]."""
         encoding = self.encoding
@@ -522,9 +501,7 @@ class ServedSpanLabeler(Served):
             )
         return Contexts(characters, starts, ends), windows, features
 
-    def _logits(
-        self, features: Mapping[str, tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _logits(self, features: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the logits of starts and ends, [W, S]; -inf for padding."""
         mask = features["input_mask"]
         names = "start_logits", "end_logits"
@@ -543,13 +520,7 @@ class ServedSpanLabeler(Served):
     def _choose(
         self, contexts: Contexts, answers: NBest, null: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `answer`.
-
-        Args:
-          contexts: The contexts of all questions.
-          answers: The best answers to each question, [B, n_best_size].
-          null: The scores of no answer, float64 [B].
-        """
+        """Returns the outputs of `answer`, given `null_scores`."""
         best, begin, end = (column[:, 0] for column in answers)  # [B]
         is_none = begin < 0
         if not self.rules.with_negative:

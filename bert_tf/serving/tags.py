@@ -4,13 +4,12 @@ The graph makes the same rows of the same tokens as
 `tasks.ner.make_tagging_features` does in NumPy.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
-from bert_tf.serving.served import Served, in_batches, rows_by_text
+from bert_tf.serving.served import Served, Tensors, in_batches, rows_by_text
 from bert_tf.tasks.ner import TaggingEncoding
 
 # The white space at which `str.split` of Python splits: ASCII and Unicode.
@@ -113,17 +112,17 @@ class ServedTagger(Served):
             ]
         }
 
-    def answer(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the tags of the words of each text.
 
         Args:
           texts: `text`, strings [B].
 
         Returns:
-          Dict of `num_words`, int32 [B], and of arrays [B, W], where W is the
-          largest number of words: `words`, strings; `starts` and `ends`,
-          int32, the characters of each word; `tags`, strings; and
-          `probabilities`, float32. Padding is "", -1 and 0.
+          `num_words`, int32 [B], and arrays [B, W], where W is the largest
+          number of words: `words`, strings; `starts` and `ends`, int32, the
+          characters of each word; `tags`, strings; and `probabilities`,
+          float32. Padding is "", -1 and 0.
         """
         words = self._words(texts)
         rows = self._rows(words.strings)
@@ -144,18 +143,15 @@ class ServedTagger(Served):
             "probabilities": by_text(probabilities).to_tensor(),
         }
 
-    def answer_tokens(
-        self, features: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """Returns a tag for each token; only first tokens have learned theirs.
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Returns a tag for each token; only first tokens of words are trained.
 
         Args:
           features: `FEATURES`, int32 [B, S].
 
         Returns:
-          Dict of `tags`, strings [B, S], "" for padding; `tag_ids`, int32
-          [B, S], -1 for padding; and `probabilities`, float32 [B, S], 0 for
-          padding.
+          `tags`, strings [B, S]; `tag_ids`, int32 [B, S]; and `probabilities`,
+          float32 [B, S]. Padding is "", -1 and 0.
         """
         logits = self.model(features)["logits"]
         tags, probabilities = self._best(logits)
@@ -167,17 +163,16 @@ class ServedTagger(Served):
             "probabilities": tf.where(is_token, probabilities, 0.0),
         }
 
-    def features(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns `FEATURES` of the rows of all texts, int32 [R, S]."""
         return self._rows(self._words(texts).strings).features
 
-    def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the inputs of the model.
 
         Returns:
-          Dict of `num_rows`, int32 [B]; `tokens` and `FEATURES`, [B, R, S],
-          where R is the largest number of rows: the rows of each text,
-          followed by padding.
+          `num_rows`, int32 [B]; `tokens` and `FEATURES`, [B, R, S], where R is
+          the largest number of rows: see `rows_by_text`.
         """
         rows = self._rows(self._words(texts).strings)
         num_rows, seen = rows_by_text(
@@ -185,7 +180,7 @@ class ServedTagger(Served):
         )
         return {"num_rows": num_rows, **seen}
 
-    def _words(self, texts: Mapping[str, tf.Tensor]) -> Words:
+    def _words(self, texts: Tensors) -> Words:
         # String ops only have CPU kernels.
         with tf.device("CPU:0"):
             return split_words(self.checked(texts)["text"])
@@ -234,7 +229,8 @@ def _row_begins(
 ) -> tf.Tensor:
     """Returns 1 for words that begin a row, else 0: int64 [words].
 
-    A row takes as many words of a text as fit.
+    A row takes as many words of a text as fit: with a room of 5 tokens, words
+    of 2, 2, 3 and 1 tokens, all of one text, give 1, 0, 1, 0.
 
     Args:
       words: The words of each text, [B, (W)].
@@ -242,8 +238,7 @@ def _row_begins(
         [words + 1]. No word has more than `room` tokens.
       room: Number of tokens of a row.
     """
-    # A text that is finished moves to word number `num_words`, which does not
-    # exist.
+    # Finished texts move to word number `num_words`, which does not exist.
     num_words = tf.size(words.values, tf.int64)
     last = tf.gather(words.row_limits(), words.value_rowids())
     last = tf.concat([last, [num_words]], axis=0)  # [words + 1]
