@@ -138,7 +138,7 @@ def make_reproducible(folder: str) -> None:
     _rename_functions(meta_graph)
     for function in meta_graph.graph_def.library.function:
         _remove_counters(function)
-    for node in _nodes(meta_graph.graph_def):
+    for node in nodes_of(meta_graph.graph_def):
         if node.op == "HashTableV2":
             _rename_table(node, os.path.join(folder, "assets"))
     path.write_bytes(model.SerializeToString(deterministic=True))
@@ -150,7 +150,7 @@ def _rename_functions(meta_graph: Any) -> None:
     library = meta_graph.graph_def.library
     objects = meta_graph.object_graph_def
     names = _numbered(meta_graph)
-    for node in _nodes(meta_graph.graph_def):
+    for node in nodes_of(meta_graph.graph_def):
         for called in _called(node):
             called.name = names.get(called.name, called.name)
     for function in library.function:
@@ -192,7 +192,7 @@ def _numbered(meta_graph: Any) -> dict[str, str]:
     return names
 
 
-def _nodes(graph: Any) -> Iterator[Any]:
+def nodes_of(graph: Any) -> Iterator[Any]:
     """Yields the nodes of a graph and of its functions."""
     yield from graph.node
     for function in graph.library.function:

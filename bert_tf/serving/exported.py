@@ -11,17 +11,13 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from bert_tf import files
 from bert_tf.errors import in_file
-from bert_tf.serving.export import EXTRA, MODEL_FILE
+from bert_tf.serving.export import EXTRA, MODEL_FILE, nodes_of
 from bert_tf.serving.readme import MODEL_CARD, WARM_UP
 
 Arrays = dict[str, np.ndarray]
 
-# The files of an export that are required here.
-_FILES = (
-    "assets/vocab.txt",
-    f"{EXTRA}/{MODEL_CARD}",
-    f"{EXTRA}/{WARM_UP}",
-)
+# Required files.
+_FILES = ("assets/vocab.txt", f"{EXTRA}/{MODEL_CARD}", f"{EXTRA}/{WARM_UP}")
 _TEXTS_AT_A_TIME = 256
 
 
@@ -78,11 +74,7 @@ class Exported:
     @property
     def ops(self) -> set[str]:
         """The operations of the signature `tokens`."""
-        graph = self._tokens.graph.as_graph_def()
-        nodes = [*graph.node]
-        for function in graph.library.function:
-            nodes += function.node_def
-        return {node.op for node in nodes}
+        return {node.op for node in nodes_of(self._tokens.graph.as_graph_def())}
 
     @property
     def num_segments(self) -> int:
@@ -100,10 +92,7 @@ class Exported:
         return {name: tf.make_ndarray(texts[name]) for name in self.inputs}
 
     def features(self, texts: Mapping[str, np.ndarray]) -> Arrays:
-        """Tokenizes texts with the signature `tokenize`.
-
-        Args:
-          texts: `inputs`, at least one row.
+        """Tokenizes `inputs` of at least one row with the signature `tokenize`.
 
         Returns:
           `token_inputs`, int32 [R, ..., S], padded to the longest: a row for
@@ -144,7 +133,7 @@ def open_export(export_dir: str) -> Exported:
         newest is opened.
 
     Raises:
-      InputError: If there is none, or it is damaged.
+      InputError: If there is no export, or it is damaged.
     """
     path = _version_in(export_dir)
     for name in _FILES:
@@ -191,10 +180,7 @@ def join_rows(parts: Iterable[Mapping[str, np.ndarray]]) -> Arrays:
 def _stack(arrays: list[np.ndarray]) -> np.ndarray:
     shape = np.max([array.shape for array in arrays], axis=0)[1:]
     padded = [
-        np.pad(
-            array,
-            [(0, 0), *((0, n) for n in shape - array.shape[1:])],
-        )
+        np.pad(array, [(0, 0), *((0, n) for n in shape - array.shape[1:])])
         for array in arrays
     ]
     return np.concatenate(padded)

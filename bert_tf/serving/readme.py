@@ -3,7 +3,7 @@
 The README, whose commands work as written; the model card; warm-up requests and
 batching parameters. Requests and answers are in the format of TensorFlow
 Serving's REST interface: by rows (`instances` and `predictions`) or by columns
-(`inputs` and `outputs`). A single input or output has no name in both.
+(`inputs` and `outputs`). In both, a single input or output has no name.
 """
 
 import dataclasses
@@ -47,12 +47,8 @@ def model_card(
       folder: The SavedModel, whose weights are hashed.
       name: The model's name on the server.
       metrics: Scores; NaN and infinity become None.
-      source: The checkpoint. Of a local path the card has the last part only,
+      source: The checkpoint. The card has only the last part of a local path,
         so that it is the same on every machine.
-
-    Returns:
-      The card. Its `encoding` says how texts become ids: the maximum sequence
-      length, the casing, and other settings of this kind of model.
     """
     variables = checkpoint_variables(served.model).values()
     with open(os.path.join(folder, WEIGHTS), "rb") as file:
@@ -138,14 +134,12 @@ pad_variable_length_inputs: false
 
 
 def write_warm_up(path: str, served: Served, name: str) -> None:
-    """Writes warm-up requests: some batch sizes, and a long text."""
+    """Writes warm-up requests: several batch sizes, and a long text."""
     with tf.io.TFRecordWriter(path) as writer:
         for rows in _batches(served):
             request = predict_pb2.PredictRequest()
             request.model_spec.name = name
-            request.model_spec.signature_name = (
-                tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-            )
+            request.model_spec.signature_name = "serving_default"
             for key, spec in served.inputs.items():
                 request.inputs[key].CopyFrom(
                     tf.make_tensor_proto(rows[key], spec.dtype)
@@ -156,7 +150,7 @@ def write_warm_up(path: str, served: Served, name: str) -> None:
 
 
 def _batches(served: Served) -> Iterator[Mapping[str, Sequence]]:
-    """Yields rows of the example: several sizes, then one that is too long."""
+    """Yields rows of the example, by input; the last row is too long."""
     example = served.example
     for size in WARM_UP_SIZES:
         yield {

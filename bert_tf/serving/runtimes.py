@@ -273,12 +273,7 @@ Ask = Callable[[Mapping[str, np.ndarray]], Arrays]
 
 
 class Measured(NamedTuple):
-    """The outputs of a model.
-
-    Attributes:
-      answers: The outputs for each batch.
-      scores: The scores, if there are labelled data.
-    """
+    """The outputs of a model for each batch, and its scores, if any."""
 
     answers: list[Arrays]
     scores: dict[str, float]
@@ -309,12 +304,9 @@ class Difference(NamedTuple):
 
 
 def random_features(exported: Exported, seed: int = 0) -> list[Arrays]:
-    """Returns random batches of several sizes and lengths.
+    """Returns random batches of `Exported.token_inputs`, int32 [b, ..., S].
 
     Rows have different lengths of at least one token, then padding.
-
-    Returns:
-      Dicts of `Exported.token_inputs`, int32 [b, ..., S].
     """
     generator = np.random.default_rng(seed)
     most = exported.card["encoding"]["max_seq_length"]
@@ -355,16 +347,14 @@ def measure(
 
 
 def answer_rows(run: Run, features: Mapping[str, np.ndarray]) -> Arrays:
-    """Runs a model on any number of rows.
-
-    Batches contain rows of about the same length, cut to the longest of them.
+    """Runs a model on one row or more, in batches of similar lengths.
 
     Args:
       run: The model.
-      features: Int32 [n, ..., S], at least one row.
+      features: Int32 [n, ..., S].
 
     Returns:
-      Dict of arrays [n, ...], padded with zeros.
+      Arrays [n, ...], padded with zeros.
     """
     mask = features["input_mask"]
     positions = np.arange(1, mask.shape[-1] + 1)
@@ -421,8 +411,8 @@ def _share_changed(pairs: _Pairs) -> float:
 def cosines(expected: Measured, found: Measured) -> dict[str, float]:
     """Returns the mean and the lowest cosine similarity of two models' vectors.
 
-    Vectors are the last axes of outputs of floats. Vectors of zeros, which
-    stand for padding in the expected answers, are ignored.
+    Vectors are the last axes of outputs of floats. Expected vectors of zeros,
+    which are padding, are ignored.
     """
     similarities = np.concatenate(
         [
@@ -439,7 +429,7 @@ def cosines(expected: Measured, found: Measured) -> dict[str, float]:
 
 
 def _cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Cosine similarities of vectors [..., W], those of zeros left out: [n]."""
+    """Returns the similarities of vectors [..., W] that are not zero, [n]."""
     one, other = (
         values.astype(np.float64).reshape(-1, values.shape[-1])
         for values in (one, other)
@@ -451,27 +441,19 @@ def _cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 class ComparisonRow(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-      name: The file.
-      size: Its size in bytes.
-      difference: The difference from the export; None for the export.
-      scores: See `Measured`.
-    """
+    """A row of the table: a file."""
 
     name: str
-    size: int
-    difference: Difference | None
+    size: int  # In bytes.
+    difference: Difference | None  # From the export; None for the export.
     scores: Mapping[str, float]
 
 
 def table(rows: Sequence[ComparisonRow]) -> str:
     """Returns a Markdown table of sizes, differences and scores.
 
-    Args:
-      rows: The export first; the scores of others have the difference from its
-        scores in parentheses.
+    The first row is the export; the scores of the others have the difference
+    from its scores in parentheses.
     """
     first = rows[0]
     cells = [["file", "MB", "largest difference", *first.scores]]
@@ -556,7 +538,7 @@ def runtime_readme(
         "## Run it",
         f"```\npip install {_INSTALL[name]} numpy\n```",
         f"```python\n{snippet}\n```",
-        f"returns\n\n```\n{answers}\n```\n\nfor {_texts(exported)}. The last "
+        f"returns\n\n```\n{answers}\n```\n\nfor `{_texts(exported)}`. The last "
         "digits depend on the machine.",
         "## Inputs and outputs",
         'B is the number of rows, at least 1, and "?" the longest length.',
@@ -585,7 +567,7 @@ def _texts(exported: Exported) -> str:
         name: np.char.decode(values.astype(bytes), "utf-8").tolist()[0]
         for name, values in exported.example().items()
     }
-    return f"`{json.dumps(texts, ensure_ascii=False)}`"
+    return json.dumps(texts, ensure_ascii=False)
 
 
 def _meaning(exported: Exported) -> str:
