@@ -422,7 +422,7 @@ def draw_picture(
             figure = _draw_head(weights[layers[0], heads[0]], words)
         else:
             figure = _draw_overview(weights, words, layers, heads)
-        title = f"AttentionMaps of {attention.model}: {_named(layer, head)}"
+        title = f"Attention of {attention.model}: {_named(layer, head)}"
         figure.suptitle(
             _drawable(title), color=INK, fontsize=11, parse_math=False
         )

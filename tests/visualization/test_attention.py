@@ -272,6 +272,26 @@ def test_draws_the_requested_head():
     np.testing.assert_array_equal(third, second)
 
 
+@pytest.mark.parametrize(
+    ("layer", "head", "expected"),
+    [
+        (None, None, "all heads"),
+        (1, None, "layer 1, all heads"),
+        (None, 2, "all layers, head 2"),
+        (1, 2, "layer 1, head 2"),
+    ],
+)
+def test_titles_of_pictures(monkeypatch, layer, head, expected):
+    figure = pytest.importorskip("matplotlib.figure")
+    titles = []
+    monkeypatch.setattr(
+        figure.Figure, "suptitle", lambda self, text, **_: titles.append(text)
+    )
+    found = dataclasses.replace(attention(passage("cat sat")), model="bert")
+    drawing.draw_picture(found, layer, head)
+    assert titles == [f"Attention of bert: {expected}"]
+
+
 def test_without_matplotlib(monkeypatch):
     whole = builtins.__import__
 
