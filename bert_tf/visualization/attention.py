@@ -31,22 +31,13 @@ CLS, SEP, MASK = "[CLS]", "[SEP]", "[MASK]"
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """The tokens of one word, or a special token.
+    """The tokens of one word, or a special token."""
 
-    Attributes:
-      text: The word as in the text: "Café" for the token "cafe".
-      first: The position of its first token.
-      end: The position after its last token.
-      segment: 0 in the first text, 1 in the second.
-      is_special: Whether it is `[CLS]` or a `[SEP]` between the texts.
-      follows_space: Whether white space precedes it in the text.
-    """
-
-    text: str
-    first: int
-    end: int
-    segment: int
-    is_special: bool = False
+    text: str  # As in the text: "Café" for the token "cafe".
+    first: int  # The position of its first token.
+    end: int  # The position after its last token.
+    segment: int  # 0 in the first text, 1 in the second.
+    is_special: bool = False  # Whether it is `[CLS]` or an added `[SEP]`.
     follows_space: bool = True
 
 
@@ -71,13 +62,11 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps:
-    """The attention weights of a model for a passage.
+    """The attention weights of a model, by its name, for a passage.
 
     Attributes:
-      passage: The passage.
       weights: Floats [L, N, S, S]: how much the token of the third axis
         attends to that of the fourth; sums to 1 over the latter.
-      model: The name of the model.
     """
 
     passage: Passage
@@ -86,12 +75,10 @@ class AttentionMaps:
 
     @property
     def num_layers(self) -> int:
-        """L."""
         return self.weights.shape[0]
 
     @property
     def num_heads(self) -> int:
-        """N."""
         return self.weights.shape[1]
 
 
@@ -103,14 +90,8 @@ def read_passage(
 ) -> Passage:
     """Tokenizes one or two texts and finds their words.
 
-    `[MASK]` in a text is the special token, as in `fill_mask.py`. Long texts
-    raise an error instead of being truncated.
-
-    Args:
-      tokenizer: The tokenizer of the model.
-      text: The first text.
-      text_b: The second, or None.
-      max_pieces: The maximum sequence length of the model.
+    `[MASK]` in a text is the special token, as in `fill_mask.py`. More than
+    `max_pieces` tokens raise an error instead of being truncated.
 
     Raises:
       InputError: If a text is empty, or they are too long.
@@ -124,7 +105,8 @@ def read_passage(
         for word, tokens in _placed(found, one, len(pieces), segment):
             words.append(word)
             pieces += [token.id for token in tokens]
-        words.append(_separator(len(pieces), segment))
+        end = len(pieces)
+        words.append(Word(SEP, end, end + 1, segment, is_special=True))
         pieces.append(tokenizer.vocab[SEP])
     if len(pieces) > max_pieces:
         raise InputError(
@@ -143,18 +125,15 @@ def read_passage(
 
 
 def join_pieces(weights: np.ndarray, words: Iterable[Word]) -> np.ndarray:
-    """Combines attention between tokens to attention between words.
+    """Returns attention between words, [..., W, W], from that between pieces.
 
-    Attention to a word is the sum over its tokens, attention from a word the
-    mean over them, so that rows still sum to 1. Source: Clark et
-    al. 2019, "What Does BERT Look At?", section 4.1.
+    Attention to a word is the sum over its pieces, attention from a word the
+    mean over them, so that rows still sum to 1. Source: Clark et al. 2019,
+    "What Does BERT Look At?", section 4.1.
 
     Args:
       weights: Floats [..., S, S].
       words: The words of the S pieces.
-
-    Returns:
-      Floats [..., W, W].
     """
     spans = [(word.first, word.end) for word in words]
     firsts, ends = map(list, zip(*spans, strict=True))
@@ -238,25 +217,21 @@ def _words(tokens: Iterable[Token]) -> list[list[Token]]:
 def _placed(
     found: list[list[Token]], text: str, place: int, segment: int
 ) -> Iterator[tuple[Word, list[Token]]]:
-    """The words of a text whose first piece is at `place`."""
+    """Yields the words of a text, the first piece of which is at `place`."""
     last = 0
     for tokens in found:
         start, end = tokens[0].start, tokens[-1].end
         is_first = last == 0
-        between = any(map(str.isspace, text[last:start]))
+        has_space = any(map(str.isspace, text[last:start]))
         word = Word(
             text=text[start:end],
             first=place,
             end=place + len(tokens),
             segment=segment,
-            follows_space=is_first or between,
+            follows_space=is_first or has_space,
         )
         yield word, tokens
         place, last = word.end, end
-
-
-def _separator(place: int, segment: int) -> Word:
-    return Word(SEP, place, place + 1, segment, is_special=True)
 
 
 # The page: one HTML file that loads nothing.
@@ -277,7 +252,7 @@ def write_page(
     join_pieces: bool = True,
     special_tokens: bool = True,
 ) -> str:
-    """Returns the HTML page.
+    """Returns the HTML page, in which texts and weights are ASCII.
 
     Args:
       attention: The attention weights.
@@ -285,11 +260,9 @@ def write_page(
       head: The head to show first, from 0.
       join_pieces: Whether to show words first, or tokens.
       special_tokens: Whether to show `[CLS]` and `[SEP]` first.
-
-    Returns:
-      HTML, in which texts and weights are ASCII.
     """
-    levels = _levels(attention.weights)
+    is_fine = attention.weights.size <= MOST_FINE_WEIGHTS
+    levels = FINE_LEVELS if is_fine else COARSE_LEVELS
     start = {
         "layer": layer,
         "head": head,
@@ -321,10 +294,6 @@ def pack(weights: np.ndarray, levels: int) -> bytes:
     whole = np.rint(np.clip(weights, 0, 1) * levels).astype("<u2")
     low, high = np.ascontiguousarray(whole).view(np.uint8).reshape(-1, 2).T
     return zlib.compress(high.tobytes() + low.tobytes())
-
-
-def _levels(weights: np.ndarray) -> int:
-    return FINE_LEVELS if weights.size <= MOST_FINE_WEIGHTS else COARSE_LEVELS
 
 
 def _facts(attention: AttentionMaps, levels: int) -> dict[str, Any]:
@@ -402,7 +371,7 @@ def draw_picture(
     joined: bool = True,
     special_tokens: bool = True,
 ) -> bytes:
-    """Draws one head, or an overview of several.
+    """Returns a picture, as PNG, of one head, or an overview of several.
 
     Args:
       attention: The attention weights.
@@ -410,9 +379,6 @@ def draw_picture(
       head: The head, from 0; None for all.
       joined: See `as_shown`.
       special_tokens: See `as_shown`.
-
-    Returns:
-      A PNG file.
     """
     weights, words = as_shown(attention, joined, special_tokens)
     layers = _chosen(layer, attention.num_layers)
@@ -462,10 +428,8 @@ def _named(layer: int | None, head: int | None) -> str:
     """layer 3, head 5; layer 3, all heads; all layers, head 5; all heads."""
     if layer is None and head is None:
         return "all heads"
-    return (
-        f"{'all layers' if layer is None else f'layer {layer}'}, "
-        f"{'all heads' if head is None else f'head {head}'}"
-    )
+    layers = "all layers" if layer is None else f"layer {layer}"
+    return f"{layers}, {'all heads' if head is None else f'head {head}'}"
 
 
 def _drawable(text: str) -> str:
@@ -485,11 +449,7 @@ def _draw_head(weights: np.ndarray, words: list[Word]) -> "Figure":
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.tick_params(length=0, pad=3)
     points = float(np.clip(cell * 36, 4.5, 10))
-    style: dict[str, Any] = {
-        "fontsize": points,
-        "color": INK,
-        "parse_math": False,
-    }
+    style: Any = {"fontsize": points, "color": INK, "parse_math": False}
     labels = [_drawable(word.text) for word in words]
     axes.set_xticks(range(count), labels, rotation=90, **style)
     axes.set_yticks(range(count), labels, **style)
@@ -542,7 +502,6 @@ def _draw_overview(
 
 
 def _add_scale(figure: "Figure", axes: list[Any], length: float = 0.5) -> None:
-    """Adds the color scale."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
