@@ -21,6 +21,7 @@ from bert_tf.errors import (
     did_you_mean,
     in_file,
     listed,
+    require_choice,
     wrong_value,
 )
 
@@ -135,12 +136,9 @@ class BertConfig:
         if isinstance(act, str):
             act = _FROM_GOOGLE.get(act.lower(), act.lower())
             object.__setattr__(self, "hidden_act", act)
-        _check_choice("hidden_act", act, ACTIVATIONS)
-        _check_choice(
-            "attention_direction",
-            self.attention_direction,
-            ATTENTION_DIRECTIONS,
-        )
+        require_choice("hidden_act", act, ACTIVATIONS)
+        direction = self.attention_direction
+        require_choice("attention_direction", direction, ATTENTION_DIRECTIONS)
 
     @property
     def is_left_to_right(self) -> bool:
@@ -291,11 +289,6 @@ def positive_integer(name: str, value: Any) -> int:
     if not is_integer or isinstance(value, bool) or value < 1:
         raise wrong_value(name, "a positive integer", value)
     return int(value)
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise wrong_value(name, f"one of {listed(choices, last='or')}", value)
 
 
 def _size(name: str) -> tuple[int, int, int]:

@@ -41,6 +41,12 @@ def wrong_value(
     return InputError(f"{text} {advice}" if advice else text)
 
 
+def require_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Raises the error of `wrong_value` unless `value` is one of `choices`."""
+    if value not in choices:
+        raise wrong_value(name, f"one of {listed(choices, last='or')}", value)
+
+
 def in_file(
     path: str | os.PathLike[str], message: str, line: int | None = None
 ) -> InputError:

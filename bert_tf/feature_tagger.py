@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig, positive_integer
-from bert_tf.errors import listed, wrong_value
+from bert_tf.errors import listed, require_choice, wrong_value
 from bert_tf.feature_model import FeatureModel
 from bert_tf.heads import HEAD_SITE, add_output_weights, make_bilstm, score
 from bert_tf.modeling import BertModel
@@ -53,10 +53,7 @@ def choose(layers: str, config: BertConfig) -> Choice:
     Raises:
       InputError: If the name is unknown, or the model has too few layers.
     """
-    if layers not in CHOICES:
-        raise wrong_value(
-            "layers", f"one of {listed(CHOICES, last='or')}", layers
-        )
+    require_choice("layers", layers, CHOICES)
     depth = config.num_hidden_layers
     possible = [name for name, c in CHOICES.items() if c.num_layers <= depth]
     if layers not in possible:

@@ -15,7 +15,13 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import signals
-from bert_tf.errors import InputError, listed, reason, shortened, wrong_value
+from bert_tf.errors import (
+    InputError,
+    reason,
+    require_choice,
+    shortened,
+    wrong_value,
+)
 
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu")
 
@@ -82,12 +88,7 @@ def _device_kind(strategy_name: str) -> str:
 
 def _resolve(config: DistributionConfig) -> str:
     name = config.strategy
-    if name not in STRATEGIES:
-        raise wrong_value(
-            "--distribution_strategy",
-            f"one of {listed(STRATEGIES, last='or')}",
-            name,
-        )
+    require_choice("--distribution_strategy", name, STRATEGIES)
     if name in ("one_device", "mirrored") and number_of_workers() > 1:
         # Each worker would train alone and overwrite the others' files.
         raise wrong_value(
@@ -159,9 +160,7 @@ def _multi_worker(config: DistributionConfig) -> tf.distribute.Strategy:
             "--distribution_strategy=multi_worker_mirrored needs the "
             f"environment variable TF_CONFIG, such as {_TF_CONFIG}."
         )
-    if own not in workers:
-        known = listed(workers, last="or")
-        raise wrong_value("The task of TF_CONFIG", f"one of {known}", own)
+    require_choice("The task of TF_CONFIG", own, workers)
     wait_for_workers(workers.pop(own), workers)
     return tf.distribute.MultiWorkerMirroredStrategy()
 

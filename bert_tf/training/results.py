@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import in_file, listed, shortened, wrong_value
+from bert_tf.errors import in_file, require_choice, shortened
 
 # ------------------------------------------------------------- one evaluation
 
@@ -61,9 +61,7 @@ def null_to_nan(values: Mapping[str, float | None]) -> dict[str, float]:
 
 def value_of(metrics: Mapping[str, float], metric: str) -> float:
     """Returns a metric that the user has named; raises if it is missing."""
-    if metric not in metrics:
-        names = listed(sorted(metrics), last="or")
-        raise wrong_value("The metric", f"one of {names}", metric)
+    require_choice("The metric", metric, sorted(metrics))
     return metrics[metric]
 
 
