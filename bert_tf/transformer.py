@@ -347,8 +347,8 @@ class TransformerBlock(BertLayer):
     Source: one iteration of the loop in `transformer_model`.
     """
 
-    # The dropout sites of a block: attention probabilities, attention output,
-    # feed-forward output.
+    # Dropout sites: attention probabilities, attention output, feed-forward
+    # output. Counted from the encoder's seed, those of layer_2 are 6, 7 and 8.
     SEED_SITES = 3
 
     def __init__(self, config, **kwargs):

@@ -314,8 +314,9 @@ class Estimator:
     def _steps_to_stop(self, hooks: Sequence[Hook]) -> int:
         """Returns the number of steps until a checkpoint, a hook or the end.
 
-        0 means that training is done or that a hook wants to stop: one process
-        suffices, since all processes agree on the smallest number.
+        5 at step 95 if a hook is due every 20 steps. 0 means that training is
+        done or that a hook wants to stop; a hook on one process is enough,
+        since all processes agree on the smallest number.
         """
         if any(hook.wants_stop for hook in hooks):
             return 0

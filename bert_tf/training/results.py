@@ -90,12 +90,10 @@ class EvaluationResult:
 def is_exhausted(
     history: Sequence[EvaluationResult], metric: str, patience: int
 ) -> bool:
-    """Returns whether the last evaluations brought no improvement.
+    """Returns whether the last `patience` evaluations brought no improvement.
 
-    Args:
-      history: Evaluations in the order of their steps.
-      metric: The metric to compare, which all evaluations must have.
-      patience: The number of evaluations; 0 to always return False.
+    Scores of 0.5, 0.7, 0.6 and 0.7 exhaust a patience of 2. A patience of 0 is
+    never exhausted. All evaluations must have the metric.
     """
     if not patience:
         return False
