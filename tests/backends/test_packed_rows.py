@@ -92,6 +92,20 @@ def test_losses_are_those_of_the_examples_alone(fidelity):
     )
 
 
+def test_predictions_are_summed_over_the_examples_of_a_row():
+    model = small_bert.make(BertPretrainer, WITHOUT_DROPOUT)
+    expected, found = (
+        small_bert.numbers(
+            TASK.predictions(features, small_bert.call(model, features))
+        )
+        for features in (examples(), packed())
+    )
+    assert expected.keys() == found.keys()
+    for name, values in expected.items():
+        sums = [values[members].sum() for members in ROWS]
+        np.testing.assert_allclose(found[name], sums, 1e-5, err_msg=name)
+
+
 def gradients_of(features, **options):
     return gradients(
         small_bert.make(BertPretrainer, WITHOUT_DROPOUT, **options),
