@@ -206,14 +206,6 @@ def test_pieces_divide_long_documents(size):
         np.testing.assert_array_equal(
             pieces.positions[mine], pieces.first[mine] - offsets[document]
         )
-    # Sections have the pieces of the whole corpus.
-    ranges = list(instances.sections(corpus, size))
-    found = [corpus.section(*range_).pieces(size) for range_ in ranges]
-    for name in "documents", "positions":
-        joined = np.concatenate([getattr(part, name) for part in found])
-        np.testing.assert_array_equal(joined, getattr(pieces, name))
-    firsts = [p.first + r[0] for p, r in zip(found, ranges, strict=True)]
-    np.testing.assert_array_equal(np.concatenate(firsts), pieces.first)
 
 
 @pytest.mark.parametrize("size", [2, 5, 100])

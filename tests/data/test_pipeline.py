@@ -225,10 +225,7 @@ def test_a_file_removed_while_it_is_read(tmp_path):
     message = (
         rf"^Cannot read {names[1]}: No such file.*\. Restore it, then rerun"
     )
-    with (
-        pytest.raises(InputError, match=message),
-        pipeline.input_errors(names),
-    ):
+    with pytest.raises(InputError, match=message), pipeline.input_errors(names):
         list(itertools.islice(batches, 9))
 
 

@@ -190,7 +190,4 @@ def test_faults_of_parts_are_logged_once_in_order(caplog):
     faults.update(pickle.loads(pickle.dumps(other)))
     assert not caplog.records
     faults.log()
-    assert caplog.messages == [
-        "a: 1,231; the first: q0",
-        "b: 2; the first: 2",
-    ]
+    assert caplog.messages == ["a: 1,231; the first: q0", "b: 2; the first: 2"]

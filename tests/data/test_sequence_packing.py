@@ -8,11 +8,7 @@ import tensorflow as tf
 
 from bert_tf.data import pipeline, records
 from bert_tf.data.schema import pretraining_schema
-from bert_tf.data.sequence_packing import (
-    Fill,
-    SequencePacking,
-    first_fit,
-)
+from bert_tf.data.sequence_packing import Fill, SequencePacking, first_fit
 from tests import packed_rows
 
 S, P, K, N = 13, 4, 5, 71
@@ -218,9 +214,9 @@ def test_every_epoch_has_the_same_rows_in_another_order(paths):
     assert found == rows[start + 1 :: 2][:20]
 
 
-@pytest.mark.parametrize(("num_shards", "max_examples"), [(1, 71), (3, 2)])
+@pytest.mark.parametrize(("num_shards", "max_examples"), [(1, 71), (2, 2)])
 def test_every_example_is_evaluated_once(paths, num_shards, max_examples):
-    """With two examples, some shards have only padding."""
+    """With two examples, the second shard has only padding."""
     options = {"num_shards": num_shards, "max_examples": max_examples}
     shards = [evaluate(paths, shard=i, **options) for i in range(num_shards)]
     assert len(set(map(len, shards))) == 1

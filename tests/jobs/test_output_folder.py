@@ -271,8 +271,7 @@ def test_only_the_folder_of_a_run_is_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "needed",
-    [RELEASED[:-6], "model.ckpt-7", "train.tf_record", ".", "link"],
+    "needed", [RELEASED[:-6], "model.ckpt-7", "train.tf_record", ".", "link"]
 )
 def test_inputs_of_the_run_are_not_removed(tmp_path, needed):
     """The lock is released, too."""

@@ -197,18 +197,6 @@ def test_test_results_have_the_format_of_the_original(tmp_path):
     ("problem", "labels", "examples", "values", "lines"),
     [
         (
-            "single_label",
-            LABELS,
-            [Example("17", "Fine, 'tis.", label="yes"), Example("x", '"Oh"')],
-            VALUES,
-            [
-                "id|text|prediction|label|"
-                "probability_no|probability_maybe|probability_yes",
-                "17|Fine, 'tis.|yes|yes|0.25|0.125|0.625",
-                'x|"Oh"|no||0.75|0.25|0.0',
-            ],
-        ),
-        (
             "multiple_choice",
             ("0", "1", "2"),
             [

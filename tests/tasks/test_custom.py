@@ -197,21 +197,6 @@ def test_errors(folder_of, options, text, message):
         custom.data_set(folder_of(train_tsv=text), **options)
 
 
-@pytest.mark.parametrize(
-    ("problem", "labels", "names"),
-    [
-        ("single_label", "ab", ("accuracy", "f1")),
-        ("single_label", "abc", ("accuracy", "macro_f1")),
-        ("multi_label", "ab", ("micro_f1", "macro_f1", "exact_match")),
-        ("regression", "", ("pearson", "spearman")),
-    ],
-)
-def test_metrics(problem, labels, names):
-    found = custom.data_set("", problem=problem, labels=list(labels))
-    assert found.metrics == names
-    assert found.problem == problem
-
-
 @pytest.mark.parametrize(("count", "warns"), [(97, True), (50, False)])
 def test_many_labels_are_suspicious(folder_of, warnings, count, warns):
     rows = [(f"text {n}", f"label {n}") for n in range(count)]
