@@ -28,14 +28,6 @@ _TOKENS = (
     "##\u1161\u11ab ##\U0001d165\u302e ##\u302e"
 )
 SMALL = _TOKENS.split()
-VOCABS = [
-    "bert-base-uncased",
-    "bert-base-cased",
-    "bert-base-multilingual-cased",
-    "bert-base-chinese",
-    "kr-bert-char16424",
-]
-ENDS = ["", "", " ", "\n", "\u0301", "\u200b", ".", "Σ", "\U0001f917"]
 VARIANTS = pytest.mark.parametrize(
     ("do_lower_case", "strip_accents"), oracle.VARIANTS
 )
@@ -82,8 +74,8 @@ def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
     casing = do_lower_case, strip_accents
     assigned, others = characters()
     texts = [oracle.contexts(c, many=True) for c in assigned[::601]]
-    texts += [oracle.contexts(c, many=False) for c in others[::3989]]
-    texts += oracle.hostile_texts(random.Random(29), 1_201)
+    texts += [oracle.contexts(c, many=False) for c in others[::7993]]
+    texts += oracle.hostile_texts(random.Random(29), 601)
     texts += [" ".join(texts[start::997]) for start in range(29)]
     # One vocabulary can spell every word.
     letters = sorted(set().union(*map(Normalizer(*casing), texts)))
@@ -128,22 +120,6 @@ def test_accents_belong_to_the_character_before(text, spans):
     assert [(start, end) for c, start, end in rows if c != " "] == spans
 
 
-@pytest.mark.parametrize("name", VOCABS)
-def test_published_vocabularies(shared_data, name):
-    path = shared_data / "vocab" / f"{name}-vocab.txt"
-    is_uncased = "-cased" not in name
-    rng = random.Random(31)
-    words = [t.removeprefix("##") for t in FullTokenizer(path).inv_vocab]
-    texts = [
-        "".join(rng.choice(words) + rng.choice(ENDS) for _ in range(29))
-        for _ in range(101)
-    ]
-    tokenizer = assert_agree(path, texts, is_uncased)
-    for text in texts:
-        expected = oracle.tokenize(text, tokenizer.vocab, is_uncased)
-        assert tokenizer.tokenize(text) == expected, ascii(text)
-
-
 def test_invalid_utf8_is_dropped():
     # Lead and continuation bytes, overlong forms, surrogates, beyond U+10FFFF.
     parts = (
@@ -159,25 +135,6 @@ def test_invalid_utf8_is_dropped():
     expected = [text.decode(errors="ignore") for text in texts]
     got = drop_invalid_utf8(tf.constant(texts)).numpy()
     assert [text.decode() for text in got] == expected
-
-
-def test_words_over_200_characters_are_unknown():
-    letters = ["a", "é", "中", "\U0001f917"]
-    texts = [
-        f"ab {letter * size}, é{letter * size}" + 99 * "\u0301" + "x"
-        for letter in letters
-        for size in (99, 100, 101, 199, 200, 201, 10_007)
-    ]
-    # The length counts after normalization.
-    texts += [
-        "e\u0301" * 200,
-        "e\u0301" * 201,
-        "한" * 66,
-        "한" * 67,
-        "\0" * 300,
-    ]
-    assert_agree(vocabulary([*LETTERS, *letters, "x"]), texts)
-    assert_agree(SMALL, texts)
 
 
 @pytest.mark.parametrize("max_seq_length", [None, 3, 4, 8, 11, 23])

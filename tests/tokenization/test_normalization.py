@@ -47,7 +47,7 @@ def differing(assigned, others, *casing):
 def test_some_of_all_characters(do_lower_case, strip_accents):
     """The slow test_every_code_point_in_many_contexts has all."""
     assigned, others = split_characters()
-    some = [c for c in assigned if ord(c) < 0x2100] + assigned[::23]
+    some = [c for c in assigned if ord(c) < 0x600] + assigned[::23]
     for first, last in oracle.CJK_BLOCKS:
         some += map(chr, (first - 1, first, last, last + 1))
     assert not differing(some, others[::1997], do_lower_case, strip_accents)
