@@ -20,8 +20,8 @@ from bert_tf.options import Option, OptionError, Options, declared, option
 
 # The sizes of the published vocabularies.
 UNCASED_VOCAB_SIZE, CASED_VOCAB_SIZE = 30_522, 28_996
-# Folder -> the paper's heading, and the metric of its table 5; for tasks that
-# the table lacks, GLUE's.
+# Folder -> the paper's heading, and the metric of its table 5, or GLUE's for
+# tasks that the table lacks.
 GLUE = {
     "MNLI": ("MNLI-m", "eval_accuracy"),
     "QNLI": ("QNLI", "eval_accuracy"),
@@ -32,9 +32,11 @@ GLUE = {
     "CoLA": ("CoLA", "eval_mcc"),
     "STS-B": ("STS-B", "eval_spearman"),
 }
-# Options that --full does not have.
+# Options that do not go with --full.
 NOT_FULL = (
-    *("first_seq_length", "max_seq_length", "num_train_steps"),
+    "first_seq_length",
+    "max_seq_length",
+    "num_train_steps",
     "warmup_proportion",
 )
 # The ends of the names of options that must be above 0.
@@ -140,7 +142,7 @@ class PaperOptions(Options):
                 raise OptionError(f"--{name} must be above 0; got {value}")
 
     def resolved(self) -> Self:
-        """Returns the options with their defaults, after checks.
+        """Returns the options with the defaults of their size.
 
         Raises:
           InputError: The text does not exist, or an option does not go with
@@ -291,8 +293,8 @@ def pretrained(
 ) -> list[Made]:
     """Returns --num_pretraining_seeds models pre-trained on --input_file.
 
-    The first one has the script's own seed. Models that no fine-tuning would
-    use are left out.
+    The first one has the script's default seed. Models that no fine-tuning
+    would use are left out.
 
     Args:
       config: The options.
@@ -305,14 +307,12 @@ def pretrained(
       InputError: The size is unknown.
     """
     BertConfig.from_name(size, config.vocab_size)
-    flags = {**(model or {}), **config.more}
     count = min(config.num_pretraining_seeds, config.num_seeds)
+    seeds = [{}, *({"random_seed": n} for n in range(2, count + 1))]
+    flags = {**(model or {}), **config.more}
     return [
-        _pretrained(config, size, data or {}, changes, held_out)
-        for changes in (
-            flags,
-            *({**flags, "random_seed": n} for n in range(2, count + 1)),
-        )
+        _pretrained(config, size, data or {}, flags | seed, held_out)
+        for seed in seeds
     ]
 
 
@@ -323,7 +323,7 @@ def _pretrained(
     changes: Mapping[str, object],
     held_out: str | None,
 ) -> Made:
-    """Returns a model, with more flags of data creation and of its training."""
+    """Returns a model, given more flags of data creation and of training."""
     run, last = None, config.phases[-1][1]
     for length, step in config.phases:
         given = {
@@ -363,8 +363,8 @@ class Task(NamedTuple):
       script: The script that fine-tunes.
       flags: The flags that name the data, and more flags of the script.
       metric: The name of the score in the script's results.
-      scale: What makes the score a percentage.
-      rows: The number of training examples; None if it does not matter.
+      scale: The factor that makes the score a percentage.
+      rows: The number of training examples; None with --full.
     """
 
     title: str
@@ -427,7 +427,7 @@ def fine_tunings(
 
 
 def glue_tasks(config: GlueOptions) -> list[Task]:
-    """Returns those of --tasks that have files; prints which are left out."""
+    """Returns the --tasks that have files; prints which are left out."""
     found = []
     for name in config.tasks:
         if name not in GLUE:
@@ -448,7 +448,7 @@ def glue_tasks(config: GlueOptions) -> list[Task]:
 
 
 def squad_tasks(config: Any) -> list[Task]:
-    """Returns SQuAD 1.1 if its files exist; else says that it is left out."""
+    """Returns SQuAD 1.1 if its files exist; else prints that it is left out."""
     folder = _folder(config, "SQuAD", "squad_dir", "squad")
     wanted = {
         f"{split}-v1.1.json": [f"{split}-v1.1*.json"]
@@ -465,7 +465,7 @@ def squad_tasks(config: Any) -> list[Task]:
 
 
 def ner_tasks(config: Any) -> list[Task]:
-    """Returns CoNLL-2003 if its files exist; else says that it is left out."""
+    """Returns CoNLL-2003 if it has files; else prints that it is left out."""
     folder = _folder(config, "NER", "conll_dir", "conll2003")
     wanted = {"eng.train": ["*train*"], "eng.testa": ["*dev*", "*valid*"]}
     inputs = _inputs(config, "NER", folder, wanted)
@@ -479,13 +479,13 @@ def ner_tasks(config: Any) -> list[Task]:
 def feature_based(
     task: Task, config: Any, layers: str, size: str | None
 ) -> Task:
-    """Returns the task of entities with a model's vectors as features.
+    """Returns a task of `ner_tasks` with a model's vectors as features.
 
     Args:
       task: Fine-tuning on entities.
       config: The options.
       layers: The value of --feature_layers.
-      size: The size of the model; None for a model of the user.
+      size: The size of the model; None for the user's checkpoint.
 
     Raises:
       InputError: The model has too few layers.
@@ -504,10 +504,7 @@ def feature_based(
 
 
 def _folder(config: Any, task: str, flag: str, usual: str) -> str | None:
-    """Returns the folder of a task; None if it is left out.
-
-    --full has the usual folder unless another one is given.
-    """
+    """Returns a task's folder, with --full the usual one, or None."""
     folder = getattr(config, flag)
     if folder is None and config.full:
         return usual
@@ -524,11 +521,8 @@ def _inputs(
 ) -> list[str]:
     """Returns the files of a task; none if one is missing.
 
-    Args:
-      config: The options; with --full the files need not exist.
-      task: The name of the task.
-      folder: Its folder; None if it is left out.
-      wanted: The usual name of each file -> patterns of other names.
+    `wanted` has patterns of other names for the usual name of each file. With
+    --full the files need not exist.
     """
     if folder is None:
         return []
@@ -552,7 +546,7 @@ def _inputs(
 def _rows(
     config: PaperOptions, path: str, mark: str, headings: int = 0
 ) -> int | None:
-    """Returns the number of examples of a file, which each have a mark."""
+    """Returns the number of examples of a file: how often it has the mark."""
     if config.full:
         return None
     return max(1, files.read_text(path).count(mark) - headings)

@@ -1,8 +1,8 @@
 """Runs of this project's jobs, each of which is done once.
 
-A run is a script with its flags. Its folder is named by a digest of the flags
-and of the files that go into it: another flag or another text makes another
-run. A flag may name what an earlier run makes; that run is done first.
+A run is a script with its flags. The name of its folder has a digest of the
+flags and of the input files: another flag or another text makes another run. A
+flag may name the output of another run, which is done first.
 """
 
 import contextlib
@@ -61,16 +61,11 @@ def read_options(
 
 
 def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
-    """Runs the job of a script in this process.
-
-    Args:
-      script: The name of the script.
-      words: Its command line.
-      log: Gets what the job prints and logs.
+    """Runs the job of a script in this process; output goes to `log`.
 
     Returns:
-      What the user can fix, or "". Any other exception is a bug and ends the
-      program.
+      An error that the user can fix, or "". Any other exception is a bug and
+      ends the program.
     """
     logger = absl_logging.get_absl_logger()
     handler = logging.StreamHandler(log)
@@ -93,7 +88,7 @@ def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
 
 
 class Made(NamedTuple):
-    """The value of a flag: a file or a folder that a run makes."""
+    """The value of a flag: a file or a folder that a run writes."""
 
     run: "Run"
     name: str
@@ -118,7 +113,7 @@ class Run(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name and eight letters of everything that goes into the run."""
+        """The name and the digest: "pretraining-1a2b3c4d"."""
         return f"{self.name}-{self.digest}"
 
     @property
@@ -133,8 +128,8 @@ class Run(NamedTuple):
 def _identity(flag: str, value: object) -> object:
     """Returns what a value contributes to the digest.
 
-    Files count by their names, sizes and times. A pattern without local files,
-    such as hf://owner/name, stands for itself.
+    For files these are their names, sizes and times; for a pattern without
+    local files, such as hf://owner/name, it is the pattern.
     """
     if isinstance(value, Made):
         return [value.run.digest, value.name]
@@ -166,13 +161,13 @@ def _local_files(item: str) -> set[str]:
 
 
 def needs(run: Run) -> list[Run]:
-    """Returns the runs that have to be done before."""
+    """Returns the runs whose output a run reads."""
     made = [v.run for v in run.flags.values() if isinstance(v, Made)]
     return [run.continues, *made] if run.continues else made
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
-    """Returns the runs after all that they need, each once."""
+    """Returns the runs and all that they need, each once, in a valid order."""
     found: dict[str, Run] = {}
 
     def add(run: Run) -> None:
@@ -244,14 +239,14 @@ class Folder(NamedTuple):
     def do(self, runs: Iterable[Run]) -> Iterator[Run]:
         """Does the runs that are not done, and prints their commands.
 
-        If a run fails, all runs that do not need it are done nevertheless.
+        If a run fails, the runs that do not need it are still done.
 
         Yields:
           Each run that is done, including those done before.
 
         Raises:
-          InputError: Runs have failed, which is raised at the end; or another
-            program is doing one of them.
+          InputError: Another program is doing one of the runs; or, at the end,
+            runs have failed.
         """
         ordered = in_order(runs)
         to_do = [run for run in ordered if self.record(run) is None]

@@ -1,4 +1,4 @@
-"""Tables of the paper with our numbers beside its own, and their comparison."""
+"""Tables of the paper with our numbers next to its own, and comparisons."""
 
 import csv
 import io
@@ -48,7 +48,7 @@ class Table(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """A run whose score goes into a cell, and what reads it from results."""
+    """A run, the cell of its score, and what reads the score from results."""
 
     row: str
     column: str
@@ -66,7 +66,7 @@ def fill(
 ) -> None:
     """Does the runs; rewrites the table after each one.
 
-    The table is in .md, the same numbers in .csv, every run in .json.
+    The table is written as .md, the same numbers as .csv, every run as .json.
 
     Args:
       table: The table.
@@ -129,7 +129,7 @@ def columns_of(known: Cells) -> list[str]:
 
 
 def markdown(table: Table, known: Cells) -> str:
-    """Returns the table, and below it the claims of the paper and ours."""
+    """Returns the table, and below it the paper's claims and our results."""
     columns = columns_of(known)
     titles = [*table.headings]
     for column in columns:
@@ -234,7 +234,7 @@ def verdict(papers: Sequence[float], ours: Sequence[Sequence[float]]) -> str:
 
 
 def _chance(first: Sequence[float], second: Sequence[float]) -> str:
-    """Returns how likely chance is for two means that differ."""
+    """Returns whether chance explains that two means differ."""
     if min(len(first), len(second)) < 2:
         return "; one seed, whose chance is not known"
     if len({*first}) == len({*second}) == 1:
@@ -260,10 +260,9 @@ def _sign(first: float, second: float) -> str:
 
 
 def draw(table: Table, known: Cells, path: str) -> bool:
-    """Draws a panel for each column, the paper's numbers on their own scale.
+    """Draws a panel for each column; returns False without matplotlib.
 
-    Returns:
-      False without matplotlib.
+    The paper's numbers have their own scale.
     """
     try:
         from matplotlib.figure import Figure
