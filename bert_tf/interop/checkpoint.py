@@ -1,7 +1,7 @@
 """`Pretrained`: the contents of a checkpoint, in any of the formats.
 
-Also the files beside the weights (`bert_config.json`, `vocab.txt` and
-`bert_tf.json`) and the errors for weight files that are never opened.
+Also the files beside the weights, and the errors for weight files that are
+never opened.
 """
 
 import contextlib
@@ -40,6 +40,9 @@ HEADS = (
     "span",
 )
 
+# The heads whose classes have names.
+WITH_LABELS = ("classifier", "token")
+
 # The names that transformers uses to choose a classifier's loss.
 PROBLEM_TYPES = (
     "regression",
@@ -64,7 +67,7 @@ class Pretrained:
     """A checkpoint, in the names and terms of this project.
 
     Each format has functions `read`, which returns a `Pretrained`, and `write`,
-    which takes one. A field is None if the format does not record it.
+    which takes one. A field is None if it is not recorded.
 
     Attributes:
       path: The file or folder that was read, for messages.
@@ -161,11 +164,8 @@ def with_metadata(pretrained: Pretrained, folder: str) -> Pretrained:
 def read_metadata(folder: str) -> dict[str, Any]:
     """Reads the configuration, the vocabulary and the metadata in a folder.
 
-    Returns:
-      Fields of `Pretrained` by name, without those that are not recorded.
-
-    Raises:
-      InputError: If one of the files is invalid.
+    Returns the fields of `Pretrained` that are recorded, by name, or raises
+    InputError if one of the files is invalid.
     """
     config_file, vocab_file, metadata_file = (
         os.path.join(folder, name) for name in (CONFIG, VOCABULARY, METADATA)
@@ -188,15 +188,18 @@ def write_metadata(folder: str, pretrained: Pretrained) -> None:
             os.path.join(folder, CONFIG), pretrained.config.to_json_string()
         )
     if pretrained.vocab is not None:
-        files.write_text(
-            os.path.join(folder, VOCABULARY),
-            "".join(f"{token}\n" for token in pretrained.vocab),
-        )
+        write_vocabulary(folder, pretrained.vocab)
     values = {name: getattr(pretrained, name) for name in _TYPES}
     values = {name: v for name, v in values.items() if v is not None}
     if values:
         text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
         files.write_text(os.path.join(folder, METADATA), text + "\n")
+
+
+def write_vocabulary(folder: str, vocab: Iterable[str]) -> None:
+    """Writes `vocab.txt`."""
+    text = "".join(f"{token}\n" for token in vocab)
+    files.write_text(os.path.join(folder, VOCABULARY), text)
 
 
 def _read_json(path: str) -> dict[str, Any]:
@@ -222,11 +225,7 @@ def _read_json(path: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def local_file(path: str) -> Iterator[str]:
-    """Yields the path of a local file, or of a temporary copy of a remote one.
-
-    Raises:
-      InputError: If a remote file cannot be read.
-    """
+    """Yields `path` if it is local, or else the path of a temporary copy."""
     if not files.is_remote(path):
         yield path
         return

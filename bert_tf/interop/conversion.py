@@ -85,7 +85,7 @@ def plan(
     """Decides what becomes of every variable; writes nothing.
 
     Args:
-      source: The checkpoint to convert, with its configuration.
+      source: The checkpoint to convert.
       to: The format to write, one of `FORMATS`.
       head: The head to write, one of `HEADS`; None for the source's.
       keep_optimizer: Whether to keep Adam's slots and the step.
@@ -347,18 +347,11 @@ class Check:
 
 
 def verify(conversion: Conversion, written: Pretrained) -> list[Check]:
-    """Compares the files that were written with the checkpoint they came from.
+    """Compares the written checkpoint, opened again, with its source.
 
     If `torch` and `transformers` are installed, their own model runs the
     Hugging Face folders too. A source folder that they cannot run is skipped;
     a written one that they cannot run is a failure.
-
-    Args:
-      conversion: The plan.
-      written: The written checkpoint, opened again.
-
-    Raises:
-      InputError: If the written weights cannot be read.
     """
     source = conversion.target
     assert source.config is not None
@@ -460,7 +453,7 @@ def _check_transformers(
 
 
 def _failures_of_hub() -> tuple[type[Exception], ...]:
-    """Returns what wrong types in a config.json raise; it is no ValueError."""
+    """Returns what wrong types in a config.json raise: not a ValueError."""
     from huggingface_hub import errors
 
     strict = getattr(errors, "StrictDataclassError", None)

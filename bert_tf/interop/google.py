@@ -39,11 +39,8 @@ _HEAD_SCOPE = re.compile(r"(cls/\w+|output)[/_]")
 def read(path: str) -> Pretrained:
     """Reads a checkpoint and the files beside it.
 
-    Args:
-      path: The checkpoint's prefix, with or without `.index`, or its directory.
-
-    Raises:
-      InputError: If there is no checkpoint, or one of the files is invalid.
+    The path is its prefix, with or without `.index`, or its directory. Raises
+    InputError if there is no checkpoint, or one of the files is invalid.
     """
     weights = checkpoints.open_checkpoint(path)
     pretrained = with_metadata(
@@ -70,13 +67,10 @@ def write(
     pretrained: Pretrained,
     bookkeeping: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Writes a checkpoint and the files beside it.
+    """Writes a checkpoint and the files beside it into an existing directory.
 
-    Args:
-      folder: An existing directory.
-      pretrained: The checkpoint's contents.
-      bookkeeping: Optimizer slots and `global_step`. With them, the folder is
-        an output folder with `model.ckpt-STEP`, from which training can resume.
+    With `bookkeeping`, optimizer slots and `global_step`, it is an output
+    folder with `model.ckpt-STEP`, from which training can resume.
     """
     weights = pretrained.weights
     tensors = {

@@ -41,14 +41,11 @@ _REFUSED = (401, 403, 404)
 
 
 def download(reference: str) -> str:
-    """Downloads a model's files, never pickles.
+    """Downloads a model, never pickles; returns its folder in the cache.
 
     Args:
       reference: `hf://owner/name`, or `hf://owner/name@revision` with a branch,
         tag or commit.
-
-    Returns:
-      The folder in the cache.
 
     Raises:
       InputError: If the reference is malformed; the repository or the revision

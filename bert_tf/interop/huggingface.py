@@ -18,15 +18,11 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.errors import (
-    InputError,
-    in_file,
-    listed,
-    wrong_value,
-)
+from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.interop import huggingface_tokenizer, huggingface_weights
 from bert_tf.interop.checkpoint import (
     PROBLEM_TYPES,
+    WITH_LABELS,
     Pretrained,
     find_unsupported,
     unsupported_format,
@@ -42,9 +38,6 @@ from bert_tf.interop.huggingface_weights import (
     HuggingFaceWeights,
 )
 from bert_tf.training.weights import Weights
-
-# The heads whose classes have names.
-_WITH_LABELS = ("classifier", "token")
 
 
 def is_folder(path: str) -> bool:
@@ -65,13 +58,9 @@ def is_folder(path: str) -> bool:
 def read(path: str) -> Pretrained:
     """Reads a folder. Its weights are read on access.
 
-    Args:
-      path: The folder, its safetensors file or the index of its shards. The
-        other files are read from the same folder.
-
-    Raises:
-      InputError: If a file is missing or damaged, or is not for a BERT that
-        this project can compute.
+    The path is the folder, its safetensors file or the index of its shards.
+    Raises InputError if a file is missing or damaged, or is not for a BERT that
+    this project can compute.
     """
     file = _find_weights(path)
     folder = os.path.dirname(file)
@@ -120,15 +109,12 @@ def write(folder: str, pretrained: Pretrained) -> None:
       InputError: If the number of labels or of choices is wrong, float32
         cannot represent a weight, or the model is left-to-right.
     """
-    config, weights, head = (
-        pretrained.config,
-        pretrained.weights,
-        pretrained.head,
-    )
+    config, head = pretrained.config, pretrained.head
+    weights = pretrained.weights
     assert config is not None
     assert head is not None
     labels = _labels_of_head(pretrained.labels, weights, head)
-    if labels is None and head in _WITH_LABELS:
+    if labels is None and head in WITH_LABELS:
         labels = numbered_labels(_num_classes(weights))
     vocab = pretrained.vocab
     pad_token_id: int | None = 0
@@ -178,18 +164,14 @@ def _find_weights(path: str) -> str:
 def _labels_of_head(
     labels: tuple[str, ...] | None, weights: Weights, head: str | None
 ) -> tuple[str, ...] | None:
-    """Returns the labels if the head has named classes, else None.
-
-    Raises:
-      InputError: If the number of classes is wrong.
-    """
+    """Returns the labels if the head has named classes, else None."""
     if head == "choice" and _num_classes(weights) != 1:
         raise in_file(
             weights.path,
             "output_bias of a multiple choice model must have 1 element; got "
             f"{_num_classes(weights)}.",
         )
-    if head not in (None, *_WITH_LABELS) or "output_bias" not in weights:
+    if head not in (None, *WITH_LABELS) or "output_bias" not in weights:
         return None
     if labels is not None and len(labels) != _num_classes(weights):
         raise in_file(
@@ -237,7 +219,7 @@ _ACTIVATIONS = {
 # The values of absent keys in transformers. Google's default is 16 types.
 _DEFAULTS = {"hidden_act": "gelu", "type_vocab_size": 2}
 
-# The only supported values of some keys, which may be absent or null.
+# The only supported values of some keys, which may be absent or null, and why.
 _REQUIRED: dict[str, tuple[Any, str]] = {
     "model_type": ("bert", ""),
     "layer_norm_eps": (1e-12, "This project's layer norms add 1e-12."),
@@ -287,15 +269,10 @@ _CHECKS: dict[str, tuple[Any, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class ConfigFile:
-    """The contents of a `config.json`.
+    """The contents of a `config.json`; see also `Pretrained`.
 
     Attributes:
-      path: The file.
-      config: The configuration.
       architecture: The name of the class that wrote it, if recorded.
-      labels: The names of the classes, if they have any.
-      problem_type: What the labels mean, if recorded.
-      classifier_dropout: The dropout rate before the output layer, if recorded.
       is_tied: Whether masked LM uses the embedding matrix.
     """
 
@@ -308,11 +285,7 @@ class ConfigFile:
     is_tied: bool
 
     def head(self, parts: Collection[str]) -> str | None:
-        """Returns the head, by the architecture and the parts with weights.
-
-        Raises:
-          InputError: If the architecture has parts without weights.
-        """
+        """Returns the head, by the architecture and the parts with weights."""
         head = _HEADS.get(self.architecture or "")
         if head is None:
             return head_of_parts(parts)
@@ -335,12 +308,7 @@ class ConfigFile:
 
 
 def read_config(path: str) -> ConfigFile:
-    """Reads a `config.json`.
-
-    Raises:
-      InputError: If it cannot be read, or is not for a BERT that this project
-        can compute.
-    """
+    """Reads a `config.json` of a BERT that this project can compute."""
     values = files.read_json(path)
     names = values.get("architectures")
     architecture = None
@@ -405,15 +373,9 @@ def to_json(
 ) -> str:
     """Returns the text of a `config.json`.
 
-    Args:
-      config: The configuration.
-      head: A key of `PARTS_OF_HEAD`.
-      labels: The names of the classes, if the head has classes. If two have the
-        same name, `label2id` contains only the first, and a warning is logged.
-      pad_token_id: The id of [PAD].
-      problem_type: What the labels mean, if known.
-      classifier_dropout: The dropout rate before the output layer; None for the
-        encoder's.
+    The arguments are fields of `Pretrained`, and the id of [PAD]. If two labels
+    have the same name, `label2id` contains only the first, and a warning is
+    logged.
 
     Raises:
       InputError: If the model is left-to-right. transformers has a decoder, but

@@ -13,7 +13,7 @@ kernels are transposed.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -163,29 +163,18 @@ def rows(config: BertConfig) -> tuple[WeightName, ...]:
         "C": 0,
         "2": 2,
     }
-    return tuple(
-        WeightName(
-            part, ours, theirs, tuple(sizes[letter] for letter in letters)
-        )
-        for part, ours, theirs, letters in _expand(config.num_hidden_layers)
-    )
-
-
-def _expand(layers: int) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yields the rows of the table with whole names, for every layer."""
+    found = []
     for paragraph in _TABLE.strip().split("\n\n"):
         part, scopes, *lines = paragraph.splitlines()
         our_scope, their_scope = scopes.split()
-        repeated = range(layers if "N" in our_scope else 1)
-        for n in repeated:
+        for n in range(config.num_hidden_layers if "N" in our_scope else 1):
             for line in lines:
                 ours, theirs, letters = line.split()
-                yield (
-                    part,
-                    our_scope.replace("N", str(n)).lstrip("/") + ours,
-                    their_scope.replace("N", str(n)) + theirs,
-                    letters.split(","),
-                )
+                ours = our_scope.replace("N", str(n)).lstrip("/") + ours
+                theirs = their_scope.replace("N", str(n)) + theirs
+                shape = tuple(sizes[letter] for letter in letters.split(","))
+                found.append(WeightName(part, ours, theirs, shape))
+    return tuple(found)
 
 
 def canonical(name: str) -> str:

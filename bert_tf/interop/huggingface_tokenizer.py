@@ -21,7 +21,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import in_file, listed, shortened, wrong_value
-from bert_tf.interop.checkpoint import VOCABULARY
+from bert_tf.interop.checkpoint import VOCABULARY, write_vocabulary
 from bert_tf.tokenization.wordpiece import CONTINUATION, read_tokens
 
 TOKENIZER = "tokenizer.json"
@@ -45,13 +45,7 @@ _GOOGLES = {
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerSettings:
-    """A folder's vocabulary and casing; None for what is not recorded.
-
-    Attributes:
-      vocab: The tokens in the order of their ids.
-      do_lower_case: Whether the vocabulary is uncased.
-      strip_accents: Whether accents are removed; None for `do_lower_case`.
-    """
+    """A folder's vocabulary and casing; see `Pretrained`."""
 
     vocab: tuple[str, ...] | None = None
     do_lower_case: bool | None = None
@@ -61,18 +55,14 @@ class TokenizerSettings:
 def read(folder: str, vocab_size: int) -> TokenizerSettings:
     """Reads a folder's tokenizer; does not validate the lines of `vocab.txt`.
 
-    Args:
-      folder: The folder.
-      vocab_size: The number of word embeddings of the model.
-
-    Raises:
-      InputError: If a file is invalid, or the tokenizer is not BERT's.
+    Added tokens have no embedding, and are left out, if their id is not below
+    `vocab_size`. Raises InputError if a file is invalid, or the tokenizer is
+    not BERT's.
     """
+    names = (TOKENIZER, SETTINGS, ADDED)
+    paths = [os.path.join(folder, name) for name in names]
     whole, own, added_tokens = (
-        files.read_json(path) if files.exists(path) else {}
-        for path in (
-            os.path.join(folder, name) for name in (TOKENIZER, SETTINGS, ADDED)
-        )
+        files.read_json(path) if files.exists(path) else {} for path in paths
     )
     settings = _normalizer(whole) | own
     vocab_file = os.path.join(folder, VOCABULARY)
@@ -104,17 +94,9 @@ def write(
 
     transformers builds its tokenizer from these two. There is no
     `tokenizer.json`, from which transformers 5 would take the vocabulary only.
-
-    Args:
-      folder: An existing directory.
-      tokenizer: The tokenizer.
-      model_max_length: The model's maximum sequence length.
     """
     if tokenizer.vocab is not None:
-        files.write_text(
-            os.path.join(folder, VOCABULARY),
-            "".join(f"{token}\n" for token in tokenizer.vocab),
-        )
+        write_vocabulary(folder, tokenizer.vocab)
     settings = {
         "model_max_length": model_max_length,
         "strip_accents": tokenizer.strip_accents,
@@ -200,11 +182,7 @@ def _added_entries(
 def _check_added(
     entries: Sequence[tuple[Any, Any]], vocab: Sequence[str], folder: str
 ) -> dict[int, str]:
-    """Returns the added tokens by id.
-
-    Raises:
-      InputError: If they are malformed, or contradict each other or `vocab`.
-    """
+    """Returns the added tokens by id, if none contradict others or `vocab`."""
     ids = {token: number for number, token in enumerate(vocab)}
     added: dict[int, str] = {}
     for number, token in entries:
@@ -239,11 +217,8 @@ def _extra_tokens(
 ) -> tuple[str, ...]:
     """Returns the added tokens after a vocabulary of `start` tokens.
 
-    Tokens without an embedding are left out. Tokens that cannot be a line of
-    `vocab.txt` are replaced by a word that never occurs, [unused<id>].
-
-    Raises:
-      InputError: If an id is missing.
+    Tokens that cannot be a line of `vocab.txt` are replaced by a word that
+    never occurs, [unused<id>].
     """
     more = sorted(number for number in added if start <= number < vocab_size)
     if more and more[-1] != start + len(more) - 1:

@@ -76,11 +76,7 @@ class TensorFiles:
         return self._file_of[name].get_slice(name).get_dtype()
 
     def read(self, name: str) -> np.ndarray:
-        """Reads one tensor: floats as float32, others unchanged.
-
-        Raises:
-          InputError: If NumPy lacks the dtype, or a number is not a float32.
-        """
+        """Reads one tensor: floats as float32, others unchanged."""
         if self.dtype(name) == "BF16":
             import ml_dtypes  # noqa: F401  Adds the dtype to NumPy.
         try:
@@ -96,11 +92,7 @@ class TensorFiles:
 
 
 def to_float32(value: np.ndarray, name: str, path: str) -> np.ndarray:
-    """Returns the same numbers as float32.
-
-    Raises:
-      InputError: If a number would change.
-    """
+    """Returns the same numbers as float32, or raises InputError."""
     with np.errstate(over="ignore"):
         narrow = value.astype(np.float32, copy=False)
     # Narrower types cannot change.
@@ -146,11 +138,7 @@ def open_tensors(file: str) -> TensorFiles:
 
 
 def write(path: str, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes one safetensors file atomically.
-
-    Raises:
-      InputError: If it cannot be written.
-    """
+    """Writes one safetensors file atomically."""
     # Programs of PyTorch refuse files without this.
     metadata = {"format": "pt"}
     with files.atomic_writer(path) as file:
@@ -181,10 +169,6 @@ def _open(path: str) -> Any:
 
 # Hugging Face's weights by this project's names, and the reverse.
 
-# The names in the file of every weight. There are several if it is stored more
-# than once, as the embedding matrix that masked LM shares.
-Sources = Mapping[WeightName, Sequence[str]]
-
 _LAYER = re.compile(r"(?<=^bert\.encoder\.layer\.)\d+(?=\.)")
 
 
@@ -192,10 +176,6 @@ class HuggingFaceWeights:
     """Weights by their TF1 names, read from safetensors on access.
 
     Tensors that are not BERT's are included, unchanged and by their own names.
-
-    Args:
-      tensors: The files.
-      config: The configuration of the model.
 
     Attributes:
       path: The file, for messages.
@@ -268,14 +248,8 @@ def to_tensors(
 ) -> dict[str, np.ndarray]:
     """Returns the float32 tensors of Hugging Face's class for a head.
 
-    Args:
-      weights: Weights by their TF1 names. Parts that the class lacks are
-        ignored.
-      config: The configuration of the model.
-      head: A key of `PARTS_OF_HEAD`.
-
-    Raises:
-      InputError: If float32 cannot represent a weight.
+    Weights that the class lacks are ignored. Raises InputError if float32
+    cannot represent a weight.
     """
     tensors = {}
     for row in huggingface_names.rows(config):
@@ -291,8 +265,12 @@ def to_tensors(
 
 def _match(
     rows: Iterable[WeightName], tensors: TensorFiles
-) -> tuple[Sources, list[str]]:
-    """Returns the tensors of each row, and the tensors without a row."""
+) -> tuple[dict[WeightName, list[str]], list[str]]:
+    """Returns the tensors of each row, and the tensors without a row.
+
+    A row has several if it is stored more than once, as the embedding matrix
+    that masked LM shares.
+    """
     by_name = {row.theirs: row for row in rows}
     sources: dict[WeightName, list[str]] = {}
     unknown = []
@@ -314,8 +292,7 @@ def _check_unknown(
 ) -> None:
     """Logs tensors that are not BERT's.
 
-    Those of layers that the config lacks are refused, as are this project's
-    names.
+    Refuses layers that the config lacks, and this project's names.
     """
     ours = {row.ours for row in rows}
     theirs = {row.theirs for row in rows}

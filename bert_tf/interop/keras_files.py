@@ -18,6 +18,7 @@ from bert_tf.errors import InputError, in_file
 from bert_tf.interop.checkpoint import (
     CONFIG,
     KERAS_FILE,
+    WITH_LABELS,
     Pretrained,
     local_file,
     with_metadata,
@@ -26,7 +27,7 @@ from bert_tf.interop.checkpoint import (
 from bert_tf.modeling import BertModel, checkpoint_variables, encoder_config
 from bert_tf.training.weights import NEW_HEADS, restore, scope_of
 
-# The class for each head. Those in _WITH_LABELS take a number of classes.
+# The class for each head.
 _CLASSES = {
     "encoder": BertModel,
     "pretraining": heads.BertPretrainer,
@@ -37,7 +38,6 @@ _CLASSES = {
     "token": heads.BertTokenClassifier,
     "span": heads.BertSpanLabeler,
 }
-_WITH_LABELS = ("classifier", "token")
 
 # What Keras, zipfile, json and h5py raise for a damaged file; h5py raises
 # RuntimeError.
@@ -62,7 +62,7 @@ def build_model(pretrained: Pretrained) -> keras.Model:
         missing = "configuration" if config is None else "head"
         raise in_file(pretrained.path, f"the {missing} is unknown.")
     options = {}
-    if head in _WITH_LABELS:
+    if head in WITH_LABELS:
         shapes = pretrained.weights.shapes
         if "output_weights" not in shapes:
             raise in_file(
@@ -104,10 +104,6 @@ class ModelWeights:
 
     A pooler or head whose matrices are zero is left out, since `build_model`
     sets parts to zero that the checkpoint lacked.
-
-    Args:
-      model: A built model that `checkpoint_variables` takes.
-      path: The file it was read from.
     """
 
     def __init__(self, model: keras.Model, path: str):
