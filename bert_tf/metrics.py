@@ -152,7 +152,10 @@ def compute(
       InputError: If a metric is unknown, or there are no examples.
     """
     names = tuple(names)
-    check(names, METRICS)
+    for name in names:
+        if name not in METRICS:
+            one_of = f"one of {listed(METRICS, last='or')}"
+            raise wrong_value("A metric", one_of, name)
     if len(labels) != len(predictions):
         raise ValueError(
             f"{len(labels)} labels need as many predictions; got "
@@ -163,16 +166,6 @@ def compute(
     one_class = functools.partial(f1, positive_class=positive_class)
     metrics = METRICS | {"f1": one_class}
     return {name: metrics[name](labels, predictions) for name in names}
-
-
-def check(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raises an InputError with the known metrics if a name is unknown."""
-    known = tuple(known)
-    for name in names:
-        if name not in known:
-            raise wrong_value(
-                "A metric", f"one of {listed(known, last='or')}", name
-            )
 
 
 # Question answering: the official scores, in percent.

@@ -1,10 +1,9 @@
 """Classification and regression of texts, pairs and choices."""
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -178,22 +177,17 @@ def _write(path: str, rows: Iterable[Iterable[str]]) -> None:
 # Losses and scores.
 
 
-@dataclasses.dataclass(frozen=True)
-class Objective:
+class Objective(NamedTuple):
     """The loss and the metrics of one kind of problem.
 
     Attributes:
       loss: A function from label_ids, logits [B, C] and label smoothing to the
         loss of each example, float32 [B].
       metrics: The metrics that its score always contains.
-      more_metrics: Further metrics that can be computed.
-      fewest_labels: The minimum number of labels; 0 if there are none.
     """
 
     loss: Callable
     metrics: tuple[str, ...]
-    more_metrics: tuple[str, ...]
-    fewest_labels: int
 
 
 def _softmax_loss(label_ids, logits, label_smoothing: float):
@@ -228,19 +222,14 @@ def _squared_error(label_ids, logits, label_smoothing: float):
     return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
 
 
-_ONE_OF_SEVERAL = Objective(
-    _softmax_loss, ("accuracy",), ("f1", "macro_f1", "micro_f1", "mcc"), 2
-)
+_ONE_OF_SEVERAL = Objective(_softmax_loss, ("accuracy",))
 OBJECTIVES = {
     "single_label": _ONE_OF_SEVERAL,
     "multiple_choice": _ONE_OF_SEVERAL,
     "multi_label": Objective(
-        _sigmoid_loss,
-        ("exact_match", "micro_f1", "macro_f1"),
-        ("accuracy",),
-        2,
+        _sigmoid_loss, ("exact_match", "micro_f1", "macro_f1")
     ),
-    "regression": Objective(_squared_error, ("pearson", "spearman"), (), 0),
+    "regression": Objective(_squared_error, ("pearson", "spearman")),
 }
 
 
@@ -260,7 +249,7 @@ class ClassificationTask(FineTuningTask):
     Args:
       config: The configuration of the model.
       schema: The schema of the records, see `classification_schema`.
-      problem: One of `problems`.
+      problem: One of `OBJECTIVES`.
       labels: The names in the order of the logits; none for regression.
       metrics: Metrics to compute in addition to `Objective.metrics`.
       positive_label: The class that the metric `f1` is computed for; default:
@@ -273,10 +262,9 @@ class ClassificationTask(FineTuningTask):
       options: Options of `FineTuningTask`.
 
     Raises:
-      InputError: An argument is not valid for the problem.
+      InputError: The class weights or the label smoothing are not valid for the
+        problem.
     """
-
-    problems: tuple[str, ...] = ("single_label", "multi_label", "regression")
 
     head = "classifier"
     loss_names = ("label_loss",)
@@ -295,22 +283,14 @@ class ClassificationTask(FineTuningTask):
         eval_batch_size: int = 8,
         **options: Any,
     ):
-        if problem not in self.problems:
-            one_of = f"one of {listed(self.problems, last='or')}"
-            raise wrong_value("The problem", one_of, problem)
         super().__init__(config, schema, labels, **options)
         self.problem = problem
         self.problem_type = _PROBLEM_TYPES.get(problem)
         self._eval_batch_size = eval_batch_size
         self._objective = OBJECTIVES[problem]
-        fewest = self._objective.fewest_labels
-        if len(self.labels) < fewest:
-            raise wrong_value(
-                "The labels", f"at least {fewest} for {problem}", self.labels
-            )
-        if self.labels and not fewest:
-            raise wrong_value("The labels", "empty for regression", self.labels)
-        self._positive_class = self._class_of(positive_label)
+        self._positive_class = len(self.labels) - 1
+        if positive_label is not None:
+            self._positive_class = self.labels.index(positive_label)
         if not 0 <= label_smoothing <= 1:
             raise wrong_value(
                 "--label_smoothing", "from 0 to 1", label_smoothing
@@ -323,20 +303,9 @@ class ClassificationTask(FineTuningTask):
             )
         self._label_smoothing = label_smoothing
         self._class_weights = self._checked_weights(class_weights)
-        scores.check(
-            metrics, self._objective.metrics + self._objective.more_metrics
-        )
         self.metrics = tuple(
             dict.fromkeys([*metrics, *self._objective.metrics])
         )
-
-    def _class_of(self, positive_label: str | None) -> int:
-        if positive_label is None:
-            return len(self.labels) - 1
-        if positive_label not in self.labels:
-            one_of = f"one of {listed(self.labels, last='or', most=20)}"
-            raise wrong_value("The positive label", one_of, positive_label)
-        return self.labels.index(positive_label)
 
     def _checked_weights(
         self, class_weights: Sequence[float] | None
@@ -426,12 +395,9 @@ class ClassificationTask(FineTuningTask):
     ) -> None:
         """Writes `test_results.tsv`, `predictions.tsv` and the file for GLUE.
 
-        Args:
-          folder: The folder of the first two.
-          examples: The examples.
-          predictions: The results of `predictions`, in the same order.
-          suffix: What to append to the names of the first two.
-          submission: The path of the file for the leaderboard, if any.
+        The first two are in the folder, with the suffix before `.tsv`; the
+        third has the path `submission`. The predictions are in the order of the
+        examples.
         """
         values = probabilities(self.problem, predictions["logits"])
         results = os.path.join(folder, f"test_results{suffix}.tsv")
@@ -501,12 +467,10 @@ def balanced_class_weights(
 class MultipleChoiceTask(ClassificationTask):
     """Multiple choice: a softmax over the scores of the choices.
 
-    Section 4.4 of the paper. The arguments are those of `ClassificationTask`;
-    `labels` are the names of the choices, "0" to "3" for SWAG. Features have
-    one more axis, [B, C, S].
+    Section 4.4 of the paper. `labels` are the names of the choices, "0" to "3"
+    for SWAG. Features have one more axis, [B, C, S].
     """
 
-    problems = ("multiple_choice",)
     head = "choice"
 
     def make_model(self, **options: Any) -> keras.Model:

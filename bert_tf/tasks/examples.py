@@ -91,7 +91,7 @@ class Target:
         """
         if self.indicators:
             cells = zip(self.indicators, value, strict=True)
-            return tuple(name for name, v in cells if is_set(v, name, where))
+            return tuple(name for name, v in cells if _is_set(v, name, where))
         if self.problem == "multi_label":
             if isinstance(value, str):
                 value = value.split(self.separator)
@@ -150,7 +150,7 @@ def _number(value: Any, where: str) -> float:
     return number
 
 
-def is_set(value: Any, column: str, where: str) -> bool:
+def _is_set(value: Any, column: str, where: str) -> bool:
     """Reads a column that says with 0 or 1 whether an example has a label."""
     name = "" if value is None else name_of(value, where).lower()
     truth = _TRUTHS.get(without_decimals(name))

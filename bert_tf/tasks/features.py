@@ -92,16 +92,11 @@ def split_pair(line: str) -> tuple[str, str | None]:
 
 
 def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
-    """Returns the hidden states of a comma-separated list of layers.
+    """Returns the hidden states of a comma-separated list of layers, by name.
 
-    Args:
-      layers: Numbers as in the original (0 is the first block, -1 the last),
-        `layer_0` and so on, a name in `feature_tagger.CHOICES` (sums are
-        unweighted here), or `all` for every block.
-      config: The configuration of the model.
-
-    Returns:
-      The hidden states by name, as it was given.
+    A layer is a number as in the original (0 is the first block, -1 the last),
+    `layer_0` and so on, a name in `feature_tagger.CHOICES` (sums are unweighted
+    here), or `all` for every block.
 
     Raises:
       InputError: If a layer does not exist or is given twice.
@@ -154,7 +149,7 @@ def vectors(
     choices: Mapping[str, Choice],
     pooling: str = "none",
 ) -> dict:
-    """Returns the chosen vectors.
+    """Returns vectors by name, float32 [b, s, W], or [b, W] if pooled.
 
     Args:
       outputs: The outputs of a `BertModel` with `output_hidden_states`.
@@ -163,9 +158,6 @@ def vectors(
       pooling: One of `POOLINGS`: the vector of each token, the vector of
         [CLS], or the mean or maximum over all tokens, [CLS] and [SEP]
         included.
-
-    Returns:
-      Dict from each name to float32 [b, s, W], or [b, W] if pooled.
     """
     is_token = ops.cast(input_mask, "bool")[..., None]
     found = {}

@@ -28,12 +28,7 @@ def fill_mask(
 
     Each blank is filled on its own; the other blanks stay open.
 
-    Args:
-      model: A `BertPretrainer`.
-      tokenizer: The tokenizer with which the model was trained.
-      text: The text, or the first text of a pair.
-      top_k: Number of candidates for each blank.
-      text_b: The second text of a pair.
+    The model is a `BertPretrainer`, which was trained with the tokenizer.
 
     Raises:
       InputError: If there is no `[MASK]`, the texts are too long for the

@@ -70,7 +70,7 @@ class Sentence:
     """A sentence of a CoNLL file.
 
     Attributes:
-      words: The words, at least one.
+      words: At least one.
       tags: The tag of each word in IOB2; None if they were not read.
       lines: The line number of each word, from 1.
       path: The file.
@@ -183,9 +183,10 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
     """Converts the tags of a sentence to IOB2, where entities begin with B-.
 
     In IOB1, the scheme of the official CoNLL-2003 files, an entity begins with
-    I-, and with B- only right after another one of its type. IOBES, BILOU,
-    BMES and IOE mark the end, after which an entity begins. Tags in IOB2 stay
-    the same. The marks are B, I, M, E, L, S and U, with or without "-TYPE".
+    I-, and with B- only right after another one of its type: I-PER I-PER B-PER
+    are two people. IOBES, BILOU, BMES and IOE mark the end, after which an
+    entity begins. Tags in IOB2 stay the same. The marks are B, I, M, E, L, S
+    and U, with or without "-TYPE".
     """
     converted, previous = [], OUTSIDE
     for tag in tags:
@@ -307,13 +308,8 @@ def find_file(
 ) -> str:
     """Returns the path of the CoNLL file of a split, maybe compressed (.gz).
 
-    Args:
-      split: "train", "dev" or "test".
-      data_dir: The folder of all splits.
-      name: A file in the folder or a path; None to try the usual names.
-
-    Raises:
-      InputError: If there is no file with a usual name.
+    `name` is a file in the folder or a path. Without it, raises InputError if
+    the folder has no file with a usual name of "train", "dev" or "test".
     """
     if name:
         inside = os.path.join(data_dir or "", name)
@@ -389,7 +385,11 @@ def count_rows(sentences: Sequence[Sentence], encoding: TaggingEncoding) -> int:
 def _rows(
     sentences: Iterable[Sentence], encoding: TaggingEncoding
 ) -> Iterator[list[list[int]]]:
-    """Yields the token ids of each word of each row."""
+    """Yields the token ids of each word of each row.
+
+    With room for 3 tokens, words of 2, 2 and 1 tokens give the rows [first] and
+    [second, third].
+    """
     tokenizer, room = encoding.tokenizer, encoding.max_seq_length - 2
     if room < 1:
         raise wrong_value(
@@ -550,12 +550,8 @@ def word_tags(
 ) -> list[tuple[str, ...]]:
     """Converts the label ids of tokens to the tags of each sentence's words.
 
-    Args:
-      label_ids: Label ids, for example predicted ones, integers [n, L]; L
-        must hold all words.
-      label_mask: The feature of this name, [n, L].
-      sentences: The sentences the rows were made from.
-      labels: The tags in the order of their ids.
+    The label ids, for example predicted ones, and the feature `label_mask` are
+    [n, L]; L must hold all words. The rows were made from the sentences.
     """
     numbers = label_ids[label_mask > 0].tolist()
     lengths = [len(sentence.words) for sentence in sentences]

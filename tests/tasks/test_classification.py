@@ -303,22 +303,11 @@ def test_balanced_weights_equal_those_of_scikit_learn():
         ("multiple_choice", {"class_weights": [1, 2, 3]}, "a single_label"),
         ("single_label", {"label_smoothing": 1.5}, "from 0 to 1"),
         ("regression", {"label_smoothing": 0.1}, "0 for regression"),
-        ("single_label", {"labels": ("a",)}, "at least 2 for single"),
-        ("multi_label", {"labels": ("a",)}, "at least 2 for multi"),
-        ("single_label", {"positive_label": "1"}, "no, maybe or yes; got '1'"),
-        ("single_label", {"metrics": ["bleu"]}, "accuracy, f1, macro_f1"),
-        ("regression", {"metrics": ["accuracy"]}, "pearson or spearman"),
-        ("ranking", {}, "regression; got 'ranking'"),
     ],
 )
 def test_invalid_arguments(problem, options, message):
     with pytest.raises(InputError, match=message):
         make(problem, **options)
-
-
-def test_labels_do_not_fit_regression():
-    with pytest.raises(InputError, match="empty for regression"):
-        ClassificationTask(CONFIG, (), "regression", LABELS)
 
 
 # ---------------------------------------------------------------------- models
