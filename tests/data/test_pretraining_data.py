@@ -98,18 +98,6 @@ def test_no_example_predicts_another(path, is_packed):
         assert data.examples_per_row(32) == 1.0
 
 
-def test_resumed_training(path):
-    data = PretrainingData([path], [path], SCHEMA, V, 12345, is_causal=True)
-
-    def first(**share):
-        [batch] = data.training(**share).take(1).as_numpy_iterator()
-        return batch["next_token_ids"]
-
-    whole = first(batch_size=8)
-    resumed = first(batch_size=4, start_example=4)
-    np.testing.assert_array_equal(resumed, whole[4:])
-
-
 def test_packing_without_next_sentence_labels(path):
     schema = [f for f in SCHEMA if f.name != "next_sentence_labels"]
     data = PretrainingData([path], [path], schema, V, 1, is_packed=True)

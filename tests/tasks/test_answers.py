@@ -68,24 +68,6 @@ def texts(found):
 # ---------------------------------------------------------- choosing an answer
 
 
-@pytest.mark.parametrize(
-    ("starts", "ends"),
-    [
-        ({3: 9.0}, {5: 9.0}),  # before the context
-        ({5: 9.0}, {13: 9.0}),  # after the context
-        ({6: 9.0}, {5: 9.0}),  # ends before it starts
-        ({4: 9.0}, {9: 9.0}),  # six tokens
-        ({-1: -np.inf}, {5: 9.0}),  # missing
-    ],
-)
-def test_spans_that_are_not_allowed(starts, ends):
-    options = {"max_answer_length": 5}
-    found = answer(CONTEXT, starts, ends, **options)
-    assert (found.text, texts(found), found.null_odds) == ("", [""], None)
-    better = answer(CONTEXT, starts | {4: 0.0}, ends | {8: 0.0}, **options)
-    assert "The U.S." in texts(better)
-
-
 def test_sorted_marks_are_not_an_empty_answer():
     """NFD sorts marks, so a later token can be an earlier character."""
     window = Window(

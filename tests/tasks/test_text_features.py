@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import (
@@ -115,33 +114,6 @@ def computed(states, layers, pooling="none", mask=MASK):
     choices = choose_layers(layers, CONFIG)
     outputs = {"hidden_states": [*states]}
     return small_training.as_arrays(vectors(outputs, mask, choices, pooling))
-
-
-def test_vectors_of_tokens(states):
-    found = computed(states, "embeddings,-2,sum_last_four,concat_last_four")
-    np.testing.assert_array_equal(found["embeddings"], states[0])
-    np.testing.assert_array_equal(found["-2"], states[4])
-    summed = np.sum(states[-4:], axis=0)
-    np.testing.assert_allclose(found["sum_last_four"], summed, rtol=1e-5)
-    joined = np.concatenate(states[-4:], axis=-1)
-    np.testing.assert_array_equal(found["concat_last_four"], joined)
-    assert {x.dtype for x in found.values()} == {np.dtype("float32")}
-
-
-@pytest.mark.parametrize(
-    ("pooling", "by_hand"),
-    [
-        ("cls", lambda tokens: tokens[0]),
-        ("mean", lambda tokens: tokens.mean(axis=0)),
-        ("max", lambda tokens: tokens.max(axis=0)),
-    ],
-)
-def test_pooling_ignores_padding(states, pooling, by_hand):
-    states[-1][MASK == 0] = 99.0
-    found = computed(states, "last", pooling)["last"]
-    rows = zip(states[-1], LENGTHS, strict=True)
-    expected = [by_hand(row[:length]) for row, length in rows]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -281,25 +253,6 @@ def test_json_lines_are_those_of_the_original(tmp_path):
             "layers": layers_by_hand(text, ...),
         }
         assert line == json.dumps(expected)
-
-
-@pytest.mark.parametrize("is_pooled", [False, True])
-@pytest.mark.parametrize("path", ["a.npz", "ram://feature_files/a.npz"])
-def test_npz(tmp_path, monkeypatch, path, is_pooled):
-    monkeypatch.chdir(tmp_path)
-    texts = features(is_pooled=is_pooled)
-    written(path, texts, "npz")
-    assert {path.name for path in tmp_path.iterdir()} <= {"a.npz"}
-    join = np.stack if is_pooled else np.concatenate
-    expected = {n: join([text.vectors[n] for text in texts]) for n in WIDTHS}
-    if not is_pooled:
-        expected["input_ids"] = join([text.input_ids for text in texts])
-        expected["offsets"] = np.array([0, 4, 6, 13])
-    arrays = dict(np.load(io.BytesIO(files.open_read(path).read())))
-    assert arrays.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(arrays[name], values)
-        assert arrays[name].dtype == values.dtype
 
 
 @pytest.mark.parametrize(
