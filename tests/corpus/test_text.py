@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.corpus import instances
 from bert_tf.corpus import text as text_module
 from bert_tf.corpus.text import Corpus, TextBlock
 from bert_tf.errors import InputError
@@ -206,27 +205,3 @@ def test_pieces_divide_long_documents(size):
         np.testing.assert_array_equal(
             pieces.positions[mine], pieces.first[mine] - offsets[document]
         )
-
-
-@pytest.mark.parametrize("size", [2, 5, 100])
-def test_segments_on_disk_equal_those_in_memory(tmp_path, size):
-    rng = np.random.default_rng(0)
-    text = "".join(
-        "a " * words + "\n" * (1 + (rng.random() < 0.2))
-        for words in rng.integers(1, 9, 300)
-    )
-    corpus = write_corpus(tmp_path, [text.encode()])
-    owners = rng.integers(0, corpus.num_documents, 500)
-    points, wanted = rng.random(500), rng.integers(-3, 30, 500)
-    found = text_module.read_segments(
-        str(tmp_path), owners, points, wanted, size
-    )
-    first, end = corpus.sentence_range(owners)
-    start = first + (points * (end - first)).astype(int)
-    end = first + text_module.piece_ends(start - first, end - first, size)
-    stop = instances.find_stop(corpus, start, wanted, end)
-    expected = corpus.sentence_offsets[np.stack([start, stop])]
-    np.testing.assert_array_equal(found, expected)
-    if size < 100:
-        assert (stop == end).any()
-    assert (stop < end).any()

@@ -223,27 +223,9 @@ def test_shapes_are_static_if_asked_for(features):
     assert evaluation.element_spec["example_index"].shape == (4,)
 
 
-def test_replicas_of_a_strategy_get_their_batches(features, caplog):
+def test_the_padding_is_logged(features, caplog):
     caplog.set_level("INFO", "absl")
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-    def make(context):
-        return buckets.training_dataset(
-            features,
-            padding=Padding(),
-            global_batch_size=6,
-            num_batches=5,
-            seed=5,
-            batch_size=3,
-            num_shards=context.num_input_pipelines,
-            shard=context.input_pipeline_id,
-        )
-
-    batches = iter(strategy.distribute_datasets_from_function(make))
-    for expected in train(features, 5):
-        parts = strategy.experimental_local_results(next(batches)["label_ids"])
-        assert [len(part) for part in parts] == [3, 3]
-        assert sorted(np.concatenate(parts)) == sorted(expected["label_ids"])
+    train(features, 5)
     assert "% if all batches had length 29" in caplog.text
 
 
