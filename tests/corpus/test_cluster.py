@@ -198,21 +198,6 @@ def make_table(reports=(), shuffle=0):
     )
 
 
-@pytest.mark.parametrize("shuffle", [0, 1])
-def test_documents_are_numbered_in_the_order_of_the_text(shuffle):
-    table = make_table(shuffle=shuffle)
-    assert not table.error
-    assert table.num_documents == 7
-    assert table.counts == {"sentences": 47, "tokens": 9, "documents": 7}
-    assert table.first_document.tolist() == [0, 3, 3, 3, 5, 6, 6]
-    assert table.skipped.tolist() == [0, 0, 5, 10, 0, 0, 5]
-    assert table.first_total.tolist() == [1, 17, 17, 17, 12, 11, 11]
-    positions = [position for position, _, _ in SECTIONS]
-    assert [table.index(position) for position in positions] == list(range(7))
-    section = table.section(3, make_section(*SECTIONS[3]))
-    assert (section.first_document, section.skipped) == (3, 10)
-
-
 def test_copies_balance_the_requests():
     # A section of a hundred short documents, and eleven long documents.
     entries = [(0, 0, 100, False, 1, 100)]

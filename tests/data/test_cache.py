@@ -104,36 +104,29 @@ def test_other_sources_and_versions(write, source, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "null", '{"key": 3}', "{}", "\udcff", None]
-)
-def test_a_damaged_or_missing_manifest_is_replaced(write, text):
-    write()
-    good = write.manifest.read_bytes()
-    write.manifest.unlink()
-    if text is not None:
-        write.manifest.write_text(text, errors="surrogateescape")
-    assert write()
-    assert write.manifest.read_bytes() == good
-    assert not write()
-
-
-@pytest.mark.parametrize(
-    "damage",
+    ("name", "damage"),
     [
-        lambda data: data[:-5],
-        lambda data: data + data,
-        lambda data: data[:99] + bytes([data[99] ^ 1]) + data[100:],
-        None,
+        *[
+            ("manifest", lambda _, content=content: content)
+            for content in (b"{", b"null", b'{"key": 3}', b"{}", b"\xff")
+        ],
+        ("path", lambda data: data[:-5]),
+        ("path", lambda data: data + data),
+        ("path", lambda data: data[:99] + bytes([data[99] ^ 1]) + data[100:]),
+        ("manifest", None),
+        ("path", None),
     ],
 )
-def test_damaged_or_missing_records_are_rebuilt(write, damage):
+def test_damaged_or_missing_files_are_replaced(write, name, damage):
     write()
-    good = write.path.read_bytes()
-    write.path.unlink()
+    path = getattr(write, name)
+    good = path.read_bytes()
+    path.unlink()
     if damage is not None:
-        write.path.write_bytes(damage(good))
+        path.write_bytes(damage(good))
     assert write()
-    assert write.path.read_bytes() == good
+    assert path.read_bytes() == good
+    assert not write()
 
 
 def test_a_failure_keeps_the_old_file(write):
