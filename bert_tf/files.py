@@ -5,7 +5,8 @@ so that worker processes that handle local files start quickly.
 
 Functions that look for files, read or write raise an InputError that names the
 path if the file system fails: an unknown scheme, a missing file, a full disk.
-`makedirs`, `rename` and `remove` raise the file system's own errors.
+`is_directory`, `makedirs`, `rename` and `remove` raise the file system's own
+errors.
 """
 
 import contextlib
