@@ -142,11 +142,8 @@ def compute(
 ) -> dict[str, float]:
     """Computes several metrics, in the order of `names`.
 
-    Args:
-      names: Keys of `METRICS`.
-      labels: One label for each example; see the top of this file.
-      predictions: One prediction for each example.
-      positive_class: The class of `f1`.
+    Labels and predictions are described at the top of this file.
+    `positive_class` is the class of `f1`.
 
     Raises:
       InputError: If a metric is unknown, or there are no examples.

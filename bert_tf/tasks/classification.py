@@ -22,7 +22,7 @@ from bert_tf.tasks.task import FineTuningTask
 # Multi-label problems predict all labels with a probability above this.
 THRESHOLD = 0.5
 
-# The range that the GLUE leaderboard accepts for STS-B.
+# The range that the GLUE leaderboard accepts for the numbers of STS-B.
 SCORE_RANGE = (0.0, 5.0)
 
 # The tab, and all line ends of str.splitlines.
@@ -120,12 +120,8 @@ def _texts(
 ) -> dict[str, list[str]]:
     first = [example.text_a for example in examples]
     if any(example.choices for example in examples):
-        chosen = [
-            example.choices[number]
-            for example, number in zip(
-                examples, decide("multiple_choice", values), strict=True
-            )
-        ]
+        best = decide("multiple_choice", values)
+        chosen = [e.choices[n] for e, n in zip(examples, best, strict=True)]
         return {"context": first, "choice": chosen}
     if any(example.text_b is not None for example in examples):
         second = [example.text_b or "" for example in examples]
@@ -147,10 +143,7 @@ def write_submission(
     ids: Sequence[str],
     predictions: Sequence[str] | Sequence[float],
 ) -> None:
-    """Writes one file of a submission to the GLUE leaderboard.
-
-    Numbers (STS-B) are clipped to the range of the leaderboard.
-    """
+    """Writes one file of a submission to the GLUE leaderboard."""
     low, high = SCORE_RANGE
     cells = (
         x if isinstance(x, str) else f"{min(max(low, x), high):.3f}"
@@ -303,9 +296,8 @@ class ClassificationTask(FineTuningTask):
             )
         self._label_smoothing = label_smoothing
         self._class_weights = self._checked_weights(class_weights)
-        self.metrics = tuple(
-            dict.fromkeys([*metrics, *self._objective.metrics])
-        )
+        names = [*metrics, *self._objective.metrics]
+        self.metrics = tuple(dict.fromkeys(names))
 
     def _checked_weights(
         self, class_weights: Sequence[float] | None

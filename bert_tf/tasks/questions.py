@@ -307,6 +307,9 @@ class SpanEncoding(TextEncoding):
 class Window:
     """Maps the positions of a sequence to characters of the context.
 
+    "[CLS] who ran [SEP] bob ran . [SEP]" for the context "Bob ran." has the
+    first 4, the starts 0, 4 and 7, and the ends 3, 7 and 8.
+
     Attributes:
       question: Index of the question.
       first: Position of the first context token; the others follow.
