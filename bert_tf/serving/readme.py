@@ -327,7 +327,7 @@ def _rows_of(columns: Mapping[str, Sequence]) -> list:
 def row_answer(outputs: Mapping[str, np.ndarray]) -> str:
     """Returns the answer to `instances`, a line for each, lists shortened."""
     rows = _rows_of({n: _shortened(values) for n, values in outputs.items()})
-    lines = ",\n  ".join(map(_to_json, rows))
+    lines = ",\n  ".join(map(in_json, rows))
     return f'{{"predictions": [\n  {lines}\n]}}'
 
 
@@ -337,15 +337,15 @@ def column_answer(outputs: Mapping[str, np.ndarray]) -> str:
         [values] = outputs.values()
         return f'{{"outputs": {in_json(values)}}}'
     lines = ",\n  ".join(
-        f"{_to_json(name)}: {in_json(values)}"
-        for name, values in outputs.items()
+        f'"{name}": {in_json(values)}' for name, values in outputs.items()
     )
     return f'{{"outputs": {{\n  {lines}\n}}}}'
 
 
 def in_json(values: Any) -> str:
-    """Returns an array or a list as JSON in one line, lists shortened."""
-    return _to_json(_shortened(values))
+    """Returns values as JSON in one line, lists shortened."""
+    text = json.dumps(_shortened(values), ensure_ascii=False)
+    return text.replace(json.dumps(_CUT), "...")
 
 
 def _shortened(values: Any) -> Any:
@@ -359,11 +359,6 @@ def _shortened(values: Any) -> Any:
     if isinstance(values, bytes):
         return values.decode("utf-8", errors="replace")
     return float(f"{values:.6g}") if isinstance(values, float) else values
-
-
-def _to_json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text.replace(json.dumps(_CUT), "...")
 
 
 def specs_of(specs: Mapping[str, tf.TensorSpec]) -> str:
