@@ -2,10 +2,10 @@
 
     make demo
 
-Writes the documentation inside Python (`pydoc_data.topics`, some 400 kB of
-English) as a corpus, learns a vocabulary, writes records, pre-trains a small
-model and fills in a blank with it. Every command is printed before it runs, so
-that you can rerun it with other text.
+Writes Python's documentation (`pydoc_data.topics`, some 400 kB of English) as a
+corpus, learns a vocabulary, writes records, pre-trains a small model and fills
+in a blank with it. Every command is printed before it runs, so that you can
+rerun it with other text.
 
 Takes about six minutes on two CPU cores. On held-out text the model predicts
 19 to 20 % of the masked words, where the most frequent word is right for 5 %,
@@ -38,7 +38,7 @@ flags.DEFINE_integer(
 
 FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# As one would type it: .venv/bin/python.
+# As the user would type it: .venv/bin/python.
 PYTHON = min(sys.executable, os.path.relpath(sys.executable), key=len)
 
 VOCAB_SIZE = 2000

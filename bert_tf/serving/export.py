@@ -79,7 +79,7 @@ def at_least(level: int, *loggers: str) -> Iterator[None]:
             logger.setLevel(before)
 
 
-# The weights, in the precision in which they are used.
+# The weights.
 
 # Layer norms and output biases compute in float32 under any policy.
 _WIDE = ("/gamma", "/beta", "output_bias")
@@ -98,12 +98,10 @@ class StoredWeights:
         self._cast: list[tuple[keras.Variable, tf.Variable]] = []
         for name, variable in checkpoint_variables(model).items():
             stored = variable.value
-            if variable.dtype != model.compute_dtype and not name.endswith(
-                _WIDE
-            ):
-                stored = tf.Variable(
-                    tf.cast(stored, model.compute_dtype), trainable=False
-                )
+            is_cast = variable.dtype != model.compute_dtype
+            if is_cast and not name.endswith(_WIDE):
+                narrow = tf.cast(stored, model.compute_dtype)
+                stored = tf.Variable(narrow, trainable=False)
                 self._cast.append((variable, stored))
             self.by_name[name] = stored
 

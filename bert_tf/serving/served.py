@@ -169,7 +169,7 @@ class Served(tf.Module, abc.ABC):
         checks = []
         first, *_ = self.inputs
         for name, spec in self.inputs.items():
-            # As text, since shapes of different ranks cannot be compared.
+            # As text, since tensors of different lengths cannot be compared.
             expected = _as_text([tf.size(texts[first]), *spec.shape[1:]])
             received = _as_text(tf.shape(texts[name]))
             rows = "" if name == first else f", a row for each {first}"
@@ -256,10 +256,7 @@ def in_batches(
 
 
 def rows_by_text(
-    served: Served,
-    features: Tensors,
-    texts: tf.Tensor,
-    num_texts: tf.Tensor,
+    served: Served, features: Tensors, texts: tf.Tensor, num_texts: tf.Tensor
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Groups the rows of a model's input by text, and adds the tokens.
 

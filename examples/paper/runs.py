@@ -30,7 +30,7 @@ from bert_tf.errors import InputError
 from bert_tf.jobs.output_folder import locked_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-# As one would type it: .venv/bin/python.
+# As the user would type it: .venv/bin/python.
 PYTHON = min(sys.executable, os.path.relpath(sys.executable), key=len)
 # Script -> its job in bert_tf.jobs.
 JOBS = {
@@ -215,7 +215,7 @@ class Folder(NamedTuple):
             raise InputError(f"{script}: {error}") from None
 
     def shown(self, run: Run) -> str:
-        """Returns the command as one would type it here."""
+        """Returns the command as the user would type it here."""
         _, *words = self.command(run)
         path = str(ROOT / run.script)
         script = min(path, os.path.relpath(path), key=len)
