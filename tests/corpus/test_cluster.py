@@ -186,9 +186,9 @@ def make_section(position, lengths, continues):
     return TextSection(position, np.arange(bounds[-1]), corpus, continues)
 
 
-def make_table(reports=(), shuffle=0):
+def make_table(reports=()):
     sections = [make_section(*section) for section in SECTIONS]
-    order = np.random.default_rng(shuffle).permutation(len(sections))
+    order = np.random.default_rng(0).permutation(len(sections))
     counts = collections.Counter(sentences=sum(LENGTHS), tokens=9)
     report = TaskReport(0, len(SECTIONS), {"a": 3}, counts)
     return SectionTable.of(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import (
@@ -253,6 +254,16 @@ def test_json_lines_are_those_of_the_original(tmp_path):
             "layers": layers_by_hand(text, ...),
         }
         assert line == json.dumps(expected)
+
+
+def test_pooled_vectors_in_a_remote_npz():
+    texts = features(is_pooled=True)
+    path = written("ram://feature_files/a.npz", texts, "npz")
+    arrays = np.load(io.BytesIO(files.open_read(path).read()))
+    assert {*arrays} == {*WIDTHS}
+    for name in WIDTHS:
+        expected = np.stack([text.vectors[name] for text in texts])
+        np.testing.assert_array_equal(arrays[name], expected)
 
 
 @pytest.mark.parametrize(
