@@ -82,45 +82,35 @@ def require_known(
 
 
 class Case(NamedTuple):
-    """Work that sides are given.
+    """Work that sides are given."""
 
-    Attributes:
-      name: Its name on the page.
-      amount: The amount of work, in the unit of the comparison.
-      requests: Side -> what it is asked.
-    """
-
-    name: str
-    amount: float
-    requests: Mapping[str, Any]
+    name: str  # On the page.
+    amount: float  # In the unit of the comparison.
+    requests: Mapping[str, Any]  # Side -> what it is asked.
 
 
 @dataclasses.dataclass
 class Comparison:
-    """The results of a benchmark on one machine.
-
-    Attributes:
-      title: The title of the section.
-      unit: The unit of the amounts, per second; "s" to show seconds instead.
-      titles: Side -> its name on the page, in the order of the rows.
-      facts: Sentences about what all sides are given.
-      versions: Side -> package -> version.
-      turns: A dict for each round of a side: "case", "side", "rate",
-        "seconds", "cpu_seconds", "other_cpu_seconds" (of other programs
-        meanwhile) and other measurements, such as "peak_bytes".
-    """
+    """The results of a benchmark on one machine."""
 
     title: str
+    # Of the amounts, per second; "s" to show seconds instead.
     unit: str
+    # Side -> its name on the page, in the order of the rows.
     titles: dict[str, str]
+    # Sentences about what all sides are given.
     facts: list[str] = dataclasses.field(default_factory=list)
     command: str = dataclasses.field(
         default_factory=lambda: shlex.join(["python", *sys.argv])
     )
     machine: str = dataclasses.field(default_factory=machine)
+    # Side -> package -> version.
     versions: dict[str, dict[str, str]] = dataclasses.field(
         default_factory=dict
     )
+    # A dict for each round of a side: "case", "side", "rate", "seconds",
+    # "cpu_seconds", "other_cpu_seconds" (of other programs meanwhile) and other
+    # measurements, such as "peak_bytes".
     turns: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     @classmethod

@@ -58,20 +58,14 @@ class EqualityConfig(comparison.PageOptions):
 
 
 class Workload(NamedTuple):
-    """A script and its flags.
+    """A script and its flags."""
 
-    Attributes:
-      script: The path of the script in the project.
-      write: Writes the data into a folder and returns the flags that name it.
-      training: The flags of a training of STEPS steps.
-      evaluation: The flags of an evaluation, if the script has one.
-      alike: More flags that make the numbers independent of the batch.
-    """
-
-    script: str
+    script: str  # Its path in the project.
+    # Writes the data into a folder and returns the flags that name it.
     write: Callable[[pathlib.Path], Mapping[str, object]]
-    training: Mapping[str, object]
+    training: Mapping[str, object]  # STEPS steps.
     evaluation: Mapping[str, object] = {}
+    # More flags that make the numbers independent of the batch.
     alike: Mapping[str, object] = {}
 
 
@@ -305,7 +299,7 @@ def answer_rows(
 
 
 def share_rows(flags: Mapping[str, object]) -> Iterator[list[str]]:
-    """Yields a row for each number of workers: the examples that each reads."""
+    """Yields, by the number of workers, how many examples each reads."""
     trained, evaluated = (
         files.expand(str(flags[name]), name)
         for name in ("input_file", "eval_input_file")

@@ -4,14 +4,12 @@
         --data_dir=../shared/data/glue/MRPC --rounds=5 \\
         --output=build/fine_tuning/mrpc.json
 
-trains the same weights on the same data with the same recipe by our script and
-by peers/huggingface_trainer.py, in turn, with another seed in each round, each
-a process on the same cores. The recipe: a linear warm-up over a tenth of the
-steps and a linear decay, Adam with bias correction, weight decay 0.01 except on
-biases and norms, gradients clipped to 1, float32. Each side pads as it does
-best; `--variants=ours,ours_static` compares batches by length with batches
-padded to --max_seq_length. The peer's first classifier is also evaluated by our
-script: equal numbers show that both sides read, encode and compute alike.
+trains the same weights on the same data with the same recipe (docs/results.md)
+by our script and by peers/huggingface_trainer.py, in turn, with another seed in
+each round. Each side pads as it does best; `--variants=ours,ours_static`
+compares batches by length with batches padded to --max_seq_length. The peer's
+first classifier is also evaluated by our script: equal numbers show that both
+sides read, encode and compute alike.
 
 Rerun a stopped command to resume. The page is written from several files:
 
@@ -269,10 +267,10 @@ def cross_check(
         "do_eval": True,
     }
     results = classifier.run(classifier.ClassifierConfig(**values))
+    found = our_scores(config, results.metrics)
     numbers = ", ".join(
-        f"{name} {number:.6f} ({turn[name]:.6f})"
-        for name, number in our_scores(config, results.metrics).items()
-        if name in turn
+        f"{name} {found[name]:.6f} ({turn[name]:.6f})"
+        for name in (*config.metrics, "eval_loss")
     )
     return (
         f"The model that {TITLES[PEER]} trained with seed {turn['seed']}, "

@@ -38,21 +38,13 @@ class Unavailable(Exception):
 
 
 class Layout(NamedTuple):
-    """Devices, and the processes that they belong to.
+    """Devices, and the processes that they belong to."""
 
-    Attributes:
-      title: Its name on the page.
-      strategy: The value of --distribution_strategy.
-      num_devices: The number of CPU devices of each process.
-      num_workers: The number of processes.
-      has_hosts: Whether each process has its own host and output folder.
-    """
-
-    title: str
-    strategy: str
-    num_devices: int = 1
-    num_workers: int = 1
-    has_hosts: bool = False
+    title: str  # On the page.
+    strategy: str  # The value of --distribution_strategy.
+    num_devices: int = 1  # CPU devices of each process.
+    num_workers: int = 1  # Processes.
+    has_hosts: bool = False  # Each process has its own host and output folder.
 
     @property
     def replicas(self) -> int:
@@ -83,10 +75,8 @@ def run(
       script: The path of the script in the project.
       flags: All flags except --distribution_strategy and `output_flag`.
       folder: A new folder for the output and the logs (`worker0.log` ...).
-      output_flag: The flag that names the output.
-
-    Returns:
-      The output of the first worker.
+      output_flag: The flag for the output, whose path is returned: that of the
+        first worker.
 
     Raises:
       Unavailable: Hosts cannot be created here.
@@ -133,21 +123,17 @@ def _environment(addresses: Sequence[str], index: int) -> dict[str, str]:
     return found
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns ports of this host that nothing listens on."""
-    with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(socket.create_server(("localhost", 0)))
-            for _ in range(count)
-        ]
-        return [server.getsockname()[1] for server in servers]
-
-
 @contextlib.contextmanager
 def _hosts(layout: Layout) -> Iterator[dict[str, list[str]]]:
     """Yields the address of each worker -> the start of its command line."""
     if not layout.has_hosts:
-        ports = free_ports(layout.num_workers)
+        with contextlib.ExitStack() as stack:
+            # Each gets a port that nothing listens on.
+            servers = [
+                stack.enter_context(socket.create_server(("localhost", 0)))
+                for _ in range(layout.num_workers)
+            ]
+            ports = [server.getsockname()[1] for server in servers]
         yield {f"localhost:{port}": [] for port in ports}
         return
     with two_hosts() as hosts:

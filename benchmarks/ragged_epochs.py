@@ -1,4 +1,4 @@
-"""Trains on epochs that end in a smaller batch.
+"""Trains on epochs that end in a smaller batch; equality.py compares them.
 
     python benchmarks/ragged_epochs.py --output_dir=/tmp/ragged \\
         --train_batch_size=24 --num_train_steps=30 \\
@@ -7,9 +7,7 @@
 The data has 29 examples, so every second batch has 5. It is split as a full
 batch is: of two replicas the first gets 5 examples and the second none; of
 three micro-batches two get 2 and one gets 1. The scripts have no such batches,
-since theirs continue into the next epoch, but custom data may: this is how to
-pass it to `Estimator`. The checkpoints in --output_dir are the same on any
-devices; equality.py compares them.
+but custom data may: this is how to pass it to `Estimator`.
 """
 
 # Before anything that imports TensorFlow.
@@ -57,12 +55,7 @@ def run(config: RaggedConfig) -> None:
 def training_data(
     examples: dict[str, np.ndarray], global_batch_size: int
 ) -> TrainingData:
-    """Returns a function that makes a data set of all epochs.
-
-    Args:
-      examples: Dict from the name of a feature to an array [n, ...].
-      global_batch_size: The number of examples of a batch of all replicas.
-    """
+    """Returns a function that makes a data set of all epochs."""
     count = len(next(iter(examples.values())))
 
     def make(

@@ -4,11 +4,9 @@
         --wikitext=wiki.test.raw --vocab_file=bert-base-uncased-vocab.txt \\
         --page=docs/scale.md
 
-creates records of 128 and 512 tokens from WikiText, with its articles and with
-its sections as documents, and counts how full packed rows are. Then it runs
-training steps on packed rows and, in turn, on the same examples in a row each.
-It takes three minutes on two cores. Times are CPU seconds of all threads, which
-other programs disturb less than wall-clock time.
+counts how full packed rows are, for records of 128 and 512 tokens of WikiText's
+articles and of its sections. Then it runs training steps on packed rows and, in
+turn, on the same examples in a row each. It takes three minutes on two cores.
 """
 
 # Before anything that imports TensorFlow.

@@ -5,10 +5,9 @@
 gives the same lines to `bert_tf.BertTokenizer` in a tf.data pipeline, to the
 original's FullTokenizer (`tf-models-official`) and to Hugging Face's
 `tokenizers` (encode_batch_fast). Each side is a process with as many cores as
-threads, and gets the texts in the form that its users have: tensors of strings,
-or Python's strings. The texts are English, Korean, and a mix of both with words
-of all scripts. Our ids must be the original's, line by line; lines for which
-`tokenizers` returns other ids are counted.
+threads. The texts are English, Korean, and a mix of both with words of all
+scripts. Our ids must be the original's; lines for which `tokenizers` returns
+other ids are counted.
 """
 
 import dataclasses

@@ -72,19 +72,12 @@ class Case(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """An answer of the compiler.
-
-    Attributes:
-      case: What was compiled.
-      batch_size: The number of examples per chip.
-      memory: Use -> bytes; None if the program does not fit.
-      available: The bytes that programs can use.
-    """
+    """An answer of the compiler."""
 
     case: Case
-    batch_size: int
-    memory: dict[str, int] | None
-    available: int
+    batch_size: int  # Per chip.
+    memory: dict[str, int] | None  # Use -> bytes; None if it does not fit.
+    available: int  # The bytes that programs can use.
 
 
 class Answers:

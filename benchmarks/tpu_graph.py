@@ -8,9 +8,10 @@ replicas reduce and gather and where variables are updated is TensorFlow's code.
 """
 
 import dataclasses
+import types
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,10 +19,6 @@ from tensorflow.compat.v1 import AttrValue, GraphDef, NodeDef
 
 # Nodes around the part of the replicas, which compute nothing.
 _AROUND = ("TPUReplicateMetadata", "TPUCompilationResult")
-
-
-class _Chip(NamedTuple):
-    name: str
 
 
 class _Resolver(tf.distribute.cluster_resolver.ClusterResolver):
@@ -40,13 +37,16 @@ class _Resolver(tf.distribute.cluster_resolver.ClusterResolver):
         return {"TPU": self._chips}
 
     def get_tpu_system_metadata(self) -> tf.tpu.experimental.TPUSystemMetadata:
-        names = (_device("TPU", number) for number in range(self._chips))
+        chips = (
+            types.SimpleNamespace(name=_device("TPU", number))
+            for number in range(self._chips)
+        )
         return tf.tpu.experimental.TPUSystemMetadata(
             num_cores=self._chips,
             num_hosts=1,
             num_of_cores_per_host=self._chips,
             topology=None,
-            devices=tuple(map(_Chip, names)),
+            devices=tuple(chips),
         )
 
 
@@ -67,8 +67,7 @@ def _device(kind: str, number: int) -> str:
 def traceable_strategy(replicas: int = 1) -> tf.distribute.TPUStrategy:
     """Returns a strategy under which steps can be traced, but not run.
 
-    Args:
-      replicas: The number of chips; there must be as many CPU devices.
+    There must be as many CPU devices as replicas.
     """
     places = np.array([[number, 0, 0, 0] for number in range(replicas)])
     topology = tf.tpu.experimental.Topology(
@@ -92,9 +91,8 @@ def replica_function(
 
     Args:
       traced: Calls `strategy.run` and returns tensors of one replica.
-      replicas: The number of replicas to take, side by side on one machine.
-        Each updates its own variables.
-      chips: The number of chips that the result runs on. Sums over all of them
+      replicas: The number of replicas, side by side on one machine.
+      chips: The number of chips that run the result. Sums over all of them
         become collective operations.
 
     Returns:
@@ -132,19 +130,12 @@ def replica_function(
 
 @dataclasses.dataclass(frozen=True)
 class _Replica:
-    """Copies the nodes of the strategy's graph for one replica.
-
-    Attributes:
-      replica: The number of the replica.
-      replicas: The number of replicas side by side.
-      chips: The number of chips that run them.
-      kinds: Node -> operation, in the graph of the strategy.
-    """
+    """Copies the nodes of the strategy's graph for one replica."""
 
     replica: int
-    replicas: int
-    chips: int
-    kinds: Mapping[str, str]
+    replicas: int  # Side by side.
+    chips: int  # That run them.
+    kinds: Mapping[str, str]  # Node -> operation, in the strategy's graph.
 
     def nodes(self, node: NodeDef) -> list[NodeDef]:
         """Returns the nodes that replace a node of the strategy's graph."""

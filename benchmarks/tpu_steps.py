@@ -243,24 +243,16 @@ TASKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step of one chip: the script's task, batches and training step.
-
-    Attributes:
-      task: One of TASKS.
-      kind: "training" or "prediction", which is evaluation too: metrics are
-        computed on the host.
-      config: The configuration of the model.
-      max_seq_length: The length of the sequences, which is fixed on a TPU.
-      batch_size: The number of examples per chip.
-      settings: More options of the training.
-      options: More options of a fine-tuning task.
-    """
+    """A step of one chip: the script's task, batches and training step."""
 
     task: str
+    # "training" or "prediction", which is evaluation too: metrics are computed
+    # on the host.
     kind: str
     config: BertConfig
-    max_seq_length: int
-    batch_size: int
+    max_seq_length: int  # Fixed on a TPU.
+    batch_size: int  # Per chip.
+    # More options of the training, and of a fine-tuning task.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -3,15 +3,14 @@
     python benchmarks/training_step.py --output=build/training_step.json
 
 runs the step of run_pretraining.py (forward, masked words and next sentence,
-backward, clipping, update) on random examples; the same of transformers'
-BertForPreTraining, eager and with torch.compile; and of KerasHub's encoder and
-head. Each side is a process on the same cores, started for each case.
+backward, clipping, update) on random examples; the same of transformers, eager
+and with torch.compile, and of KerasHub. Each side is a process on the same
+cores, started for each case.
 
     python benchmarks/training_step.py --device=cuda --output=build/gpu.json
 
-runs our models on Keras's JAX backend and those of transformers on a GPU. All
-sides share the GPU and keep their memory while they take turns; reduce --tokens
-if it does not suffice.
+runs our model on Keras's JAX backend and transformers on a GPU. All sides share
+its memory; reduce --tokens if it does not suffice.
 
 The share of the matmul peak counts only the products that the model needs,
 three times the forward pass, relative to a large product of matrices that the
@@ -58,28 +57,19 @@ FACT = (
 
 
 class Device(NamedTuple):
-    """What is measured on a kind of device.
-
-    Attributes:
-      section: The name of the section.
-      title: The title of the section.
-      sides: Side -> its title, its environment and its program.
-      models: Sizes of the model.
-      precisions: The precisions.
-      tokens: Tokens of a batch.
-      amount: The steps, and the matrices and their products, before the device
-        is waited for.
-      variables: Environment variables of all sides.
-    """
+    """What is measured on a kind of device."""
 
     section: str
     title: str
+    # Side -> its title, its environment and its program.
     sides: dict[str, tuple[str, str | None, str]]
     models: tuple[str, ...]
     precisions: tuple[str, ...]
-    tokens: int
+    tokens: int  # Of a batch.
+    # The steps, and the matrices and their products, before the device is
+    # waited for.
     amount: dict[str, int]
-    variables: dict[str, str]
+    variables: dict[str, str]  # Of the environment of all sides.
 
 
 HUGGINGFACE = ("huggingface", "huggingface_training.py")

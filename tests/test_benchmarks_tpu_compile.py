@@ -203,8 +203,8 @@ def test_a_step_whose_shapes_depend_on_the_data(steps, monkeypatch):
 
 def test_batches_of_several_lengths(steps, monkeypatch):
     """The batches for CPUs and GPUs."""
-    padding = steps.buckets.Padding()
-    monkeypatch.setattr(steps.buckets, "Padding", lambda static: padding)
+    padding = steps.batching.Padding()
+    monkeypatch.setattr(steps.batching, "Padding", lambda static: padding)
     step = steps.Step("tokens", "prediction", CONFIG, LENGTH, BATCH)
     with pytest.raises(ValueError, match="is not known"):
         step.lower(CHIPS)

@@ -13,7 +13,6 @@ import importlib.metadata
 import json
 import pathlib
 import sys
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,19 +31,11 @@ from transformers import (
 STRIDE, NUM_BEST, MAX_ANSWER_LENGTH = 128, 20, 30
 
 
-class Task(NamedTuple):
-    """The columns of the files, and the classes; none for a regression."""
-
-    text_a: int
-    text_b: int | None
-    label: int
-    classes: tuple[str, ...] = ("0", "1")
-
-
+# Task -> the columns of the texts and of the label, and whether it is a class.
 TASKS = {
-    "mrpc": Task(text_a=3, text_b=4, label=0),
-    "sst-2": Task(text_a=0, text_b=None, label=1),
-    "sts-b": Task(text_a=7, text_b=8, label=9, classes=()),
+    "mrpc": ((3, 4), 0, True),
+    "sst-2": ((0,), 1, True),
+    "sts-b": ((7, 8), 9, False),
 }
 
 
@@ -64,15 +55,13 @@ def main():
 def train(setup, tokenizer, model, examples):
     """Trains and saves the model with BERT's recipe.
 
-    Returns:
-      The trainer, and the time and the steps of the training.
+    Returns the trainer, and the time and the steps of the training.
     """
     arguments = TrainingArguments(
         setup["output_dir"],
         seed=setup["random_seed"],
         per_device_train_batch_size=setup["train_batch_size"],
         num_train_epochs=setup["num_train_epochs"],
-        max_steps=setup.get("max_steps", -1),
         learning_rate=setup["learning_rate"],
         lr_scheduler_type="linear",
         warmup_steps=0.1,  # A fraction of all steps.
@@ -105,25 +94,25 @@ def train(setup, tokenizer, model, examples):
 
 def classify(setup, tokenizer):
     """Returns the labels and the predictions of dev.tsv, and the loss."""
-    task = TASKS[setup["task_name"]]
+    *_, is_class = TASKS[setup["task_name"]]
     folder = pathlib.Path(setup["data_dir"])
     examples, dev = (
-        features(folder / f"{split}.tsv", task, tokenizer, setup)
+        features(folder / f"{split}.tsv", tokenizer, setup)
         for split in ("train", "dev")
     )
-    names = dict(enumerate(task.classes or ("score",)))
-    kind = "single_label_classification" if task.classes else "regression"
+    names = ("0", "1") if is_class else ("score",)
+    kind = "single_label_classification" if is_class else "regression"
     model = AutoModelForSequenceClassification.from_pretrained(
         setup["init_checkpoint"],
         dtype=torch.float32,
-        id2label=names,
-        label2id={name: number for number, name in names.items()},
+        id2label=dict(enumerate(names)),
+        label2id={name: number for number, name in enumerate(names)},
         problem_type=kind,
     )
     trainer, usage = train(setup, tokenizer, model, examples)
     predicted = trainer.predict(dev)
     outputs = predicted.predictions
-    found = outputs.argmax(axis=-1) if task.classes else outputs.reshape(-1)
+    found = outputs.argmax(axis=-1) if is_class else outputs.reshape(-1)
     return {
         **usage,
         "eval_loss": predicted.metrics["test_loss"],
@@ -132,35 +121,23 @@ def classify(setup, tokenizer):
     }
 
 
-def features(path, task, tokenizer, setup):
+def features(path, tokenizer, setup):
     """Returns unpadded examples, as dicts of lists."""
-    rows = read_rows(path)
-    texts = [[row[task.text_a] for row in rows]]
-    if task.text_b is not None:
-        texts.append([row[task.text_b] for row in rows])
+    texts, label, is_class = TASKS[setup["task_name"]]
+    # Quotes are text. The first line is the header.
+    lines = path.read_bytes().decode("utf-8-sig").split("\n")[1:]
+    rows = [line.rstrip("\r").split("\t") for line in lines if line]
     encoded = tokenizer(
-        *texts,
+        *([row[column] for row in rows] for column in texts),
         truncation="longest_first",
         max_length=setup["max_seq_length"],
         padding=False,
     )
-    labels = [
-        task.classes.index(row[task.label])
-        if task.classes
-        else float(row[task.label])
-        for row in rows
-    ]
+    labels = [(int if is_class else float)(row[label]) for row in rows]
     return [
         dict(zip(encoded, values, strict=True), labels=label)
         for label, *values in zip(labels, *encoded.values(), strict=True)
     ]
-
-
-def read_rows(path):
-    """Returns the rows of a table without its header; quotes are text."""
-    with path.open(encoding="utf-8-sig", newline="\n") as file:
-        lines = [line.rstrip("\r\n") for line in file]
-    return [line.split("\t") for line in lines if line][1:]
 
 
 # Questions.
@@ -214,12 +191,10 @@ def encode(questions, tokenizer, setup):
 
 def windows_of(encoded):
     """Returns what the model gets, as dicts of lists."""
-    others = {"overflow_to_sample_mapping", "offset_mapping"}
-    names = [name for name in encoded if name not in others]
-    columns = (encoded[name] for name in names)
-    return [
-        dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
-    ]
+    others = ("overflow_to_sample_mapping", "offset_mapping")
+    columns = {k: v for k, v in encoded.items() if k not in others}
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def positions(encoded, number, question):

@@ -8,7 +8,6 @@ of batches of texts.
 
 import contextlib
 import json
-import os
 import pathlib
 import sys
 import tempfile
@@ -21,7 +20,6 @@ INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
 
 def saved_model(setup):
     """Returns a function from texts to their labels and probabilities."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's operation)
 
@@ -47,13 +45,12 @@ def torch(setup):
     model = AutoModelForSequenceClassification.from_pretrained(
         setup["model"], dtype=getattr(torch, dtype)
     ).eval()
-    is_compiled = setup["compile"]
-    compute = torch.compile(model, dynamic=True) if is_compiled else model
-    context = (
-        torch.autocast("cpu", torch.bfloat16)
-        if is_autocast
-        else contextlib.nullcontext()
-    )
+    compute = model
+    if setup["compile"]:
+        compute = torch.compile(model, dynamic=True)
+    context = contextlib.nullcontext()
+    if is_autocast:
+        context = torch.autocast("cpu", torch.bfloat16)
     encode = encoder(setup, "pt")
 
     @torch.inference_mode()
@@ -164,9 +161,8 @@ BACKENDS = {
 def answered(answer, batches):
     """Answers batches of texts one after another.
 
-    Returns:
-      The usage of all batches, the time below which half and 90 % of them were
-      answered, and "labels" and "probabilities" of all texts.
+    Returns the usage of all batches, the time below which half and 90 % of them
+    were answered, and "labels" and "probabilities" of all texts.
     """
     seconds, labels, probabilities = [], [], []
     cpu_start = time.process_time()

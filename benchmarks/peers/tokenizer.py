@@ -17,7 +17,6 @@ import side
 
 def bert_tf(vocab_file, do_lower_case, num_threads):
     """`bert_tf.BertTokenizer` in tf.data."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
     from bert_tf import BertTokenizer
