@@ -12,7 +12,7 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 # isort: split
 import sys
 import tempfile
-from collections.abc import Iterator
+import types
 
 import comparison
 import sides
@@ -34,17 +34,6 @@ SETUP = {
 NUM_FILES = 4
 # The batches that fill the buffers.
 WARM_UP = 100
-
-
-class Pipeline:
-    """A side that draws batches for some seconds."""
-
-    def __init__(self, batches: Iterator):
-        self.versions = sides.versions_of(sys.executable, "tensorflow")
-        self._batches = batches
-
-    def ask(self, seconds: float) -> dict[str, float]:
-        return repeat(lambda: next(self._batches), seconds)[0]
 
 
 def run(config: comparison.BenchmarkOptions) -> comparison.Comparison:
@@ -81,7 +70,10 @@ def run(config: comparison.BenchmarkOptions) -> comparison.Comparison:
             next(batches)
         name = f"{BATCH_SIZE} x {length}"
         case = comparison.Case(name, BATCH_SIZE, {ours: config.least_seconds})
-        side = Pipeline(batches)
+        side = types.SimpleNamespace(
+            versions=sides.versions_of(sys.executable, "tensorflow"),
+            ask=lambda seconds: repeat(lambda: next(batches), seconds)[0],
+        )
         comparison.take_turns(results, [case], {ours: side}, config)
     return comparison.report(results, config, "input_pipeline")
 

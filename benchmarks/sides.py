@@ -243,13 +243,12 @@ class Process:
 @contextlib.contextmanager
 def started(
     programs: Mapping[str, tuple[str, str, Mapping[str, Any]]],
-    variables: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Process]]:
     """Starts sides, and ends them when the block ends.
 
     Args:
-      programs: Side -> interpreter, program in benchmarks/peers, setup.
-      variables: Environment variables beside those of this process.
+      programs: Side -> interpreter, program in benchmarks/peers, setup. The
+        setup has "num_threads", and may have "variables" of the environment.
     """
     with (
         tempfile.TemporaryDirectory() as name,
@@ -271,7 +270,7 @@ def started(
                     **VARIABLES,
                     "OMP_NUM_THREADS": threads,
                     "TF_NUM_INTRAOP_THREADS": threads,
-                    **(variables or {}),
+                    **setup.get("variables", {}),
                 },
             )
             stack.enter_context(process)

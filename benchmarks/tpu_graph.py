@@ -82,23 +82,34 @@ def traceable_strategy(replicas: int = 1) -> tf.distribute.TPUStrategy:
 
 
 def replica_function(
-    traced: tf.types.experimental.ConcreteFunction,
-    *,
-    replicas: int = 1,
+    strategy: tf.distribute.TPUStrategy,
+    step: Callable[[Any], Any],
+    batch: Any,
     chips: int = 1,
 ) -> tuple[Callable[..., Any], list[tf.TensorSpec]]:
-    """Returns what replicas do in a function that was traced as above.
+    """Returns what all replicas of `strategy.run(step)` do on one machine.
 
     Args:
-      traced: Calls `strategy.run` and returns tensors of one replica.
-      replicas: The number of replicas, side by side on one machine.
+      strategy: A result of `traceable_strategy`.
+      step: The step of a replica.
+      batch: The specification of its batch, of all replicas.
       chips: The number of chips that run the result. Sums over all of them
         become collective operations.
 
     Returns:
-      A function to call inside a `tf.function`, which returns what `traced`
-      does for the first replica, and its arguments: the batches of all.
+      A function to call inside a `tf.function`, which returns what the first
+      replica does, and its arguments: the batches of all.
     """
+
+    @tf.function
+    def trace(batch):
+        return tf.nest.map_structure(
+            lambda value: strategy.experimental_local_results(value)[0],
+            strategy.run(step, (batch,)),
+        )
+
+    traced = trace.get_concrete_function(batch)
+    replicas = strategy.num_replicas_in_sync
     graph = traced.graph.as_graph_def()
     kinds = {node.name: node.op for node in graph.node}
     places = [_Replica(n, replicas, chips, kinds) for n in range(replicas)]

@@ -59,14 +59,10 @@ SLICES = {
     "v5p": ("v5p:2x2x1", {}),
     "v6e": ("v6e:2x2", {}),
 }
-# The vocabulary of BERT's uncased English models.
+# Of BERT's uncased English models.
 VOCAB_SIZE = 30522
-# The share of the tokens that is masked, as in `create_pretraining_data.py`.
-MASKED = 0.15
 # CoNLL-2003's tags in IOB2.
 TAGS = ("O", *(f"{p}-{k}" for k in ("LOC", "MISC", "ORG", "PER") for p in "BI"))
-# The chip's generator keeps two of Philox's three numbers of state.
-_STATE_SIZE = 2
 
 
 # The compiler.
@@ -173,7 +169,10 @@ def _adapt(module: ir.Module) -> None:
 
 
 def _use_own_generator(philox) -> None:
-    """Replaces Philox by the chip's generator of random bits."""
+    """Replaces Philox by the chip's generator of random bits.
+
+    The chip's keeps two of Philox's three numbers of state.
+    """
 
     def cut(value, start, end):
         bounds = ([start], [end], [1])
@@ -181,14 +180,14 @@ def _use_own_generator(philox) -> None:
 
     state, bits = philox.results
     with ir.InsertionPoint(philox), philox.location:
-        before = cut(philox.operands[0], 0, _STATE_SIZE)
+        before = cut(philox.operands[0], 0, 2)
         own = stablehlo.RngBitGeneratorOp(
             before.type,
             bits.type,
             stablehlo.RngAlgorithmAttr.get("DEFAULT"),
             before,
         )
-        rest = cut(philox.operands[0], _STATE_SIZE, state.type.shape[0])
+        rest = cut(philox.operands[0], 2, state.type.shape[0])
         after = stablehlo.concatenate([own.results[0], rest], dimension=0)
     state.replace_all_uses_with(after)
     bits.replace_all_uses_with(own.results[1])
@@ -211,7 +210,8 @@ def _alias(module: ir.Module) -> None:
 
 
 def _pretraining(config: BertConfig, length: int) -> PretrainingTask:
-    return PretrainingTask(config, length, math.ceil(MASKED * length))
+    # 15 % are masked, as in `create_pretraining_data.py`.
+    return PretrainingTask(config, length, math.ceil(0.15 * length))
 
 
 # The tasks of the scripts; `packed_` is --pack_sequences.
@@ -256,14 +256,16 @@ class Step:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def trace(
-        self, strategy: tf.distribute.Strategy
-    ) -> tf.types.experimental.ConcreteFunction:
-        """Traces the step of all replicas, with the policy of Keras."""
-        batch_size = self.batch_size * strategy.num_replicas_in_sync
+    def lower(self, chips: int = 1) -> str:
+        """Returns the StableHLO of one chip among so many.
+
+        One replica is traced, since several would all have variables in the
+        memory of this machine. Sums are over all chips.
+        """
+        strategy = tpu_graph.traceable_strategy()
         config = TrainingConfig(
-            train_batch_size=batch_size,
-            eval_batch_size=batch_size,
+            train_batch_size=self.batch_size,
+            eval_batch_size=self.batch_size,
             num_train_steps=10,
             **self.settings,
         )
@@ -272,30 +274,18 @@ class Step:
         )
         with tempfile.TemporaryDirectory() as folder:
             estimator = Estimator(task, strategy, config, folder)
-            make_data = self._data(task.schema, config, folder)
+            data = self._data(task.schema, config, folder)
             if self.kind == "training":
-                batches = estimator.training_batches(make_data)
-                replica_step = estimator.training_step().replica_step
+                batches = estimator.training_batches(data)
+                step = estimator.training_step().replica_step
             else:
-                batches = estimator.evaluation_batches(make_data, batch_size)
-                replica_step = estimator.prediction_step
-
-        def step(batch):
-            return tf.nest.map_structure(
-                lambda value: strategy.experimental_local_results(value)[0],
-                strategy.run(replica_step, (batch,)),
+                batches = estimator.evaluation_batches(data, self.batch_size)
+                step = estimator.prediction_step
+        return lower(
+            *tpu_graph.replica_function(
+                strategy, step, batches.element_spec, chips
             )
-
-        return tf.function(step).get_concrete_function(batches.element_spec)
-
-    def lower(self, chips: int = 1) -> str:
-        """Returns the StableHLO of one chip among so many.
-
-        One replica is traced, since several would all have variables in the
-        memory of this machine. Sums are over all chips.
-        """
-        traced = self.trace(tpu_graph.traceable_strategy())
-        return lower(*tpu_graph.replica_function(traced, chips=chips))
+        )
 
     def _data(
         self, features: schema.Schema, config: TrainingConfig, folder: str
@@ -314,15 +304,17 @@ class Step:
             examples = _examples(features, 1)
             writer.write_all(list(records.encode_batch(features, examples)))
         is_packed = self.task.startswith("packed")
-        arguments = {
+        common = {
             "vocab_size": self.config.vocab_size,
             "packing": SequencePacking() if is_packed else None,
         }
-        make = pipeline.evaluation_dataset
         if is_training:
-            arguments["seed"] = config.random_seed
-            make = pipeline.training_dataset
-        return functools.partial(make, [path], features, **arguments)
+            return functools.partial(
+                pipeline.training_dataset, [path], features, seed=0, **common
+            )
+        return functools.partial(
+            pipeline.evaluation_dataset, [path], features, **common
+        )
 
 
 def _examples(features: schema.Schema, count: int) -> dict[str, np.ndarray]:

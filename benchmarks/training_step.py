@@ -67,9 +67,8 @@ class Device(NamedTuple):
     precisions: tuple[str, ...]
     tokens: int  # Of a batch.
     # The steps, and the matrices and their products, before the device is
-    # waited for.
-    amount: dict[str, int]
-    variables: dict[str, str]  # Of the environment of all sides.
+    # waited for; environment variables.
+    setup: dict[str, Any]
 
 
 HUGGINGFACE = ("huggingface", "huggingface_training.py")
@@ -89,8 +88,10 @@ DEVICES = {
         ("384x6", "base"),
         ("float32", "bfloat16"),
         2048,
-        {"steps": 1, "matrix_size": 2048, "products": 1},
-        {"KERAS_BACKEND": "tensorflow"},
+        {
+            **{"steps": 1, "matrix_size": 2048, "products": 1},
+            "variables": {"KERAS_BACKEND": "tensorflow"},
+        },
     ),
     "cuda": Device(
         "gpu",
@@ -102,11 +103,13 @@ DEVICES = {
         ("base", "large"),
         ("bfloat16",),
         16384,
-        {"steps": 10, "matrix_size": 8192, "products": 20},
         {
-            **{"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cuda"},
-            # JAX takes no more memory than it needs.
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            **{"steps": 10, "matrix_size": 8192, "products": 20},
+            "variables": {
+                **{"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cuda"},
+                # JAX takes no more memory than it needs.
+                "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            },
         },
     ),
 }
@@ -144,7 +147,7 @@ def run(config: TrainingStepConfig) -> comparison.Comparison:
         size = max(1, (config.tokens or device.tokens) // length)
         setup = {
             **workload(model, size, length),
-            **device.amount,
+            **device.setup,
             "precision": precision,
             "device": config.device,
             "num_threads": sides.CORES,
@@ -162,7 +165,7 @@ def run(config: TrainingStepConfig) -> comparison.Comparison:
             setup["steps"] * size * length,
             dict.fromkeys(variants, config.least_seconds),
         )
-        with sides.started(programs, device.variables) as processes:
+        with sides.started(programs) as processes:
             comparison.take_turns(results, [case], processes, config)
     return comparison.report(results, config, device.section)
 

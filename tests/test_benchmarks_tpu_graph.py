@@ -44,15 +44,9 @@ def make(folder, strategy=None, task=None, **settings):
 
 def on_cpus(tpu_graph, strategy, replica_step, batches):
     """A function from the batches of all chips to what the first one gives."""
-
-    def step(batch):
-        return tf.nest.map_structure(
-            lambda value: strategy.experimental_local_results(value)[0],
-            strategy.run(replica_step, (batch,)),
-        )
-
-    traced = tf.function(step).get_concrete_function(batches.element_spec)
-    run, _ = tpu_graph.replica_function(traced, replicas=REPLICAS)
+    run, _ = tpu_graph.replica_function(
+        strategy, replica_step, batches.element_spec
+    )
     run = tf.function(run, autograph=False)
     return lambda batch: run(*tf.nest.flatten(batch, expand_composites=True))
 
