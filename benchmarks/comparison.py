@@ -217,10 +217,10 @@ def shown(number: float) -> str:
 # Measurement -> the title of its column, its unit and its format.
 COLUMNS = {
     "accuracy": ("accuracy", 0.01, ".1f"),
+    "exact_match": ("exact match", 0.01, ".1f"),
     "f1": ("F1", 0.01, ".1f"),
     "pearson": ("Pearson", 0.01, ".1f"),
     "spearman": ("Spearman", 0.01, ".1f"),
-    "exact_match": ("exact match", 0.01, ".1f"),
     "train_seconds": ("training, s", 1, ",.0f"),
     "median_seconds": ("median, ms", 1e-3, ",.2f"),
     "p90_seconds": ("90 % below, ms", 1e-3, ",.2f"),

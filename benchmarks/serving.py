@@ -87,7 +87,7 @@ class ServingConfig(comparison.BenchmarkOptions):
 
 def run(config: ServingConfig) -> comparison.Comparison:
     """Runs the benchmark."""
-    variants = config.chosen(TITLES)
+    comparison.require_known("variants", config.variants, TITLES)
     texts = read_texts(config.data_file)
     checkpoint = config.init_checkpoint or sides.minilm()
     name = "/".join(pathlib.Path(checkpoint).parts[-2:])
@@ -104,38 +104,8 @@ def run(config: ServingConfig) -> comparison.Comparison:
     with tempfile.TemporaryDirectory() as folder:
         weights = f"{folder}/huggingface"
         write_classifier(checkpoint, weights)
-        setup = {
-            "model": weights,
-            "max_seq_length": MAX_SEQ_LENGTH,
-            "num_threads": sides.CORES,
-        }
-        for precision, peers in SIDES.items():
-            exported = classifier.run(
-                classifier.ClassifierConfig(
-                    task_name="sst-2",
-                    init_checkpoint=weights,
-                    max_seq_length=MAX_SEQ_LENGTH,
-                    mixed_precision=precision,
-                    output_dir=f"{folder}/{precision}",
-                    do_export=True,
-                )
-            ).export
-            program = "text_classifier.py"
-            ours = {"backend": "saved_model", "model": exported}
-            programs = {
-                comparison.OURS: (sys.executable, program, setup | ours)
-            }
-            for side, (_, torch, is_compiled) in peers.items():
-                if side not in variants:
-                    continue
-                environment = "huggingface" if torch else "onnxruntime"
-                python = sides.peer_python(config.pythons, environment)
-                more = {
-                    "backend": "torch" if torch else "onnxruntime",
-                    "precision": torch,
-                    "compile": is_compiled,
-                }
-                programs[side] = python, program, setup | more
+        for precision in SIDES:
+            programs = programs_of(config, weights, precision, folder)
             with sides.started(programs) as processes:
                 results.facts += compare(processes, texts, precision)
                 cases = [
@@ -148,6 +118,41 @@ def run(config: ServingConfig) -> comparison.Comparison:
                 ]
                 comparison.take_turns(results, cases, processes, config)
     return comparison.report(results, config, "serving")
+
+
+def programs_of(
+    config: ServingConfig, weights: str, precision: str, folder: str
+) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """Exports the model; returns the programs of the sides of a precision."""
+    exported = classifier.run(
+        classifier.ClassifierConfig(
+            task_name="sst-2",
+            init_checkpoint=weights,
+            max_seq_length=MAX_SEQ_LENGTH,
+            mixed_precision=precision,
+            output_dir=f"{folder}/{precision}",
+            do_export=True,
+        )
+    ).export
+    setup = {
+        "model": weights,
+        "max_seq_length": MAX_SEQ_LENGTH,
+        "num_threads": sides.CORES,
+    }
+    program = "text_classifier.py"
+    ours = {**setup, "backend": "saved_model", "model": exported}
+    programs = {comparison.OURS: (sys.executable, program, ours)}
+    for side, (_, torch, is_compiled) in SIDES[precision].items():
+        if side in config.chosen(TITLES):
+            environment = "huggingface" if torch else "onnxruntime"
+            python = sides.peer_python(config.pythons, environment)
+            more = {
+                "backend": "torch" if torch else "onnxruntime",
+                "precision": torch,
+                "compile": is_compiled,
+            }
+            programs[side] = python, program, setup | more
+    return programs
 
 
 def read_texts(path: str) -> list[str]:
