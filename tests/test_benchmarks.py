@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from unittest import mock
@@ -285,6 +286,20 @@ def test_the_machine(sides, tmp_path):
         "flags\t\t: fpu avx2 avx512f avx512_bf16\n\n"
     )
     assert sides.processor(cpuinfo) == "Some CPU @ 2 GHz, AVX-512"
+
+
+@pytest.mark.parametrize("name", ["fault_section", "layouts"])
+def test_help(name):
+    """Programs without absl's flags; argparse ends --help with status 0."""
+    program = ROOT / "benchmarks" / f"{name}.py"
+    done = subprocess.run(
+        [sys.executable, program, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.startswith(f"usage: {name}.py")
 
 
 # Steps.
