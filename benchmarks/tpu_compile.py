@@ -10,15 +10,18 @@ compiles prediction with that batch. Every answer is kept in --output: rerun the
 command to resume. A program takes some minutes of one core and up to 10 GB.
 """
 
-import concurrent.futures
 import dataclasses
 import importlib.metadata
 import itertools
-import multiprocessing
+import json
+import pathlib
+import sys
+import tempfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import comparison
+import sides
 
 from bert_tf import cli, files
 from bert_tf.errors import InputError, in_file
@@ -37,6 +40,13 @@ TITLES = {
     "spans": "fine-tuning, answers in a text",
     "tokens": "fine-tuning, a tag for each token",
 }
+# Prints the answer for the arguments of `tpu_steps.memory_of`.
+PROGRAM = """
+import json, sys
+sys.path.append(sys.argv[1])
+import tpu_steps
+print(json.dumps(tpu_steps.memory_of(*json.loads(sys.argv[2]))))
+"""
 # The tokens of the first batch that is tried.
 FIRST_TOKENS = 8192
 
@@ -166,19 +176,12 @@ def run(config: TpuConfig) -> Answers:
 
 def compile_one(case: Case, batch_size: int) -> Trial:
     """Asks the compiler, in a new process: it does not free all its memory."""
-    new = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, new) as pool:
-        answer = pool.submit(_memory_of, case, batch_size).result()
+    request = str(sides.BENCHMARKS), json.dumps([*case, batch_size])
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        sides.run_command([sys.executable, "-c", PROGRAM, *request], folder)
+        answer = json.loads((folder / "stdout").read_text(encoding="utf-8"))
     return Trial(case, batch_size, **answer)
-
-
-def _memory_of(case: Case, batch_size: int) -> dict[str, Any]:
-    import bert_tf.quiet_tensorflow  # noqa: F401  (before TensorFlow)
-
-    # isort: split
-    import tpu_steps  # Loads JAX and libtpu.
-
-    return tpu_steps.memory_of(*case, batch_size)
 
 
 # The page.
