@@ -37,6 +37,11 @@ if TYPE_CHECKING:
         load_config,
         load_model,
     )
+    from bert_tf.text_models.classifier import TextClassifier
+    from bert_tf.text_models.embedder import TextEmbedder
+    from bert_tf.text_models.masked_words import MaskedWordPredictor
+    from bert_tf.text_models.question_answerer import QuestionAnswerer
+    from bert_tf.text_models.token_tagger import TokenTagger
     from bert_tf.tokenization.graph import BertTokenizer
     from bert_tf.tokenization.wordpiece import FullTokenizer
 
@@ -54,6 +59,11 @@ _HOMES = {
     "FullTokenizer": "bert_tf.tokenization.wordpiece",
     "InputError": "bert_tf.errors",
     "Lamb": "bert_tf.optimization",
+    "MaskedWordPredictor": "bert_tf.text_models.masked_words",
+    "QuestionAnswerer": "bert_tf.text_models.question_answerer",
+    "TextClassifier": "bert_tf.text_models.classifier",
+    "TextEmbedder": "bert_tf.text_models.embedder",
+    "TokenTagger": "bert_tf.text_models.token_tagger",
     "WarmupLinearDecay": "bert_tf.optimization",
     "load_checkpoint": "bert_tf.pretrained",
     "load_config": "bert_tf.pretrained",
@@ -75,6 +85,11 @@ __all__ = [
     "FullTokenizer",
     "InputError",
     "Lamb",
+    "MaskedWordPredictor",
+    "QuestionAnswerer",
+    "TextClassifier",
+    "TextEmbedder",
+    "TokenTagger",
     "WarmupLinearDecay",
     "__version__",
     "load_checkpoint",

@@ -120,7 +120,8 @@ class FeatureModel(keras.Model):
         """
         from bert_tf import pretrained
 
-        pretrained.save(self, folder, format, tokenizer, labels)
+        facts = {} if labels is None else {"labels": tuple(labels)}
+        pretrained.save(self, folder, format, tokenizer, **facts)
 
     def __call__(self, inputs=None, *args, **kwargs):
         if inputs is None:

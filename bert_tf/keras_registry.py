@@ -24,6 +24,11 @@ REGISTERED = {
     ),
     "bert_tf.modeling": ("BertModel",),
     "bert_tf.optimization": ("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
+    "bert_tf.text_models.classifier": ("TextClassifier",),
+    "bert_tf.text_models.embedder": ("TextEmbedder", "pair_loss"),
+    "bert_tf.text_models.masked_words": ("MaskedWordPredictor",),
+    "bert_tf.text_models.question_answerer": ("QuestionAnswerer",),
+    "bert_tf.text_models.token_tagger": ("TokenTagger",),
     "bert_tf.tokenization.graph": ("BertTokenizer",),
     "bert_tf.transformer": (
         *("Attention", "Dense", "Dropout", "Embeddings", "Encoder"),

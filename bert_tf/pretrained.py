@@ -417,25 +417,22 @@ def save(
     model: FeatureModel,
     folder: str | os.PathLike[str],
     format: str,
-    tokenizer: Any,
-    labels: Sequence[str] | None,
+    tokenizer: Any = None,
+    **facts: Any,
 ) -> None:
-    """Writes a model; see `FeatureModel.save_pretrained`."""
+    """Writes a model; see `FeatureModel.save_pretrained`.
+
+    Args:
+      model: The model.
+      folder: A new or empty folder.
+      format: A key of `_SAVED_FORMATS`.
+      tokenizer: Its `vocabulary`, `do_lower_case` and `strip_accents` are
+        written.
+      **facts: Further fields of `Pretrained`.
+    """
     if format not in _SAVED_FORMATS:
         known = listed(_SAVED_FORMATS, last="or", quote=True)
         raise wrong_value("format", known, format)
-    described = _described(model, tokenizer, labels)
-    planned = conversion.plan(described, _SAVED_FORMATS[format])
-    with files.atomic_directory(os.fspath(folder)) as temporary:
-        conversion.write(planned, temporary)
-        card = model_card.text(planned.target, type(model).__name__)
-        files.write_text(os.path.join(temporary, model_card.FILE), card)
-
-
-def _described(
-    model: FeatureModel, tokenizer: Any, labels: Sequence[str] | None
-) -> Pretrained:
-    """Returns a model as a checkpoint."""
     if not model.built:
         model.build()
     head = keras_files.head_of_class(type(model))
@@ -445,20 +442,21 @@ def _described(
             "Save it with model.save('NAME.keras')."
         )
     weights = keras_files.ModelWeights(model, model.name)
-    source = model.checkpoint or Pretrained(model.name, weights)
-    facts: dict[str, Any] = {}
     if tokenizer is not None:
         facts["vocab"] = tuple(tokenizer.vocabulary)
         facts["do_lower_case"] = tokenizer.do_lower_case
         follows = tokenizer.strip_accents == tokenizer.do_lower_case
         facts["strip_accents"] = None if follows else tokenizer.strip_accents
-    if labels is not None:
-        facts["labels"] = tuple(labels)
-    return dataclasses.replace(
-        source,
+    described = dataclasses.replace(
+        model.checkpoint or Pretrained(model.name, weights),
         path=model.name,
         weights=weights,
         config=model.config,
         head=head,
         **facts,
     )
+    planned = conversion.plan(described, _SAVED_FORMATS[format])
+    with files.atomic_directory(os.fspath(folder)) as temporary:
+        conversion.write(planned, temporary)
+        card = model_card.text(planned.target, type(model).__name__)
+        files.write_text(os.path.join(temporary, model_card.FILE), card)

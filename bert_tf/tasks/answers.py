@@ -91,12 +91,14 @@ class Prediction:
         `null_odds.json`; None unless questions may have no answer.
       best_span: The best slice, however likely no answer is; "" if there is
         none.
+      start: Where `text` begins in the context; -1 for no answer.
     """
 
     text: str
     nbest: list[dict[str, str | float]]
     null_odds: float | None
     best_span: str
+    start: int = dataclasses.field(default=-1, compare=False)
 
 
 class Answered(NamedTuple):
@@ -108,6 +110,7 @@ class _Candidate(NamedTuple):
     text: str
     start_logit: float
     end_logit: float
+    start: int = -1
 
     @property
     def score(self) -> float:
@@ -147,8 +150,9 @@ def find_answer(
     spans = list(itertools.islice(distinct, rules.n_best_size))
     if not rules.with_negative:
         nbest = spans or [_NO_ANSWER]
-        text = nbest[0].text
-        return Prediction(text, _with_probabilities(nbest), None, text)
+        best = nbest[0]
+        listed = _with_probabilities(nbest)
+        return Prediction(best.text, listed, None, best.text, best.start)
     null = _NO_ANSWER
     if scores:
         least = min(scores, key=lambda score: score.null_score)
@@ -165,7 +169,8 @@ def find_answer(
     best = spans[0]
     odds = null.score - best.score
     is_null = odds > rules.null_score_diff_threshold
-    return Prediction("" if is_null else best.text, nbest, odds, best.text)
+    text, start = ("", -1) if is_null else (best.text, best.start)
+    return Prediction(text, nbest, odds, best.text, start)
 
 
 def _require_finite(question: Question, scores: Sequence[Scores]) -> None:
@@ -203,7 +208,7 @@ def _distinct_candidates(
         text = context[begin:end]
         if text not in seen:
             seen.add(text)
-            yield _Candidate(text, start_logit, end_logit)
+            yield _Candidate(text, start_logit, end_logit, begin)
 
 
 def _allowed_spans(

@@ -227,7 +227,7 @@ OBJECTIVES = {
 
 
 # The names of the problems in checkpoints.
-_PROBLEM_TYPES = {
+PROBLEM_TYPES = {
     "single_label": "single_label_classification",
     "multi_label": "multi_label_classification",
     "regression": "regression",
@@ -278,7 +278,7 @@ class ClassificationTask(FineTuningTask):
     ):
         super().__init__(config, schema, labels, **options)
         self.problem = problem
-        self.problem_type = _PROBLEM_TYPES.get(problem)
+        self.problem_type = PROBLEM_TYPES.get(problem)
         self._eval_batch_size = eval_batch_size
         self._objective = OBJECTIVES[problem]
         self._positive_class = len(self.labels) - 1

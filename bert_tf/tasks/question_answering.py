@@ -14,7 +14,7 @@ from bert_tf.tasks.task import FineTuningTask
 
 # The logit of padding in the loss. An infinity times the 0 of a one-hot row
 # would be NaN.
-_MASKED = -1e9
+MASKED = -1e9
 
 
 class SpanTask(FineTuningTask):
@@ -93,10 +93,10 @@ def best_indexes(outputs: Mapping, input_mask, count: int) -> dict:
     best = {}
     for name in ("start", "end"):
         logits = outputs[f"{name}_logits"]
-        masked = _masked(logits, input_mask, -np.inf)
+        allowed = masked(logits, input_mask, -np.inf)
         padding = [[0, 0], [0, count]]
-        masked = ops.pad(masked, padding, constant_values=-np.inf)
-        values, indexes = ops.top_k(masked, count)
+        allowed = ops.pad(allowed, padding, constant_values=-np.inf)
+        values, indexes = ops.top_k(allowed, count)
         # Also false for NaN.
         is_token = values > -np.inf
         best[f"{name}_indexes"] = ops.where(
@@ -112,7 +112,7 @@ def _loss(features: Mapping, outputs: Mapping):
     losses = [
         keras.losses.sparse_categorical_crossentropy(
             features[f"{name}_positions"],
-            _masked(outputs[f"{name}_logits"], features["input_mask"], _MASKED),
+            masked(outputs[f"{name}_logits"], features["input_mask"], MASKED),
             from_logits=True,
         )
         for name in ("start", "end")
@@ -120,6 +120,6 @@ def _loss(features: Mapping, outputs: Mapping):
     return (losses[0] + losses[1]) / 2
 
 
-def _masked(logits, mask, value: float):
+def masked(logits, mask, value: float):
     """Returns the logits, [b, S], with `value` where the mask is 0."""
     return ops.where(ops.cast(mask, "bool"), logits, value)

@@ -1,0 +1,1 @@
+"""Models with their tokenizer: strings in, answers out."""

@@ -1,0 +1,557 @@
+"""`TextModel`: what all models from strings to answers share."""
+
+import abc
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import keras
+import numpy as np
+
+from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.feature_model import FeatureModel
+from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
+from bert_tf.pretrained import save
+from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.text_models.batches import (
+    Batches,
+    for_evaluation,
+    for_training,
+    runs_without_xla,
+)
+from bert_tf.tokenization.wordpiece import FullTokenizer
+
+# The inputs of a model.
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+# As in the original's scripts.
+LEARNING_RATE = 5e-5
+WARMUP_SHARE = 0.1
+CLIP_NORM = 1.0
+
+
+class TextModel(keras.Model, abc.ABC):
+    """A model of bert_tf with its tokenizer.
+
+    `compile`, `fit` and `evaluate` are Keras's, for texts instead of tensors;
+    `predict` returns readable answers. Texts are tokenized and batched as in
+    the scripts.
+
+    Args:
+      model: The model, for example a `BertClassifier`.
+      tokenizer: A `FullTokenizer` or a `BertTokenizer`.
+      max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
+
+    Attributes:
+      model: The model.
+      tokenizer: A `FullTokenizer`.
+      max_seq_length: The argument.
+    """
+
+    # The class of `model`.
+    model_class: ClassVar[type[FeatureModel]]
+    # Whether `fit` and `evaluate` need `y`.
+    _needs_labels: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: FeatureModel,
+        tokenizer: Any,
+        max_seq_length: int = 128,
+        **kwargs: Any,
+    ):
+        super().__init__(dtype=model.dtype_policy, **kwargs)
+        # Token ids must not be cast to the compute dtype.
+        self.autocast = False
+        most = model.config.max_position_embeddings
+        if not 3 <= max_seq_length <= most:
+            raise wrong_value(
+                "max_seq_length",
+                f"from 3 to {most}, the model's max_position_embeddings",
+                max_seq_length,
+            )
+        if len(tokenizer.vocabulary) > model.config.vocab_size:
+            raise InputError(
+                f"The tokenizer has {len(tokenizer.vocabulary)} tokens, more "
+                f"than the model's vocab_size of {model.config.vocab_size}."
+            )
+        if not isinstance(tokenizer, FullTokenizer):
+            tokenizer = FullTokenizer(
+                tokenizer.vocabulary,
+                tokenizer.do_lower_case,
+                tokenizer.strip_accents,
+            )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_seq_length
+        self._peak: float | None = None
+        self._automatic: tuple[str, ...] = ()
+        self._compiled_call: tuple[Any, Callable] | None = None
+        if not model.built:
+            model.build()
+        self.built = True
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | os.PathLike[str], **options: Any
+    ) -> Self:
+        """Makes a model with the weights and the vocabulary of a checkpoint.
+
+        Args:
+          path: See `load_checkpoint`.
+          **options: Arguments of the constructor (except `model` and
+            `tokenizer`), and of `from_pretrained` of the model inside, such as
+            `labels`, `dtype` or `dropout`.
+
+        Raises:
+          InputError: If the checkpoint cannot be read, has no vocabulary, or
+            does not fit the options.
+        """
+        own = {n: options.pop(n) for n in cls._own_options() & options.keys()}
+        model = cls.model_class.from_pretrained(path, **options)
+        found = model.checkpoint
+        if found.vocab is None:
+            raise InputError(
+                f"{found.path} has no vocabulary. Add its vocab.txt."
+            )
+        tokenizer = FullTokenizer(
+            found.vocab, found.do_lower_case is not False, found.strip_accents
+        )
+        defaults = cls._recorded_options(found)
+        return cls(model, tokenizer, **{**defaults, **own})
+
+    @classmethod
+    def _own_options(cls) -> set[str]:
+        """Returns the arguments that are not those of the model inside."""
+        return {"max_seq_length", "name"}
+
+    @classmethod
+    def _recorded_options(cls, found: Any) -> dict[str, Any]:
+        """Returns the arguments that a checkpoint records."""
+        if found.max_seq_length is None:
+            most = found.config.max_position_embeddings
+            return {"max_seq_length": min(128, most)}
+        return {"max_seq_length": found.max_seq_length}
+
+    # What each kind of model defines.
+
+    @abc.abstractmethod
+    def _features(self, x: Any, y: Any) -> Features:
+        """Returns the features of texts `x`, with labels unless `y` is None."""
+
+    @abc.abstractmethod
+    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        """Returns the inputs, targets and, if needed, weights of a batch."""
+
+    @abc.abstractmethod
+    def _default_loss(self) -> Any:
+        """Returns the loss from logits."""
+
+    def _default_metrics(self) -> Any:
+        return None
+
+    @abc.abstractmethod
+    def _served(self) -> Any:
+        """Returns the `serving.served.Served` to export."""
+
+    def _facts(self) -> dict[str, Any]:
+        """Returns what a saved checkpoint records beside the weights."""
+        return {"max_seq_length": self.max_seq_length}
+
+    # Keras's methods.
+
+    def call(self, inputs, training=False):
+        """Maps features, int32 [B, S], to logits; used by `fit`."""
+        return self.model(inputs, training=training)["logits"]
+
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        metrics: Any = "auto",
+        *,
+        learning_rate: float = LEARNING_RATE,
+        jit_compile: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Configures training; without arguments as in the original.
+
+        Args:
+          optimizer: "auto" is `AdamWeightDecay` with gradients clipped to norm
+            1. Each `fit` then starts anew: the learning rate rises in the
+            first tenth of its steps and falls to 0 at the last.
+          loss: "auto" is the loss of this kind of model, from logits.
+          metrics: Keras's metrics of logits; "auto" for the usual ones.
+          learning_rate: The highest learning rate, with optimizer="auto".
+          jit_compile: As in Keras. None: with XLA, except on CPUs with
+            TensorFlow, whose own kernels are faster there.
+          **kwargs: Keras's further arguments.
+        """
+        given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+        self._automatic = tuple(
+            name
+            for name, value in given.items()
+            if isinstance(value, str) and value == "auto"
+        )
+        self._peak = None
+        if "optimizer" in self._automatic:
+            self._peak = learning_rate
+            # `fit` replaces the schedule when it knows the number of steps.
+            schedule = WarmupLinearDecay(learning_rate, 1, 0)
+            optimizer = AdamWeightDecay(schedule, global_clipnorm=CLIP_NORM)
+        if jit_compile is None:
+            jit_compile = False if runs_without_xla() else "auto"
+        super().compile(
+            optimizer=optimizer,
+            loss=self._default_loss() if "loss" in self._automatic else loss,
+            metrics=self._default_metrics()
+            if "metrics" in self._automatic
+            else metrics,
+            jit_compile=jit_compile,
+            **kwargs,
+        )
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int = 32,
+        epochs: int = 3,
+        *,
+        validation_data: Any = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> keras.callbacks.History:
+        """Trains the model, as Keras's `fit`.
+
+        Args:
+          x: The texts, see the class; or a `tf.data.Dataset` of texts and
+            labels, which is read into memory.
+          y: The labels, one for each text.
+          batch_size: The number of examples of a step.
+          epochs: The number of passes over the data.
+          validation_data: A pair (x, y) to evaluate after each epoch.
+          seed: Determines the order of the examples.
+          **options: `callbacks`, `class_weight`, `verbose` and others of
+            Keras's `fit`.
+
+        Returns:
+          Keras's `History`.
+
+        Raises:
+          InputError: If texts and labels do not fit each other or the model.
+        """
+        if not self.compiled:
+            self.compile()
+        features = self._features(*split_dataset(x, y, self._needs_labels))
+        data = for_training(features, batch_size, epochs, seed, self._arguments)
+        if validation_data is not None:
+            validation_data = self._evaluation_data(
+                *split_dataset(*as_pair(validation_data), self._needs_labels),
+                batch_size,
+            ).for_backend()
+        if self._peak is not None:
+            self._restart(self._peak, len(data) * epochs)
+        return super().fit(
+            data.for_backend(),
+            epochs=epochs,
+            # The rows are shuffled already.
+            shuffle=False,
+            validation_data=validation_data,
+            **options,
+        )
+
+    def _restart(self, peak: float, num_steps: int) -> None:
+        """Prepares the default optimizer for a new training."""
+        self.optimizer.learning_rate = WarmupLinearDecay(
+            peak, num_steps, math.floor(num_steps * WARMUP_SHARE)
+        )
+        for variable in self.optimizer.variables:
+            variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
+        # The compiled step contains the old schedule.
+        self.train_function = None
+
+    def evaluate(
+        self, x: Any, y: Any = None, batch_size: int = 32, **options: Any
+    ) -> Any:
+        """Returns scores by name: the loss and the metrics, if not said else.
+
+        Args:
+          x: The texts, as for `fit`.
+          y: The labels.
+          batch_size: The number of examples of full length at a time.
+          **options: `verbose` and others of Keras's `evaluate`.
+        """
+        if "_use_cached_eval_dataset" in options:
+            # `fit` evaluates batches, not texts.
+            return super().evaluate(x, y, batch_size=batch_size, **options)
+        if not self.compiled:
+            self.compile()
+        x, y = split_dataset(x, y, self._needs_labels)
+        return self._scores(x, y, batch_size, options)
+
+    def _scores(
+        self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
+    ) -> Any:
+        data = self._evaluation_data(x, y, batch_size).for_backend()
+        return super().evaluate(data, **{"return_dict": True, **options})
+
+    def _evaluation_data(self, x: Any, y: Any, batch_size: int) -> Batches:
+        return for_evaluation(self._features(x, y), batch_size, self._arguments)
+
+    def _outputs(
+        self, features: Features, batch_size: int, call: Callable
+    ) -> list[np.ndarray]:
+        """Returns the outputs of a function for each row, in order.
+
+        Args:
+          features: The rows.
+          batch_size: The number of rows of full length at a time.
+          call: Maps a batch of `INPUTS` to an array, or a dict of them, [b,
+            ...].
+        """
+        batches = for_evaluation(features, batch_size, self._arguments)
+        found: list[Any] = [None] * len(features)
+        for rows in batches.rows:
+            batch = batches.gather(rows)
+            made = call({name: batch[name] for name in INPUTS})
+            made = keras.tree.map_structure(keras.ops.convert_to_numpy, made)
+            for place, row in enumerate(rows):
+                found[row] = keras.tree.map_structure(
+                    lambda x, place=place: x[place], made
+                )
+        return found
+
+    def _call(self, features: Mapping[str, np.ndarray]) -> Any:
+        """Returns the outputs of a batch of `INPUTS`, int32 [b, S].
+
+        On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
+        of the first shapes, and warn of it.
+        """
+        if keras.backend.backend() != "tensorflow":
+            return self.predict_on_batch(features)
+        # Adapters and quantization change the variables, and so the graph.
+        variables = [*map(id, self.variables)]
+        if self._compiled_call is None or self._compiled_call[0] != variables:
+            import tensorflow as tf
+
+            spec = tf.TensorSpec([None, None], tf.int32)
+            call = tf.function(
+                lambda batch: self(batch, training=False),
+                input_signature=[dict.fromkeys(INPUTS, spec)],
+                autograph=False,
+            )
+            self._compiled_call = variables, call
+        return self._compiled_call[1](features)
+
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """Returns what a saved model needs to be compiled again."""
+        config = super().get_compile_config()
+        if config is None:
+            return None
+        config |= dict.fromkeys(self._automatic, "auto")
+        if self._peak is not None:
+            config["learning_rate"] = self._peak
+        return config
+
+    def compile_from_config(self, config: Mapping[str, Any]) -> None:
+        """Compiles a loaded model as the saved one was."""
+        self.compile(**keras.saving.deserialize_keras_object(dict(config)))
+        self.optimizer.build(self.trainable_variables)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "model": keras.saving.serialize_keras_object(self.model),
+            "vocabulary": list(self.tokenizer.vocabulary),
+            "do_lower_case": self.tokenizer.do_lower_case,
+            "strip_accents": self.tokenizer.strip_accents,
+            "max_seq_length": self.max_seq_length,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects=None) -> Self:
+        config = dict(config)
+        model = keras.saving.deserialize_keras_object(
+            config.pop("model"), custom_objects=custom_objects
+        )
+        tokenizer = FullTokenizer(
+            config.pop("vocabulary"),
+            config.pop("do_lower_case"),
+            config.pop("strip_accents"),
+        )
+        return cls(model, tokenizer, **config)
+
+    def _encoding(self) -> TextEncoding:
+        return TextEncoding(*self._encoding_arguments())
+
+    def _encoding_arguments(self) -> tuple:
+        tokenizer = self.tokenizer
+        return (
+            tokenizer.vocabulary,
+            tokenizer.do_lower_case,
+            tokenizer.strip_accents,
+            self.max_seq_length,
+        )
+
+    def save_pretrained(
+        self, folder: str | os.PathLike[str], format: str = "huggingface"
+    ) -> None:
+        """Writes the model, its vocabulary and labels for other libraries.
+
+        See `FeatureModel.save_pretrained`.
+        """
+        save(self.model, folder, format, self.tokenizer, **self._facts())
+
+    def export(
+        self,
+        filepath: str | os.PathLike[str],
+        name: str = "bert",
+        version: int | None = None,
+    ) -> str:
+        """Writes a SavedModel from strings to answers, as `--do_export` does.
+
+        Needs Keras's TensorFlow backend.
+
+        Args:
+          filepath: The folder of all versions.
+          name: The model's name on the server.
+          version: The number of the version. By default the time in seconds.
+
+        Returns:
+          The folder of the version.
+        """
+        if keras.backend.backend() != "tensorflow":
+            raise InputError(
+                "An export needs Keras's TensorFlow backend. Save the model "
+                "with save_pretrained and load it there."
+            )
+        # Needs TensorFlow Text.
+        from bert_tf.serving.export import export
+
+        return export(
+            self._served(), os.fspath(filepath), name=name, version=version
+        )
+
+
+# What users pass as texts and labels.
+
+
+def as_pair(data: Any) -> tuple[Any, Any]:
+    """Returns (x, y) of validation data."""
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return data[0], data[1]
+    return data, None
+
+
+def split_dataset(x: Any, y: Any, required: bool = True) -> tuple[Any, Any]:
+    """Returns texts and labels, read from a `tf.data.Dataset` if it is one.
+
+    Raises:
+      InputError: If labels are required and missing.
+    """
+    if hasattr(x, "as_numpy_iterator"):
+        rows = [_elements(element) for element in x.as_numpy_iterator()]
+        texts, labels = zip(*rows, strict=True)
+        x = [text for part in texts for text in part]
+        y = [label for part in labels for label in part]
+    if y is None and required:
+        raise InputError("Labels are missing: pass x and y.")
+    return x, y
+
+
+def _elements(element: Any) -> tuple[list, list]:
+    """Returns the texts and labels of one element, batched or not."""
+    if not isinstance(element, tuple) or len(element) != 2:
+        raise InputError(
+            "A tf.data.Dataset must have pairs of texts and labels."
+        )
+    x, y = element
+    texts = (
+        list(zip(*map(_flat, x), strict=True))
+        if isinstance(x, tuple)
+        else _flat(x)
+    )
+    y = np.asarray(y)
+    labels = y.tolist()
+    return texts, labels if np.ndim(_first(x)) else [labels]
+
+
+def _first(x: Any) -> Any:
+    return x[0] if isinstance(x, tuple) else x
+
+
+def _flat(values: Any) -> list:
+    return np.atleast_1d(np.asarray(values, dtype=object)).tolist()
+
+
+def plain(values: Any) -> list:
+    """Returns a column of any library as a list of Python values."""
+    if hasattr(values, "numpy"):
+        values = values.numpy()
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    return list(values)
+
+
+def text_of(value: Any, where: int) -> str:
+    """Returns a string.
+
+    Raises:
+      InputError: If the value is neither a string nor bytes in UTF-8.
+    """
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if not isinstance(value, str):
+        raise wrong_value(f"Text {where}", "a string", value)
+    return value
+
+
+def as_columns(x: Any, names: Sequence[str]) -> list[list[str]]:
+    """Returns the columns of texts or pairs.
+
+    Args:
+      x: A column of strings; or of pairs; or a tuple or a dict of two columns.
+        A single string, or a tuple of two, is one row.
+      names: The keys of a dict: one name, or two.
+
+    Returns:
+      One list of strings, or two.
+
+    Raises:
+      InputError: If a text is no string, or the columns differ in length.
+    """
+    if isinstance(x, Mapping):
+        missing = [name for name in names if name not in x]
+        if missing:
+            raise wrong_value("The texts", f"a dict with {names}", [*x])
+        x = tuple(x[name] for name in names)
+    if isinstance(x, (str, bytes)):
+        x = [x]
+    if isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], (str, bytes)):
+        x = [x]
+    if isinstance(x, tuple):
+        columns = [plain(column) for column in x]
+    else:
+        rows = plain(x)
+        if rows and isinstance(rows[0], (tuple, list)):
+            columns = _transposed(rows)
+        else:
+            columns = [rows]
+    if len({*map(len, columns)}) > 1:
+        raise wrong_value(
+            "The columns of texts", "equally long", [*map(len, columns)]
+        )
+    return [
+        [text_of(value, number) for number, value in enumerate(column)]
+        for column in columns
+    ]
+
+
+def _transposed(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    try:
+        return [list(column) for column in zip(*rows, strict=True)]
+    except ValueError:
+        raise InputError("Some texts are pairs and others are not.") from None

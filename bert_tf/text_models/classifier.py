@@ -1,0 +1,241 @@
+"""`TextClassifier`: classes, several labels, or a number for texts or pairs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from bert_tf.data.batching import Features, in_memory
+from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.heads import BertClassifier
+from bert_tf.tasks.classification import (
+    PROBLEM_TYPES,
+    answers,
+    probabilities,
+)
+from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.examples import Example
+from bert_tf.text_models.base import INPUTS, TextModel, as_columns, plain
+
+# The number of texts that are tokenized at a time, which limits the memory.
+_TEXTS_AT_A_TIME = 4096
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class TextClassifier(TextModel):
+    """Classifies texts, or pairs of texts.
+
+    Example:
+
+        model = bert_tf.TextClassifier.from_pretrained(
+            "hf://google-bert/bert-base-uncased", labels=["bad", "good"]
+        )
+        model.fit(["What a film!", "I fell asleep."], ["good", "bad"])
+        model.predict(["Not bad at all."])
+        # [{'label': 'good', 'probability': 0.9,
+        #   'probabilities': {'bad': 0.1, 'good': 0.9}}]
+
+    Texts are a list, a NumPy array or a column of pandas or of Hugging Face's
+    `datasets`. Pairs are a list of tuples, or a tuple of two columns.
+
+    Labels are names, or numbers counted from 0; for multi_label a list of
+    names, or 0 and 1 for each label; for regression numbers.
+
+    Args:
+      model: A `BertClassifier`.
+      tokenizer: See `TextModel`.
+      labels: The names of the classes in the order of the logits. By default
+        those of the model's checkpoint, or LABEL_0, LABEL_1 and so on.
+      problem: "single_label", "multi_label" or "regression". By default the
+        checkpoint's, or "single_label".
+      is_pair: Whether an export takes pairs of texts; `fit` sets it.
+      max_seq_length: See `TextModel`.
+
+    Raises:
+      InputError: If the labels do not fit the model or the problem.
+    """
+
+    model_class = BertClassifier
+
+    def __init__(
+        self,
+        model: BertClassifier,
+        tokenizer: Any,
+        labels: Sequence[str] | None = None,
+        problem: str = "single_label",
+        is_pair: bool = False,
+        max_seq_length: int = 128,
+        name: str = "text_classifier",
+    ):
+        if problem not in PROBLEM_TYPES:
+            known = f"one of {listed(PROBLEM_TYPES, last='or')}"
+            raise wrong_value("problem", known, problem)
+        super().__init__(model, tokenizer, max_seq_length, name=name)
+        if problem == "regression":
+            labels = ()
+        elif labels is None:
+            labels = model.labels or tuple(
+                f"LABEL_{n}" for n in range(model.num_labels)
+            )
+        num_logits = len(labels) or 1
+        if model.num_labels != num_logits:
+            raise InputError(
+                f"The model has {model.num_labels} logits, but {problem} with "
+                f"{len(labels)} labels needs {num_logits}."
+            )
+        self.labels = tuple(labels)
+        self.problem = problem
+        self.is_pair = is_pair
+
+    @classmethod
+    def _own_options(cls):
+        return super()._own_options() | {"problem", "is_pair"}
+
+    @classmethod
+    def _recorded_options(cls, found):
+        recorded = super()._recorded_options(found)
+        for problem, name in PROBLEM_TYPES.items():
+            if name == found.problem_type:
+                recorded["problem"] = problem
+        return recorded
+
+    def predict(self, x: Any, batch_size: int = 32) -> Any:
+        """Returns the answer for each text.
+
+        Args:
+          x: Texts or pairs, or a single one.
+          batch_size: The number of texts of full length at a time.
+
+        Returns:
+          A list of dicts, or one dict for a single text: `label` with its
+          `probability`, and the `probabilities` of all labels; for multi_label
+          the `labels` above 0.5 and all `probabilities`; for regression the
+          `score`.
+        """
+        is_single = isinstance(x, (str, bytes)) or (
+            isinstance(x, tuple) and isinstance(x[0], (str, bytes))
+        )
+        logits = np.array(
+            self._outputs(self._features(x, None), batch_size, self._call)
+        ).reshape(-1, self.model.num_labels)
+        values = probabilities(self.problem, logits)
+        found = answers(self.problem, self.labels, values)
+        made = [self._answer(*row) for row in zip(found, values, strict=True)]
+        return made[0] if is_single else made
+
+    def _answer(self, answer: Any, values: np.ndarray) -> dict[str, Any]:
+        if self.problem == "regression":
+            return {"score": answer}
+        shares = dict(zip(self.labels, values.tolist(), strict=True))
+        if self.problem == "multi_label":
+            return {"labels": list(answer), "probabilities": shares}
+        return {
+            "label": answer,
+            "probability": shares[answer],
+            "probabilities": shares,
+        }
+
+    def _features(self, x: Any, y: Any) -> Features:
+        columns = as_columns(x, ("text_a", "text_b"))
+        if not columns[0]:
+            raise InputError("There are no texts.")
+        labels = [None] * len(columns[0]) if y is None else self._names(y)
+        if y is not None:
+            self.is_pair = len(columns) == 2
+        if len(labels) != len(columns[0]):
+            raise wrong_value(
+                "The number of labels",
+                f"{len(columns[0])}, the number of texts",
+                len(labels),
+            )
+        examples = [
+            Example(str(number), *texts, label=label, where=f"example {number}")
+            for number, (label, *texts) in enumerate(
+                zip(labels, *columns, strict=True)
+            )
+        ]
+        encoding = Encoding(
+            *self._encoding_arguments(), self.problem, self.labels
+        )
+        return in_memory(
+            (
+                make_features(
+                    examples[start : start + _TEXTS_AT_A_TIME], encoding
+                ).batch
+                for start in range(0, len(examples), _TEXTS_AT_A_TIME)
+            ),
+            encoding.schema,
+        )
+
+    def _names(self, y: Any) -> list[Any]:
+        """Returns labels as `Example.label` spells them."""
+        values = plain(y)
+        if self.problem == "regression":
+            return values
+        if self.problem == "single_label":
+            return [self._name(value) for value in values]
+        return [
+            tuple(self._name(n) for n in self._present(plain(row)))
+            for row in values
+        ]
+
+    def _present(self, row: list) -> list:
+        """Returns the labels of a row of names, or of 0 and 1 per label."""
+        if len(row) == len(self.labels) and {*row} <= {0, 1}:
+            return [n for n, is_present in enumerate(row) if is_present]
+        return row
+
+    def _name(self, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.decode("utf-8", errors="replace")
+        is_number = isinstance(value, int) and 0 <= value < len(self.labels)
+        return self.labels[value] if is_number else value
+
+    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        return {name: batch[name] for name in INPUTS}, batch["label_ids"]
+
+    def call(self, inputs, training=False):
+        logits = super().call(inputs, training)
+        return logits[:, 0] if self.problem == "regression" else logits
+
+    def _default_loss(self):
+        if self.problem == "regression":
+            return "mse"
+        if self.problem == "multi_label":
+            return keras.losses.BinaryCrossentropy(from_logits=True)
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def _default_metrics(self):
+        if self.problem == "single_label":
+            return ["accuracy"]
+        if self.problem == "multi_label":
+            # A logit of 0 is a probability of 0.5.
+            return [keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)]
+        return ["mae"]
+
+    def _facts(self):
+        return {
+            **super()._facts(),
+            "labels": self.labels or None,
+            "problem_type": PROBLEM_TYPES[self.problem],
+        }
+
+    def _served(self):
+        from bert_tf.serving.served import ServedClassifier
+
+        return ServedClassifier(
+            self.model,
+            self._encoding(),
+            self.labels,
+            self.problem,
+            self.is_pair,
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "labels": list(self.labels),
+            "problem": self.problem,
+            "is_pair": self.is_pair,
+        }

@@ -1,0 +1,137 @@
+"""`MaskedWordPredictor`: the words that fit into the gaps of a text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from bert_tf.corpus.masking import MaskingVocabulary, mask
+from bert_tf.corpus.settings import CreationConfig
+from bert_tf.data import randomness
+from bert_tf.data.batching import Features, in_memory
+from bert_tf.errors import InputError
+from bert_tf.heads import BertPretrainer
+from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.examples import Example
+from bert_tf.tasks.fill_mask import MASK, fill_mask
+from bert_tf.text_models.base import INPUTS, TextModel, as_columns
+from bert_tf.tokenization.wordpiece import (
+    continuation_mask,
+    replaceable_ids,
+    require_special_tokens,
+)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class MaskedWordPredictor(TextModel):
+    """Predicts masked words.
+
+    Example:
+
+        model = bert_tf.MaskedWordPredictor.from_pretrained(
+            "hf://google-bert/bert-base-uncased"
+        )
+        model.predict("Paris is the [MASK] of France.", top_k=2)
+        # {'words': [['capital', 'heart']], 'probabilities': [[0.99, 0.001]]}
+
+    `fit` takes texts without labels and goes on with the pre-training of masked
+    words, which adapts a model to a domain. It masks other words in every
+    epoch. The next-sentence head is not trained.
+
+    Args:
+      model: A `BertPretrainer`.
+      tokenizer: See `TextModel`. Its vocabulary must have [MASK].
+      max_seq_length: See `TextModel`.
+    """
+
+    model_class = BertPretrainer
+    _needs_labels = False
+
+    def __init__(
+        self,
+        model: BertPretrainer,
+        tokenizer: Any,
+        max_seq_length: int = 128,
+        name: str = "masked_word_predictor",
+    ):
+        super().__init__(model, tokenizer, max_seq_length, name=name)
+        tokenizer = self.tokenizer
+        require_special_tokens(tokenizer.vocab)
+        # They have no gradient.
+        model.bert.pooler.trainable = False
+        model.cls.next_sentence.trainable = False
+        self._masking = CreationConfig(
+            input_file="",
+            output_file="",
+            vocab_file="",
+            max_predictions_per_seq=max(1, round(0.15 * max_seq_length)),
+        )
+        self._vocabulary = MaskingVocabulary(
+            tokenizer.vocab[MASK],
+            (tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]),
+            np.flatnonzero(replaceable_ids(tokenizer.inv_vocab)),
+            continuation_mask(tokenizer.inv_vocab),
+        )
+        self._num_batches = 0
+
+    def predict(self, x: Any, top_k: int = 5) -> Any:
+        """Returns the most probable words for every [MASK] of each text.
+
+        Args:
+          x: Texts, or a single string.
+          top_k: The number of words for each [MASK].
+
+        Returns:
+          A list of dicts, or one dict for a string: `words` and their
+          `probabilities`, a list for each [MASK], the most probable first.
+        """
+        made = []
+        for text in as_columns(x, ("text",))[0]:
+            gaps = fill_mask(self.model, self.tokenizer, text, top_k)
+            pairs = [tuple(map(list, zip(*gap, strict=True))) for gap in gaps]
+            words, shares = map(list, zip(*pairs, strict=True))
+            made.append({"words": words, "probabilities": shares})
+        return made[0] if isinstance(x, (str, bytes)) else made
+
+    def _features(self, x: Any, y: Any) -> Features:
+        [*texts], *others = as_columns(x, ("text",))
+        if others:
+            raise InputError("Masked words need single texts, not pairs.")
+        examples = [Example(str(n), text) for n, text in enumerate(texts)]
+        if not examples:
+            raise InputError("There are no texts.")
+        encoding = Encoding(*self._encoding_arguments(), "regression", ())
+        batch = make_features(examples, encoding).batch
+        return in_memory([batch], encoding.schema)
+
+    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        """Masks a batch in another way at every call."""
+        rows = np.arange(len(batch["input_ids"]))
+        keys = randomness.keys((0, self._num_batches), rows)
+        self._num_batches += 1
+        masked = mask(
+            batch["input_ids"],
+            batch["input_mask"].astype(bool),
+            self._masking,
+            self._vocabulary,
+            keys,
+        )
+        inputs = {name: batch[name] for name in INPUTS}
+        inputs["input_ids"] = masked.input_ids
+        inputs["masked_lm_positions"] = masked.positions
+        return inputs, masked.ids, masked.weights
+
+    def call(self, inputs, training=False):
+        """Maps features to the logits of masked positions, [B, P, V]."""
+        return self.model(inputs, training=training)["masked_lm_logits"]
+
+    def _default_loss(self):
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def _served(self):
+        from bert_tf.serving.served import ServedMaskedLM
+
+        return ServedMaskedLM(self.model, self._encoding())

@@ -1,0 +1,283 @@
+"""`QuestionAnswerer`: answers to questions as slices of a text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from bert_tf.config import positive_integer
+from bert_tf.data.batching import Features, in_memory
+from bert_tf.data.processes import Faults
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.heads import BertSpanLabeler
+from bert_tf.tasks.answers import (
+    AnswerRules,
+    answer_questions,
+    official_scores,
+)
+from bert_tf.tasks.question_answering import MASKED, best_indexes, masked
+from bert_tf.tasks.questions import (
+    Answer,
+    Question,
+    SpanEncoding,
+    make_windows,
+    split_questions,
+)
+from bert_tf.text_models.base import (
+    INPUTS,
+    TextModel,
+    as_columns,
+    plain,
+)
+
+# Tokenized at a time, which limits the memory.
+_WINDOWS_AT_A_TIME = 4096
+
+_COLUMNS = ("question", "context")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class QuestionAnswerer(TextModel):
+    """Finds the answer to a question in a text of any length.
+
+    Example:
+
+        model = bert_tf.QuestionAnswerer.from_pretrained("squad_model/")
+        model.predict(("Who wrote it?", "Ada wrote it in 1843."))
+        # {'answer': 'Ada', 'score': 0.98, 'start': 0, 'end': 3}
+
+    Questions with their texts are a list of pairs (question, context), or a
+    tuple or dict of the two columns. Answers are strings, whose first place in
+    the text counts; pairs (text, start); or SQuAD's dicts of `text` and
+    `answer_start`. "" or an empty dict means that the text has no answer.
+    `evaluate` returns the official scores, such as `exact_match` and `f1`, of
+    100.
+
+    Args:
+      model: A `BertSpanLabeler`.
+      tokenizer: See `TextModel`.
+      max_seq_length: The length of a window: question and part of the text.
+      doc_stride: The number of tokens from one window to the next.
+      max_query_length: The number of tokens kept of a question.
+      with_negative: Whether questions may have no answer, as in SQuAD 2.0.
+      max_answer_length: The largest number of tokens of an answer.
+    """
+
+    model_class = BertSpanLabeler
+
+    def __init__(
+        self,
+        model: BertSpanLabeler,
+        tokenizer: Any,
+        max_seq_length: int = 384,
+        doc_stride: int = 128,
+        max_query_length: int = 64,
+        with_negative: bool = False,
+        max_answer_length: int = 30,
+        name: str = "question_answerer",
+    ):
+        super().__init__(model, tokenizer, max_seq_length, name=name)
+        for option, value in (
+            ("doc_stride", doc_stride),
+            ("max_query_length", max_query_length),
+            ("max_answer_length", max_answer_length),
+        ):
+            positive_integer(option, value)
+        self.doc_stride = doc_stride
+        self.max_query_length = max_query_length
+        self.rules = AnswerRules(
+            max_answer_length=max_answer_length, with_negative=with_negative
+        )
+        # Checks that a window has room for the text.
+        self._encoding()
+
+    @classmethod
+    def _own_options(cls):
+        return super()._own_options() | {
+            *("doc_stride", "max_query_length"),
+            *("with_negative", "max_answer_length"),
+        }
+
+    @classmethod
+    def _recorded_options(cls, found):
+        most = found.config.max_position_embeddings
+        recorded = {
+            "max_seq_length": found.max_seq_length or min(384, most),
+            "doc_stride": found.doc_stride,
+            "max_query_length": found.max_query_length,
+            "with_negative": found.version_2_with_negative,
+        }
+        return {name: v for name, v in recorded.items() if v is not None}
+
+    def predict(self, x: Any, batch_size: int = 32) -> Any:
+        """Returns the answer to each question.
+
+        Args:
+          x: Questions with their texts, or one pair of strings.
+          batch_size: The number of windows of full length at a time.
+
+        Returns:
+          A list of dicts, or one dict for one pair: `answer`, its probability
+          `score` among the best, and its place `start` to `end` in the text.
+          Without an answer, "" from -1 to -1.
+        """
+        made = [
+            self._answer(*answered)
+            for answered in self._answered(_questions(x, None), batch_size)
+        ]
+        is_single = isinstance(x, tuple) and isinstance(x[0], (str, bytes))
+        return made[0] if is_single else made
+
+    def _answer(self, question: Question, prediction: Any) -> dict[str, Any]:
+        start = prediction.start
+        end = start + len(prediction.text) if prediction.text else -1
+        scores = {row["text"]: row["probability"] for row in prediction.nbest}
+        return {
+            "answer": prediction.text,
+            "score": scores.get(prediction.text, 0.0),
+            "start": start,
+            "end": end,
+        }
+
+    def _answered(self, questions: list[Question], batch_size: int) -> Any:
+        count = self.rules.n_best_size
+
+        def call(batch: Mapping[str, np.ndarray]) -> dict:
+            outputs = self._call(batch)
+            return best_indexes(outputs, batch["input_mask"], count)
+
+        def predict(features: Features) -> dict[str, np.ndarray]:
+            rows = self._outputs(features, batch_size, call)
+            return {
+                name: np.array([row[name] for row in rows]) for name in rows[0]
+            }
+
+        return answer_questions(
+            questions, self._encoding(), predict, self.rules
+        )
+
+    def _scores(
+        self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
+    ) -> dict[str, float]:
+        scores = official_scores(
+            self._answered(_questions(x, y), batch_size),
+            self.rules.with_negative,
+        )
+        return {name.removeprefix("eval_"): v for name, v in scores.items()}
+
+    def _features(self, x: Any, y: Any) -> Features:
+        questions = _questions(x, y)
+        encoding = self._encoding()
+        faults = Faults()
+        batches = []
+        for part in split_questions(questions, encoding, _WINDOWS_AT_A_TIME):
+            made = make_windows(part, encoding, with_positions=True)
+            faults.update(made.faults)
+            if made.windows:
+                batches.append(made.batch)
+        faults.log()
+        if not batches:
+            raise InputError("There are no texts with words.")
+        return in_memory(batches, encoding.schema)
+
+    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        features = {name: batch[name] for name in INPUTS}
+        if "start_positions" not in batch:
+            return (features,)
+        return features, {
+            "start_logits": batch["start_positions"],
+            "end_logits": batch["end_positions"],
+        }
+
+    def call(self, inputs, training=False):
+        """Maps features to start and end logits, each [B, S]."""
+        outputs = self.model(inputs, training=training)
+        return {
+            name: masked(outputs[name], inputs["input_mask"], MASKED)
+            for name in ("start_logits", "end_logits")
+        }
+
+    def _default_loss(self):
+        return dict.fromkeys(
+            ("start_logits", "end_logits"),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+
+    def _encoding(self) -> SpanEncoding:
+        return SpanEncoding(
+            *self._encoding_arguments(), self.doc_stride, self.max_query_length
+        )
+
+    def _facts(self):
+        return {
+            **super()._facts(),
+            "doc_stride": self.doc_stride,
+            "max_query_length": self.max_query_length,
+            "version_2_with_negative": self.rules.with_negative,
+        }
+
+    def _served(self):
+        from bert_tf.serving.spans import ServedSpanLabeler
+
+        return ServedSpanLabeler(self.model, self._encoding(), self.rules)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "doc_stride": self.doc_stride,
+            "max_query_length": self.max_query_length,
+            "with_negative": self.rules.with_negative,
+            "max_answer_length": self.rules.max_answer_length,
+        }
+
+
+def _questions(x: Any, y: Any) -> list[Question]:
+    """Returns questions with their answers.
+
+    Raises:
+      InputError: If the columns differ in length, or a text does not contain
+        its answer.
+    """
+    columns = as_columns(x, _COLUMNS)
+    if len(columns) != 2:
+        raise InputError("Each question needs a text: pass pairs of strings.")
+    given = [None] * len(columns[0]) if y is None else plain(y)
+    if len(given) != len(columns[0]):
+        raise wrong_value(
+            "The number of answers",
+            f"{len(columns[0])}, the number of questions",
+            len(given),
+        )
+    return [
+        _question(number, *row)
+        for number, row in enumerate(zip(*columns, given, strict=True))
+    ]
+
+
+def _question(number: int, text: str, context: str, answer: Any) -> Question:
+    where = f"question {number}"
+    texts, starts = _places(answer, context)
+    for found, start in zip(texts, starts, strict=True):
+        if start < 0 or context[start : start + len(found)] != found:
+            raise InputError(f"{where}: the text does not contain {found!r}.")
+    answers = tuple(map(Answer, texts, starts))
+    return Question(
+        str(number),
+        text,
+        context,
+        answers,
+        is_impossible=answer is not None and not answers,
+        where=where,
+    )
+
+
+def _places(answer: Any, context: str) -> tuple[list[str], list[int]]:
+    """Returns the texts of an answer in any form, and where they begin."""
+    if isinstance(answer, Mapping):
+        return plain(answer["text"]), plain(answer["answer_start"])
+    if isinstance(answer, (tuple, list)):
+        return [answer[0]], [answer[1]]
+    if isinstance(answer, bytes):
+        answer = answer.decode("utf-8", errors="replace")
+    return ([answer], [context.find(answer)]) if answer else ([], [])

@@ -1,0 +1,209 @@
+"""`TokenTagger`: a tag for each word of a text, such as named entities."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from bert_tf.data.batching import Features, in_memory
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.heads import BertTokenClassifier
+from bert_tf.metrics import entity_scores
+from bert_tf.tasks.ner import (
+    Sentence,
+    TaggingEncoding,
+    choose_labels,
+    make_tagging_features,
+)
+from bert_tf.text_models.base import (
+    INPUTS,
+    TextModel,
+    plain,
+    text_of,
+)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class TokenTagger(TextModel):
+    """Tags the words of texts, for example with the names in them.
+
+    Example:
+
+        model = bert_tf.TokenTagger.from_pretrained(
+            "hf://google-bert/bert-base-cased", labels=["O", "B-PER", "I-PER"]
+        )
+        model.fit([["Ada", "Lovelace", "wrote"]], [["B-PER", "I-PER", "O"]])
+        model.predict("Ada Lovelace wrote .")
+        # {'words': ['Ada', 'Lovelace', 'wrote', '.'],
+        #  'tags': ['B-PER', 'I-PER', 'O', 'O'], 'starts': [0, 4, 13, 19],
+        #  'ends': [3, 12, 18, 20], 'probabilities': [0.9, 0.9, 1.0, 1.0]}
+
+    A text is a string, whose words are separated by white space, or a list of
+    words. Its tags are names, or numbers counted from 0. A text that is longer
+    than `max_seq_length` is split between words.
+
+    Args:
+      model: A `BertTokenClassifier`.
+      tokenizer: See `TextModel`.
+      labels: The tags in the order of the logits, in IOB2. By default those of
+        the model's checkpoint.
+      max_seq_length: See `TextModel`.
+    """
+
+    model_class = BertTokenClassifier
+
+    def __init__(
+        self,
+        model: BertTokenClassifier,
+        tokenizer: Any,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int = 128,
+        name: str = "token_tagger",
+    ):
+        super().__init__(model, tokenizer, max_seq_length, name=name)
+        self.labels = choose_labels(labels or model.labels)
+        if len(self.labels) != model.num_labels:
+            raise wrong_value(
+                "The number of labels",
+                f"{model.num_labels}, the logits of the model",
+                len(self.labels),
+            )
+
+    def predict(self, x: Any, batch_size: int = 32) -> Any:
+        """Returns the tags of the words of each text.
+
+        Args:
+          x: Texts, or a single string.
+          batch_size: The number of rows of full length at a time.
+
+        Returns:
+          A list of dicts, or one dict for a string, with lists of `words`,
+          `tags` and their `probabilities`; for strings also the places
+          `starts` to `ends` of the words.
+        """
+        texts = [x] if isinstance(x, (str, bytes)) else plain(x)
+        sentences = [_sentence(n, text) for n, text in enumerate(texts)]
+        words = iter(self._probabilities(sentences, batch_size))
+        made = []
+        for text, sentence in zip(texts, sentences, strict=True):
+            rows = np.array([next(words) for _ in sentence.words])
+            rows = rows.reshape(-1, len(self.labels))
+            best = rows.argmax(axis=-1)
+            found = {
+                "words": list(sentence.words),
+                "tags": [self.labels[number] for number in best],
+                "probabilities": rows.max(axis=-1).tolist(),
+            }
+            if isinstance(text, (str, bytes)):
+                spans = [m.span() for m in _words(text_of(text, 0))]
+                found["starts"] = [start for start, _ in spans]
+                found["ends"] = [end for _, end in spans]
+            made.append(found)
+        return made[0] if isinstance(x, (str, bytes)) else made
+
+    def _probabilities(
+        self, sentences: Sequence[Sentence], batch_size: int
+    ) -> list[np.ndarray]:
+        """Returns the probabilities of the tags of all words, each [C]."""
+        filled = [sentence for sentence in sentences if sentence.words]
+        if not filled:
+            return []
+        features = self._rows(filled)
+
+        def call(batch: Mapping[str, np.ndarray]) -> Any:
+            return keras.ops.softmax(self._call(batch))
+
+        rows = self._outputs(features, batch_size, call)
+        is_first = features.arrays["label_mask"] > 0
+        return [
+            row[position]
+            for row, first in zip(rows, is_first, strict=True)
+            for position in np.flatnonzero(first)
+        ]
+
+    def _scores(
+        self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
+    ) -> dict[str, float]:
+        gold = [sentence.tags for sentence in self._sentences(x, y)]
+        found = self.predict(plain(x), batch_size)
+        tags = [tuple(row["tags"]) for row in found if row["tags"]]
+        return entity_scores(gold, tags)
+
+    def _features(self, x: Any, y: Any) -> Features:
+        return self._rows(self._sentences(x, y))
+
+    def _rows(self, sentences: Sequence[Sentence]) -> Features:
+        encoding = self._encoding()
+        batch = make_tagging_features(sentences, encoding).batch
+        return in_memory([batch], encoding.schema)
+
+    def _sentences(self, x: Any, y: Any) -> list[Sentence]:
+        texts, tags = plain(x), plain(y)
+        if len(texts) != len(tags):
+            raise wrong_value(
+                "The number of lists of tags",
+                f"{len(texts)}, the number of texts",
+                len(tags),
+            )
+        made = [
+            _sentence(number, text, [self._tag(t) for t in plain(row)])
+            for number, (text, row) in enumerate(zip(texts, tags, strict=True))
+        ]
+        return [sentence for sentence in made if sentence.words]
+
+    def _tag(self, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.decode("utf-8", errors="replace")
+        is_number = isinstance(value, int) and 0 <= value < len(self.labels)
+        return self.labels[value] if is_number else value
+
+    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        features = {name: batch[name] for name in INPUTS}
+        return features, batch["label_ids"], batch["label_mask"]
+
+    def _default_loss(self):
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def _encoding(self) -> TaggingEncoding:
+        return TaggingEncoding(*self._encoding_arguments(), self.labels)
+
+    def _facts(self):
+        return {**super()._facts(), "labels": self.labels}
+
+    def _served(self):
+        from bert_tf.serving.tags import ServedTagger
+
+        return ServedTagger(self.model, self._encoding())
+
+    def get_config(self):
+        return {**super().get_config(), "labels": list(self.labels)}
+
+
+def _words(text: str) -> list[re.Match]:
+    return list(re.finditer(r"\S+", text))
+
+
+def _sentence(
+    number: int, text: Any, tags: Sequence[str] | None = None
+) -> Sentence:
+    """Returns a text as a sentence.
+
+    Raises:
+      InputError: If there are more or fewer tags than words.
+    """
+    if isinstance(text, (str, bytes)):
+        words = tuple(match.group() for match in _words(text_of(text, number)))
+    else:
+        words = tuple(text_of(word, number) for word in plain(text))
+    if tags is not None and len(tags) != len(words):
+        raise InputError(
+            f"text {number} has {len(words)} words, but {len(tags)} tags."
+        )
+    lines = tuple(range(1, len(words) + 1))
+    return Sentence(
+        words, None if tags is None else tuple(tags), lines, f"text {number}"
+    )

@@ -1,0 +1,361 @@
+"""Text models: strings in, answers out, on every backend."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import bert_tf
+from bert_tf import metrics
+from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.examples import Example
+from bert_tf.text_models.embedder import pair_loss
+from tests.interop.small_models import CONFIG, VOCAB, refused
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+TEXTS = ["a b c", "d", "e f g h i", "a a", "b", "i h"]
+LABELS = ("bad", "good")
+CONTEXT = "a b c d e f g h i j k l m n o p q r a b c d"
+WORDS = [["a", "b", "c"], ["d"], [], ["e", "f"]]
+TAGS = ("O", "B-X", "I-X")
+
+MODELS = {
+    "classifier": (bert_tf.TextClassifier, {"labels": LABELS}),
+    "embedder": (bert_tf.TextEmbedder, {"normalize": True}),
+    "masked words": (bert_tf.MaskedWordPredictor, {}),
+    "questions": (
+        bert_tf.QuestionAnswerer,
+        {"doc_stride": 3, "max_query_length": 4},
+    ),
+    "tagger": (bert_tf.TokenTagger, {"labels": TAGS}),
+}
+INPUTS = {
+    "classifier": TEXTS,
+    "embedder": TEXTS,
+    "masked words": ["a [MASK] c", "[MASK]"],
+    "questions": [("a b", CONTEXT), ("c", "b c d"), ("d", "")],
+    "tagger": [*map(" ".join, WORDS), CONTEXT],
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """The Hugging Face folder of a model with large random weights."""
+    keras.utils.set_random_seed(1)
+    model = bert_tf.BertPretrainer(CONFIG)
+    model.build()
+    for variable in model.trainable_variables:
+        variable.assign(ops.convert_to_tensor(variable) * 9)
+    folder = tmp_path_factory.mktemp("encoder") / "model"
+    tokenizer = bert_tf.FullTokenizer(list(VOCAB))
+    model.save_pretrained(folder, tokenizer=tokenizer)
+    return folder
+
+
+def load(encoder, kind, **options):
+    keras.utils.set_random_seed(2)
+    text_model, own = MODELS[kind]
+    return text_model.from_pretrained(encoder, **{**own, **options})
+
+
+def values(answers):
+    """All numbers of answers, and everything else as text."""
+    if isinstance(answers, np.ndarray):
+        return answers, ""
+    numbers = []
+
+    def keep(x):
+        if isinstance(x, float):
+            numbers.append(x)
+            return None
+        return x
+
+    return np.array(numbers), json.dumps(
+        keras.tree.map_structure(keep, answers)
+    ) + f"{len(numbers)}"
+
+
+def assert_same(found, expected):
+    (numbers, texts), (other, other_texts) = map(values, (found, expected))
+    assert texts == other_texts
+    np.testing.assert_allclose(numbers, other, rtol=1e-4, atol=1e-6)
+
+
+def test_saved_and_loaded(encoder, kind, tmp_path):
+    model = load(encoder, kind, max_seq_length=13)
+    answers = model.predict(INPUTS[kind])
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert type(again) is type(model)
+    assert again.get_config() == model.get_config()
+    assert_same(again.predict(INPUTS[kind]), answers)
+    model.save_pretrained(tmp_path / "saved")
+    own = {"normalize": True} if kind == "embedder" else {}
+    if kind == "questions":
+        own = MODELS[kind][1]
+    again = type(model).from_pretrained(
+        tmp_path / "saved", max_seq_length=13, **own
+    )
+    assert_same(again.predict(INPUTS[kind]), answers)
+
+
+def test_one_text_gives_one_answer(encoder, kind):
+    model = load(encoder, kind)
+    several = model.predict(INPUTS[kind][:1])
+    assert_same(model.predict(INPUTS[kind][0]), several[0])
+
+
+def test_answers_do_not_depend_on_the_batch(encoder, kind):
+    model = load(encoder, kind)
+    options = {} if kind == "masked words" else {"batch_size": 1}
+    assert_same(
+        model.predict(INPUTS[kind][::-1], **options),
+        model.predict(INPUTS[kind])[::-1],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="exports need TensorFlow")
+def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
+    import tensorflow as tf
+
+    model = load(encoder, kind, max_seq_length=13)
+    expected = model.predict(INPUTS[kind])
+    served = tf.saved_model.load(model.export(tmp_path, version=1))
+    function = served.signatures["serving_default"]
+    columns = INPUTS[kind]
+    names = ["text"]
+    if kind == "questions":
+        columns, names = zip(*columns, strict=True), ("question", "context")
+        columns = list(columns)
+    else:
+        columns = [columns]
+    arguments = {n: tf.constant(c) for n, c in zip(names, columns, strict=True)}
+    outputs = {n: x.numpy() for n, x in function(**arguments).items()}
+    if kind == "embedder":
+        np.testing.assert_allclose(outputs["vector"], expected, atol=1e-5)
+        return
+    text, number = {
+        "classifier": ("label", "probability"),
+        "masked words": ("words", "probabilities"),
+        "questions": ("answer", "score"),
+        "tagger": ("tags", "probabilities"),
+    }[kind]
+    for row, answer in enumerate(expected):
+        size = np.shape(answer[number])
+        part = tuple(slice(n) for n in size)
+        np.testing.assert_allclose(
+            outputs[number][row][part], answer[number], rtol=1e-4
+        )
+        theirs = np.char.decode(np.asarray(outputs[text][row]).astype(bytes))
+        assert theirs[part].tolist() == answer[text]
+    if kind == "questions":
+        places = [[row["start"], row["end"]] for row in expected]
+        assert np.stack([outputs["start"], outputs["end"]], 1).tolist() == (
+            places
+        )
+
+
+# Training.
+
+
+def trained(model, x, y=None, **options):
+    options = {"epochs": 6, "batch_size": 4, "verbose": 0, **options}
+    model.compile(learning_rate=3e-3)
+    return model.fit(x, y, **options)
+
+
+def test_a_classifier_learns(encoder):
+    model = load(encoder, "classifier")
+    texts, labels = ["a b", "c d"] * 8, ["good", "bad"] * 8
+    history = trained(
+        model,
+        texts,
+        labels,
+        epochs=20,
+        batch_size=8,
+        validation_data=(texts[:2], labels[:2]),
+    ).history
+    assert history["loss"][-1] < history["loss"][0] / 2
+    assert {"accuracy", "val_loss", "val_accuracy"} <= history.keys()
+    found = model.evaluate(texts, labels, verbose=0)
+    assert found["accuracy"] == 1
+    np.testing.assert_allclose(found["loss"], history["val_loss"][-1], 1e-3)
+    assert [a["label"] for a in model.predict(texts[:2])] == labels[:2]
+    # 16 texts in batches of 8, 20 times.
+    assert int(model.optimizer.iterations) == 40
+    schedule = model.optimizer._learning_rate
+    assert (schedule.peak, schedule.num_train_steps) == (3e-3, 40)
+    assert schedule.num_warmup_steps == 4
+
+
+def test_each_training_starts_anew(encoder, tmp_path):
+    texts, labels = ["a b", "c d"] * 4, ["good", "bad"] * 4
+    model = load(encoder, "classifier")
+    trained(model, texts, labels, epochs=1)
+    assert float(model.optimizer.learning_rate) == 0
+    before = ops.convert_to_numpy(model.model.output_weights)
+    model.save(tmp_path / "model.keras")
+    for again in (model, keras.models.load_model(tmp_path / "model.keras")):
+        again.fit(texts, labels, epochs=1, batch_size=4, verbose=0)
+        after = ops.convert_to_numpy(again.model.output_weights)
+        assert np.abs(after - before).max() > 1e-3
+        assert int(again.optimizer.iterations) == 2
+
+
+@pytest.mark.slow
+def test_other_models_learn(encoder):
+    tagger = load(encoder, "tagger")
+    words, tags = [["a", "b", "c"], ["d", "a"]] * 4, [[1, 2, 0], [0, 1]] * 4
+    trained(tagger, words, tags, epochs=20)
+    assert tagger.evaluate(words, tags)["f1"] == 1
+    answerer = load(encoder, "questions")
+    pairs, answers = [("a", "b c d"), ("b", "c d e")] * 4, ["c", "e"] * 4
+    trained(answerer, pairs, answers, epochs=20)
+    assert answerer.evaluate(pairs, answers)["exact_match"] == 100
+    words = load(encoder, "masked words")
+    history = trained(words, ["a b a b a b"] * 8, epochs=10).history
+    assert history["loss"][-1] < history["loss"][0] / 2
+    embedder = load(encoder, "embedder", max_seq_length=5)
+    pairs = [("a", "f"), ("b", "g"), ("c", "h"), ("d", "i")]
+    history = trained(embedder, pairs, epochs=30).history
+    assert history["loss"][-1] < history["loss"][0] / 2
+    scores = [1.0, 0.0, 1.0, 0.0]
+    trained(embedder, pairs, scores, epochs=30)
+    assert embedder.evaluate(pairs, scores)["pearson"] > 0.9
+
+
+@pytest.mark.parametrize("problem", ["multi_label", "regression"])
+def test_other_problems(encoder, problem):
+    y = [3.0, -1.0] if problem == "regression" else [["good", "bad"], []]
+    model = load(
+        encoder,
+        "classifier",
+        problem=problem,
+        **({"labels": None, "num_labels": 1} if y == [3.0, -1.0] else {}),
+    )
+    trained(model, ["a b", "c d"] * 4, y * 4, epochs=30)
+    first, second = model.predict(["a b", "c d"])
+    if problem == "regression":
+        assert first["score"] > 1 > second["score"]
+    else:
+        assert first["labels"] == ["bad", "good"]
+        assert second["labels"] == []
+        matrix = model._features(["a", "b"], np.array([[1, 1], [0, 0]]))
+        assert matrix.arrays["label_ids"].tolist() == [[1, 1], [0, 0]]
+
+
+def test_pair_loss():
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=[3, 2, 5]).astype("float32")
+    scores = np.array([np.nan, 0.25, np.nan], "float32")
+    found = ops.convert_to_numpy(
+        pair_loss(ops.convert_to_tensor(scores), ops.convert_to_tensor(vectors))
+    )
+    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    cosines = unit[:, 0] @ unit[:, 1].T
+    shares = np.exp(20 * cosines) / np.exp(20 * cosines).sum(1, keepdims=True)
+    expected = -np.log(np.diag(shares))
+    expected[1] = (cosines[1, 1] - 0.25) ** 2
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+# What texts and labels may look like.
+
+
+def test_features_are_those_of_the_scripts(encoder):
+    model = load(encoder, "classifier", max_seq_length=9)
+    made = model._features([("a b", "c d e"), ("f", "g")], ["good", "bad"])
+    encoding = Encoding(VOCAB, True, None, 9, "single_label", LABELS)
+    examples = [
+        Example("0", "a b", "c d e", label="good"),
+        Example("1", "f", "g", label="bad"),
+    ]
+    for name, rows in make_features(examples, encoding).batch.items():
+        np.testing.assert_array_equal(made.arrays[name], rows, name)
+
+
+def test_texts_in_other_forms(encoder):
+    model = load(encoder, "classifier")
+
+    def same(x, y=("good", "bad")):
+        made = model._features(x, y).arrays
+        expected = model._features([("a", "b"), ("c", "d")], ["good", "bad"])
+        for name, rows in expected.arrays.items():
+            np.testing.assert_array_equal(made[name], rows, name)
+
+    same((["a", "c"], ["b", "d"]))
+    same({"text_a": ["a", "c"], "text_b": ["b", "d"]})
+    same(np.array([["a", "b"], ["c", "d"]]))
+    same([["a", "b"], ["c", "d"]], np.array([1, 0]))
+    same([(b"a", b"b"), (b"c", b"d")], np.array([b"good", b"bad"]))
+    assert model.is_pair
+    model._features(np.array(["a", "b"], object), ["good", "bad"])
+    assert not model.is_pair
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_tf_data_set(encoder, batched):
+    import tensorflow as tf
+
+    model = load(encoder, "classifier")
+    pairs = (["a", "b", "c"], ["d", "e", "f"])
+    data = tf.data.Dataset.from_tensor_slices((pairs, [0, 1, 1]))
+    history = model.fit(data.batch(2) if batched else data, epochs=1, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert model.is_pair
+
+
+def test_wrong_inputs(encoder):
+    model = load(encoder, "classifier")
+    with refused("number of labels must be 1, the number of texts; got 2"):
+        model.fit(["a"], ["good", "bad"])
+    with refused("Labels are missing"):
+        model.fit(["a"])
+    with refused("example 0: the label must be one of bad or good; got 'fine'"):
+        model.fit(["a"], ["fine"])
+    with refused("There are no texts"):
+        model.predict([])
+    with refused("Text 1 must be a string; got 3"):
+        model.predict(["a", 3])
+    with refused("Some texts are pairs and others are not"):
+        model.predict([("a", "b"), ("c",)])
+    with refused("max_seq_length must be from 3 to 19"):
+        load(encoder, "classifier", max_seq_length=20)
+    with refused("problem must be one of single_label, multi_label or"):
+        load(encoder, "classifier", problem="ranking")
+    with refused("2 logits, but regression with 0 labels needs 1"):
+        load(encoder, "classifier", problem="regression")
+    with refused("pooling must be one of pooled, cls, mean or max"):
+        load(encoder, "embedder", pooling="sum")
+    with refused("text 0 has 2 words, but 1 tags"):
+        load(encoder, "tagger").fit(["a b"], [["O"]])
+    with refused("question 0: the text does not contain 'z'"):
+        load(encoder, "questions").fit([("a", "b c")], ["z"])
+    with refused("doc_stride must be a positive integer; got 0"):
+        load(encoder, "questions", doc_stride=0)
+    with refused("pass pairs of strings"):
+        load(encoder, "questions").predict(["a"])
+
+
+def test_entities_and_answers_in_numbers(encoder):
+    tagger = load(encoder, "tagger")
+    gold = [["O", "B-X", "O"], ["B-X"], ["O", "O"]]
+    words = [row for row in WORDS if row]
+    tags = [tuple(row["tags"]) for row in tagger.predict(words)]
+    expected = metrics.entity_scores(gold, tags)
+    assert tagger.evaluate(words, gold) == expected
+
+
+def test_a_text_model_needs_a_vocabulary(tmp_path):
+    bert_tf.BertModel(CONFIG).save_pretrained(tmp_path / "saved")
+    with refused("has no vocabulary"):
+        bert_tf.TextEmbedder.from_pretrained(tmp_path / "saved")
