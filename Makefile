@@ -79,12 +79,12 @@ test-slow: venv  ## run the tests marked slow
 test-jax: $(VENV)-jax/.installed  ## test the models with Keras on JAX, without TensorFlow
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	"$(VENV)-jax/bin/python" -m pytest \
-	tests/backends tests/parity tests/test_benchmarks_gpu.py \
+	tests/backends tests/parity tests/text_models tests/test_benchmarks_gpu.py \
 	tests/test_example_programs.py::test_jax_training $(PYTEST_ARGS)
 
 test-torch: $(VENV)-torch/.installed  ## test the models with Keras on PyTorch, next to transformers
 	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \
-	tests/backends tests/parity tests/test_benchmarks_gpu.py $(PYTEST_ARGS)
+	tests/backends tests/parity tests/text_models tests/test_benchmarks_gpu.py $(PYTEST_ARGS)
 
 # The modules that use TensorFlow most: training, strategies, checkpoints, models
 # in graphs, data sets, records, strings and exports.
