@@ -12,7 +12,13 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.errors import (
+    InputError,
+    did_you_mean,
+    in_file,
+    listed,
+    wrong_value,
+)
 from bert_tf.feature_model import FeatureModel
 from bert_tf.interop import (
     conversion,
@@ -20,6 +26,7 @@ from bert_tf.interop import (
     huggingface,
     keras_files,
     model_card,
+    released,
 )
 from bert_tf.interop.checkpoint import (
     KERAS_FILE,
@@ -45,8 +52,9 @@ _CASING_IN_NAME = (
 
 FORMATS = (
     "a TF1 checkpoint (DIR/bert_model.ckpt, or DIR), a Hugging Face folder "
-    "(with config.json and model.safetensors), hf://OWNER/NAME[@REVISION], or "
-    "a .keras file"
+    "(with config.json and model.safetensors), hf://OWNER/NAME[@REVISION], a "
+    ".keras file, or the name of one of Google's models, such as "
+    "uncased_L-12_H-768_A-12"
 )
 
 
@@ -67,7 +75,8 @@ def load_checkpoint(
       model: One of this project's models, or any Keras model that contains one
         `BertModel`. The latter must be built, by a call for example.
       path: The prefix or directory of a TF1 checkpoint, a Hugging Face folder,
-        `hf://owner/name[@revision]`, or a `.keras` file.
+        `hf://owner/name[@revision]`, a `.keras` file, or the name of one of
+        Google's models, such as `uncased_L-12_H-768_A-12`.
       may_lack: Regular expression: TF1 names of the variables that may be
         missing in the checkpoint. By default heads and the pooler; "" means
         that none may be missing.
@@ -172,11 +181,13 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
     Args:
       path: The prefix of a TF1 checkpoint, with or without `.index`, or its
         directory; a Hugging Face folder or its `.safetensors` file;
-        `hf://owner/name[@revision]`; or a `.keras` file.
+        `hf://owner/name[@revision]`; a `.keras` file; or, if no file has this
+        path, a name of `released_models.MODELS`, which is downloaded once.
 
     Raises:
       InputError: If there is no checkpoint, or it is damaged or of another
-        format. Pickles are refused: opening one runs code of its author.
+        format, or a download fails. Pickles are refused: opening one runs code
+        of its author.
     """
     path = os.fspath(path)
     found = _open(path)
@@ -192,13 +203,36 @@ def _open(path: str) -> Pretrained:
         advice = "Write hf://OWNER/NAME for a model of the Hub, or download it."
         raise wrong_value("The checkpoint", FORMATS, path, advice)
     if not files.exists(path) and not files.exists(f"{path}.index"):
-        raise in_file(path, f"there is no such checkpoint; expected {FORMATS}.")
+        if path not in released.MODELS:
+            raise in_file(
+                path,
+                f"there is no such checkpoint; expected {FORMATS}."
+                f"{_suggest_model(path)}",
+            )
+        # Before the download, which would be useless without TensorFlow.
+        google = _import_google(path)
+        return google.read(released.download(path))
     if _is_huggingface(path):
         return huggingface.read(path)
     if path.endswith(".keras") or files.exists(os.path.join(path, KERAS_FILE)):
         return keras_files.read(path)
+    return _import_google(path).read(path)
+
+
+def _suggest_model(path: str) -> str:
+    """Returns " Did you mean 'NAME'?" for what may be one of Google's names."""
+    if path.startswith(("/", ".")) or files.is_remote(path):
+        return ""
+    return did_you_mean(path, released.MODELS)
+
+
+def _import_google(path: str) -> Any:
+    """Imports `interop.google`, which needs TensorFlow, to read a path.
+
+    Raises:
+      InputError: If TensorFlow is missing, as on other backends of Keras.
+    """
     try:
-        # Needs TensorFlow, which may be missing on other backends of Keras.
         from bert_tf.interop import google
     except ImportError as error:
         raise in_file(
@@ -206,7 +240,7 @@ def _open(path: str) -> Pretrained:
             f"reading a TF1 checkpoint needs TensorFlow ({error}). Install it, "
             "or convert the checkpoint to safetensors on another machine.",
         ) from None
-    return google.read(path)
+    return google
 
 
 def casing_of_name(path: str) -> bool | None:

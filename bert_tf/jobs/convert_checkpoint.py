@@ -5,11 +5,12 @@
         --to=huggingface --verify
 
 reads a TF1 checkpoint (a prefix or a directory; this project trains in that
-format), a Hugging Face folder, `hf://owner/name[@revision]` or a `.keras` file,
-and writes a directory with the weights, the configuration and the vocabulary.
-It reports what became of every variable. If a variable is unknown, it fails and
-writes nothing. `--verify` runs both models on a few inputs and compares them:
-a second for a small model, a minute for BERT-Large.
+format), a Hugging Face folder, `hf://owner/name[@revision]`, a `.keras` file or
+one of Google's models by name, and writes a directory with the weights, the
+configuration and the vocabulary. It reports what became of every variable. If a
+variable is unknown, it fails and writes nothing. `--verify` runs both models on
+a few inputs and compares them: a second for a small model, a minute for
+BERT-Large.
 """
 
 import dataclasses

@@ -29,7 +29,8 @@ _LENGTHS = 4
 
 _INIT_CHECKPOINT = (
     "Checkpoint to take the weights from: a TF1 checkpoint, a Hugging Face "
-    "folder, hf://OWNER/NAME, or a .keras file."
+    "folder, hf://OWNER/NAME, a .keras file, or the name of one of Google's "
+    "models, such as uncased_L-12_H-768_A-12, which is downloaded once."
 )
 _DATA_FILE = (
     "{}; run_classifier.py reads it for --task_name=custom only. Default: the "

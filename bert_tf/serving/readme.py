@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -87,9 +88,14 @@ def to_json(card: Mapping[str, Any]) -> str:
 
 
 def _without_folder(source: str) -> str:
-    """Returns the last part of a local path, or a whole remote path."""
-    is_elsewhere = files.is_remote(source) and not source.startswith("file://")
-    return source if is_elsewhere else os.path.basename(source.rstrip("/"))
+    """Returns the last part of a local path, or a whole remote path.
+
+    The date in `2020_02_20/uncased_L-12_H-768_A-12` stays: Google published
+    another model of this name.
+    """
+    if files.is_remote(source) and not source.startswith("file://"):
+        return source
+    return re.search(r"(\d{4}_\d\d_\d\d/)?[^/]*$", source.rstrip("/"))[0]
 
 
 def _number(value: float | None) -> float | None:

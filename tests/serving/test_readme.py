@@ -192,6 +192,7 @@ def test_the_card(card_of):
     [
         ("/home/me/uncased/bert_model.ckpt", "bert_model.ckpt"),
         ("releases/uncased_L-2/", "uncased_L-2"),
+        ("2020_02_20/uncased_L-2", "2020_02_20/uncased_L-2"),
         ("hf://google/bert-base@main", "hf://google/bert-base@main"),
         ("gs://bucket/bert_model.ckpt", "gs://bucket/bert_model.ckpt"),
         ("file:///home/me/bert_model.ckpt", "bert_model.ckpt"),

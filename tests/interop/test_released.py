@@ -1,0 +1,478 @@
+"""Google's models by name, which a local server provides."""
+
+import hashlib
+import os
+import pathlib
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import in_process
+import numpy as np
+import pytest
+import small_release
+from checkout import ROOT
+
+import bert_tf.interop
+from bert_tf.heads import BertPretrainer
+from bert_tf.interop import released, released_models
+from bert_tf.interop.released_models import FILES, MODELS
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.pretrained import load_checkpoint, load_config, open_pretrained
+from tests.interop.fake_models import serving, zip_of
+from tests.interop.small_models import refused
+
+NAME = "uncased_L-2_H-128_A-2"
+MODEL = f"2020_02_20/{NAME}"
+PATH = f"/models/{MODEL}.zip"
+BASE = "uncased_L-12_H-768_A-12"
+CONTENTS = {name: (name * 100).encode() + bytes(range(256)) for name in FILES}
+RERUN = "Rerun the same command to download it again"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache; all tests run in an empty folder, without proxies."""
+    monkeypatch.setenv("BERT_TF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERT_TF_MODELS_URL", "http://127.0.0.1:9/models")
+    monkeypatch.setenv("no_proxy", "*")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server with one model, whose checksums are not known."""
+    with serving() as models:
+        models.contents[PATH] = zip_of(CONTENTS)
+        monkeypatch.setenv("BERT_TF_MODELS_URL", models.url)
+        yield models
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """The zip of a model that TensorFlow can read, and its weights."""
+    folder = tmp_path_factory.mktemp("release")
+    model = small_release.write(
+        folder, BertPretrainer, small_release.config_of()
+    )
+    return zip_of(contents_of(folder)), checkpoint_variables(model)
+
+
+@pytest.fixture
+def readable(server, release):
+    """Serves the release under the name."""
+    server.contents[PATH], variables = release
+    return variables
+
+
+def contents_of(folder):
+    return {p.name: p.read_bytes() for p in pathlib.Path(folder).iterdir()}
+
+
+def fails(message, name=NAME):
+    with refused(message):
+        released.download(name)
+
+
+def left_in(cache):
+    """Returns the names of the files and folders next to the model."""
+    return {path.name for path in cache.glob("*/*")}
+
+
+# Names
+
+
+def test_there_are_33_models_and_one_name_has_two():
+    assert len({*MODELS.values()}) == 33
+    assert len(MODELS) == 2 * 33 - 1
+    assert MODELS[BASE] == f"2018_10_18/{BASE}"
+    assert MODELS[f"2020_02_20/{BASE}"] == f"2020_02_20/{BASE}"
+    known = [
+        model for model in MODELS if released_models.known_checksums(model)
+    ]
+    assert len(known) == 7
+    assert {*known} < {*MODELS.values()}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"BERT_TF_CACHE": "a", "XDG_CACHE_HOME": "/x"}, "HERE/a"),
+        ({"BERT_TF_CACHE": "~/a", "HOME": "/home/me"}, "/home/me/a"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/home/me"}, "/x/bert_tf"),
+        ({"HOME": "/home/me"}, "/home/me/.cache/bert_tf"),
+        ({"BERT_TF_CACHE": "", "HOME": "/h"}, "/h/.cache/bert_tf"),
+    ],
+)
+def test_place_of_the_cache(monkeypatch, variables, expected):
+    for name in ("BERT_TF_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert released._cache() == expected.replace("HERE", os.getcwd())
+
+
+def test_wrong_variables(monkeypatch):
+    monkeypatch.setenv("BERT_TF_CACHE", "gs://bucket/cache")
+    fails("BERT_TF_CACHE must be a local folder; got 'gs://bucket/cache'")
+    monkeypatch.delenv("BERT_TF_CACHE")
+    monkeypatch.setenv("BERT_TF_MODELS_URL", "mirror/models")
+    fails("BERT_TF_MODELS_URL must be a URL such as https://storage")
+
+
+# Opening checkpoints
+
+
+def test_every_function_that_takes_a_checkpoint_takes_a_name(server, readable):
+    found = open_pretrained(NAME).weights
+    assert {*found.shapes} == {*readable}
+    for name, variable in readable.items():
+        np.testing.assert_array_equal(found[name], variable)
+    assert load_config(NAME) == small_release.config_of()
+    model = BertPretrainer(small_release.config_of())
+    report = load_checkpoint(model, NAME)
+    assert {*report.filled} == {*readable}
+    model = BertPretrainer.from_pretrained(NAME)
+    assert model.config == small_release.config_of()
+    assert bert_tf.BertTokenizer.from_pretrained(NAME).do_lower_case is True
+    assert server.asked == [None]
+
+
+def test_a_local_path_takes_precedence(server, readable, tmp_path):
+    pathlib.Path(NAME).mkdir()
+    with refused(f"No checkpoint found in {NAME}"):
+        open_pretrained(NAME)
+    pathlib.Path(NAME).rmdir()
+    folder = released.download(MODEL)
+    for name in (NAME, MODEL):
+        here = pathlib.Path(name)
+        here.parent.mkdir(exist_ok=True)
+        here.symlink_to(folder)
+        assert open_pretrained(name).path == f"{name}/bert_model.ckpt"
+        here.unlink()
+    # A prefix that has the name of a model.
+    for path in pathlib.Path(folder).iterdir():
+        prefix = path.name.replace("bert_model.ckpt", NAME)
+        pathlib.Path(prefix).write_bytes(path.read_bytes())
+    assert open_pretrained(NAME).path == NAME
+
+
+@pytest.mark.parametrize(
+    ("path", "suggestion"),
+    [
+        ("uncased_L-2_H-128_A-4", f" Did you mean '{NAME}'?"),
+        (NAME.lower(), f" Did you mean '{NAME}'?"),
+        (f"{NAME}/", f" Did you mean '{NAME}'?"),
+        (f"{BASE}/bert_model.ckpt", f" Did you mean '{BASE}'?"),
+        (f"2020_02_21/{BASE}", f" Did you mean '2020_02_20/{BASE}'?"),
+        (f"./{NAME}", ""),
+        (f"/nowhere/{NAME}", ""),
+        ("out/model.ckpt-10", ""),
+        ("nowhere", ""),
+    ],
+)
+def test_other_paths_are_not_downloaded(server, path, suggestion):
+    end = re.escape(f"such as {BASE}.{suggestion}")
+    with refused(f"^{re.escape(path)}: there is no such .*{end}$"):
+        open_pretrained(path)
+    assert not server.asked
+
+
+def test_nothing_is_downloaded_without_tensorflow(server, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bert_tf.interop.google", None)
+    monkeypatch.delattr(bert_tf.interop, "google", raising=False)
+    with refused(f"{NAME}: reading a TF1 checkpoint needs TensorFlow"):
+        open_pretrained(NAME)
+    assert not server.asked
+
+
+@pytest.mark.parametrize(
+    ("name", "is_uncased"),
+    [
+        (BASE, True),
+        (f"2020_02_20/{BASE}", True),
+        ("cased_L-12_H-768_A-12", False),
+        ("multi_cased_L-12_H-768_A-12", False),
+        ("multilingual_L-12_H-768_A-12", True),
+        ("chinese_L-12_H-768_A-12", True),
+        ("wwm_cased_L-24_H-1024_A-16", False),
+    ],
+)
+def test_the_casing_of_a_name(server, release, monkeypatch, name, is_uncased):
+    monkeypatch.setattr(released_models, "_SHA256", {})
+    server.contents[f"/models/{MODELS[name]}.zip"] = release[0]
+    assert open_pretrained(name).do_lower_case is is_uncased
+
+
+def test_a_script(readable, capsys):
+    with in_process.script("fill_mask", ["init_checkpoint"]) as launch:
+        words = ["--text=a [MASK]", f"--init_checkpoint={NAME}"]
+        assert launch(words) == 0
+        assert capsys.readouterr().out.startswith("a [MASK]\n  [MASK] 1: ")
+        words[1] += "0"
+        assert launch(words) == 1
+        error = in_process.the_error(capsys, "fill_mask")
+    assert error.endswith(f"Did you mean '{NAME}'?")
+
+
+# Downloads
+
+
+@pytest.mark.parametrize("inside", ["", f"{NAME}/", "other/"])
+def test_extracts_what_a_model_needs(server, cache, inside):
+    """The files are at the top of the zip or in a folder."""
+    members = {f"{inside}{name}": data for name, data in CONTENTS.items()}
+    others = {f"{inside}bert_model.ckpt.meta": b"graph", "README": b"hello"}
+    server.contents[PATH] = zip_of({**members, **others})
+    folder = released.download(NAME)
+    assert folder == str(cache / MODEL)
+    assert contents_of(folder) == CONTENTS
+    assert left_in(cache) == {NAME, f"{NAME}.sha256"}
+    done = subprocess.run(
+        ["sha256sum", "-c", f"{NAME}.sha256"], cwd=cache / "2020_02_20"
+    )
+    assert done.returncode == 0
+
+
+def test_the_cache_needs_no_server_and_no_write(server, cache, monkeypatch):
+    folder = released.download(NAME)
+    monkeypatch.setenv("BERT_TF_MODELS_URL", "http://127.0.0.1:9/models")
+    monkeypatch.setattr(released, "_locked", None)
+    assert released.download(NAME) == released.download(MODEL) == folder
+    assert server.asked == [None]
+
+
+def test_a_name_that_was_published_twice(server):
+    for date in ("2018_10_18", "2020_02_20"):
+        members = {**CONTENTS, "vocab.txt": date.encode()}
+        server.contents[f"/models/{date}/{BASE}.zip"] = zip_of(members)
+    later = released.download(f"2020_02_20/{BASE}")
+    assert contents_of(later)["vocab.txt"] == b"2020_02_20"
+    fails("/2018_10_18/.* the SHA-256 of bert_config.json", BASE)
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_resumes_a_cut_download(server, has_ranges):
+    """Several cuts in one run, and a cut that ends a run."""
+    size = len(server.contents[PATH])
+    server.cut = size // 3
+    server.has_ranges = has_ranges
+    if not has_ranges:
+        fails(r"the connection was closed too early\. Rerun .* to resume")
+        assert server.asked == [None, f"bytes={size // 3}-"]
+        server.cut = None
+    assert contents_of(released.download(NAME)) == CONTENTS
+    if has_ranges:
+        thirds = [size // 3 * n for n in range(1, 4)]
+        assert server.asked == [None, *(f"bytes={n}-" for n in thirds)]
+
+
+def test_resumes_after_the_process_was_killed(server, cache):
+    server.cut = 100
+    program = subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            "import os, signal\n"
+            "from bert_tf.interop import downloads, released\n"
+            "write = downloads._write\n"
+            "def write_and_die(*arguments):\n"
+            "    write(*arguments)\n"
+            "    os.kill(os.getpid(), signal.SIGKILL)\n"
+            "downloads._write = write_and_die\n"
+            f"released.download('{NAME}')",
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert program.wait() == -signal.SIGKILL
+    assert left_in(cache) == {f"{NAME}.zip.part"}
+    server.cut = None
+    assert contents_of(released.download(NAME)) == CONTENTS
+    assert server.asked == [None, "bytes=100-"]
+
+
+def test_a_complete_download_is_only_extracted(server, cache):
+    (cache / "2020_02_20").mkdir(parents=True)
+    (cache / f"{MODEL}.zip.part").write_bytes(server.contents[PATH])
+    assert contents_of(released.download(NAME)) == CONTENTS
+
+
+def test_one_process_downloads_and_the_others_wait(server, monkeypatch):
+    server.may_answer.clear()
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(released.download(NAME)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    while not server.asked:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    server.may_answer.set()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert len({*found}) == 1
+    assert server.asked == [None]
+
+
+def test_file_systems_without_locks(server, monkeypatch):
+    def flock(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(released.fcntl, "flock", flock)
+    assert contents_of(released.download(NAME)) == CONTENTS
+
+
+def test_extracts_a_zip_that_the_user_put_into_the_cache(cache):
+    path = cache / f"{MODEL}.zip"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not a zip")
+    fails(f"{path}: the zip is damaged: .* Remove or replace the file")
+    path.write_bytes(zip_of(CONTENTS))
+    assert contents_of(released.download(NAME)) == CONTENTS
+    assert left_in(cache) == {NAME, f"{NAME}.sha256", f"{NAME}.zip"}
+
+
+# What goes wrong
+
+
+def test_no_network(cache, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("BERT_TF_MODELS_URL", url)
+        fails(
+            f"Cannot download {url}/{MODEL}.zip: Connection refused. Copy the "
+            f"file from another machine to {cache}/{MODEL}.zip, set BERT_TF_M"
+        )
+    monkeypatch.setenv("BERT_TF_MODELS_URL", "http://no.such.host.invalid")
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda *_, **__: fail(socket.gaierror(-2, "Name")),
+    )
+    fails("invalid/.*: Name. Copy")
+
+
+def fail(error):
+    raise error
+
+
+def test_a_server_that_does_not_answer(server, monkeypatch):
+    monkeypatch.setattr(released.downloads, "_TIMEOUT_SECONDS", 0.1)
+    server.may_answer.clear()
+    fails("timed out. Copy the file from another machine")
+
+
+@pytest.mark.parametrize("status", [403, 404, 503])
+def test_refusals_of_the_server(server, status):
+    server.status = status
+    fails(f"{MODEL}.zip: {status} .* set BERT_TF_MODELS_URL to a mirror")
+
+
+def test_wrong_url(monkeypatch):
+    for url in ("nothing://here", "http://a b", "http://host:port"):
+        monkeypatch.setenv("BERT_TF_MODELS_URL", url)
+        fails(f"Cannot download {url}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<html>Log in to the network</html>", "the zip is damaged"),
+        (b"", "the zip is damaged"),
+        (zip_of(CONTENTS)[:-30], "the zip is damaged"),
+        (zip_of({}), "expected one bert_config.json in the zip, found 0"),
+        (
+            zip_of({**CONTENTS, f"a/{FILES[1]}": b"again"}),
+            "expected one vocab.txt in the zip, found 2",
+        ),
+    ],
+)
+def test_wrong_zips_are_downloaded_again(server, cache, content, message):
+    good = server.contents[PATH]
+    server.contents[PATH] = content
+    fails(f"{MODEL}.zip: {message}.*{RERUN}")
+    assert left_in(cache) == {f"{NAME}.zip.part"}
+    server.contents[PATH] = good
+    assert contents_of(released.download(NAME)) == CONTENTS
+
+
+def test_wrong_bytes_in_the_zip(server):
+    content = bytearray(server.contents[PATH])
+    content[content.index(FILES[2].encode()) + 40] ^= 1
+    server.contents[PATH] = bytes(content)
+    fails("the zip is damaged")
+
+
+def test_known_checksums(server, monkeypatch):
+    digests = [hashlib.sha256(CONTENTS[name]).hexdigest() for name in FILES]
+    known = {MODEL: (*digests[:3], "0" * 64)}
+    monkeypatch.setattr(released_models, "_SHA256", known)
+    fails(
+        f"{MODEL}.zip: the SHA-256 of {FILES[3]} is {digests[3]}, but bert_tf "
+        f"has {'0' * 64}. {RERUN}"
+    )
+    known[MODEL] = tuple(digests)
+    assert contents_of(released.download(NAME)) == CONTENTS
+
+
+def test_later_downloads_are_compared_with_the_first(server, cache):
+    folder = pathlib.Path(released.download(NAME))
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    changed = {**CONTENTS, "vocab.txt": b"changed"}
+    server.contents[PATH] = zip_of(changed)
+    fails(f"the SHA-256 of vocab.txt is .*, but {folder}.sha256 has")
+    assert not folder.exists()
+    pathlib.Path(f"{folder}.sha256").unlink()
+    assert contents_of(released.download(NAME)) == changed
+
+
+def test_members_cannot_leave_the_folder(server, cache):
+    outside = {
+        f"{start}evil.txt": b"evil" for start in ("../", "../../", "/", "a/../")
+    }
+    server.contents[PATH] = zip_of({**CONTENTS, **outside})
+    assert contents_of(released.download(NAME)) == CONTENTS
+    moved = dict(CONTENTS)
+    moved["../../vocab.txt"] = moved.pop("vocab.txt")
+    name = "uncased_L-4_H-128_A-2"
+    server.contents[f"/models/2020_02_20/{name}.zip"] = zip_of(moved)
+    fails("expected one vocab.txt in the zip, found 0", name)
+    found = {path.name for path in cache.parent.rglob("*.txt")}
+    assert found == {"vocab.txt"}
+    assert len([*cache.parent.rglob("vocab.txt")]) == 1
+
+
+def test_zips_that_would_fill_the_disk(server, monkeypatch):
+    monkeypatch.setattr(released, "_MOST_BYTES", 2000)
+    fails("the files in the zip have [0-9,]* bytes; expected at most 2,000")
+
+
+@pytest.mark.parametrize("limit", [1000, 30_000])
+def test_a_full_disk(server, cache, limit):
+    """While the zip is written, or its files."""
+    server.contents[PATH] = zip_of({**CONTENTS, "vocab.txt": b"a" * 50_000})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+    try:
+        fails(r"Cannot write .*: File too large\. Set BERT_TF_CACHE to a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert left_in(cache) == {f"{NAME}.zip.part"}
+    assert len(contents_of(released.download(NAME))["vocab.txt"]) == 50_000
+
+
+def test_a_cache_that_cannot_be_written(server, cache):
+    cache.write_text("a file")
+    fails(r"Cannot write .*\. Set BERT_TF_CACHE to a writable folder")
