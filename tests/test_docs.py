@@ -131,6 +131,7 @@ def anchor_of(title):
         pytest.param("README", marks=pytest.mark.slow),
         pytest.param("composing", marks=pytest.mark.slow),
         pytest.param("serving", marks=pytest.mark.slow),
+        pytest.param("texts", marks=pytest.mark.slow),
     ],
 )
 def test_python_blocks(name, tmp_path, monkeypatch):

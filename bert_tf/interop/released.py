@@ -23,7 +23,6 @@ Otherwise the first download is trusted: its checksums are recorded in the
 """
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import os
@@ -41,6 +40,11 @@ from bert_tf import files
 from bert_tf.errors import InputError, reason, wrong_value
 from bert_tf.interop import downloads
 from bert_tf.interop.released_models import FILES, MODELS, known_checksums
+
+try:
+    import fcntl
+except ImportError:  # On Windows.
+    fcntl = None  # type: ignore[assignment]
 
 CACHE = "BERT_TF_CACHE"
 MODELS_URL = "BERT_TF_MODELS_URL"
@@ -144,6 +148,9 @@ def _locked(path: str) -> Iterator[io.FileIO]:
     """
     # NFS only locks files that are open for writing.
     with open(path, "a+b", buffering=0) as file:
+        if fcntl is None:
+            yield file
+            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
