@@ -1,9 +1,10 @@
 """`TextModel`: what all models from strings to answers share."""
 
 import abc
+import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import keras
@@ -21,6 +22,7 @@ from bert_tf.text_models.batches import (
     for_training,
     runs_without_xla,
 )
+from bert_tf.text_models.inputs import as_pair, split_dataset
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 # The inputs of a model.
@@ -109,7 +111,8 @@ class TextModel(keras.Model, abc.ABC):
           InputError: If the checkpoint cannot be read, has no vocabulary, or
             does not fit the options.
         """
-        own = {n: options.pop(n) for n in cls._own_options() & options.keys()}
+        ours = {*inspect.signature(cls).parameters} - {"labels"}
+        own = {name: options.pop(name) for name in ours & options.keys()}
         model = cls.model_class.from_pretrained(path, **options)
         found = model.checkpoint
         if found.vocab is None:
@@ -121,11 +124,6 @@ class TextModel(keras.Model, abc.ABC):
         )
         defaults = cls._recorded_options(found)
         return cls(model, tokenizer, **{**defaults, **own})
-
-    @classmethod
-    def _own_options(cls) -> set[str]:
-        """Returns the arguments that are not those of the model inside."""
-        return {"max_seq_length", "name"}
 
     @classmethod
     def _recorded_options(cls, found: Any) -> dict[str, Any]:
@@ -434,124 +432,3 @@ class TextModel(keras.Model, abc.ABC):
         return export(
             self._served(), os.fspath(filepath), name=name, version=version
         )
-
-
-# What users pass as texts and labels.
-
-
-def as_pair(data: Any) -> tuple[Any, Any]:
-    """Returns (x, y) of validation data."""
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        return data[0], data[1]
-    return data, None
-
-
-def split_dataset(x: Any, y: Any, required: bool = True) -> tuple[Any, Any]:
-    """Returns texts and labels, read from a `tf.data.Dataset` if it is one.
-
-    Raises:
-      InputError: If labels are required and missing.
-    """
-    if hasattr(x, "as_numpy_iterator"):
-        rows = [_elements(element) for element in x.as_numpy_iterator()]
-        texts, labels = zip(*rows, strict=True)
-        x = [text for part in texts for text in part]
-        y = [label for part in labels for label in part]
-    if y is None and required:
-        raise InputError("Labels are missing: pass x and y.")
-    return x, y
-
-
-def _elements(element: Any) -> tuple[list, list]:
-    """Returns the texts and labels of one element, batched or not."""
-    if not isinstance(element, tuple) or len(element) != 2:
-        raise InputError(
-            "A tf.data.Dataset must have pairs of texts and labels."
-        )
-    x, y = element
-    texts = (
-        list(zip(*map(_flat, x), strict=True))
-        if isinstance(x, tuple)
-        else _flat(x)
-    )
-    y = np.asarray(y)
-    labels = y.tolist()
-    return texts, labels if np.ndim(_first(x)) else [labels]
-
-
-def _first(x: Any) -> Any:
-    return x[0] if isinstance(x, tuple) else x
-
-
-def _flat(values: Any) -> list:
-    return np.atleast_1d(np.asarray(values, dtype=object)).tolist()
-
-
-def plain(values: Any) -> list:
-    """Returns a column of any library as a list of Python values."""
-    if hasattr(values, "numpy"):
-        values = values.numpy()
-    if hasattr(values, "tolist"):
-        values = values.tolist()
-    return list(values)
-
-
-def text_of(value: Any, where: int) -> str:
-    """Returns a string.
-
-    Raises:
-      InputError: If the value is neither a string nor bytes in UTF-8.
-    """
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    if not isinstance(value, str):
-        raise wrong_value(f"Text {where}", "a string", value)
-    return value
-
-
-def as_columns(x: Any, names: Sequence[str]) -> list[list[str]]:
-    """Returns the columns of texts or pairs.
-
-    Args:
-      x: A column of strings; or of pairs; or a tuple or a dict of two columns.
-        A single string, or a tuple of two, is one row.
-      names: The keys of a dict: one name, or two.
-
-    Returns:
-      One list of strings, or two.
-
-    Raises:
-      InputError: If a text is no string, or the columns differ in length.
-    """
-    if isinstance(x, Mapping):
-        missing = [name for name in names if name not in x]
-        if missing:
-            raise wrong_value("The texts", f"a dict with {names}", [*x])
-        x = tuple(x[name] for name in names)
-    if isinstance(x, (str, bytes)):
-        x = [x]
-    if isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], (str, bytes)):
-        x = [x]
-    if isinstance(x, tuple):
-        columns = [plain(column) for column in x]
-    else:
-        rows = plain(x)
-        if rows and isinstance(rows[0], (tuple, list)):
-            columns = _transposed(rows)
-        else:
-            columns = [rows]
-    if len({*map(len, columns)}) > 1:
-        raise wrong_value(
-            "The columns of texts", "equally long", [*map(len, columns)]
-        )
-    return [
-        [text_of(value, number) for number, value in enumerate(column)]
-        for column in columns
-    ]
-
-
-def _transposed(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    try:
-        return [list(column) for column in zip(*rows, strict=True)]
-    except ValueError:
-        raise InputError("Some texts are pairs and others are not.") from None

@@ -16,7 +16,8 @@ from bert_tf.tasks.classification import (
 )
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
-from bert_tf.text_models.base import INPUTS, TextModel, as_columns, plain
+from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.inputs import as_columns, plain
 
 # The number of texts that are tokenized at a time, which limits the memory.
 _TEXTS_AT_A_TIME = 4096
@@ -87,10 +88,6 @@ class TextClassifier(TextModel):
         self.labels = tuple(labels)
         self.problem = problem
         self.is_pair = is_pair
-
-    @classmethod
-    def _own_options(cls):
-        return super()._own_options() | {"problem", "is_pair"}
 
     @classmethod
     def _recorded_options(cls, found):

@@ -15,12 +15,8 @@ from bert_tf.modeling import BertModel
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.features import POOLINGS
-from bert_tf.text_models.base import (
-    INPUTS,
-    TextModel,
-    as_columns,
-    plain,
-)
+from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.inputs import as_columns, plain
 
 # The first is the pooler's output; the others are of the last layer.
 _POOLINGS = ("pooled", "cls", "mean", "max")
@@ -85,10 +81,6 @@ class TextEmbedder(TextModel):
         if pooling != "pooled" and model.pooler is not None:
             # It has no gradient.
             model.pooler.trainable = False
-
-    @classmethod
-    def _own_options(cls):
-        return super()._own_options() | {"pooling", "normalize"}
 
     def predict(self, x: Any, batch_size: int = 32) -> np.ndarray:
         """Returns a vector for each text, float32 [n, H].

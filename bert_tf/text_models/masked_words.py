@@ -15,7 +15,8 @@ from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.fill_mask import MASK, fill_mask
-from bert_tf.text_models.base import INPUTS, TextModel, as_columns
+from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.inputs import as_columns
 from bert_tf.tokenization.wordpiece import (
     continuation_mask,
     replaceable_ids,

@@ -24,12 +24,8 @@ from bert_tf.tasks.questions import (
     make_windows,
     split_questions,
 )
-from bert_tf.text_models.base import (
-    INPUTS,
-    TextModel,
-    as_columns,
-    plain,
-)
+from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.inputs import as_columns, plain
 
 # Tokenized at a time, which limits the memory.
 _WINDOWS_AT_A_TIME = 4096
@@ -91,13 +87,6 @@ class QuestionAnswerer(TextModel):
         )
         # Checks that a window has room for the text.
         self._encoding()
-
-    @classmethod
-    def _own_options(cls):
-        return super()._own_options() | {
-            *("doc_stride", "max_query_length"),
-            *("with_negative", "max_answer_length"),
-        }
 
     @classmethod
     def _recorded_options(cls, found):

@@ -17,12 +17,8 @@ from bert_tf.tasks.ner import (
     choose_labels,
     make_tagging_features,
 )
-from bert_tf.text_models.base import (
-    INPUTS,
-    TextModel,
-    plain,
-    text_of,
-)
+from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.inputs import plain, text_of
 
 
 @keras.saving.register_keras_serializable("bert_tf")
