@@ -217,8 +217,7 @@ def create(
       The manifest: settings, counts and checksums.
 
     Raises:
-      InputError: If Beam is not installed; or if the options, the vocabulary,
-        the text or the output paths cannot be used.
+      InputError: If Beam is not installed; or as in `creation.create`.
     """
     pipeline = new_pipeline(options)
     inputs = config.input_paths()

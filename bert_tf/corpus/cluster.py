@@ -90,9 +90,6 @@ class SectionTable:
         Args:
           entries: The `entry_of` each section, in any order.
           reports: The reports of all tasks, in any order.
-
-        Raises:
-          RuntimeError: If an entry is missing or duplicated.
         """
         table = np.unique(np.array(found := list(entries), ENTRY))
         ends = np.cumsum(table["documents"] - table["continues"])
@@ -439,9 +436,6 @@ class InstanceTable:
         Args:
           chunk_size: The largest number of instances of a chunk.
           counts: The number of each section and how many instances it has.
-
-        Raises:
-          RuntimeError: If a section is missing or duplicated.
         """
         if table.error:
             return cls(np.zeros(0, np.int64), None, table.error)

@@ -64,11 +64,7 @@ class Vocabulary:
 
 @functools.lru_cache(maxsize=1)
 def load_vocabulary(config: CreationConfig) -> Vocabulary:
-    """Loads the vocabulary, once in each process.
-
-    Raises:
-      InputError: If the vocabulary is unusable or lacks a special token.
-    """
+    """Loads and checks the vocabulary, once in each process."""
     # By default glibc returns freed blocks above a threshold to the system,
     # which costs a fifth of the CPU time in page faults. Freeing one large
     # block raises the threshold to its size, so that later arrays reuse memory.
@@ -449,7 +445,7 @@ def log_paths(title: str, paths: Iterable[str]) -> None:
 def log_samples(
     config: CreationConfig, samples: Mapping[str, npt.ArrayLike]
 ) -> None:
-    """Logs instances as words; each feature of `samples` is [n, ...]."""
+    """Logs n instances as words; each of their features is [n, ...]."""
     to_words = load_vocabulary(config).tokenizer.convert_ids_to_tokens
     arrays = {name: np.asarray(values) for name, values in samples.items()}
     for row in range(len(arrays["input_ids"])):
@@ -542,11 +538,7 @@ def check_instances(config: CreationConfig, counts: Mapping[str, int]) -> None:
 
 
 def vocabulary_entry(config: CreationConfig) -> dict[str, Any]:
-    """Returns the manifest's entry of the vocabulary.
-
-    Raises:
-      InputError: If the vocabulary is unusable or lacks a special token.
-    """
+    """Returns the manifest's entry of the vocabulary, which it checks."""
     size = len(load_vocabulary(config).tokenizer.vocab)
     with files.open_read(config.vocab_file) as file:
         checksum = hashlib.sha256(file.read()).hexdigest()

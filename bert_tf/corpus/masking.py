@@ -20,17 +20,14 @@ _ORDER, _FATE, _REPLACEMENT = range(3)
 class MaskingVocabulary:
     """What masking needs to know about a vocabulary of V tokens.
 
-    Attributes:
-      special_ids: The ids that are never masked: [CLS] and [SEP].
-      replaceable_ids: Integers [r], the ids from which random replacements are
-        drawn: all but [PAD], [unused7] and the like.
-      continuation: bool [V], True for tokens that continue a word ("##ing").
+    Random replacements are drawn from `replaceable_ids` [r]: all but [PAD],
+    [unused7] and the like.
     """
 
     mask_id: int
-    special_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]  # Never masked: [CLS] and [SEP].
     replaceable_ids: np.ndarray
-    continuation: np.ndarray
+    continuation: np.ndarray  # bool [V], True for "##ing" and the like.
 
 
 @dataclasses.dataclass(frozen=True)

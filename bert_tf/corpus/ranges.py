@@ -49,18 +49,13 @@ class ReadingTask:
 class TextSection:
     """A part of the tokenized text that fits into memory.
 
-    Attributes:
-      position: The number of the task and of the section within the task;
-        sections are ordered by it.
-      tokens: Integers [t], the token ids.
-      corpus: The boundaries of its sentences and (parts of) documents.
-      continues: Whether the first document began in the section before.
+    `position` is the number of the task and of the section within the task.
     """
 
     position: tuple[int, int]
-    tokens: np.ndarray
-    corpus: Corpus
-    continues: bool
+    tokens: np.ndarray  # Integers [t], the token ids.
+    corpus: Corpus  # The boundaries of sentences and (parts of) documents.
+    continues: bool  # Whether the first document began in the section before.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +74,7 @@ class TaskReport:
 
 
 def plan_tasks(paths: Sequence[str], text_bytes: int) -> Iterator[ReadingTask]:
-    """Divides files into tasks of about `text_bytes` each.
-
-    Raises:
-      InputError: If a file cannot be read.
-    """
+    """Divides files into tasks of about `text_bytes` each."""
     numbers = itertools.count()
     pending: list[TextRange] = []
     size = 0

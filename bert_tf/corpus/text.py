@@ -56,10 +56,6 @@ def text_blocks(
       start: The offset of the range, in bytes of the uncompressed text.
       stop: The end of the range; None for the end of the file.
       block_bytes: About how many bytes to read at a time; default BLOCK_BYTES.
-
-    Raises:
-      InputError: If the file cannot be read, or is named .gz and is not a gzip
-        file.
     """
     with files.open_read(path) as file, files.gzip_faults(path):
         offset = 0
@@ -180,20 +176,16 @@ def decode(block: TextBlock, errors: str) -> str:
 class EncodedBlock:
     """The token ids of the sentences of a TextBlock.
 
-    Attributes:
-      num_bytes: The number of bytes of text in the block.
-      tokens: Integers [t], the token ids of all sentences.
-      lengths: int64 [s], the number of tokens of each sentence, at least 1.
-      breaks: int64, ascending: the sentences that begin a new document: after a
-        blank line, at each line of JSON Lines and at the start of a file. The
-        end, s, means that the next block begins a new document.
+    `breaks` are the sentences that begin a new document: after a blank line, at
+    each line of JSON Lines and at the start of a file. The end, s, means that
+    the next block begins a new document.
     """
 
     path: str
-    num_bytes: int
-    tokens: np.ndarray
-    lengths: np.ndarray
-    breaks: np.ndarray
+    num_bytes: int  # Bytes of text in the block.
+    tokens: np.ndarray  # Integers [t], the token ids of all sentences.
+    lengths: np.ndarray  # int64 [s], the tokens of each sentence, at least 1.
+    breaks: np.ndarray  # int64, ascending.
 
     def slice(self, first: int, stop: int) -> "EncodedBlock":
         """Returns the sentences [first, stop); `num_bytes` is unchanged."""
@@ -250,15 +242,12 @@ _SENTENCES, _DOCUMENTS = "sentences", "documents"
 class Corpus:
     """The boundaries of the D documents and S sentences of a tokenized text.
 
-    Attributes:
-      sentence_offsets: int64 [S + 1]; sentence s has the tokens
-        [sentence_offsets[s], sentence_offsets[s + 1]).
-      document_offsets: int64 [D + 1]; document d has the sentences
-        [document_offsets[d], document_offsets[d + 1]).
+    Document d has the sentences [document_offsets[d], document_offsets[d + 1]);
+    sentences have tokens likewise.
     """
 
-    sentence_offsets: np.ndarray
-    document_offsets: np.ndarray
+    sentence_offsets: np.ndarray  # int64 [S + 1]
+    document_offsets: np.ndarray  # int64 [D + 1]
 
     @classmethod
     def open(cls, folder: str) -> "Corpus":

@@ -27,27 +27,17 @@ _BLOCK_SIZE = 1 << 20
 
 
 class RecordBlock(NamedTuple):
-    """Consecutive records of a file.
+    """Consecutive records of a file."""
 
-    Attributes:
-      data: The bytes of the records, from `records.frame`.
-      num_records: The number of records.
-      num_cut: The number of records whose example did not fit completely.
-    """
-
-    data: bytes
+    data: bytes  # From `records.frame`.
     num_records: int
-    num_cut: int = 0
+    num_cut: int = 0  # Records whose example did not fit completely.
 
 
 class CachedRecords(NamedTuple):
-    """The records of a file; see `RecordBlock`.
+    """The records of a file; see `RecordBlock`."""
 
-    Attributes:
-      is_new: Whether the file was written now.
-    """
-
-    is_new: bool
+    is_new: bool  # Whether the file was written now.
     num_records: int
     num_cut: int
 
@@ -65,9 +55,6 @@ def key(
       contents: For each example, what its records depend on.
       sources: The files that the examples were read from.
       reading: Other settings that the records depend on, as JSON values.
-
-    Raises:
-      InputError: A source cannot be read.
     """
     settings = {
         field.name: getattr(encoding, field.name)
@@ -112,12 +99,9 @@ def write_records(
     renames it, and equal blocks give equal bytes.
 
     Args:
-      path: The TFRecord file; `files.manifest_path` of it is written, too.
+      path: The TFRecord file; its manifest is written, too.
       wanted: The `key` of the records.
       make_blocks: Returns the blocks of the file in order.
-
-    Raises:
-      InputError: A file cannot be written.
     """
     reason = _reason_to_write(path, wanted)
     if reason:
@@ -126,9 +110,7 @@ def write_records(
     else:
         logging.info("Reusing %s: same examples, vocabulary and settings", path)
         manifest = files.read_json(files.manifest_path(path))
-    return CachedRecords(
-        reason is not None, manifest["records"], manifest["cut"]
-    )
+    return CachedRecords(bool(reason), manifest["records"], manifest["cut"])
 
 
 def _file_checksum(path: str) -> str:

@@ -117,8 +117,9 @@ def evaluation_dataset(
     All shards give equally many batches, because replicas work in lockstep;
     examples of zeros fill the last ones.
 
+    The arguments and errors are those of `training_dataset`, except:
+
     Args:
-      files: As for `training_dataset`, like all arguments not listed here.
       max_examples: The number of examples to read over all shards; None for
         all.
       packing: If given, several examples share a row, and `batch_size`, `shard`
@@ -129,9 +130,6 @@ def evaluation_dataset(
       two more, int32 [batch_size]: `is_real_example`, 0 for padding examples,
       including those marked so in the file; and `example_index`, the number of
       the example among those of all shards, -1 for those that fill up a batch.
-
-    Raises:
-      InputError: A file cannot be read, or its records do not fit the schema.
     """
     found = RecordFiles(files, schema, ranges)
     total = found.count(max_examples)

@@ -414,16 +414,10 @@ RecordRanges = Mapping[str, Sequence[RecordRange]]
 
 
 class ReadableRecords(NamedTuple):
-    """The intact records of some files.
+    """The intact records of some files."""
 
-    Attributes:
-      ranges: The intact records of each path; None if the files were not
-        searched for damage.
-      num_faults: The number of damaged places in all files.
-    """
-
-    ranges: RecordRanges | None = None
-    num_faults: int = 0
+    ranges: RecordRanges | None = None  # None if the files were not scanned.
+    num_faults: int = 0  # Damaged places in all files.
 
     @property
     def results(self) -> dict[str, int]:

@@ -16,20 +16,12 @@ _INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One fixed-length feature of a `tf.train.Example`.
-
-    Attributes:
-      name: The key in the record.
-      shape: The shape in one example; `()` for a single value.
-      dtype: The type in the file.
-      length_flag: The flag that sets the length of the last axis, without
-        dashes.
-    """
+    """One fixed-length feature of a `tf.train.Example`."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: Literal["int64", "float32"] = "int64"
-    length_flag: str | None = None
+    shape: tuple[int, ...]  # In one example; () for a single value.
+    dtype: Literal["int64", "float32"] = "int64"  # In the file.
+    length_flag: str | None = None  # Sets the length of the last axis.
 
     @property
     def size(self) -> int:

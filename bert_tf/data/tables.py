@@ -274,15 +274,12 @@ def _picked(columns: Columns, fields: Sequence[str]) -> dict[str, Any]:
     )
 
 
-# The three formats, without names of columns.
+# The three formats, without names of columns. All of these functions raise an
+# InputError if the file cannot be read, is not UTF-8 or is malformed.
 
 
 def read_lines(path: str) -> Iterator[tuple[str, int]]:
-    """Yields each line with its end, and its number from 1.
-
-    Raises:
-      InputError: The file cannot be read or is not UTF-8.
-    """
+    """Yields each line with its end, and its number from 1."""
     with files.open_read(path) as file, files.gzip_faults(path):
         for number, line in enumerate(file, start=1):
             if number == 1:
@@ -302,9 +299,6 @@ def read_tsv(path: str) -> Iterator[Fields]:
     """Yields the fields between tabs; quotation marks are ordinary text.
 
     Lines that are empty or have only spaces are skipped.
-
-    Raises:
-      InputError: The file cannot be read or is not UTF-8.
     """
     for line, number in read_lines(path):
         text = line.removesuffix("\n").removesuffix("\r")
@@ -317,9 +311,6 @@ def read_csv(path: str) -> Iterator[Fields]:
 
     Empty lines are skipped. A quotation mark inside a field that does not
     begin with one is ordinary text.
-
-    Raises:
-      InputError: The file cannot be read, is not UTF-8 or is not valid CSV.
     """
     lines = (_hide_carriage_returns(line) for line, _ in read_lines(path))
     reader = csv.reader(lines, strict=True)
@@ -358,12 +349,7 @@ def _fields_of_any_length() -> Iterator[None]:
 
 
 def read_jsonl(path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields one JSON object per line and its place; skips blank lines.
-
-    Raises:
-      InputError: The file cannot be read or is not UTF-8, or a line is not a
-        JSON object.
-    """
+    """Yields one JSON object per line and its place; skips blank lines."""
     for line, number in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
@@ -371,12 +357,9 @@ def read_jsonl(path: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def json_object(line: str, where: object) -> dict[str, Any]:
-    """Parses a line that holds one JSON object.
+    """Parses a line that must hold one JSON object.
 
     `where` is the place of the line, for messages: anything with a `str`.
-
-    Raises:
-      InputError: The line is not a JSON object.
     """
     value: Any = None
     problem = ""

@@ -33,13 +33,7 @@ _PADDINGS = ("max_length", "longest")
 
 
 class Tokens(NamedTuple):
-    """The tokens of a batch of texts, with the fields of `wordpiece.Token`.
-
-    Attributes:
-      ids: int32, ragged [B, (T)].
-      starts: int32, ragged [B, (T)], the first character of each token.
-      ends: int32, ragged [B, (T)], the end, including stripped accents.
-    """
+    """The tokens of B texts: int32, ragged [B, (T)]; see `wordpiece.Token`."""
 
     ids: tf.RaggedTensor
     starts: tf.RaggedTensor
@@ -91,9 +85,7 @@ class BertTokenizer(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        # On a GPU, Keras would compile the layer with XLA, which has no string
-        # ops.
-        self.supports_jit = False
+        self.supports_jit = False  # XLA has no string ops.
         if max_seq_length is not None and max_seq_length < 3:
             raise wrong_value(
                 "max_seq_length",
@@ -118,12 +110,8 @@ class BertTokenizer(keras.layers.Layer):
         # SavedModel once, however many functions use it.
         with tf.device("CPU:0"):
             self._normalizer = GraphNormalizer(do_lower_case, strip_accents)
-            self._piece_lengths = tf.constant(
-                [
-                    len(token.removeprefix(wordpiece.CONTINUATION))
-                    for token in vocab
-                ]
-            )
+            pieces = [t.removeprefix(wordpiece.CONTINUATION) for t in vocab]
+            self._piece_lengths = tf.constant(list(map(len, pieces)))
             self._wordpiece = _wordpiece_tokenizer(self.vocabulary)
 
     @classmethod
@@ -306,9 +294,8 @@ class BertTokenizer(keras.layers.Layer):
     def _split(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
         """Splits normalized strings [B] into words and these into tokens.
 
-        Returns:
-          Token ids, ragged [B, (words), (tokens)], and the number of
-          characters of each word, int32 [words of all texts].
+        Returns token ids, ragged [B, (words), (tokens)], and the number of
+        characters of each word, int32 [words of all texts].
         """
         words = tf.strings.split(text)
         lengths = tf.strings.length(words.values, unit="UTF8_CHAR")
@@ -355,13 +342,7 @@ class BertTokenizer(keras.layers.Layer):
     def _truncate(
         self, parts: Sequence[tf.RaggedTensor], num_special: tf.Tensor
     ) -> Sequence[tf.RaggedTensor]:
-        """Truncates one or two ragged [B, (T)].
-
-        Args:
-          parts: The token ids.
-          num_special: The number of [CLS] and [SEP] to add, int64, scalar or
-            [B].
-        """
+        """Truncates one or two [B, (T)] to make room for special tokens."""
         if self.max_seq_length is None:
             return parts
         room = self.max_seq_length - num_special
@@ -487,13 +468,12 @@ def drop_invalid_utf8(text: tf.Tensor) -> tf.Tensor:
 
 
 class Aligned(NamedTuple):
-    """Normalized texts and the origins of their characters.
+    """Normalized texts and the origins of their K characters except spaces.
 
     Attributes:
       text: The strings, [B].
-      starts: int32 [K], for each character that is not a space, of all texts
-        in order: the index in its original text of the character it was made
-        from.
+      starts: int32 [K], the index of the character that each was made from in
+        its original text.
       ends: int32 [K], the index after that character and after the accents
         stripped there.
     """
@@ -504,21 +484,13 @@ class Aligned(NamedTuple):
 
 
 class _Replaced(NamedTuple):
-    """Replaced code points, before NFD reorders combining marks.
+    """Replaced code points, before NFD reorders combining marks."""
 
-    Attributes:
-      sources: [B, (N)], the code points of the texts, each followed by a space.
-      outputs: [M], the replacements in all texts.
-      origins: int64 [M], the index of the source that each output replaces.
-      counts: int64 [N], the number of outputs that replace each source.
-      may_move: [], whether NFD may have to reorder marks among the outputs.
-    """
-
-    sources: tf.RaggedTensor
-    outputs: tf.Tensor
-    origins: tf.Tensor
-    counts: tf.Tensor
-    may_move: tf.Tensor
+    sources: tf.RaggedTensor  # [B, (N)], the texts, each with a final space.
+    outputs: tf.Tensor  # [M], the replacements in all texts.
+    origins: tf.Tensor  # int64 [M], the index of the source of each output.
+    counts: tf.Tensor  # int64 [N], the number of outputs of each source.
+    may_move: tf.Tensor  # [], whether NFD may have to reorder outputs.
 
 
 class GraphNormalizer:
@@ -606,10 +578,9 @@ class GraphNormalizer:
         )
         ends = tf.concat([[0], tf.cumsum(counts)], axis=0)
         splits = tf.gather(ends, sources.row_splits)
-        return tf.strings.unicode_encode(
-            tf.RaggedTensor.from_row_splits(tf.gather(outputs, order), splits),
-            "UTF-8",
-        )
+        ordered = tf.gather(outputs, order)
+        rows = tf.RaggedTensor.from_row_splits(ordered, splits)
+        return tf.strings.unicode_encode(rows, "UTF-8")
 
     def _final_sigma(self, sources: tf.Tensor) -> tf.Tensor:
         """Replaces capital sigmas that end a word by final sigmas; [N]."""
@@ -639,14 +610,8 @@ class GraphNormalizer:
     ) -> tf.Tensor:
         """Sorts combining marks as NFD does; see `normalization`.
 
-        Args:
-          outputs: int32 [M], replaced code points, or some of them.
-          origins: int64 [M], the index of the source that each replaces.
-          sources: int32 [N], the original code points.
-          may_move: Whether there may be anything to sort.
-
-        Returns:
-          int32 [M], the indices of the outputs in their new order.
+        The arguments are values of `_Replaced`, or some of the outputs with
+        their origins. Returns the indices of the outputs in their new order.
         """
 
         def sort():

@@ -246,8 +246,8 @@ def movable_class(character: str) -> int:
 def bounds_a_run(character: str) -> bool:
     """Returns whether NFD moves no mark across this character.
 
-    It is so if its decomposition has a character of combining class 0. Deleted
-    characters are gone before NFD.
+    That holds if its decomposition has a character of combining class 0.
+    Deleted characters are gone before NFD.
     """
     marks_only = all(map(_combining, _decompose(character)))
     return not marks_only and not is_deleted(character)
@@ -299,14 +299,10 @@ class Pages(NamedTuple):
     """An array over all code points that stores equal pages once.
 
     The value for c is `pages[page_of[c // 256] * 256 + c % 256]`.
-
-    Attributes:
-      page_of: int16 [4352].
-      pages: int16 [256 * number of different pages].
     """
 
-    page_of: np.ndarray
-    pages: np.ndarray
+    page_of: np.ndarray  # int16 [4352]
+    pages: np.ndarray  # int16 [256 * number of different pages]
 
     @classmethod
     def of(cls, values: np.ndarray) -> "Pages":
@@ -319,17 +315,11 @@ class Pages(NamedTuple):
 
 
 class ReplacementTable(NamedTuple):
-    """The replacements of a `Normalizer`.
+    """The replacements of a `Normalizer`."""
 
-    Attributes:
-      row_of: The row of each code point in `rows`.
-      rows: int32 [R, 3], code points and placeholders.
-      first_movable: The first of the rows with marks that NFD can reorder.
-    """
-
-    row_of: Pages
-    rows: np.ndarray
-    first_movable: int
+    row_of: Pages  # The row of each code point in `rows`.
+    rows: np.ndarray  # int32 [R, 3], code points and placeholders.
+    first_movable: int  # The first row with marks that NFD can reorder.
 
 
 @functools.cache

@@ -29,8 +29,8 @@ def truncated_lengths(
       length_a: The length of the first sequence: an int or an array of ints.
       length_b: The length of the second sequence.
       room: The number of tokens to keep in all, at least 0.
-      minimum: A function that returns the element-wise minimum of two arrays.
-      maximum: A function that returns the element-wise maximum of two arrays.
+      minimum: `np.minimum` or, for tensors, `tf.minimum`.
+      maximum: `np.maximum` or, for tensors, `tf.maximum`.
     """
     keep_a = minimum(length_a, maximum(room - room // 2, room - length_b))
     keep_b = minimum(length_b, maximum(room // 2, room - length_a))

@@ -28,15 +28,12 @@ _WORDS_PER_TEXT = 1_000
 def count_words(
     texts: Iterable[str], normalizer: normalization.Normalizer
 ) -> collections.Counter[str]:
-    """Counts the words of basic tokenization.
+    """Counts the words of up to 63 characters.
 
     Args:
       texts: Lines or larger texts; each is read once. No word continues from
         one to the next.
       normalizer: Splits text into words.
-
-    Returns:
-      The count of every word of up to 63 characters.
     """
     words: collections.Counter[str] = collections.Counter()
     # Most strings between two spaces occur often: normalize each only once.

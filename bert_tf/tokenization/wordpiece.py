@@ -25,19 +25,12 @@ _CACHED_LENGTH = 40
 
 
 class Token(NamedTuple):
-    """A token and its position in the text.
+    """A token and its position in the text."""
 
-    Attributes:
-      text: The token as in the vocabulary.
-      id: The id of the token.
-      start: The index of its first character in the original text.
-      end: The index after its last character, including stripped accents.
-    """
-
-    text: str
+    text: str  # As in the vocabulary.
     id: int
-    start: int
-    end: int
+    start: int  # The index of its first character in the original text.
+    end: int  # The index after its last character and stripped accents.
 
 
 class _Cache(dict):
@@ -169,10 +162,8 @@ class FullTokenizer:
 
         For example, with the tokens un, ##a, ##aff and ##able, "unaffable"
         becomes un, ##aff (longer than ##a), ##able. "unaffected" becomes
-        [UNK], because no token matches "ected".
-
-        Returns:
-          (token, start, end) in characters of the word.
+        [UNK], because no token matches "ected". Returns (token, start, end) in
+        characters of the word.
         """
         unknown = [(self.unk_token, 0, len(word))]
         if len(word) > MAX_CHARACTERS_PER_WORD:
@@ -212,9 +203,9 @@ def load_vocab(
       InputError: If the file is missing, is empty, is not UTF-8 or has a
         duplicate token.
     """
-    if isinstance(vocabulary, (str, os.PathLike)):
-        vocabulary, where = read_tokens(str(vocabulary)), str(vocabulary)
     where = where or source_of(vocabulary)
+    if isinstance(vocabulary, (str, os.PathLike)):
+        vocabulary = read_tokens(str(vocabulary))
     vocab: dict[str, int] = {}
     for index, token in enumerate(vocabulary):
         if token in vocab:
@@ -274,13 +265,7 @@ def require_special_tokens(
 def require_fit(
     vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
 ) -> None:
-    """Raises InputError if a vocabulary does not fit a model.
-
-    Args:
-      vocab: The result of `load_vocab`.
-      vocab_size: The vocabulary size of the model.
-      path: The path of the vocabulary, for the message.
-    """
+    """Raises InputError if a vocabulary does not fit a model."""
     require_special_tokens(vocab, path=path)
     if len(vocab) > vocab_size:
         raise in_file(
