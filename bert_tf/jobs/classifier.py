@@ -44,7 +44,7 @@ from bert_tf.data import buckets, cache, processes
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import fine_tuning, output_folder, settings
-from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult
+from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import DataOptions, FineTuningOptions
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.options import option
@@ -183,7 +183,7 @@ class Split:
 
 
 @settings.precision_restored()
-def run(config: ClassifierConfig) -> FineTuningResult:
+def run(config: ClassifierConfig) -> TrainingResult:
     """Fine-tunes, evaluates, predicts and exports a sentence classifier."""
     splits = settings.splits(config)
     if splits and not config.data_dir:

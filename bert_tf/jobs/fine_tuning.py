@@ -59,13 +59,13 @@ Evaluate = Callable[[Estimator], dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuningResult:
-    """The result of a fine-tuning job.
+class TrainingResult:
+    """The result of a job that trains.
 
     Attributes:
-      metrics: The metrics by name, as in `eval_results.json`; empty without
+      metrics: The metrics by name, as in `eval_results.txt`; empty without
         evaluation.
-      release: The folder of the fine-tuned model, which `init_checkpoint` and
+      release: The folder of the trained model, which `init_checkpoint` and
         `load_model` accept; None without training.
       export: The folder of the SavedModel; None without export.
     """
@@ -213,19 +213,16 @@ class FineTuning:
         tokens_per_example: float,
     ) -> list[Hook]:
         """Returns the hooks that log, evaluate and stop a training."""
-        writes = is_chief(self.strategy)
         config, num_steps = self.config, estimator.config.num_train_steps
+        writes = is_chief(self.strategy)
         hooks: list[Hook] = []
         if writes:
-            hooks.append(Progress(num_steps, config.log_steps))
-        if writes and config.log_steps:
-            hooks.append(
-                Summaries(
-                    folder,
-                    config.log_steps,
-                    examples_per_step=trial.train_batch_size,
-                    tokens_per_example=tokens_per_example,
-                )
+            hooks = log_hooks(
+                folder,
+                config.log_steps,
+                num_steps,
+                examples_per_step=trial.train_batch_size,
+                tokens_per_example=tokens_per_example,
             )
         every = config.eval_steps
         if self.save_best and not every:
@@ -324,7 +321,7 @@ class FineTuning:
         metrics: dict[str, float],
         name: str,
         serve: Callable[[keras.Model], Served],
-    ) -> FineTuningResult:
+    ) -> TrainingResult:
         """Exports the model with --do_export; returns the job's result.
 
         Args:
@@ -344,7 +341,7 @@ class FineTuning:
                 metrics=scores_of(config.output_dir, estimator),
                 source=known.get("init_checkpoint") or config.init_checkpoint,
             )
-        return FineTuningResult(
+        return TrainingResult(
             metrics,
             release=os.path.join(config.output_dir, RELEASE)
             if config.do_train
@@ -469,6 +466,23 @@ def plan_trainings(
             num_warmup_steps=int(steps * config.warmup_proportion),
         )
     return plan
+
+
+def log_hooks(
+    folder: str,
+    log_steps: int,
+    last_step: int,
+    *,
+    examples_per_step: float,
+    tokens_per_example: float,
+) -> list[Hook]:
+    """Returns the hooks that log the progress and write summaries."""
+    hooks: list[Hook] = [Progress(last_step, log_steps)]
+    if log_steps > 0:
+        hooks.append(
+            Summaries(folder, log_steps, examples_per_step, tokens_per_example)
+        )
+    return hooks
 
 
 def record_file(config: FineTuningOptions, split: str, suffix: str = "") -> str:

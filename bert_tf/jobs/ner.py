@@ -52,7 +52,7 @@ from bert_tf.data.batching import Features
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES
 from bert_tf.jobs import fine_tuning, output_folder, settings
-from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult
+from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import DataOptions, FineTuningOptions
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.options import option
@@ -123,7 +123,7 @@ class NerConfig(DataOptions, FineTuningOptions):
 
 
 @settings.precision_restored()
-def run(config: NerConfig) -> FineTuningResult:
+def run(config: NerConfig) -> TrainingResult:
     """Fine-tunes, evaluates, predicts and exports a tagger."""
     splits = settings.splits(config)
     _require_options_of_mode(config)

@@ -1,8 +1,7 @@
 """The output folder of a training: which run owns it, and what it contains.
 
-`fine_tuning.json` records what a run trains and on which data. Without it, a
-run with another task, model or training set would resume the old training, or
-find it finished.
+`fine_tuning.json` records what a run trains and on which data, so that a run
+with another task, model or training set does not resume the old training.
 """
 
 import contextlib
@@ -17,15 +16,12 @@ from typing import Any
 from absl import logging
 
 from bert_tf import files
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.checkpoint import read_metadata
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions
 
 FACTS = "fine_tuning.json"
-PRETRAINING = "pretraining.json"
-# The folder of the released model, and the name of its checkpoint.
+# The folder of the released model, and its checkpoint.
 RELEASE = "release"
 WEIGHTS = "bert_model.ckpt"
 # The folder of a run that --overwrite_output_dir replaces.
@@ -82,13 +78,11 @@ def claimed(
     inputs: Iterable[str],
     development_set: str | None = None,
 ) -> Iterator[None]:
-    """Reserves --output_dir for a run, until the `with` block ends.
-
-    The chief does this while the other workers wait.
+    """Reserves --output_dir for a fine-tuning, until the `with` block ends.
 
     Args:
       config: The options of the run.
-      strategy: The devices.
+      strategy: The devices. The chief claims the folder for all workers.
       facts: What is trained on which data: `Start.facts` and more.
       inputs: The data files that the run reads.
       development_set: The checksum of the examples that select the model, if
@@ -138,15 +132,16 @@ def _claim(
             require_export_dir(settings.export_dir(config))
         _set_aside(folder, [*inputs, *filter(None, [checkpoint])])
     _require_folder(folder)
+    here = _real(folder)
     for path in inputs:
-        name = os.path.basename(path)
-        if _parent(path) == _real(folder) and _FILES.fullmatch(name):
+        parent, name = os.path.split(_real(path))
+        if parent == here and _FILES.fullmatch(name):
             raise InputError(
                 f"The run would overwrite its input {path}. Name another "
                 "--output_dir."
             )
     chosen = _settings(config, development_set) if config.do_train else {}
-    record = _read(folder)
+    record = read_record(folder)
     is_old = is_trained(folder) and bool(record)
     if is_old:
         _compare(config, record, facts, chosen)
@@ -154,7 +149,7 @@ def _claim(
         not record
         and config.do_train
         and checkpoint
-        and _real(folder) in (_real(checkpoint), _parent(checkpoint))
+        and here in (_real(checkpoint), os.path.dirname(_real(checkpoint)))
     ):
         raise InputError(
             f"--output_dir={folder} contains --init_checkpoint, and training "
@@ -164,7 +159,7 @@ def _claim(
     if config.do_export:
         require_export_dir(settings.export_dir(config))
     if config.do_train and not is_old:
-        _write(folder, {"facts": facts, "settings": chosen})
+        write_record(folder, {"facts": facts, "settings": chosen})
 
 
 def _settings(
@@ -172,11 +167,13 @@ def _settings(
 ) -> dict[str, Any]:
     """Returns the options that determine how the model is trained and selected.
 
-    With several trainings the seed is left out: each seed has its own folder,
-    so that a run with other seeds adds trainings.
+    With several trainings, each seed has its own folder, so that other seeds
+    only add trainings.
     """
-    names = [*_SETTINGS, *(() if config.search else _SEARCHED)]
-    if not _are_several(config):
+    names = [*_SETTINGS]
+    if not config.search:
+        names.extend(_SEARCHED)
+    if not settings.are_several(config):
         names.append("random_seed")
     chosen = {}
     if settings.selects(config):
@@ -190,11 +187,6 @@ def _settings(
     return chosen
 
 
-def _are_several(config: FineTuningOptions) -> bool:
-    """Returns whether there are several trainings."""
-    return config.num_seeds > 1 or config.search is not None
-
-
 def _compare(
     config: FineTuningOptions,
     record: Mapping[str, Any],
@@ -203,9 +195,8 @@ def _compare(
 ) -> None:
     """Compares a run with the run that the folder holds.
 
-    Different facts are an error, as are different settings of several
-    trainings. Those of a single training, whose finished steps cannot be
-    changed, are only logged, except another seed of a finished training.
+    Other facts are an error. Other settings are an error for several trainings
+    and logged for a single one, whose finished steps cannot be changed.
     """
     folder, before = config.output_dir, record.get("facts", {})
     for name, value in facts.items():
@@ -221,8 +212,7 @@ def _compare(
     old_seed = before.get("random_seed", seed)
     release = os.path.join(folder, RELEASE, f"{WEIGHTS}.index")
     if seed not in (None, old_seed) and files.exists(release):
-        # Nothing would be trained, and the results would be those of the old
-        # seed under the name of the new one.
+        # The results would be those of the old seed.
         raise InputError(
             f"--random_seed={seed} has no effect: {folder} holds a finished "
             f"training with --random_seed={old_seed}. Name another folder, "
@@ -236,7 +226,7 @@ def _compare(
         for name, value in chosen.items()
         if before.get(name, value) != value
     )
-    if changed and _are_several(config):
+    if changed and settings.are_several(config):
         raise InputError(
             f"The trainings in {folder} have other settings: {changed}. Name "
             "another folder, or give --overwrite_output_dir to replace them."
@@ -251,7 +241,7 @@ def _compare(
 
 
 def _described(name: str, value: Any) -> str:
-    """Returns a fact in a few words: configurations and hashes are long."""
+    """Returns a fact in a few words; configurations and hashes are long."""
     if name == "task":
         return f"task {value}"
     if name in ("vocabulary", "training_set"):
@@ -270,21 +260,15 @@ def _described(name: str, value: Any) -> str:
 def _set_aside(folder: str, inputs: Iterable[str]) -> None:
     """Moves the run in a folder to a subfolder until the new run is finished.
 
-    Args:
-      folder: The output folder.
-      inputs: Paths that the new run reads. A path may be a prefix of file
-        names, such as a checkpoint.
-
-    Raises:
-      InputError: The folder has files but no run, or the new run needs a file
-        that would be moved.
+    `inputs` are the paths that the new run reads, which must stay. A path may
+    be a prefix of file names, such as a checkpoint.
     """
     if not files.exists(folder) or not files.listdir(folder):
         return
     aside = os.path.join(folder, OVERWRITTEN)
     # The record is moved last: with it, `aside` has a whole run.
     is_aside = files.exists(os.path.join(aside, FACTS))
-    if not is_aside and not _read(folder):
+    if not is_aside and not read_record(folder):
         raise InputError(
             "--overwrite_output_dir replaces earlier runs only, and "
             f"{folder} has files but no {FACTS}. Remove it yourself, or name "
@@ -348,21 +332,20 @@ def _real(path: str) -> str:
     return path.rstrip("/") if files.is_remote(path) else os.path.realpath(path)
 
 
-def _parent(path: str) -> str:
-    return os.path.dirname(_real(path))
-
-
 # What a folder records.
 
 
 def record_best_training(folder: str, training: str) -> None:
     """Records the folder of the training whose model is kept."""
-    _write(folder, {**_read(folder), "kept": os.path.relpath(training, folder)})
+    write_record(
+        folder,
+        {**read_record(folder), "kept": os.path.relpath(training, folder)},
+    )
 
 
 def best_training(folder: str) -> str:
     """Returns the folder of the best training; by default `folder`."""
-    inside = _read(folder).get("kept", os.curdir)
+    inside = read_record(folder).get("kept", os.curdir)
     return folder if inside == os.curdir else os.path.join(folder, inside)
 
 
@@ -374,13 +357,12 @@ def is_trained(folder: str) -> bool:
 
 
 def recorded_facts(folder: str, name: str = FACTS) -> dict[str, Any]:
-    """Returns the recorded facts and settings of a model; {} without a model.
+    """Returns the facts and settings in the record `name` of a folder.
 
-    Args:
-      folder: The output folder.
-      name: The name of the file with the record.
+    Returns:
+      {} if the folder has no model.
     """
-    record = _read(folder, name) if is_trained(folder) else {}
+    record = read_record(folder, name) if is_trained(folder) else {}
     return {**record.get("facts", {}), **record.get("settings", {})}
 
 
@@ -392,12 +374,14 @@ def no_model(folder: str) -> InputError:
     )
 
 
-def _read(folder: str, name: str = FACTS) -> dict[str, Any]:
+def read_record(folder: str, name: str = FACTS) -> dict[str, Any]:
     path = os.path.join(folder, name)
     return files.read_json(path) if files.exists(path) else {}
 
 
-def _write(folder: str, record: Mapping[str, Any], name: str = FACTS) -> None:
+def write_record(
+    folder: str, record: Mapping[str, Any], name: str = FACTS
+) -> None:
     text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
     files.write_text(os.path.join(folder, name), text + "\n")
 
@@ -414,12 +398,9 @@ def _require_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Keeps other trainings on this machine out of an output folder.
+    """Keeps other trainings on this machine out of a local output folder.
 
     A missing folder is created, and removed if nothing was written to it.
-
-    Args:
-      folder: The output folder. A remote one is not locked.
 
     Raises:
       InputError: Another process trains there, or the folder cannot be created.
@@ -476,78 +457,6 @@ def _lock_holder(descriptor: int) -> str:
     return "Another process"
 
 
-# The output folder of a pre-training.
-
-
-def kind_of_config(config: BertConfig) -> dict[str, Any]:
-    """Returns the properties that the shapes of variables do not show."""
-    names = ("attention_direction", "num_attention_heads", "hidden_act")
-    return {name: getattr(config, name) for name in names}
-
-
-def verify_kind(
-    folder: str, kind: Mapping[str, Any], random_seed: int | None = None
-) -> None:
-    """Compares a model with the one that was trained in a folder, if any.
-
-    Another seed is only logged, since it can help if training diverged.
-
-    Args:
-      folder: The output folder. Earlier versions recorded the kind in its
-        release only.
-      kind: The objective, next_sentence and `kind_of_config`, without
-        properties that the run does not use.
-      random_seed: The seed of the training; None without training.
-
-    Raises:
-      InputError: A property differs.
-    """
-    before = recorded_facts(folder, PRETRAINING)
-    if not before:
-        found = read_metadata(os.path.join(folder, RELEASE))
-        if "config" in found:
-            before = {
-                **kind_of_config(found["config"]),
-                "objective": found.get("objective", "masked_lm"),
-                "next_sentence": found.get("head") != "masked_lm",
-            }
-    for name, value in kind.items():
-        trained = before.get(name, value)
-        if trained != value:
-            raise InputError(
-                f"The model in {folder} was trained with "
-                f"{name}={_word(trained)}, and this run has "
-                f"{name}={_word(value)}. Name another --output_dir."
-            )
-    seed = before.get("random_seed", random_seed)
-    if random_seed not in (None, seed):
-        logging.warning(
-            "%s was trained with --random_seed=%d, not %d: its finished steps "
-            "stay as they are, and the order of the examples changes",
-            folder,
-            seed,
-            random_seed,
-        )
-
-
-def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
-    """Records the kind and seed of a training, unless it resumes."""
-    if not recorded_facts(folder, PRETRAINING):
-        record = {"facts": {**kind}, "settings": {"random_seed": random_seed}}
-        _write(folder, record, PRETRAINING)
-
-
-def released_kind(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the kind as arguments of `Pretrained`, for a release."""
-    facts: dict[str, Any] = {}
-    if not kind["next_sentence"]:
-        # The next-sentence head exists but has random weights.
-        facts["head"] = "masked_lm"
-    if kind["objective"] != "masked_lm":
-        facts["objective"] = kind["objective"]
-    return facts
-
-
 def require_writable(folder: str) -> None:
     """Raises InputError if a folder exists and cannot be written to."""
     _require_folder(folder)
@@ -557,8 +466,3 @@ def require_writable(folder: str) -> None:
         with files.atomic_writer(probe):
             pass
         files.remove(probe)
-
-
-def _word(value: Any) -> str:
-    """Returns a value as on a command line."""
-    return value if isinstance(value, str) else json.dumps(value)

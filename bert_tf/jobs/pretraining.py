@@ -27,6 +27,7 @@ google-research/bert. The job writes to --output_dir:
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -44,12 +45,13 @@ from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.interop.checkpoint import (
     Pretrained,
+    read_metadata,
     with_metadata,
     write_metadata,
 )
 from bert_tf.jobs import output_folder, settings
-from bert_tf.jobs.fine_tuning import export_kept
-from bert_tf.jobs.output_folder import RELEASE
+from bert_tf.jobs.fine_tuning import TrainingResult, export_kept, log_hooks
+from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import (
     DeviceOptions,
     ExportOptions,
@@ -63,10 +65,7 @@ from bert_tf.jobs.start import (
     with_recorded,
 )
 from bert_tf.options import option
-from bert_tf.pretrained import (
-    open_pretrained,
-    open_weights,
-)
+from bert_tf.pretrained import open_pretrained, open_weights
 from bert_tf.serving.export import require_export_dir
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
@@ -75,26 +74,13 @@ from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.checkpoints import CheckpointManager
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
-from bert_tf.training.hooks import Evaluation, Hook, Progress, Summaries
+from bert_tf.training.hooks import Evaluation, Hook
 from bert_tf.training.results import write_results
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.workers import by_chief, require_same_settings
 
-
-@dataclasses.dataclass(frozen=True)
-class PretrainingResult:
-    """The result of a pre-training job.
-
-    Attributes:
-      metrics: The metrics by name, as in `eval_results.txt`; empty without
-        evaluation.
-      release: The folder of the weights to fine-tune; None without training.
-      export: The folder of the SavedModel; None without export.
-    """
-
-    metrics: dict[str, float]
-    release: str | None = None
-    export: str | None = None
+# In --output_dir: the kind of model that is trained there.
+_RECORD = "pretraining.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,7 +181,7 @@ class PretrainingConfig(
 
 @settings.precision_restored()
 @suggest_skip_corrupt()
-def run(config: PretrainingConfig) -> PretrainingResult:
+def run(config: PretrainingConfig) -> TrainingResult:
     """Pre-trains, evaluates, releases and exports a model."""
     bert_config = _read_config(config)
     if config.do_export and not config.do_train:
@@ -274,7 +260,7 @@ def _finish(
     metrics: dict[str, float] | None,
     data: PretrainingData,
     encoding: TextEncoding | None,
-) -> PretrainingResult:
+) -> TrainingResult:
     """Writes the release, the metrics and the export; returns the result."""
     is_writer = is_chief(estimator.strategy)
     if config.do_train and is_writer:
@@ -292,7 +278,7 @@ def _finish(
             metrics=metrics,
             source=config.init_checkpoint,
         )
-    return PretrainingResult(
+    return TrainingResult(
         metrics or {},
         release=os.path.join(config.output_dir, RELEASE)
         if config.do_train
@@ -343,11 +329,7 @@ def _data(
     train_files: list[str],
     eval_files: list[str],
 ) -> PretrainingData:
-    """Returns the records, which are searched for damage if requested.
-
-    Raises:
-      InputError: The records do not fit the task.
-    """
+    """Returns the records, which are searched for damage if requested."""
     if task.next_sentence:
         creation.require_next_sentence({*train_files, *eval_files})
     return PretrainingData(
@@ -401,7 +383,7 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
             config.objective,
         )
     require_length(config.max_seq_length, bert_config)
-    output_folder.verify_kind(
+    verify_kind(
         config.output_dir,
         _kind(config, bert_config),
         config.random_seed if config.do_train else None,
@@ -409,18 +391,6 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
     if config.vocab_file:
         vocab = load_vocab(config.vocab_file)
         require_fit(vocab, bert_config.vocab_size, config.vocab_file)
-
-
-def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
-    """Returns the model's properties that shapes of weights do not show."""
-    kind: dict[str, Any] = {
-        **output_folder.kind_of_config(bert_config),
-        "objective": config.objective,
-    }
-    if config.do_train or (config.do_eval and config.next_sentence):
-        # A model with a next-sentence head can be evaluated without it.
-        kind["next_sentence"] = config.next_sentence
-    return kind
 
 
 def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
@@ -446,19 +416,6 @@ def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
         )
 
 
-class _RecordKind(Hook):
-    """Records the kind of model before the first step."""
-
-    def __init__(self, config: PretrainingConfig, kind: Mapping[str, Any]):
-        self._config = config
-        self._kind = kind
-
-    def begin(self, step: int) -> None:
-        output_folder.record_kind(
-            self._config.output_dir, self._kind, self._config.random_seed
-        )
-
-
 def _hooks(
     config: PretrainingConfig,
     kind: Mapping[str, Any],
@@ -467,29 +424,19 @@ def _hooks(
     examples_per_row: float,
     writes: bool,
 ) -> list[Hook]:
-    """Returns the hooks of the training.
-
-    Args:
-      config: The options.
-      kind: The kind of model, from `_kind`.
-      evaluate: Returns the metrics; all processes must call it.
-      last_step: The step at which training ends.
-      examples_per_row: The mean number of examples in a row of the batch.
-      writes: Whether this process writes logs and files.
-    """
+    """Returns the hooks of the training."""
     hooks: list[Hook] = []
     if writes:
-        hooks.append(_RecordKind(config, kind))
-        hooks.append(Progress(last_step, config.log_steps))
-    if writes and config.log_steps > 0:
-        hooks.append(
-            Summaries(
+        hooks = [
+            _RecordKind(config, kind),
+            *log_hooks(
                 config.output_dir,
                 config.log_steps,
+                last_step,
                 examples_per_step=config.train_batch_size * examples_per_row,
                 tokens_per_example=config.max_seq_length / examples_per_row,
-            )
-        )
+            ),
+        ]
     if config.eval_steps > 0:
         hooks.append(
             Evaluation(
@@ -509,7 +456,7 @@ def _release(
     """Writes a folder to fine-tune from, in the layout of Google's releases."""
     folder = os.path.join(config.output_dir, RELEASE)
     files.makedirs(folder)
-    prefix = os.path.join(folder, "bert_model.ckpt")
+    prefix = os.path.join(folder, WEIGHTS)
     estimator.export_weights(prefix)
     vocab = None
     if config.vocab_file:
@@ -519,20 +466,16 @@ def _release(
             "%s has no vocab.txt: give --vocab_file, or copy it there", folder
         )
     casing = creation.casing_of(train_files)
-    facts = {**casing, **trained_with(config)}
     bert_config = estimator.task.config
-    facts |= output_folder.released_kind(_kind(config, bert_config))
+    kind = released_kind(_kind(config, bert_config))
+    facts = {**casing, **trained_with(config), **kind}
     write_metadata(folder, Pretrained(prefix, {}, bert_config, vocab, **facts))
 
 
 def _encoding(
     config: PretrainingConfig, train_files: list[str]
 ) -> TextEncoding:
-    """Returns the tokenization that the records were created with.
-
-    Raises:
-      InputError: The vocabulary or casing is unknown.
-    """
+    """Returns the tokenization that the records were created with."""
     casing = creation.casing_of(train_files)
     if not config.vocab_file or not casing:
         missing = "casing" if config.vocab_file else "vocabulary"
@@ -546,6 +489,100 @@ def _encoding(
         max_seq_length=config.max_seq_length,
         **casing,
     )
+
+
+# The kind of a model: its properties that shapes of weights do not show.
+
+
+def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
+    """Returns the kind of model, without properties that the run ignores."""
+    kind = {**_kind_of_config(bert_config), "objective": config.objective}
+    if config.do_train or (config.do_eval and config.next_sentence):
+        # A model with a next-sentence head can be evaluated without it.
+        kind["next_sentence"] = config.next_sentence
+    return kind
+
+
+def _kind_of_config(config: BertConfig) -> dict[str, Any]:
+    names = ("attention_direction", "num_attention_heads", "hidden_act")
+    return {name: getattr(config, name) for name in names}
+
+
+def verify_kind(
+    folder: str, kind: Mapping[str, Any], random_seed: int | None = None
+) -> None:
+    """Compares a model with the one that was trained in a folder, if any.
+
+    Another seed is only logged, since it can help if training diverged.
+
+    Args:
+      folder: The output folder. Earlier versions recorded the kind in its
+        release only.
+      kind: The properties to compare.
+      random_seed: The seed of the training; None without training.
+
+    Raises:
+      InputError: A property differs.
+    """
+    before = output_folder.recorded_facts(folder, _RECORD)
+    if not before:
+        found = read_metadata(os.path.join(folder, RELEASE))
+        if "config" in found:
+            before = {
+                **_kind_of_config(found["config"]),
+                "objective": found.get("objective", "masked_lm"),
+                "next_sentence": found.get("head") != "masked_lm",
+            }
+    for name, value in kind.items():
+        trained = before.get(name, value)
+        if trained != value:
+            raise InputError(
+                f"The model in {folder} was trained with "
+                f"{name}={_word(trained)}, and this run has "
+                f"{name}={_word(value)}. Name another --output_dir."
+            )
+    seed = before.get("random_seed", random_seed)
+    if random_seed not in (None, seed):
+        logging.warning(
+            "%s was trained with --random_seed=%d, not %d: its finished steps "
+            "stay as they are, and the order of the examples changes",
+            folder,
+            seed,
+            random_seed,
+        )
+
+
+def _word(value: Any) -> str:
+    """Returns a value as on a command line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
+    """Records the kind and seed of a training, unless it resumes."""
+    if not output_folder.recorded_facts(folder, _RECORD):
+        record = {"facts": {**kind}, "settings": {"random_seed": random_seed}}
+        output_folder.write_record(folder, record, _RECORD)
+
+
+class _RecordKind(Hook):
+    """Records the kind of model before the first step."""
+
+    def __init__(self, config: PretrainingConfig, kind: Mapping[str, Any]):
+        self._arguments = config.output_dir, kind, config.random_seed
+
+    def begin(self, step: int) -> None:
+        record_kind(*self._arguments)
+
+
+def released_kind(kind: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the kind as arguments of `Pretrained`, for a release."""
+    facts: dict[str, Any] = {}
+    if not kind["next_sentence"]:
+        # The next-sentence head exists but has random weights.
+        facts["head"] = "masked_lm"
+    if kind["objective"] != "masked_lm":
+        facts["objective"] = kind["objective"]
+    return facts
 
 
 if __name__ == "__main__":

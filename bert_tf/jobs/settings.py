@@ -441,14 +441,14 @@ def splits(config: FineTuningOptions) -> list[str]:
     return [split for split in _SPLITS.values() if split in wanted]
 
 
+def are_several(config: FineTuningOptions) -> bool:
+    """Returns whether there are several trainings."""
+    return config.num_seeds > 1 or config.search is not None
+
+
 def selects(config: FineTuningOptions) -> bool:
     """Returns whether models are evaluated during or between trainings."""
-    return bool(
-        config.eval_steps
-        or config.save_best
-        or config.search
-        or config.num_seeds > 1
-    )
+    return bool(config.eval_steps or config.save_best) or are_several(config)
 
 
 def padding(config: FineTuningOptions, strategy: Any) -> "Padding":

@@ -40,7 +40,7 @@ from bert_tf.data import buckets, cache
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file
 from bert_tf.jobs import fine_tuning, output_folder, settings
-from bert_tf.jobs.fine_tuning import FineTuning, FineTuningResult
+from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.options import option
@@ -137,7 +137,7 @@ class SquadConfig(FineTuningOptions):
 
 
 @settings.precision_restored()
-def run(config: SquadConfig) -> FineTuningResult:
+def run(config: SquadConfig) -> TrainingResult:
     """Fine-tunes, answers questions, scores the answers and exports."""
     splits = settings.splits(config)
     config, start = resolve(config, "span")

@@ -344,7 +344,7 @@ def test_an_export_has_the_scores_and_the_source_of_its_weights(
 
     def facts_of_export():
         result = job.finish(estimator, {"eval_f1": 0.5}, "mood", print)
-        assert result == fine_tuning.FineTuningResult(
+        assert result == fine_tuning.TrainingResult(
             {"eval_f1": 0.5}, None, "new version"
         )
         folder, facts = requests.pop()

@@ -16,7 +16,7 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.jobs import output_folder
+from bert_tf.jobs import output_folder, pretraining
 from bert_tf.jobs.classifier import ClassifierConfig
 from bert_tf.jobs.start import Start
 
@@ -388,12 +388,12 @@ def verify(folder, kind=KIND, seed=None, error=None):
         if error
         else contextlib.nullcontext()
     ):
-        output_folder.verify_kind(str(folder), kind, seed)
+        pretraining.verify_kind(str(folder), kind, seed)
 
 
 def pretrain(folder, kind=KIND):
     """Leaves the files of a run that was stopped at its seventh step."""
-    output_folder.record_kind(str(folder), kind, random_seed=1)
+    pretraining.record_kind(str(folder), kind, random_seed=1)
     train(folder)
 
 
@@ -417,7 +417,7 @@ def test_another_kind_of_pretraining_is_rejected(tmp_path, name, value, words):
     config = BertConfig(
         vocab_size=3, hidden_size=4, **{n: other[n] for n in [*KIND][:3]}
     )
-    facts = output_folder.released_kind(other)
+    facts = pretraining.released_kind(other)
     write_metadata(release, Pretrained(release, {}, config, **facts))
     verify(tmp_path / "old", other)
     verify(tmp_path / "old", error=f"{name}=")
@@ -428,7 +428,7 @@ def test_another_kind_of_pretraining_is_rejected(tmp_path, name, value, words):
 
 def test_the_same_pretraining_continues(tmp_path, caplog):
     other = {**KIND, "next_sentence": False}
-    output_folder.record_kind(str(tmp_path), other, 1)
+    pretraining.record_kind(str(tmp_path), other, 1)
     # A run without a checkpoint does not own the folder.
     verify(tmp_path)
     pretrain(tmp_path)
