@@ -21,7 +21,7 @@ from absl import app, flags, logging
 
 from bert_tf import options, signals
 from bert_tf.errors import InputError, did_you_mean, listed
-from bert_tf.options import Option, OptionError, Options
+from bert_tf.options import OptionError, Options
 
 FLAGS = flags.FLAGS
 
@@ -30,6 +30,7 @@ _DEFINE: dict[type, Callable[..., Any]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
+    tuple: flags.DEFINE_list,
 }
 
 # The modules of `bert_tf.jobs` with a function `run`.
@@ -93,23 +94,16 @@ def define_flags(
         default = known.fallback
         if default is None and name not in options.required(config_type):
             default = config_type.__dataclass_fields__[name].default
-        _define_flag(name, kind, default, known, values)
-
-
-def _define_flag(
-    name: str, kind: type, default: Any, known: Option, values: flags.FlagValues
-) -> None:
-    # `Options` checks ranges, for callers in Python too.
-    text = f"{known.help} {known.range}".rstrip()
-    if known.choices:
-        flags.DEFINE_enum(
-            name, default, known.choices, text, flag_values=values
-        )
-    elif kind is tuple:
-        words = None if default is None else [*default]
-        flags.DEFINE_list(name, words, text, flag_values=values)
-    else:
-        _DEFINE[kind](name, default, text, flag_values=values)
+        if isinstance(default, tuple):
+            default = [*default]
+        # `Options` checks ranges, for callers in Python too.
+        text = f"{known.help} {known.range}".rstrip()
+        if known.choices:
+            flags.DEFINE_enum(
+                name, default, known.choices, text, flag_values=values
+            )
+        else:
+            _DEFINE[kind](name, default, text, flag_values=values)
 
 
 def read_config(

@@ -6,8 +6,8 @@
         vocab_size: int = option("Number of tokens.", default=30522, at_least=1)
 
 The name, type, default, range, choices and help text of an option are declared
-once. `bert_tf.cli` makes command-line flags of them; Python code passes the
-same names as keyword arguments.
+once. `bert_tf.cli` makes command-line flags of them; Python code passes them as
+keyword arguments.
 """
 
 import dataclasses
@@ -75,22 +75,18 @@ def option(
     help: str,
     *,
     default: Any = dataclasses.MISSING,
-    choices: Sequence[str] = (),
-    at_least: float | None = None,
-    at_most: float | None = None,
     fallback: Any = None,
-    per_worker: bool = False,
+    **declaration: Any,
 ) -> Any:
-    """Declares a field of an `Options` dataclass; see `Option`.
+    """Declares a field of an `Options` dataclass.
 
     Without a `default` the option is required. With a `fallback` its default is
     None, which means: as the checkpoint records it, or else the fallback.
+    `declaration` has other attributes of `Option`.
     """
     if fallback is not None:
         default = None
-    known = Option(
-        help, tuple(choices), at_least, at_most, fallback, per_worker
-    )
+    known = Option(help, fallback=fallback, **declaration)
     return dataclasses.field(default=default, metadata={"option": known})
 
 
@@ -153,11 +149,9 @@ def required(config: type[Options]) -> list[str]:
 
 
 def _plain_type(hint: Any) -> type:
-    """Returns the type of a hint: str for `str | None`, tuple, and so on."""
+    """`str | None` -> str, `tuple[str, ...] | None` -> tuple."""
     if isinstance(hint, types.UnionType):
-        [hint] = [
-            kind for kind in typing.get_args(hint) if kind is not type(None)
-        ]
+        [hint] = {*typing.get_args(hint)} - {types.NoneType}
     return typing.get_origin(hint) or hint
 
 
@@ -171,12 +165,11 @@ def _converted(value: Any, kind: type) -> Any:
         and not isinstance(value, str)
     ):
         return tuple(map(str, value))
-    is_number = isinstance(value, numbers.Number) and not isinstance(
-        value, bool
-    )
-    if kind is float and is_number:
+    if isinstance(value, bool):
+        return value
+    if kind is float and isinstance(value, numbers.Real):
         return float(value)
-    if kind is int and isinstance(value, numbers.Integral) and is_number:
+    if kind is int and isinstance(value, numbers.Integral):
         return int(value)
     return value
 
@@ -198,13 +191,7 @@ def _fault(value: Any, kind: Any, known: Option) -> str | None:
 def number_fault(
     value: Any, at_least: float | None = None, at_most: float | None = None
 ) -> str | None:
-    """Returns what is wrong with a number, or None; other values are fine.
-
-    Args:
-      value: Any value.
-      at_least: The lowest valid number.
-      at_most: The highest valid number.
-    """
+    """Returns what is wrong with a number, or None; other values are fine."""
     if type(value) is float and not math.isfinite(value):
         return f"must be a finite number; got {value}"
     if type(value) is int:

@@ -113,7 +113,7 @@ class FineTuning:
 
         Args:
           features: The training set; None without --do_train.
-          evaluate: Evaluates a model on the development set.
+          evaluate: Returns the metrics of a model on the development set.
         """
         if features is None:
             return self.open_model()
@@ -135,11 +135,11 @@ class FineTuning:
 
         Args:
           training_data: Returns the data of a training.
-          evaluate: Evaluates a model on the development set.
+          evaluate: Returns the metrics of a model on the development set.
           tokens_per_example: The mean number of tokens, for TensorBoard.
 
         Returns:
-          The estimator of the training that is kept, with its best weights.
+          The estimator of the best training, with its best weights.
         """
         output_dir = self.config.output_dir
         is_writer = is_chief(self.strategy)
@@ -151,10 +151,12 @@ class FineTuning:
             estimator = self._estimator(self.plan[trial], folder)
             if self.save_best is None and is_writer:
                 results.remove_best(os.path.join(folder, BEST))
-            hooks = self._hooks(
-                estimator, folder, trial, evaluate, tokens_per_example
+            estimator.train(
+                training_data(estimator.config),
+                self._hooks(
+                    estimator, folder, trial, evaluate, tokens_per_example
+                ),
             )
-            estimator.train(training_data(estimator.config), hooks)
             return estimator
 
         def try_one(trial: Trial, folder: str) -> dict[str, float]:
@@ -212,7 +214,6 @@ class FineTuning:
         evaluate: Evaluate,
         tokens_per_example: float,
     ) -> list[Hook]:
-        """Returns the hooks that log, evaluate and stop a training."""
         config, num_steps = self.config, estimator.config.num_train_steps
         writes = is_chief(self.strategy)
         hooks: list[Hook] = []
@@ -246,7 +247,7 @@ class FineTuning:
         """Opens a model that was trained before.
 
         Uses the first that exists: the best or last checkpoint in the output
-        folder, `init_checkpoint`, or the release in the output folder.
+        folder, `start.init_checkpoint`, or the release in the output folder.
 
         Raises:
           InputError: There is no model, or it has no head.
@@ -302,10 +303,7 @@ class FineTuning:
     def write_metrics(
         self, estimator: Estimator, metrics: Mapping[str, float]
     ) -> None:
-        """Writes `eval_results.txt` and `.json`.
-
-        The JSON file records the checksum of the weights.
-        """
+        """Writes `eval_results.txt` and, with a checksum, `.json`."""
         if is_chief(self.strategy):
             path = os.path.join(self.config.output_dir, "eval_results")
             write_results(f"{path}.txt", metrics)
@@ -330,7 +328,9 @@ class FineTuning:
           name: The model's name on the server.
           serve: Wraps a model in a `Served`.
         """
-        config, exported = self.config, None
+        config, release, exported = self.config, None, None
+        if config.do_train:
+            release = os.path.join(config.output_dir, RELEASE)
         if config.do_export:
             known = output_folder.recorded_facts(config.output_dir)
             exported = export_kept(
@@ -338,16 +338,10 @@ class FineTuning:
                 serve,
                 settings.export_dir(config),
                 name=name,
-                metrics=scores_of(config.output_dir, estimator),
+                metrics=_scores_of(config.output_dir, estimator),
                 source=known.get("init_checkpoint") or config.init_checkpoint,
             )
-        return TrainingResult(
-            metrics,
-            release=os.path.join(config.output_dir, RELEASE)
-            if config.do_train
-            else None,
-            export=exported,
-        )
+        return TrainingResult(metrics, release, exported)
 
 
 def prepare(
@@ -381,7 +375,7 @@ def prepare(
         training = dataclasses.replace(training, rate_multipliers=rates)
     save_best = _selecting_metric(config, metrics)
     padding = settings.padding(config, strategy)
-    plan = {}
+    plan: dict[Trial, TrainingConfig] = {}
     if num_examples is not None:
         plan = plan_trainings(config, training, num_examples)
     for planned in plan.values():
@@ -403,21 +397,20 @@ def _selecting_metric(
     config: FineTuningOptions, metrics: Sequence[str]
 ) -> str | None:
     """Returns the full name of the metric of --save_best, if any."""
-    metric = config.save_best
-    if metric is not None and metric not in metrics:
-        metric = f"eval_{metric}"
-    if metric is not None and metric not in metrics:
-        raise wrong_value(
-            "--save_best",
-            f"one of {listed(metrics, last='or')}",
-            config.save_best,
-        )
-    if config.early_stopping_patience and metric is None:
-        raise InputError(
-            "--early_stopping_patience needs --save_best, the metric that it "
-            "watches."
-        )
-    return metric
+    name = config.save_best
+    if name is None:
+        if config.early_stopping_patience:
+            raise InputError(
+                "--early_stopping_patience needs --save_best, the metric that "
+                "it watches."
+            )
+        return None
+    for metric in (name, f"eval_{name}"):
+        if metric in metrics:
+            return metric
+    raise wrong_value(
+        "--save_best", f"one of {listed(metrics, last='or')}", name
+    )
 
 
 def plan_trainings(
@@ -425,8 +418,8 @@ def plan_trainings(
 ) -> dict[Trial, TrainingConfig]:
     """Returns the settings of every training.
 
-    A training has int(examples / batch size * epochs) steps, as in the
-    original.
+    As in the original, a training has int(examples / batch size * epochs)
+    steps.
 
     Args:
       config: The options of the job.
@@ -547,13 +540,12 @@ def _load_best(estimator: Estimator, folder: str) -> None:
 # Export.
 
 
-def scores_of(
+def _scores_of(
     output_dir: str, estimator: Estimator
 ) -> dict[str, float | None] | None:
     """Returns the scores of `eval_results.json` if they are the model's.
 
-    The file may be of an earlier training, and steps are not unique, so the
-    checksum of the weights decides.
+    The file may be of an earlier training, which had other weights.
     """
     path = os.path.join(output_dir, "eval_results.json")
     found = files.read_json(path) if files.exists(path) else {}
@@ -575,7 +567,7 @@ def export_kept(
     """Exports a new version for TensorFlow Serving; only the chief writes.
 
     Args:
-      estimator: The model that is kept.
+      estimator: The model.
       serve: Wraps a model in a `Served`.
       export_dir: The folder of the versions.
       name: The model's name on the server.
@@ -592,11 +584,8 @@ def export_kept(
 
     def write() -> None:
         served = serve(_on_one_device(estimator))
-        written.append(
-            export(
-                served, export_dir, name=name, metrics=metrics, source=source
-            )
-        )
+        facts = {"name": name, "metrics": metrics, "source": source}
+        written.append(export(served, export_dir, **facts))
 
     by_chief(estimator.strategy, write, "export the model")
     return written[0] if written else None

@@ -22,11 +22,7 @@ from bert_tf.interop.checkpoint import TRAINED_WITH, Pretrained
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import FineTuningOptions, ModelOptions, StartOptions
 from bert_tf.options import OptionError, Options
-from bert_tf.pretrained import (
-    compare_configs,
-    open_pretrained,
-    read_config,
-)
+from bert_tf.pretrained import compare_configs, open_pretrained, read_config
 from bert_tf.tasks.examples import have_names
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.weights import Selection, Weights, scope_of
@@ -151,7 +147,7 @@ def resolve(
 
 
 def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
-    """Returns the facts and settings recorded beside a training checkpoint."""
+    """Returns the facts and settings beside a training's `model.ckpt-STEP`."""
     folder, name = os.path.split(checkpoint or "")
     if not re.fullmatch(r"model\.ckpt-\d+", name):
         return {}
@@ -161,17 +157,12 @@ def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
 def with_recorded(
     config: _Config, *records: tuple[str | None, Mapping[str, Any]]
 ) -> _Config:
-    """Restores the options that were recorded when a model was trained.
-
-    Options that the caller has set stay as they are.
+    """Fills in the options of `TRAINED_WITH` that the caller has not set.
 
     Args:
       config: The options of a job.
       *records: Paths of models with their recorded options. Earlier records
         take precedence.
-
-    Returns:
-      The configuration with the options of `TRAINED_WITH` filled in.
 
     Raises:
       InputError: A recorded value is not valid.
