@@ -373,11 +373,9 @@ def _encoding(
     config: ClassifierConfig, data_set: DataSet, start: Start
 ) -> Encoding:
     is_choice = data_set.problem == "multiple_choice"
-    return Encoding(
-        vocab=start.vocab,
-        do_lower_case=start.do_lower_case,
-        strip_accents=start.strip_accents,
-        max_seq_length=config.max_seq_length,
+    return start.encoding(
+        Encoding,
+        config.max_seq_length,
         problem=data_set.problem,
         labels=data_set.labels,
         num_choices=len(data_set.labels) if is_choice else 0,
@@ -446,10 +444,8 @@ def _metric_names(
 ) -> list[str]:
     """Returns the names of all metrics of an evaluation."""
     names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
-    found = dict.fromkeys(
-        part.suffix for part in parts.get("dev", data_set.dev)
-    )
-    return [name + suffix for suffix in found or [""] for name in names]
+    suffixes = {part.suffix: None for part in parts.get("dev", data_set.dev)}
+    return [name + suffix for suffix in suffixes or [""] for name in names]
 
 
 def _submission(config: ClassifierConfig, split: Split) -> str | None:

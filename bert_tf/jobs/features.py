@@ -212,23 +212,17 @@ def _require_pooling(config: FeaturesConfig, bert_config: BertConfig) -> None:
 def _export(
     config: FeaturesConfig, start: Start, choices: Mapping[str, Choice] | None
 ) -> None:
-    served = _served(config, start, choices)
-    export(served, config.export_dir, source=start.init_checkpoint)
-
-
-def _served(
-    config: FeaturesConfig, start: Start, choices: Mapping[str, Choice] | None
-) -> ServedEncoder:
-    """Returns the model for a server, with the chosen vectors or the default.
-
-    By default there are two vectors of each text.
-    """
+    """Exports the chosen vectors, or by default two vectors of each text."""
     model = BertModel(start.config, output_hidden_states=True)
     load_checkpoint(model, start.init_checkpoint)
-    if choices is None:
-        return ServedEncoder(model, _encoding(config, start))
-    choose = functools.partial(vectors, choices=choices, pooling=config.pooling)
-    return ServedEncoder(model, _encoding(config, start), choose)
+    encoding = start.encoding(TextEncoding, config.max_seq_length)
+    chosen = []
+    if choices is not None:
+        chosen.append(
+            functools.partial(vectors, choices=choices, pooling=config.pooling)
+        )
+    served = ServedEncoder(model, encoding, *chosen)
+    export(served, config.export_dir, source=start.init_checkpoint)
 
 
 @raise_worker_lost()
@@ -247,28 +241,16 @@ def _write_features(
         model = BertModel(start.config, output_hidden_states=True)
         load_checkpoint(model, start.init_checkpoint)
     require_same_weights(strategy, {v.path: v for v in model.variables})
-    texts = _extract(config, model, strategy, choices, _encoding(config, start))
-    with _writer(config, start, is_chief(strategy)) as write:
+    encoding = start.encoding(TextEncoding, config.max_seq_length)
+    texts = _extract(config, model, strategy, choices, encoding)
+    writer = contextlib.nullcontext(lambda text: None)
+    if is_chief(strategy):
+        writer = WRITERS[config.output_format](config.output_file, start.vocab)
+    with writer as write:
         for text in processes.track(
             texts, lambda _: 1, "Computing", "texts", count
         ):
             write(text)
-
-
-def _writer(config: FeaturesConfig, start: Start, writes: bool) -> Any:
-    """Returns a context manager with the function that writes a text."""
-    if not writes:
-        return contextlib.nullcontext(lambda text: None)
-    return WRITERS[config.output_format](config.output_file, start.vocab)
-
-
-def _encoding(config: FeaturesConfig, start: Start) -> TextEncoding:
-    return TextEncoding(
-        start.vocab,
-        start.do_lower_case,
-        start.strip_accents,
-        config.max_seq_length,
-    )
 
 
 def _extract(
@@ -287,7 +269,6 @@ def _extract(
         read_texts(config.input_file),
         encoding,
         _on_devices(
-            config,
             _program(config, model, strategy, choices),
             strategy,
             batch_size if is_tpu else replicas,
@@ -331,16 +312,10 @@ def _program(
     )
 
 
-def _on_devices(
-    config: FeaturesConfig, program: Any, strategy: Any, multiple: int
-) -> Compute:
+def _on_devices(program: Any, strategy: Any, multiple: int) -> Compute:
     """Returns a function that splits batches among the replicas.
 
-    Args:
-      config: The options.
-      program: The function from `_program`.
-      strategy: The devices.
-      multiple: Batches are padded to a multiple of this number of texts.
+    Batches are padded to a multiple of `multiple` texts.
     """
     if is_plain(strategy):
         return lambda batch: {k: v.numpy() for k, v in program(batch).items()}

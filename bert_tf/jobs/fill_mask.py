@@ -27,10 +27,7 @@ from bert_tf.jobs.settings import ExportOptions, PretrainedOptions
 from bert_tf.jobs.start import find_start
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.options import option
-from bert_tf.pretrained import (
-    compare_configs,
-    open_pretrained,
-)
+from bert_tf.pretrained import compare_configs, open_pretrained
 from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
@@ -86,13 +83,10 @@ def run(config: FillMaskConfig) -> list[Filled]:
         raise InputError("--text_b needs --text, the text before it.")
     _check_export(config)
     start = find_start(config)
-    encoding = TextEncoding(
-        start.vocab,
-        start.do_lower_case,
-        start.strip_accents,
-        # Position embeddings above the length of the training are random.
-        start.trained_with.get("max_seq_length")
-        or start.config.max_position_embeddings,
+    # Position embeddings above the length of the training are random.
+    length = start.trained_with.get("max_seq_length")
+    encoding = start.encoding(
+        TextEncoding, length or start.config.max_position_embeddings
     )
     pretrained = open_pretrained(config.init_checkpoint)
     compare_configs(start.config, pretrained)
@@ -152,11 +146,7 @@ def _require_next_sentence(pretrained: Pretrained) -> None:
 
 
 def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
-    """Yields a prefix for error messages and each text or pair.
-
-    Raises:
-      InputError: The input is not UTF-8.
-    """
+    """Yields a prefix for error messages, a text, and its second text."""
     if config.text is not None:
         yield "", config.text, config.text_b
         return

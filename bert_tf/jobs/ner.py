@@ -179,14 +179,11 @@ def run(config: NerConfig) -> TrainingResult:
 
 
 def _require_options_of_mode(config: NerConfig) -> None:
-    """Raises InputError for an option that --mode ignores.
-
-    Options with their default values pass.
-    """
+    """Raises InputError for an option of the other mode, unless default."""
     defaults = {f.name: f.default for f in dataclasses.fields(config)}
     for mode, names in _OPTIONS_OF_MODE.items():
-        for name in names if mode != config.mode else ():
-            if getattr(config, name) != defaults[name]:
+        for name in names:
+            if mode != config.mode and getattr(config, name) != defaults[name]:
                 raise InputError(
                     f"--{name} has no effect with --mode={config.mode}. Leave "
                     f"it out, or give --mode={mode}."
@@ -218,13 +215,7 @@ def _encoding(
             ", ".join(start.labels),
             ", ".join(labels),
         )
-    return TaggingEncoding(
-        vocab=start.vocab,
-        do_lower_case=start.do_lower_case,
-        strip_accents=start.strip_accents,
-        max_seq_length=config.max_seq_length,
-        labels=labels,
-    )
+    return start.encoding(TaggingEncoding, config.max_seq_length, labels=labels)
 
 
 def _task(

@@ -142,13 +142,15 @@ def run(config: SquadConfig) -> TrainingResult:
     splits = settings.splits(config)
     config, start = resolve(config, "span")
     _check_options(config, splits)
-    encoding = _encoding(config, start)
+    encoding = start.encoding(
+        SpanEncoding,
+        config.max_seq_length,
+        doc_stride=config.doc_stride,
+        max_query_length=config.max_query_length,
+    )
     rules = _rules(config)
     # All input is checked before anything is written.
-    train = _read_to_train(config) if "train" in splits else []
-    asked = (
-        _read_to_ask(config, "dev" in splits) if {*splits} - {"train"} else []
-    )
+    train, asked = _read(config, splits)
     tuning = fine_tuning.prepare(
         config,
         start,
@@ -214,28 +216,18 @@ def _answer(
 
 
 def _check_options(config: SquadConfig, splits: Sequence[str]) -> None:
-    for split, names in {
-        "train_file": {"train"},
-        "predict_file": {"dev", "test"},
-    }.items():
-        if names & set(splits) and not getattr(config, split):
-            raise InputError(f"--{split} is required: a JSON file of SQuAD.")
+    flags = {"train": "train_file", "dev": "predict_file"}
+    flags["test"] = "predict_file"
+    for split in splits:
+        if not getattr(config, flags[split]):
+            raise InputError(
+                f"--{flags[split]} is required: a JSON file of SQuAD."
+            )
     if config.scorer == "korquad" and config.version_2_with_negative:
         raise InputError(
             "--scorer=korquad and --version_2_with_negative exclude each "
             "other: all questions of KorQuAD 1.0 have an answer."
         )
-
-
-def _encoding(config: SquadConfig, start: Start) -> SpanEncoding:
-    return SpanEncoding(
-        vocab=start.vocab,
-        do_lower_case=start.do_lower_case,
-        strip_accents=start.strip_accents,
-        max_seq_length=config.max_seq_length,
-        doc_stride=config.doc_stride,
-        max_query_length=config.max_query_length,
-    )
 
 
 def _rules(config: SquadConfig) -> AnswerRules:
@@ -247,27 +239,29 @@ def _rules(config: SquadConfig) -> AnswerRules:
     )
 
 
-def _read_to_train(config: SquadConfig) -> list[Question]:
-    return read_questions(
-        config.train_file,
-        with_negative=config.version_2_with_negative,
-        needs_answers=True,
-        strict=config.strict,
-    )
-
-
-def _read_to_ask(config: SquadConfig, with_scores: bool) -> list[Question]:
-    """Returns the questions to answer; with right answers if scored."""
+def _read(
+    config: SquadConfig, splits: Sequence[str]
+) -> tuple[list[Question], list[Question]]:
+    """Returns the questions to train on, and the questions to answer."""
     with_negative = config.version_2_with_negative
-    questions = read_questions(
-        config.predict_file,
-        with_negative=with_negative,
-        needs_answers=False,
-        reads_answers=with_scores,
-    )
-    if with_scores:
-        require_answers(questions, with_negative)
-    return questions
+    train, asked = [], []
+    if "train" in splits:
+        train = read_questions(
+            config.train_file,
+            with_negative=with_negative,
+            needs_answers=True,
+            strict=config.strict,
+        )
+    if {*splits} - {"train"}:
+        asked = read_questions(
+            config.predict_file,
+            with_negative=with_negative,
+            needs_answers=False,
+            reads_answers="dev" in splits,
+        )
+    if "dev" in splits:
+        require_answers(asked, with_negative)
+    return train, asked
 
 
 def _num_windows(

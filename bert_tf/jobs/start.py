@@ -23,9 +23,14 @@ from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import FineTuningOptions, ModelOptions, StartOptions
 from bert_tf.options import OptionError, Options
 from bert_tf.pretrained import compare_configs, open_pretrained, read_config
+from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.examples import have_names
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training.weights import Selection, Weights, scope_of
+
+_Encoding = TypeVar("_Encoding", bound=TextEncoding)
+_Config = TypeVar("_Config", bound=Options)
+_FineTuningConfig = TypeVar("_FineTuningConfig", bound=FineTuningOptions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +60,18 @@ class Start:
     bilstm_head: bool = False
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def encoding(
+        self, kind: type[_Encoding], max_seq_length: int, **more: Any
+    ) -> _Encoding:
+        """Returns a `TextEncoding`, or one of its subclasses."""
+        return kind(
+            vocab=self.vocab,
+            do_lower_case=self.do_lower_case,
+            strip_accents=self.strip_accents,
+            max_seq_length=max_seq_length,
+            **more,
+        )
+
     def facts(
         self, task: str, problem: str, labels: Iterable[str]
     ) -> dict[str, Any]:
@@ -69,10 +86,6 @@ class Start:
             "do_lower_case": self.do_lower_case,
             "strip_accents": self.strip_accents,
         }
-
-
-_Config = TypeVar("_Config", bound=Options)
-_FineTuningConfig = TypeVar("_FineTuningConfig", bound=FineTuningOptions)
 
 
 def resolve(
@@ -367,14 +380,13 @@ def open_start(
         pretrained.path,
         difference,
     )
-    kept = [name for name in weights.shapes if _is_below_head(name)]
+    scopes = {name: scope_of(name) for name in weights.shapes}
+    kept = [
+        name
+        for name, scope in scopes.items()
+        if scope and not scope.startswith(("bilstm/", "cls/squad"))
+    ]
     return Selection(weights, kept)
-
-
-def _is_below_head(name: str) -> bool:
-    """Returns whether a variable is not part of a task's head."""
-    scope = scope_of(name)
-    return bool(scope) and not scope.startswith(("bilstm/", "cls/squad"))
 
 
 def _difference(
