@@ -140,14 +140,9 @@ def _attend(
     }
     layers = model(inputs, training=False)["attentions"]
     weights = [ops.convert_to_numpy(layer)[0] for layer in layers]
-    return AttentionMaps(
-        passage, np.stack(weights), _name(config.init_checkpoint)
-    )
-
-
-def _name(path: str) -> str:
-    """Returns the end of a path: OWNER/NAME, or a folder and a prefix."""
-    return "/".join(os.path.normpath(path).split("/")[-2:])
+    # OWNER/NAME, or a folder and a prefix.
+    name = "/".join(os.path.normpath(config.init_checkpoint).split("/")[-2:])
+    return AttentionMaps(passage, np.stack(weights), name)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def run(config: ConvertCheckpointConfig) -> str:
 
 
 def _source(config: ConvertCheckpointConfig) -> Pretrained:
-    """Opens the checkpoint and applies the flags that describe it."""
+    """Opens the checkpoint and applies the options that describe it."""
     source = open_pretrained(config.input)
     more: dict[str, object] = {}
     if config.bert_config_file:
@@ -116,7 +116,6 @@ def _source(config: ConvertCheckpointConfig) -> Pretrained:
 def _report_metadata(
     config: ConvertCheckpointConfig, target: Pretrained
 ) -> None:
-    """Prints the configuration, the vocabulary and the labels."""
     bert_config = target.config
     assert bert_config is not None
     print(
@@ -149,11 +148,7 @@ def _report_metadata(
 def _verify(
     config: ConvertCheckpointConfig, planned: conversion.Conversion, folder: str
 ) -> list[str]:
-    """Compares the written files with the source; returns a line per check.
-
-    Raises:
-      InputError: If something differs.
-    """
+    """Compares the written files with the source; returns a line per check."""
     try:
         checks = conversion.verify(planned, open_pretrained(folder))
     except InputError as error:
@@ -164,12 +159,11 @@ def _verify(
             "transformers is not installed: Hugging Face's files were checked "
             "by this project only"
         )
-    lines = [str(check).replace(folder, config.output_dir) for check in checks]
-    wrong = [
-        line
-        for line, check in zip(lines, checks, strict=True)
-        if not check.holds
-    ]
+    lines, wrong = [], []
+    for check in checks:
+        lines.append(str(check).replace(folder, config.output_dir))
+        if not check.holds:
+            wrong.append(lines[-1])
     if wrong:
         raise InputError(
             f"{config.output_dir} was not written: the converted model "

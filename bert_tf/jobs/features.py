@@ -181,7 +181,6 @@ def _compare_workers(
 
 
 def _check_flags(config: FeaturesConfig) -> None:
-    """Checks that there is something to do and a file for the result."""
     needed = {"input_file", "output_file"}
     given = {name for name in needed if getattr(config, name)}
     if given != needed and (given or not config.do_export):
@@ -216,12 +215,13 @@ def _export(
     model = BertModel(start.config, output_hidden_states=True)
     load_checkpoint(model, start.init_checkpoint)
     encoding = start.encoding(TextEncoding, config.max_seq_length)
-    chosen = []
-    if choices is not None:
-        chosen.append(
-            functools.partial(vectors, choices=choices, pooling=config.pooling)
+    if choices is None:
+        served = ServedEncoder(model, encoding)
+    else:
+        choose = functools.partial(
+            vectors, choices=choices, pooling=config.pooling
         )
-    served = ServedEncoder(model, encoding, *chosen)
+        served = ServedEncoder(model, encoding, choose)
     export(served, config.export_dir, source=start.init_checkpoint)
 
 

@@ -127,7 +127,6 @@ def run(config: FillMaskConfig) -> list[Filled]:
 
 
 def _check_export(config: FillMaskConfig) -> None:
-    """Checks that an export has a folder, and that it is all that is asked."""
     if config.do_export and config.text is not None:
         raise InputError("--do_export and --text exclude each other.")
     if config.do_export and not config.export_dir:
@@ -152,23 +151,16 @@ def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
         return
     for number, line in enumerate(sys.stdin.buffer, start=1):
         place = f"line {number} of the standard input"
-        # The shell passes arguments that are not UTF-8 in the same way.
-        text = line.decode("utf-8", errors="surrogateescape")
-        _require_text(place, text)
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            before = line[: error.start].decode("utf-8")[-20:]
+            raise InputError(
+                f"{place} is not UTF-8: byte 0x{line[error.start]:02x} after "
+                f"{before!r}."
+            ) from error
         if text.strip():
             yield f"{place}: ", *split_pair(text)
-
-
-def _require_text(place: str, text: str) -> None:
-    """Raises InputError for bytes that are not UTF-8."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        byte = ord(text[error.start]) & 0xFF
-        before = text[: error.start][-20:]
-        raise InputError(
-            f"{place} is not UTF-8: byte 0x{byte:02x} after {before!r}."
-        ) from error
 
 
 def _fill(

@@ -330,7 +330,7 @@ class FineTuningOptions(
 
 @contextlib.contextmanager
 def precision_restored() -> Iterator[None]:
-    """Restores Keras's dtype policy, which `connect` sets, after a job."""
+    """Restores Keras's dtype policy, which `connect` changes, after a job."""
     import keras
 
     before = keras.config.dtype_policy()
@@ -396,28 +396,21 @@ def training_config(
 ) -> "TrainingConfig":
     """Returns the settings of a training.
 
-    Args:
-      config: A `TrainingOptions` that is a `DeviceOptions` too.
-      num_train_steps: The number of steps.
-      num_warmup_steps: The number of steps in which the learning rate rises.
+    `config` is a `TrainingOptions` and a `DeviceOptions`. The learning rate
+    rises for `num_warmup_steps`.
     """
     from bert_tf.training.settings import TrainingConfig
 
+    shared = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(TrainingOptions)
+        if field.name != "log_steps"
+    }
     return TrainingConfig(
-        train_batch_size=config.train_batch_size,
-        eval_batch_size=config.eval_batch_size,
-        learning_rate=config.learning_rate,
+        **shared,
         num_train_steps=num_train_steps,
         num_warmup_steps=num_warmup_steps,
-        optimizer=config.optimizer,
-        adam_bias_correction=config.adam_bias_correction,
-        weight_decay_rate=config.weight_decay_rate,
-        max_grad_norm=config.max_grad_norm,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        save_checkpoints_steps=config.save_checkpoints_steps,
-        keep_checkpoint_max=config.keep_checkpoint_max,
         iterations_per_loop=config.iterations_per_loop,
-        random_seed=config.random_seed,
         jit_compile=jit_compile(config),
     )
 
@@ -476,11 +469,7 @@ def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
 def frozen_layers(
     config: FineTuningOptions, bert_config: "BertConfig"
 ) -> list[str]:
-    """Returns the names of the layers that --num_frozen_layers freezes.
-
-    Raises:
-      InputError: The model has fewer layers.
-    """
+    """Returns the names of the layers that --num_frozen_layers freezes."""
     number = config.num_frozen_layers
     if number is None:
         return []
