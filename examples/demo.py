@@ -12,6 +12,7 @@ Takes about six minutes on two CPU cores. On held-out text the model predicts
 and 66 to 67 % of the next sentences. The exact numbers depend on the CPU.
 """
 
+import argparse
 import os
 import pathlib
 import re
@@ -22,21 +23,13 @@ import time
 from collections.abc import Iterator
 from pydoc_data.topics import topics
 
+import bert_tf.quiet_tensorflow  # isort: skip
+
 import numpy as np
-from absl import flags
+import tensorflow as tf
 
-import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli
-from bert_tf.config import BertConfig
-from bert_tf.data import pipeline
-from bert_tf.data.schema import pretraining_schema
+import bert_tf
 
-flags.DEFINE_string("folder", "demo_output", "Output folder.")
-flags.DEFINE_integer(
-    "num_train_steps", 1500, "Number of steps of pre-training."
-)
-
-FLAGS = flags.FLAGS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # As the user would type it: .venv/bin/python.
 PYTHON = min(sys.executable, os.path.relpath(sys.executable), key=len)
@@ -116,7 +109,7 @@ def write_corpus(folder: pathlib.Path) -> None:
 
 def write_config(path: pathlib.Path) -> None:
     """Writes the configuration of a model that learns in minutes."""
-    config = BertConfig(
+    config = bert_tf.BertConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=128,
         num_hidden_layers=2,
@@ -156,9 +149,8 @@ def make_records(folder: pathlib.Path) -> None:
         )
 
 
-def pretrain(folder: pathlib.Path) -> dict[str, float]:
+def pretrain(folder: pathlib.Path, steps: int) -> dict[str, float]:
     """Trains, evaluates on the held-out text and returns the metrics."""
-    steps = FLAGS.num_train_steps
     run(
         "run_pretraining.py",
         f"--input_file={folder}/train.tfrecord",
@@ -199,27 +191,43 @@ def baselines(folder: pathlib.Path) -> tuple[str, float, float]:
 
 def labels(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     """Returns the masked words and next-sentence labels of a record file."""
+    predictions = (MAX_PREDICTIONS_PER_SEQ,)
+    features = {
+        "masked_lm_ids": tf.io.FixedLenFeature(predictions, tf.int64),
+        "masked_lm_weights": tf.io.FixedLenFeature(predictions, tf.float32),
+        "next_sentence_labels": tf.io.FixedLenFeature((), tf.int64),
+    }
     words, is_random = [], []
-    for batch in pipeline.evaluation_dataset(
-        [str(path)],
-        pretraining_schema(MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ),
-        batch_size=1024,
-    ).as_numpy_iterator():
-        words.append(batch["masked_lm_ids"][batch["masked_lm_weights"] > 0])
-        is_real = batch["is_real_example"] > 0
-        is_random.append(batch["next_sentence_labels"][is_real])
+    records = tf.data.TFRecordDataset(str(path)).batch(1024)
+    for batch in records.as_numpy_iterator():
+        found = tf.io.parse_example(batch, features)
+        is_used = found["masked_lm_weights"] > 0
+        words.append(found["masked_lm_ids"][is_used])
+        is_random.append(found["next_sentence_labels"])
     return np.concatenate(words), np.concatenate(is_random)
 
 
 def main() -> None:
     """Runs every step and prints what was learned."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--folder", default="demo_output", help="Output folder")
+    parser.add_argument(
+        "--num_train_steps",
+        type=int,
+        default=1500,
+        help="Number of steps of pre-training",
+    )
+    options = parser.parse_args()
     started = time.monotonic()
-    folder = pathlib.Path(FLAGS.folder)
+    folder = pathlib.Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_corpus(folder)
     write_config(folder / "bert_config.json")
     make_records(folder)
-    metrics = pretrain(folder)
+    metrics = pretrain(folder, options.num_train_steps)
     run("fill_mask.py", f"--init_checkpoint={folder}/model/release", TEXT)
     word, word_share, random_share = baselines(folder)
     print(
@@ -237,4 +245,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.run_program(main)
+    main()

@@ -1,7 +1,8 @@
 """Data for the other examples: sentences, each with its subject.
 
 They come from the docstrings of Python's standard library: some 3,400 sentences
-about numbers, files, networks and processes.
+about numbers, files, networks and processes. `learn_vocabulary` makes a
+vocabulary of them.
 """
 
 import ast
@@ -9,7 +10,8 @@ import pathlib
 import random
 import re
 import sysconfig
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 
 STANDARD_LIBRARY = pathlib.Path(sysconfig.get_path("stdlib"))
 MODULES = {
@@ -66,3 +68,21 @@ def sentences(path: pathlib.Path) -> Iterator[str]:
             if words.endswith((".", ":")) and ">>>" not in words:
                 found = SENTENCE_END.split(words)
                 yield from (s for s in found if len(s.split()) > 4)
+
+
+def learn_vocabulary(texts: Sequence[str], vocab_size: int = 2000) -> list[str]:
+    """Returns an uncased WordPiece vocabulary of texts."""
+    # Needs the package tokenizers, which jax_training.py does without.
+    from bert_tf.jobs import vocabulary
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        path = folder / "texts.txt"
+        path.write_text("\n".join(texts), encoding="utf-8")
+        return vocabulary.run(
+            vocabulary.VocabularyConfig(
+                input_file=str(path),
+                output_file=str(folder / "vocab.txt"),
+                vocab_size=vocab_size,
+            )
+        )

@@ -1,15 +1,22 @@
-"""The examples: each runs, and what it reports means something."""
+"""The examples: each runs, reports sensible numbers and uses the public API."""
 
+import ast
 import importlib
 import importlib.util
+import json
+import pathlib
 import re
 import subprocess
 import sys
 
+import doc_pages
 import pytest
 from checkout import ROOT
 
+import bert_tf
+
 EXAMPLES = ROOT / "examples"
+PUBLIC = {*bert_tf.__all__, "jobs", "quiet_tensorflow"}
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -95,3 +102,58 @@ def test_sentences_are_split_by_subject(python_sentences):
     assert len(held_out) == len(expected) == len({*texts, *held_out}) // 5
     for index in range(len(python_sentences.SUBJECTS)):
         assert expected.count(index) > 50
+
+
+def source_of(path: pathlib.Path) -> str:
+    """Returns the Python code of a program, a notebook or a page."""
+    if path.suffix == ".md":
+        return "\n".join(b.text for b in doc_pages.blocks(path, "python"))
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        code = [c["source"] for c in cells if c["cell_type"] == "code"]
+        # Commands of IPython, such as %pip.
+        return re.sub(
+            r"^( *)[%!].*",
+            r"\1pass",
+            "\n".join(map("".join, code)),
+            flags=re.MULTILINE,
+        )
+    return text
+
+
+def used_names(source: str) -> set[str]:
+    """Returns the names of bert_tf that code imports or uses."""
+    paths = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            paths += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            paths += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute) and isinstance(
+            node.value, ast.Name
+        ):
+            paths.append(f"{node.value.id}.{node.attr}")
+    return {p.split(".")[1] for p in paths if p.startswith("bert_tf.")}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb"), *doc_pages.PAGES],
+    ids=lambda path: path.name,
+)
+def test_examples_use_public_names_only(path):
+    assert used_names(source_of(path)) <= PUBLIC
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import bert_tf.heads",
+        "from bert_tf import files",
+        "from bert_tf.heads import BertClassifier",
+        "bert_tf.files.read_json(path)",
+    ],
+)
+def test_internal_names_are_found(line):
+    assert not used_names(line) <= PUBLIC

@@ -14,7 +14,7 @@ SHORTER = {
     "--num_train_steps=800": "--num_train_steps=2",
     "--num_warmup_steps=80": "--num_warmup_steps=1",
     "--eval_steps=100": "--eval_steps=2",
-    "epochs, batch_size = 40, 12": "epochs, batch_size = 1, 12",
+    "epochs=40": "epochs=1",
 }
 
 
