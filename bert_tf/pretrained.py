@@ -94,7 +94,8 @@ def load_checkpoint(
     config = encoder_config(model)
     if config is not None:
         compare_configs(config, pretrained)
-    report = restore(variables, _of_same_head(model, pretrained), may_lack)
+    head = keras_files.head_of_model(model)
+    report = restore(variables, _of_same_head(head, pretrained), may_lack)
     log = logging.warning if report.missing else logging.info
     log("Weights from %s: %s", pretrained.path, report)
     return report
@@ -113,18 +114,17 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     return variables
 
 
-def _of_same_head(model: keras.Model, pretrained: Pretrained) -> Weights:
-    """Returns the weights, without a head of another kind with equal names."""
-    ours, theirs = keras_files.head_of_model(model), pretrained.head
+def _of_same_head(head: str | None, pretrained: Pretrained) -> Weights:
+    """Returns the weights for a head, without another head of equal names."""
+    theirs, weights = pretrained.head, pretrained.weights
     same_names = {"classifier", "choice", "token"}
-    weights = pretrained.weights
-    if ours == theirs or not {ours, theirs} <= same_names:
+    if head == theirs or not {head, theirs} <= same_names:
         return weights
     logging.warning(
         "Ignoring the head of %s: it is for %s, the model's is for %s",
         pretrained.path,
         theirs,
-        ours,
+        head,
     )
     return Selection(weights, [n for n in weights.shapes if scope_of(n)])
 
@@ -346,6 +346,8 @@ def make_model(
             options["num_labels"] = len(labels or ()) or _num_rows(weights)
     elif labels is not None:
         raise InputError(f"{model_class.__name__} has no labels.")
+    else:
+        weights = _of_same_head(head, found)
     model = model_class(_config_of(found), **options)
     variables = _variables(model)
     report = restore(variables, weights, NEW_HEADS)
@@ -383,11 +385,14 @@ def _choose_labels(
 ) -> tuple[tuple[str, ...] | None, bool]:
     """Returns the labels of a model, and whether it needs a new head.
 
-    The head of the checkpoint is kept if it has the same labels; then their
-    order is the checkpoint's. Labels of a checkpoint without names are renamed.
+    The head of the checkpoint is kept if it has the same labels, in any order;
+    the order is then the checkpoint's. It is also kept if the checkpoint has
+    as many classes without names; they get the names in `labels`.
     """
     if labels is not None:
         labels = tuple(labels)
+        if not labels:
+            raise wrong_value("labels", "at least one name", labels)
         if num_labels not in (None, len(labels)):
             raise wrong_value(
                 "num_labels", f"{len(labels)}, as there are labels", num_labels
@@ -492,5 +497,6 @@ def save(
     planned = conversion.plan(described, _SAVED_FORMATS[format])
     with files.atomic_directory(os.fspath(folder)) as temporary:
         conversion.write(planned, temporary)
-        card = model_card.text(planned.target, type(model).__name__)
+        name = type(model).__name__
+        card = model_card.text(planned.target, name, is_tf1=format == "tf1")
         files.write_text(os.path.join(temporary, model_card.FILE), card)

@@ -19,7 +19,9 @@ _PIPELINES = {
 }
 
 
-def text(pretrained: Pretrained, class_name: str) -> str:
+def text(
+    pretrained: Pretrained, class_name: str, *, is_tf1: bool = False
+) -> str:
     """Returns the model card of a model that is written to a folder.
 
     It has no licence, data or scores, which only the author knows.
@@ -27,6 +29,8 @@ def text(pretrained: Pretrained, class_name: str) -> str:
     Args:
       pretrained: The model.
       class_name: Its class in this project.
+      is_tf1: Whether the folder has a TF1 checkpoint, which transformers
+        cannot load, instead of Hugging Face's files.
     """
     config, head = pretrained.config, pretrained.head
     assert config is not None
@@ -44,9 +48,16 @@ def text(pretrained: Pretrained, class_name: str) -> str:
         "longest sequence": pretrained.max_seq_length
         or config.max_position_embeddings,
     }
+    tokenizer = 'tokenizer = bert_tf.BertTokenizer.from_pretrained("FOLDER")'
+    other_library = (
+        "The weights are a TF1 checkpoint, bert_model.ckpt, as "
+        "google-research/bert saves it."
+        if is_tf1
+        else f"The class in transformers is {ARCHITECTURES[head]}."
+    )
     lines = [
         "---",
-        "library_name: transformers",
+        *([] if is_tf1 else ["library_name: transformers"]),
         *([f"pipeline_tag: {_PIPELINES[head]}"] if head in _PIPELINES else []),
         "tags:",
         "- bert",
@@ -64,9 +75,9 @@ def text(pretrained: Pretrained, class_name: str) -> str:
         "import bert_tf",
         "",
         f'model = bert_tf.{class_name}.from_pretrained("FOLDER")',
-        'tokenizer = bert_tf.BertTokenizer.from_pretrained("FOLDER")',
+        *([] if pretrained.vocab is None else [tokenizer]),
         "```",
         "",
-        f"transformers has the class {ARCHITECTURES[head]} for it.",
+        other_library,
     ]
     return "\n".join(lines) + "\n"

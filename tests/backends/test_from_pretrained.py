@@ -88,6 +88,26 @@ def test_a_new_head_on_an_encoder(folders):
         bert_tf.BertClassifier.from_pretrained(folders / "token")
 
 
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_a_multiple_choice_model_does_not_use_a_classifier(
+    tmp_path, num_labels
+):
+    classifier = bert_tf.BertClassifier(CONFIG, num_labels=num_labels)
+    classifier.save_pretrained(tmp_path / "saved")
+    model = bert_tf.BertMultipleChoice.from_pretrained(tmp_path / "saved")
+    weights = ops.convert_to_numpy(model.output_weights)
+    theirs = ops.convert_to_numpy(classifier.output_weights)
+    assert np.abs(weights - theirs).max() > 1e-3
+    np.testing.assert_array_equal(
+        *(
+            ops.convert_to_numpy(
+                checkpoint_variables(m)["bert/pooler/dense/kernel"]
+            )
+            for m in (model, classifier)
+        )
+    )
+
+
 def test_an_encoder_of_a_model_without_pooler(folders):
     model = bert_tf.BertModel.from_pretrained(folders / "span")
     assert "pooled_output" not in model({"input_ids": np.ones([1, 3], int)})
@@ -115,6 +135,8 @@ def test_labels_decide_whether_the_head_is_kept(folders):
     assert load(num_labels=2).labels is None
     with refused("num_labels must be 2, as there are labels; got 3"):
         load(labels=["a", "b"], num_labels=3)
+    with refused("labels must be at least one name"):
+        load(labels=[])
     with refused("labels must be different"):
         load(labels=["a", "a"])
     with refused("BertSpanLabeler has no labels"):
@@ -144,6 +166,8 @@ def test_saved_and_loaded(folders, tmp_path, head, format):
     assert again.checkpoint.labels == model.checkpoint.labels
     card = (tmp_path / "saved" / "README.md").read_text()
     assert f"bert_tf.{CLASSES[head].__name__}.from_pretrained" in card
+    # transformers cannot load a TF1 checkpoint.
+    assert ("transformers" in card) == (format == "huggingface")
 
 
 def test_a_model_from_scratch_is_saved_with_a_tokenizer(tmp_path):
