@@ -155,7 +155,7 @@ class TextModel(keras.Model, abc.ABC):
         """Returns the `serving.served.Served` to export."""
 
     def _facts(self) -> dict[str, Any]:
-        """Returns what a saved checkpoint records beside the weights."""
+        """Returns what a saved checkpoint records besides the weights."""
         return {"max_seq_length": self.max_seq_length}
 
     # Keras's methods.
@@ -174,12 +174,12 @@ class TextModel(keras.Model, abc.ABC):
         jit_compile: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Configures training; without arguments as in the original.
+        """Configures training; by default as in the original's scripts.
 
         Args:
           optimizer: "auto" is `AdamWeightDecay` with gradients clipped to norm
-            1. Each `fit` then starts anew: the learning rate rises in the
-            first tenth of its steps and falls to 0 at the last.
+            1. Each `fit` then resets it: the learning rate rises in the first
+            tenth of the steps and falls to 0 at the last.
           loss: "auto" is the loss of this kind of model, from logits.
           metrics: Keras's metrics of logits; "auto" for the usual ones.
           learning_rate: The highest learning rate, with optimizer="auto".
@@ -262,11 +262,14 @@ class TextModel(keras.Model, abc.ABC):
         )
 
     def _restart(self, peak: float, num_steps: int) -> None:
-        """Prepares the default optimizer for a new training."""
+        """Resets the default optimizer for a new training."""
         self.optimizer.learning_rate = WarmupLinearDecay(
             peak, num_steps, math.floor(num_steps * WARMUP_SHARE)
         )
-        for variable in self.optimizer.variables:
+        # The variables of a LossScaleOptimizer keep their values: a scale of
+        # 0 would make every loss 0.
+        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        for variable in optimizer.variables:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
         # The compiled step contains the old schedule.
         self.train_function = None
@@ -274,7 +277,7 @@ class TextModel(keras.Model, abc.ABC):
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int = 32, **options: Any
     ) -> Any:
-        """Returns scores by name: the loss and the metrics, if not said else.
+        """Returns scores by name: by default the loss and the metrics.
 
         Args:
           x: The texts, as for `fit`.
@@ -314,11 +317,13 @@ class TextModel(keras.Model, abc.ABC):
         found: list[Any] = [None] * len(features)
         for rows in batches.rows:
             batch = batches.gather(rows)
-            made = call({name: batch[name] for name in INPUTS})
-            made = keras.tree.map_structure(keras.ops.convert_to_numpy, made)
-            for place, row in enumerate(rows):
+            outputs = call({name: batch[name] for name in INPUTS})
+            outputs = keras.tree.map_structure(
+                keras.ops.convert_to_numpy, outputs
+            )
+            for position, row in enumerate(rows):
                 found[row] = keras.tree.map_structure(
-                    lambda x, place=place: x[place], made
+                    lambda x, position=position: x[position], outputs
                 )
         return found
 
@@ -326,7 +331,7 @@ class TextModel(keras.Model, abc.ABC):
         """Returns the outputs of a batch of `INPUTS`, int32 [b, S].
 
         On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
-        of the first shapes, and warn of it.
+        of the first shapes and log warnings.
         """
         if keras.backend.backend() != "tensorflow":
             return self.predict_on_batch(features)

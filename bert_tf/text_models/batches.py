@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from bert_tf.config import positive_integer
 from bert_tf.data.batching import (
     Features,
     Padding,
@@ -20,7 +21,7 @@ Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
 def padding() -> Padding:
     """Returns how batches are padded.
 
-    XLA compiles a model for each length, so where it does there are fewer.
+    XLA compiles a model once for each length, so with XLA there are fewer.
     """
     return Padding(multiple=8 if runs_without_xla() else 64)
 
@@ -93,10 +94,10 @@ class Batches(keras.utils.PyDataset):
         return batch
 
     def for_backend(self) -> Any:
-        """Returns the data set that Keras takes for any lengths of batches.
+        """Returns a data set whose batches Keras allows to have any length.
 
-        On TensorFlow, Keras would take the lengths of the first two batches
-        for those of all.
+        On TensorFlow, Keras would infer the shapes of all batches from the
+        first two.
         """
         if keras.backend.backend() != "tensorflow":
             return self
@@ -124,8 +125,15 @@ def for_training(
     seed: int,
     arguments: Arguments,
 ) -> Batches:
-    """Returns full batches in random order; an epoch's last is filled up."""
-    size = min(batch_size, len(features))
+    """Returns full batches in random order.
+
+    The last batch of an epoch is filled with examples of the next one.
+
+    Raises:
+      InputError: If `batch_size` or `epochs` is not a positive integer.
+    """
+    positive_integer("epochs", epochs)
+    size = min(positive_integer("batch_size", batch_size), len(features))
     per_epoch = -(-len(features) // size)
     plan = training_plan(
         features.lengths,
@@ -139,7 +147,12 @@ def for_training(
 def for_evaluation(
     features: Features, batch_size: int, arguments: Arguments
 ) -> Batches:
-    """Returns every row once, the longest first."""
+    """Returns every row once, the longest first.
+
+    Raises:
+      InputError: If `batch_size` is not a positive integer.
+    """
+    positive_integer("batch_size", batch_size)
     plan = evaluation_plan(
         padding().padded(features),
         max_length=features.max_seq_length,

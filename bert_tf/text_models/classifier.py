@@ -1,7 +1,8 @@
 """`TextClassifier`: classes, several labels, or a number for texts or pairs."""
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -17,7 +18,13 @@ from bert_tf.tasks.classification import (
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.base import INPUTS, TextModel
-from bert_tf.text_models.inputs import as_columns, plain
+from bert_tf.text_models.inputs import (
+    as_columns,
+    is_single,
+    label_name,
+    plain,
+    plain_row,
+)
 
 # The number of texts that are tokenized at a time, which limits the memory.
 _TEXTS_AT_A_TIME = 4096
@@ -90,6 +97,14 @@ class TextClassifier(TextModel):
         self.is_pair = is_pair
 
     @classmethod
+    def from_pretrained(
+        cls, path: str | os.PathLike[str], **options: Any
+    ) -> Self:
+        if options.get("problem") == "regression":
+            options.setdefault("num_labels", 1)
+        return super().from_pretrained(path, **options)
+
+    @classmethod
     def _recorded_options(cls, found):
         recorded = super()._recorded_options(found)
         for problem, name in PROBLEM_TYPES.items():
@@ -110,16 +125,13 @@ class TextClassifier(TextModel):
           the `labels` above 0.5 and all `probabilities`; for regression the
           `score`.
         """
-        is_single = isinstance(x, (str, bytes)) or (
-            isinstance(x, tuple) and isinstance(x[0], (str, bytes))
-        )
         logits = np.array(
             self._outputs(self._features(x, None), batch_size, self._call)
         ).reshape(-1, self.model.num_labels)
         values = probabilities(self.problem, logits)
         found = answers(self.problem, self.labels, values)
         made = [self._answer(*row) for row in zip(found, values, strict=True)]
-        return made[0] if is_single else made
+        return made[0] if is_single(x) else made
 
     def _answer(self, answer: Any, values: np.ndarray) -> dict[str, Any]:
         if self.problem == "regression":
@@ -171,10 +183,14 @@ class TextClassifier(TextModel):
         if self.problem == "regression":
             return values
         if self.problem == "single_label":
-            return [self._name(value) for value in values]
+            return [label_name(value, self.labels) for value in values]
+        rows = [
+            plain_row(row, f"example {number}")
+            for number, row in enumerate(values)
+        ]
         return [
-            tuple(self._name(n) for n in self._present(plain(row)))
-            for row in values
+            tuple(label_name(n, self.labels) for n in self._present(row))
+            for row in rows
         ]
 
     def _present(self, row: list) -> list:
@@ -182,12 +198,6 @@ class TextClassifier(TextModel):
         if len(row) == len(self.labels) and {*row} <= {0, 1}:
             return [n for n, is_present in enumerate(row) if is_present]
         return row
-
-    def _name(self, value: Any) -> Any:
-        if isinstance(value, bytes):
-            return value.decode("utf-8", errors="replace")
-        is_number = isinstance(value, int) and 0 <= value < len(self.labels)
-        return self.labels[value] if is_number else value
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         return {name: batch[name] for name in INPUTS}, batch["label_ids"]

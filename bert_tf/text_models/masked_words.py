@@ -16,6 +16,7 @@ from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.fill_mask import MASK, fill_mask
 from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.batches import Batches, for_evaluation
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.tokenization.wordpiece import (
     continuation_mask,
@@ -38,7 +39,8 @@ class MaskedWordPredictor(TextModel):
 
     `fit` takes texts without labels and goes on with the pre-training of masked
     words, which adapts a model to a domain. It masks other words in every
-    epoch. The next-sentence head is not trained.
+    epoch; `evaluate` always masks the same ones. The next-sentence head is not
+    trained.
 
     Args:
       model: A `BertPretrainer`.
@@ -88,7 +90,7 @@ class MaskedWordPredictor(TextModel):
           `probabilities`, a list for each [MASK], the most probable first.
         """
         made = []
-        for text in as_columns(x, ("text",))[0]:
+        for text in _texts(x):
             gaps = fill_mask(self.model, self.tokenizer, text, top_k)
             pairs = [tuple(map(list, zip(*gap, strict=True))) for gap in gaps]
             words, shares = map(list, zip(*pairs, strict=True))
@@ -96,10 +98,7 @@ class MaskedWordPredictor(TextModel):
         return made[0] if isinstance(x, (str, bytes)) else made
 
     def _features(self, x: Any, y: Any) -> Features:
-        [*texts], *others = as_columns(x, ("text",))
-        if others:
-            raise InputError("Masked words need single texts, not pairs.")
-        examples = [Example(str(n), text) for n, text in enumerate(texts)]
+        examples = [Example(str(n), text) for n, text in enumerate(_texts(x))]
         if not examples:
             raise InputError("There are no texts.")
         encoding = Encoding(*self._encoding_arguments(), "regression", ())
@@ -107,10 +106,24 @@ class MaskedWordPredictor(TextModel):
         return in_memory([batch], encoding.schema)
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        """Masks a batch in another way at every call."""
-        rows = np.arange(len(batch["input_ids"]))
-        keys = randomness.keys((0, self._num_batches), rows)
+        """Masks a batch in another way at every call, for training."""
         self._num_batches += 1
+        return self._masked(batch, (0, self._num_batches))
+
+    def _evaluation_data(self, x: Any, y: Any, batch_size: int) -> Batches:
+        return for_evaluation(
+            self._features(x, y), batch_size, self._evaluation_arguments
+        )
+
+    def _evaluation_arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        """Masks a batch in the same way at every call, to compare scores."""
+        return self._masked(batch, (1, int(batch["input_ids"].sum())))
+
+    def _masked(
+        self, batch: Mapping[str, np.ndarray], seed: tuple[int, int]
+    ) -> tuple:
+        rows = np.arange(len(batch["input_ids"]))
+        keys = randomness.keys(seed, rows)
         masked = mask(
             batch["input_ids"],
             batch["input_mask"].astype(bool),
@@ -136,3 +149,10 @@ class MaskedWordPredictor(TextModel):
         from bert_tf.serving.served import ServedMaskedLM
 
         return ServedMaskedLM(self.model, self._encoding())
+
+
+def _texts(x: Any) -> list[str]:
+    texts, *others = as_columns(x, ("text",))
+    if others:
+        raise InputError("Masked words need single texts, not pairs.")
+    return texts

@@ -1,5 +1,6 @@
 """`QuestionAnswerer`: answers to questions as slices of a text."""
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from bert_tf.tasks.questions import (
     split_questions,
 )
 from bert_tf.text_models.base import INPUTS, TextModel
-from bert_tf.text_models.inputs import as_columns, plain
+from bert_tf.text_models.inputs import as_columns, is_single, plain, text_of
 
 # Tokenized at a time, which limits the memory.
 _WINDOWS_AT_A_TIME = 4096
@@ -115,8 +116,7 @@ class QuestionAnswerer(TextModel):
             self._answer(*answered)
             for answered in self._answered(_questions(x, None), batch_size)
         ]
-        is_single = isinstance(x, tuple) and isinstance(x[0], (str, bytes))
-        return made[0] if is_single else made
+        return made[0] if is_single(x) else made
 
     def _answer(self, question: Question, prediction: Any) -> dict[str, Any]:
         start = prediction.start
@@ -167,7 +167,10 @@ class QuestionAnswerer(TextModel):
                 batches.append(made.batch)
         faults.log()
         if not batches:
-            raise InputError("There are no texts with words.")
+            raise InputError(
+                "No question can be used: expected texts with words that "
+                "contain the answer, or with_negative=True."
+            )
         return in_memory(batches, encoding.schema)
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
@@ -246,11 +249,13 @@ def _questions(x: Any, y: Any) -> list[Question]:
 
 def _question(number: int, text: str, context: str, answer: Any) -> Question:
     where = f"question {number}"
-    texts, starts = _places(answer, context)
-    for found, start in zip(texts, starts, strict=True):
-        if start < 0 or context[start : start + len(found)] != found:
-            raise InputError(f"{where}: the text does not contain {found!r}.")
-    answers = tuple(map(Answer, texts, starts))
+    answers = _answers(answer, context, number)
+    for found in answers:
+        end = found.start + len(found.text)
+        if found.start < 0 or context[found.start : end] != found.text:
+            raise InputError(
+                f"{where}: the text does not contain {found.text!r}."
+            )
     return Question(
         str(number),
         text,
@@ -261,12 +266,32 @@ def _question(number: int, text: str, context: str, answer: Any) -> Question:
     )
 
 
-def _places(answer: Any, context: str) -> tuple[list[str], list[int]]:
-    """Returns the texts of an answer in any form, and where they begin."""
-    if isinstance(answer, Mapping):
-        return plain(answer["text"]), plain(answer["answer_start"])
-    if isinstance(answer, (tuple, list)):
-        return [answer[0]], [answer[1]]
-    if isinstance(answer, bytes):
-        answer = answer.decode("utf-8", errors="replace")
-    return ([answer], [context.find(answer)]) if answer else ([], [])
+def _answers(answer: Any, context: str, number: int) -> tuple[Answer, ...]:
+    """Returns the answers that a value of any form has.
+
+    Raises:
+      InputError: If the value has none of the forms.
+    """
+    try:
+        if isinstance(answer, Mapping):
+            texts, starts = answer["text"], answer["answer_start"]
+            if isinstance(texts, (str, bytes)):
+                texts, starts = [texts], [starts]
+            rows = list(zip(plain(texts), plain(starts), strict=True))
+        elif isinstance(answer, (tuple, list)):
+            text, start = answer
+            rows = [(text, start)]
+        else:
+            text = text_of(answer or "", number)
+            rows = [(text, context.find(text))] if text else []
+        return tuple(
+            Answer(text_of(text, number), operator.index(start))
+            for text, start in rows
+        )
+    except (KeyError, TypeError, ValueError):
+        raise wrong_value(
+            f"The answer to question {number}",
+            "a string, a pair (text, start), or a dict of text and "
+            "answer_start",
+            answer,
+        ) from None

@@ -18,7 +18,7 @@ from bert_tf.tasks.ner import (
     make_tagging_features,
 )
 from bert_tf.text_models.base import INPUTS, TextModel
-from bert_tf.text_models.inputs import plain, text_of
+from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -144,16 +144,17 @@ class TokenTagger(TextModel):
                 len(tags),
             )
         made = [
-            _sentence(number, text, [self._tag(t) for t in plain(row)])
+            _sentence(number, text, self._tags(number, row))
             for number, (text, row) in enumerate(zip(texts, tags, strict=True))
         ]
-        return [sentence for sentence in made if sentence.words]
+        made = [sentence for sentence in made if sentence.words]
+        if not made:
+            raise InputError("There are no texts with words.")
+        return made
 
-    def _tag(self, value: Any) -> Any:
-        if isinstance(value, bytes):
-            return value.decode("utf-8", errors="replace")
-        is_number = isinstance(value, int) and 0 <= value < len(self.labels)
-        return self.labels[value] if is_number else value
+    def _tags(self, number: int, row: Any) -> list[Any]:
+        values = plain_row(row, f"text {number}")
+        return [label_name(value, self.labels) for value in values]
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         features = {name: batch[name] for name in INPUTS}

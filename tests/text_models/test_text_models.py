@@ -214,6 +214,24 @@ def test_each_training_starts_anew(encoder, tmp_path):
         assert int(again.optimizer.iterations) == 2
 
 
+def test_evaluations_mask_the_same_words(encoder):
+    model = load(encoder, "masked words")
+    found = [model.evaluate(TEXTS, verbose=0)["loss"] for _ in range(2)]
+    np.testing.assert_allclose(*found, rtol=1e-5)
+    batch = model._evaluation_data(TEXTS, None, 2).gather(np.arange(2))
+    ids = [model._arguments(batch)[0]["input_ids"] for _ in range(20)]
+    assert any((ids[0] != other).any() for other in ids[1:])
+
+
+def test_a_second_training_with_a_loss_scale(encoder):
+    model = load(encoder, "classifier", dtype="mixed_float16")
+    for _ in range(2):
+        trained(model, ["a b", "c d"], ["good", "bad"], epochs=2)
+        # Steps whose gradients overflow are not counted.
+        assert int(model.optimizer.inner_optimizer.iterations) > 0
+        assert float(model.optimizer.dynamic_scale) >= 1
+
+
 @pytest.mark.slow
 def test_other_models_learn(encoder):
     tagger = load(encoder, "tagger")
@@ -243,7 +261,7 @@ def test_other_problems(encoder, problem):
         encoder,
         "classifier",
         problem=problem,
-        **({"labels": None, "num_labels": 1} if y == [3.0, -1.0] else {}),
+        **({"labels": None} if problem == "regression" else {}),
     )
     trained(model, ["a b", "c d"] * 4, y * 4, epochs=30)
     first, second = model.predict(["a b", "c d"])
@@ -286,6 +304,37 @@ def test_features_are_those_of_the_scripts(encoder):
         np.testing.assert_array_equal(made.arrays[name], rows, name)
 
 
+class Table:
+    """What a DataFrame of pandas does: iterating gives the names of columns."""
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def __iter__(self):
+        return iter(["first", "second"])
+
+    def to_numpy(self):
+        return np.array(self._rows, object)
+
+
+def test_answers_in_other_forms(encoder):
+    model = load(encoder, "questions")
+    for answer in (
+        *("b c", b"b c", ("b c", 2), ("b c", np.int64(2))),
+        {"text": ["b c"], "answer_start": np.array([2])},
+        {"text": "b c", "answer_start": 2},
+    ):
+        made = model._features([("d", "a b c")], [answer]).arrays
+        # [CLS] d [SEP] a b c [SEP]
+        assert made["start_positions"] == [4], answer
+        assert made["end_positions"] == [5], answer
+    for answer in (3, [], ("b", "c"), [{"text": "b"}], {"text": ["b"]}):
+        with refused("answer to question 0 must be a string, a pair"):
+            model._features([("d", "a b c")], [answer])
+    with refused("No question can be used"):
+        model.fit([("d", "a b c")], [None])
+
+
 def test_texts_in_other_forms(encoder):
     model = load(encoder, "classifier")
 
@@ -299,6 +348,8 @@ def test_texts_in_other_forms(encoder):
     same({"text_a": ["a", "c"], "text_b": ["b", "d"]})
     same(np.array([["a", "b"], ["c", "d"]]))
     same([["a", "b"], ["c", "d"]], np.array([1, 0]))
+    same([("a", "b"), ("c", "d")], [*np.array([1, 0])])
+    same(Table([["a", "b"], ["c", "d"]]))
     same([(b"a", b"b"), (b"c", b"d")], np.array([b"good", b"bad"]))
     assert model.is_pair
     model._features(np.array(["a", "b"], object), ["good", "bad"])
@@ -332,11 +383,26 @@ def test_wrong_inputs(encoder):
         model.predict(["a", 3])
     with refused("Some texts are pairs and others are not"):
         model.predict([("a", "b"), ("c",)])
+    with refused("There are no texts"):
+        model.predict(())
+    with refused("pairs of texts; got 3 columns. Pass several texts as a list"):
+        model.predict(("a", "b", "c"))
+    with refused("batch_size must be a positive integer; got 0"):
+        model.predict(["a"], batch_size=0)
+    with refused("epochs must be a positive integer; got 0"):
+        model.fit(["a"], ["good"], epochs=0)
+    several = load(encoder, "classifier", problem="multi_label")
+    with refused("The labels of example 0 must be a list; got 'good'"):
+        several.fit(["a"], ["good"])
+    with refused("single texts, not pairs"):
+        load(encoder, "masked words").predict([("[MASK]", "a")])
+    with refused("There are no texts with words"):
+        load(encoder, "tagger").fit([""], [[]])
     with refused("max_seq_length must be from 3 to 19"):
         load(encoder, "classifier", max_seq_length=20)
     with refused("problem must be one of single_label, multi_label or"):
         load(encoder, "classifier", problem="ranking")
-    with refused("2 logits, but regression with 0 labels needs 1"):
+    with refused("num_labels must be 2, as there are labels; got 1"):
         load(encoder, "classifier", problem="regression")
     with refused("pooling must be one of pooled, cls, mean or max"):
         load(encoder, "embedder", pooling="sum")
