@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_tf.errors import InputError, in_file, reason
+from bert_tf.packages import tensorflow_required
 
 _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
 _MANIFEST = re.compile(r"manifest\..*\.json")
@@ -60,7 +61,8 @@ def is_utf8(path: str) -> bool:
 
 
 def _gfile() -> Any:
-    import tensorflow as tf
+    with tensorflow_required("A path with ://"):
+        import tensorflow as tf
 
     return tf.io.gfile
 
@@ -83,7 +85,8 @@ def _system_errors(path: str) -> tuple[type[Exception], ...]:
     """Returns the exceptions that the file system of `path` raises."""
     if not is_remote(path):
         return (OSError,)
-    import tensorflow as tf
+    with tensorflow_required(path):
+        import tensorflow as tf
 
     return (OSError, tf.errors.OpError)
 

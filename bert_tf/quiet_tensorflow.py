@@ -6,7 +6,7 @@ writes them before it reads the level. Its Python code logs every sum over
 several devices. Set TF_CPP_MIN_LOG_LEVEL=0 to see everything.
 
 Ctrl-C during the import, which takes seconds, ends a script with one line, as
-it does later.
+it does later. So does a missing TensorFlow.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import TracebackType
+
+from bert_tf.packages import MissingPackageError, tensorflow_required
 
 
 @contextlib.contextmanager
@@ -32,20 +34,26 @@ def _no_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _report_interrupt(
+def _report_in_one_line(
     kind: type[BaseException],
     error: BaseException,
     traceback: TracebackType | None,
 ) -> None:
-    """Reports KeyboardInterrupt in one line, as `cli.main` does."""
-    if not issubclass(kind, KeyboardInterrupt):
-        return _excepthook_before(kind, error, traceback)
-    print(f"{sys.argv[0]}: error: interrupted", file=sys.stderr)
-    sys.exit(128 + signal.SIGINT)
+    """Reports Ctrl-C and missing packages in one line, as `cli.main` does."""
+    if issubclass(kind, KeyboardInterrupt):
+        print(f"{sys.argv[0]}: error: interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    if issubclass(kind, MissingPackageError):
+        print(f"{sys.argv[0]}: error: {error}", file=sys.stderr)
+        sys.exit(1)
+    _excepthook_before(kind, error, traceback)
 
 
-_excepthook_before, sys.excepthook = sys.excepthook, _report_interrupt
-if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
-    with _no_stderr():
+_excepthook_before, sys.excepthook = sys.excepthook, _report_in_one_line
+with tensorflow_required():
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
+        with _no_stderr():
+            import tensorflow
+        tensorflow.get_logger().setLevel("WARNING")
+    else:
         import tensorflow
-    tensorflow.get_logger().setLevel("WARNING")

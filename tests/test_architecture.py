@@ -24,16 +24,18 @@ PROGRAMS = sorted(
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = [*LIBRARY, *SCRIPTS, *PROGRAMS, *TESTS]
 
-FOR_ALL = {"errors", "files", "options", "signals", "version"}
+FOR_ALL = {"errors", "files", "options", "packages", "signals", "version"}
 
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
 # They import TensorFlow inside a function: for "scheme://" paths, for a format
-# that needs it, or, in the package itself, when a name is first used.
+# or an error that needs it, or, in the package itself, when a name is first
+# used.
 IMPORTS_IT_LAZILY = {
     "bert_tf",
     "bert_tf.config",
     "bert_tf.files",
     "bert_tf.keras_registry",
+    "bert_tf.packages",
     "bert_tf.data.records",
     "bert_tf.tokenization.wordpiece",
 }

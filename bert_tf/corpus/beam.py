@@ -28,6 +28,7 @@ from bert_tf.corpus.creation import WrittenChunk
 from bert_tf.corpus.ranges import ReadingTask, TaskReport, TextSection
 from bert_tf.corpus.settings import DEFAULT_SIZES, CreationConfig, PieceSizes
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
+from bert_tf.packages import missing
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -115,9 +116,8 @@ def _import_beam() -> Any:
         standard_logging.disable(standard_logging.WARNING)
         import apache_beam
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"--runner=beam needs Apache Beam ({error}). Install it with pip "
-            "install 'bert_tf[beam]'."
+        raise missing(
+            "--runner=beam", f"apache-beam ({error})", "beam"
         ) from error
     finally:
         standard_logging.disable(standard_logging.NOTSET)

@@ -17,6 +17,7 @@ from absl import logging
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.interop.checkpoint import find_unsupported, unsupported_format
 from bert_tf.interop.huggingface_weights import INDEX, WHOLE
+from bert_tf.packages import missing
 
 SCHEME = "hf://"
 
@@ -66,9 +67,8 @@ def download(reference: str) -> str:
         import huggingface_hub as hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise InputError(
-            f"Reading {reference} needs the package huggingface_hub ({error}). "
-            "Run: pip install 'bert-tf[huggingface]'"
+        raise missing(
+            f"Reading {reference}", f"huggingface_hub ({error})", "huggingface"
         ) from None
     with _converting_errors(hub, reference):
         names = _list_files(hub, name, revision)

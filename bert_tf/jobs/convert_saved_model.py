@@ -62,8 +62,8 @@ class ConvertSavedModelConfig(Options):
     output_dir: str = option("Directory to create; new or empty.")
     format: str = option(
         "Format to write: onnx for ONNX Runtime, litert for LiteRT (formerly "
-        "TensorFlow Lite). Each needs packages: pip install 'bert_tf[onnx]' or "
-        "'bert_tf[litert]'.",
+        "TensorFlow Lite). Each needs packages: pip install '.[onnx]' or "
+        "'.[litert]'.",
         choices=tuple(runtimes.RUNTIMES),
     )
     int8: bool = option(

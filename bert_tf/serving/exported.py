@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  Registers the op of the tokenizer.
-from tensorflow_serving.apis import prediction_log_pb2
 
 from bert_tf import files
 from bert_tf.errors import in_file
+from bert_tf.packages import tensorflow_required
 from bert_tf.serving.export import EXTRA, MODEL_FILE, nodes_of
 from bert_tf.serving.readme import MODEL_CARD, WARM_UP
 
@@ -85,6 +84,9 @@ class Exported:
 
     def example(self) -> Arrays:
         """Returns the first row of the warm-up requests, by `inputs`."""
+        with tensorflow_required("An export"):
+            from tensorflow_serving.apis import prediction_log_pb2
+
         path = os.path.join(self.path, EXTRA, WARM_UP)
         [record] = tf.data.TFRecordDataset(path).take(1)
         log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
@@ -135,6 +137,9 @@ def open_export(export_dir: str) -> Exported:
     Raises:
       InputError: If there is no export, or it is damaged.
     """
+    with tensorflow_required("An export"):
+        import tensorflow_text  # noqa: F401  Registers the tokenizer's op.
+
     path = _version_in(export_dir)
     for name in _FILES:
         if not files.exists(os.path.join(path, name)):

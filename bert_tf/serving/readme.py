@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from bert_tf import files
 from bert_tf.modeling import checkpoint_variables
+from bert_tf.packages import tensorflow_required
 from bert_tf.serving.served import Served
 from bert_tf.version import __version__
 
@@ -141,6 +141,9 @@ pad_variable_length_inputs: false
 
 def write_warm_up(path: str, served: Served, name: str) -> None:
     """Writes warm-up requests: several batch sizes, and a long text."""
+    with tensorflow_required("An export"):
+        from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
     with tf.io.TFRecordWriter(path) as writer:
         for rows in _batches(served):
             request = predict_pb2.PredictRequest()

@@ -24,7 +24,8 @@ from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
-from bert_tf.errors import InputError, in_file
+from bert_tf.errors import in_file
+from bert_tf.packages import missing
 from bert_tf.serving import export, readme
 from bert_tf.serving.exported import Arrays, Exported, join_rows
 
@@ -69,10 +70,7 @@ def require_packages(name: str) -> None:
     """Raises InputError if a package of `RUNTIMES[name]` is missing."""
     for package in RUNTIMES[name].packages:
         if importlib.util.find_spec(package) is None:
-            raise InputError(
-                f"--format={name} needs the package {package}. Run: "
-                f"pip install 'bert_tf[{name}]'"
-            )
+            raise missing(f"--format={name}", package, extra=name)
 
 
 def require_convertible(exported: Exported) -> None:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Self
 
 import keras
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
+from bert_tf.packages import tensorflow_required
 from bert_tf.tokenization import normalization, packing, wordpiece
 from bert_tf.tokenization.normalization import (
     CASED,
@@ -436,8 +436,12 @@ def _is_symbolic(inputs) -> bool:
 
 def _wordpiece_tokenizer(
     vocabulary: Sequence[str],
-) -> tf_text.FastWordpieceTokenizer:
+) -> Any:
     """Returns an op that splits words, of any length that can be tokens."""
+    # Training does not need it, and it is not available for Windows.
+    with tensorflow_required("The tokenizer in a graph"):
+        import tensorflow_text as tf_text
+
     try:
         return tf_text.FastWordpieceTokenizer(
             list(vocabulary),

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_tf.errors import InputError, wrong_value
+from bert_tf.packages import missing
 from bert_tf.tokenization.wordpiece import CONTINUATION, FullTokenizer, Token
 
 if TYPE_CHECKING:
@@ -358,9 +359,11 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise InputError(
-            f"Pictures need matplotlib ({error}). Run: pip install "
-            "'bert-tf[visualize]', or write a page with --output=FILE.html"
+        raise missing(
+            "A picture",
+            f"matplotlib ({error})",
+            "visualize",
+            advice=", or write a page with --output=FILE.html",
         ) from None
 
 

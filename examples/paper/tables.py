@@ -121,7 +121,7 @@ def fill(
         files.write_text(f"{path}.json", json.dumps(singles, indent=2) + "\n")
     print(f"\n{text}\nIt is in {path}.md.")
     if not draw(table, known, f"{path}.png"):
-        print('There is no plot: pip install "bert-tf[visualize]".')
+        print("There is no plot: pip install '.[visualize]'.")
 
 
 def columns_of(known: Cells) -> list[str]:

@@ -17,7 +17,7 @@ from tests.text_corpora import write_text
 
 def test_beam_has_to_be_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(InputError, match=r"pip install 'bert_tf\[beam\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[beam\]'"):
         beam.new_pipeline("")
 
 

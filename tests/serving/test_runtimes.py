@@ -40,7 +40,7 @@ def test_reports_a_missing_package(monkeypatch, name):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda x: None if x == missing else find(x)
     )
-    message = rf"package {missing}. Run: pip install 'bert_tf\[{name}\]'"
+    message = rf"package {missing}\. Run, .*: pip install '\.\[{name}\]'"
     with pytest.raises(InputError, match=message):
         runtimes.require_packages(name)
 

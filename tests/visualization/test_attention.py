@@ -301,5 +301,5 @@ def test_without_matplotlib(monkeypatch):
         return whole(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", lacking)
-    with pytest.raises(InputError, match=r"bert-tf\[visualize\]"):
+    with pytest.raises(InputError, match=r"'\.\[visualize\]'"):
         drawing.require_matplotlib()

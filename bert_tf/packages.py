@@ -1,0 +1,74 @@
+"""The error for a missing package, with the command that installs it.
+
+The command installs an extra from a checkout of the project, since no package
+index has it: `pip install '.[tensorflow]'`.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from bert_tf.errors import InputError
+
+# Their wheels require the package `tensorflow`, which must not be installed
+# next to `tensorflow-tpu`.
+_WITHOUT_DEPENDENCIES = {
+    "tensorflow_serving": "tensorflow-serving-api",
+    "tensorflow_text": "tensorflow-text",
+}
+
+
+class MissingPackageError(InputError):
+    """A package that an extra of the project installs is missing."""
+
+
+def missing(
+    purpose: str, package: str, extra: str, advice: str = ""
+) -> MissingPackageError:
+    """Returns the error for a missing package.
+
+    Args:
+      purpose: What needs the package: a flag or a noun phrase.
+      package: The name of the package or of its module.
+      extra: The extra in pyproject.toml that installs it.
+      advice: What else the user can do, which follows the command.
+    """
+    return MissingPackageError(
+        f"{purpose} needs the package {package}. Run, in the checkout of "
+        f"bert_tf: pip install '.[{extra}]'{advice}"
+    )
+
+
+@contextlib.contextmanager
+def tensorflow_required(
+    purpose: str = "This program", advice: str = ""
+) -> Iterator[None]:
+    """Converts a failed import of TensorFlow or its packages in the block.
+
+    Args:
+      purpose, advice: See `missing`.
+
+    Raises:
+      MissingPackageError: If TensorFlow, TensorFlow Text or the API of
+        TensorFlow Serving is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module == "tensorflow":
+            raise missing(purpose, module, "tensorflow", advice) from None
+        if module not in _WITHOUT_DEPENDENCIES:
+            raise
+        raise _missing_companion(purpose, module) from None
+
+
+def _missing_companion(purpose: str, module: str) -> MissingPackageError:
+    """Returns the error for a package of the same release as TensorFlow."""
+    import tensorflow as tf
+
+    release = ".".join(tf.__version__.split(".")[:2])
+    package = _WITHOUT_DEPENDENCIES[module]
+    return MissingPackageError(
+        f"{purpose} needs the package {package}. Run: pip install --no-deps "
+        f"'{package}=={release}.*'"
+    )
