@@ -34,7 +34,7 @@ FINE_TUNED := mrpc sts-b sst-2 padding squad
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu bench bench-fine-tuning bench-gpu bench-serving demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu docs bench bench-fine-tuning bench-gpu bench-serving demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -178,6 +178,9 @@ bench-gpu: venv  ## measure a GPU: Keras on JAX next to torch
 
 bench-serving: venv  ## measure exports next to torch and ONNX Runtime
 	$(call bench,serving)
+
+docs: venv  ## write the API reference to build/docs, from the docstrings
+	"$(BIN)/python" docs/api_reference.py build/docs
 
 equalities: venv  ## compare the weights of replicas, workers and hosts (root for hosts)
 	"$(BIN)/python" benchmarks/equality.py --page=docs/scale.md

@@ -12,7 +12,11 @@ import pytest
 from checkout import ROOT
 from packaging.requirements import Requirement
 
+import bert_tf
+from bert_tf.version import __version__
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 
 def requirements(name: str = "requirements.txt") -> list[str]:
@@ -21,10 +25,66 @@ def requirements(name: str = "requirements.txt") -> list[str]:
 
 
 def test_requirements_are_the_projects_dependencies():
-    extras = PROJECT["optional-dependencies"]
-    declared = PROJECT["dependencies"] + extras["dev"]
+    declared = PROJECT["dependencies"] + EXTRAS["tensorflow"] + EXTRAS["dev"]
     assert sorted(requirements()) == sorted(declared)
-    assert requirements("tests/beam.txt") == extras["beam"]
+    assert requirements("tests/beam.txt") == EXTRAS["beam"]
+
+
+def test_only_the_extras_of_backends_bring_tensorflow():
+    """Packages `tensorflow*` would add TensorFlow next to `tensorflow-tpu`."""
+    groups = {"": PROJECT["dependencies"], **EXTRAS}
+    found = {
+        extra: {
+            name
+            for name in (Requirement(text).name for text in group)
+            if name.startswith("tensorflow")
+        }
+        for extra, group in groups.items()
+    }
+    assert {"jax", "torch", "huggingface", "visualize"} <= found.keys()
+    assert found.pop("tensorflow") >= {"tensorflow", "tensorflow-text"}
+    assert found.pop("tpu") == {"tensorflow-tpu"}
+    assert not any(found.values())
+
+
+def test_the_metadata_is_complete():
+    assert PROJECT["urls"]
+    assert PROJECT["keywords"]
+    # An index refuses the upload: the project owns no name there.
+    assert "Private :: Do Not Upload" in PROJECT["classifiers"]
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert (
+        f"Programming Language :: Python :: {oldest}"
+        in (PROJECT["classifiers"])
+    )
+
+
+def test_the_citation_has_the_version():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {__version__}\n" in text
+
+
+def test_install_commands_name_no_package_of_an_index():
+    """`pip install bert_tf` would install a stranger's package."""
+    tracked = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    tracked += ROOT.glob("bert_tf/**/*.py")
+    wrong = [
+        path.name
+        for path in tracked
+        if re.search(r"bert[-_]tf\[|pip install bert", path.read_text("utf-8"))
+    ]
+    assert not wrong
+
+
+@pytest.mark.slow
+def test_the_api_reference_has_every_public_name(tmp_path):
+    pytest.importorskip("pdoc")
+    command = [sys.executable, "docs/api_reference.py", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    page = (tmp_path / "bert_tf.html").read_text(encoding="utf-8")
+    assert not [x for x in bert_tf.__all__ if f'id="{x}"' not in page]
+    job = (tmp_path / "bert_tf" / "jobs" / "ner.html").read_text("utf-8")
+    assert all(f'id="{x}"' in job for x in ("run", "NerConfig"))
 
 
 @pytest.mark.parametrize("text", requirements())

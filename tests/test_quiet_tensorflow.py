@@ -40,6 +40,26 @@ def test_the_users_log_level_is_kept():
     assert "oneDNN" in run(TF_CPP_MIN_LOG_LEVEL="0")
 
 
+def test_a_missing_tensorflow_is_one_line(tmp_path):
+    """The script and `bert-tf` say which command installs it."""
+    (tmp_path / "tensorflow.py").write_text(
+        "raise ModuleNotFoundError('No TensorFlow', name='tensorflow')"
+    )
+    script = str(ROOT / "run_classifier.py")
+    done = subprocess.run(
+        [sys.executable, script, "--help"],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"{script}: error: This program needs the package tensorflow. Run, in "
+        "the checkout of bert_tf: pip install '.[tensorflow]'\n"
+    )
+
+
 SLOW_TENSORFLOW = """
 import time
 print("importing", flush=True)

@@ -1,0 +1,77 @@
+"""Writes the API reference from the docstrings: `make docs`.
+
+    python docs/api_reference.py build/docs
+
+The pages have the public names of `bert_tf` and, for every job, its function
+`run`, the options and the result.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import pathlib
+import re
+import sys
+import typing
+from types import ModuleType
+
+import pdoc
+
+import bert_tf.quiet_tensorflow
+import bert_tf
+from bert_tf import cli, jobs, options
+
+GOOGLE = pdoc.docstrings.google
+
+
+def main(folder: str) -> None:
+    """Writes index.html and a page for each module into `folder`."""
+    # pdoc finds what a module contains; these names are imported lazily.
+    for name in bert_tf.__all__:
+        setattr(bert_tf, name, getattr(bert_tf, name))
+    # It documents what `__all__` names, modules included.
+    bert_tf.__all__.append("jobs")
+    jobs.__all__ = list(cli.JOBS)
+    for name in cli.JOBS:
+        module = importlib.import_module(f"bert_tf.jobs.{name}")
+        module.__all__ = documented(module)
+    pdoc.docstrings.google = markdown
+    pdoc.render.configure(docformat="google", show_source=False)
+    pdoc.pdoc("bert_tf", output_directory=pathlib.Path(folder))
+
+
+def markdown(docstring: str) -> str:
+    """Converts a docstring; pdoc would render the code of examples as prose."""
+    return GOOGLE(re.sub(r"(?m)^Example:\n\n", "**Example:**\n\n", docstring))
+
+
+def documented(module: ModuleType) -> list[str]:
+    """Returns `run`, the class of its options and the class of its result."""
+    hints = typing.get_type_hints(module.run)
+    config = hints["config"]
+    config.__doc__ = f"{config.__doc__}\n\n{described_options(config)}"
+    names = ["run", config.__name__]
+    result = [hints["return"], *typing.get_args(hints["return"])]
+    for kind in filter(inspect.isclass, result):
+        if kind.__module__.startswith("bert_tf"):
+            vars(module)[kind.__name__] = kind
+            names.append(kind.__name__)
+    return names
+
+
+def described_options(config: type[options.Options]) -> str:
+    """Returns the section `Args:` of a configuration's docstring."""
+    lines = ["Args:"]
+    for name, (_, known) in options.declared(config).items():
+        default = config.__dataclass_fields__[name].default
+        words = [known.help, known.range]
+        if known.choices:
+            words.append(f"One of {', '.join(known.choices)}.")
+        if default is dataclasses.MISSING:
+            words.append("Required.")
+        lines.append(f"  {name}: {' '.join(filter(None, words))}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
