@@ -297,11 +297,12 @@ class BertPretrainer(FeatureModel):
         return {**super().get_config(), **self.bert.shared_options()}
 
     def compute_output_shape(self, input_shape):
-        encoded = self.bert.compute_output_shape(input_shape)
+        shapes = self.feature_shapes(input_shape)
+        encoded = self.bert.compute_output_shape(shapes)
         masked_lm, next_sentence = self.cls.compute_output_shape(
             encoded["sequence_output"],
             encoded["pooled_output"],
-            input_shape.get("masked_lm_positions"),
+            shapes.get("masked_lm_positions"),
         )
         scores = {
             "masked_lm_logits": masked_lm,
@@ -606,11 +607,10 @@ class BertMultipleChoice(HeadModel):
         )
 
     def compute_output_shape(self, input_shape):
-        batch, choices, _ = input_shape["input_ids"]
+        shapes = self.feature_shapes(input_shape)
+        batch, choices, _ = shapes["input_ids"]
         # This also checks the length.
-        encoded = self.bert.compute_output_shape(
-            self.encoder_shapes(input_shape)
-        )
+        encoded = self.bert.compute_output_shape(self.encoder_shapes(shapes))
         attentions = [
             (batch, choices, *shape[1:])
             for shape in encoded.get("attentions", ())

@@ -56,6 +56,14 @@ def test_functional_models(model_class, policy):
         np.testing.assert_allclose(computed[name], value, atol=atol)
 
 
+@pytest.mark.parametrize("model_class", small_bert.MODELS)
+def test_output_shapes_follow_from_the_shape_of_input_ids(model_class):
+    model = model_class(CONFIG, **small_bert.ARGUMENTS[model_class])
+    shape = small_bert.features(model_class)["input_ids"].shape
+    expected = model.compute_output_shape({"input_ids": shape})
+    assert model.compute_output_shape(shape) == expected
+
+
 @pytest.mark.parametrize(
     ("layer_class", "options", "shapes", "expected"),
     [
