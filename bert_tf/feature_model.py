@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import keras
 from keras import ops
+from keras.dtype_policies import DTypePolicyMap
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, wrong_value
@@ -210,6 +211,8 @@ class FeatureModel(keras.Model):
             )
             for path, layer in dense_layers(self)
             if layer.quantization_mode
+            # A map of policies is part of the config already, as `dtype`.
+            and not isinstance(layer.dtype_policy, DTypePolicyMap)
         }
         return {**config, "quantized": quantized} if quantized else config
 

@@ -117,3 +117,23 @@ def test_an_int8_model(model_class, activations, filters, count, tmp_path):
     for name, value in expected.items():
         same = larger[name][..., : value.shape[-1]]
         np.testing.assert_allclose(same, value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+def test_a_map_of_dtype_policies(mode):
+    """One layer is quantized from the start, by the model's `dtype`.
+
+    Keras cannot write an int8 layer with such a map to a file.
+    """
+    path = "bert/encoder/layer_0/intermediate/dense"
+    policies = keras.dtype_policies.DTypePolicyMap("float32")
+    policies[path] = f"{mode}_from_float32"
+    model = BertModel(CONFIG, dtype=policies)
+    model.build()
+    dense = model.encoder.blocks[0].intermediate.dense
+    assert (dense.path, dense.quantization_mode) == (path, mode)
+    copied = BertModel.from_config(model.get_config())
+    assert copied.get_config() == model.get_config()
+    copied.build()
+    copied.set_weights(model.get_weights())
+    assert_same_outputs(copied, model, small_bert.features())
