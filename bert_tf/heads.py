@@ -92,7 +92,12 @@ class MaskedLanguageModel(BertLayer):
         super().__init__(config, **kwargs)
         self.transform = self.make_inner(Transform, "transform")
 
-    def build(self, sequence_output_shape=None):
+    def build(
+        self,
+        sequence_output_shape=None,
+        masked_lm_positions_shape=None,
+        word_embeddings_shape=None,
+    ):
         self.transform.build()
         self.output_bias = self.add_weight(
             name="output_bias",

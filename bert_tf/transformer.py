@@ -169,7 +169,12 @@ class Embeddings(BertLayer):
         self.layer_norm = self.make_layer_norm()
         self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
 
-    def build(self, input_ids_shape=None):
+    def build(
+        self,
+        input_ids_shape=None,
+        segment_ids_shape=None,
+        position_ids_shape=None,
+    ):
         self.word_embeddings = self._table("word", self.config.vocab_size)
         self.token_type_embeddings = self._table(
             "token_type", self.config.type_vocab_size
@@ -237,7 +242,7 @@ class SelfAttention(BertLayer):
             self.config.attention_probs_dropout_prob
         )
 
-    def build(self, x_shape=None):
+    def build(self, x_shape=None, attention_bias_shape=None):
         for projection in (self.query, self.key, self.value):
             projection.build((None, None, self.config.hidden_size))
 
@@ -290,7 +295,7 @@ class ResidualOutput(BertLayer):
         self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
         self.layer_norm = self.make_layer_norm()
 
-    def build(self, x_shape):
+    def build(self, x_shape, residual_shape=None):
         self.dense.build(x_shape)
         self.layer_norm.build((None, None, self.config.hidden_size))
 
@@ -310,7 +315,7 @@ class Attention(BertLayer):
         self.self_attention = self.make_inner(SelfAttention, "self")
         self.residual = self.make_inner(ResidualOutput, "output")
 
-    def build(self, x_shape=None):
+    def build(self, x_shape=None, attention_bias_shape=None):
         self.self_attention.build()
         self.residual.build((None, None, self.config.hidden_size))
 
@@ -357,7 +362,7 @@ class TransformerBlock(BertLayer):
         self.intermediate = self.make_inner(Intermediate, "intermediate")
         self.residual = self.make_inner(ResidualOutput, "output")
 
-    def build(self, x_shape=None):
+    def build(self, x_shape=None, attention_bias_shape=None):
         self.attention.build()
         self.intermediate.build()
         self.residual.build((None, None, self.config.intermediate_size))
@@ -402,7 +407,7 @@ class Encoder(BertLayer):
             for index in range(self.config.num_hidden_layers)
         ]
 
-    def build(self, x_shape=None):
+    def build(self, x_shape=None, attention_bias_shape=None):
         for block in self.blocks:
             block.build()
 

@@ -1,0 +1,145 @@
+"""Keras's own tests of a layer, on our classes.
+
+Checks that cannot apply, and why:
+
+- PretrainingHeads and SpanHead have no `call`: they are scopes, whose inner
+  layers the models call. `run_layer_test` cannot make FeatureHead's list of
+  tensors, nor BertTokenizer's strings. Of these, only serialization is tested.
+- `run_layer_test` passes all inputs of a training step as one argument, so it
+  cannot train layers with several inputs. It trains the models around them.
+- `run_layer_test` passes a dict of inputs as keyword arguments. Our models take
+  it as one argument: `by_keyword` translates.
+"""
+
+import re
+
+import keras
+import pytest
+from keras.src.testing import TestCase
+
+from bert_tf import heads, optimization, transformer
+from bert_tf.feature_tagger import BertFeatureTagger, FeatureHead
+from bert_tf.modeling import BertModel
+from tests.backends import small_bert
+from tests.backends.small_bert import CONFIG, B, C, H, N, P, S, V
+
+CONFIGURED = {"config": CONFIG}
+X = (B, S, H)
+BLOCK_INPUTS = {"x": X, "attention_bias": (B, 1, 1, S)}
+BLOCK_OUTPUTS = (X, (B, N, S, S))
+TAGGER = {"num_labels": 3, "layers": "sum_all", "lstm_size": 5, "dropout": 0.1}
+MODELS = small_bert.ARGUMENTS | {
+    BertModel: {},
+    BertFeatureTagger: TAGGER,
+}
+# JAX compiles each operation on its own.
+SLOW = [] if keras.config.backend() == "tensorflow" else [pytest.mark.slow]
+EACH_MODEL = pytest.mark.parametrize(
+    "model_class",
+    [
+        pytest.param(m, marks=SLOW if m is BertModel else pytest.mark.slow)
+        for m in MODELS
+    ],
+)
+# The arguments of layers that take more than a config.
+OPTIONS = {
+    transformer.Dropout: {"rate": 0.3},
+    transformer.Dense: {"units": C},
+    transformer.Encoder: {**CONFIGURED, "output_attentions": True},
+}
+# Layer, the shape of the input or shapes by name, the shapes of the outputs.
+LAYERS = [
+    (transformer.Dropout, X, X),
+    (transformer.Dense, X, (B, S, C)),
+    (transformer.Embeddings, {"input_ids": X[:2], "segment_ids": X[:2]}, X),
+    (transformer.SelfAttention, BLOCK_INPUTS, BLOCK_OUTPUTS),
+    (transformer.ResidualOutput, {"x": (B, S, 17), "residual": X}, X),
+    (transformer.Attention, BLOCK_INPUTS, BLOCK_OUTPUTS),
+    (transformer.Intermediate, X, (B, S, 17)),
+    (transformer.TransformerBlock, BLOCK_INPUTS, BLOCK_OUTPUTS),
+    (transformer.Encoder, BLOCK_INPUTS, ([X] * 2, [(B, N, S, S)] * 2)),
+    (transformer.Pooler, X, (B, H)),
+    (transformer.Pooler, {"sequence_output": X, "positions": X[:2]}, X),
+    (heads.Transform, X, X),
+    (
+        heads.MaskedLanguageModel,
+        {
+            "sequence_output": X,
+            "masked_lm_positions": (B, P),
+            "word_embeddings": (V, H),
+        },
+        (B, P, V),
+    ),
+    (heads.NextSentence, (B, H), (B, 2)),
+    (heads.Span, X, (B, S, 2)),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have any trainable weights")
+@pytest.mark.filterwarnings("ignore:.*shuffle=True")
+@pytest.mark.parametrize(("layer", "inputs", "outputs"), LAYERS)
+def test_layers(layer, inputs, outputs):
+    dtypes, has_several = None, isinstance(inputs, dict)
+    if has_several:
+        inputs = {f"{name}_shape": shape for name, shape in inputs.items()}
+        integers = {k for k in inputs if re.search("(ids|positions)_", k)}
+        dtypes = {k: "int32" if k in integers else "float32" for k in inputs}
+    with small_bert.initial_zeros():
+        TestCase().run_layer_test(
+            layer,
+            OPTIONS.get(layer, CONFIGURED),
+            input_shape=inputs,
+            input_dtype=dtypes,
+            expected_output_shape=outputs,
+            run_training_check=not has_several,
+        )
+
+
+def by_keyword(model_class):
+    """A subclass that takes the names of features as keywords everywhere."""
+
+    class Model(model_class):
+        def build(self, input_shape=None, **shapes):
+            super().build(input_shape or shapes)
+
+        def compute_output_spec(self, inputs=None, **features):
+            return super().compute_output_spec(inputs or features)
+
+    Model.__name__ = f"{model_class.__name__}ByKeyword"
+    return Model
+
+
+@pytest.mark.filterwarnings("ignore:.*shuffle=True")
+@EACH_MODEL
+def test_models(model_class):
+    subclass = by_keyword(model_class)
+    with small_bert.initial_zeros():
+        TestCase().run_layer_test(
+            subclass,
+            {**CONFIGURED, **MODELS[model_class]},
+            input_data=small_bert.features(model_class),
+            custom_objects={subclass.__name__: subclass},
+        )
+
+
+@pytest.mark.parametrize(
+    ("public_class", "arguments"),
+    [
+        (heads.PretrainingHeads, CONFIGURED),
+        (heads.SpanHead, CONFIGURED),
+        (FeatureHead, {**CONFIGURED, **TAGGER}),
+        (optimization.AdamWeightDecay, {"learning_rate": 0.1}),
+        (optimization.Lamb, {"learning_rate": 0.1}),
+        (optimization.WarmupLinearDecay, {"peak": 0.1, "num_train_steps": 7}),
+    ],
+)
+def test_serialization(public_class, arguments):
+    TestCase().run_class_serialization_test(public_class(**arguments))
+
+
+def test_serialization_of_the_tokenizer():
+    pytest.importorskip("tensorflow_text")
+    from bert_tf.tokenization.graph import BertTokenizer
+
+    layer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+    TestCase().run_class_serialization_test(layer)
