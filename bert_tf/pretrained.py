@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import keras
@@ -326,9 +326,10 @@ def make_model(
     **options: Any,
 ) -> FeatureModel:
     """Makes a model with weights; see `FeatureModel.from_pretrained`."""
+    require_options(model_class.__name__, options, options_of(model_class))
     found = open_pretrained(path)
     head = keras_files.head_of_class(model_class, found.head)
-    accepted = _arguments(model_class)
+    accepted = options_of(model_class)
     has_pooler = "bert/pooler/dense/bias" in found.weights
     defaults: dict[str, Any] = {"add_pooling_layer": has_pooler}
     if found.head in (None, head):
@@ -337,6 +338,7 @@ def make_model(
             defaults["dropout"] = found.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
     weights, problem_type = found.weights, found.problem_type
+    is_new_head = False
     if "num_labels" in accepted:
         num_labels = options.get("num_labels")
         labels, is_new_head = _choose_labels(found, head, labels, num_labels)
@@ -355,20 +357,34 @@ def make_model(
     is_new = any(variables[name].trainable for name in report.missing)
     log = logging.warning if is_new else logging.info
     log("%s from %s: %s", model_class.__name__, found.path, report)
+    if labels and not is_new_head and found.labels != labels:
+        _reorder(variables, found.labels or labels, labels)
     model.checkpoint = dataclasses.replace(
         found, weights={}, head=head, labels=labels, problem_type=problem_type
     )
     return model
 
 
-def _arguments(model_class: type) -> set[str]:
-    """Returns the names of the constructor's arguments, with those of bases."""
-    return {
+def options_of(model_class: type[FeatureModel]) -> set[str]:
+    """Returns the options of `from_pretrained` of a class of models."""
+    arguments = {
         name
         for base in model_class.__mro__
         if issubclass(base, FeatureModel)
         for name in inspect.signature(base.__init__).parameters
     }
+    unnamed = {"self", "config", "kwargs"}
+    return arguments - unnamed | {"labels", "dtype", "trainable"}
+
+
+def require_options(
+    class_name: str, options: Iterable[str], known: Collection[str]
+) -> None:
+    """Raises InputError if an option is not known."""
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise InputError(f"{class_name} has no option {name!r}.{hint}")
 
 
 def _num_rows(weights: Weights) -> int | None:
@@ -385,12 +401,14 @@ def _choose_labels(
 ) -> tuple[tuple[str, ...] | None, bool]:
     """Returns the labels of a model, and whether it needs a new head.
 
-    The head of the checkpoint is kept if it has the same labels, in any order;
-    the order is then the checkpoint's. It is also kept if the checkpoint has
-    as many classes without names; they get the names in `labels`.
+    The head of the checkpoint is kept if it has the same labels, in any order,
+    or if it has as many classes without names, which then get those names.
     """
     if labels is not None:
-        labels = tuple(labels)
+        is_list = not isinstance(labels, (str, bytes, Mapping, Set))
+        if not is_list or not all(isinstance(x, str) for x in labels):
+            raise wrong_value("The labels", "a list of names", labels)
+        labels = tuple(map(str, labels))
         if not labels:
             raise wrong_value("labels", "at least one name", labels)
         if num_labels not in (None, len(labels)):
@@ -416,7 +434,7 @@ def _choose_labels(
     if labels is None or theirs is None:
         return labels or found.labels, False
     if {*labels} == {*theirs}:
-        return theirs, False
+        return labels, False
     logging.warning(
         "%s has the labels %s: the head for %s is new",
         found.path,
@@ -424,6 +442,20 @@ def _choose_labels(
         listed(labels),
     )
     return labels, True
+
+
+def _reorder(
+    variables: Mapping[str, keras.Variable],
+    old: Sequence[str],
+    new: Sequence[str],
+) -> None:
+    """Brings the rows of a head into the order of other, or of new, names."""
+    if {*old} != {*new}:
+        return
+    order = [old.index(name) for name in new]
+    for name in ("output_weights", "output_bias"):
+        rows = keras.ops.take(variables[name], order, axis=0)
+        variables[name].assign(rows)
 
 
 def _without_head(weights: Weights) -> Weights:

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Self
 import keras
 import numpy as np
 
+from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.feature_model import FeatureModel
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
-from bert_tf.pretrained import save
+from bert_tf.pretrained import options_of, require_options, save
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.text_models.batches import (
     Batches,
@@ -22,7 +23,7 @@ from bert_tf.text_models.batches import (
     for_training,
     runs_without_xla,
 )
-from bert_tf.text_models.inputs import as_pair, split_dataset
+from bert_tf.text_models.inputs import split_dataset, x_and_y
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 # The inputs of a model.
@@ -68,6 +69,7 @@ class TextModel(keras.Model, abc.ABC):
         # Token ids must not be cast to the compute dtype.
         self.autocast = False
         most = model.config.max_position_embeddings
+        max_seq_length = positive_integer("max_seq_length", max_seq_length)
         if not 3 <= max_seq_length <= most:
             raise wrong_value(
                 "max_seq_length",
@@ -112,13 +114,16 @@ class TextModel(keras.Model, abc.ABC):
             does not fit the options.
         """
         ours = {*inspect.signature(cls).parameters} - {"labels"}
+        known = ours | options_of(cls.model_class)
+        require_options(cls.__name__, options, known - {"model", "tokenizer"})
         own = {name: options.pop(name) for name in ours & options.keys()}
         model = cls.model_class.from_pretrained(path, **options)
         found = model.checkpoint
         if found.vocab is None:
-            raise InputError(
-                f"{found.path} has no vocabulary. Add its vocab.txt."
-            )
+            advice = "Add its vocab.txt."
+            if found.path.endswith(".keras"):
+                advice = "For a saved text model use keras.models.load_model."
+            raise InputError(f"{found.path} has no vocabulary. {advice}")
         tokenizer = FullTokenizer(
             found.vocab, found.do_lower_case is not False, found.strip_accents
         )
@@ -170,7 +175,7 @@ class TextModel(keras.Model, abc.ABC):
         loss: Any = "auto",
         metrics: Any = "auto",
         *,
-        learning_rate: float = LEARNING_RATE,
+        learning_rate: float | None = None,
         jit_compile: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -182,7 +187,8 @@ class TextModel(keras.Model, abc.ABC):
             tenth of the steps and falls to 0 at the last.
           loss: "auto" is the loss of this kind of model, from logits.
           metrics: Keras's metrics of logits; "auto" for the usual ones.
-          learning_rate: The highest learning rate, with optimizer="auto".
+          learning_rate: The highest learning rate, with optimizer="auto"; by
+            default 5e-5.
           jit_compile: As in Keras. None: with XLA, except on CPUs with
             TensorFlow, whose own kernels are faster there.
           **kwargs: Keras's further arguments.
@@ -195,10 +201,17 @@ class TextModel(keras.Model, abc.ABC):
         )
         self._peak = None
         if "optimizer" in self._automatic:
-            self._peak = learning_rate
+            self._peak = (
+                LEARNING_RATE if learning_rate is None else learning_rate
+            )
             # `fit` replaces the schedule when it knows the number of steps.
-            schedule = WarmupLinearDecay(learning_rate, 1, 0)
+            schedule = WarmupLinearDecay(self._peak, 1, 0)
             optimizer = AdamWeightDecay(schedule, global_clipnorm=CLIP_NORM)
+        elif learning_rate is not None:
+            raise InputError(
+                "learning_rate is for optimizer='auto'. Give it to the "
+                "optimizer instead."
+            )
         if jit_compile is None:
             jit_compile = False if runs_without_xla() else "auto"
         super().compile(
@@ -230,7 +243,8 @@ class TextModel(keras.Model, abc.ABC):
           y: The labels, one for each text.
           batch_size: The number of examples of a step.
           epochs: The number of passes over the data.
-          validation_data: A pair (x, y) to evaluate after each epoch.
+          validation_data: A tuple (x, y) to evaluate after each epoch; `x`
+            alone for models that need no labels.
           seed: Determines the order of the examples.
           **options: `callbacks`, `class_weight`, `verbose` and others of
             Keras's `fit`.
@@ -247,7 +261,7 @@ class TextModel(keras.Model, abc.ABC):
         data = for_training(features, batch_size, epochs, seed, self._arguments)
         if validation_data is not None:
             validation_data = self._evaluation_data(
-                *split_dataset(*as_pair(validation_data), self._needs_labels),
+                *split_dataset(*x_and_y(validation_data), self._needs_labels),
                 batch_size,
             ).for_backend()
         if self._peak is not None:

@@ -152,6 +152,9 @@ class TextClassifier(TextModel):
         labels = [None] * len(columns[0]) if y is None else self._names(y)
         if y is not None:
             self.is_pair = len(columns) == 2
+            if None in labels:
+                number = labels.index(None)
+                raise InputError(f"example {number}: the label is missing.")
         if len(labels) != len(columns[0]):
             raise wrong_value(
                 "The number of labels",

@@ -105,7 +105,7 @@ class TextEmbedder(TextModel):
             _unit(self.predict(texts, batch_size)) for texts in _texts(x, 2)
         )
         cosines = np.sum(first * second, axis=-1)
-        scores = np.array(plain(y), float)
+        scores = _scores(y, len(cosines))
         return metrics.compute(("pearson", "spearman"), scores, cosines, 0)
 
     def call(self, inputs, training=False):
@@ -145,14 +145,9 @@ class TextEmbedder(TextModel):
             for name in INPUTS
         }
         unknown = [np.nan] * len(columns[0])
-        scores = unknown if y is None else plain(y)
-        if len(scores) != len(columns[0]):
-            raise wrong_value(
-                "The number of scores",
-                f"{len(columns[0])}, the number of pairs",
-                len(scores),
-            )
-        batch["scores"] = np.array(scores, np.float32)
+        batch["scores"] = np.array(
+            unknown if y is None else _scores(y, len(unknown)), np.float32
+        )
         shape = (2, self.max_seq_length)
         schema: Schema = (
             *(
@@ -199,6 +194,23 @@ def _texts(x: Any, count: int) -> list[list[str]]:
     if not columns[0]:
         raise InputError("There are no texts.")
     return columns
+
+
+def _scores(y: Any, count: int) -> np.ndarray:
+    """Returns the numbers of pairs, floats [count].
+
+    Raises:
+      InputError: If there are more or fewer, or one is not a number.
+    """
+    scores = plain(y)
+    if len(scores) != count:
+        raise wrong_value(
+            "The number of scores", f"{count}, the number of pairs", len(scores)
+        )
+    try:
+        return np.array(scores, float)
+    except (TypeError, ValueError):
+        raise wrong_value("The scores", "numbers", scores) from None
 
 
 def _unit(vectors):

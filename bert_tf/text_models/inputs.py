@@ -9,10 +9,10 @@ import numpy as np
 from bert_tf.errors import InputError, wrong_value
 
 
-def as_pair(data: Any) -> tuple[Any, Any]:
-    """Returns (x, y) of validation data."""
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        return data[0], data[1]
+def x_and_y(data: Any) -> tuple[Any, Any]:
+    """Returns (x, y) of validation data: a tuple of both, or `x` alone."""
+    if isinstance(data, tuple) and len(data) == 2 and not is_single(data):
+        return data
     return data, None
 
 

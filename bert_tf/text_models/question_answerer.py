@@ -241,6 +241,9 @@ def _questions(x: Any, y: Any) -> list[Question]:
             f"{len(columns[0])}, the number of questions",
             len(given),
         )
+    if y is not None and None in given:
+        number = given.index(None)
+        raise InputError(f"question {number}: the answer is missing.")
     return [
         _question(number, *row)
         for number, row in enumerate(zip(*columns, given, strict=True))

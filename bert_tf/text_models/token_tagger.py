@@ -10,11 +10,10 @@ import numpy as np
 from bert_tf.data.batching import Features, in_memory
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.heads import BertTokenClassifier
-from bert_tf.metrics import entity_scores
+from bert_tf.metrics import entities, entity_scores
 from bert_tf.tasks.ner import (
     Sentence,
     TaggingEncoding,
-    choose_labels,
     make_tagging_features,
 )
 from bert_tf.text_models.base import INPUTS, TextModel
@@ -43,8 +42,8 @@ class TokenTagger(TextModel):
     Args:
       model: A `BertTokenClassifier`.
       tokenizer: See `TextModel`.
-      labels: The tags in the order of the logits, in IOB2. By default those of
-        the model's checkpoint.
+      labels: The tags in the order of the logits, such as IOB2's for entities
+        or parts of speech. By default those of the model's checkpoint.
       max_seq_length: See `TextModel`.
     """
 
@@ -59,7 +58,7 @@ class TokenTagger(TextModel):
         name: str = "token_tagger",
     ):
         super().__init__(model, tokenizer, max_seq_length, name=name)
-        self.labels = choose_labels(labels or model.labels)
+        self.labels = tuple(labels or model.labels or ())
         if len(self.labels) != model.num_labels:
             raise wrong_value(
                 "The number of labels",
@@ -125,6 +124,15 @@ class TokenTagger(TextModel):
         gold = [sentence.tags for sentence in self._sentences(x, y)]
         found = self.predict(plain(x), batch_size)
         tags = [tuple(row["tags"]) for row in found if row["tags"]]
+        try:
+            entities(self.labels)
+        except ValueError:
+            pairs = [
+                pair
+                for row in zip(gold, tags, strict=True)
+                for pair in zip(*row, strict=True)
+            ]
+            return {"accuracy": sum(a == b for a, b in pairs) / len(pairs)}
         return entity_scores(gold, tags)
 
     def _features(self, x: Any, y: Any) -> Features:

@@ -125,9 +125,15 @@ def test_labels_decide_whether_the_head_is_kept(folders):
             folders / "classifier", **options
         )
 
+    assert not assert_filled(load(labels=theirs), "classifier")
     backwards = load(labels=theirs[::-1])
-    assert backwards.labels == theirs
-    assert not assert_filled(backwards, "classifier")
+    assert backwards.labels == theirs[::-1]
+    inputs = {"input_ids": np.array([[2, 5, 3]])}
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(backwards(inputs)["logits"])[:, ::-1],
+        ops.convert_to_numpy(load()(inputs)["logits"]),
+        rtol=1e-5,
+    )
     others = load(labels=[f"other {n}" for n in range(5)])
     head = checkpoint_variables(others)["output_weights"]
     trained = pretrained("classifier").weights["output_weights"]
@@ -139,6 +145,11 @@ def test_labels_decide_whether_the_head_is_kept(folders):
         load(labels=[])
     with refused("labels must be different"):
         load(labels=["a", "a"])
+    for labels in ([1, 2], "ab", {"a": 0}, {"a", "b"}):
+        with refused("labels must be a list of names"):
+            load(labels=labels)
+    with refused("no option 'labls'. Did you mean 'labels'"):
+        load(labls=["a", "b"])
     with refused("BertSpanLabeler has no labels"):
         bert_tf.BertSpanLabeler.from_pretrained(folders / "span", labels=["a"])
 

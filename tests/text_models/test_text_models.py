@@ -331,7 +331,7 @@ def test_answers_in_other_forms(encoder):
     for answer in (3, [], ("b", "c"), [{"text": "b"}], {"text": ["b"]}):
         with refused("answer to question 0 must be a string, a pair"):
             model._features([("d", "a b c")], [answer])
-    with refused("No question can be used"):
+    with refused("question 0: the answer is missing"):
         model.fit([("d", "a b c")], [None])
 
 
@@ -429,3 +429,40 @@ def test_a_text_model_needs_a_vocabulary(tmp_path):
     bert_tf.BertModel(CONFIG).save_pretrained(tmp_path / "saved")
     with refused("has no vocabulary"):
         bert_tf.TextEmbedder.from_pretrained(tmp_path / "saved")
+
+
+def test_missing_labels_and_wrong_options(encoder):
+    model = load(encoder, "classifier")
+    with refused("example 1: the label is missing"):
+        model.fit(["a", "b"], ["good", None])
+    with refused("question 0: the answer is missing"):
+        load(encoder, "questions").fit([("a", "b")], [None])
+    with refused("'max_seq_lenght'. Did you mean 'max_seq_length'"):
+        load(encoder, "classifier", max_seq_lenght=9)
+    with refused("max_seq_length must be a positive integer; got '9'"):
+        load(encoder, "classifier", max_seq_length="9")
+    with refused("learning_rate is for optimizer='auto'"):
+        model.compile("adam", learning_rate=0.1)
+    with refused("number of scores must be 1, the number of pairs; got 2"):
+        load(encoder, "embedder").evaluate([("a", "b")], [1.0, 0.0])
+
+
+def test_a_keras_file_is_for_load_model(encoder, tmp_path):
+    load(encoder, "embedder").save(tmp_path / "model.keras")
+    with refused("use keras.models.load_model"):
+        bert_tf.TextEmbedder.from_pretrained(tmp_path / "model.keras")
+
+
+def test_tags_need_not_be_entities(encoder):
+    model = load(encoder, "tagger", labels=["NOUN", "VERB"])
+    tags = [row["tags"] for row in model.predict([["a", "b"], ["c"]])]
+    found = model.evaluate([["a", "b"], ["c"]], tags)
+    assert found == {"accuracy": 1.0}
+
+
+def test_validation_data_without_labels(encoder):
+    pairs = [("a", "b"), ("c", "d")]
+    history = load(encoder, "embedder").fit(
+        pairs, validation_data=pairs, epochs=1, verbose=0
+    )
+    assert np.isfinite(history.history["val_loss"]).all()
