@@ -1,5 +1,6 @@
 """The benchmarks: what they share, and a short run of each."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from checkout import ROOT
 
 from bert_tf import BertConfig
 from bert_tf.errors import InputError
-from tests.interop.small_models import pretrained
+from tests.interop.small_models import CONFIG, pretrained
 
 
 @pytest.fixture(scope="module")
@@ -443,13 +444,20 @@ def test_serving(benchmarks, tmp_path, capsys):
     serving = benchmarks("serving")
     weights = tmp_path / "weights"
     weights.mkdir()
-    huggingface.write(str(weights), pretrained("encoder"))
+    config = dataclasses.replace(
+        CONFIG, max_position_embeddings=serving.MAX_SEQ_LENGTH
+    )
+    huggingface.write(str(weights), pretrained("encoder", config))
     path = tmp_path / "texts.tsv"
     path.write_text("sentence\n" + "a b\n" * 33)
-    config = serving.ServingConfig(
-        data_file=path, init_checkpoint=weights, variants=("ours",), rounds=1
+    found = serving.run(
+        serving.ServingConfig(
+            data_file=path,
+            init_checkpoint=weights,
+            variants=("ours",),
+            rounds=1,
+        )
     )
-    found = serving.run(config)
     assert [turn["case"] for turn in found.turns] == [
         *("batches of 32, float32", "batches of 1, float32"),
         *("batches of 32, bfloat16", "batches of 1, bfloat16"),

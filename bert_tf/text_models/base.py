@@ -4,19 +4,20 @@ import abc
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 
 from bert_tf.config import positive_integer
-from bert_tf.data.batching import Features
+from bert_tf.data.batching import Features, in_memory
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.feature_model import FeatureModel
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.pretrained import options_of, require_options, save
-from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.encoding import Encoding, TextEncoding, make_features
+from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import (
     Batches,
     for_evaluation,
@@ -451,3 +452,16 @@ class TextModel(keras.Model, abc.ABC):
         return export(
             self._served(), os.fspath(filepath), name=name, version=version
         )
+
+
+# The number of texts that are tokenized at a time, which limits the memory.
+_TEXTS_AT_A_TIME = 4096
+
+
+def text_features(examples: Sequence[Example], encoding: Encoding) -> Features:
+    """Returns the features of texts or pairs with their labels."""
+    parts = (
+        make_features(examples[start : start + _TEXTS_AT_A_TIME], encoding)
+        for start in range(0, len(examples), _TEXTS_AT_A_TIME)
+    )
+    return in_memory((part.batch for part in parts), encoding.schema)

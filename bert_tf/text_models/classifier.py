@@ -7,7 +7,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from bert_tf.data.batching import Features, in_memory
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.heads import BertClassifier
 from bert_tf.tasks.classification import (
@@ -15,9 +15,9 @@ from bert_tf.tasks.classification import (
     answers,
     probabilities,
 )
-from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.base import INPUTS, TextModel, text_features
 from bert_tf.text_models.inputs import (
     as_columns,
     is_single,
@@ -25,9 +25,6 @@ from bert_tf.text_models.inputs import (
     plain,
     plain_row,
 )
-
-# The number of texts that are tokenized at a time, which limits the memory.
-_TEXTS_AT_A_TIME = 4096
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -170,15 +167,7 @@ class TextClassifier(TextModel):
         encoding = Encoding(
             *self._encoding_arguments(), self.problem, self.labels
         )
-        return in_memory(
-            (
-                make_features(
-                    examples[start : start + _TEXTS_AT_A_TIME], encoding
-                ).batch
-                for start in range(0, len(examples), _TEXTS_AT_A_TIME)
-            ),
-            encoding.schema,
-        )
+        return text_features(examples, encoding)
 
     def _names(self, y: Any) -> list[Any]:
         """Returns labels as `Example.label` spells them."""

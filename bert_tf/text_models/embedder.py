@@ -15,7 +15,7 @@ from bert_tf.modeling import BertModel
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.features import POOLINGS
-from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.base import INPUTS, TextModel, text_features
 from bert_tf.text_models.inputs import as_columns, plain
 
 # The first is the pooler's output; the others are of the last layer.
@@ -90,8 +90,8 @@ class TextEmbedder(TextModel):
           batch_size: The number of texts of full length at a time.
         """
         [texts] = _texts(x, 1)
-        schema = self._encoding_of_text().schema
-        features = in_memory([self._encode(texts)], schema)
+        examples = [Example(str(n), text) for n, text in enumerate(texts)]
+        features = text_features(examples, self._encoding_of_text())
         rows = self._outputs(features, batch_size, self._call)
         vectors = np.array(rows, np.float32)
         return vectors[0] if isinstance(x, (str, bytes)) else vectors
@@ -132,14 +132,13 @@ class TextEmbedder(TextModel):
     def _encoding_of_text(self) -> Encoding:
         return Encoding(*self._encoding_arguments(), "regression", ())
 
-    def _encode(self, texts: list[str]) -> dict[str, np.ndarray]:
-        """Returns the features of texts, int32 [n, S]."""
-        examples = [Example(str(n), text) for n, text in enumerate(texts)]
-        return make_features(examples, self._encoding_of_text()).batch
-
     def _features(self, x: Any, y: Any) -> Features:
         columns = _texts(x, 2)
-        first, second = map(self._encode, columns)
+        encoding = self._encoding_of_text()
+        first, second = (
+            make_features([Example("", text) for text in texts], encoding).batch
+            for texts in columns
+        )
         batch = {
             name: np.stack([first[name], second[name]], axis=1)
             for name in INPUTS

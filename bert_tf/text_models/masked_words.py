@@ -9,13 +9,13 @@ import numpy as np
 from bert_tf.corpus.masking import MaskingVocabulary, mask
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import randomness
-from bert_tf.data.batching import Features, in_memory
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
-from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.fill_mask import MASK, fill_mask
-from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.base import INPUTS, TextModel, text_features
 from bert_tf.text_models.batches import Batches, for_evaluation
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.tokenization.wordpiece import (
@@ -102,8 +102,7 @@ class MaskedWordPredictor(TextModel):
         if not examples:
             raise InputError("There are no texts.")
         encoding = Encoding(*self._encoding_arguments(), "regression", ())
-        batch = make_features(examples, encoding).batch
-        return in_memory([batch], encoding.schema)
+        return text_features(examples, encoding)
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         """Masks a batch in another way at every call, for training."""
