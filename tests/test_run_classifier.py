@@ -321,6 +321,7 @@ def test_python_and_the_command_line_agree(done, inputs, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     """On a very small CoLA, with the model that the page names."""
     monkeypatch.chdir(tmp_path)

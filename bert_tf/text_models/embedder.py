@@ -102,9 +102,10 @@ class TextEmbedder(TextModel):
         if y is None:
             return super()._scores(x, y, batch_size, options)
         first, second = (
-            _unit(self.predict(texts, batch_size)) for texts in _texts(x, 2)
+            _unit(ops.convert_to_tensor(self.predict(texts, batch_size)))
+            for texts in _texts(x, 2)
         )
-        cosines = np.sum(first * second, axis=-1)
+        cosines = ops.convert_to_numpy(ops.sum(first * second, axis=-1))
         scores = _scores(y, len(cosines))
         return metrics.compute(("pearson", "spearman"), scores, cosines, 0)
 

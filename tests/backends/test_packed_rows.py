@@ -98,7 +98,10 @@ def test_predictions_are_summed_over_the_examples_of_a_row():
         small_bert.numbers(
             TASK.predictions(features, small_bert.call(model, features))
         )
-        for features in (examples(), packed())
+        for features in (
+            keras.tree.map_structure(keras.ops.convert_to_tensor, rows)
+            for rows in (examples(), packed())
+        )
     )
     assert expected.keys() == found.keys()
     for name, values in expected.items():

@@ -200,6 +200,7 @@ def test_a_classifier_learns(encoder):
     assert schedule.num_warmup_steps == 4
 
 
+@pytest.mark.slow
 def test_each_training_starts_anew(encoder, tmp_path):
     texts, labels = ["a b", "c d"] * 4, ["good", "bad"] * 4
     model = load(encoder, "classifier")
@@ -223,6 +224,7 @@ def test_evaluations_mask_the_same_words(encoder):
     assert any((ids[0] != other).any() for other in ids[1:])
 
 
+@pytest.mark.slow
 def test_a_second_training_with_a_loss_scale(encoder):
     model = load(encoder, "classifier", dtype="mixed_float16")
     for _ in range(2):
@@ -254,6 +256,7 @@ def test_other_models_learn(encoder):
     assert embedder.evaluate(pairs, scores)["pearson"] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["multi_label", "regression"])
 def test_other_problems(encoder, problem):
     y = [3.0, -1.0] if problem == "regression" else [["good", "bad"], []]
