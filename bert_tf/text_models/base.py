@@ -414,6 +414,10 @@ class TextModel(keras.Model, abc.ABC):
             self.max_seq_length,
         )
 
+    def _unlabelled_encoding(self) -> Encoding:
+        """Returns the encoding of examples whose label is not used."""
+        return Encoding(*self._encoding_arguments(), "regression", ())
+
     def save_pretrained(
         self, folder: str | os.PathLike[str], format: str = "huggingface"
     ) -> None:

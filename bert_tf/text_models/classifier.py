@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.heads import BertClassifier
 from bert_tf.tasks.classification import (
     PROBLEM_TYPES,
@@ -73,9 +73,7 @@ class TextClassifier(TextModel):
         max_seq_length: int = 128,
         name: str = "text_classifier",
     ):
-        if problem not in PROBLEM_TYPES:
-            known = f"one of {listed(PROBLEM_TYPES, last='or')}"
-            raise wrong_value("problem", known, problem)
+        require_choice("problem", problem, PROBLEM_TYPES)
         super().__init__(model, tokenizer, max_seq_length, name=name)
         if problem == "regression":
             labels = ()

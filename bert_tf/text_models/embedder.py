@@ -10,9 +10,9 @@ from keras import ops
 from bert_tf import metrics
 from bert_tf.data.batching import Features, in_memory
 from bert_tf.data.schema import Feature, Schema
-from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.modeling import BertModel
-from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.encoding import make_features
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.features import POOLINGS
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
@@ -70,9 +70,7 @@ class TextEmbedder(TextModel):
         max_seq_length: int = 128,
         name: str = "text_embedder",
     ):
-        if pooling not in _POOLINGS:
-            known = f"one of {listed(_POOLINGS, last='or')}"
-            raise wrong_value("pooling", known, pooling)
+        require_choice("pooling", pooling, _POOLINGS)
         if pooling == "pooled" and model.pooler is None:
             raise InputError("The model has no pooler. Use another pooling.")
         super().__init__(model, tokenizer, max_seq_length, name=name)
@@ -91,7 +89,7 @@ class TextEmbedder(TextModel):
         """
         [texts] = _texts(x, 1)
         examples = [Example(str(n), text) for n, text in enumerate(texts)]
-        features = text_features(examples, self._encoding_of_text())
+        features = text_features(examples, self._unlabelled_encoding())
         rows = self._outputs(features, batch_size, self._call)
         vectors = np.array(rows, np.float32)
         return vectors[0] if isinstance(x, (str, bytes)) else vectors
@@ -130,12 +128,9 @@ class TextEmbedder(TextModel):
             vectors = POOLINGS[self.pooling](states, is_token)
         return _unit(vectors) if self.normalize else vectors
 
-    def _encoding_of_text(self) -> Encoding:
-        return Encoding(*self._encoding_arguments(), "regression", ())
-
     def _features(self, x: Any, y: Any) -> Features:
         columns = _texts(x, 2)
-        encoding = self._encoding_of_text()
+        encoding = self._unlabelled_encoding()
         first, second = (
             make_features([Example("", text) for text in texts], encoding).batch
             for texts in columns

@@ -12,7 +12,6 @@ from bert_tf.data import randomness
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
-from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.fill_mask import MASK, fill_mask
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
@@ -101,8 +100,7 @@ class MaskedWordPredictor(TextModel):
         examples = [Example(str(n), text) for n, text in enumerate(_texts(x))]
         if not examples:
             raise InputError("There are no texts.")
-        encoding = Encoding(*self._encoding_arguments(), "regression", ())
-        return text_features(examples, encoding)
+        return text_features(examples, self._unlabelled_encoding())
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         """Masks a batch in another way at every call, for training."""
