@@ -598,5 +598,5 @@ def _on_one_device(estimator: Estimator) -> keras.Model:
         model = task.build_model()
     trained = task.checkpoint_variables(estimator.model)
     for path, variable in task.checkpoint_variables(model).items():
-        variable.assign(trained[path].numpy())
+        variable.assign(tf.convert_to_tensor(trained[path].value))
     return model

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -103,7 +104,7 @@ class NanWatch(Hook):
             )
 
 
-def require_finite_tensors(step: int, tensors: Records) -> None:
+def require_finite_tensors(step: int, tensors: Mapping[str, Any]) -> None:
     """Raises NonFiniteError if a tensor of a checkpoint is not finite."""
     for name, values in tensors.items():
         if not np.isfinite(values).all():
