@@ -41,6 +41,7 @@ JOBS = (
     "classifier",
     "squad",
     "ner",
+    "embeddings",
     "features",
     "fill_mask",
     "convert_checkpoint",

@@ -67,21 +67,24 @@ def classification_schema(
     """Returns the features of a text, or a pair of texts, with its label.
 
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`; for multiple choice they have a row for each choice.
-    `label_ids` is the number of the class or of the right choice; for
-    regression the value, float32; for multi-label classification 1 for each
+    `max_seq_length`; for multiple choice they have a row for each choice, and
+    for similarity one for each text of the pair. `label_ids` is the number of
+    the class or of the right choice; for regression and similarity the value,
+    float32; for multi-label classification 1 for each
     class that applies and 0 for the others. `is_real_example` is 0 for padding
     of the last batch and 1 otherwise. With a single label these are the
     original's features, of `file_based_convert_examples_to_features` in
     `run_classifier.py`.
 
     Args:
-      problem: One of `examples.PROBLEMS`.
+      problem: One of `examples.PROBLEMS`, or "similarity".
       num_labels: The number of classes, for multi-label classification.
       num_choices: The number of choices, for multiple choice.
     """
     choices = (num_choices,) if problem == "multiple_choice" else ()
-    if problem == "regression":
+    if problem == "similarity":
+        choices = (2,)
+    if problem in ("regression", "similarity"):
         label = Feature("label_ids", (), "float32")
     elif problem == "multi_label":
         label = Feature("label_ids", (num_labels,))

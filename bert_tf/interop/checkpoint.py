@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from absl import logging
@@ -59,6 +59,8 @@ TRAINED_WITH = (
     "doc_stride",
     "max_query_length",
     "version_2_with_negative",
+    "pooling",
+    "normalize",
 )
 
 
@@ -88,6 +90,13 @@ class Pretrained:
       doc_stride: Questions: tokens between the starts of two windows.
       max_query_length: Questions: the number of tokens kept of a question.
       version_2_with_negative: Whether questions may have no answer.
+      pooling: Vectors of texts: see `TextEmbedder`.
+      normalize: Vectors of texts: whether they have length 1.
+      prompts: Vectors of texts: what to put before a text, by the name of the
+        use, such as "query".
+      default_prompt_name: The key of the prompt that is used by default.
+      unsupported_modules: Parts of a sentence-transformers model that this
+        project cannot compute.
 
     Raises:
       InputError: If `head`, `problem_type` or `objective` is unknown.
@@ -108,6 +117,11 @@ class Pretrained:
     doc_stride: int | None = None
     max_query_length: int | None = None
     version_2_with_negative: bool | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
+    prompts: Mapping[str, str] | None = None
+    default_prompt_name: str | None = None
+    unsupported_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -153,6 +167,10 @@ _TYPES = {
     "doc_stride": int,
     "max_query_length": int,
     "version_2_with_negative": bool,
+    "pooling": str,
+    "normalize": bool,
+    "prompts": dict,
+    "default_prompt_name": str,
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import InputError, wrong_value
+from bert_tf.interop import sentence_transformers
 from bert_tf.interop.checkpoint import find_unsupported, unsupported_format
 from bert_tf.interop.huggingface_weights import INDEX, WHOLE
 from bert_tf.packages import missing
@@ -22,18 +23,19 @@ from bert_tf.packages import missing
 SCHEME = "hf://"
 
 # The files that `huggingface.read` reads. Folders in a repository contain the
-# same model in other formats.
+# same model in other formats. A `*` matches slashes too.
 _FILES = (
     "config.json",
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
     "added_tokens.json",
+    *sentence_transformers.FILES,
     WHOLE,
     INDEX,
     "model-*-of-*.safetensors",
 )
-_FOLDERS = ("*/*",)
+_IGNORED = ("*/*.safetensors",)
 
 _REFERENCE = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", re.ASCII)
 _TIMEOUT_SECONDS = 10.0
@@ -86,7 +88,7 @@ def download(reference: str) -> str:
             name,
             revision=revision,
             allow_patterns=list(_FILES),
-            ignore_patterns=list(_FOLDERS),
+            ignore_patterns=list(_IGNORED),
             local_files_only=names is None,
         )
 

@@ -4,6 +4,7 @@
     model.safetensors                   the weights, or
     model.safetensors.index.json        ... the list of their shards
     vocab.txt, tokenizer_config.json    vocabulary and casing
+    modules.json ...                    those of sentence-transformers, if any
 
 Does not need TensorFlow or PyTorch.
 """
@@ -19,7 +20,11 @@ from absl import logging
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, wrong_value
-from bert_tf.interop import huggingface_tokenizer, huggingface_weights
+from bert_tf.interop import (
+    huggingface_tokenizer,
+    huggingface_weights,
+    sentence_transformers,
+)
 from bert_tf.interop.checkpoint import (
     PROBLEM_TYPES,
     WITH_LABELS,
@@ -81,6 +86,17 @@ def read(path: str) -> Pretrained:
         )
     head = described.head(weights.parts)
     tokenizer = huggingface_tokenizer.read(folder, described.config.vocab_size)
+    embedding = sentence_transformers.read(
+        folder, described.config.max_position_embeddings
+    )
+    is_lowered = embedding.pop("do_lower_case", False)
+    if is_lowered and tokenizer.do_lower_case is False:
+        # Lower-cased texts in a cased vocabulary keep their accents.
+        tokenizer = dataclasses.replace(
+            tokenizer,
+            do_lower_case=True,
+            strip_accents=bool(tokenizer.strip_accents),
+        )
     return Pretrained(
         path=path,
         weights=weights,
@@ -93,6 +109,7 @@ def read(path: str) -> Pretrained:
         head=head,
         problem_type=described.problem_type,
         classifier_dropout=described.classifier_dropout,
+        **embedding,
     )
 
 
@@ -137,6 +154,31 @@ def write(folder: str, pretrained: Pretrained) -> None:
     )
     huggingface_tokenizer.write(
         folder, tokenizer, config.max_position_embeddings
+    )
+    if head == "encoder" and pretrained.pooling is not None:
+        _write_embedding(folder, pretrained, config)
+
+
+def _write_embedding(
+    folder: str, pretrained: Pretrained, config: BertConfig
+) -> None:
+    """Writes the files of sentence-transformers, if it has the pooling."""
+    if pretrained.pooling == "pooled":
+        logging.warning(
+            "sentence-transformers has no pooling 'pooled': %s is written "
+            "without its files. Pass pooling='pooled' to load it",
+            folder,
+        )
+        return
+    sentence_transformers.write(
+        folder,
+        pooling=pretrained.pooling or "mean",
+        normalize=bool(pretrained.normalize),
+        max_seq_length=pretrained.max_seq_length
+        or config.max_position_embeddings,
+        prompts=pretrained.prompts,
+        default_prompt_name=pretrained.default_prompt_name,
+        hidden_size=config.hidden_size,
     )
 
 

@@ -48,17 +48,25 @@ def text(
         "longest sequence": pretrained.max_seq_length
         or config.max_position_embeddings,
     }
+    library, pipeline = "transformers", _PIPELINES.get(head)
+    architecture = ARCHITECTURES[head]
+    if head == "encoder" and pretrained.pooling is not None:
+        class_name = "TextEmbedder"
+        rows["pooling"] = pretrained.pooling
+        if pretrained.pooling != "pooled":
+            library, pipeline = "sentence-transformers", "sentence-similarity"
+            architecture = "SentenceTransformer"
     tokenizer = 'tokenizer = bert_tf.BertTokenizer.from_pretrained("FOLDER")'
     other_library = (
         "The weights are a TF1 checkpoint, bert_model.ckpt, as "
         "google-research/bert saves it."
         if is_tf1
-        else f"The class in transformers is {ARCHITECTURES[head]}."
+        else f"The class in {library} is {architecture}."
     )
     lines = [
         "---",
-        *([] if is_tf1 else ["library_name: transformers"]),
-        *([f"pipeline_tag: {_PIPELINES[head]}"] if head in _PIPELINES else []),
+        *([] if is_tf1 else [f"library_name: {library}"]),
+        *([f"pipeline_tag: {pipeline}"] if pipeline else []),
         "tags:",
         "- bert",
         "---",

@@ -33,8 +33,9 @@ _INIT_CHECKPOINT = (
     "models, such as uncased_L-12_H-768_A-12, which is downloaded once."
 )
 _DATA_FILE = (
-    "{}; run_classifier.py reads it for --task_name=custom only. Default: the "
-    "file of the usual name in --data_dir."
+    "{}; run_classifier.py and run_embeddings.py read it for "
+    "--task_name=custom only. Default: the file of the usual name in "
+    "--data_dir."
 )
 
 # The split of the data set that each step of a fine-tuning job needs.

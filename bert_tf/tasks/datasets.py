@@ -268,8 +268,15 @@ class SplitFile:
     def submission(self) -> str | None:
         return self.source.submission
 
-    def read(self, warn: bool = True) -> list[Example]:
+    def read(
+        self, warn: bool = True, is_labelled: bool | None = None
+    ) -> list[Example]:
         """Reads the examples.
+
+        Args:
+          warn: Whether to log warnings.
+          is_labelled: Whether each row must have a label; by default those of
+            the training and the development set.
 
         Raises:
           InputError: A file or one of its rows is not as expected.
@@ -281,13 +288,15 @@ class SplitFile:
             for listing in listings
             for fields, _ in read_tsv(listing)
         }
+        if is_labelled is None:
+            is_labelled = self.split != "test"
         has_languages = "language" in source.columns
         return read_examples(
             path,
             source.columns,
             data_set.target,
             has_header=source.has_header,
-            is_labelled=self.split != "test",
+            is_labelled=is_labelled,
             skip_malformed=source.skip_malformed or data_set.skip_malformed,
             language=data_set.language if has_languages else None,
             is_wanted=(lambda key: (key in keys) == source.is_listed)
@@ -349,6 +358,7 @@ _MRPC = "label key key text_a text_b"
 _MNLI = "id _ _ _ _ _ _ _ text_a text_b * label"
 _MNLI_TEST = "id _ _ _ _ _ _ _ text_a text_b"
 _STSB = "id _ _ _ _ _ _ text_a text_b"
+_KORSTS = "_ _ _ id label text_a text_b"
 _PAIR = "id text_a text_b"
 _XNLI = "language label _ _ _ _ text_a text_b"
 _SWAG = "id _ _ _ text_a choice_start _ choice choice choice choice label"
@@ -394,6 +404,15 @@ TABLE = (
         Target("regression"),
         ("pearson", "spearman"),
         **_glue(f"{_STSB} label", _STSB, "STS-B.tsv"),
+    ),
+    # Korean; the files of KorNLUDatasets.
+    DataSet(
+        "korsts",
+        Target("regression"),
+        ("pearson", "spearman"),
+        train=_file("sts-train.tsv", _KORSTS),
+        dev=_file("sts-dev.tsv", _KORSTS),
+        test=_file("sts-test.tsv", _KORSTS),
     ),
     DataSet(
         "qqp",

@@ -65,7 +65,8 @@ class Encoding(TextEncoding):
     """How sentence-level examples become features.
 
     Attributes, beside those of `TextEncoding`:
-      problem: One of `examples.PROBLEMS`.
+      problem: One of `examples.PROBLEMS`, or "similarity": the label is the
+        similarity of two texts, each with a sequence of its own.
       labels: The names of the classes, or of the choices, in the order of
         their ids; none for regression.
       num_choices: The number of choices for multiple choice, otherwise 0.
@@ -155,8 +156,9 @@ def content(example: Example) -> bytes:
 def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
     """Tokenizes, packs and pads examples.
 
-    An example without a label has label 0, as in the original. Raises
-    InputError if a label or a number of choices does not fit the encoding.
+    An example without a label has label 0, as in the original, or NaN for
+    similarities. Raises InputError if a label or a number of choices does not
+    fit the encoding.
     """
     tokenizer = encoding.tokenizer
     sequences = [
@@ -212,9 +214,16 @@ def _make_block(
 def _sequences(
     example: Example, encoding: Encoding, tokenizer: FullTokenizer
 ) -> Iterator[_Sequence]:
-    """Yields the sequence of an example, or one for each choice."""
+    """Yields the sequence of an example, or one for each choice or text."""
     cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
     ids_a = tokenizer.encode(example.text_a)
+    if encoding.problem == "similarity":
+        # Each text is a sequence of its own.
+        for text in (example.text_a, example.text_b or ""):
+            alone = dataclasses.replace(example, text_a=text, text_b=None)
+            single = dataclasses.replace(encoding, problem="regression")
+            yield from _sequences(alone, single, tokenizer)
+        return
     for text_b in _seconds(example, encoding):
         # As in the original, a second text without tokens is ignored.
         ids_b = tokenizer.encode(text_b or "") or None
@@ -250,7 +259,8 @@ def _label_ids(examples: Sequence[Example], encoding: Encoding) -> np.ndarray:
     """Returns label ids [n]; for multi-label problems 0 or 1, [n, labels]."""
     numbers = {name: number for number, name in enumerate(encoding.labels)}
     [feature] = [f for f in encoding.schema if f.name == "label_ids"]
-    label_ids = np.zeros([len(examples), *feature.shape], feature.dtype)
+    unknown = np.nan if encoding.problem == "similarity" else 0
+    label_ids = np.full([len(examples), *feature.shape], unknown, feature.dtype)
     for row, example in enumerate(examples):
         if example.label is None:
             continue
@@ -272,7 +282,7 @@ def label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
     `numbers` are the ids of the labels. A label that does not fit raises a
     KeyError, TypeError or ValueError.
     """
-    if problem == "regression":
+    if problem in ("regression", "similarity"):
         return float(label)
     if problem == "multi_label":
         label_ids = np.zeros(len(numbers), int)

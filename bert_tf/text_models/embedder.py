@@ -5,25 +5,34 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from bert_tf import metrics
-from bert_tf.data.batching import Features, in_memory
-from bert_tf.data.schema import Feature, Schema
-from bert_tf.errors import InputError, require_choice, wrong_value
+from bert_tf.data.batching import Features
+from bert_tf.errors import (
+    InputError,
+    did_you_mean,
+    listed,
+    require_choice,
+    wrong_value,
+)
 from bert_tf.modeling import BertModel
-from bert_tf.tasks.encoding import make_features
+from bert_tf.tasks.embedding import (
+    POOLINGS,
+    cosines,
+    flatten,
+    number_texts,
+    pair_losses,
+    pool,
+)
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.features import POOLINGS
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
 from bert_tf.text_models.inputs import as_columns, plain
 
-# The first is the pooler's output; the others are of the last layer.
-_POOLINGS = ("pooled", "cls", "mean", "max")
-
-# Cosines are multiplied by this before the softmax over a batch, as in
-# sentence-transformers' MultipleNegativesRankingLoss.
-_SCALE = 20.0
+# The arguments that checkpoints record, besides the sequence length.
+_RECORDED = ("pooling", "normalize", "prompts", "default_prompt_name")
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -56,6 +65,9 @@ class TextEmbedder(TextModel):
         layer at [CLS]; or "pooled", the pooler's output.
       normalize: Whether vectors have length 1.
       max_seq_length: See `TextModel`.
+      prompts: What to put before a text, by the name of the use, such as
+        {"query": "Find a passage about: "}; see `predict`.
+      default_prompt_name: The prompt for texts without a `prompt_name`.
     """
 
     model_class = BertModel
@@ -68,31 +80,74 @@ class TextEmbedder(TextModel):
         pooling: str = "mean",
         normalize: bool = False,
         max_seq_length: int = 128,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
         name: str = "text_embedder",
     ):
-        require_choice("pooling", pooling, _POOLINGS)
+        require_choice("pooling", pooling, POOLINGS)
         if pooling == "pooled" and model.pooler is None:
             raise InputError("The model has no pooler. Use another pooling.")
         super().__init__(model, tokenizer, max_seq_length, name=name)
         self.pooling = pooling
         self.normalize = normalize
+        self.prompts = dict(prompts or {})
+        self.default_prompt_name = default_prompt_name
+        self._prompt(None)
         if pooling != "pooled" and model.pooler is not None:
             # It has no gradient.
             model.pooler.trainable = False
 
-    def predict(self, x: Any, batch_size: int = 32) -> np.ndarray:
+    @classmethod
+    def _recorded_options(cls, found):
+        if found.unsupported_modules:
+            raise InputError(
+                f"{found.path}: TextEmbedder cannot compute "
+                f"{listed(found.unsupported_modules)}. "
+                "BertModel.from_pretrained reads the encoder alone."
+            )
+        recorded = {name: getattr(found, name) for name in _RECORDED}
+        return {
+            **super()._recorded_options(found),
+            **{name: x for name, x in recorded.items() if x is not None},
+        }
+
+    def _facts(self):
+        return {
+            **super()._facts(),
+            **{name: getattr(self, name) for name in _RECORDED},
+        }
+
+    def predict(
+        self, x: Any, batch_size: int = 32, *, prompt_name: str | None = None
+    ) -> np.ndarray:
         """Returns a vector for each text, float32 [n, H].
 
         Args:
           x: Texts; a single string gives a vector [H].
           batch_size: The number of texts of full length at a time.
+          prompt_name: Which of the model's prompts to put before each text; by
+            default `default_prompt_name`, if it is set.
         """
+        prompt = self._prompt(prompt_name)
         [texts] = _texts(x, 1)
-        examples = [Example(str(n), text) for n, text in enumerate(texts)]
+        examples = [
+            Example(str(n), prompt + text) for n, text in enumerate(texts)
+        ]
         features = text_features(examples, self._unlabelled_encoding())
         rows = self._outputs(features, batch_size, self._call)
         vectors = np.array(rows, np.float32)
         return vectors[0] if isinstance(x, (str, bytes)) else vectors
+
+    def _prompt(self, name: str | None) -> str:
+        """Returns a prompt; raises InputError if there is none of the name."""
+        name = self.default_prompt_name if name is None else name
+        if name is None:
+            return ""
+        if not isinstance(self.prompts.get(name), str):
+            known = listed(self.prompts, last="or", quote=True) or "left out"
+            hint = did_you_mean(name, self.prompts).strip()
+            raise wrong_value("The name of a prompt", known, name, hint)
+        return self.prompts[name]
 
     def _scores(
         self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
@@ -100,12 +155,12 @@ class TextEmbedder(TextModel):
         if y is None:
             return super()._scores(x, y, batch_size, options)
         first, second = (
-            _unit(ops.convert_to_tensor(self.predict(texts, batch_size)))
-            for texts in _texts(x, 2)
+            self.predict(texts, batch_size) for texts in _texts(x, 2)
         )
-        cosines = ops.convert_to_numpy(ops.sum(first * second, axis=-1))
-        scores = _scores(y, len(cosines))
-        return metrics.compute(("pearson", "spearman"), scores, cosines, 0)
+        found = cosines(np.stack([first, second], axis=1))
+        found = ops.convert_to_numpy(found)
+        scores = _scores(y, len(found))
+        return metrics.compute(("pearson", "spearman"), scores, found, 0)
 
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to vectors, float32 [B, H].
@@ -113,48 +168,33 @@ class TextEmbedder(TextModel):
         Features of pairs, [B, 2, S], become [B, 2, H].
         """
         shape = ops.shape(inputs["input_ids"])
-        flat = {
-            name: ops.reshape(inputs[name], (-1, shape[-1])) for name in INPUTS
-        }
-        vectors = self._pool(self.model(flat, training=training), flat)
+        flat = flatten(inputs)
+        vectors = self._pool(
+            self.model(flat, training=training), flat["input_mask"]
+        )
         return ops.reshape(vectors, (*shape[:-1], vectors.shape[-1]))
 
-    def _pool(self, outputs: Mapping, inputs: Mapping):
-        if self.pooling == "pooled":
-            vectors = ops.cast(outputs["pooled_output"], "float32")
-        else:
-            is_token = ops.cast(inputs["input_mask"], "bool")[..., None]
-            states = ops.cast(outputs["sequence_output"], "float32")
-            vectors = POOLINGS[self.pooling](states, is_token)
-        return _unit(vectors) if self.normalize else vectors
+    def _pool(self, outputs: Mapping, input_mask: Any):
+        return pool(outputs, input_mask, self.pooling, self.normalize)
 
     def _features(self, x: Any, y: Any) -> Features:
-        columns = _texts(x, 2)
-        encoding = self._unlabelled_encoding()
-        first, second = (
-            make_features([Example("", text) for text in texts], encoding).batch
-            for texts in columns
-        )
-        batch = {
-            name: np.stack([first[name], second[name]], axis=1)
-            for name in INPUTS
-        }
-        unknown = [np.nan] * len(columns[0])
-        batch["scores"] = np.array(
-            unknown if y is None else _scores(y, len(unknown)), np.float32
-        )
-        shape = (2, self.max_seq_length)
-        schema: Schema = (
-            *(
-                Feature(name, shape, "int64", "max_seq_length")
-                for name in INPUTS
-            ),
-            Feature("scores", (), "float32"),
-        )
-        return in_memory([batch], schema)
+        first, second = _texts(x, 2)
+        scores: list = [None] * len(first)
+        if y is not None:
+            scores = _scores(y, len(first)).tolist()
+        examples = [
+            Example("", a, b, label=score)
+            for a, b, score in zip(first, second, scores, strict=True)
+        ]
+        encoding = Encoding(*self._encoding_arguments(), "similarity", ())
+        return number_texts(text_features(examples, encoding))
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        return {name: batch[name] for name in INPUTS}, batch.get("scores")
+        inputs = {name: batch[name] for name in INPUTS}
+        if "text_ids" not in batch:
+            return inputs, None
+        scores = batch["label_ids"][:, np.newaxis]
+        return inputs, np.hstack([scores, batch["text_ids"]], dtype=np.float32)
 
     def _default_loss(self):
         return pair_loss
@@ -162,18 +202,20 @@ class TextEmbedder(TextModel):
     def _served(self):
         from bert_tf.serving.served import ServedEncoder
 
+        if self._prompt(None):
+            logging.warning(
+                "The export adds no prompt: put %r before each text",
+                self._prompt(None),
+            )
+
         def choose(outputs, input_mask):
-            pooled = self._pool(outputs, {"input_mask": input_mask})
-            return {"vector": pooled}
+            return {"vector": self._pool(outputs, input_mask)}
 
         return ServedEncoder(self.model, self._encoding(), choose)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "pooling": self.pooling,
-            "normalize": self.normalize,
-        }
+        own = {name: getattr(self, name) for name in _RECORDED}
+        return {**super().get_config(), **own}
 
 
 def _texts(x: Any, count: int) -> list[list[str]]:
@@ -208,29 +250,14 @@ def _scores(y: Any, count: int) -> np.ndarray:
         raise wrong_value("The scores", "numbers", scores) from None
 
 
-def _unit(vectors):
-    """Returns floats [..., H] with length 1; zeros stay zeros."""
-    norms = ops.sqrt(ops.sum(ops.square(vectors), axis=-1, keepdims=True))
-    return vectors / ops.maximum(norms, 1e-12)
-
-
 @keras.saving.register_keras_serializable("bert_tf")
-def pair_loss(scores, vectors):
-    """Returns the loss of each pair, float32 [B].
-
-    A pair with a score: the squared difference to its cosine. A pair without:
-    the cross-entropy of its second text among all second texts of the batch.
+def pair_loss(targets, vectors):
+    """Returns the loss of each pair, float32 [B]; see `pair_losses`.
 
     Args:
-      scores: Floats [B]; NaN for a pair without a score.
+      targets: Floats [B, 3]: the score, NaN if unknown, and the `text_ids`.
       vectors: Floats [B, 2, H].
     """
-    first, second = _unit(vectors[:, 0]), _unit(vectors[:, 1])
-    is_scored = ops.logical_not(ops.isnan(scores))
-    expected = ops.where(is_scored, scores, 0.0)
-    errors = ops.square(ops.sum(first * second, axis=-1) - expected)
-    cosines = ops.matmul(first, ops.transpose(second))  # [B, B]
-    entropies = keras.losses.sparse_categorical_crossentropy(
-        ops.arange(ops.shape(cosines)[0]), _SCALE * cosines, from_logits=True
-    )
-    return ops.where(is_scored, errors, entropies)
+    # float32 holds the numbers of 16 million texts exactly.
+    text_ids = ops.cast(targets[:, 1:], "int32")
+    return pair_losses(targets[:, 0], text_ids, vectors)

@@ -1,6 +1,5 @@
 """Models on the Hugging Face Hub, which a local server represents."""
 
-import os
 import pathlib
 import socket
 import sys
@@ -25,10 +24,13 @@ from tests.interop.small_models import (
 constants = pytest.importorskip("huggingface_hub.constants")
 
 REFERENCE = "hf://owner/name"
+POOL = "1_Pooling"
 NEEDED = {
+    f"{POOL}/config.json",
     "added_tokens.json",
     "config.json",
     "model.safetensors",
+    "modules.json",
     "tokenizer_config.json",
     "vocab.txt",
 }
@@ -58,6 +60,10 @@ def repository(tmp_path):
     for name in ("pytorch_model.bin", "tf_model.h5", "README.md", "x.py"):
         (folder / name).write_bytes(b"not for us")
     write_folder(folder / "onnx")
+    write_json(folder, "modules.json", [{"type": "a.Pooling", "path": POOL}])
+    (folder / POOL).mkdir()
+    write_json(folder / POOL, "config.json", {"pooling_mode": "cls"})
+    write_folder(folder / "2_Dense")
     return folder
 
 
@@ -99,14 +105,21 @@ def fails(message, reference=REFERENCE):
         hub.download(reference)
 
 
+def files_in(folder):
+    folder = pathlib.Path(folder)
+    found = (x for x in folder.rglob("*") if not x.is_dir())
+    return {x.relative_to(folder).as_posix() for x in found}
+
+
 def test_downloads_only_the_files_that_it_reads(there, cache):
     folder = hub.download(REFERENCE)
     assert there.downloaded() == NEEDED
-    assert set(os.listdir(folder)) == NEEDED
+    assert files_in(folder) == NEEDED
     assert pathlib.Path(folder).is_relative_to(cache)
     found = open_pretrained(REFERENCE)
     assert_same_weights(arrays("pretraining"), found.weights)
     assert (found.vocab, found.do_lower_case) == (VOCAB, True)
+    assert found.pooling == "cls"
 
 
 def test_downloads_shards(there, repository):
@@ -123,7 +136,7 @@ def test_needs_no_network_after_a_download(
     there, unplugged, monkeypatch, revision
 ):
     folder = hub.download(REFERENCE + revision)
-    assert set(os.listdir(folder)) == NEEDED
+    assert files_in(folder) == NEEDED
     there.asked.clear()
     assert hub.download(REFERENCE + revision) == folder
     assert not there.downloaded()

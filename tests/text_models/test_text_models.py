@@ -278,16 +278,21 @@ def test_other_problems(encoder, problem):
 
 
 def test_pair_loss():
+    """No text is a wrong match of itself or of its own other partners."""
     generator = np.random.default_rng(0)
-    vectors = generator.normal(size=[3, 2, 5]).astype("float32")
-    scores = np.array([np.nan, 0.25, np.nan], "float32")
-    found = ops.convert_to_numpy(
-        pair_loss(ops.convert_to_tensor(scores), ops.convert_to_tensor(vectors))
-    )
+    vectors = generator.normal(size=[5, 2, 7]).astype("float32")
+    texts = [[1, 2], [3, 4], [1, 5], [6, 2], [7, 3]]
+    scores = [np.nan, 0.25, np.nan, np.nan, np.nan]
+    targets = np.array([[s, *t] for s, t in zip(scores, texts, strict=True)])
+    found = pair_loss(targets.astype("float32"), ops.convert_to_tensor(vectors))
+    found = ops.convert_to_numpy(found)
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     cosines = unit[:, 0] @ unit[:, 1].T
-    shares = np.exp(20 * cosines) / np.exp(20 * cosines).sum(1, keepdims=True)
-    expected = -np.log(np.diag(shares))
+    powers = np.exp(20 * cosines)
+    wrong = [(0, 2), (2, 0), (0, 3), (3, 0), (1, 4), (3, 2), (2, 3)]
+    for row, col in wrong:
+        powers[row, col] = 0
+    expected = -np.log(np.diag(powers) / powers.sum(axis=1))
     expected[1] = (cosines[1, 1] - 0.25) ** 2
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 

@@ -1,0 +1,206 @@
+"""The files that sentence-transformers adds to a Hugging Face folder.
+
+    modules.json                        the modules: Transformer, Pooling ...
+    1_Pooling/config.json               what becomes the vector of a text
+    sentence_bert_config.json           the sequence length and the casing
+    config_sentence_transformers.json   prompts and the similarity function
+
+Versions 2 to 6 of sentence-transformers write them differently; all are read.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from bert_tf import files
+from bert_tf.errors import in_file, listed, wrong_value
+
+MODULES = "modules.json"
+_POOLING = "1_Pooling/config.json"
+_TRANSFORMER = "sentence_bert_config.json"
+_SETTINGS = "config_sentence_transformers.json"
+FILES = (MODULES, _POOLING, _TRANSFORMER, _SETTINGS)
+
+# The poolings of both projects, under the same names.
+_POOLINGS = ("cls", "max", "mean")
+# In older files each pooling is a key that is true or false.
+_LEGACY = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_TASK = "feature-extraction"
+_OUTPUT = "last_hidden_state"
+
+
+def read(folder: str, longest: int) -> dict[str, Any]:
+    """Reads how a folder's model makes vectors of texts.
+
+    Args:
+      folder: The folder of the model.
+      longest: The largest sequence length of the model.
+
+    Returns:
+      Fields of `Pretrained` by name; none if there is no modules.json.
+
+    Raises:
+      InputError: If a file is missing or invalid.
+    """
+    path = os.path.join(folder, MODULES)
+    if not files.exists(path):
+        return {}
+    modules = _modules(path)
+    transformer = _optional(folder, _TRANSFORMER)
+    settings = _optional(folder, _SETTINGS)
+    prompts = settings.get("prompts") or {}
+    unsupported = _unsupported_output(transformer)
+    fields: dict[str, Any] = {"normalize": False}
+    for kind, place in modules:
+        if kind == "Pooling" and "pooling" not in fields:
+            config = files.read_json(os.path.join(folder, place, "config.json"))
+            fields["pooling"], faults = _pooling(config, prompts)
+            unsupported += faults
+        elif kind == "Normalize" and "pooling" in fields:
+            fields["normalize"] = True
+        elif kind != "Transformer" or place:
+            unsupported.append(kind)
+    if "pooling" not in fields:
+        unsupported.append("no Pooling")
+    similarity = settings.get("similarity_fn_name") or "cosine"
+    if similarity != "cosine":
+        logging.warning(
+            "%s compares vectors by %r; fit and evaluate compare their cosines",
+            folder,
+            similarity,
+        )
+    if unsupported:
+        logging.warning(
+            "%s: ignoring %s, which this project cannot compute",
+            folder,
+            listed(unsupported),
+        )
+    return {
+        **fields,
+        "max_seq_length": _length(folder, transformer, longest),
+        "prompts": prompts or None,
+        "default_prompt_name": settings.get("default_prompt_name"),
+        "unsupported_modules": tuple(unsupported),
+        **_casing(transformer),
+    }
+
+
+def _modules(path: str) -> list[tuple[str, str]]:
+    """Returns the class and the folder of each module."""
+    try:
+        modules = json.loads(files.read_text(path))
+        return [(m["type"].split(".")[-1], m["path"]) for m in modules]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise in_file(
+            path, "expected a list of modules with 'type' and 'path'."
+        ) from error
+
+
+def _optional(folder: str, name: str) -> dict[str, Any]:
+    path = os.path.join(folder, name)
+    return files.read_json(path) if files.exists(path) else {}
+
+
+def _unsupported_output(transformer: Mapping[str, Any]) -> list[str]:
+    """Returns what a Transformer module computes, unless it is vectors."""
+    task = transformer.get("transformer_task", _TASK)
+    text = (transformer.get("modality_config") or {}).get("text") or {}
+    output = text.get("method_output_name", _OUTPUT)
+    if (task, output) == (_TASK, _OUTPUT):
+        return []
+    return [f"Transformer with {task} and {output}"]
+
+
+def _pooling(
+    config: Mapping[str, Any], prompts: Mapping[str, str]
+) -> tuple[str | None, list[str]]:
+    """Returns the pooling, and what of it is unsupported."""
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for key, mode in _LEGACY.items() if config.get(key)]
+        modes = modes or ["mean"]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    faults = []
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        faults.append(f"Pooling with {' and '.join(map(str, modes))}")
+    if config.get("include_prompt", True) is False and any(prompts.values()):
+        faults.append("Pooling without the prompt")
+    return None if faults else modes[0], faults
+
+
+def _length(folder: str, transformer: Mapping[str, Any], longest: int) -> int:
+    """Returns the sequence length, which version 6 keeps in the tokenizer."""
+    length = transformer.get("max_seq_length")
+    if length is None:
+        tokenizer = _optional(folder, "tokenizer_config.json")
+        length = tokenizer.get("model_max_length") or longest
+    if not isinstance(length, int) or length < 1:
+        path = os.path.join(folder, _TRANSFORMER)
+        raise wrong_value(f"{path}: max_seq_length", "an integer", length)
+    return min(length, longest)
+
+
+def _casing(transformer: Mapping[str, Any]) -> dict[str, bool]:
+    """Returns the casing, if texts are lower-cased before the tokenizer."""
+    if transformer.get("do_lower_case"):
+        return {"do_lower_case": True}
+    return {}
+
+
+def write(
+    folder: str,
+    *,
+    pooling: str,
+    normalize: bool,
+    max_seq_length: int,
+    prompts: Mapping[str, str] | None,
+    default_prompt_name: str | None,
+    hidden_size: int,
+) -> None:
+    """Writes the files beside a Hugging Face model.
+
+    They are those of version 2, which later versions read, too. The arguments
+    but the last are fields of `Pretrained`.
+    """
+    kinds = ["Transformer", "Pooling", *["Normalize"] * normalize]
+    contents: dict[str, Any] = {
+        MODULES: [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": f"{number}_{kind}" if number else "",
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for number, kind in enumerate(kinds)
+        ],
+        _POOLING: {
+            "word_embedding_dimension": hidden_size,
+            **{key: mode == pooling for key, mode in _LEGACY.items()},
+            "include_prompt": True,
+        },
+        _TRANSFORMER: {
+            "max_seq_length": max_seq_length,
+            "do_lower_case": False,
+        },
+        _SETTINGS: {
+            "prompts": dict(prompts or {}),
+            "default_prompt_name": default_prompt_name,
+            "similarity_fn_name": "cosine",
+        },
+    }
+    if normalize:
+        contents["2_Normalize/config.json"] = {}
+    for name, content in contents.items():
+        path = os.path.join(folder, name)
+        files.makedirs(os.path.dirname(path))
+        files.write_text(path, json.dumps(content, indent=2) + "\n")

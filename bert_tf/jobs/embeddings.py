@@ -1,0 +1,330 @@
+"""Fine-tunes BERT to turn texts into vectors, on pairs of texts.
+
+    python run_embeddings.py \\
+        --task_name=sts-b --data_dir=glue_data/STS-B \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --output_dir=/tmp/sts_output \\
+        --do_train --do_eval --do_predict --do_export \\
+        --max_seq_length=128 --train_batch_size=16 \\
+        --learning_rate=2e-5 --num_train_epochs=4
+
+The cosine of the vectors of a pair learns its similarity. With custom TSV, CSV
+or JSON Lines files, --label_column names the similarities, from 0 to
+--max_score. Without it, the texts of a pair belong together, and the other
+second texts of a batch are wrong matches:
+
+    python run_embeddings.py --task_name=custom --data_dir=my_data \\
+        --text_a_column=question --text_b_column=answer ...
+
+A batch is here what one device computes at a time: --train_batch_size divided
+by the number of devices and by --gradient_accumulation_steps.
+
+The job writes to --output_dir:
+
+- `eval_results.txt` and `.json`, with --do_eval: the correlations of cosines
+  and similarities; or, without similarities, how often the right second text
+  is the nearest of all (`eval_accuracy`), and the mean of 1 / its rank
+  (`eval_mrr`).
+- `test_results.tsv` with the cosine of each pair, and `predictions.tsv` with
+  the texts too, with --do_predict.
+- `release/`, the model with its vocabulary and pooling, which
+  `TextEmbedder.from_pretrained` and --init_checkpoint accept.
+- `export/`, with --do_export: a SavedModel from strings to vectors.
+
+Rerun the command to resume. Source: Reimers and Gurevych 2019,
+"Sentence-BERT"; Henderson et al. 2017, section 4.4, for wrong matches.
+"""
+
+import dataclasses
+import functools
+import os
+
+import numpy as np
+from absl import logging
+
+import bert_tf.quiet_tensorflow  # noqa: F401
+from bert_tf import cli
+from bert_tf.data import buckets, cache, processes
+from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, in_file
+from bert_tf.jobs import fine_tuning, output_folder, settings
+from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
+from bert_tf.jobs.settings import DataOptions, FineTuningOptions
+from bert_tf.jobs.start import Start, resolve
+from bert_tf.options import option
+from bert_tf.serving.served import ServedEncoder
+from bert_tf.tasks import custom, datasets
+from bert_tf.tasks.classification import write_predictions, write_test_results
+from bert_tf.tasks.datasets import DataSet, SplitFile
+from bert_tf.tasks.embedding import POOLINGS, EmbeddingTask, number_texts
+from bert_tf.tasks.encoding import Encoding, content, write_features
+from bert_tf.tasks.examples import Example
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.workers import chief_first
+
+# The data sets with similarities, and their largest one.
+_LARGEST = {"sts-b": 5.0, "korsts": 5.0}
+
+# The heads of models whose encoder can be used without training.
+_HEADS = ("encoder", "pretraining", "masked_lm", "next_sentence")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingsConfig(DataOptions, FineTuningOptions):
+    """Options of `run_embeddings.py`."""
+
+    task_name: str = option(f"One of {', '.join((*_LARGEST, custom.NAME))}.")
+    text_a_column: str = option(
+        "custom: column of the first text, by name or by number from 0.",
+        default="text_a",
+    )
+    text_b_column: str = option(
+        "custom: column of the second text.", default="text_b"
+    )
+    label_column: str | None = option(
+        "custom: column of the similarity. Default: the texts of each pair "
+        "belong together.",
+        default=None,
+    )
+    id_column: str | None = option(
+        "custom: column that identifies the rows in predictions.", default=None
+    )
+    header: bool = option(
+        "custom: whether the first line names the columns.", default=True
+    )
+    skip_malformed_rows: bool = option(
+        "Whether to skip, and count, rows with a wrong number of columns and "
+        "JSON lines that lack a key.",
+        default=False,
+    )
+    max_score: float = option(
+        "custom: the largest similarity, which means a cosine of 1; 0 means a "
+        "cosine of 0.",
+        default=1.0,
+    )
+    pooling: str | None = option(
+        "What becomes the vector of a text: the mean or max of the last layer "
+        "over all tokens, the last layer at [CLS], or the pooler's output. "
+        "Default: as --init_checkpoint says, else mean.",
+        default=None,
+        choices=POOLINGS,
+    )
+    normalize: bool | None = option(
+        "Whether exported vectors, and those of the release, have length 1. "
+        "Default: as --init_checkpoint says, else true.",
+        default=None,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The pairs of a split as they were read, and as inputs of the model."""
+
+    examples: list[Example]
+    features: Features
+
+
+@settings.precision_restored()
+def run(config: EmbeddingsConfig) -> TrainingResult:
+    """Trains, evaluates, predicts and exports a model for vectors of texts."""
+    splits = settings.splits(config)
+    if splits and not config.data_dir:
+        raise InputError("--data_dir is required, except to export only.")
+    config, start = resolve(config, *_HEADS)
+    config = _with_pooling(config, start)
+    data_set = _data_set(config)
+    largest = _LARGEST.get(data_set.name, config.max_score)
+    # All input is checked before anything is written.
+    parts = {
+        split: data_set.split(split, config.data_dir)[0] for split in splits
+    }
+    examples = {
+        split: _read(part, largest, _is_scored(data_set))
+        for split, part in parts.items()
+    }
+    encoding = start.encoding(
+        Encoding, config.max_seq_length, problem="similarity", labels=()
+    )
+    task = _task(config, start, encoding, _is_scored(data_set))
+    tuning = fine_tuning.prepare(
+        config,
+        start,
+        task,
+        [f"eval_{name}" for name in task.metrics],
+        len(examples["train"]) if config.do_train else None,
+    )
+    facts = start.facts(data_set.name, "similarity", ())
+    facts |= {"pooling": config.pooling, "normalize": config.normalize}
+    if config.do_train:
+        facts["training_set"] = _checksum(examples["train"])
+    sources = [file for part in parts.values() for file in part.files]
+    with output_folder.claimed(
+        *(config, tuning.strategy, facts, sources),
+        _checksum(examples.get("dev", [])),
+    ):
+        data = chief_first(
+            tuning.strategy,
+            functools.partial(_load, config, encoding, parts, examples),
+            "make the records",
+        )
+        return _run_steps(tuning, encoding, data)
+
+
+def _run_steps(
+    tuning: FineTuning, encoding: Encoding, data: dict[str, Split]
+) -> TrainingResult:
+    config, metrics = tuning.config, {}
+
+    def evaluate(estimator: Estimator) -> dict[str, float]:
+        dev = tuning.evaluation_data(data["dev"].features)
+        return estimator.evaluate(dev)
+
+    train = data["train"].features if config.do_train else None
+    estimator = tuning.train_or_open(train, evaluate)
+    if config.do_eval:
+        metrics = evaluate(estimator)
+        tuning.write_metrics(estimator, metrics)
+    if config.do_predict:
+        _predict(tuning, estimator, data["test"])
+
+    def choose(outputs, input_mask):
+        return {"vector": tuning.task.vectors(outputs, input_mask)}
+
+    return tuning.finish(
+        estimator,
+        metrics,
+        "embeddings",
+        lambda model: ServedEncoder(model, encoding, choose),
+    )
+
+
+def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
+    """Fills in the options that the model may record."""
+    if config.bilstm_head:
+        raise InputError("--bilstm_head needs a script whose models have one.")
+    known = dict(start.trained_with)
+    if not config.do_train:
+        known |= output_folder.recorded_facts(config.output_dir)
+    missing = {
+        name: known.get(name, default)
+        for name, default in (("pooling", "mean"), ("normalize", True))
+        if getattr(config, name) is None
+    }
+    config = dataclasses.replace(config, **missing)
+    logging.info(
+        "Using --pooling=%s --normalize=%s",
+        config.pooling,
+        str(config.normalize).lower(),
+    )
+    return config
+
+
+def _data_set(config: EmbeddingsConfig) -> DataSet:
+    name = config.task_name.lower()
+    if name != custom.NAME:
+        found = datasets.find(name, skip_malformed=config.skip_malformed_rows)
+        if found.name not in _LARGEST:
+            raise InputError(
+                f"--task_name={name} has no similarities. Give one of "
+                f"{', '.join(_LARGEST)}, or {custom.NAME} with columns."
+            )
+        return found
+    return custom.data_set(
+        config.data_dir or "",
+        train_file=config.train_file,
+        dev_file=config.dev_file,
+        test_file=config.test_file,
+        text_a_column=config.text_a_column,
+        text_b_column=config.text_b_column,
+        id_column=config.id_column,
+        label_column=config.label_column,
+        has_header=config.header,
+        problem="regression",
+        skip_malformed=config.skip_malformed_rows,
+    )
+
+
+def _is_scored(data_set: DataSet) -> bool:
+    return "label" in data_set.train[0].columns
+
+
+def _read(part: SplitFile, largest: float, is_scored: bool) -> list[Example]:
+    """Reads pairs, with similarities from 0 to 1 if they have some."""
+    examples = part.read(
+        is_labelled=is_scored and part.split != "test",
+    )
+    for n, example in enumerate(examples):
+        score = example.label
+        if score is None:
+            continue
+        assert isinstance(score, float)
+        if not 0 <= score <= largest:
+            raise in_file(
+                example.where,
+                f"the similarity must be from 0 to {largest:g}; got "
+                f"{score:g}. Correct it, or give --max_score.",
+            )
+        examples[n] = dataclasses.replace(example, label=score / largest)
+    return examples
+
+
+def _task(
+    config: EmbeddingsConfig, start: Start, encoding: Encoding, is_scored: bool
+) -> EmbeddingTask:
+    assert config.pooling is not None
+    return EmbeddingTask(
+        start.config,
+        encoding.schema,
+        config.pooling,
+        bool(config.normalize),
+        is_scored,
+        frozen_layers=settings.frozen_layers(config, start.config),
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+
+
+def _checksum(examples: list[Example]) -> str:
+    return cache.checksum(map(content, examples))
+
+
+def _load(
+    config: EmbeddingsConfig,
+    encoding: Encoding,
+    parts: dict[str, SplitFile],
+    examples: dict[str, list[Example]],
+) -> dict[str, Split]:
+    """Writes the records of all splits, unless they exist, and loads them."""
+    loaded = {}
+    for split, part in parts.items():
+        path = fine_tuning.record_file(config, split)
+        write_features(
+            path,
+            examples[split],
+            encoding,
+            sources=part.files,
+            num_workers=processes.available_cpus(),
+        )
+        features = buckets.load(path, encoding.schema, len(encoding.vocab))
+        loaded[split] = Split(examples[split], number_texts(features))
+    return loaded
+
+
+def _predict(tuning: FineTuning, estimator: Estimator, split: Split) -> None:
+    """Writes the cosines of a test set."""
+    config = tuning.config
+    predictions = estimator.predict(
+        tuning.evaluation_data(split.features), config.predict_batch_size
+    )
+    if not is_chief(estimator.strategy):
+        return
+    cosines = np.asarray(predictions["cosines"], np.float32)
+    path = functools.partial(os.path.join, config.output_dir)
+    write_test_results(path("test_results.tsv"), cosines)
+    write_predictions(
+        path("predictions.tsv"), split.examples, "regression", (), cosines
+    )
+
+
+if __name__ == "__main__":
+    cli.main(run)

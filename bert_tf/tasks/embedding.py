@@ -1,0 +1,251 @@
+"""Vectors of texts, trained on pairs of texts.
+
+A pair has a similarity from 0 to 1, which its cosine learns; or none, and its
+texts belong together, unlike its first text and the other second texts of the
+batch.
+
+Sources: Henderson et al. 2017, "Efficient Natural Language Response Suggestion
+for Smart Reply", 4.4; Reimers and Gurevych 2019, "Sentence-BERT".
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from bert_tf import metrics
+from bert_tf.config import BertConfig
+from bert_tf.data.batching import Features
+from bert_tf.data.schema import Schema
+from bert_tf.modeling import BertModel
+from bert_tf.tasks import features as text_features
+from bert_tf.tasks.task import FineTuningTask
+
+# The first is the pooler's output; the others are of the last layer.
+POOLINGS = ("pooled", "cls", "mean", "max")
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+# Cosines are multiplied by this before the softmax over a batch, as in
+# sentence-transformers' MultipleNegativesRankingLoss.
+_SCALE = 20.0
+
+
+def number_texts(features: Features) -> Features:
+    """Adds `text_ids`, integers [n, 2]: equal numbers for equal texts.
+
+    Args:
+      features: Pairs of texts, with `input_ids` [n, 2, S].
+    """
+    numbers: dict[bytes, int] = {}
+    ids = [
+        [numbers.setdefault(text.tobytes(), len(numbers)) for text in pair]
+        for pair in features.arrays["input_ids"]
+    ]
+    arrays = {**features.arrays, "text_ids": np.array(ids, np.int32)}
+    return dataclasses.replace(features, arrays=arrays)
+
+
+def flatten(inputs: Mapping) -> dict:
+    """Returns the `INPUTS` of all texts, [..., S], as [B, S]."""
+    length = ops.shape(inputs["input_ids"])[-1]
+    return {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}
+
+
+def pool(outputs: Mapping, input_mask: Any, pooling: str, normalize: bool):
+    """Returns the vectors of texts, float32 [B, H].
+
+    Args:
+      outputs: The outputs of a `BertModel`.
+      input_mask: Integers [B, S].
+      pooling: One of `POOLINGS`; see `TextEmbedder`.
+      normalize: Whether vectors have length 1.
+    """
+    if pooling == "pooled":
+        vectors = ops.cast(outputs["pooled_output"], "float32")
+    else:
+        is_token = ops.cast(input_mask, "bool")[..., None]
+        states = ops.cast(outputs["sequence_output"], "float32")
+        vectors = text_features.POOLINGS[pooling](states, is_token)
+    return unit(vectors) if normalize else vectors
+
+
+def unit(vectors):
+    """Returns floats [..., H] with length 1; zeros stay zeros."""
+    norms = ops.sqrt(ops.sum(ops.square(vectors), axis=-1, keepdims=True))
+    return vectors / ops.maximum(norms, 1e-12)
+
+
+def cosines(vectors):
+    """Returns the cosine of each pair of vectors [B, 2, H], float32 [B]."""
+    return ops.sum(unit(vectors[:, 0]) * unit(vectors[:, 1]), axis=-1)
+
+
+def are_wrong(text_ids):
+    """Returns whether second texts are wrong for first texts, bools [B, B].
+
+    A text is right for every text that it has a pair with, and for itself.
+
+    Args:
+      text_ids: The pairs, integers [B, 2]; see `number_texts`.
+    """
+    first, second = text_ids[:, 0], text_ids[:, 1]
+    same_first = ops.cast(first[:, None] == first, "float32")
+    same_second = ops.cast(second[:, None] == second, "float32")
+    # The number of pairs of this first with this second text.
+    pairs = ops.matmul(same_first, same_second)
+    return ops.logical_and(pairs == 0, first[:, None] != second)
+
+
+def pair_losses(scores, text_ids, vectors):
+    """Returns the loss of each pair, float32 [B].
+
+    A pair with a score: the squared difference to its cosine. A pair without:
+    the cross-entropy of its second text among itself and the wrong second texts
+    of the batch.
+
+    Args:
+      scores: Floats [B]; NaN for a pair without a score.
+      text_ids: Integers [B, 2]; see `number_texts`.
+      vectors: Floats [B, 2, H].
+    """
+    is_scored = ops.logical_not(ops.isnan(scores))
+    expected = ops.where(is_scored, scores, 0.0)
+    errors = ops.square(cosines(vectors) - expected)
+    logits = _SCALE * ops.matmul(
+        unit(vectors[:, 0]), ops.transpose(unit(vectors[:, 1]))
+    )  # [B, B]
+    rows = ops.arange(ops.shape(logits)[0])
+    is_candidate = ops.logical_or(are_wrong(text_ids), rows[:, None] == rows)
+    entropies = keras.losses.sparse_categorical_crossentropy(
+        rows, ops.where(is_candidate, logits, -1e9), from_logits=True
+    )
+    return ops.where(is_scored, errors, entropies)
+
+
+def retrieval_scores(
+    text_ids: np.ndarray, vectors: np.ndarray
+) -> dict[str, float]:
+    """Scores the search for the second text of each first text.
+
+    Args:
+      text_ids: Integers [n, 2]; see `number_texts`.
+      vectors: Floats [n, 2, H].
+
+    Returns:
+      `accuracy`: how often the second text has a higher cosine than all wrong
+      ones; `mrr`: the mean of 1 / its rank.
+    """
+    first, second = (ops.convert_to_numpy(unit(vectors[:, n])) for n in (0, 1))
+    # Each second text once.
+    others, rows = np.unique(text_ids[:, 1], return_index=True)
+    right: dict[int, set[int]] = {}
+    for a, b in text_ids.tolist():
+        right.setdefault(a, {a}).add(b)
+    ranks = []
+    for n, a in enumerate(text_ids[:, 0].tolist()):
+        is_wrong = ~np.isin(others, [*right[a]])
+        found = second[rows] @ first[n]
+        ranks.append(1 + np.sum(found[is_wrong] >= second[n] @ first[n]))
+    return {
+        "accuracy": float(np.mean(np.equal(ranks, 1))),
+        "mrr": float(np.mean(1 / np.array(ranks))),
+    }
+
+
+class TextEncoder(BertModel):
+    """A `BertModel` whose inputs may have more axes, [..., S].
+
+    Its outputs have one row for each text.
+    """
+
+    def check_features(self, inputs):
+        return super().check_features(flatten(inputs))
+
+
+class EmbeddingTask(FineTuningTask):
+    """Vectors of texts.
+
+    Args:
+      config: The configuration of the model.
+      schema: The schema of the records, see `classification_schema`.
+      pooling: One of `POOLINGS`.
+      normalize: Whether predicted vectors have length 1.
+      is_scored: Whether all pairs have a score. Otherwise their second texts
+        are searched for.
+      options: `frozen_layers` and `gradient_checkpointing`.
+    """
+
+    head = "encoder"
+    loss_names = ("pair_loss",)
+
+    def __init__(
+        self,
+        config: BertConfig,
+        schema: Schema,
+        pooling: str = "mean",
+        normalize: bool = True,
+        is_scored: bool = True,
+        **options: Any,
+    ):
+        super().__init__(config, schema, **options)
+        self.pooling = pooling
+        self.normalize = normalize
+        self._is_scored = is_scored
+        self.metrics = ("spearman", "pearson", "loss")
+        if not is_scored:
+            self.metrics = ("accuracy", "mrr")
+
+    def make_model(
+        self, bilstm_head: bool = False, **options: Any
+    ) -> keras.Model:
+        del bilstm_head  # The job rejects it.
+        return TextEncoder(
+            self.config,
+            add_pooling_layer=self.pooling == "pooled",
+            **options,
+        )
+
+    def vectors(self, outputs: Mapping, input_mask: Any):
+        """Returns the vectors of texts, float32 [B, H]."""
+        return pool(outputs, input_mask, self.pooling, self.normalize)
+
+    def _pairs(self, features: Mapping, outputs: Mapping):
+        """Returns the vectors of pairs, float32 [B, 2, H]."""
+        mask = flatten(features)["input_mask"]
+        vectors = self.vectors(outputs, mask)
+        return ops.reshape(vectors, (-1, 2, vectors.shape[-1]))
+
+    def loss_weights(self, features: Mapping) -> dict:
+        return {"pair_loss": ops.ones(ops.shape(features["label_ids"]))}
+
+    def losses(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns `pair_losses`; the batch is that of the device's step."""
+        vectors = self._pairs(features, outputs)
+        losses = pair_losses(
+            features["label_ids"], features["text_ids"], vectors
+        )
+        return {"pair_loss": losses}
+
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns cosines and scores; without scores also the vectors."""
+        vectors = self._pairs(features, outputs)
+        kept = {"cosines": cosines(vectors), "scores": features["label_ids"]}
+        if self._is_scored:
+            return kept
+        return {**kept, "vectors": vectors, "text_ids": features["text_ids"]}
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the metrics, with `eval_` before their names."""
+        if not self._is_scored:
+            found = retrieval_scores(
+                predictions["text_ids"], predictions["vectors"]
+            )
+        else:
+            known, guessed = predictions["scores"], predictions["cosines"]
+            found = metrics.compute(("pearson", "spearman"), known, guessed, 0)
+            found["loss"] = float(np.mean(np.square(known - guessed)))
+        return {f"eval_{name}": found[name] for name in self.metrics}

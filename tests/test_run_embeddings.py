@@ -1,0 +1,187 @@
+"""run_embeddings.py from its command line to its files, in this process."""
+
+import functools
+import json
+import shutil
+
+import fine_tuning_runs
+import numpy as np
+import pytest
+import sentence_files
+import tensorflow as tf
+from fine_tuning_runs import ANSWERS, assert_same, error_of, results, weights
+
+import bert_tf
+from bert_tf.training import distribution
+from tests.training import toy_task
+
+COUNTS = {"train": 24, "dev": 13, "test": 5}
+FLAGS = {
+    "task_name": "custom",
+    "label_column": "score",
+    "max_score": 4,
+    "num_train_epochs": 10,
+    "train_batch_size": 8,
+    "pooling": "max",
+}
+# Pairs that belong together.
+UNSCORED = {"label_column": None, "max_score": None, "num_train_epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """Pairs that are similar if they have the same telling word."""
+    folder = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(1)
+    for split, count in COUNTS.items():
+        lines = ["text_a\ttext_b\tscore"]
+        for number in range(count):
+            words = generator.choice(sentence_files.TELLING, 2)
+            score = 4 if words[0] == words[1] else 1
+            texts = [
+                " ".join([word, *sentence_files.FILLERS[:more]])
+                for word, more in zip(words, (number % 5, 0), strict=True)
+            ]
+            lines.append("\t".join([*texts, str(score)]))
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data_dir, tmp_path_factory):
+    """Runs the script with the usual flags and some changes."""
+    model = fine_tuning_runs.write_model(
+        tmp_path_factory.mktemp("model"), **fine_tuning_runs.WITHOUT_DROPOUT
+    )
+    return functools.partial(
+        *(fine_tuning_runs.run, "run_embeddings"),
+        **{**model, **FLAGS, "data_dir": data_dir},
+    )
+
+
+@pytest.fixture(scope="module")
+def done(run, tmp_path_factory):
+    """The folder of a run that does everything."""
+    folder = tmp_path_factory.mktemp("done")
+    run(folder, do_eval=True, do_predict=True, do_export=True)
+    return folder
+
+
+def rows(path):
+    header, *lines = fine_tuning_runs.table(path)
+    return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def test_the_release_is_a_text_embedder(done, data_dir):
+    """It has the scores and the cosines of the files."""
+    model = bert_tf.TextEmbedder.from_pretrained(done / "release")
+    assert (model.pooling, model.normalize) == ("max", True)
+    assert model.max_seq_length == fine_tuning_runs.LENGTH
+    dev = rows(data_dir / "dev.tsv")
+    pairs = [(row["text_a"], row["text_b"]) for row in dev]
+    scores = [float(row["score"]) / 4 for row in dev]
+    measured = results(done)
+    for name, value in model.evaluate(pairs, scores).items():
+        assert measured[f"eval_{name}"] == pytest.approx(value, abs=1e-5)
+    assert measured["eval_pearson"] > 0.5
+    predicted = rows(done / "predictions.tsv")
+    pairs = [(row["text_a"], row["text_b"]) for row in predicted]
+    first, second = map(model.predict, map(list, zip(*pairs, strict=True)))
+    cosines = np.sum(first * second, axis=1)
+    lines = fine_tuning_runs.table(done / "test_results.tsv")
+    for found in (
+        [line[0] for line in lines],
+        [row["prediction"] for row in predicted],
+    ):
+        np.testing.assert_allclose(np.array(found, float), cosines, atol=1e-5)
+    [version] = (done / "export").iterdir()
+    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+    texts = [text for pair in pairs for text in pair]
+    np.testing.assert_allclose(
+        serve(text=tf.constant(texts))["vector"],
+        model.predict(texts),
+        atol=1e-5,
+    )
+
+
+def test_a_model_keeps_its_pooling(done, run, tmp_path):
+    """Without --pooling, in its folder and from its release."""
+    given = {**ANSWERS, "pooling": None}
+    copy = shutil.copytree(done, tmp_path / "copy")
+    run(copy, **given)
+    release = {"init_checkpoint": done / "release"}
+    release |= {"bert_config_file": None, "vocab_file": None}
+    run(tmp_path / "other", **given, **release)
+    for folder in (copy, tmp_path / "other"):
+        fine_tuning_runs.assert_same_answers(folder, done)
+
+
+def test_pairs_without_scores(run, data_dir, tmp_path):
+    run(tmp_path, do_eval=True, **UNSCORED, save_best="mrr")
+    dev = rows(data_dir / "dev.tsv")
+    model = bert_tf.TextEmbedder.from_pretrained(tmp_path / "release")
+    others = {row["text_b"] for row in dev}
+    ranks = []
+    for row in dev:
+        asked = row["text_a"]
+        right = {x["text_b"] for x in dev if x["text_a"] == asked}
+        texts = [asked, row["text_b"], *(others - right - {asked})]
+        query, *vectors = model.predict(texts)
+        cosines = np.array(vectors) @ query
+        ranks.append(np.sum(cosines >= cosines[0]))
+    found = results(tmp_path)
+    assert found["eval_accuracy"] == pytest.approx(np.mean(np.equal(ranks, 1)))
+    assert found["eval_mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
+
+
+@pytest.fixture
+def two_devices(monkeypatch):
+    makers = distribution._MAKERS
+    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
+    return {"distribution_strategy": "mirrored"}
+
+
+@pytest.mark.slow
+def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
+    changes = {"num_train_epochs": 1, "padding": "max_length"}
+    run(tmp_path / "one", **changes)
+    run(tmp_path / "two", **changes, **two_devices)
+    run(tmp_path / "parts", **changes, gradient_accumulation_steps=2)
+    expected = weights(tmp_path / "one" / "model.ckpt-3")
+    for name in ("two", "parts"):
+        found = weights(tmp_path / name / "model.ckpt-3")
+        for key in [key for key in found if key.endswith("key/bias")]:
+            found[key] = expected[key]
+        assert_same(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"max_score": 2}, "train.tsv:3: the similarity must be from 0 to 2"),
+        ({"task_name": "mrpc"}, "mrpc has no similarities. Give one of sts-b"),
+        ({"bilstm_head": True}, "--bilstm_head"),
+        ({"label_column": "label"}, "label"),
+    ],
+)
+def test_mistakes(run, tmp_path, capsys, flags, message):
+    assert message in error_of(capsys, run, tmp_path / "out", **flags)
+
+
+def test_sts_b(run, tmp_path):
+    """The official layout; the largest score is 5."""
+    layout = "{0}\tg\tf\ty\t1\tn\tn\t{1}\t{2}"
+    header = layout.format(*range(3))
+    pairs = [("good ba", "good", 5), ("bad", "good", 0), ("odd", "dull", 2.5)]
+    for split, end in (("train", "\t{}"), ("dev", "\t{}"), ("test", "")):
+        lines = [header + end.format("score")]
+        for number, (a, b, score) in enumerate(pairs * 4):
+            lines.append(layout.format(number, a, b) + end.format(score))
+        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    given = dict.fromkeys(("label_column", "max_score"))
+    given |= {"task_name": "sts-b", "data_dir": tmp_path}
+    run(tmp_path / "out", **given, do_eval=True, do_predict=True)
+    assert results(tmp_path / "out")["eval_pearson"] > 0.5
+    assert len(rows(tmp_path / "out" / "predictions.tsv")) == 12
+    record = json.loads((tmp_path / "out" / "fine_tuning.json").read_text())
+    assert record["facts"]["task"] == "sts-b"
