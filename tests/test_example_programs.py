@@ -76,6 +76,30 @@ def test_scikit_learn_features():
 
 
 @pytest.mark.slow
+def test_semantic_search(tmp_path):
+    """The passage that equals the query is found first, once per file."""
+    config = bert_tf.BertConfig.from_name("L-1_H-64_A-1", vocab_size=9)
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
+    bert_tf.BertModel(config).save_pretrained(
+        tmp_path / "model", tokenizer=bert_tf.FullTokenizer(vocab)
+    )
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text("a b\nc\n\nd d d d\n \na\n")
+    arguments = [f"--init_checkpoint={tmp_path / 'model'}", "--top_k=3"]
+    arguments += ["--query=a b c", f"--plot={tmp_path / 'space.png'}"]
+    files = [str(tmp_path / name) for name in ("one.txt", "two.txt")]
+    lines = output_of("semantic_search.py", *arguments, *files).splitlines()
+    assert [line[:8] for line in lines[:2]] == ["1. 1.000", "2. 1.000"]
+    assert [line[10:] for line in lines[:2]] == ["a b c", "a b c"]
+    assert len(lines) == 3
+    assert (tmp_path / "space.png").read_bytes().startswith(b"\x89PNG")
+    done = run("semantic_search.py", *arguments, str(tmp_path / "three.txt"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("semantic_search.py: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
 def test_jax_training(monkeypatch):
     if importlib.util.find_spec("jax") is None:
         pytest.skip("no JAX in this environment")
