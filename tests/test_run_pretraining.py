@@ -265,13 +265,16 @@ def test_the_release_records_the_casing_and_the_activation(
 # ---------------------------------------------------------------- variants
 
 
-def test_a_named_size_in_bfloat16_with_lamb(run, inputs, tmp_path):
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_named_size_in_half_precision_with_lamb(
+    run, inputs, tmp_path, precision
+):
     run(
         tmp_path,
         bert_config_file=None,
         model_size="L-1_H-8_A-2",
         vocab_file=inputs / "vocab.txt",
-        mixed_precision="bfloat16",
+        mixed_precision=precision,
         optimizer="lamb",
         **ONE_STEP,
     )
@@ -279,6 +282,8 @@ def test_a_named_size_in_bfloat16_with_lamb(run, inputs, tmp_path):
     assert config == BertConfig.from_name("L-1_H-8_A-2", VOCAB)
     tensors = read(tmp_path / "model.ckpt-1")
     assert {v.dtype.name for v in tensors.values()} == {"float32", "int64"}
+    is_scaled = "training_state/loss_scale" in tensors
+    assert is_scaled == (precision == "float16")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ sizes, differences and scores is printed and written to the README. For
 embeddings it has the mean and the lowest cosine similarity to the export's
 embeddings. If a float32 model differs by more than rounding, the job fails and
 writes nothing. Converting a model of 6 layers of 384 takes a minute. Masked
-language models and exports in bfloat16 are not supported.
+language models and exports in half precision are not supported.
 """
 
 import dataclasses

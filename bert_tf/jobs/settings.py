@@ -89,9 +89,10 @@ class DeviceOptions(Options):
         per_worker=True,
     )
     mixed_precision: str = option(
-        "Dtype of the activations, in exports too. Weights are always float32.",
+        "Dtype of the activations, in exports too. Weights are always float32. "
+        "float16 is for GPUs without bfloat16; training scales the loss.",
         default="float32",
-        choices=("float32", "bfloat16"),
+        choices=("float32", "bfloat16", "float16"),
     )
     jit_compile: str = option(
         "Whether XLA compiles the step. auto: whichever is faster.",
@@ -353,8 +354,9 @@ def connect(config: DeviceOptions) -> Any:
     from bert_tf.training.distribution import make_strategy
     from bert_tf.training.workers import require_same_settings
 
-    policies = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
-    keras.config.set_dtype_policy(policies[config.mixed_precision])
+    precision = config.mixed_precision
+    policy = precision if precision == "float32" else f"mixed_{precision}"
+    keras.config.set_dtype_policy(policy)
     strategy = make_strategy(distribution_config(config))
     require_same_settings(strategy, {"bert_tf": __version__, **config.shared()})
     return strategy

@@ -35,12 +35,13 @@ from bert_tf.training.distribution import (
 )
 from bert_tf.training.hooks import (
     Hook,
+    LossScaleLog,
     NanWatch,
     require_finite_tensors,
     watching,
 )
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.step import TrainingStep, cut
+from bert_tf.training.step import INITIAL_LOSS_SCALE, TrainingStep, cut
 from bert_tf.training.weights import Weights, checksum, restore
 from bert_tf.training.workers import (
     raise_worker_lost,
@@ -57,6 +58,7 @@ TrainingData = Callable[..., tf.data.Dataset]
 EvaluationData = Callable[..., tf.data.Dataset]
 
 EXAMPLES_SEEN = "training_state/examples_seen"
+LOSS_SCALE = "training_state/loss_scale"
 # The index of each row's example in the data set; -1 for padding.
 INDEX = "example_index"
 SECONDS_PER_CALL = 1.0
@@ -121,6 +123,7 @@ class Estimator:
             jit_compile=self._jit and is_plain(strategy),
         )
         self._optimizer: Any = None
+        self._loss_scale: keras.Variable | None = None
         self._own_checkpoint = self._manager.latest()
         self._saved_step = 0
         self.weights_from = self._own_checkpoint
@@ -169,26 +172,38 @@ class Estimator:
             )
 
     def _make_optimizer(self) -> None:
-        """Makes the optimizer, with the slots of the run's last checkpoint."""
+        """Makes the optimizer, with the state of the run's last checkpoint."""
         with self.strategy.scope():
             self._optimizer = self.config.make_optimizer()
             self._optimizer.build(self.model.trainable_variables)
+            if self.model.compute_dtype == "float16":
+                self._loss_scale = keras.Variable(
+                    [INITIAL_LOSS_SCALE, 0.0], dtype="float32", trainable=False
+                )
         logging.info("%s", self._optimizer.describe())
         self._optimizer.iterations.assign(self.step)
         if self._own_checkpoint is not None:
-            restore(self._slots(), checkpoints.Reader(self._own_checkpoint))
+            restore(
+                self._optimizer_state(),
+                checkpoints.Reader(self._own_checkpoint),
+                # The checkpoint may be from before --mixed_precision=float16.
+                may_lack=LOSS_SCALE,
+            )
 
-    def _slots(self) -> dict[str, Any]:
+    def _optimizer_state(self) -> dict[str, Any]:
+        """Returns the optimizer's slots and the loss scale, by name."""
         names = {v.path: name for name, v in self._weights.items()}
         slots = {}
         for key, variable in self._optimizer.slot_variables().items():
             path, _, slot = key.rpartition("/")
             slots[f"{names[path]}/{slot}"] = variable
+        if self._loss_scale is not None:
+            slots[LOSS_SCALE] = self._loss_scale
         return slots
 
     def _save(self) -> None:
         """Writes a checkpoint, unless a value is not finite."""
-        tensors = _values(self._weights | self._slots())
+        tensors = _values(self._weights | self._optimizer_state())
         require_finite_tensors(self.step, tensors)
         self._saved_step = self.step
         if not is_chief(self.strategy):
@@ -226,10 +241,12 @@ class Estimator:
         A finished run does nothing. SIGINT and SIGTERM save a checkpoint and
         raise SystemExit; rerun the command to resume. If a hook wants to stop,
         training saves a checkpoint and ends. A later run ends there too, unless
-        the hook no longer wants to stop. A `NanWatch` is added to the hooks.
+        the hook no longer wants to stop. A `NanWatch` is added to the hooks. In
+        float16, steps whose gradients are not finite are skipped.
 
         Raises:
-          NonFiniteError: The loss or a gradient is not finite.
+          NonFiniteError: The loss or a gradient is not finite; in float16, the
+            loss scale has fallen below 1.
           WorkerLostError: Another worker has exited.
         """
         last_step = self.config.last_step
@@ -242,6 +259,9 @@ class Estimator:
             self._manager.remove_leftovers()
         data = self.training_batches(make_data)
         run_steps = self.training_step().run
+        if self._loss_scale is not None:
+            scale = float(self._loss_scale.numpy()[0])
+            hooks = [LossScaleLog(scale), *hooks]
         hooks = [NanWatch(), *hooks]
         started = time.monotonic()
         try:
@@ -260,6 +280,7 @@ class Estimator:
             self.model,
             self._optimizer,
             self.strategy,
+            loss_scale=self._loss_scale,
             max_grad_norm=config.max_grad_norm,
             micro_batches=config.gradient_accumulation_steps,
             random_seed=config.random_seed,

@@ -5,6 +5,7 @@ one or more steps, with the values recorded at each of those steps.
 """
 
 import contextlib
+import itertools
 import math
 import os
 import sys
@@ -89,19 +90,50 @@ class NonFiniteError(InputError):
 
 
 class NanWatch(Hook):
-    """Raises at the first step with a non-finite loss or gradient."""
+    """Raises at the first step with a non-finite loss or gradient.
+
+    Steps that float16's loss scaling has skipped do not count, unless the loss
+    scale is below 1.
+    """
 
     def after_steps(self, step: int, records: Records) -> None:
-        bad = ~np.isfinite(records["loss"] + records["gradient_norm"])
+        norms = records["gradient_norm"]
+        skipped = ~np.isfinite(norms) & (records.get("loss_scale", 0) >= 1)
+        bad = ~np.isfinite(records["loss"] + norms) & ~skipped
         if bad.any():
             index = int(bad.argmax())
             raise NonFiniteError(
                 f"step {step - len(bad) + index + 1}: loss "
-                f"{records['loss'][index]}, gradient norm "
-                f"{records['gradient_norm'][index]}; all checkpoints are from "
-                "earlier steps. Lower --learning_rate, or use more warm-up "
-                "steps."
+                f"{records['loss'][index]}, gradient norm {norms[index]}; all "
+                "checkpoints are from earlier steps. Lower --learning_rate, or "
+                "use more warm-up steps."
             )
+
+
+class LossScaleLog(Hook):
+    """Logs changes of the loss scale of float16.
+
+    Args:
+      scale: The loss scale at the beginning.
+    """
+
+    def __init__(self, scale: float):
+        self._scale = scale
+
+    def after_steps(self, step: int, records: Records) -> None:
+        scales = [self._scale, *records["loss_scale"]]
+        first = step - len(scales) + 2
+        for number, (old, new) in enumerate(itertools.pairwise(scales), first):
+            if new < old:
+                logging.info(
+                    "step %d was skipped, since its gradients are not finite "
+                    "in float16: loss scale %g",
+                    number,
+                    new,
+                )
+            elif new > old:
+                logging.info("step %d: loss scale %g", number, new)
+        self._scale = scales[-1]
 
 
 def require_finite_tensors(step: int, tensors: Mapping[str, Any]) -> None:
@@ -243,7 +275,7 @@ class Summaries(Hook):
         examples = (step - self._written) * self.examples_per_step
         rate = examples / (now - self._since)
         means = {
-            name: np.mean(np.concatenate([r[name] for r in self._waiting]))
+            name: _finite_mean([r[name] for r in self._waiting])
             for name in self._waiting[0]
         }
         means["examples_per_second"] = rate
@@ -255,6 +287,13 @@ class Summaries(Hook):
         if self._waiting:
             self._write(self._step)
         self._events.close()
+
+
+def _finite_mean(arrays: Sequence[np.ndarray]) -> float:
+    """Returns the mean without the values of skipped steps; NaN for none."""
+    values = np.concatenate(arrays)
+    is_finite = np.isfinite(values)
+    return np.mean(values[is_finite]) if is_finite.any() else math.nan
 
 
 # --------------------------------------------------------------- evaluation

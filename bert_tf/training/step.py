@@ -11,6 +11,12 @@ The loss weights are summed first, so that a mean over the global batch is the
 same number on one device, on several, and over accumulated micro-batches.
 Dropout masks are a function of seed, step, replica and micro-batch, so that a
 resumed run has the masks of an uninterrupted one.
+
+In float16, small gradients would become 0. There the loss is multiplied by a
+loss scale before the gradients are computed, and the gradients are divided by
+it in float32; see `next_loss_scale`. If a gradient is not finite, the step is
+skipped: weights and moments do not change. The step counts nevertheless, for
+the learning rate and for the position in the data.
 """
 
 from collections.abc import Mapping
@@ -25,6 +31,10 @@ from bert_tf.training.distribution import is_plain, runs_on_cpus
 # The key of the weights of examples, next to the features of a micro-batch.
 _COUNTS = "counts"
 
+# As in Keras's LossScaleOptimizer.
+INITIAL_LOSS_SCALE = 2.0**15
+LOSS_SCALE_GROWTH_STEPS = 2000
+
 
 class TrainingStep:
     """Runs steps of a model on every replica of a strategy.
@@ -34,6 +44,8 @@ class TrainingStep:
       model: The task's model, made in the strategy's scope.
       optimizer: A built `AdamWeightDecay` or `Lamb`, made in that scope.
       strategy: The devices.
+      loss_scale: A float32 variable [2], made in that scope: the state of loss
+        scaling, see `next_loss_scale`. None for no loss scaling.
       max_grad_norm: Global norm that gradients are clipped to; 0 for none.
       micro_batches: The number of parts that a replica's batch is split into.
       random_seed: Determines the dropout masks.
@@ -50,6 +62,7 @@ class TrainingStep:
         optimizer: Any,
         strategy: tf.distribute.Strategy,
         *,
+        loss_scale: keras.Variable | None = None,
         max_grad_norm: float = 1.0,
         micro_batches: int = 1,
         random_seed: int = 0,
@@ -60,6 +73,7 @@ class TrainingStep:
         self.model = model
         self.optimizer = optimizer
         self.strategy = strategy
+        self.loss_scale = loss_scale
         self.max_grad_norm = max_grad_norm
         self.micro_batches = micro_batches
         self.random_seed = random_seed
@@ -88,6 +102,8 @@ class TrainingStep:
         """
         names = ["loss", *self.task.loss_names]
         names += ["gradient_norm", "learning_rate"]
+        if self.loss_scale is not None:
+            names += ["loss_scale"]
         rows = tf.TensorArray(tf.float32, count, element_shape=[len(names)])
         for index in tf.range(count):
             row = self.strategy.run(self.replica_step, (next(data),))
@@ -113,7 +129,11 @@ class TrainingStep:
         totals = self._all_reduce(
             [tf.reduce_sum(weights[name]) for name in self.task.loss_names]
         )
-        gradients, losses = self._gradients(features, totals, seed)
+        scale = None
+        if self.loss_scale is not None:
+            scaling = tf.identity(self.loss_scale.value)
+            scale = scaling[0]
+        gradients, losses = self._gradients(features, totals, seed, scale)
         *gradients, losses = self._all_reduce([*gradients, losses])
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         # The norm is computed outside XLA, which takes twice as long for it on
@@ -121,7 +141,12 @@ class TrainingStep:
         norm = tf.linalg.global_norm(gradients)
         self._update(gradients, norm, rate)
         _merge_call(self._count_step, self.strategy)
-        return tf.concat([[tf.reduce_sum(losses)], losses, [norm, rate]], 0)
+        record = [[tf.reduce_sum(losses)], losses, [norm, rate]]
+        if self.loss_scale is not None:
+            scaling = next_loss_scale(scaling, tf.math.is_finite(norm))
+            _merge_call(self._update_loss_scale, self.strategy, scaling)
+            record += [scaling[:1]]
+        return tf.concat(record, 0)
 
     def _all_reduce(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         if is_plain(self.strategy):
@@ -132,7 +157,7 @@ class TrainingStep:
             tf.distribute.ReduceOp.SUM, values
         )
 
-    def _batch_gradients(self, features, totals, seed):
+    def _batch_gradients(self, features, totals, seed, scale):
         """Returns the replica's gradients, and parts of the loss [parts].
 
         Their sums over all replicas are those of the batch. If the length b of
@@ -140,7 +165,9 @@ class TrainingStep:
         last batch: not a multiple of the micro-batches, or 0.
         """
         if self.micro_batches == 1:
-            return self._micro_batch_gradients(features, 1.0, totals, seed)
+            return self._micro_batch_gradients(
+                features, 1.0, totals, seed, scale
+            )
         filled, counts = fill_up(features, self.micro_batches)
         micro_batches = cut({**filled, _COUNTS: counts}, self.micro_batches)
         variables = self.model.trainable_variables
@@ -151,7 +178,7 @@ class TrainingStep:
                 name: value[index] for name, value in micro_batches.items()
             }
             more, parts = self._micro_batch_gradients(
-                batch, batch.pop(_COUNTS), totals, fold_in(seed, index)
+                batch, batch.pop(_COUNTS), totals, fold_in(seed, index), scale
             )
             gradients = [a + b for a, b in zip(gradients, more, strict=True)]
             losses += parts
@@ -159,7 +186,7 @@ class TrainingStep:
 
     # AutoGraph would take a second or two to convert layers and losses.
     @tf.autograph.experimental.do_not_convert
-    def _micro_batch_gradients(self, features, counts, totals, seed):
+    def _micro_batch_gradients(self, features, counts, totals, seed, scale):
         variables = [v.value for v in self.model.trainable_variables]
         # The gradients are computed in this context too, since recomputed
         # blocks run again in the backward pass.
@@ -178,11 +205,16 @@ class TrainingStep:
                     ]
                 )
                 loss = tf.reduce_sum(losses)
+                if scale is not None:
+                    loss *= scale
             gradients = tape.gradient(
                 loss, variables, unconnected_gradients="zero"
             )
         # An embedding table has a sparse gradient.
-        return [tf.convert_to_tensor(g) for g in gradients], losses
+        gradients = [tf.convert_to_tensor(g) for g in gradients]
+        if scale is not None:
+            gradients = [g / scale for g in gradients]
+        return gradients, losses
 
     @tf.autograph.experimental.do_not_convert
     def _clip_and_update(self, gradients, norm, rate) -> None:
@@ -191,7 +223,20 @@ class TrainingStep:
             gradients, _ = tf.clip_by_global_norm(
                 gradients, self.max_grad_norm, use_norm=norm
             )
-        _merge_call(self._update_variables, self.strategy, gradients, rate)
+        if self.loss_scale is None:
+            update, arguments = self._update_variables, (gradients, rate)
+        else:
+            update, arguments = self._update_if_finite, (gradients, rate, norm)
+        _merge_call(update, self.strategy, *arguments)
+
+    def _update_if_finite(self, strategy, gradients, rate, norm) -> None:
+        # The norm is the same on all replicas, since the gradients are summed.
+        norms = strategy.experimental_local_results(norm)
+        tf.cond(
+            tf.math.is_finite(norms[0]),
+            lambda: self._update_variables(strategy, gradients, rate),
+            lambda: None,
+        )
 
     def _update_variables(self, strategy, gradients, rate) -> None:
         # `optimizer.apply` would sum the gradients over the replicas again.
@@ -213,10 +258,39 @@ class TrainingStep:
             group=False,
         )
 
+    def _update_loss_scale(self, strategy, state) -> None:
+        strategy.extended.update(
+            self.loss_scale.value,
+            lambda v, new: v.assign(new),
+            args=(state,),
+            group=False,
+        )
+
 
 # Runs a function once in cross-replica context, or per replica where
 # `merge_call` is unavailable.
 _merge_call = tf.__internal__.distribute.interim.maybe_merge_call
+
+
+def next_loss_scale(state: tf.Tensor, is_finite: tf.Tensor) -> tf.Tensor:
+    """Returns the state of loss scaling after a step.
+
+    The loss scale is halved if a gradient was not finite, and doubled after
+    2,000 steps in a row whose gradients were finite. Source: "dynamic loss
+    scaling", Micikevicius et al., arXiv 1710.03740, section 3.2, with the
+    numbers of Keras.
+
+    Args:
+      state: float32 [2], the loss scale and the number of steps since it
+        changed.
+      is_finite: Whether all gradients of the step were finite, a bool.
+    """
+    scale, count = state[0], state[1] + 1
+    is_due = count >= LOSS_SCALE_GROWTH_STEPS
+    grown = tf.where(is_due, 2 * scale, scale)
+    scale = tf.where(is_finite, grown, scale / 2)
+    count = tf.where(is_finite & ~is_due, count, 0)
+    return tf.stack([scale, count])
 
 
 def fill_up(

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints, workers
+from bert_tf.training import checkpoints, step, workers
 from bert_tf.training.estimator import Estimator, in_order
 from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
 from bert_tf.training.settings import TrainingConfig
@@ -153,7 +153,20 @@ def test_a_run_resumed_after_a_crash_equals_the_whole_run(tmp_path, whole):
     assert asked == [first, {**first, "start_example": 4 * 12}]
 
 
-def test_runs_with_replicas_and_micro_batches_resume_exactly(tmp_path):
+@pytest.fixture
+def precision():
+    """Sets a dtype policy until the end of a test."""
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_runs_with_replicas_and_micro_batches_resume_exactly(
+    tmp_path, precision, monkeypatch, policy
+):
+    """The loss scale doubles after steps 4 and 8."""
+    precision(policy)
+    monkeypatch.setattr(step, "LOSS_SCALE_GROWTH_STEPS", 4)
     options = {
         "gradient_accumulation_steps": 3,
         "optimizer": "lamb",
@@ -166,7 +179,27 @@ def test_runs_with_replicas_and_micro_batches_resume_exactly(tmp_path):
     for path in first.glob("model.ckpt-5.*"):
         shutil.copy(path, second)
     train(second, **options)
-    assert_equal(read(second), read(first))
+    tensors = read(second)
+    assert_equal(tensors, read(first))
+    if policy == "mixed_float16":
+        state = tensors["training_state/loss_scale"]
+        np.testing.assert_array_equal(state, [2.0**17, 1])
+
+
+def test_the_precision_may_change_when_a_run_is_resumed(
+    tmp_path, stopped_at, precision, whole
+):
+    folder = stopped_at(4)
+    precision("mixed_float16")
+    train(folder, stop_at_step=6)
+    state = read(folder, 6)["training_state/loss_scale"]
+    np.testing.assert_array_equal(state, [step.INITIAL_LOSS_SCALE, 2])
+    precision("float32")
+    train(folder)
+    assert read(folder).keys() == whole.keys()
+    for name, value in read(folder).items():
+        # Dropout masks depend on the dtype.
+        np.testing.assert_allclose(value, whole[name], atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from bert_tf.training.hooks import (
     Evaluation,
     EventFile,
     Hook,
+    LossScaleLog,
     NanWatch,
     NonFiniteError,
     Progress,
@@ -68,6 +69,27 @@ def test_the_first_non_finite_step_stops_the_run(bad, where):
         hook.after_steps(20, records(*losses, gradient_norm=norms))
 
 
+def test_loss_scaling_skips_steps_until_its_scale_is_below_1(caplog):
+    caplog.set_level("INFO", "absl")
+    hooks = [LossScaleLog(4.0), NanWatch()]
+
+    def after_steps(step, norms, scales):
+        found = records(*[1.0] * len(norms), gradient_norm=norms)
+        found["loss_scale"] = np.array(scales, "float32")
+        for hook in hooks:
+            hook.after_steps(step, found)
+
+    after_steps(2, [1.0, np.inf], [4, 2])
+    after_steps(5, [1.0, 1.0, np.nan], [2, 4, 2])
+    assert [message.partition(",")[0] for message in caplog.messages] == [
+        "step 2 was skipped",
+        "step 4: loss scale 4",
+        "step 5 was skipped",
+    ]
+    with pytest.raises(NonFiniteError, match=r"^step 7: .* norm inf;"):
+        after_steps(7, [np.inf, np.inf], [1, 0.5])
+
+
 # ---------------------------------------------------------------- progress
 
 
@@ -110,13 +132,14 @@ def test_means_are_written(tmp_path):
     hook.after_steps(3, records(1.0))
     hook.after_steps(4, records(4.0))
     hook.after_steps(7, records(1.0, 2.0, 3.0))
-    hook.after_steps(8, records(6.0))
+    # Step 8 was skipped.
+    hook.after_steps(8, records(6.0, gradient_norm=[np.inf]))
     hook.after_steps(9, records(99.0))
     hook.end()
     found = events(tmp_path)
     losses = {step: v for (step, name), v in found.items() if name == "loss"}
     assert losses == {4: 2.5, 8: 3.0, 9: 99.0}
-    assert found[8, "gradient_norm"] == 1.0
+    assert found[8, "gradient_norm"] == 1.0  # Of steps 5 to 7.
     for step in losses:
         examples = found[step, "examples_per_second"]
         assert examples > 0

@@ -11,7 +11,14 @@ from bert_tf import kernels
 from bert_tf.config import BertConfig
 from bert_tf.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay
 from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training.step import TrainingStep, fill_up, step_seed
+from bert_tf.training.step import (
+    INITIAL_LOSS_SCALE,
+    LOSS_SCALE_GROWTH_STEPS,
+    TrainingStep,
+    fill_up,
+    next_loss_scale,
+    step_seed,
+)
 from tests import small_pretraining
 from tests.training import toy_task
 
@@ -51,6 +58,9 @@ def run(
         model = task.build_model()
         optimizer = optimizer(WarmupLinearDecay(rate, max(10, steps), 2))
         optimizer.build(model.trainable_variables)
+        if model.compute_dtype == "float16":
+            state = [INITIAL_LOSS_SCALE, 0.0]
+            options["loss_scale"] = keras.Variable(state, dtype="float32")
     step = TrainingStep(task, model, optimizer, strategy, **options)
     data = features
     if isinstance(features, dict):
@@ -60,6 +70,9 @@ def run(
     )
     records = step.run(iter(batches), tf.constant(steps))
     weights = {v.path: v.numpy() for v in model.trainable_variables}
+    for variable in model.trainable_variables:
+        for copy in strategy.experimental_local_results(variable.value):
+            np.testing.assert_array_equal(copy, weights[variable.path])
     slots = optimizer.slot_variables().items()
     return types.SimpleNamespace(
         records={name: values.numpy() for name, values in records.items()},
@@ -281,6 +294,118 @@ def test_one_trace_serves_batches_of_all_lengths():
 
     assert_same(once, run(CountingTask(), batches, micro_batches=3))
     assert traces == [[None, None]]
+
+
+# ------------------------------------------------------------ loss scaling
+
+
+@pytest.fixture
+def float16():
+    keras.config.set_dtype_policy("mixed_float16")
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+class WithLargeGradients(toy_task.ToyTask):
+    """The gradients of examples with label 9 are too large for float16."""
+
+    def losses(self, features, outputs):
+        is_large = features["label"] == 9
+        features = {
+            **features,
+            "label": tf.where(is_large, 0, features["label"]),
+        }
+        losses = super().losses(features, outputs)
+        losses["size_loss"] *= tf.where(is_large, 1e9, 1.0)
+        return losses
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"replicas": 2, "micro_batches": 2}, marks=slow),
+        pytest.param({"jit_compile": True}, marks=slow),
+        pytest.param({"jit_compile_passes": True}, marks=slow),
+    ],
+    ids=str,
+)
+def test_a_pretraining_in_float16_follows_float32(
+    pretraining, float16, options
+):
+    half = pretrain(**options)
+    for name, values in half.records.items():
+        if name == "loss_scale":
+            np.testing.assert_array_equal(values, INITIAL_LOSS_SCALE)
+        else:
+            expected = pretraining.records[name]
+            np.testing.assert_allclose(values, expected, rtol=5e-3)
+    for name, slot in pretraining.slots.items():
+        error = np.abs(half.slots[name] - slot).max()
+        assert error <= 0.05 * np.abs(slot).max() + 1e-6, name
+
+
+def test_small_gradients_do_not_become_0(float16):
+    """Those of the first table are up to 1e-7; float16's step is 6e-8."""
+
+    class SmallTask(toy_task.ToyTask):
+        def losses(self, features, outputs):
+            losses = super().losses(features, outputs)
+            return {name: 1e-6 * loss for name, loss in losses.items()}
+
+    features = toy_task.examples(BATCH)
+    half = run(SmallTask(), features, steps=1)
+    keras.config.set_dtype_policy("float32")
+    once = run(SmallTask(), features, steps=1)
+    for name, slot in once.slots.items():
+        np.testing.assert_allclose(
+            half.slots[name], slot, rtol=1e-3, atol=1e-3 * np.abs(slot).max()
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"replicas": 2, "micro_batches": 2},
+        pytest.param({"jit_compile": True}, marks=slow),
+        pytest.param({"jit_compile_passes": True}, marks=slow),
+    ],
+    ids=str,
+)
+def test_a_step_with_large_gradients_is_skipped(float16, options):
+    """Those of the last example of the first step."""
+    task, features = WithLargeGradients(), toy_task.examples(STEPS * BATCH)
+    features["label"][BATCH - 1] = 9
+    first, last = (run(task, features, steps=n, **options) for n in (1, STEPS))
+    keras.utils.set_random_seed(5)
+    for variable in task.build_model().trainable_variables:
+        path = variable.path
+        np.testing.assert_array_equal(first.weights[path], variable)
+        assert not np.array_equal(last.weights[path], variable)
+        assert np.isfinite(last.weights[path]).all()
+    assert not any(slot.any() for slot in first.slots.values())
+    records = last.records
+    scales = [INITIAL_LOSS_SCALE / 2] * STEPS
+    np.testing.assert_array_equal(records["loss_scale"], scales)
+    is_finite = np.isfinite(records["gradient_norm"])
+    np.testing.assert_array_equal(is_finite, [False, True, True, True])
+    rates = [0.0, 0.005, 0.008, 0.007]
+    np.testing.assert_allclose(records["learning_rate"], rates, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_finite", "expected"),
+    [
+        ([8.0, 5.0], True, [8.0, 6.0]),
+        ([8.0, LOSS_SCALE_GROWTH_STEPS - 1], True, [16.0, 0.0]),
+        ([8.0, 5.0], False, [4.0, 0.0]),
+        ([8.0, LOSS_SCALE_GROWTH_STEPS - 1], False, [4.0, 0.0]),
+    ],
+)
+def test_the_next_loss_scale(state, is_finite, expected):
+    found = next_loss_scale(tf.constant(state), tf.constant(is_finite))
+    np.testing.assert_array_equal(found, expected)
 
 
 # ------------------------------------------------------------------ padding

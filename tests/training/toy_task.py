@@ -23,7 +23,7 @@ class ToyModel(keras.Model):
         super().__init__(name="toy")
         self.table = keras.layers.Embedding(ROWS, WIDTH, name="bert")
         self.dropout = Dropout(dropout_rate)
-        self.head = keras.layers.Dense(classes, name="head")
+        self.head = keras.layers.Dense(classes, name="head", dtype="float32")
 
     def build(self, input_shape=None):
         self.table.build()
@@ -32,7 +32,7 @@ class ToyModel(keras.Model):
     def call(self, features, training=False, seed=None):
         x = ops.mean(self.table(features["ids"]), axis=1)
         x = self.dropout(x, training=training, seed=seed)
-        return {"pooled": x, "logits": self.head(x)}
+        return {"pooled": ops.cast(x, "float32"), "logits": self.head(x)}
 
 
 class ToyTask(Task):
