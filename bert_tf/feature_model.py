@@ -12,9 +12,9 @@ import keras
 from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
-from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, wrong_value
-from bert_tf.transformer import Dense
+from bert_tf.config import BertConfig, positive_integer
+from bert_tf.errors import InputError, require_choice, wrong_value
+from bert_tf.transformer import LORA_LAYERS, LORA_TARGETS, Dense
 
 # Features of each token, with the shape of `input_ids`.
 TOKEN_FEATURES = ("input_mask", "segment_ids", "position_ids", "example_ids")
@@ -203,8 +203,122 @@ class FeatureModel(keras.Model):
             for name, spec in outputs.items()
         }
 
+    def enable_lora(
+        self,
+        rank: int,
+        target_layer_names: Sequence[str] | str = LORA_TARGETS,
+        lora_alpha: float | None = None,
+    ) -> None:
+        """Adds LoRA adapters to the encoder and freezes the rest of it.
+
+        Then only the adapters and the head are trained; the embeddings, the
+        kernels, biases and layer norms of the blocks, and the pooler are not.
+        Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
+        Models". A compiled model gets a new optimizer with the same options.
+
+        Args:
+          rank: The rank of the adapters.
+          target_layer_names: The projections of each block that get an
+            adapter: names of `transformer.LORA_LAYERS`, or "all". By default
+            "query" and "value", as in the paper.
+          lora_alpha: The product of the adapters is multiplied by lora_alpha /
+            rank; by default by 1.
+
+        Raises:
+          InputError: If an argument is invalid, or the model has adapters
+            already or is quantized.
+        """
+        rank = positive_integer("rank", rank)
+        if target_layer_names == "all":
+            target_layer_names = tuple(LORA_LAYERS)
+        if isinstance(target_layer_names, str):
+            target_layer_names = (target_layer_names,)
+        for target in target_layer_names or [None]:
+            require_choice("target_layer_names", target, [*LORA_LAYERS])
+        if adapted_layers(self):
+            raise InputError(
+                f"{self.name} has LoRA adapters already. Call merge_lora first."
+            )
+        if any(layer.quantization_mode for _, layer in dense_layers(self)):
+            raise InputError(
+                f"{self.name} is quantized. Call enable_lora before quantize."
+            )
+        paths = [
+            f"encoder/layer_{index}/{LORA_LAYERS[target]}"
+            for index in range(self.config.num_hidden_layers)
+            for target in target_layer_names
+        ]
+        self.add_adapters(dict.fromkeys(paths, (rank, lora_alpha)))
+
+    def add_adapters(self, layers: Mapping[str, Sequence]) -> None:
+        """Freezes the encoder and adds the adapters that `adapters` returns."""
+        self.build()
+        encoder = self._encoder()
+        encoder.trainable = True
+        encoder.freeze(self.config.num_hidden_layers)
+        if encoder.pooler is not None:
+            encoder.pooler.trainable = False
+        found = dict(dense_layers(encoder))
+        for path, (rank, alpha) in layers.items():
+            found[path].enable_lora(rank, alpha)
+        renew_optimizer(self)
+
+    def adapters(self) -> dict[str, list]:
+        """Returns rank and alpha of the encoder's adapters, by layer."""
+        layers = adapted_layers(self._encoder())
+        return {n: [x.lora_rank, x.lora_alpha] for n, x in layers.items()}
+
+    def _encoder(self) -> Any:
+        """Returns the `BertModel`: the model itself, or the one in it."""
+        return getattr(self, "bert", self)
+
+    def merge_lora(self) -> None:
+        """Adds the adapters to the kernels and removes them; outputs stay.
+
+        Afterwards the model is a plain one, whose encoder is still frozen:
+        `freeze(0, embeddings=False)` of the encoder trains it again. Does
+        nothing if there are no adapters.
+        """
+        layers = adapted_layers(self)
+        for layer in layers.values():
+            layer.merge_lora()
+        if layers:
+            renew_optimizer(self)
+
+    def save_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
+        """Writes what `enable_lora` trains, without the rest of the model.
+
+        Args:
+          filepath: A safetensors file: the adapters and the head by their TF1
+            names, their settings, and a checksum of the other weights.
+
+        Raises:
+          InputError: If the model has no adapters.
+        """
+        # Imports the models.
+        from bert_tf.interop import adapters
+
+        adapters.save(self, filepath)
+
+    def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
+        """Loads a file of `save_lora_weights`; enables LoRA if necessary.
+
+        Raises:
+          InputError: If the file cannot be read, or is for other weights, other
+            adapters or another head. The model is then unchanged.
+        """
+        from bert_tf.interop import adapters
+
+        adapters.load(self, filepath)
+
+    def quantize(self, *args, **kwargs):
+        require_merged(self)
+        super().quantize(*args, **kwargs)
+
     def get_config(self):
         config = {**super().get_config(), "config": self.config.to_dict()}
+        if lora := self.adapters():
+            config["lora"] = lora
         quantized = {
             path: keras.saving.serialize_keras_object(
                 getattr(layer, "quantization_config", None)
@@ -220,10 +334,15 @@ class FeatureModel(keras.Model):
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         quantized = config.pop("quantized", {})
+        lora = config.pop("lora", {})
         model = super().from_config(config, custom_objects=custom_objects)
         layers = dict(dense_layers(model))
         for path, quantization_config in quantized.items():
             layers[path].build_quantized(quantization_config)
+        layers = dict(dense_layers(model._encoder()))
+        for path, (rank, alpha) in lora.items():
+            # `build` enables LoRA.
+            layers[path].lora_rank, layers[path].lora_alpha = rank, alpha
         return model
 
     def export(
@@ -295,6 +414,32 @@ def dense_layers(
         if isinstance(inner, Dense):
             yield inner_path, inner
         yield from dense_layers(inner, f"{inner_path}/")
+
+
+def adapted_layers(model: keras.layers.Layer) -> dict[str, Dense]:
+    """Returns the dense layers with LoRA adapters, by their paths of names."""
+    return {path: x for path, x in dense_layers(model) if x.lora_enabled}
+
+
+def require_merged(model: keras.Model) -> None:
+    """Raises InputError if a model to quantize has LoRA adapters."""
+    if adapted_layers(model):
+        raise InputError(
+            f"{model.name} has LoRA adapters. Call merge_lora before quantize."
+        )
+
+
+def renew_optimizer(model: keras.Model) -> None:
+    """Adapts a compiled model to other trainable variables.
+
+    An optimizer that has been used knows its variables, so it is replaced by a
+    new one with the same options.
+    """
+    model.train_function = model.test_function = model.predict_function = None
+    optimizer = model.optimizer if model.compiled else None
+    if optimizer is not None and optimizer.built:
+        model.optimizer = type(optimizer).from_config(optimizer.get_config())
+        model.optimizer.build(model.trainable_variables)
 
 
 def _known_shape(value) -> tuple | None:

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig, positive_integer
-from bert_tf.errors import listed, require_choice, wrong_value
+from bert_tf.errors import InputError, listed, require_choice, wrong_value
 from bert_tf.feature_model import FeatureModel
 from bert_tf.heads import HEAD_SITE, add_output_weights, make_bilstm, score
 from bert_tf.modeling import BertModel
@@ -205,6 +205,13 @@ class BertFeatureTagger(FeatureModel):
             dropout=dropout,
             name=f"features_{layers}",
             dtype=self.dtype_policy,
+        )
+
+    def enable_lora(self, *args, **kwargs):
+        """Raises InputError: no gradient goes into the encoder."""
+        raise InputError(
+            "A BertFeatureTagger trains nothing in its encoder. Use "
+            "enable_lora of a BertTokenClassifier."
         )
 
     def build(self, input_shape=None):

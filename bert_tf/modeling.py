@@ -23,7 +23,12 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.feature_model import FeatureModel, dense_layers, integers
+from bert_tf.feature_model import (
+    FeatureModel,
+    adapted_layers,
+    dense_layers,
+    integers,
+)
 from bert_tf.transformer import (
     BertLayer,
     Embeddings,
@@ -278,7 +283,7 @@ class BertModel(FeatureModel):
         `trainable = True` is set on the whole model or
         `freeze(0, embeddings=False)` is called. The pooler is not changed.
         LoRA adapters are trained in frozen layers too, whether `enable_lora`
-        is called before or after.
+        is called before or after; layers that it has frozen stay frozen.
 
         Args:
           num_layers: The number of blocks to freeze, from the embeddings up.
@@ -294,9 +299,10 @@ class BertModel(FeatureModel):
                 f"from 0 to {len(blocks)}, the layers of the model",
                 num_layers,
             )
-        self.embeddings.trainable = not embeddings
+        stay = self.frozen_layers if adapted_layers(self) else []
+        self.embeddings.trainable = not (embeddings or "embeddings" in stay)
         for index, block in enumerate(blocks):
-            block.trainable = index >= num_layers
+            block.trainable = index >= num_layers and block.name not in stay
             for _, layer in dense_layers(block):
                 layer.train_adapters()
 

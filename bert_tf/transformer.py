@@ -17,6 +17,7 @@ import functools
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from bert_tf import kernels
@@ -30,6 +31,21 @@ ACTIVATIONS = {
     "tanh": keras.activations.tanh,
     "linear": keras.activations.linear,
 }
+
+# The dense layers of a block that can have LoRA adapters, and those that have
+# them by default.
+LORA_LAYERS = {
+    "query": "attention/self/query",
+    "key": "attention/self/key",
+    "value": "attention/self/value",
+    "attention_output": "attention/output/dense",
+    "intermediate": "intermediate/dense",
+    "output": "output/dense",
+}
+LORA_TARGETS = ("query", "value")
+
+# The LoRA adapters of a dense layer: the attributes of Keras's layer.
+_ADAPTERS = ("lora_kernel_a", "lora_kernel_b")
 
 # Added to the attention scores of padding. Finite, as in the original: a row
 # that consists of padding then attends evenly, where -inf would give NaN.
@@ -70,15 +86,37 @@ class Dense(keras.layers.Dense):
         # takes 7 % more memory.
         is_half = self.compute_dtype in ("bfloat16", "float16")
         if not is_half or kernels.is_all_compiled():
-            return super().call(inputs, training=training)
+            return self._product(inputs)
         *outer, width = ops.shape(inputs)
-        rows = ops.reshape(inputs, (-1, width))
-        rows = super().call(rows, training=training)
+        rows = self._product(ops.reshape(inputs, (-1, width)))
         return ops.reshape(rows, (*outer, self.units))  # [..., units]
 
-    def enable_lora(self, *args, **kwargs):
-        """Adds LoRA adapters, which are trained even if the layer is frozen."""
-        super().enable_lora(*args, **kwargs)
+    def _product(self, x):
+        """Maps floats [..., F] to [..., units]."""
+        if not self.lora_enabled:
+            return super().call(x)
+        # Keras computes x (W + A B): the gradient of A B is as large as that
+        # of W, and bfloat16 would round small changes of W away.
+        change = ops.matmul(
+            ops.matmul(x, self.lora_kernel_a), self.lora_kernel_b
+        )
+        y = ops.matmul(x, self._kernel)
+        if self.bias is not None:
+            y = ops.add(y, self.bias)
+        y = ops.add(y, (self.lora_alpha / self.lora_rank) * change)
+        return self.activation(y)
+
+    def enable_lora(self, rank, lora_alpha=None, **kwargs):
+        """Adds LoRA adapters, which are trained even if the layer is frozen.
+
+        Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
+        Models". The kernel W acts as W + lora_alpha / rank * A B, with A
+        [F, rank] and B [rank, units], which starts as zeros.
+        """
+        # `build` passes only the rank of a saved layer.
+        if lora_alpha is None:
+            lora_alpha = self.lora_alpha
+        super().enable_lora(rank, lora_alpha=lora_alpha, **kwargs)
         self.train_adapters()
 
     def train_adapters(self) -> None:
@@ -87,6 +125,48 @@ class Dense(keras.layers.Dense):
             self.lora_kernel_a.trainable = True
             self.lora_kernel_b.trainable = True
             self._kernel.trainable = False
+
+    def merged_kernel(self) -> np.ndarray:
+        """Returns the kernel plus the product of the adapters, [F, units]."""
+        kernel, a, b = map(
+            ops.convert_to_numpy,
+            (self._kernel, self.lora_kernel_a, self.lora_kernel_b),
+        )
+        product = np.float32(self.lora_alpha / self.lora_rank) * (a @ b)
+        return (kernel + product).astype(kernel.dtype)
+
+    def merge_lora(self) -> None:
+        """Adds the product of the adapters to the kernel and removes them."""
+        self._kernel.assign(self.merged_kernel())
+        for name in _ADAPTERS:
+            self._untrack_variable(getattr(self, name))
+            setattr(self, name, None)
+        self._kernel.trainable = self.trainable
+        self.lora_enabled = False
+        self.lora_rank = self.lora_alpha = None
+
+    def save_own_variables(self, store):
+        """Saves the adapters beside the kernel; Keras would merge them."""
+        enabled, self.lora_enabled = self.lora_enabled, False
+        try:
+            super().save_own_variables(store)
+        finally:
+            self.lora_enabled = enabled
+        for name in _ADAPTERS if enabled else ():
+            store[name] = getattr(self, name)
+
+    def load_own_variables(self, store):
+        """Loads a layer; without adapters in `store`, they start anew."""
+        if not self.lora_enabled:
+            super().load_own_variables(store)
+            return
+        # Keras sets both to zero, where they have no gradient.
+        a = ops.convert_to_numpy(self.lora_kernel_a)
+        super().load_own_variables(store)
+        self.lora_kernel_a.assign(a)
+        for name in _ADAPTERS:
+            if name in store:
+                getattr(self, name).assign(store[name])
 
     def quantize(self, mode=None, type_check=True, **options):
         """Converts the kernel to int8.

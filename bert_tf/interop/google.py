@@ -19,7 +19,7 @@ from bert_tf.interop.checkpoint import (
     write_metadata,
 )
 from bert_tf.training import checkpoints
-from bert_tf.training.weights import BOOKKEEPING
+from bert_tf.training.weights import BOOKKEEPING, Merged
 
 PREFIX = "bert_model.ckpt"
 
@@ -42,7 +42,7 @@ def read(path: str) -> Pretrained:
     The path is its prefix, with or without `.index`, or its directory. Raises
     InputError if there is no checkpoint, or one of the files is invalid.
     """
-    weights = checkpoints.open_checkpoint(path)
+    weights = Merged(checkpoints.open_checkpoint(path))
     pretrained = with_metadata(
         Pretrained(weights.path, weights), os.path.dirname(weights.path)
     )

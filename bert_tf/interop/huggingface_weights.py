@@ -41,6 +41,7 @@ class TensorFiles:
     Attributes:
       path: As given, for messages.
       shapes: Shapes by name.
+      metadata: The strings of the files beside the tensors, by name.
 
     Raises:
       InputError: If a file is missing, damaged, or lacks a tensor.
@@ -49,6 +50,7 @@ class TensorFiles:
     def __init__(self, path: str, paths: Mapping[str, str] | None = None):
         self.path = path
         self._file_of: dict[str, Any] = {}
+        self.metadata: dict[str, str] = {}
         for file in sorted(set(paths.values())) if paths else [path]:
             tensors = _open(file)
             held = set(tensors.keys())
@@ -62,6 +64,7 @@ class TensorFiles:
                             f"{path}. Download both again.",
                         )
             self._file_of |= dict.fromkeys(held, tensors)
+            self.metadata |= tensors.metadata() or {}
         self.shapes = {
             name: tuple(file.get_slice(name).get_shape())
             for name, file in self._file_of.items()
@@ -137,10 +140,14 @@ def open_tensors(file: str) -> TensorFiles:
     )
 
 
-def write(path: str, tensors: Mapping[str, np.ndarray]) -> None:
+def write(
+    path: str,
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Writes one safetensors file atomically."""
     # Programs of PyTorch refuse files without this.
-    metadata = {"format": "pt"}
+    metadata = {"format": "pt", **(metadata or {})}
     with files.atomic_writer(path) as file:
         file.write(safetensors.numpy.save(dict(tensors), metadata))
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_tf import files, heads
 from bert_tf.errors import InputError, in_file
+from bert_tf.feature_model import adapted_layers
 from bert_tf.interop.checkpoint import (
     CONFIG,
     KERAS_FILE,
@@ -25,7 +26,12 @@ from bert_tf.interop.checkpoint import (
     write_metadata,
 )
 from bert_tf.modeling import BertModel, checkpoint_variables, encoder_config
-from bert_tf.training.weights import NEW_HEADS, restore, scope_of
+from bert_tf.training.weights import (
+    NEW_HEADS,
+    is_adapter,
+    restore,
+    scope_of,
+)
 
 # The class for each head.
 _CLASSES = {
@@ -100,7 +106,7 @@ def head_of_class(
 
 
 class ModelWeights:
-    """The weights of a Keras model: a `Weights`.
+    """The weights of a Keras model, LoRA adapters merged: a `Weights`.
 
     A pooler or head whose matrices are zero is left out, since `build_model`
     sets parts to zero that the checkpoint lacked.
@@ -119,8 +125,10 @@ class ModelWeights:
         self._variables = {
             name: variable
             for name, variable in variables.items()
-            if scope_of(name) not in empty
+            if scope_of(name) not in empty and not is_adapter(name)
         }
+        layers = adapted_layers(model).values()
+        self._merged = {x._kernel.path: x.merged_kernel for x in layers}
         self.shapes = {
             name: tuple(v.shape) for name, v in self._variables.items()
         }
@@ -129,7 +137,10 @@ class ModelWeights:
         return name in self._variables
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return keras.ops.convert_to_numpy(self._variables[name])
+        variable = self._variables[name]
+        if variable.path in self._merged:
+            return self._merged[variable.path]()
+        return keras.ops.convert_to_numpy(variable)
 
 
 def read(path: str) -> Pretrained:

@@ -6,7 +6,8 @@ Several trainings have a folder each, and the weights of the best are kept:
     output_dir/
         model.ckpt-STEP, checkpoint     or   trials/NAME/model.ckpt-STEP ...
         evaluations.jsonl, best/             trials.json, trials.tsv
-        release/                        the model, its vocabulary and labels
+        release/                        the model, its vocabulary and labels;
+                                        with --lora_rank, lora.safetensors
         export/                         SavedModels
 """
 
@@ -26,6 +27,7 @@ from bert_tf import files
 from bert_tf.data import buckets
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.interop import adapters
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
@@ -189,7 +191,22 @@ class FineTuning:
         _load_best(estimator, folder)
         if is_writer:
             output_folder.record_best_training(output_dir, folder)
+        if self.config.lora_rank:
+            self._merge_lora(estimator)
         return estimator
+
+    def _merge_lora(self, estimator: Estimator) -> None:
+        """Writes the adapters to the release, then merges them."""
+        if is_chief(self.strategy):
+            release = os.path.join(self.config.output_dir, RELEASE)
+            files.makedirs(release)
+            adapters.save(
+                estimator.model,
+                os.path.join(release, "lora.safetensors"),
+                labels=self.task.labels or None,
+                problem_type=self.task.problem_type,
+            )
+        estimator.merge_lora()
 
     def _estimator(self, training: TrainingConfig, folder: str) -> Estimator:
         return Estimator(
@@ -596,6 +613,8 @@ def _on_one_device(estimator: Estimator) -> keras.Model:
     task = estimator.task
     with tf.device("CPU:0"):
         model = task.build_model()
+    # The estimator's adapters are merged.
+    model.merge_lora()
     trained = task.checkpoint_variables(estimator.model)
     for path, variable in task.checkpoint_variables(model).items():
         variable.assign(tf.convert_to_tensor(trained[path].value))

@@ -77,6 +77,7 @@ from bert_tf.training.workers import chief_first
 _OPTIONS_OF_MODE = {
     "fine_tuning": (
         "num_frozen_layers",
+        "lora_rank",
         "layer_rate_decay",
         "gradient_checkpointing",
         "bilstm_head",
@@ -236,6 +237,7 @@ def _task(
         frozen_layers=settings.frozen_layers(config, start.config),
         gradient_checkpointing=config.gradient_checkpointing,
         bilstm_head=config.bilstm_head,
+        lora_rank=config.lora_rank,
     )
 
 

@@ -41,7 +41,7 @@ _FILES = re.compile(
 )
 _INNER_FILES = re.compile(
     r"(next\.)?(bert_model\.ckpt.*|best\.json)"
-    r"|bert_config\.json|vocab\.txt|bert_tf\.json"
+    r"|bert_config\.json|vocab\.txt|bert_tf\.json|lora\.safetensors"
     r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
 )
 _TRAINED = re.compile(r"model\.ckpt-\d+\.index|trials|release")
@@ -118,6 +118,9 @@ def _claim(
     folder, checkpoint = config.output_dir, config.init_checkpoint
     inputs += filter(None, (config.bert_config_file, config.vocab_file))
     facts = {**facts, "bilstm_head": config.bilstm_head}
+    if config.do_train:
+        # Another rank has other variables.
+        facts["lora_rank"] = config.lora_rank
     if config.do_train:
         # Evaluating or predicting while another process trains is fine.
         stack.enter_context(locked(folder))

@@ -311,6 +311,14 @@ class FineTuningOptions(
         default=None,
         at_least=0,
     )
+    lora_rank: int | None = option(
+        "Rank of the LoRA adapters of the queries and values. With it, only "
+        "these adapters and the head are trained; release/ holds the merged "
+        "model. Default: all weights are trained.",
+        default=None,
+        at_least=1,
+        at_most=MOST_TOKENS,
+    )
     layer_rate_decay: float = option(
         "Learning rate of each layer as a fraction of the learning rate of the "
         "layer above it.",
@@ -476,6 +484,11 @@ def frozen_layers(
     number = config.num_frozen_layers
     if number is None:
         return []
+    if config.lora_rank:
+        raise InputError(
+            "--num_frozen_layers has no effect with --lora_rank, which freezes "
+            "all layers. Leave out one of them."
+        )
     if number > bert_config.num_hidden_layers:
         raise wrong_value(
             "--num_frozen_layers",

@@ -133,6 +133,8 @@ def resolve(
         raise output_folder.no_model(folder)
     start = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
     if not config.do_train:
+        # Weights are merged as they are read.
+        config = dataclasses.replace(config, lora_rank=None)
         # An encoder has no head: `FineTuning.open_model` reports what it lacks.
         if start.head not in (None, "encoder", *heads):
             raise InputError(

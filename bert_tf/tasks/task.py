@@ -27,15 +27,15 @@ class Task(abc.ABC):
       schema: The schema of the records.
       loss_names: The names of the parts of the loss, in the order of `losses`.
       new_variables: Variables that an `init_checkpoint` may lack, as a regular
-        expression: a new head is trained from scratch, and so is a missing
-        pooler. A missing variable of the encoder is an error.
+        expression: a new head is trained from scratch, and so are LoRA adapters
+        and a missing pooler. A missing variable of the encoder is an error.
       unused_variables: Variables without effect on scores, as a regular
         expression; models from elsewhere may lack them.
     """
 
     schema: Schema
     loss_names: tuple[str, ...]
-    new_variables: str = r"(?!bert/(embeddings|encoder)/)"
+    new_variables: str = r"(?!bert/(embeddings|encoder)/)|.*/lora_kernel_[ab]$"
     unused_variables: str = r"(?!)"  # None.
 
     @abc.abstractmethod
@@ -84,6 +84,7 @@ class FineTuningTask(Task):
       schema: The schema of the records.
       labels: The names in the order of the logits, if it has labels.
       bilstm_head: See `heads.HeadModel`.
+      lora_rank: The rank of LoRA adapters; None to train all weights.
       options: Further keyword arguments of the model: `frozen_layers`,
         `gradient_checkpointing` and options of the head.
 
@@ -102,10 +103,12 @@ class FineTuningTask(Task):
         labels: Sequence[str] = (),
         *,
         bilstm_head: bool = False,
+        lora_rank: int | None = None,
         **options: Any,
     ):
         self.config = config
         self.bilstm_head = bilstm_head
+        self.lora_rank = lora_rank
         self.labels = tuple(labels)
         self.schema = schema
         self._model_options = {"bilstm_head": bilstm_head, **options}
@@ -113,6 +116,8 @@ class FineTuningTask(Task):
     def build_model(self) -> keras.Model:
         model = self.make_model(**self._model_options)
         model.build()
+        if self.lora_rank:
+            model.enable_lora(self.lora_rank)
         return model
 
     @abc.abstractmethod

@@ -13,7 +13,12 @@ import numpy as np
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features, in_memory
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.feature_model import FeatureModel
+from bert_tf.feature_model import (
+    FeatureModel,
+    renew_optimizer,
+    require_merged,
+)
+from bert_tf.interop import adapters
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.pretrained import options_of, require_options, save
 from bert_tf.tasks.encoding import Encoding, TextEncoding, make_features
@@ -26,6 +31,7 @@ from bert_tf.text_models.batches import (
 )
 from bert_tf.text_models.inputs import split_dataset, x_and_y
 from bert_tf.tokenization.wordpiece import FullTokenizer
+from bert_tf.transformer import LORA_TARGETS
 
 # The inputs of a model.
 INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -417,6 +423,48 @@ class TextModel(keras.Model, abc.ABC):
     def _unlabelled_encoding(self) -> Encoding:
         """Returns the encoding of examples whose label is not used."""
         return Encoding(*self._encoding_arguments(), "regression", ())
+
+    def enable_lora(
+        self,
+        rank: int,
+        target_layer_names: Sequence[str] | str = LORA_TARGETS,
+        lora_alpha: float | None = None,
+    ) -> None:
+        """Adds LoRA adapters; see `FeatureModel.enable_lora`."""
+        self.model.enable_lora(rank, target_layer_names, lora_alpha)
+        renew_optimizer(self)
+
+    def merge_lora(self) -> None:
+        """Merges the adapters; see `FeatureModel.merge_lora`."""
+        if self.model.adapters():
+            self.model.merge_lora()
+            renew_optimizer(self)
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        require_merged(self)
+        super().quantize(*args, **kwargs)
+
+    def save_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
+        """Writes only what `enable_lora` trains, and the labels.
+
+        See `FeatureModel.save_lora_weights`.
+        """
+        adapters.save(self.model, filepath, **self._lora_facts())
+
+    def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
+        """Loads a file of `save_lora_weights` of a model with the same labels.
+
+        See `FeatureModel.load_lora_weights`.
+        """
+        had_adapters = self.model.adapters()
+        adapters.load(self.model, filepath, **self._lora_facts())
+        if not had_adapters:
+            renew_optimizer(self)
+
+    def _lora_facts(self) -> dict[str, Any]:
+        facts = self._facts()
+        names = ("labels", "problem_type")
+        return {name: facts[name] for name in names if name in facts}
 
     def save_pretrained(
         self, folder: str | os.PathLike[str], format: str = "huggingface"

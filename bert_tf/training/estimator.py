@@ -114,14 +114,7 @@ class Estimator:
         keras.utils.set_random_seed(config.random_seed)
         with strategy.scope():
             self.model = task.build_model()
-        self._weights = task.checkpoint_variables(self.model)
-        self._predict = tf.function(self._predict_step)
-        self._replica_predictions = tf.function(
-            self._predictions,
-            # Outside of a loop TensorFlow would place the compiled calls of
-            # all replicas on the first device, away from their variables.
-            jit_compile=self._jit and is_plain(strategy),
-        )
+        self._find_variables()
         self._optimizer: Any = None
         self._loss_scale: keras.Variable | None = None
         self._own_checkpoint = self._manager.latest()
@@ -132,6 +125,17 @@ class Estimator:
         require_same_weights(strategy, self._weights)
 
     # ------------------------------------------------------------ variables
+
+    def _find_variables(self) -> None:
+        """Finds the model's variables; traces calls anew."""
+        self._weights = self.task.checkpoint_variables(self.model)
+        self._predict = tf.function(self._predict_step)
+        self._replica_predictions = tf.function(
+            self._predictions,
+            # Outside of a loop TensorFlow would place the compiled calls of
+            # all replicas on the first device, away from their variables.
+            jit_compile=self._jit and is_plain(self.strategy),
+        )
 
     def _initialize(
         self,
@@ -222,6 +226,11 @@ class Estimator:
         """
         restore(self._weights, checkpoints.open_checkpoint(prefix))
         self.weights_from = prefix
+
+    def merge_lora(self) -> None:
+        """Merges the model's LoRA adapters, which ends its training."""
+        self.model.merge_lora()
+        self._find_variables()
 
     def export_weights(self, prefix: str) -> None:
         """Writes the weights without optimizer, as in Google's releases."""

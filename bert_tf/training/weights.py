@@ -57,6 +57,35 @@ class Selection:
         return self._weights[name]
 
 
+def is_adapter(name: str) -> bool:
+    """Returns whether a variable is half of a LoRA adapter."""
+    return name.endswith(("/lora_kernel_a", "/lora_kernel_b"))
+
+
+class Merged:
+    """The weights of a checkpoint with LoRA adapters merged: a `Weights`.
+
+    For training checkpoints, whose adapters have the scale 1.
+    """
+
+    def __init__(self, weights: Weights):
+        self.path = weights.path
+        self.shapes: Mapping[str, Sequence[int]] = {
+            n: shape for n, shape in weights.shapes.items() if not is_adapter(n)
+        }
+        self._weights = weights
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        layer = name.removesuffix("/kernel")
+        a, b = f"{layer}/lora_kernel_a", f"{layer}/lora_kernel_b"
+        if a not in self._weights or layer == name:
+            return self._weights[name]
+        return self._weights[name] + self._weights[a] @ self._weights[b]
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The names that were matched, or not, when weights were read.
@@ -89,6 +118,8 @@ def restore(
 ) -> Report:
     """Fills variables with weights; changes none if one does not fit.
 
+    LoRA adapters are merged if the variables have none.
+
     Args:
       variables: The variables by name.
       weights: The weights.
@@ -99,6 +130,8 @@ def restore(
     Raises:
       InputError: A shape differs or a variable is missing.
     """
+    if not any(map(is_adapter, variables)):
+        weights = Merged(weights)
     filled = [name for name in variables if name in weights]
     missing = [name for name in variables if name not in weights]
     _check_missing(filled, missing, may_lack, weights.path)
@@ -146,6 +179,11 @@ def _check_missing(
         return is_head and scope_of(name) not in present_scopes
 
     lacking = [name for name in missing if not may_be_new(name)]
+    if lacking and is_adapter(lacking[0]):
+        raise InputError(
+            f"Checkpoint {path} has no LoRA adapters, but the model has. Load "
+            "it before you call enable_lora."
+        )
     if lacking:
         raise InputError(
             f"Checkpoint {path} does not fit the model: it lacks "
@@ -159,6 +197,9 @@ def scope_of(name: str) -> str:
     """Returns up to two scopes: a part that is complete or missing.
 
     cls/predictions/transform/dense/kernel -> cls/predictions;
-    bert/pooler/dense/bias -> bert/pooler; output_bias -> "".
+    bert/pooler/dense/bias -> bert/pooler; output_bias -> "". LoRA adapters are
+    a part too.
     """
+    if is_adapter(name):
+        return "lora"
     return "/".join(name.split("/")[:-1][:2])

@@ -1,0 +1,268 @@
+"""LoRA adapters: what is trained, saved and merged, on every backend."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import bert_tf
+from bert_tf.errors import InputError
+from bert_tf.feature_tagger import BertFeatureTagger
+from bert_tf.heads import BertClassifier
+from bert_tf.modeling import (
+    BertModel,
+    checkpoint_variables,
+    resize_vocabulary,
+)
+from bert_tf.optimization import AdamWeightDecay
+from tests.backends import small_bert
+from tests.backends.small_bert import CONFIG, LABELS, V
+
+ADAPTERS = re.compile("bert/.*/(query|value)/lora_kernel_[ab]")
+HEAD = {"output_weights", "output_bias"}
+
+
+def trained(model) -> set[str]:
+    variables = checkpoint_variables(model)
+    names = {v.path: name for name, v in variables.items()}
+    return {names[v.path] for v in model.trainable_variables}
+
+
+def adapted(model_class=BertClassifier, rank=3, **options):
+    """A model whose adapters are functions of their names, B not zero."""
+    model = small_bert.make(model_class)
+    model.enable_lora(rank, **options)
+    for name, variable in checkpoint_variables(model).items():
+        if "/lora_kernel_" in name:
+            variable.assign(small_bert.weight(name, tuple(variable.shape)))
+    return model
+
+
+def outputs(model, model_class=BertClassifier):
+    inputs = small_bert.features(model_class)
+    return small_bert.named(small_bert.call(model, inputs))
+
+
+def assert_close(found, expected, rtol=1e-5):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            found[name], value, rtol=rtol, atol=rtol, err_msg=name
+        )
+
+
+def compiled(model, optimizer=None):
+    model.compile(
+        optimizer or AdamWeightDecay(0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **small_bert.BRIEFLY,
+    )
+    return model
+
+
+@pytest.mark.parametrize("model_class", small_bert.MODELS)
+def test_adapters_and_head_are_trained(model_class):
+    model = small_bert.make(model_class)
+    before = outputs(model, model_class)
+    names = set(checkpoint_variables(model))
+    model.enable_lora(2)
+    assert_close(outputs(model, model_class), before, 1e-6)
+    adapters = {n for n in trained(model) if ADAPTERS.fullmatch(n)}
+    assert len(adapters) == 8
+    head = {n for n in names if not n.startswith("bert/")}
+    assert trained(model) == adapters | head
+    if model_class is BertModel:
+        assert not head
+
+
+@pytest.mark.parametrize(
+    ("targets", "count"),
+    [("key", 1), (["output", "intermediate"], 2), ("all", 6)],
+)
+def test_targets_alpha_and_merging(targets, count):
+    model = adapted(target_layer_names=targets, lora_alpha=6)
+    layers = model.adapters()
+    assert [*layers.values()] == [[3, 6]] * count * 2
+    weights = {n: v.numpy() for n, v in checkpoint_variables(model).items()}
+    expected = outputs(model)
+    plain = small_bert.make(BertClassifier)
+    for name, variable in checkpoint_variables(plain).items():
+        layer = name.removesuffix("/kernel")
+        value = weights[name]
+        if layer.removeprefix("bert/") in layers and layer != name:
+            a, b = (weights[f"{layer}/lora_kernel_{x}"] for x in "ab")
+            value = value + 6 / 3 * a @ b
+        variable.assign(value)
+    assert_close(outputs(plain), expected)
+    model.merge_lora()
+    assert_close(outputs(model), expected)
+    assert set(checkpoint_variables(model)) == set(checkpoint_variables(plain))
+    assert trained(model) == HEAD
+    model.bert.freeze(0, embeddings=False)
+    assert any("/query/kernel" in name for name in trained(model))
+    model.merge_lora()
+
+
+@pytest.mark.parametrize("arguments", [(1,), (2,), (0, False)])
+def test_the_order_of_freezing_does_not_matter(arguments):
+    before, after = (small_bert.make(BertClassifier) for _ in range(2))
+    before.bert.freeze(*arguments)
+    before.enable_lora(2)
+    after.enable_lora(2)
+    after.bert.freeze(*arguments)
+    assert trained(before) == trained(after)
+    assert len(trained(after)) == 8 + len(HEAD)
+
+
+def test_a_training_step_moves_only_adapters_and_head():
+    """In steps between two calls of `fit` too, with a used optimizer."""
+    model = compiled(small_bert.make(BertClassifier))
+    small_bert.train(model, 0, 1)
+    model.enable_lora(2)
+    before = small_bert.numbers(checkpoint_variables(model))
+    small_bert.train(model, 1, 3)
+    after = small_bert.numbers(checkpoint_variables(model))
+    moved = {n for n in after if not np.array_equal(before[n], after[n])}
+    assert moved == trained(model)
+    model.merge_lora()
+    small_bert.train(model, 3, 4)
+
+
+def test_bfloat16_keeps_small_changes():
+    """bfloat16 would round the sum of kernel and product to the kernel."""
+    model = adapted(BertModel)
+    expected = outputs(model, BertModel)["pooled_output"]
+    half = BertModel(CONFIG, dtype="mixed_bfloat16")
+    half.build()
+    half.enable_lora(3)
+    half.set_weights(model.get_weights())
+    found = outputs(half, BertModel)["pooled_output"]
+    np.testing.assert_allclose(found, expected, atol=0.05)
+
+
+@pytest.mark.parametrize("model_class", small_bert.MODELS)
+def test_keras_files_keep_the_adapters(model_class, tmp_path):
+    model = adapted(model_class, lora_alpha=7)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.get_config() == model.get_config()
+    assert trained(loaded) == trained(model)
+    expected = outputs(model, model_class)
+    assert_close(outputs(loaded, model_class), expected, 1e-6)
+    larger = resize_vocabulary(model, V + 1)
+    assert trained(larger) == trained(model)
+    loaded.merge_lora()
+    loaded.save(tmp_path / "merged.keras")
+    again = keras.models.load_model(tmp_path / "merged.keras")
+    assert_close(outputs(again, model_class), expected)
+
+
+def test_a_compiled_model_continues(tmp_path):
+    model = small_bert.make(
+        BertClassifier, small_bert.WITHOUT_DROPOUT, dropout=0.0
+    )
+    compiled(model)
+    model.enable_lora(2)
+    small_bert.train(model, 0, 2)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        small_bert.train(each, 2, 3)
+    found, expected = map(small_bert.named_weights, (loaded, model))
+    assert_close(found, expected)
+
+
+def test_plain_weights_reset_the_adapters(tmp_path):
+    plain, model = small_bert.make(BertClassifier), adapted()
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    a = model.bert.encoder.blocks[
+        0
+    ].attention.self_attention.query.lora_kernel_a
+    before = a.numpy()
+    model.load_weights(tmp_path / "plain.weights.h5")
+    assert_close(outputs(model), outputs(plain))
+    np.testing.assert_array_equal(a, before)
+    assert before.any()
+
+
+def test_checkpoints_are_merged(tmp_path):
+    model = adapted()
+    expected = outputs(model)
+    model.save_pretrained(tmp_path / "saved")
+    model.save(tmp_path / "model.keras")
+    for path in ("saved", "model.keras"):
+        again = BertClassifier.from_pretrained(tmp_path / path)
+        assert not again.adapters()
+        assert_close(outputs(again), expected)
+    with pytest.raises(InputError, match="Load it before you call enable_lora"):
+        bert_tf.load_checkpoint(model, tmp_path / "saved")
+
+
+def test_files_of_adapters(tmp_path):
+    path = tmp_path / "lora.safetensors"
+    model = adapted(lora_alpha=7)
+    model.save_lora_weights(path)
+    for again in (small_bert.make(BertClassifier), adapted(lora_alpha=7)):
+        checkpoint_variables(again)["output_bias"].assign(np.zeros(LABELS))
+        again.load_lora_weights(path)
+        assert trained(again) == trained(model)
+        assert_close(outputs(again), outputs(model), 1e-6)
+    count = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
+    assert path.stat().st_size < 4 * count + 3000
+
+
+def other_base():
+    model = small_bert.make(BertClassifier)
+    variable = checkpoint_variables(model)["bert/pooler/dense/bias"]
+    variable.assign(variable + 0.1)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (other_base, "trained with other weights than"),
+        (lambda: adapted(rank=2), r"4 with .* \[\(3, 3\)\]; .* \[\(2, 2\)\]"),
+        (lambda: adapted(target_layer_names="key"), "without adapters"),
+        (lambda: small_bert.make(BertModel), "no such weight"),
+        (
+            lambda: small_bert.fill(BertClassifier(CONFIG, num_labels=2)),
+            rf"output_weights has the shape \({LABELS}, 10\); .* \(2, 10\)",
+        ),
+    ],
+)
+def test_files_of_other_models_change_nothing(make, message, tmp_path):
+    adapted().save_lora_weights(tmp_path / "lora.safetensors")
+    model = make()
+    before = small_bert.numbers(checkpoint_variables(model))
+    with pytest.raises(InputError, match=message):
+        model.load_lora_weights(tmp_path / "lora.safetensors")
+    after = small_bert.numbers(checkpoint_variables(model))
+    assert_close(after, before, 0)
+
+
+def test_mistakes(tmp_path):
+    model = small_bert.make(BertModel)
+    with pytest.raises(InputError, match="Call enable_lora first"):
+        model.save_lora_weights(tmp_path / "lora.safetensors")
+    for rank in (0, 1.5):
+        with pytest.raises(InputError, match="rank must be a positive integer"):
+            model.enable_lora(rank)
+    for targets in ("dense", ["query", "q"], []):
+        with pytest.raises(InputError, match="target_layer_names must be one"):
+            model.enable_lora(2, targets)
+    model.save_pretrained(tmp_path / "saved")
+    with pytest.raises(InputError, match="save_lora_weights has not written"):
+        model.load_lora_weights(tmp_path / "saved" / "model.safetensors")
+    model.enable_lora(2)
+    with pytest.raises(InputError, match="Call merge_lora first"):
+        model.enable_lora(2)
+    with pytest.raises(InputError, match="Call merge_lora before quantize"):
+        model.quantize("int8")
+    model.merge_lora()
+    model.quantize("int8")
+    with pytest.raises(InputError, match="Call enable_lora before quantize"):
+        model.enable_lora(2)
+    with pytest.raises(InputError, match="Use enable_lora of a BertToken"):
+        BertFeatureTagger(CONFIG, 3, "sum_all").enable_lora(2)

@@ -1,0 +1,178 @@
+"""--lora_rank trains only the adapters and the head; release/ is plain."""
+
+import functools
+import json
+import shutil
+
+import conll_files
+import fine_tuning_runs
+import numpy as np
+import pytest
+import sentence_files
+import squad_files
+from fine_tuning_runs import (
+    ANSWERS,
+    assert_same,
+    assert_same_answers,
+    error_of,
+    read,
+    weights,
+)
+
+from bert_tf.heads import BertClassifier
+from bert_tf.modeling import checkpoint_variables
+from bert_tf.training import distribution
+from tests.training import toy_task
+
+SLOTS = ("/adam_m", "/adam_v")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("start") / "model"
+    return fine_tuning_runs.write_release(
+        folder, ("0", "1"), num_hidden_layers=2
+    )
+
+
+@pytest.fixture(scope="module")
+def run(start, tmp_path_factory):
+    return functools.partial(
+        fine_tuning_runs.run,
+        "run_classifier",
+        data_dir=sentence_files.write(tmp_path_factory.mktemp("data"), "sst-2"),
+        init_checkpoint=start,
+        task_name="SST-2",
+        lora_rank=3,
+        do_eval=True,
+        do_predict=True,
+        save_checkpoints_steps=3,
+        # Wrong merging or missing adapters would hardly show otherwise.
+        learning_rate=0.1,
+    )
+
+
+@pytest.fixture(scope="module")
+def done(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("done")
+    run(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(done, tmp_path):
+    return shutil.copytree(done, tmp_path / "copy")
+
+
+def test_the_release_is_a_plain_model(start, done):
+    before, after = (
+        weights(f / "bert_model.ckpt") for f in (start, done / "release")
+    )
+    assert before.keys() == after.keys()
+    changed = {n for n in after if not np.array_equal(before[n], after[n])}
+    kernels = {
+        f"bert/encoder/layer_{n}/attention/self/{name}/kernel"
+        for n in (0, 1)
+        for name in ("query", "value")
+    }
+    assert changed == kernels | {"output_weights", "output_bias"}
+    change = after[min(kernels)] - before[min(kernels)]
+    assert np.linalg.matrix_rank(change, tol=1e-6) == 3
+
+
+def test_checkpoints_have_the_moments_of_trained_weights_only(done):
+    names = read(done / "model.ckpt-6")
+    trained = {n.rpartition("/")[0] for n in names if n.endswith(SLOTS)}
+    assert len(trained) == 8 + 2
+    assert sum("/lora_kernel_" in name for name in trained) == 8
+
+
+def test_the_adapters_load_on_the_initial_checkpoint(start, done):
+    model = BertClassifier.from_pretrained(start)
+    model.load_lora_weights(done / "release" / "lora.safetensors")
+    model.merge_lora()
+    expected = weights(done / "release" / "bert_model.ckpt")
+    found = checkpoint_variables(model)
+    assert_same({n: v.numpy() for n, v in found.items()}, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("source", ["folder", "release", "checkpoint"])
+def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
+    """From training checkpoints, whose adapters are merged, and the release."""
+    options = {**ANSWERS, "lora_rank": None, "init_checkpoint": None}
+    folder = copy if source == "folder" else tmp_path / "new"
+    if source == "release":
+        options["init_checkpoint"] = done / "release"
+    if source == "checkpoint":
+        options |= {
+            "vocab_file": done / "release" / "vocab.txt",
+            "bert_config_file": done / "release" / "bert_config.json",
+        }
+        options["init_checkpoint"] = done / "model.ckpt-6"
+    else:
+        (copy / "eval_results.txt").unlink()
+    run(folder, **options)
+    assert_same_answers(folder, done)
+
+
+def test_a_run_resumes_bit_for_bit(done, copy, run):
+    (copy / "model.ckpt-6.index").unlink()
+    shutil.rmtree(copy / "release")
+    run(copy)
+    for name in ("model.ckpt-6", "release/bert_model.ckpt"):
+        assert_same(read(copy / name), read(done / name))
+
+
+def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
+    """They would find other variables in the checkpoints, or do nothing."""
+    for rank, name in ((None, "null"), (2, "2")):
+        error = error_of(capsys, run, copy, lora_rank=rank)
+        assert f"with lora_rank 3, and this run has lora_rank {name}" in error
+    error = error_of(capsys, run, tmp_path / "new", num_frozen_layers=1)
+    assert "--num_frozen_layers has no effect with --lora_rank" in error
+
+
+@pytest.mark.slow
+def test_selection_accumulation_and_replicas(run, tmp_path, monkeypatch):
+    """The kept weights are those of the evaluation, merged and exported."""
+    makers = distribution._MAKERS
+    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
+    run(
+        tmp_path,
+        num_seeds=2,
+        save_best="eval_accuracy",
+        gradient_accumulation_steps=2,
+        distribution_strategy="mirrored",
+        num_train_epochs=1,
+        do_export=True,
+    )
+    scores = json.loads((tmp_path / "eval_results.json").read_text())
+    [card] = tmp_path.glob("export/*/assets.extra/model_card.json")
+    exported = json.loads(card.read_text())["metrics"]
+    assert exported["eval_accuracy"] == scores["eval_accuracy"]
+    released = weights(tmp_path / "release" / "bert_model.ckpt")
+    assert not any("lora" in name for name in released)
+    # The weights of the best evaluation, which have the adapters.
+    shutil.rmtree(tmp_path / "release")
+    run(tmp_path, do_train=None, do_predict=None, lora_rank=None, num_seeds=2)
+    again = json.loads((tmp_path / "eval_results.json").read_text())
+    assert again["weights_sha256"] == scores["weights_sha256"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["run_ner", "run_squad"])
+def test_other_scripts(script, tmp_path):
+    words, data = sentence_files.VOCAB, {}
+    if script == "run_squad":
+        words = squad_files.VOCAB
+    else:
+        data["data_dir"] = conll_files.write(tmp_path / "data")
+    out = tmp_path / "out"
+    fine_tuning_runs.run(
+        script,
+        out,
+        **fine_tuning_runs.write_model(tmp_path / "model", words=words),
+        **data,
+        lora_rank=2,
+    )
+    assert (out / "release" / "lora.safetensors").exists()
