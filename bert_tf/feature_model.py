@@ -311,6 +311,49 @@ class FeatureModel(keras.Model):
 
         adapters.load(self, filepath)
 
+    @staticmethod
+    def get_layout_map(
+        device_mesh: Any,
+        model_parallel_dim_name: str = "model",
+        data_parallel_dim_name: str = "batch",
+    ) -> Any:
+        """Returns a `keras.distribution.LayoutMap` for tensor parallelism.
+
+        Source: Shoeybi et al. 2019, "Megatron-LM", section 3: the kernels of
+        query, key, value and `intermediate` are split by columns, those after
+        them by rows, and the word embeddings by the hidden size.
+
+        Example:
+
+            mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"))
+            layout_map = BertModel.get_layout_map(mesh)
+            keras.distribution.set_distribution(
+                keras.distribution.ModelParallel(layout_map=layout_map)
+            )
+            model = BertModel.from_pretrained("bert-base/")
+
+        Args:
+          device_mesh: A `keras.distribution.DeviceMesh`.
+          model_parallel_dim_name: The axis of the mesh that weights are split
+            over. Its size must divide the hidden and the intermediate size.
+          data_parallel_dim_name: The axis of the mesh that batches are split
+            over; it leaves weights whole.
+
+        Raises:
+          InputError: If the mesh lacks one of the axes.
+        """
+        for name in (model_parallel_dim_name, data_parallel_dim_name):
+            require_choice("An axis", name, device_mesh.axis_names)
+        columns = ".*(attention/self/(query|key|value)|intermediate/dense)"
+        rows = r".*layer_\d+/(attention/)?output/dense"
+        axis = model_parallel_dim_name
+        layout_map = keras.distribution.LayoutMap(device_mesh)
+        layout_map[f"{columns}/(kernel|lora_kernel_b)"] = (None, axis)
+        layout_map[f"{columns}/bias"] = (axis,)
+        layout_map[f"{rows}/(kernel|lora_kernel_a)"] = (axis, None)
+        layout_map[".*word_embeddings"] = (None, axis)
+        return layout_map
+
     def quantize(self, *args, **kwargs):
         require_merged(self)
         super().quantize(*args, **kwargs)

@@ -76,7 +76,7 @@ def load(
                 f"{model.name} has {shortened(value)}.",
             )
     variables = checkpoint_variables(model)
-    for name, value in values.items():
+    for name, value in sorted(values.items()):
         shape = tuple(variables[name].shape) if name in variables else None
         if shape != value.shape and not (is_adapter(name) and not ours):
             raise in_file(

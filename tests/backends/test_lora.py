@@ -228,7 +228,7 @@ def other_base():
         (lambda: small_bert.make(BertModel), "no such weight"),
         (
             lambda: small_bert.fill(BertClassifier(CONFIG, num_labels=2)),
-            rf"output_weights has the shape \({LABELS}, 10\); .* \(2, 10\)",
+            rf"output_bias has the shape \({LABELS},\); .* \(2,\)",
         ),
     ],
 )
