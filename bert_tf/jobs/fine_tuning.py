@@ -383,6 +383,7 @@ def prepare(
         --early_stopping_patience; the devices cannot be used; or a training
         has no step.
     """
+    task.lora_rank = config.lora_rank
     strategy = settings.connect(config)
     training = settings.training_config(config, 1, 0)
     if config.layer_rate_decay != 1:

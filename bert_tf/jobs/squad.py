@@ -286,7 +286,6 @@ def _task(
         frozen_layers=settings.frozen_layers(config, start.config),
         gradient_checkpointing=config.gradient_checkpointing,
         bilstm_head=config.bilstm_head,
-        lora_rank=config.lora_rank,
     )
 
 

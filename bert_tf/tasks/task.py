@@ -84,17 +84,18 @@ class FineTuningTask(Task):
       schema: The schema of the records.
       labels: The names in the order of the logits, if it has labels.
       bilstm_head: See `heads.HeadModel`.
-      lora_rank: The rank of LoRA adapters; None to train all weights.
       options: Further keyword arguments of the model: `frozen_layers`,
         `gradient_checkpointing` and options of the head.
 
     Attributes:
       head: The kind of head, one of `interop.checkpoint.HEADS`.
       problem_type: The name of the problem in checkpoints, if it has one.
+      lora_rank: The rank of LoRA adapters; None to train all weights.
     """
 
     head: str
     problem_type: str | None = None
+    lora_rank: int | None = None
 
     def __init__(
         self,
@@ -103,12 +104,10 @@ class FineTuningTask(Task):
         labels: Sequence[str] = (),
         *,
         bilstm_head: bool = False,
-        lora_rank: int | None = None,
         **options: Any,
     ):
         self.config = config
         self.bilstm_head = bilstm_head
-        self.lora_rank = lora_rank
         self.labels = tuple(labels)
         self.schema = schema
         self._model_options = {"bilstm_head": bilstm_head, **options}

@@ -58,8 +58,8 @@ class Selection:
 
 
 def is_adapter(name: str) -> bool:
-    """Returns whether a variable is half of a LoRA adapter."""
-    return name.endswith(("/lora_kernel_a", "/lora_kernel_b"))
+    """Returns whether a variable is half of a LoRA adapter, or its moment."""
+    return "/lora_kernel_" in name
 
 
 class Merged:
