@@ -63,6 +63,7 @@ def classification_schema(
     problem: str = "single_label",
     num_labels: int = 0,
     num_choices: int = 0,
+    has_windows: bool = False,
 ) -> Schema:
     """Returns the features of a text, or a pair of texts, with its label.
 
@@ -80,6 +81,8 @@ def classification_schema(
       problem: One of `examples.PROBLEMS`, or "similarity".
       num_labels: The number of classes, for multi-label classification.
       num_choices: The number of choices, for multiple choice.
+      has_windows: Whether a row is a window of a text, so that there are also
+        `window_numbers`, 0 for the first of a text, and `num_windows`.
     """
     choices = (num_choices,) if problem == "multiple_choice" else ()
     if problem == "similarity":
@@ -90,10 +93,12 @@ def classification_schema(
         label = Feature("label_ids", (num_labels,))
     else:
         label = Feature("label_ids", ())
+    names = ("window_numbers", "num_windows") if has_windows else ()
     return (
         *_sequences(_INPUTS, *choices, max_seq_length),
         label,
         Feature("is_real_example", ()),
+        *(Feature(name, ()) for name in names),
     )
 
 

@@ -57,6 +57,7 @@ OBJECTIVES = ("masked_lm", "causal_lm")
 TRAINED_WITH = (
     "max_seq_length",
     "doc_stride",
+    "window_pooling",
     "max_query_length",
     "version_2_with_negative",
     "pooling",
@@ -87,7 +88,9 @@ class Pretrained:
       objective: The target of the language model head, one of `OBJECTIVES`:
         the token at a position, or the next token. None means the former.
       max_seq_length: The sequence length in training.
-      doc_stride: Questions: tokens between the starts of two windows.
+      doc_stride: Tokens between the starts of two windows of a text.
+      window_pooling: Classifiers: how windows become one answer; see
+        `tasks.windows.POOLINGS`. None if texts are not split into windows.
       max_query_length: Questions: the number of tokens kept of a question.
       version_2_with_negative: Whether questions may have no answer.
       pooling: Vectors of texts: see `TextEmbedder`.
@@ -115,6 +118,7 @@ class Pretrained:
     objective: str | None = None
     max_seq_length: int | None = None
     doc_stride: int | None = None
+    window_pooling: str | None = None
     max_query_length: int | None = None
     version_2_with_negative: bool | None = None
     pooling: str | None = None
@@ -165,6 +169,7 @@ _TYPES = {
     "objective": str,
     "max_seq_length": int,
     "doc_stride": int,
+    "window_pooling": str,
     "max_query_length": int,
     "version_2_with_negative": bool,
     "pooling": str,

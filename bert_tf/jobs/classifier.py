@@ -61,8 +61,14 @@ from bert_tf.tasks.classification import (
     balanced_class_weights,
 )
 from bert_tf.tasks.datasets import DataSet, SplitFile
-from bert_tf.tasks.encoding import Encoding, content, write_features
+from bert_tf.tasks.encoding import (
+    Encoding,
+    content,
+    count_rows,
+    write_features,
+)
 from bert_tf.tasks.examples import Example
+from bert_tf.tasks.windows import POOLINGS
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.workers import chief_first
@@ -81,6 +87,20 @@ class ClassifierConfig(DataOptions, FineTuningOptions):
 
     task_name: str = option(
         f"One of {', '.join((*datasets.NAMES, custom.NAME))}."
+    )
+    doc_stride: int | None = option(
+        "Splits longer texts into windows of --max_seq_length tokens that "
+        "start this many tokens apart. Of a pair, the longer text is split. "
+        "Default: texts are truncated.",
+        default=None,
+        at_least=1,
+        at_most=settings.MOST_TOKENS,
+    )
+    window_pooling: str | None = option(
+        "How the logits of the windows of a text become one answer. Default, "
+        "with --doc_stride: mean.",
+        default=None,
+        choices=POOLINGS,
     )
     xnli_language: str = option(
         "XNLI: language of the development and test sets.", default="zh"
@@ -189,6 +209,7 @@ def run(config: ClassifierConfig) -> TrainingResult:
     if splits and not config.data_dir:
         raise InputError("--data_dir is required, except to export only.")
     config, start = resolve(config, "classifier", "choice")
+    config = _with_pooling(config)
     data_set = _data_set(config, start)
     _check_options(config, data_set)
     # All input is checked before anything is written.
@@ -197,13 +218,18 @@ def run(config: ClassifierConfig) -> TrainingResult:
         split: [part.read() for part in found] for split, found in parts.items()
     }
     encoding = _encoding(config, data_set, start)
-    task = _task(config, data_set, start, encoding, examples.get("train"))
+    num_rows = None
+    if config.do_train:
+        num_rows = count_rows(*examples["train"], encoding)
+    task = _task(
+        config, data_set, start, encoding, examples.get("train"), num_rows
+    )
     tuning = fine_tuning.prepare(
         config,
         start,
         task,
         _metric_names(task, data_set, parts),
-        len(*examples["train"]) if config.do_train else None,
+        num_rows,
     )
     with _claimed_output_dir(tuning, data_set, parts, examples):
         data = chief_first(
@@ -222,6 +248,15 @@ def run(config: ClassifierConfig) -> TrainingResult:
             _predict(tuning, estimator, split)
         serve = functools.partial(_served, data_set=data_set, encoding=encoding)
         return tuning.finish(estimator, metrics, data_set.model_of, serve)
+
+
+def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
+    """Returns the options with the default of --window_pooling."""
+    if config.doc_stride is None and config.window_pooling is not None:
+        raise InputError("--window_pooling needs --doc_stride.")
+    if config.doc_stride is None or config.window_pooling is not None:
+        return config
+    return dataclasses.replace(config, window_pooling="mean")
 
 
 def _load(
@@ -379,6 +414,8 @@ def _encoding(
         problem=data_set.problem,
         labels=data_set.labels,
         num_choices=len(data_set.labels) if is_choice else 0,
+        doc_stride=config.doc_stride,
+        window_pooling=config.window_pooling or "mean",
     )
 
 
@@ -388,6 +425,7 @@ def _task(
     start: Start,
     encoding: Encoding,
     train: Sequence[list[Example]] | None,
+    num_rows: int | None,
 ) -> ClassificationTask:
     is_choice = data_set.problem == "multiple_choice"
     kind = MultipleChoiceTask if is_choice else ClassificationTask
@@ -407,6 +445,8 @@ def _task(
         gradient_checkpointing=config.gradient_checkpointing,
         bilstm_head=config.bilstm_head,
         eval_batch_size=config.eval_batch_size,
+        window_pooling=encoding.window_pooling,
+        rows_per_example=num_rows / len(*train) if train else 1.0,
     )
 
 

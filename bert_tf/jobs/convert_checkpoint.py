@@ -21,6 +21,7 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli, files
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
+from bert_tf.interop.added_words import add_words
 from bert_tf.interop.checkpoint import HEADS, Pretrained
 from bert_tf.options import Options, option
 from bert_tf.pretrained import FORMATS, open_pretrained, read_config
@@ -55,6 +56,11 @@ class ConvertCheckpointConfig(Options):
         "Variables that do not belong to BERT and may be left out: names or "
         "patterns, as in --drop='*/Adam,*/Adam_1,beta?_power'.",
         default=(),
+    )
+    add_words: str | None = option(
+        "Text file with a word per line to append to the vocabulary. The "
+        "embedding of a new word is the mean of those of its pieces.",
+        default=None,
     )
     verify: bool = option(
         "Whether to run both models and compare their outputs.", default=False
@@ -110,7 +116,8 @@ def _source(config: ConvertCheckpointConfig) -> Pretrained:
         more["vocab"] = tuple(load_vocab(config.vocab_file))
     if config.do_lower_case is not None:
         more["do_lower_case"] = config.do_lower_case
-    return dataclasses.replace(source, **more)
+    source = dataclasses.replace(source, **more)
+    return add_words(source, config.add_words) if config.add_words else source
 
 
 def _report_metadata(

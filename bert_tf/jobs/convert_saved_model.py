@@ -32,7 +32,7 @@ from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli, files
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, in_file
 from bert_tf.options import Options, option
 from bert_tf.serving import runtimes
 from bert_tf.serving.exported import Exported, open_export
@@ -237,6 +237,12 @@ def _score(
 def _score_classes(
     config: ConvertSavedModelConfig, exported: Exported, problem: str
 ) -> held_out.Score:
+    if exported.card["encoding"].get("doc_stride") is not None:
+        raise in_file(
+            exported.path,
+            "--eval_file does not support classifiers of windows "
+            "(--doc_stride). Leave it out.",
+        )
     data_set = _data_set(config, exported, problem)
     examples = held_out.read_as(data_set, config.eval_file)
     texts = held_out.texts_of(examples, list(exported.inputs))

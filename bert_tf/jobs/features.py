@@ -115,6 +115,14 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         at_least=3,
         at_most=MOST_TOKENS,
     )
+    doc_stride: int | None = option(
+        "Reads longer texts in windows of --max_seq_length tokens that start "
+        "this many tokens apart. Pooled vectors are of all windows; each token "
+        "has the vector of the window with the most context around it.",
+        default=None,
+        at_least=1,
+        at_most=MOST_TOKENS,
+    )
     batch_size: int = option(
         "Number of texts of --max_seq_length in a batch. A batch of shorter "
         "texts holds more.",
@@ -139,9 +147,10 @@ def run(config: FeaturesConfig) -> list[str]:
     start = find_start(config)
     are_chosen = config.layers is not None or config.pooling is not None
     if not config.input_file:
-        config = with_recorded(
-            config, (config.init_checkpoint, start.trained_with)
-        )
+        # The windows of a fine-tuned model are for its task.
+        length = start.trained_with.get("max_seq_length")
+        recorded = config.init_checkpoint, {"max_seq_length": length}
+        config = with_recorded(config, recorded)
     config = config.with_fallbacks()
     require_length(config.max_seq_length, start.config)
     _require_pooling(config, start.config)
@@ -191,6 +200,12 @@ def _check_flags(config: FeaturesConfig) -> None:
         )
     if config.do_export and not config.export_dir:
         raise InputError("--do_export needs --export_dir.")
+    if config.doc_stride is not None and config.do_export:
+        raise InputError("--do_export does not support --doc_stride.")
+    if config.doc_stride is not None and config.pooling == "cls":
+        raise wrong_value(
+            "--pooling", "none, mean or max with --doc_stride", config.pooling
+        )
     if given:
         files.check_outputs(
             {"output file": [config.output_file]},
@@ -281,6 +296,8 @@ def _extract(
             batch_size=batch_size,
         ),
         multiple=config.max_seq_length if is_tpu else 8,
+        doc_stride=config.doc_stride,
+        pooling=config.pooling,
     )
 
 

@@ -63,7 +63,7 @@ _SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
 # another checkpoint or training may be the best.
 _SCORED_WITH = (
     *("scorer", "n_best_size", "max_answer_length"),
-    "null_score_diff_threshold",
+    *("null_score_diff_threshold", "window_pooling"),
 )
 
 

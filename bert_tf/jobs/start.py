@@ -201,6 +201,7 @@ def with_recorded(
             )
         missing = [name for name in missing if name not in taken]
     config = config.with_fallbacks()
+    missing = [name for name in missing if getattr(config, name) is not None]
     if missing:
         logging.warning(
             "Using defaults for options that the model does not record: %s",

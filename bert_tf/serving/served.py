@@ -9,12 +9,19 @@ ops of TensorFlow Text in `tokenization.graph`, since servers lack others.
 import abc
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.serving.windows import (
+    Tensors,
+    in_batches,
+    pack_windows,
+    pool,
+    rows_by_text,
+)
 from bert_tf.tasks.classification import THRESHOLD
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.fill_mask import MASK
@@ -24,8 +31,6 @@ from bert_tf.tokenization.wordpiece import require_special_tokens
 # Stands for an empty name, since tables skip empty lines. Google's Chinese
 # vocabulary has an empty token, and readers of vocabularies strip lines.
 _BLANK = " "
-
-Tensors = Mapping[str, tf.Tensor]
 
 # The inputs of models and of the signature `tokens`.
 FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -207,90 +212,14 @@ def _as_text(shape: tf.Tensor) -> tf.Tensor:
     return tf.strings.reduce_join(tf.strings.as_string(shape), separator=",")
 
 
-# Long texts that take several rows of a model.
-
-# Limits the memory of a request.
-BATCH_SIZE = 32
-
-
-def in_batches(
-    compute: Callable[[dict[str, tf.Tensor]], Tensors],
-    features: Tensors,
-    nothing: Tensors,
-) -> dict[str, tf.Tensor]:
-    """Returns the result of `compute` for all rows, `BATCH_SIZE` at a time.
-
-    Args:
-      compute: Maps one or more rows of the features to as many rows.
-      features: Tensors [R, S] by name.
-      nothing: The result for no rows, [0, S, ...], whose keys select outputs.
-
-    Returns:
-      Tensors [R, S, ...] with the keys of `nothing`.
-    """
-    num_rows = tf.shape(features["input_ids"])[0]
-
-    def step(first, done):
-        last = first + BATCH_SIZE
-        some = compute(
-            {name: ids[first:last] for name, ids in features.items()}
-        )
-        return last, {
-            name: tf.concat([values, some[name]], axis=0)
-            for name, values in done.items()
-        }
-
-    shapes = {
-        name: tf.TensorShape([None, None, *values.shape[2:]])
-        for name, values in nothing.items()
-    }
-    _, done = tf.while_loop(
-        lambda first, done: first < num_rows,
-        step,
-        (0, dict(nothing)),
-        shape_invariants=(tf.TensorShape([]), shapes),
-        # Parallel iterations would need more memory.
-        parallel_iterations=1,
-    )
-    return done
-
-
-def rows_by_text(
-    served: Served, features: Tensors, texts: tf.Tensor, num_texts: tf.Tensor
-) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Groups the rows of a model's input by text, and adds the tokens.
-
-    Args:
-      served: The model.
-      features: `FEATURES`, int32 [R, S].
-      texts: The index of the text of each row, int64 [R], ascending.
-      num_texts: The number of texts, B.
-
-    Returns:
-      The number of rows of each text, int32 [B]; and `tokens` and the features,
-      [B, N, S], where N is the largest number of rows of a text: the rows of
-      each text, followed by padding.
-    """
-    padding = {"input_ids": served.encoding.vocab.index("[PAD]")}
-    by_text = {
-        name: tf.RaggedTensor.from_value_rowids(
-            values, texts, tf.cast(num_texts, tf.int64), validate=False
-        )
-        for name, values in features.items()
-    }
-    dense = {
-        name: values.to_tensor(padding.get(name, 0))
-        for name, values in by_text.items()
-    }
-    num_rows = tf.cast(by_text["input_ids"].row_lengths(), tf.int32)
-    return num_rows, {"tokens": served.token_names(dense["input_ids"]), **dense}
-
-
 # Classes, numbers and multiple choice: the models of run_classifier.py.
 
 
 class ServedClassifier(Served):
     """From a text or a pair to a class, any number of labels, or a number.
+
+    With `doc_stride`, a text may have any length: it is split into windows as
+    in `run_classifier.py`, and the answers are the same.
 
     Args:
       model: A `BertClassifier`, built.
@@ -323,6 +252,8 @@ class ServedClassifier(Served):
                 f"{len(self.labels)} labels needs {num_labels}."
             )
         self.kind, self._answer = _KINDS[problem]
+        # A `TextEncoding` has no windows.
+        self._has_windows = getattr(encoding, "doc_stride", None) is not None
         self.is_pair = is_pair
         if is_pair:
             self.text_names = ("text_a", "text_b")
@@ -356,11 +287,49 @@ class ServedClassifier(Served):
           multiple labels: `labels`, `probabilities`, and `is_present`, bool
           [B, C]. For regression: `score`, float32 [B].
         """
-        return self.answer_tokens(self.features(texts))
+        if not self._has_windows:
+            return self.answer_tokens(self.features(texts))
+        text, features = self._windows(texts)
+        nothing = {"logits": tf.zeros([0, self.model.num_labels])}
+        logits = in_batches(self.model, features, nothing)["logits"]
+        num_texts = tf.size(texts[self.text_names[0]])
+        return self._answer(
+            self, pool(logits, text, num_texts, self.encoding.window_pooling)
+        )
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same from `FEATURES`, int32 [B, S]."""
+        """Returns the same from `FEATURES`, int32 [B, S], for each window."""
         return self._answer(self, self.model(features)["logits"])
+
+    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `FEATURES` of texts or of all windows in order."""
+        if not self._has_windows:
+            return super().features(texts)
+        return self._windows(texts)[1]
+
+    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the inputs of the model, and their `tokens` as strings.
+
+        With windows, [B, W, S], where W is the largest number of windows of a
+        text, and `num_windows`, int32 [B]; see `rows_by_text`.
+        """
+        if not self._has_windows:
+            return super().tokenize(texts)
+        text, features = self._windows(texts)
+        num_windows, seen = rows_by_text(
+            self, features, text, tf.size(texts[self.text_names[0]])
+        )
+        return {"num_windows": num_windows, **seen}
+
+    def _windows(
+        self, texts: Tensors
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Returns the text of each window, [W], and `FEATURES`, [W, S]."""
+        # String ops only have CPU kernels.
+        with tf.device("CPU:0"):
+            texts = self.checked(texts)
+            ids = self.ids([texts[name] for name in self.inputs])
+            return pack_windows(self.tokenizer, ids, self.encoding)
 
     def _one_label(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         probabilities = tf.nn.softmax(logits)

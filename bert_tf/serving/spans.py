@@ -10,7 +10,14 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import wrong_value
-from bert_tf.serving.served import Served, Tensors, in_batches, rows_by_text
+from bert_tf.serving.served import Served
+from bert_tf.serving.windows import (
+    Tensors,
+    in_batches,
+    max_context,
+    rows_by_text,
+    window_ranges,
+)
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.questions import (
     NUM_SPECIAL_TOKENS,
@@ -60,14 +67,11 @@ def make_windows(
       doc_stride: Tokens from the start of a window to the start of the next.
     """
     room = max_seq_length - NUM_SPECIAL_TOKENS - query_lengths  # [B]
-    step = tf.minimum(room, doc_stride)
-    # The negative signs round the division up.
-    steps = -(-tf.maximum(num_tokens - room, 0) // step)
-    numbers = tf.ragged.range(tf.where(num_tokens > 0, steps + 1, 0))
-    question = numbers.value_rowids()  # [W]
-    start = numbers.values * tf.gather(step, question)
-    length = tf.minimum(
-        tf.gather(room, question), tf.gather(num_tokens, question) - start
+    question, start, length = window_ranges(num_tokens, room, doc_stride)
+    has_tokens = length > 0
+    question, start, length = (
+        tf.boolean_mask(column, has_tokens)
+        for column in (question, start, length)
     )
     begin = tf.gather(tf.cumsum(num_tokens, exclusive=True), question) + start
     tokens = tf.ragged.range(begin, begin + length)
@@ -75,32 +79,8 @@ def make_windows(
         question,
         tf.gather(query_lengths, question) + 2,
         tokens,
-        _max_context(tokens, tf.reduce_sum(num_tokens)),
+        max_context(tokens, tf.reduce_sum(num_tokens)),
     )
-
-
-def _max_context(
-    tokens: tf.RaggedTensor, num_tokens: tf.Tensor
-) -> tf.RaggedTensor:
-    """Returns whether each window owns each of its tokens.
-
-    Vectorized `_check_is_max_context` of the original: the score of a token in
-    a window is the smaller number of tokens to its left and right, plus 1 % of
-    the window's length. The first window with the highest score owns it.
-    """
-    window = tokens.value_rowids()  # [P], all tokens of all windows
-    left = tf.ragged.range(tokens.row_lengths()).values
-    length = tf.gather(tokens.row_lengths(), window)
-    around = tf.minimum(left, length - 1 - left)
-    # In double precision, as in NumPy, the same scores are equal.
-    score = tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
-    token = tokens.values
-    best = tf.math.unsorted_segment_max(score, token, num_tokens)
-    is_best = score == tf.gather(best, token)
-    owner = tf.math.unsorted_segment_min(
-        tf.where(is_best, window, window.dtype.max), token, num_tokens
-    )
-    return tokens.with_values(tf.gather(owner, token) == window)
 
 
 # ------------------------------------------------------------------ candidates

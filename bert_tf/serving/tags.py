@@ -9,7 +9,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.serving.served import Served, Tensors, in_batches, rows_by_text
+from bert_tf.serving.served import Served
+from bert_tf.serving.windows import Tensors, in_batches, rows_by_text
 from bert_tf.tasks.ner import TaggingEncoding
 
 # The white space at which `str.split` of Python splits: ASCII and Unicode.

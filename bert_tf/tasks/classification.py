@@ -18,6 +18,7 @@ from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.heads import BertClassifier, BertMultipleChoice
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.windows import Rows
 
 # Multi-label problems predict all labels with a probability above this.
 THRESHOLD = 0.5
@@ -252,6 +253,11 @@ class ClassificationTask(FineTuningTask):
       label_smoothing: The fraction e of an example's weight that training
         spreads evenly over all labels.
       eval_batch_size: The batch size for the original's `loss`, see `score`.
+      window_pooling: If rows are windows, how the logits of windows become
+        those of their text, one of `windows.POOLINGS`.
+      rows_per_example: The mean number of windows of a training example. The
+        loss of a row is multiplied by this and divided by the number of windows
+        of its example, so that each example has the same weight in an epoch.
       options: Options of `FineTuningTask`.
 
     Raises:
@@ -274,9 +280,13 @@ class ClassificationTask(FineTuningTask):
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
         eval_batch_size: int = 8,
+        window_pooling: str = "mean",
+        rows_per_example: float = 1.0,
         **options: Any,
     ):
         super().__init__(config, schema, labels, **options)
+        self._window_pooling = window_pooling
+        self._rows_per_example = rows_per_example
         self.problem = problem
         self.problem_type = PROBLEM_TYPES.get(problem)
         self._eval_batch_size = eval_batch_size
@@ -340,16 +350,43 @@ class ClassificationTask(FineTuningTask):
         loss = self._objective.loss(
             features["label_ids"], outputs["logits"], self._label_smoothing
         )
+        if "num_windows" in features:
+            # Not in `loss_weights`: batches have windows of texts of similar
+            # length, so that dividing by their sum would undo it.
+            num_windows = ops.cast(features["num_windows"], loss.dtype)
+            loss = loss * (self._rows_per_example / num_windows)
         return {"label_loss": loss * self.loss_weights(features)["label_loss"]}
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns logits, labels and the unweighted, unsmoothed loss."""
+        """Returns logits, labels and the unweighted, unsmoothed loss.
+
+        If rows are windows, also their `window_numbers`.
+        """
         label_ids, logits = features["label_ids"], outputs["logits"]
-        return {
+        kept = {
             "logits": logits,
             "label_ids": label_ids,
             "loss": self._objective.loss(label_ids, logits, 0.0),
         }
+        if "window_numbers" in features:
+            kept["window_numbers"] = features["window_numbers"]
+        return kept
+
+    def by_example(
+        self, predictions: Mapping[str, np.ndarray]
+    ) -> Mapping[str, np.ndarray]:
+        """Returns predictions [n, ...] of examples from those of windows."""
+        if "window_numbers" not in predictions:
+            return predictions
+        rows = Rows.of(predictions["window_numbers"])
+        logits = rows.pool(predictions["logits"], self._window_pooling)
+        label_ids = predictions["label_ids"][rows.starts]
+        loss = ops.convert_to_numpy(
+            self._objective.loss(label_ids, logits, 0.0)
+        )
+        alone = predictions["loss"][rows.starts]
+        loss = np.where(rows.counts == 1, alone, loss)
+        return {"logits": logits, "label_ids": label_ids, "loss": loss}
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns metrics and losses with the keys of the original.
@@ -359,7 +396,9 @@ class ClassificationTask(FineTuningTask):
         mean over batches of their means, in which a short last batch counts
         as much as any other. The batches are `eval_batch_size` examples in the
         order of the file, however they were batched for the computation.
+        Windows are pooled first.
         """
+        predictions = self.by_example(predictions)
         label_ids = predictions["label_ids"]
         values = probabilities(self.problem, predictions["logits"])
         decided = decide(self.problem, values)
@@ -389,8 +428,9 @@ class ClassificationTask(FineTuningTask):
 
         The first two are in the folder, with the suffix before `.tsv`; the
         third has the path `submission`. The predictions are in the order of the
-        examples.
+        examples; windows are pooled first.
         """
+        predictions = self.by_example(predictions)
         values = probabilities(self.problem, predictions["logits"])
         results = os.path.join(folder, f"test_results{suffix}.tsv")
         write_test_results(results, values)

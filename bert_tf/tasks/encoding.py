@@ -11,9 +11,16 @@ from absl import logging
 
 from bert_tf.data import cache, processes
 from bert_tf.data.schema import Schema, classification_schema
-from bert_tf.errors import in_file, listed
+from bert_tf.errors import (
+    InputError,
+    in_file,
+    listed,
+    require_choice,
+    wrong_value,
+)
 from bert_tf.tasks.examples import Example
-from bert_tf.tokenization.packing import pack
+from bert_tf.tasks.windows import POOLINGS, split_texts, window_spans
+from bert_tf.tokenization.packing import pack, truncated_lengths
 from bert_tf.tokenization.wordpiece import FullTokenizer, require_special_tokens
 
 
@@ -59,6 +66,9 @@ _EXAMPLES_FOR_ONE = 1 << 17
 
 _NUM_SAMPLES = 3
 
+# A pair with a token of each text.
+_LEAST_OF_PAIR = 5
+
 
 @dataclasses.dataclass(frozen=True)
 class Encoding(TextEncoding):
@@ -70,11 +80,35 @@ class Encoding(TextEncoding):
       labels: The names of the classes, or of the choices, in the order of
         their ids; none for regression.
       num_choices: The number of choices for multiple choice, otherwise 0.
+      doc_stride: If given, longer texts become windows, which start this many
+        tokens apart, and each window is a row. Of a pair that is too long, the
+        longer text (of equal ones the second) becomes windows, and the other
+        one is truncated as without windows. None truncates texts.
+      window_pooling: How the logits of windows become those of their text, one
+        of `windows.POOLINGS`.
+
+    Raises:
+      InputError: There are windows for multiple choice, or without room.
     """
 
     problem: str
     labels: tuple[str, ...]
     num_choices: int = 0
+    doc_stride: int | None = None
+    window_pooling: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.doc_stride is None:
+            return
+        require_choice("window_pooling", self.window_pooling, POOLINGS)
+        if self.problem in ("multiple_choice", "similarity"):
+            raise InputError(f"doc_stride does not support {self.problem}.")
+        if self.max_seq_length < _LEAST_OF_PAIR:
+            raise wrong_value(
+                "max_seq_length",
+                f"at least {_LEAST_OF_PAIR} with doc_stride",
+                self.max_seq_length,
+            )
 
     @property
     def schema(self) -> Schema:
@@ -83,6 +117,7 @@ class Encoding(TextEncoding):
             self.problem,
             len(self.labels),
             self.num_choices,
+            has_windows=self.doc_stride is not None,
         )
 
 
@@ -131,19 +166,36 @@ def write_features(
       InputError: A label or a number of choices does not fit the encoding; a
         file cannot be read or written.
     """
-    key = cache.key(encoding, map(content, examples), sources)
+    # Records do not depend on the pooling.
+    shaping = dataclasses.replace(encoding, window_pooling="mean")
+    key = cache.key(shaping, map(content, examples), sources)
     kept = cache.write_records(
         path, key, lambda: _parts(examples, encoding, num_workers)
     )
+    in_windows = ""
+    if encoding.doc_stride is not None:
+        in_windows = f" in {kept.num_records:,} windows"
     logging.info(
-        "%s: %s examples, %s (%.1f %%) of them cut to max_seq_length=%d",
+        "%s: %s examples%s, %s (%.1f %%) of them cut to max_seq_length=%d",
         path,
-        f"{kept.num_records:,}",
+        f"{len(examples):,}",
+        in_windows,
         f"{kept.num_cut:,}",
-        100 * kept.num_cut / max(kept.num_records, 1),
+        100 * kept.num_cut / max(len(examples), 1),
         encoding.max_seq_length,
     )
     return kept.is_new
+
+
+def count_rows(examples: Sequence[Example], encoding: Encoding) -> int:
+    """Returns the number of rows of examples: windows, if there are any."""
+    if encoding.doc_stride is None:
+        return len(examples)
+    tokenizer = encoding.tokenizer
+    return sum(
+        sum(1 for _ in _sequences(example, encoding, tokenizer))
+        for example in examples
+    )
 
 
 def content(example: Example) -> bytes:
@@ -157,15 +209,15 @@ def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
     """Tokenizes, packs and pads examples.
 
     An example without a label has label 0, as in the original, or NaN for
-    similarities. Raises InputError if a label or a number of choices does not
-    fit the encoding.
+    similarities. The windows of an example are adjacent rows. Raises
+    InputError if a label or a number of choices does not fit the encoding.
     """
     tokenizer = encoding.tokenizer
-    sequences = [
-        sequence
-        for example in examples
-        for sequence in _sequences(example, encoding, tokenizer)
-    ]
+    made = [[*_sequences(e, encoding, tokenizer)] for e in examples]
+    sequences = [sequence for found in made for sequence in found]
+    counts = [1] * len(made)
+    if encoding.doc_stride is not None:
+        counts = [len(found) for found in made]
     width = encoding.max_seq_length
     input_ids, input_mask = pad([s.input_ids for s in sequences], width)
     segment_ids, _ = pad([s.segment_ids for s in sequences], width)
@@ -173,15 +225,17 @@ def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
         "input_ids": input_ids,
         "input_mask": input_mask,
         "segment_ids": segment_ids,
-        "label_ids": _label_ids(examples, encoding),
-        "is_real_example": np.ones(len(examples), np.int32),
+        "label_ids": np.repeat(_label_ids(examples, encoding), counts, axis=0),
+        "is_real_example": np.ones(sum(counts), np.int32),
+        "window_numbers": np.array([n for c in counts for n in range(c)], int),
+        "num_windows": np.repeat(counts, counts),
     }
     batch = {
         feature.name: batch[feature.name].reshape(-1, *feature.shape)
         for feature in encoding.schema
     }
-    is_cut = np.reshape([s.is_cut for s in sequences], [len(examples), -1])
-    return Encoded(batch, int(is_cut.any(axis=1).sum()))
+    num_cut = sum(any(s.is_cut for s in found) for found in made)
+    return Encoded(batch, num_cut)
 
 
 def _parts(
@@ -191,18 +245,36 @@ def _parts(
     _log_samples(examples[:_NUM_SAMPLES], encoding)
     if len(examples) <= _EXAMPLES_FOR_ONE:
         num_workers = 1
-    pieces = (
-        examples[start : start + _EXAMPLES_PER_PART]
-        for start in range(0, len(examples), _EXAMPLES_PER_PART)
-    )
+    pieces = split_examples(examples, encoding)
     with processes.Pool(num_workers) as pool:
         yield from processes.track(
             pool.run(pieces, functools.partial(_make_block, encoding)),
             lambda block: block.num_records,
             "Tokenizing",
-            "examples",
-            len(examples),
+            "examples" if encoding.doc_stride is None else "windows",
+            len(examples) if encoding.doc_stride is None else None,
         )
+
+
+def split_examples(
+    examples: Iterable[Example], encoding: Encoding, num_rows: int | None = None
+) -> Iterator[list[Example]]:
+    """Yields examples in parts of about `num_rows` rows, which limits memory.
+
+    The number of windows is estimated without tokenizing.
+    """
+    num_rows = num_rows or _EXAMPLES_PER_PART
+    if encoding.doc_stride is not None:
+        yield from split_texts(
+            examples,
+            lambda example: len(example.text_a) + len(example.text_b or ""),
+            encoding.doc_stride,
+            num_rows,
+        )
+        return
+    examples = iter(examples)
+    while part := list(itertools.islice(examples, num_rows)):
+        yield part
 
 
 def _make_block(
@@ -214,7 +286,7 @@ def _make_block(
 def _sequences(
     example: Example, encoding: Encoding, tokenizer: FullTokenizer
 ) -> Iterator[_Sequence]:
-    """Yields the sequence of an example, or one for each choice or text."""
+    """Yields the sequence of an example, or of each choice, text or window."""
     cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
     ids_a = tokenizer.encode(example.text_a)
     if encoding.problem == "similarity":
@@ -227,9 +299,28 @@ def _sequences(
     for text_b in _seconds(example, encoding):
         # As in the original, a second text without tokens is ignored.
         ids_b = tokenizer.encode(text_b or "") or None
-        packed = pack(ids_a, ids_b, encoding.max_seq_length, cls_id, sep_id)
-        whole = len(ids_a) + 2 + (len(ids_b) + 1 if ids_b else 0)
-        yield _Sequence(*packed, whole > encoding.max_seq_length)
+        for a, b, is_cut in _windows(ids_a, ids_b, encoding):
+            packed = pack(a, b, encoding.max_seq_length, cls_id, sep_id)
+            yield _Sequence(*packed, is_cut)
+
+
+def _windows(
+    ids_a: list[int], ids_b: list[int] | None, encoding: Encoding
+) -> Iterator[tuple[list[int], list[int] | None, bool]]:
+    """Yields the texts of each window, and whether any text is truncated."""
+    length_a, length_b = len(ids_a), len(ids_b or ())
+    room = encoding.max_seq_length - (2 if ids_b is None else 3)
+    keep_a, keep_b = truncated_lengths(length_a, length_b, room)
+    stride = encoding.doc_stride
+    if stride is None:
+        yield ids_a, ids_b, (keep_a, keep_b) != (length_a, length_b)
+    elif ids_b is None or length_a > length_b:
+        for start, end in window_spans(length_a, keep_a, stride):
+            second = None if ids_b is None else ids_b[:keep_b]
+            yield ids_a[start:end], second, keep_b < length_b
+    else:
+        for start, end in window_spans(length_b, keep_b, stride):
+            yield ids_a[:keep_a], ids_b[start:end], keep_a < length_a
 
 
 def _seconds(example: Example, encoding: Encoding) -> tuple[str | None, ...]:

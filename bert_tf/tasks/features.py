@@ -7,7 +7,6 @@ similar length, and returned in order, so memory does not grow with the file.
 
 import contextlib
 import io
-import itertools
 import json
 import os
 import re
@@ -27,10 +26,16 @@ from bert_tf.data.batching import evaluation_plan
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import Feature
 from bert_tf.data.tables import read_lines
-from bert_tf.errors import listed, wrong_value
+from bert_tf.errors import in_file, listed, wrong_value
 from bert_tf.feature_tagger import CHOICES, Choice, choose
-from bert_tf.tasks.encoding import Encoding, TextEncoding, make_features
+from bert_tf.tasks.encoding import (
+    Encoding,
+    TextEncoding,
+    make_features,
+    split_examples,
+)
 from bert_tf.tasks.examples import Example
+from bert_tf.tasks.windows import Rows, max_context
 
 # The separator of the texts of a pair.
 SEPARATOR = " ||| "
@@ -177,16 +182,31 @@ def extract(
     batch_size: int,
     texts_at_a_time: int,
     multiple: int = 8,
+    doc_stride: int | None = None,
+    pooling: str = "none",
 ) -> Iterator[TextFeatures]:
     """Yields the vectors of texts, in order.
 
     A batch has `batch_size` texts of full length, or proportionally more that
     are shorter. Its length is rounded up to a `multiple`.
+
+    With `doc_stride`, longer texts are read in windows; see `joined`. They may
+    be pairs only if `pooling` is not "none".
+
+    Raises:
+      InputError: If windows of a pair would have to be joined.
     """
-    texts, line, num_cut = iter(texts), 0, 0
+    line, num_cut = 0, 0
     # The texts have no labels; "regression" is the problem without labels.
-    encoding = Encoding(**vars(encoding), problem="regression", labels=())
-    while part := list(itertools.islice(texts, texts_at_a_time)):
+    encoding = Encoding(
+        **vars(encoding),
+        problem="regression",
+        labels=(),
+        doc_stride=doc_stride,
+    )
+    for part in split_examples(texts, encoding, texts_at_a_time):
+        if doc_stride is not None and pooling == "none":
+            _require_single(part)
         batch, num_cut_here = make_features(part, encoding)
         lengths = batch["input_mask"].sum(axis=1)
         longest = encoding.max_seq_length
@@ -194,7 +214,7 @@ def extract(
         plan = evaluation_plan(
             padded, max_length=longest, batch_size=batch_size, num_shards=1
         )
-        found: list[dict[str, np.ndarray]] = [{} for _ in part]
+        found: list[dict[str, np.ndarray]] = [{} for _ in lengths]
         for rows, width in zip(plan.batches, plan.lengths, strict=True):
             rows = rows[rows >= 0]
             values = compute(
@@ -203,9 +223,17 @@ def extract(
             for name, value in values.items():
                 for row, x in zip(rows, value, strict=False):
                     found[row][name] = x[: lengths[row]] if x.ndim == 2 else x
-        for row, length in enumerate(lengths):
-            ids = batch["input_ids"][row, :length]
-            yield TextFeatures(line, ids, found[row])
+        rows = [
+            TextFeatures(line, batch["input_ids"][row, :length], found[row])
+            for row, length in enumerate(lengths)
+        ]
+        for first, count in zip(
+            *Rows.of(batch.get("window_numbers", np.zeros(len(rows)))),
+            strict=True,
+        ):
+            windows = rows[first : first + count]
+            text = joined(windows, doc_stride, pooling)
+            yield text._replace(line=line)
             line += 1
         num_cut += num_cut_here
     if num_cut:
@@ -215,6 +243,63 @@ def extract(
             line,
             encoding.max_seq_length,
         )
+
+
+def _require_single(texts: Iterable[Example]) -> None:
+    for text in texts:
+        if text.text_b is not None:
+            raise in_file(
+                text.where,
+                "vectors of the tokens of a pair cannot be joined from "
+                "windows. Give --pooling=mean or max, or leave out "
+                "--doc_stride.",
+            )
+
+
+def joined(
+    windows: Sequence[TextFeatures], doc_stride: int | None, pooling: str
+) -> TextFeatures:
+    """Returns the vectors of a text from those of its windows.
+
+    Pooled vectors become their maximum, or their mean weighted by the number of
+    tokens. Otherwise each token has one vector, from the window with the most
+    context on both sides; that of [CLS] is from the first window, and that of
+    [SEP] from the last.
+    """
+    if len(windows) == 1:
+        return windows[0]
+    assert doc_stride is not None
+    lengths = [len(window.input_ids) for window in windows]
+    if pooling != "none":
+        rows = Rows.of(np.arange(len(windows)))
+        found = {}
+        for name in windows[0].vectors:
+            values = np.stack([window.vectors[name] for window in windows])
+            found[name] = rows.pool(values, pooling, lengths)[0]
+        return windows[0]._replace(vectors=found)
+    # Without [CLS] and [SEP].
+    step = min(lengths[0] - 2, doc_stride)
+    spans = [(n * step, n * step + m - 2) for n, m in enumerate(lengths)]
+    owns = max_context(spans, spans[-1][1])
+    last = len(windows) - 1
+    kept = [
+        np.concatenate([[n == 0], own, [n == last]])
+        for n, own in enumerate(owns)
+    ]
+
+    def chosen(columns: Iterable[np.ndarray]) -> np.ndarray:
+        return np.concatenate(
+            [column[keep] for column, keep in zip(columns, kept, strict=True)]
+        )
+
+    return TextFeatures(
+        windows[0].line,
+        chosen(window.input_ids for window in windows),
+        {
+            name: chosen(window.vectors[name] for window in windows)
+            for name in windows[0].vectors
+        },
+    )
 
 
 def how_many_at_a_time(

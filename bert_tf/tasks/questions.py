@@ -17,6 +17,7 @@ from bert_tf.data.processes import Faults
 from bert_tf.data.schema import Schema, span_schema
 from bert_tf.errors import in_file, listed, shortened, wrong_value
 from bert_tf.tasks.encoding import TextEncoding, pad
+from bert_tf.tasks.windows import max_context, split_texts, window_spans
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 FIRST_UNIQUE_ID = 1_000_000_000
@@ -381,9 +382,9 @@ def make_windows(
     ):
         first, is_whole = len(query) + 2, target is None
         room = encoding.max_seq_length - NUM_SPECIAL_TOKENS - len(query)
-        spans = _spans(len(context.ids), room, encoding.doc_stride)
+        spans = window_spans(len(context.ids), room, encoding.doc_stride)
         for (start, end), is_max in zip(
-            spans, _max_context(spans, len(context.ids)), strict=True
+            spans, max_context(spans, len(context.ids)), strict=True
         ):
             windows.append(
                 Window(
@@ -430,20 +431,14 @@ def split_questions(
 ) -> Iterator[list[Question]]:
     """Yields the questions in parts of about `num_windows` windows each.
 
-    The number of windows is estimated at three characters a token, without
-    tokenizing. A part has at least one question.
+    See `windows.split_texts`.
     """
-    part: list[Question] = []
-    size = 0
-    for question in questions:
-        count = 1 + len(question.context) // (3 * encoding.doc_stride)
-        if part and size + count > num_windows:
-            yield part
-            part, size = [], 0
-        part.append(question)
-        size += count
-    if part:
-        yield part
+    return split_texts(
+        questions,
+        lambda question: len(question.context),
+        encoding.doc_stride,
+        num_windows,
+    )
 
 
 def _tokenize(
@@ -500,41 +495,6 @@ def _covered(answer: Answer, context: _Tokens) -> tuple[int, int] | None:
         (context.starts < end) & (context.ends > answer.start)
     )
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
-
-
-def _spans(
-    num_tokens: int, room: int, doc_stride: int
-) -> list[tuple[int, int]]:
-    """Returns the context tokens [start, end) of each window.
-
-    Windows advance by `doc_stride`, but never by more than their length, until
-    one reaches the end: 10 tokens, room for 4 and a stride of 3 give
-    [(0, 4), (3, 7), (6, 10)].
-    """
-    step = min(room, doc_stride)
-    starts = range(0, max(num_tokens - room, 0) + step, step)
-    return [(start, min(start + room, num_tokens)) for start in starts]
-
-
-def _max_context(
-    spans: Sequence[tuple[int, int]], num_tokens: int
-) -> list[np.ndarray]:
-    """Returns for each window whether it owns each of its tokens, bool [n].
-
-    Vectorized `_check_is_max_context` of the original: the score of a token in
-    a window is the smaller number of tokens to its left and right, plus 1 % of
-    the window's length. The first window with the highest score owns it.
-    """
-    best, owner = np.full(num_tokens, -1.0), np.zeros(num_tokens, int)
-    for number, (start, end) in enumerate(spans):
-        left = np.arange(end - start)
-        score = np.minimum(left, left[::-1]) + 0.01 * len(left)
-        is_better = score > best[start:end]
-        best[start:end][is_better] = score[is_better]
-        owner[start:end][is_better] = number
-    return [
-        owner[start:end] == number for number, (start, end) in enumerate(spans)
-    ]
 
 
 # --------------------------------------------------------------------- records

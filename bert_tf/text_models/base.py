@@ -21,7 +21,12 @@ from bert_tf.feature_model import (
 from bert_tf.interop import adapters
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.pretrained import options_of, require_options, save
-from bert_tf.tasks.encoding import Encoding, TextEncoding, make_features
+from bert_tf.tasks.encoding import (
+    Encoding,
+    TextEncoding,
+    make_features,
+    split_examples,
+)
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import (
     Batches,
@@ -267,10 +272,10 @@ class TextModel(keras.Model, abc.ABC):
         features = self._features(*split_dataset(x, y, self._needs_labels))
         data = for_training(features, batch_size, epochs, seed, self._arguments)
         if validation_data is not None:
-            validation_data = self._evaluation_data(
+            validation_data = self._validation_data(
                 *split_dataset(*x_and_y(validation_data), self._needs_labels),
                 batch_size,
-            ).for_backend()
+            )
         if self._peak is not None:
             self._restart(self._peak, len(data) * epochs)
         return super().fit(
@@ -319,6 +324,10 @@ class TextModel(keras.Model, abc.ABC):
     ) -> Any:
         data = self._evaluation_data(x, y, batch_size).for_backend()
         return super().evaluate(data, **{"return_dict": True, **options})
+
+    def _validation_data(self, x: Any, y: Any, batch_size: int) -> Any:
+        """Returns what `fit` evaluates after each epoch."""
+        return self._evaluation_data(x, y, batch_size).for_backend()
 
     def _evaluation_data(self, x: Any, y: Any, batch_size: int) -> Batches:
         return for_evaluation(self._features(x, y), batch_size, self._arguments)
@@ -506,14 +515,11 @@ class TextModel(keras.Model, abc.ABC):
         )
 
 
-# The number of texts that are tokenized at a time, which limits the memory.
-_TEXTS_AT_A_TIME = 4096
-
-
 def text_features(examples: Sequence[Example], encoding: Encoding) -> Features:
     """Returns the features of texts or pairs with their labels."""
+    # In parts, which limits the memory.
     parts = (
-        make_features(examples[start : start + _TEXTS_AT_A_TIME], encoding)
-        for start in range(0, len(examples), _TEXTS_AT_A_TIME)
+        make_features(part, encoding)
+        for part in split_examples(examples, encoding)
     )
     return in_memory((part.batch for part in parts), encoding.schema)

@@ -6,7 +6,9 @@ from typing import Any, Self
 
 import keras
 import numpy as np
+from keras import ops
 
+from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.heads import BertClassifier
@@ -17,6 +19,7 @@ from bert_tf.tasks.classification import (
 )
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
+from bert_tf.tasks.windows import Rows
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
 from bert_tf.text_models.inputs import (
     as_columns,
@@ -56,6 +59,12 @@ class TextClassifier(TextModel):
         checkpoint's, or "single_label".
       is_pair: Whether an export takes pairs of texts; `fit` sets it.
       max_seq_length: See `TextModel`.
+      doc_stride: If given, longer texts become windows of `max_seq_length`
+        tokens, which start this many tokens apart. `fit` trains on windows,
+        such that every text has the same weight; `evaluate` and `predict`
+        return scores and answers of texts. By default texts are truncated.
+      window_pooling: How the logits of windows become those of their text:
+        "mean" or "max".
 
     Raises:
       InputError: If the labels do not fit the model or the problem.
@@ -71,6 +80,8 @@ class TextClassifier(TextModel):
         problem: str = "single_label",
         is_pair: bool = False,
         max_seq_length: int = 128,
+        doc_stride: int | None = None,
+        window_pooling: str = "mean",
         name: str = "text_classifier",
     ):
         require_choice("problem", problem, PROBLEM_TYPES)
@@ -90,6 +101,14 @@ class TextClassifier(TextModel):
         self.labels = tuple(labels)
         self.problem = problem
         self.is_pair = is_pair
+        self.doc_stride = doc_stride
+        self.window_pooling = window_pooling
+        if doc_stride is not None:
+            self.doc_stride = positive_integer("doc_stride", doc_stride)
+        self._class_weight: Mapping[int, float] = {}
+        self._validation: tuple[Features, int] | None = None
+        # Checks the options of windows.
+        self._encoding()
 
     @classmethod
     def from_pretrained(
@@ -105,7 +124,51 @@ class TextClassifier(TextModel):
         for problem, name in PROBLEM_TYPES.items():
             if name == found.problem_type:
                 recorded["problem"] = problem
+        # The windows of other models are of questions.
+        if found.window_pooling is not None:
+            recorded["doc_stride"] = found.doc_stride
+            recorded["window_pooling"] = found.window_pooling
         return recorded
+
+    def fit(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
+        if self.doc_stride is not None:
+            # Keras does not combine it with the weights of windows.
+            self._class_weight = options.pop("class_weight", None) or {}
+        try:
+            return super().fit(x, y, *args, **options)
+        finally:
+            self._class_weight, self._validation = {}, None
+
+    def evaluate(self, x: Any, y: Any = None, *args: Any, **options: Any):
+        if self._validation and "_use_cached_eval_dataset" in options:
+            return self._scores_of_texts(*self._validation)
+        return super().evaluate(x, y, *args, **options)
+
+    def _validation_data(self, x, y, batch_size):
+        if self.doc_stride is not None:
+            self._validation = self._features(x, y), batch_size
+        return super()._validation_data(x, y, batch_size)
+
+    def _scores(self, x, y, batch_size, options):
+        if self.doc_stride is None:
+            return super()._scores(x, y, batch_size, options)
+        return self._scores_of_texts(self._features(x, y), batch_size)
+
+    def _scores_of_texts(
+        self, features: Features, batch_size: int
+    ) -> dict[str, float]:
+        """Returns the loss and the metrics of texts that have windows."""
+        logits = ops.convert_to_tensor(self._logits(features, batch_size))
+        if self.problem == "regression":
+            logits = logits[:, 0]
+        arrays = features.arrays
+        labels = arrays["label_ids"][arrays["window_numbers"] == 0]
+        is_whole = np.issubdtype(labels.dtype, np.integer)
+        y = ops.convert_to_tensor(labels, "int32" if is_whole else "float32")
+        self.reset_metrics()
+        loss = self.compute_loss(None, y, logits)
+        scores = {**self.compute_metrics(None, y, logits), "loss": loss}
+        return {name: float(value) for name, value in scores.items()}
 
     def predict(self, x: Any, batch_size: int = 32) -> Any:
         """Returns the answer for each text.
@@ -120,13 +183,20 @@ class TextClassifier(TextModel):
           the `labels` above 0.5 and all `probabilities`; for regression the
           `score`.
         """
-        logits = np.array(
-            self._outputs(self._features(x, None), batch_size, self._call)
-        ).reshape(-1, self.model.num_labels)
+        logits = self._logits(self._features(x, None), batch_size)
         values = probabilities(self.problem, logits)
         found = answers(self.problem, self.labels, values)
         made = [self._answer(*row) for row in zip(found, values, strict=True)]
         return made[0] if is_single(x) else made
+
+    def _logits(self, features: Features, batch_size: int) -> np.ndarray:
+        """Returns the logits of texts, [n, C]."""
+        rows = self._outputs(features, batch_size, self._call)
+        logits = np.array(rows).reshape(-1, self.model.num_labels)
+        if self.doc_stride is None:
+            return logits
+        windows = Rows.of(features.arrays["window_numbers"])
+        return windows.pool(logits, self.window_pooling)
 
     def _answer(self, answer: Any, values: np.ndarray) -> dict[str, Any]:
         if self.problem == "regression":
@@ -162,10 +232,23 @@ class TextClassifier(TextModel):
                 zip(labels, *columns, strict=True)
             )
         ]
-        encoding = Encoding(
-            *self._encoding_arguments(), self.problem, self.labels
+        features = text_features(examples, self._encoding())
+        if y is not None and self.doc_stride is not None:
+            arrays = features.arrays
+            weights = len(features) / len(examples) / arrays["num_windows"]
+            for label, weight in self._class_weight.items():
+                weights[arrays["label_ids"] == label] *= weight
+            arrays["row_weights"] = weights.astype(np.float32)
+        return features
+
+    def _encoding(self) -> Encoding:
+        return Encoding(
+            *self._encoding_arguments(),
+            self.problem,
+            self.labels,
+            doc_stride=self.doc_stride,
+            window_pooling=self.window_pooling,
         )
-        return text_features(examples, encoding)
 
     def _names(self, y: Any) -> list[Any]:
         """Returns labels as `Example.label` spells them."""
@@ -190,7 +273,10 @@ class TextClassifier(TextModel):
         return row
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        return {name: batch[name] for name in INPUTS}, batch["label_ids"]
+        features = {name: batch[name] for name in INPUTS}
+        if "row_weights" in batch:
+            return features, batch["label_ids"], batch["row_weights"]
+        return features, batch["label_ids"]
 
     def call(self, inputs, training=False):
         logits = super().call(inputs, training)
@@ -216,6 +302,8 @@ class TextClassifier(TextModel):
             **super()._facts(),
             "labels": self.labels or None,
             "problem_type": PROBLEM_TYPES[self.problem],
+            "doc_stride": self.doc_stride,
+            "window_pooling": self.doc_stride and self.window_pooling,
         }
 
     def _served(self):
@@ -235,4 +323,6 @@ class TextClassifier(TextModel):
             "labels": list(self.labels),
             "problem": self.problem,
             "is_pair": self.is_pair,
+            "doc_stride": self.doc_stride,
+            "window_pooling": self.window_pooling,
         }

@@ -12,7 +12,6 @@ from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertMultipleChoice, BertPretrainer
 from bert_tf.modeling import BertModel
 from bert_tf.serving.served import (
-    BATCH_SIZE,
     FEATURES,
     THRESHOLD,
     Names,
@@ -20,8 +19,8 @@ from bert_tf.serving.served import (
     ServedEncoder,
     ServedMaskedLM,
     ServedMultipleChoice,
-    in_batches,
 )
+from bert_tf.serving.windows import BATCH_SIZE, in_batches
 from bert_tf.tasks import classification
 from bert_tf.tasks.encoding import Encoding, TextEncoding, make_features
 from bert_tf.tasks.examples import Example
@@ -143,6 +142,33 @@ def test_classes_are_those_of_the_script(problem, is_pair):
     assert_likeliest(chosen, expected)
     best = answers["probabilities"].max(axis=1)
     np.testing.assert_array_equal(answers["probability"], best)
+
+
+@pytest.mark.parametrize(
+    ("is_pair", "length", "stride"),
+    [(False, LENGTH, 5), (True, LENGTH, 5), (True, 5, 1)],
+)
+def test_windows_are_those_of_the_script(is_pair, length, stride):
+    model = random_weights(BertClassifier(CONFIG, 1))
+    encoding = Encoding(
+        VOCAB, True, None, length, "regression", (), doc_stride=stride
+    )
+    served = ServedClassifier(model, encoding, (), "regression", is_pair)
+    texts = [text for text in NASTY if len(text) < 700]
+    rows = [*itertools.product(texts, repeat=1 + is_pair)][:: 1 + 4 * is_pair]
+    examples = [Example("", *map(text_of, row)) for row in rows]
+    batch = make_features(examples, encoding).batch
+    inputs = dict(zip(served.inputs, zip(*rows, strict=True), strict=True))
+    seen = tokenize(served, inputs)
+    counts = batch["num_windows"][batch["window_numbers"] == 0]
+    assert counts.max() > 9
+    assert seen["num_windows"].tolist() == counts.tolist()
+    is_window = np.arange(counts.max()) < counts[:, np.newaxis]
+    for name in FEATURES:
+        np.testing.assert_array_equal(seen[name][is_window], batch[name])
+    nothing = {name: np.empty(0, object) for name in served.inputs}
+    assert answer(served, nothing)["score"].shape == (0,)
+    assert len(tokenize(served, nothing)["num_windows"]) == 0
 
 
 @pytest.mark.parametrize(

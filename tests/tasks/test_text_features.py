@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.examples import Example
 from bert_tf.tasks.features import (
     POOLINGS,
     WRITERS,
@@ -184,6 +185,65 @@ def test_memory_is_bounded():
             vectors_per_text=num_vectors,
             batch_size=batch_size,
         )
+
+
+# A vector of a token: its id, its position, and the length of its window.
+def located(batch):
+    ids, mask = batch["input_ids"], batch["input_mask"]
+    positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+    lengths = np.broadcast_to(mask.sum(axis=1, keepdims=True), ids.shape)
+    return np.stack([ids, positions, lengths], axis=-1).astype(np.float32)
+
+
+@pytest.mark.parametrize("texts_at_a_time", [1, 100])
+def test_each_token_has_the_vector_of_one_window(texts_at_a_time):
+    encoding = dataclasses.replace(ENCODING, max_seq_length=6)
+    found = extract(
+        [Example("", text) for text in ("a", "a b c d e f g", "")],
+        encoding,
+        lambda batch: {"x": located(batch)},
+        batch_size=2,
+        texts_at_a_time=texts_at_a_time,
+        doc_stride=3,
+    )
+    short, long, empty = found
+    assert [text.line for text in (short, long, empty)] == [0, 1, 2]
+    assert short.vectors["x"][:, 1].tolist() == [0, 1, 2]
+    assert [VOCAB[n] for n in empty.input_ids] == ["[CLS]", "[SEP]"]
+    tokens = [VOCAB[n] for n in long.input_ids]
+    assert tokens == ["[CLS]", *"abcdefg", "[SEP]"]
+    # Windows: a b c d, d e f g. Equal contexts: the first window.
+    ids, positions, _ = long.vectors["x"].T
+    assert ids.tolist() == long.input_ids.tolist()
+    assert positions.tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_pooled_vectors_are_of_all_windows(pooling):
+    pool = {"mean": np.mean, "max": np.max}[pooling]
+    rows = []
+
+    def compute(batch):
+        masks = batch["input_mask"] > 0
+        found = [x[m] for x, m in zip(located(batch), masks, strict=True)]
+        rows.extend(found)
+        return {"x": np.stack([pool(x, axis=0) for x in found])}
+
+    def extracted(examples, **options):
+        encoding = dataclasses.replace(ENCODING, max_seq_length=6)
+        sizes = {"batch_size": 2, "texts_at_a_time": 9, "doc_stride": 2}
+        return [*extract(examples, encoding, compute, **sizes, **options)]
+
+    pair = Example("", "h", "a b c d e", where="x:7")
+    found = extracted([pair, Example("", "b")], pooling=pooling)
+    of_pair = [x for x in rows if VOCAB.index("h") in x[:, 0]]
+    of_other = [x for x in rows if VOCAB.index("h") not in x[:, 0]]
+    assert (len(of_pair), len(of_other)) == (3, 1)
+    for text, windows in zip(found, (of_pair, of_other), strict=True):
+        expected = pool(np.concatenate(windows), axis=0)
+        np.testing.assert_allclose(text.vectors["x"], expected, rtol=1e-6)
+    with pytest.raises(InputError, match="x:7: vectors of the tokens of a"):
+        extracted([pair])
 
 
 # ----------------------------------------------------------------------- files

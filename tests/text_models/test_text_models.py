@@ -24,6 +24,10 @@ TAGS = ("O", "B-X", "I-X")
 
 MODELS = {
     "classifier": (bert_tf.TextClassifier, {"labels": LABELS}),
+    "windows": (
+        bert_tf.TextClassifier,
+        {"labels": LABELS, "doc_stride": 3, "window_pooling": "max"},
+    ),
     "embedder": (bert_tf.TextEmbedder, {"normalize": True}),
     "masked words": (bert_tf.MaskedWordPredictor, {}),
     "questions": (
@@ -34,6 +38,7 @@ MODELS = {
 }
 INPUTS = {
     "classifier": TEXTS,
+    "windows": [CONTEXT, *TEXTS, CONTEXT[::-1]],
     "embedder": TEXTS,
     "masked words": ["a [MASK] c", "[MASK]"],
     "questions": [("a b", CONTEXT), ("c", "b c d"), ("d", "")],
@@ -148,6 +153,7 @@ def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
         return
     text, number = {
         "classifier": ("label", "probability"),
+        "windows": ("label", "probability"),
         "masked words": ("words", "probabilities"),
         "questions": ("answer", "score"),
         "tagger": ("tags", "probabilities"),
@@ -167,6 +173,33 @@ def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
         )
 
 
+def test_windows_of_a_classifier(encoder):
+    """The logits of its windows are pooled; their parameters are saved."""
+    whole = load(encoder, "classifier")
+    parts = ["b c d", "d e f", "f g h", "h i"]
+    for pooling in ("mean", "max"):
+        model = load(
+            encoder,
+            "windows",
+            max_seq_length=5,
+            doc_stride=2,
+            window_pooling=pooling,
+        )
+        model.model.set_weights(whole.model.get_weights())
+        rows = [whole.predict(part)["probabilities"] for part in parts]
+        logits = np.log([[row[name] for name in LABELS] for row in rows])
+        if pooling == "mean":
+            pooled = np.exp(logits.mean(axis=0))
+            expected = pooled / pooled.sum()
+            found = model.predict(" ".join("bcdefghi"))["probabilities"]
+            np.testing.assert_allclose([*found.values()], expected, rtol=1e-4)
+        assert_same(model.predict("a b"), whole.predict("a b"))
+    with refused("doc_stride must be a positive integer; got 0"):
+        load(encoder, "windows", doc_stride=0)
+    with refused("window_pooling must be one of mean or max; got 'sum'"):
+        load(encoder, "windows", window_pooling="sum")
+
+
 # Training.
 
 
@@ -174,6 +207,39 @@ def trained(model, x, y=None, **options):
     options = {"epochs": 6, "batch_size": 4, "verbose": 0, **options}
     model.compile(learning_rate=3e-3)
     return model.fit(x, y, **options)
+
+
+def test_training_on_windows_is_scored_by_text(encoder):
+    model = load(
+        encoder, "windows", max_seq_length=7, doc_stride=4, window_pooling="max"
+    )
+    texts = ["a c", *(" ".join(9 * "ab" + word) for word in "cdcd"), "b d"]
+    labels = ["good" if text[-1] == "c" else "bad" for text in texts]
+    history = trained(
+        model,
+        texts,
+        labels,
+        epochs=3,
+        validation_data=(texts, labels),
+        class_weight={0: 1.0, 1: 1.5},
+    ).history
+    found = model.evaluate(texts, labels)
+    np.testing.assert_allclose(found["loss"], history["val_loss"][-1], 1e-4)
+    probabilities = [
+        answer["probabilities"][label]
+        for answer, label in zip(model.predict(texts), labels, strict=True)
+    ]
+    expected = -np.log(probabilities).mean()
+    np.testing.assert_allclose(found["loss"], expected, rtol=1e-3)
+    accuracy = np.mean(np.array(probabilities) > 0.5)
+    assert found["accuracy"] == pytest.approx(accuracy)
+    # Every text has the same weight.
+    arrays = model._features(texts, labels).arrays
+    starts = np.flatnonzero(arrays["window_numbers"] == 0)
+    weights = arrays["row_weights"]
+    np.testing.assert_allclose(
+        np.add.reduceat(weights, starts), len(weights) / len(texts), rtol=1e-5
+    )
 
 
 def test_a_classifier_learns(encoder):

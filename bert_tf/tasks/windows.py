@@ -1,0 +1,109 @@
+"""Windows: texts that are longer than a sequence of the model, in parts."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+Item = TypeVar("Item")
+
+# How the logits of the windows of a text become its logits.
+POOLINGS = ("mean", "max")
+
+
+def window_spans(
+    num_tokens: int, room: int, doc_stride: int
+) -> list[tuple[int, int]]:
+    """Returns the tokens [start, end) of each window over a text.
+
+    Windows advance by `doc_stride`, but never by more than their length, until
+    one reaches the end: 10 tokens, room for 4 and a stride of 3 give
+    [(0, 4), (3, 7), (6, 10)]. A text without tokens has one empty window.
+    """
+    step = max(1, min(room, doc_stride))
+    starts = range(0, max(num_tokens - room, 0) + step, step)
+    return [(start, min(start + room, num_tokens)) for start in starts]
+
+
+def max_context(
+    spans: Sequence[tuple[int, int]], num_tokens: int
+) -> list[np.ndarray]:
+    """Returns for each window whether it owns each of its tokens, bool [n].
+
+    Vectorized `_check_is_max_context` of the original: the score of a token in
+    a window is the smaller number of tokens to its left and right, plus 1 % of
+    the window's length. The first window with the highest score owns it.
+    """
+    best, owner = np.full(num_tokens, -1.0), np.zeros(num_tokens, int)
+    for number, (start, end) in enumerate(spans):
+        left = np.arange(end - start)
+        score = np.minimum(left, left[::-1]) + 0.01 * len(left)
+        is_better = score > best[start:end]
+        best[start:end][is_better] = score[is_better]
+        owner[start:end][is_better] = number
+    return [
+        owner[start:end] == number for number, (start, end) in enumerate(spans)
+    ]
+
+
+def split_texts(
+    texts: Iterable[Item],
+    num_characters: Callable[[Item], int],
+    doc_stride: int,
+    num_windows: int,
+) -> Iterator[list[Item]]:
+    """Yields texts in parts of about `num_windows` windows each.
+
+    The number of windows is estimated at three characters a token, without
+    tokenizing. A part has at least one text.
+    """
+    part: list[Item] = []
+    size = 0
+    for text in texts:
+        count = 1 + num_characters(text) // (3 * doc_stride)
+        if part and size + count > num_windows:
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += count
+    if part:
+        yield part
+
+
+class Rows(NamedTuple):
+    """The rows of each text: its windows, one after the other.
+
+    Attributes:
+      starts: The first row of each text, int [n].
+      counts: The number of rows of each text, int [n].
+    """
+
+    starts: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, window_numbers: np.ndarray) -> "Rows":
+        """Groups rows by text, given `window_numbers` [R] of the features."""
+        starts = np.flatnonzero(np.asarray(window_numbers) == 0)
+        return cls(starts, np.diff([*starts, len(window_numbers)]))
+
+    def pool(self, values: Any, pooling: str, weights: Any = None) -> Any:
+        """Returns the mean or maximum over the rows of each text.
+
+        Args:
+          values: Floats [R, W].
+          pooling: One of `POOLINGS`.
+          weights: The weights of the rows in the mean, [R]; default: equal.
+
+        Returns:
+          Floats [n, W] of the same type. A single row stays as it is.
+        """
+        values = np.asarray(values)
+        if pooling == "max":
+            return np.maximum.reduceat(values, self.starts)
+        weights = np.ones(len(values)) if weights is None else weights
+        weights = np.asarray(weights, np.float64)
+        totals = np.add.reduceat(weights, self.starts)
+        shares = weights / np.repeat(totals, self.counts)
+        means = np.add.reduceat(values * shares[:, np.newaxis], self.starts)
+        return means.astype(values.dtype)
