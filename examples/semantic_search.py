@@ -79,14 +79,11 @@ def main() -> None:
     parser.add_argument("--by_line", action="store_true")
     parser.add_argument("--plot", help="the picture to write, such as a.png")
     options = parser.parse_args()
-    try:
-        found = [passages_of(path, options.by_line) for path in options.files]
-        passages = [text for texts in found for text in texts]
-        model = bert_tf.TextEmbedder.from_pretrained(options.init_checkpoint)
-        vectors = unit(model.predict(passages))
-        query = unit(model.predict(options.query))
-    except (OSError, UnicodeError, bert_tf.InputError) as error:
-        sys.exit(f"semantic_search.py: error: {error}")
+    found = [passages_of(path, options.by_line) for path in options.files]
+    passages = [text for texts in found for text in texts]
+    model = bert_tf.TextEmbedder.from_pretrained(options.init_checkpoint)
+    vectors = unit(model.predict(passages))
+    query = unit(model.predict(options.query))
     cosines = vectors @ query
     best = np.argsort(-cosines)[: max(options.top_k, 0)]
     for rank, number in enumerate(best, 1):
@@ -99,4 +96,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ImportError, OSError, UnicodeError, bert_tf.InputError) as error:
+        sys.exit(f"semantic_search.py: error: {error}")

@@ -28,6 +28,10 @@ STSB = (
     "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2",
     "{n}|m|f|y|1|n|n|{a}|{b}",
 )
+KORSTS = (
+    "genre|filename|year|id|score|sentence1|sentence2",
+    "m|f|y|{n}|{label}|{a}|{b}",
+)
 XNLI = (
     "language|gold_label|sentence1_binary_parse|sentence2_binary_parse|"
     "sentence1_parse|sentence2_parse|sentence1|sentence2|promptID|pairID|"
@@ -109,6 +113,10 @@ LAYOUTS = {
         },
     ),
     "sts-b": (("0.000", "1.600", "5.000"), _glue(STSB, "score")),
+    "korsts": (
+        ("0.000", "1.600", "5.000"),
+        dict.fromkeys(("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv"), KORSTS),
+    ),
     "qqp": (
         BINARY,
         _glue(

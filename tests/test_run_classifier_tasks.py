@@ -33,6 +33,7 @@ EXPECTED = {
     "mrpc": ("accuracy f1", ("0", "1"), "MRPC.tsv"),
     "mrpc_raw": ("accuracy f1", ("0", "1"), ""),
     "sts-b": ("pearson spearman", (), "STS-B.tsv"),
+    "korsts": ("pearson spearman", (), ""),
     "qqp": ("accuracy f1", ("0", "1"), "QQP.tsv"),
     "mnli": ("accuracy", INFERENCE, "MNLI-m.tsv MNLI-mm.tsv"),
     "qnli": ("accuracy", ENTAILMENT, "QNLI.tsv"),

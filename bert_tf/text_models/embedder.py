@@ -48,10 +48,11 @@ class TextEmbedder(TextModel):
         print(vectors @ vectors.T)  # Cosines, [2, 2].
 
     `fit` takes pairs of texts. Without `y`, the texts of a pair belong
-    together, and the other second texts of the batch are the wrong ones; larger
-    batches are better. With `y`, numbers from 0 to 1, the cosine of a pair
-    learns its number. `evaluate` with `y` returns the correlations `pearson`
-    and `spearman` of cosines and numbers.
+    together, and the other second texts of the batch are wrong, unless they are
+    equal or belong to the same first text; larger batches are better. With
+    `y`, numbers from 0 to 1, the cosine of a pair learns its number. `evaluate`
+    with `y` returns the correlations `pearson` and `spearman` of cosines and
+    numbers.
 
     Sources: Henderson et al. 2017, "Efficient Natural Language Response
     Suggestion for Smart Reply", 4.4; Reimers and Gurevych 2019,
@@ -67,7 +68,8 @@ class TextEmbedder(TextModel):
       max_seq_length: See `TextModel`.
       prompts: What to put before a text, by the name of the use, such as
         {"query": "Find a passage about: "}; see `predict`.
-      default_prompt_name: The prompt for texts without a `prompt_name`.
+      default_prompt_name: The prompt that `predict` and `evaluate` use by
+        default. `fit` and exported models add no prompt.
     """
 
     model_class = BertModel
