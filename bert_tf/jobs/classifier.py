@@ -36,6 +36,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
@@ -47,6 +48,7 @@ from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import DataOptions, FineTuningOptions
 from bert_tf.jobs.start import Start, resolve
+from bert_tf.jobs.teacher import find_teacher
 from bert_tf.options import option
 from bert_tf.serving.served import (
     Served,
@@ -61,13 +63,14 @@ from bert_tf.tasks.classification import (
     balanced_class_weights,
 )
 from bert_tf.tasks.datasets import DataSet, SplitFile
+from bert_tf.tasks.distillation import IS_LABELED
 from bert_tf.tasks.encoding import (
     Encoding,
     content,
     count_rows,
     write_features,
 )
-from bert_tf.tasks.examples import Example
+from bert_tf.tasks.examples import Example, read_examples
 from bert_tf.tasks.windows import POOLINGS
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
@@ -79,6 +82,8 @@ _CUSTOM_OPTIONS = (
     *("label_column", "id_column", "header", "labels", "label_separator"),
     "problem",
 )
+# The ones of these that describe --unlabeled_file, too.
+_UNLABELED_OPTIONS = ("text_a_column", "text_b_column", "header")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,6 +154,13 @@ class ClassifierConfig(DataOptions, FineTuningOptions):
         "the model's first class then means the task's first label, and so on.",
         default=False,
     )
+    unlabeled_file: str | None = option(
+        "TSV, CSV or JSON Lines file with more texts to train on, for which "
+        "the --teacher's outputs are the only target. Its columns are "
+        "--text_a_column and, for pairs, --text_b_column; see --header.",
+        default=None,
+        per_worker=True,
+    )
     class_weights: tuple[str, ...] | None = option(
         "Weight of each class in training: 'balanced', or one number per "
         "label, in their order.",
@@ -217,6 +229,8 @@ def run(config: ClassifierConfig) -> TrainingResult:
     examples = {
         split: [part.read() for part in found] for split, found in parts.items()
     }
+    if config.do_train and config.unlabeled_file:
+        examples["train"][0] += _read_unlabeled(config, data_set)
     encoding = _encoding(config, data_set, start)
     num_rows = None
     if config.do_train:
@@ -230,6 +244,16 @@ def run(config: ClassifierConfig) -> TrainingResult:
         task,
         _metric_names(task, data_set, parts),
         num_rows,
+        find_teacher(
+            config,
+            start,
+            task,
+            lambda labels: (
+                data_set.with_labels(
+                    labels, allow_mapping=config.allow_label_mapping
+                ).labels
+            ),
+        ),
     )
     with _claimed_output_dir(tuning, data_set, parts, examples):
         data = chief_first(
@@ -238,8 +262,13 @@ def run(config: ClassifierConfig) -> TrainingResult:
             "make the records",
         )
         evaluate = functools.partial(_evaluate, data.get("dev", []), tuning)
-        [train] = data.get("train", [None])
-        estimator = tuning.train_or_open(train and train.features, evaluate)
+        features = None
+        if config.do_train:
+            [train] = data["train"]
+            features = train.features
+            if config.unlabeled_file:
+                features = _with_is_labeled(train)
+        estimator = tuning.train_or_open(features, evaluate)
         metrics = {}
         if config.do_eval:
             metrics = evaluate(estimator)
@@ -354,6 +383,43 @@ def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
     )
 
 
+def _read_unlabeled(
+    config: ClassifierConfig, data_set: DataSet
+) -> list[Example]:
+    """Returns the texts of --unlabeled_file."""
+    if data_set.problem == "multiple_choice":
+        raise InputError(
+            "--unlabeled_file is for texts and pairs, not for the choices of "
+            f"{data_set.name}. Leave it out."
+        )
+    columns: dict[str, str] = {"text_a": config.text_a_column}
+    if data_set.is_pair:
+        if config.text_b_column is None:
+            raise InputError(
+                "--unlabeled_file needs --text_b_column, since the examples of "
+                f"{data_set.name} are pairs."
+            )
+        columns["text_b"] = config.text_b_column
+    return read_examples(
+        config.unlabeled_file,
+        columns,
+        data_set.target,
+        has_header=config.header,
+        is_labelled=False,
+        skip_malformed=config.skip_malformed_rows,
+    )
+
+
+def _with_is_labeled(train: Split) -> Features:
+    """Returns the features of a training set that has texts without labels."""
+    flags = np.array([e.label is not None for e in train.examples], np.int8)
+    arrays = train.features.arrays
+    if "window_numbers" in arrays:
+        flags = flags[np.cumsum(arrays["window_numbers"] == 0) - 1]
+    arrays = {**arrays, IS_LABELED: flags}
+    return dataclasses.replace(train.features, arrays=arrays)
+
+
 def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
     """Compares options with each other and with the task."""
     if config.do_export:
@@ -371,6 +437,7 @@ def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
         for field in dataclasses.fields(config)
         if field.name in _CUSTOM_OPTIONS
         and getattr(config, field.name) != field.default
+        and not (config.unlabeled_file and field.name in _UNLABELED_OPTIONS)
     ]
     if ignored and config.task_name.lower() != custom.NAME:
         logging.warning(
@@ -384,19 +451,19 @@ def _claimed_output_dir(
     parts: Mapping[str, Sequence[SplitFile]],
     examples: Mapping[str, Sequence[list[Example]]],
 ) -> contextlib.AbstractContextManager[None]:
-    facts = tuning.start.facts(
-        data_set.model_of, data_set.problem, data_set.labels
-    )
+    facts = tuning.facts(data_set.model_of, data_set.problem, data_set.labels)
     # A later run with custom files fails if it leaves out --text_b_column.
     facts["is_pair"] = data_set.is_pair
+    config = tuning.config
     for train in examples.get("train", []):
         facts["training_set"] = cache.checksum(map(content, train))
     sources = [
         f for found in parts.values() for part in found for f in part.files
     ]
+    sources += filter(None, [config.unlabeled_file])
     dev = itertools.chain.from_iterable(examples.get("dev", []))
     return output_folder.claimed(
-        tuning.config,
+        config,
         tuning.strategy,
         facts,
         sources,
@@ -465,7 +532,8 @@ def _class_weights(
     """Returns the numbers of --class_weights, if given."""
     weights, labels = config.class_weights, data_set.labels
     if weights == ("balanced",) and data_set.problem == "single_label":
-        label_ids = [labels.index(example.label) for example in train]
+        names = [e.label for e in train if e.label is not None]
+        label_ids = [labels.index(name) for name in names]
         return balanced_class_weights(label_ids, len(labels))
     try:
         return weights and [float(weight) for weight in weights]

@@ -16,7 +16,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -33,10 +33,12 @@ from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, open_start, trained_with
+from bert_tf.jobs.teacher import Teacher
 from bert_tf.jobs.trials import Trial
 from bert_tf.optimization import layerwise_rates
 from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
+from bert_tf.tasks.distillation import DistillationTask
 from bert_tf.training import results
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
@@ -92,6 +94,7 @@ class FineTuning:
         evaluations; None for the last weights.
       metric: The metric that decides between several trainings.
       padding: How batches are padded.
+      teacher: The model to learn from, if any.
     """
 
     config: FineTuningOptions
@@ -103,6 +106,16 @@ class FineTuning:
     save_best: str | None
     metric: str
     padding: Padding
+    teacher: Teacher | None = None
+
+    def facts(
+        self, task: str, problem: str, labels: Iterable[str]
+    ) -> dict[str, Any]:
+        """Returns `Start.facts`, and the teacher of a training."""
+        facts = self.start.facts(task, problem, labels)
+        if self.plan:
+            facts["teacher"] = self.teacher and self.teacher.checksum
+        return facts
 
     def evaluation_data(self, features: Features) -> EvaluationData:
         """Returns the `make_data` of `Estimator.evaluate` and `predict`."""
@@ -120,16 +133,39 @@ class FineTuning:
         if features is None:
             return self.open_model()
         estimator = self.train(
-            functools.partial(training_data, features, self.padding),
+            self._training_data(features),
             evaluate,
             tokens_per_example=float(features.lengths.mean()),
         )
         self.release(estimator)
         return estimator
 
+    def _training_data(
+        self, features: Features
+    ) -> Callable[[Estimator], TrainingData]:
+        """Returns the `training_data` of `train` for a training set."""
+
+        @functools.cache
+        def taught() -> Features:
+            """Computes the teacher's outputs once for all trainings."""
+            return self.teacher.add_outputs(
+                features,
+                self.strategy,
+                self.training,
+                self.evaluation_data(features),
+                self.config.output_dir,
+            )
+
+        def data_of(estimator: Estimator) -> TrainingData:
+            is_taught = self.teacher and not estimator.is_finished
+            found = taught() if is_taught else features
+            return training_data(found, self.padding, estimator.config)
+
+        return data_of
+
     def train(
         self,
-        training_data: Callable[[TrainingConfig], TrainingData],
+        training_data: Callable[[Estimator], TrainingData],
         evaluate: Evaluate,
         tokens_per_example: float,
     ) -> Estimator:
@@ -154,7 +190,7 @@ class FineTuning:
             if self.save_best is None and is_writer:
                 results.remove_best(os.path.join(folder, BEST))
             estimator.train(
-                training_data(estimator.config),
+                training_data(estimator),
                 self._hooks(
                     estimator, folder, trial, evaluate, tokens_per_example
                 ),
@@ -367,6 +403,7 @@ def prepare(
     task: Any,
     metrics: Sequence[str],
     num_examples: int | None,
+    teacher: Teacher | None = None,
 ) -> FineTuning:
     """Connects to the devices and plans the trainings.
 
@@ -377,6 +414,7 @@ def prepare(
       metrics: The metrics that --save_best may name, with or without "eval_".
         The first decides between several trainings by default.
       num_examples: The size of the training set; None without --do_train.
+      teacher: The model to learn from, if any.
 
     Raises:
       InputError: --save_best names an unknown metric, or is missing with
@@ -398,6 +436,10 @@ def prepare(
         plan = plan_trainings(config, training, num_examples)
     for planned in plan.values():
         batch_per_replica(planned, strategy)
+    if teacher is not None:
+        task = DistillationTask(
+            task, config.distillation_weight, config.temperature
+        )
     return FineTuning(
         config,
         start,
@@ -408,6 +450,7 @@ def prepare(
         save_best,
         metrics[0],
         padding,
+        teacher,
     )
 
 

@@ -55,6 +55,7 @@ from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import DataOptions, FineTuningOptions
 from bert_tf.jobs.start import Start, resolve
+from bert_tf.jobs.teacher import find_teacher
 from bert_tf.options import option
 from bert_tf.serving.tags import ServedTagger
 from bert_tf.tasks import ner
@@ -81,6 +82,7 @@ _OPTIONS_OF_MODE = {
         "layer_rate_decay",
         "gradient_checkpointing",
         "bilstm_head",
+        "teacher",
     ),
     "feature_based": ("feature_layers", "lstm_size"),
 }
@@ -138,7 +140,10 @@ def run(config: NerConfig) -> TrainingResult:
     if config.do_train:
         num_rows = count_rows(read["train"].sentences, encoding)
     task = _task(config, start, encoding)
-    tuning = fine_tuning.prepare(config, start, task, ner.METRICS, num_rows)
+    teacher = find_teacher(config, start, task)
+    tuning = fine_tuning.prepare(
+        config, start, task, ner.METRICS, num_rows, teacher
+    )
     with _claimed_output_dir(tuning, encoding, read):
         features = chief_first(
             tuning.strategy,
@@ -246,7 +251,7 @@ def _claimed_output_dir(
     read: Mapping[str, ConllFile],
 ) -> contextlib.AbstractContextManager[None]:
     config = tuning.config
-    facts = tuning.start.facts("ner", "token", encoding.labels)
+    facts = tuning.facts("ner", "token", encoding.labels)
     facts["mode"] = config.mode
     if config.mode == "feature_based":
         names = _OPTIONS_OF_MODE["feature_based"]

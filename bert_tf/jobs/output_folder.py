@@ -54,6 +54,7 @@ _SETTINGS = (
     *("weight_decay_rate", "max_grad_norm"),
     *("num_frozen_layers", "layer_rate_decay"),
     *("class_weights", "label_smoothing", "head_dropout"),
+    *("distillation_weight", "temperature"),
     *("doc_stride", "max_query_length"),
     *("eval_steps", "save_best", "early_stopping_patience"),
 )
@@ -247,7 +248,9 @@ def _described(name: str, value: Any) -> str:
     """Returns a fact in a few words; configurations and hashes are long."""
     if name == "task":
         return f"task {value}"
-    if name in ("vocabulary", "training_set"):
+    if name == "teacher" and value is None:
+        return "no teacher"
+    if name in ("vocabulary", "training_set", "teacher"):
         return f"{name.replace('_', ' ')} {str(value)[:8]}"
     if name == "config" and isinstance(value, Mapping):
         layers, size = value.get("num_hidden_layers"), value.get("hidden_size")

@@ -43,6 +43,7 @@ from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, resolve
+from bert_tf.jobs.teacher import find_teacher
 from bert_tf.options import option
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.tasks.answers import (
@@ -151,12 +152,14 @@ def run(config: SquadConfig) -> TrainingResult:
     rules = _rules(config)
     # All input is checked before anything is written.
     train, asked = _read(config, splits)
+    task = _task(config, start, encoding)
     tuning = fine_tuning.prepare(
         config,
         start,
-        _task(config, start, encoding),
+        task,
         metric_names(rules.with_negative),
         _num_windows(config, train, encoding) if config.do_train else None,
+        find_teacher(config, start, task),
     )
     with _claimed_output_dir(tuning, train, asked):
         features = None
@@ -293,7 +296,7 @@ def _claimed_output_dir(
     tuning: FineTuning, train: Sequence[Question], asked: Sequence[Question]
 ) -> contextlib.AbstractContextManager[None]:
     config = tuning.config
-    facts = tuning.start.facts("squad", "span", ())
+    facts = tuning.facts("squad", "span", ())
     if train:
         facts["training_set"] = cache.checksum(map(content, train))
     if train or config.do_export:

@@ -370,7 +370,7 @@ def open_start(
     pretrained = open_pretrained(path)
     compare_configs(config, pretrained)
     weights = pretrained.weights
-    difference = _difference(pretrained, task, is_trained)
+    difference = head_difference(pretrained, task, is_trained)
     if difference is None:
         return weights
     if not is_trained:
@@ -392,7 +392,7 @@ def open_start(
     return Selection(weights, kept)
 
 
-def _difference(
+def head_difference(
     pretrained: Pretrained, task: Any, is_trained: bool
 ) -> str | None:
     """Returns how the head of a checkpoint differs from the task's, or None.

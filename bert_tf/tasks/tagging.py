@@ -52,7 +52,7 @@ class TaggingTask(FineTuningTask):
         return BertTokenClassifier(self.config, len(self.labels), **options)
 
     def loss_weights(self, features: Mapping) -> dict:
-        return {"label_loss": ops.sum(_is_word(features), axis=-1)}
+        return {"label_loss": ops.sum(word_weights(features), axis=-1)}
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
         """See `Task`; the loss of an example is the sum over its words."""
@@ -90,7 +90,7 @@ class TaggingTask(FineTuningTask):
         }
 
 
-def _is_word(features: Mapping):
+def word_weights(features: Mapping):
     """Returns 1.0 at the first token of each word, float32 [b, S]."""
     return ops.cast(features["label_mask"], "float32")
 
@@ -100,7 +100,7 @@ def _loss(features: Mapping, outputs: Mapping):
     losses = keras.losses.sparse_categorical_crossentropy(
         features["label_ids"], outputs["logits"], from_logits=True
     )  # [b, S]
-    return ops.sum(losses * _is_word(features), axis=-1)
+    return ops.sum(losses * word_weights(features), axis=-1)
 
 
 class FeatureTaggingTask(TaggingTask):

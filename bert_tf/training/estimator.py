@@ -243,6 +243,11 @@ class Estimator:
 
     # ------------------------------------------------------------- training
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether all steps are done."""
+        return self.step >= self.config.last_step
+
     @raise_worker_lost()
     def train(self, make_data: TrainingData, hooks: Sequence[Hook] = ()):
         """Trains up to `num_train_steps`, or `stop_at_step` if it is set.
@@ -258,10 +263,11 @@ class Estimator:
             loss scale has fallen below 1.
           WorkerLostError: Another worker has exited.
         """
-        last_step = self.config.last_step
-        if self.step >= last_step:
+        if self.is_finished:
             logging.info(
-                "Nothing to train: step %d of %d is done", self.step, last_step
+                "Nothing to train: step %d of %d is done",
+                self.step,
+                self.config.last_step,
             )
             return
         if is_chief(self.strategy):

@@ -1,0 +1,202 @@
+"""The teacher of a distillation: opens it and computes its outputs once.
+
+    python run_classifier.py --teacher=base_output/release ...
+
+The student's examples are tokenized once, so both models must have the same
+vocabulary and casing. The outputs become features of the training set: the
+teacher is used neither in the training steps nor in what they save.
+"""
+
+import dataclasses
+import gc
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf.data import cache
+from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, in_file, listed
+from bert_tf.interop.checkpoint import WITH_LABELS, Pretrained
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.start import Start, head_difference, require_length
+from bert_tf.pretrained import open_pretrained
+from bert_tf.tasks.distillation import TeacherTask
+from bert_tf.tasks.examples import have_names
+from bert_tf.training.estimator import Estimator, EvaluationData
+from bert_tf.training.settings import TrainingConfig
+
+# Options that need --teacher. Not every job has all of them.
+_OPTIONS = ("distillation_weight", "temperature", "unlabeled_file")
+
+_Labels = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A fine-tuned model from which another model learns.
+
+    Attributes:
+      pretrained: The checkpoint.
+      task: Computes its outputs.
+      checksum: The checksum of its weights.
+    """
+
+    pretrained: Pretrained
+    task: TeacherTask
+    checksum: str
+
+    def add_outputs(
+        self,
+        features: Features,
+        strategy: tf.distribute.Strategy,
+        training: TrainingConfig,
+        make_data: EvaluationData,
+        output_dir: str,
+    ) -> Features:
+        """Returns a training set with the teacher's outputs.
+
+        Args:
+          features: The training set.
+          strategy: The devices.
+          training: The settings of the student's training.
+          make_data: Returns the training set for `Estimator.predict`.
+          output_dir: The folder of the run.
+        """
+        path = self.pretrained.path
+        logging.info("Outputs of the teacher %s: %d rows", path, len(features))
+        estimator = Estimator(
+            self.task,
+            strategy,
+            training,
+            # This folder does not exist, so that no checkpoint is resumed.
+            os.path.join(output_dir, "teacher"),
+            path,
+            lambda _: self.pretrained.weights,
+        )
+        outputs = estimator.predict(make_data)
+        # The model is in a cycle of references with its traced functions.
+        del estimator
+        gc.collect()
+        sequences = features.sequences
+        if self.task.head in ("span", "token"):
+            # Every batch was padded to its longest example only.
+            outputs = {
+                name: _padded(values, features.max_seq_length)
+                for name, values in outputs.items()
+            }
+            sequences += tuple(outputs)
+        arrays = {**features.arrays, **outputs}
+        return dataclasses.replace(features, arrays=arrays, sequences=sequences)
+
+
+def _padded(values: np.ndarray, length: int) -> np.ndarray:
+    """Returns values [..., S] with zeros up to a length."""
+    padding = [(0, 0)] * (values.ndim - 1)
+    return np.pad(values, [*padding, (0, length - values.shape[-1])])
+
+
+def find_teacher(
+    config: FineTuningOptions,
+    start: Start,
+    task: Any,
+    rename: Callable[[_Labels], _Labels] = lambda labels: labels,
+) -> Teacher | None:
+    """Opens --teacher, if the run trains with one.
+
+    Args:
+      config: The options of the job.
+      start: The checkpoint, vocabulary and casing of the student.
+      task: The student's `FineTuningTask`.
+      rename: Maps the teacher's labels to the spelling of the task.
+
+    Raises:
+      InputError: The teacher cannot be read, or is not a fine-tuned model of
+        the same task with the same labels, vocabulary and casing.
+    """
+    path = config.teacher
+    if path is None:
+        _require_no_options(config)
+    if path is None or not config.do_train:
+        return None
+    found = open_pretrained(path)
+    if found.config is None or found.vocab is None:
+        raise in_file(
+            path,
+            "a teacher needs its bert_config.json and its vocab.txt beside the "
+            "checkpoint. Add them.",
+        )
+    if fault := _fault(found, start):
+        raise InputError(
+            f"--teacher={path} has {fault} than the model to train, and texts "
+            "are tokenized once for both. Name another teacher or another "
+            "--init_checkpoint."
+        )
+    require_length(config.max_seq_length, found.config)
+    teacher_task = TeacherTask(task, found.config, found.bilstm_head)
+    is_span = task.head == "span"
+    weights_name = "cls/squad/output_weights" if is_span else "output_weights"
+    fault = head_difference(found, teacher_task, is_trained=False)
+    if weights_name not in found.weights:
+        fault = "it has no such head"
+    if fault:
+        raise InputError(
+            f"--teacher={path} is not a fine-tuned model of this task: {fault}."
+        )
+    if task.head in WITH_LABELS and task.labels:
+        labels = rename(found.labels or ())
+        teacher_task.order = _order(labels, task.labels, path)
+    weights = found.weights
+    blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
+    return Teacher(found, teacher_task, cache.checksum(blocks))
+
+
+def _require_no_options(config: FineTuningOptions) -> None:
+    """Raises InputError for an option that needs --teacher."""
+    for field in dataclasses.fields(config):
+        given = getattr(config, field.name)
+        if field.name in _OPTIONS and given != field.default:
+            raise InputError(
+                f"--{field.name} has no effect without --teacher. Leave it "
+                "out, or name the teacher."
+            )
+
+
+def _fault(found: Pretrained, start: Start) -> str | None:
+    """Returns how the teacher's tokens differ from the student's, or None."""
+    if found.vocab != start.vocab:
+        return "another vocabulary"
+    if found.do_lower_case is None:
+        return None  # Unknown, as in most TF1 checkpoints.
+    strips = [
+        x.do_lower_case if x.strip_accents is None else x.strip_accents
+        for x in (found, start)
+    ]
+    if found.do_lower_case != start.do_lower_case or strips[0] != strips[1]:
+        return "another casing"
+    return None
+
+
+def _order(theirs: _Labels, ours: _Labels, path: str) -> list[int]:
+    """Returns the teacher's output for each label of the student.
+
+    Classes without names are taken to be in the student's order.
+    """
+    if not theirs or not have_names(theirs):
+        logging.warning(
+            "The outputs of the teacher %s have no names. They are assigned "
+            "to %s, in this order",
+            path,
+            listed(ours, most=20),
+        )
+        return []
+    if {*theirs} != {*ours}:
+        raise InputError(
+            f"--teacher={path} has the labels {listed(theirs, most=20)}; the "
+            f"model to train has {listed(ours, most=20)}. Name a teacher with "
+            "the same labels, in any order."
+        )
+    return [theirs.index(name) for name in ours]

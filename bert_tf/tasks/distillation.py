@@ -1,0 +1,175 @@
+"""Knowledge distillation: a model also learns from the outputs of a teacher.
+
+Source: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network",
+arXiv 1503.02531. A teacher does not change, so its outputs are computed once
+and become features of the training set.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.tasks.question_answering import MASKED, masked
+from bert_tf.tasks.tagging import word_weights
+from bert_tf.tasks.task import FineTuningTask
+
+LOSS = "distillation_loss"
+# The feature with the teacher's `logits` is `teacher_logits`.
+PREFIX = "teacher_"
+# The feature that is 1 for an example with a label and 0 for one without, [B].
+# If it is missing, all examples have labels.
+IS_LABELED = "is_labeled"
+
+
+class DistillationTask:
+    """A `FineTuningTask` with a second part of the loss.
+
+    loss = (1 - weight) * loss of the labels + weight * loss of the teacher
+
+    The first part is the mean over the labeled examples of a batch, the second
+    over all of them. Everything else is the task's.
+
+    Args:
+      task: The task of the student.
+      weight: The share of the teacher, from 0 to 1.
+      temperature: See `divergence`; without effect for regression.
+    """
+
+    def __init__(self, task: FineTuningTask, weight: float, temperature: float):
+        self._task = task
+        self._weight = weight
+        self._temperature = temperature
+        self.loss_names = (*task.loss_names, LOSS)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def loss_weights(self, features: Mapping) -> dict:
+        """See `Task`."""
+        weights = self._labeled(features, self._task.loss_weights(features))
+        if self._task.head == "token":
+            soft = ops.sum(word_weights(features), axis=-1)
+        else:
+            soft = ops.ones(ops.shape(features["input_ids"])[:1])
+        return {**weights, LOSS: soft}
+
+    def losses(self, features: Mapping, outputs: Mapping) -> dict:
+        """See `Task`; `features` contain those of `TeacherTask`."""
+        losses = self._labeled(features, self._task.losses(features, outputs))
+        soft = _soft_losses(self._task, features, outputs, self._temperature)
+        shares = {n: (1 - self._weight) * v for n, v in losses.items()}
+        return {**shares, LOSS: self._weight * soft}
+
+    def _labeled(self, features: Mapping, values: dict) -> dict:
+        """Returns values [B] by name, 0 for examples without a label."""
+        if IS_LABELED not in features:
+            return values
+        is_labeled = ops.cast(features[IS_LABELED], "float32")
+        return {name: value * is_labeled for name, value in values.items()}
+
+
+class TeacherTask:
+    """Predicts the outputs of a teacher as features of the student.
+
+    Args:
+      task: The task of the student.
+      config: The teacher's configuration.
+      bilstm_head: See `heads.HeadModel`.
+
+    Attributes:
+      order: The teacher's output for each of the student's labels; () for the
+        same order.
+    """
+
+    def __init__(
+        self,
+        task: FineTuningTask,
+        config: BertConfig,
+        bilstm_head: bool,
+    ):
+        self._task = copy.copy(task)
+        self._task.config = config
+        self.bilstm_head = bilstm_head
+        self.order: Sequence[int] = ()
+        # All variables that have an effect must be in the checkpoint.
+        self.new_variables = task.unused_variables
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def build_model(self) -> keras.Model:
+        """See `Task`."""
+        model = self._task.make_model(bilstm_head=self.bilstm_head)
+        model.build()
+        return model
+
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns the logits with the prefix `teacher_`, float32.
+
+        Their shape is [B, C]; for spans [B, S], for tags [B, C, S], since the
+        last axis of a feature is the one that is padded.
+        """
+        del features
+        found = {}
+        for name, logits in outputs.items():
+            if self.order:
+                logits = ops.take(logits, self.order, axis=-1)
+            if self._task.head == "token":
+                logits = ops.swapaxes(logits, 1, 2)
+            found[f"{PREFIX}{name}"] = logits
+        return found
+
+
+def divergence(teacher, student, temperature: float):
+    """Returns T^2 KL(softmax(teacher / T) || softmax(student / T)).
+
+    Section 2 of the paper; the cross-entropy less the teacher's entropy, which
+    has no gradient. The factor T^2 keeps the size of the gradient.
+
+    Args:
+      teacher, student: Logits, float32 [..., C].
+      temperature: T.
+
+    Returns:
+      Floats [...].
+    """
+    theirs = ops.log_softmax(teacher / temperature)
+    ours = ops.log_softmax(student / temperature)
+    terms = ops.exp(theirs) * (theirs - ours)
+    return temperature**2 * ops.sum(terms, axis=-1)
+
+
+def _soft_losses(
+    task: Any, features: Mapping, outputs: Mapping, temperature: float
+):
+    """Returns the weighted loss of each example, float32 [B]."""
+    if task.head == "span":
+        losses = [
+            divergence(
+                masked(features[PREFIX + name], features["input_mask"], MASKED),
+                masked(outputs[name], features["input_mask"], MASKED),
+                temperature,
+            )
+            for name in ("start_logits", "end_logits")
+        ]
+        return (losses[0] + losses[1]) / 2
+    theirs, ours = features[f"{PREFIX}logits"], outputs["logits"]
+    if task.head == "token":
+        theirs = ops.swapaxes(theirs, 1, 2)
+        words = divergence(theirs, ours, temperature) * word_weights(features)
+        return ops.sum(words, axis=-1)
+    if task.problem == "regression":
+        return ops.square(ours[:, 0] - theirs[:, 0])
+    if task.problem == "multi_label":
+        theirs, ours = map(_yes_or_no, (theirs, ours))
+        return ops.mean(divergence(theirs, ours, temperature), axis=-1)
+    return divergence(theirs, ours, temperature)
+
+
+def _yes_or_no(logits):
+    """Maps logits of a sigmoid, [B, C], to logits of a softmax, [B, C, 2]."""
+    return ops.stack([logits, ops.zeros_like(logits)], axis=-1)

@@ -1,0 +1,304 @@
+"""--teacher of the fine-tuning scripts, from command lines to files."""
+
+import functools
+import shutil
+
+import conll_files
+import fine_tuning_runs
+import numpy as np
+import pytest
+import sentence_files
+import squad_files
+from fine_tuning_runs import (
+    WITHOUT_DROPOUT,
+    assert_same,
+    contents,
+    error_of,
+    names_in,
+    read,
+    results,
+    weights,
+)
+
+from bert_tf.interop.checkpoint import Pretrained, write_metadata
+from bert_tf.pretrained import open_pretrained
+from bert_tf.training import checkpoints, distribution
+from tests.training import toy_task
+
+TEACHER = {"hidden_size": 12, "num_hidden_layers": 2}
+SQUAD = {"max_seq_length": 29, "doc_stride": 7, "max_query_length": 5}
+LAST = "model.ckpt-6"
+
+
+def sentences(folder):
+    files = {"data_dir": sentence_files.write(folder / "data", "sst-2")}
+    return (
+        "run_classifier",
+        sentence_files.VOCAB,
+        {**files, "task_name": "sst-2"},
+    )
+
+
+def spans(folder):
+    train = squad_files.questions(11, seed=1)
+    path = squad_files.write(folder / "train.json", train, "1.1")
+    return "run_squad", squad_files.VOCAB, {**SQUAD, "train_file": path}
+
+
+def tags(folder):
+    data_dir = conll_files.write(folder / "data")
+    return "run_ner", sentence_files.VOCAB, {"data_dir": data_dir}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Returns a function that makes a run of a kind and its teacher."""
+
+    @functools.cache
+    def made(kind):
+        folder = tmp_path_factory.mktemp("inputs")
+        script, words, flags = kind(folder)
+        run = functools.partial(fine_tuning_runs.run, script, **flags)
+        model = fine_tuning_runs.write_model(folder, words)
+        large = fine_tuning_runs.write_model(folder / "large", words, **TEACHER)
+        # The last batches of an epoch are left out.
+        run(folder / "teacher", **large, num_train_epochs=4)
+        return functools.partial(run, **model), folder / "teacher/release"
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(runs):
+    """Runs the classifier with its teacher and some changes."""
+    script, release = runs(sentences)
+    return functools.partial(script, teacher=release, do_eval=True)
+
+
+@pytest.fixture(scope="module")
+def done(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("done")
+    run(folder, save_checkpoints_steps=3)
+    return folder
+
+
+@pytest.mark.parametrize("kind", [sentences, spans, tags])
+def test_the_share_of_the_teacher(runs, tmp_path, kind):
+    """With 0 the run is the one without a teacher, bit for bit."""
+    run, release = runs(kind)
+    shares = {"none": {}, "zero": {"distillation_weight": 0}, "all": {}}
+    for name, share in shares.items():
+        teacher = None if name == "none" else release
+        run(tmp_path / name, teacher=teacher, num_train_epochs=1, **share)
+    none, zero, all_ = (
+        read(tmp_path / name / "release/bert_model.ckpt") for name in shares
+    )
+    assert_same(none, zero)
+    assert none.keys() == all_.keys()
+    assert any((none[name] != all_[name]).any() for name in none)
+    assert names_in(tmp_path / "none") == names_in(tmp_path / "all")
+
+
+def test_a_whole_share_ignores_the_labels(run, tmp_path):
+    """The other labels are those of the development set as well."""
+    data = sentence_files.write(tmp_path / "data", "sst-2")
+    path = data / "train.tsv"
+    other = path.read_text().replace("\t0", "\tx").replace("\t1", "\t0")
+    flags = {"distillation_weight": 1, "num_train_epochs": 1}
+    run(tmp_path / "one", data_dir=data, **flags)
+    path.write_text(other.replace("\tx", "\t1"))
+    run(tmp_path / "two", data_dir=data, **flags)
+    one, two = (tmp_path / name / "model.ckpt-3" for name in ("one", "two"))
+    assert_same(read(one), read(two))
+
+
+def write_teacher(folder, release, labels=("0", "1"), swap=False, **changes):
+    """Writes a copy of a release with other facts."""
+    found = open_pretrained(release)
+    folder.mkdir()
+    tensors = {name: found.weights[name] for name in found.weights.shapes}
+    if swap:
+        for name in ("output_weights", "output_bias"):
+            tensors[name] = tensors[name][::-1].copy()
+    checkpoints.write(str(folder / "bert_model.ckpt"), tensors)
+    facts = {
+        "vocab": found.vocab,
+        "do_lower_case": True,
+        "head": "classifier",
+        "labels": labels,
+        **changes,
+    }
+    write_metadata(str(folder), Pretrained("", {}, found.config, **facts))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "labels", [("1", "0"), ("POSITIVE", "negative")], ids=" ".join
+)
+def test_labels_of_the_teacher_may_be_in_another_order(
+    run, runs, done, tmp_path, labels
+):
+    _, release = runs(sentences)
+    other = write_teacher(tmp_path / "other", release, labels, swap=True)
+    run(tmp_path / "out", teacher=other)
+    assert_same(read(tmp_path / "out" / LAST), read(done / LAST))
+
+
+def test_a_run_resumes_with_its_teacher_only(run, runs, done, tmp_path, capsys):
+    """It then has the same weights and moments, bit for bit."""
+    copy = shutil.copytree(done, tmp_path / "copy")
+    for path in [*copy.glob(f"{LAST}.*"), *copy.glob("release/*")]:
+        path.unlink()
+    run(copy)
+    assert_same(read(copy / LAST), read(done / LAST))
+    assert results(copy) == results(done)
+    # A finished run can be used without it, but not continued.
+    before = contents(copy)
+    _, release = runs(sentences)
+    for teacher, words in (
+        (None, "no teacher"),
+        (write_teacher(tmp_path / "other", release, swap=True), "teacher "),
+    ):
+        line = error_of(capsys, run, copy, teacher=teacher)
+        assert "holds a run with teacher " in line
+        assert f"this run has {words}" in line
+        assert contents(copy) == before
+    run(copy, teacher=None, do_train=None)
+    assert results(copy) == results(done)
+
+
+def test_unlabeled_texts(run, runs, tmp_path):
+    """They are examples without a loss of their labels."""
+    data = sentence_files.write(tmp_path / "data", "sst-2")
+    header, *rows = (data / "train.tsv").read_text().splitlines()
+    texts = tmp_path / "texts.csv"
+    withheld = [row.split("\t")[0] for row in rows[2:]]
+    texts.write_text("\n".join(["words", *withheld]) + "\n")
+    (data / "train.tsv").write_text("\n".join([header, *rows[:2]]) + "\n")
+    alone, _ = runs(sentences)
+    model = fine_tuning_runs.write_model(tmp_path, **WITHOUT_DROPOUT)
+    flags = {**model, "head_dropout": 0, "data_dir": data}
+    flags |= {"class_weights": "balanced", "num_train_epochs": 1}
+    alone(tmp_path / "alone", **flags, train_batch_size=2)
+    flags |= {"unlabeled_file": texts, "text_a_column": "words"}
+    flags["train_batch_size"] = len(rows)
+    run(tmp_path / "zero", **flags, distillation_weight=0)
+    run(tmp_path / "half", **flags, distillation_weight=0.5)
+    one, zero, half = (
+        comparable(weights(tmp_path / name / "model.ckpt-1"))
+        for name in ("alone", "zero", "half")
+    )
+    assert_same(one, zero, atol=1e-5)
+    name = "output_weights"
+    assert np.abs(half[name] - one[name]).max() > 1e-3
+
+
+def test_several_seeds_and_the_best_evaluation(run, tmp_path, caplog):
+    """The teacher computes its outputs once."""
+    run(tmp_path, num_seeds=2, save_best="eval_accuracy", eval_steps=2)
+    assert caplog.text.count("Outputs of the teacher") == 1
+    assert len(list((tmp_path / "trials").iterdir())) == 2
+    caplog.clear()
+    run(tmp_path, num_seeds=2, save_best="eval_accuracy", eval_steps=2)
+    assert "Outputs of the teacher" not in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [sentences, spans, tags])
+def test_devices_and_micro_batches_do_not_matter(
+    runs, tmp_path, monkeypatch, kind
+):
+    makers = distribution._MAKERS
+    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
+    run, release = runs(kind)
+    changes = fine_tuning_runs.write_model(
+        tmp_path,
+        squad_files.VOCAB if kind is spans else sentence_files.VOCAB,
+        **WITHOUT_DROPOUT,
+    )
+    flags = {**changes, "teacher": release, "train_batch_size": 8}
+    if kind is sentences:
+        flags["head_dropout"] = 0.0
+    run(tmp_path / "one", **flags)
+    flags |= {"gradient_accumulation_steps": 2, "padding": "max_length"}
+    run(tmp_path / "two", **flags, distribution_strategy="mirrored")
+    one, two = (
+        comparable(weights(tmp_path / name / "release/bert_model.ckpt"))
+        for name in ("one", "two")
+    )
+    assert_same(one, two, atol=1e-5)
+
+
+def comparable(tensors):
+    """Leaves out what no loss depends on: Adam amplifies the rounding."""
+    names = ("key/bias", "squad/output_bias")
+    return {k: v for k, v in tensors.items() if not k.endswith(names)}
+
+
+def without_head(folder, release):
+    """Writes the encoder of a release."""
+    found = open_pretrained(release)
+    folder.mkdir()
+    names = [n for n in found.weights.shapes if n.startswith("bert/")]
+    tensors = {name: found.weights[name] for name in names}
+    checkpoints.write(str(folder / "bert_model.ckpt"), tensors)
+    facts = Pretrained("", {}, found.config, found.vocab, head="encoder")
+    write_metadata(str(folder), facts)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"vocab": tuple(sentence_files.VOCAB[::-1])}, "another vocabulary"),
+        ({"do_lower_case": False}, "another casing than the model to train"),
+        ({"strip_accents": False}, "another casing than the model to train"),
+        ({"labels": ("a", "b")}, "model's labels are a, b; sst-2 has 0, 1"),
+        ({"head": "choice"}, "its head is choice, not classifier"),
+        ({"problem_type": "regression"}, "its problem type is regression, not"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_teachers_that_do_not_fit(
+    run, runs, tmp_path, capsys, changes, expected
+):
+    _, release = runs(sentences)
+    teacher = write_teacher(tmp_path / "teacher", release, **changes)
+    found = error_of(capsys, run, tmp_path / "out", teacher=teacher)
+    assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"teacher": "nowhere"}, "nowhere: there is no such checkpoint"),
+        ({"teacher": None, "temperature": 3}, "--temperature has no effect"),
+        ({"teacher": None, "unlabeled_file": "x"}, "without --teacher"),
+        ({"unlabeled_file": "x.tsv"}, "x.tsv"),
+        ({"status": 2, "distillation_weight": 1.5}, "at most 1.0; got 1.5"),
+        ({"status": 2, "temperature": 0}, "at least 0.1; got 0"),
+    ],
+)
+def test_options_that_do_not_fit(run, tmp_path, capsys, changes, expected):
+    assert expected in error_of(capsys, run, tmp_path / "out", **changes)
+
+
+def test_the_teacher_must_be_fine_tuned(run, runs, tmp_path, capsys):
+    _, release = runs(sentences)
+    teacher = without_head(tmp_path / "encoder", release)
+    found = error_of(capsys, run, tmp_path / "out", teacher=teacher)
+    assert "not a fine-tuned model of this task: it has no such head" in found
+
+
+def test_the_teacher_of_a_tagger_must_have_its_labels(runs, tmp_path, capsys):
+    run, release = runs(tags)
+    labels = (*conll_files.LABELS[:-1], "B-X")
+    folder = tmp_path / "teacher"
+    teacher = write_teacher(folder, release, labels, head="token")
+    run = functools.partial(run, teacher=teacher)
+    found = error_of(
+        capsys,
+        functools.partial(fine_tuning_runs.run, *run.args, **run.keywords),
+        tmp_path / "out",
+    )
+    assert "Name a teacher with the same labels" in found
