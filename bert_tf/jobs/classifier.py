@@ -46,7 +46,7 @@ from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
-from bert_tf.jobs.settings import DataOptions, FineTuningOptions
+from bert_tf.jobs.settings import DataOptions, DistillationOptions
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.teacher import find_teacher
 from bert_tf.options import option
@@ -87,7 +87,7 @@ _UNLABELED_OPTIONS = ("text_a_column", "text_b_column", "header")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifierConfig(DataOptions, FineTuningOptions):
+class ClassifierConfig(DataOptions, DistillationOptions):
     """Options of `run_classifier.py`."""
 
     task_name: str = option(

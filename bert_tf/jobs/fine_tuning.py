@@ -38,7 +38,6 @@ from bert_tf.jobs.trials import Trial
 from bert_tf.optimization import layerwise_rates
 from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
-from bert_tf.tasks.distillation import DistillationTask
 from bert_tf.training import results
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
@@ -436,14 +435,10 @@ def prepare(
         plan = plan_trainings(config, training, num_examples)
     for planned in plan.values():
         batch_per_replica(planned, strategy)
-    if teacher is not None:
-        task = DistillationTask(
-            task, config.distillation_weight, config.temperature
-        )
     return FineTuning(
         config,
         start,
-        task,
+        teacher.student_task if teacher else task,
         strategy,
         training,
         plan,

@@ -53,7 +53,7 @@ from bert_tf.errors import InputError
 from bert_tf.feature_tagger import CHOICES
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
-from bert_tf.jobs.settings import DataOptions, FineTuningOptions
+from bert_tf.jobs.settings import DataOptions, DistillationOptions
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.teacher import find_teacher
 from bert_tf.options import option
@@ -89,7 +89,7 @@ _OPTIONS_OF_MODE = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NerConfig(DataOptions, FineTuningOptions):
+class NerConfig(DataOptions, DistillationOptions):
     """Options of `run_ner.py`."""
 
     word_column: int = option(

@@ -305,27 +305,6 @@ class FineTuningOptions(
         default=None,
         choices=("paper",),
     )
-    teacher: str | None = option(
-        "Fine-tuned model whose outputs the model learns from, too: release/ "
-        "of an earlier run, or another checkpoint that --init_checkpoint "
-        "accepts, with the same task, labels, vocabulary and casing. Default: "
-        "none.",
-        default=None,
-        per_worker=True,
-    )
-    distillation_weight: float = option(
-        "Share of the --teacher in the loss; the rest is that of the labels.",
-        default=0.9,
-        at_least=0.0,
-        at_most=1.0,
-    )
-    temperature: float = option(
-        "Number that divides all logits in the --teacher's part of the loss: "
-        "higher values show more of how it ranks the wrong answers.",
-        default=2.0,
-        at_least=0.1,
-        at_most=100.0,
-    )
     num_frozen_layers: int | None = option(
         "Number of layers to freeze, counted from the embeddings, which are "
         "frozen too: 0 freezes the embeddings only. Default: none.",
@@ -356,6 +335,33 @@ class FineTuningOptions(
         "Whether to insert a new bidirectional LSTM between the encoder and "
         "the head. Default: no for a new head, else as in the model.",
         fallback=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillationOptions(FineTuningOptions):
+    """What fine-tuning jobs share whose models can learn from a teacher."""
+
+    teacher: str | None = option(
+        "Fine-tuned model whose outputs the model learns from, too: release/ "
+        "of an earlier run, or another checkpoint that --init_checkpoint "
+        "accepts, with the same task, labels, vocabulary and casing. Default: "
+        "none.",
+        default=None,
+        per_worker=True,
+    )
+    distillation_weight: float = option(
+        "Share of the --teacher in the loss; the rest is that of the labels.",
+        default=0.9,
+        at_least=0.0,
+        at_most=1.0,
+    )
+    temperature: float = option(
+        "Number that divides all logits in the --teacher's part of the loss: "
+        "higher values show more of how it ranks the wrong answers.",
+        default=2.0,
+        at_least=0.1,
+        at_most=100.0,
     )
 
 

@@ -41,7 +41,7 @@ from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
-from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.settings import DistillationOptions
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.teacher import find_teacher
 from bert_tf.options import option
@@ -70,7 +70,7 @@ from bert_tf.training.workers import chief_first
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SquadConfig(FineTuningOptions):
+class SquadConfig(DistillationOptions):
     """Options of `run_squad.py`."""
 
     train_file: str | None = option(

@@ -21,10 +21,10 @@ from bert_tf.data import cache
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file, listed
 from bert_tf.interop.checkpoint import WITH_LABELS, Pretrained
-from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.settings import DistillationOptions
 from bert_tf.jobs.start import Start, head_difference, require_length
 from bert_tf.pretrained import open_pretrained
-from bert_tf.tasks.distillation import TeacherTask
+from bert_tf.tasks.distillation import DistillationTask, TeacherTask
 from bert_tf.tasks.examples import have_names
 from bert_tf.training.estimator import Estimator, EvaluationData
 from bert_tf.training.settings import TrainingConfig
@@ -43,11 +43,13 @@ class Teacher:
       pretrained: The checkpoint.
       task: Computes its outputs.
       checksum: The checksum of its weights.
+      student_task: The student's task, with the teacher's part of the loss.
     """
 
     pretrained: Pretrained
     task: TeacherTask
     checksum: str
+    student_task: DistillationTask
 
     def add_outputs(
         self,
@@ -100,7 +102,7 @@ def _padded(values: np.ndarray, length: int) -> np.ndarray:
 
 
 def find_teacher(
-    config: FineTuningOptions,
+    config: DistillationOptions,
     start: Start,
     task: Any,
     rename: Callable[[_Labels], _Labels] = lambda labels: labels,
@@ -151,10 +153,13 @@ def find_teacher(
         teacher_task.order = _order(labels, task.labels, path)
     weights = found.weights
     blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
-    return Teacher(found, teacher_task, cache.checksum(blocks))
+    student_task = DistillationTask(
+        task, config.distillation_weight, config.temperature
+    )
+    return Teacher(found, teacher_task, cache.checksum(blocks), student_task)
 
 
-def _require_no_options(config: FineTuningOptions) -> None:
+def _require_no_options(config: DistillationOptions) -> None:
     """Raises InputError for an option that needs --teacher."""
     for field in dataclasses.fields(config):
         given = getattr(config, field.name)
