@@ -357,6 +357,7 @@ class FeatureModel(keras.Model):
     def quantize(self, *args, **kwargs):
         require_merged(self)
         super().quantize(*args, **kwargs)
+        renew_optimizer(self)
 
     def get_config(self):
         config = {**super().get_config(), "config": self.config.to_dict()}

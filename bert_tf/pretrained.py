@@ -104,7 +104,8 @@ def load_checkpoint(
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the model's variables by their TF1 names."""
     if not model.built and isinstance(model, FeatureModel):
-        model.build()
+        # `summary` shows the shapes that it is built with.
+        model.build((None,) * model.input_rank)
     variables = checkpoint_variables(model) if model.built else {}
     if not any(name.startswith("bert/") for name in variables):
         raise InputError(

@@ -162,11 +162,14 @@ def test_selection_accumulation_and_replicas(run, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["run_ner", "run_squad"])
 def test_other_scripts(script, tmp_path):
-    words, data = sentence_files.VOCAB, {}
+    words = sentence_files.VOCAB
     if script == "run_squad":
         words = squad_files.VOCAB
+        asked = squad_files.questions(5)
+        train = squad_files.write(tmp_path / "train.json", asked)
+        data = {"train_file": train, "doc_stride": 7, "max_query_length": 5}
     else:
-        data["data_dir"] = conll_files.write(tmp_path / "data")
+        data = {"data_dir": conll_files.write(tmp_path / "data")}
     out = tmp_path / "out"
     fine_tuning_runs.run(
         script,

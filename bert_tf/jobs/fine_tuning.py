@@ -652,8 +652,9 @@ def _on_one_device(estimator: Estimator) -> keras.Model:
     task = estimator.task
     with tf.device("CPU:0"):
         model = task.build_model()
-    # The estimator's adapters are merged.
-    model.merge_lora()
+    if task.lora_rank:
+        # The estimator's adapters are merged.
+        model.merge_lora()
     trained = task.checkpoint_variables(estimator.model)
     for path, variable in task.checkpoint_variables(model).items():
         variable.assign(tf.convert_to_tensor(trained[path].value))

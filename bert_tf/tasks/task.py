@@ -31,12 +31,14 @@ class Task(abc.ABC):
         and a missing pooler. A missing variable of the encoder is an error.
       unused_variables: Variables without effect on scores, as a regular
         expression; models from elsewhere may lack them.
+      lora_rank: The rank of LoRA adapters; None to train all weights.
     """
 
     schema: Schema
     loss_names: tuple[str, ...]
     new_variables: str = r"(?!bert/(embeddings|encoder)/)|.*/lora_kernel_[ab]$"
     unused_variables: str = r"(?!)"  # None.
+    lora_rank: int | None = None
 
     @abc.abstractmethod
     def build_model(self) -> keras.Model:
@@ -90,12 +92,10 @@ class FineTuningTask(Task):
     Attributes:
       head: The kind of head, one of `interop.checkpoint.HEADS`.
       problem_type: The name of the problem in checkpoints, if it has one.
-      lora_rank: The rank of LoRA adapters; None to train all weights.
     """
 
     head: str
     problem_type: str | None = None
-    lora_rank: int | None = None
 
     def __init__(
         self,

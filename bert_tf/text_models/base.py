@@ -106,7 +106,8 @@ class TextModel(keras.Model, abc.ABC):
         self._automatic: tuple[str, ...] = ()
         self._compiled_call: tuple[Any, Callable] | None = None
         if not model.built:
-            model.build()
+            # `summary` shows the shapes that it is built with.
+            model.build((None,) * model.input_rank)
         self.built = True
 
     @classmethod
@@ -452,6 +453,7 @@ class TextModel(keras.Model, abc.ABC):
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         require_merged(self)
         super().quantize(*args, **kwargs)
+        renew_optimizer(self)
 
     def save_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Writes only what `enable_lora` trains, and the labels.

@@ -85,7 +85,8 @@ def test_a_training_is_recorded(tmp_path):
     folder = tmp_path / "a" / "b"
     begin(folder, learning_rate=0.25, class_weights=("1", "2"))
     record = json.loads((folder / "fine_tuning.json").read_text())
-    assert record["facts"] == {**FACTS, "bilstm_head": False}
+    facts = {**FACTS, "bilstm_head": False, "lora_rank": None}
+    assert record["facts"] == facts
     assert record["settings"]["learning_rate"] == 0.25
     assert record["settings"]["class_weights"] == ["1", "2"]
     names = {"save_best", "optimizer", "random_seed", "label_smoothing"}

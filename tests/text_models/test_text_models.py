@@ -10,6 +10,7 @@ from keras import ops
 
 import bert_tf
 from bert_tf import metrics
+from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.embedder import pair_loss
@@ -540,3 +541,63 @@ def test_validation_data_without_labels(encoder):
         pairs, validation_data=pairs, epochs=1, verbose=0
     )
     assert np.isfinite(history.history["val_loss"]).all()
+
+
+# Keras lists the layers that stay as they are, such as layer norms.
+@pytest.mark.filterwarnings("ignore:Layer .* `quantize`")
+def test_an_int8_model_is_saved_and_loaded(encoder, tmp_path):
+    model = load(encoder, "classifier")
+    trained(model, TEXTS, ["good", "bad"] * 3, epochs=1)
+    exact = model.predict(TEXTS)
+    model.quantize("int8")
+    answers = model.predict(TEXTS)
+    found, expected = (
+        [a["probabilities"]["good"] for a in each] for each in (answers, exact)
+    )
+    np.testing.assert_allclose(found, expected, atol=0.1)
+    assert found != expected
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert_same(again.predict(TEXTS), answers)
+
+
+def test_the_summary_has_shapes(encoder):
+    lines = []
+    load(encoder, "classifier").summary(print_fn=lines.append, line_length=99)
+    assert "(None, 2)" in "".join(lines)
+    assert "?" not in "".join(lines)
+
+
+@pytest.mark.slow
+def test_keras_may_choose_whether_to_compile(encoder):
+    model = load(encoder, "classifier")
+    expected = model.predict(TEXTS)
+    model.compile(learning_rate=1e-9, jit_compile="auto")
+    model.fit(TEXTS, ["good", "bad"] * 3, epochs=1, verbose=0)
+    assert_same(model.predict(TEXTS), expected)
+
+
+def test_lora_of_a_text_model(encoder, tmp_path):
+    """Also with `enable_lora` between two calls of `fit`."""
+    path, labels = tmp_path / "lora.safetensors", ["good", "bad"] * 3
+    model = load(encoder, "classifier")
+    trained(model, TEXTS, labels, epochs=1)
+    again = load(encoder, "classifier")
+    again.set_weights(model.get_weights())
+    model.enable_lora(2)
+    trained(model, TEXTS, labels, epochs=1)
+    answers = model.predict(TEXTS)
+    model.save_lora_weights(path)
+    again.load_lora_weights(path)
+    assert_same(again.predict(TEXTS), answers)
+    other = load(encoder, "classifier", labels=LABELS[::-1])
+    with pytest.raises(InputError, match=r"labels \['bad', 'good'\]"):
+        other.load_lora_weights(path)
+    with pytest.raises(InputError, match="Call merge_lora before quantize"):
+        model.quantize("int8")
+    model.save_pretrained(tmp_path / "saved")
+    merged = type(model).from_pretrained(tmp_path / "saved")
+    assert_same(merged.predict(TEXTS), answers)
+    model.merge_lora()
+    assert_same(model.predict(TEXTS), answers)
+    trained(model, TEXTS, labels, epochs=1)
