@@ -108,7 +108,9 @@ class FeatureModel(keras.Model):
         A model from `from_pretrained` brings its vocabulary and labels along.
 
         Args:
-          folder: A new or empty folder.
+          folder: A new or empty folder, or one that `save_pretrained` wrote.
+            That one is replaced as a whole, unless it has files that the new
+            one does not have.
           format: "huggingface" (what `transformers` loads) or "tf1" (Google's
             `bert_model.ckpt`).
           tokenizer: A `BertTokenizer` or `FullTokenizer`, whose vocabulary is

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_tf.errors import InputError, in_file, reason
+from bert_tf.errors import InputError, in_file, listed, reason
 from bert_tf.packages import tensorflow_required
 
 _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
@@ -399,19 +399,26 @@ def _open_write(temporary: str, target: str, path: str) -> io.BufferedIOBase:
 
 
 @contextlib.contextmanager
-def atomic_directory(path: str) -> Iterator[str]:
+def atomic_directory(
+    path: str, may_replace: Callable[[str], bool] = lambda path: False
+) -> Iterator[str]:
     """Yields a directory that appears under `path` only when it is complete.
 
     It is created beside `path`, renamed at the end of the block and removed if
     anything is raised in it; see `atomic_writer`.
 
+    Args:
+      path: A path that does not exist, or an empty directory.
+      may_replace: Whether an old local directory may be replaced, if the new
+        one has all of its files.
+
     Raises:
-      InputError: `path` already exists and is not an empty directory, or was
-        created meanwhile.
+      InputError: `path` already exists and cannot be replaced, or was created
+        meanwhile.
     """
     place = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
     with input_errors("write", path):
-        _require_vacant(place, path)
+        _require_vacant(place, path, may_replace)
         remove_leftovers(place)
         temporary = temporary_prefix(place) + secrets.token_hex(4)
         makedirs(temporary)
@@ -422,12 +429,19 @@ def atomic_directory(path: str) -> Iterator[str]:
             if not is_remote(place):
                 # Where directories are only prefixes of names, the temporary
                 # one would count as contents of `place`.
-                _require_vacant(place, path)
+                _require_vacant(place, path, may_replace)
+                _require_no_others(temporary, place, path)
             _move_directory(temporary, place)
 
 
-def _require_vacant(place: str, path: str) -> None:
-    if exists(place) and (not is_directory(place) or listdir(place)):
+def _require_vacant(
+    place: str, path: str, may_replace: Callable[[str], bool]
+) -> None:
+    if not exists(place) or (is_directory(place) and not listdir(place)):
+        return
+    # The working directory would be lost.
+    is_fixed = is_remote(place) or place == os.path.realpath(os.curdir)
+    if is_fixed or not is_directory(place) or not may_replace(place):
         raise in_file(
             path,
             "expected a new or empty directory. Choose another one, or remove "
@@ -435,15 +449,50 @@ def _require_vacant(place: str, path: str) -> None:
         )
 
 
+def _require_no_others(source: str, target: str, path: str) -> None:
+    """Raises InputError if `target` has files that `source` does not have."""
+    if others := sorted(_file_names(target) - _file_names(source)):
+        raise in_file(
+            path,
+            f"the directory has other files: {listed(others)}. Choose another "
+            "directory, or remove them.",
+        )
+
+
+def _file_names(folder: str) -> set[str]:
+    """Returns the paths of the files in a local directory, relative to it."""
+    return {
+        os.path.relpath(os.path.join(place, name), folder)
+        for place, _, names in os.walk(folder)
+        for name in names
+    }
+
+
 def _move_directory(source: str, target: str) -> None:
     """Renames a directory, or moves its files into an empty directory."""
     if not exists(target) and not is_remote(target):
         os.rename(source, target)
         return
+    if not is_remote(target) and listdir(target):
+        _replace_directory(source, target)
+        return
     makedirs(target)
     for name in sorted(listdir(source)):
         rename(os.path.join(source, name), os.path.join(target, name))
     remove_tree(source)
+
+
+def _replace_directory(source: str, target: str) -> None:
+    """Puts a directory into the place of another one, which is removed."""
+    shutil.copymode(target, source)
+    old = temporary_prefix(target) + secrets.token_hex(4)
+    os.rename(target, old)
+    try:
+        os.rename(source, target)
+    except BaseException:
+        os.rename(old, target)
+        raise
+    remove_tree(old)
 
 
 @contextlib.contextmanager

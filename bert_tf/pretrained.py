@@ -40,7 +40,6 @@ from bert_tf.training.weights import (
     Selection,
     Weights,
     restore,
-    scope_of,
 )
 
 # Google's releases show their casing only in the names of their folders.
@@ -127,7 +126,7 @@ def _of_same_head(head: str | None, pretrained: Pretrained) -> Weights:
         theirs,
         head,
     )
-    return Selection(weights, [n for n in weights.shapes if scope_of(n)])
+    return without_head(weights)
 
 
 def load_config(path: str | os.PathLike[str]) -> BertConfig:
@@ -344,7 +343,7 @@ def make_model(
         num_labels = options.get("num_labels")
         labels, is_new_head = _choose_labels(found, head, labels, num_labels)
         if is_new_head:
-            weights, problem_type = _without_head(weights), None
+            weights, problem_type = without_head(weights), None
         if num_labels is None:
             options["num_labels"] = len(labels or ()) or _num_rows(weights)
     elif labels is not None:
@@ -459,24 +458,34 @@ def _reorder(
         variables[name].assign(rows)
 
 
-def _without_head(weights: Weights) -> Weights:
-    """Leaves out what is above the encoder in a classifier or tagger."""
+def without_head(weights: Weights) -> Weights:
+    """Returns the weights of the encoder and its pooler."""
     kept = [name for name in weights.shapes if name.startswith("bert/")]
     return Selection(weights, kept)
 
 
-def tokenizer_arguments(path: str | os.PathLike[str]) -> dict[str, Any]:
+def tokenizer_arguments(
+    checkpoint: str | os.PathLike[str] | Pretrained,
+) -> dict[str, Any]:
     """Returns the vocabulary and the casing of a checkpoint.
 
     An unknown casing is taken to be uncased, as in the original.
 
+    Args:
+      checkpoint: The checkpoint, or its path.
+
     Raises:
       InputError: If the checkpoint cannot be read or has no vocabulary.
     """
-    found = open_pretrained(path)
+    found = checkpoint
+    if not isinstance(found, Pretrained):
+        found = open_pretrained(found)
     if found.vocab is None:
+        advice = "Add it."
+        if found.path.endswith(".keras"):
+            advice += " For a saved text model use keras.models.load_model."
         raise in_file(
-            found.path, "there is no vocab.txt beside the checkpoint. Add it."
+            found.path, f"there is no vocab.txt beside the checkpoint. {advice}"
         )
     return {
         "vocabulary": found.vocab,
@@ -496,7 +505,7 @@ def save(
 
     Args:
       model: The model.
-      folder: A new or empty folder.
+      folder: A new or empty folder, or one that this function wrote.
       format: A key of `_SAVED_FORMATS`.
       tokenizer: Its `vocabulary`, `do_lower_case` and `strip_accents` are
         written.
@@ -528,7 +537,9 @@ def save(
         **facts,
     )
     planned = conversion.plan(described, _SAVED_FORMATS[format])
-    with files.atomic_directory(os.fspath(folder)) as temporary:
+    with files.atomic_directory(
+        os.fspath(folder), may_replace=model_card.is_in
+    ) as temporary:
         conversion.write(planned, temporary)
         name = type(model).__name__
         card = model_card.text(planned.target, name, is_tf1=format == "tf1")

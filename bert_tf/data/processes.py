@@ -71,6 +71,7 @@ def track(
     title: str,
     unit: str,
     total: int | None = None,
+    done: int = 0,
 ) -> Iterator[Item]:
     """Yields the results and shows the progress, as a bar or in the log.
 
@@ -80,15 +81,17 @@ def track(
       title: The work, for "Writing: 12,345 of ...".
       unit: The unit, for "... 67,890 instances".
       total: The number of all units, if known.
+      done: The number of units that were done before.
     """
     on_terminal = sys.stderr.isatty()
     start = last_line = time.monotonic()
-    done = 0
+    before = done
     of_total = f" of {total:,}" if total else ""
     with tqdm.tqdm(
         desc=title,
         unit=f" {unit}",
         unit_scale=True,
+        initial=done,
         total=total,
         leave=False,
         disable=not on_terminal,
@@ -100,7 +103,7 @@ def track(
             now = time.monotonic()
             if not on_terminal and now - last_line > SECONDS_BETWEEN_LINES:
                 last_line = now
-                rate = f"{done / (now - start):,.0f} a second"
+                rate = f"{(done - before) / (now - start):,.0f} a second"
                 logging.info(f"{title}: {done:,}{of_total} {unit}, {rate}")
 
 

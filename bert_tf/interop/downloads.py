@@ -5,21 +5,17 @@ import http.client
 import io
 import os
 import posixpath
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
 
-import tqdm
 from absl import logging
 
 from bert_tf import files
+from bert_tf.data.processes import track
 from bert_tf.errors import InputError, reason
 
 _BLOCK = 2**20
 _TIMEOUT_SECONDS = 30.0
-_SECONDS_BETWEEN_LINES = 30.0
 
 
 def download(url: str, part: io.FileIO, advice: str) -> None:
@@ -90,7 +86,9 @@ def _append(url: str, part: io.FileIO, start: int) -> bool:
         length = answer.headers["Content-Length"]
         total = start + int(length) if length else None
         blocks = iter(lambda: answer.read(_BLOCK), b"")
-        for block in _with_progress(blocks, url, start, total):
+        for block in track(
+            blocks, len, posixpath.basename(url), "bytes", total, start
+        ):
             with files.input_errors("write", part.name):
                 _write(part, block)
     return total is None or _size(part) == total
@@ -101,36 +99,3 @@ def _write(file: io.FileIO, block: bytes) -> None:
     rest = memoryview(block)
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _with_progress(
-    blocks: Iterable[bytes], url: str, start: int, total: int | None
-) -> Iterator[bytes]:
-    """Yields the blocks; draws a bar on a terminal, else logs a line at times.
-
-    Args:
-      blocks: The bytes of a download.
-      url: Where they come from.
-      start: The number of bytes that were there before.
-      total: The number of bytes at the end; None if it is not known.
-    """
-    done, last_line = start, time.monotonic()
-    on_terminal = sys.stderr.isatty()
-    with tqdm.tqdm(
-        desc=posixpath.basename(url),
-        initial=start,
-        total=total,
-        unit="B",
-        unit_scale=True,
-        leave=False,
-        disable=not on_terminal,
-    ) as bar:
-        for block in blocks:
-            yield block
-            done += len(block)
-            bar.update(len(block))
-            now = time.monotonic()
-            if not on_terminal and now - last_line > _SECONDS_BETWEEN_LINES:
-                last_line = now
-                of_total = f" of {total:,}" if total else ""
-                logging.info("%s: %s%s bytes", url, f"{done:,}", of_total)

@@ -92,17 +92,17 @@ def head_of_model(model: keras.Model) -> str | None:
 def head_of_class(
     model_class: type[keras.Model], preferred: str | None = None
 ) -> str | None:
-    """Returns the head of a class of models; None of other classes.
+    """Returns the head of a class of models or its base; None of other classes.
 
     Args:
       model_class: The class.
       preferred: The head to return if the class has several, as
         `BertPretrainer` does.
     """
-    names = [n for n, known in _CLASSES.items() if known is model_class]
-    if preferred in names:
-        return preferred
-    return names[0] if names else None
+    for base in model_class.__mro__:
+        if names := [n for n, known in _CLASSES.items() if known is base]:
+            return preferred if preferred in names else names[0]
+    return None
 
 
 class ModelWeights:

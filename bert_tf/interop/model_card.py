@@ -1,11 +1,17 @@
 """The README.md beside a saved model: what it is and how to load it."""
 
+import html
+import os
+from typing import Any
+
+from bert_tf import files
 from bert_tf.errors import listed
 from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.interop.huggingface import ARCHITECTURES
 from bert_tf.version import __version__
 
 FILE = "README.md"
+_WRITTEN_BY = "Written by bert_tf"
 
 # The tasks of Hugging Face's Hub.
 _PIPELINES = {
@@ -75,9 +81,9 @@ def text(
         "",
         "| | |",
         "|---|---|",
-        *(f"| {name} | {value} |" for name, value in rows.items() if value),
+        *(f"| {name} | {_cell(x)} |" for name, x in rows.items() if x),
         "",
-        f"Written by bert_tf {__version__}. To load it from this folder:",
+        f"{_WRITTEN_BY} {__version__}. To load it from this folder:",
         "",
         "```python",
         "import bert_tf",
@@ -89,3 +95,15 @@ def text(
         other_library,
     ]
     return "\n".join(lines) + "\n"
+
+
+def is_in(folder: str) -> bool:
+    """Returns whether a folder has a model card that `text` made."""
+    path = os.path.join(folder, FILE)
+    return files.exists(path) and _WRITTEN_BY in files.read_text(path)
+
+
+def _cell(value: Any) -> str:
+    """Returns a value as the text of a cell, in which `|` ends no cell."""
+    text = html.escape(" ".join(str(value).split()), quote=False)
+    return text.replace("|", "&#124;")

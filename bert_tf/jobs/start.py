@@ -22,11 +22,16 @@ from bert_tf.interop.checkpoint import TRAINED_WITH, Pretrained
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import FineTuningOptions, ModelOptions, StartOptions
 from bert_tf.options import OptionError, Options
-from bert_tf.pretrained import compare_configs, open_pretrained, read_config
+from bert_tf.pretrained import (
+    compare_configs,
+    open_pretrained,
+    read_config,
+    without_head,
+)
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.examples import have_names
 from bert_tf.tokenization.wordpiece import load_vocab, require_fit
-from bert_tf.training.weights import Selection, Weights, scope_of
+from bert_tf.training.weights import Weights
 
 _Encoding = TypeVar("_Encoding", bound=TextEncoding)
 _Config = TypeVar("_Config", bound=Options)
@@ -383,13 +388,7 @@ def open_start(
         pretrained.path,
         difference,
     )
-    scopes = {name: scope_of(name) for name in weights.shapes}
-    kept = [
-        name
-        for name, scope in scopes.items()
-        if scope and not scope.startswith(("bilstm/", "cls/squad"))
-    ]
-    return Selection(weights, kept)
+    return without_head(weights)
 
 
 def head_difference(

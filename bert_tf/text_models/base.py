@@ -20,7 +20,12 @@ from bert_tf.feature_model import (
 )
 from bert_tf.interop import adapters
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
-from bert_tf.pretrained import options_of, require_options, save
+from bert_tf.pretrained import (
+    options_of,
+    require_options,
+    save,
+    tokenizer_arguments,
+)
 from bert_tf.tasks.encoding import (
     Encoding,
     TextEncoding,
@@ -132,14 +137,8 @@ class TextModel(keras.Model, abc.ABC):
         own = {name: options.pop(name) for name in ours & options.keys()}
         model = cls.model_class.from_pretrained(path, **options)
         found = model.checkpoint
-        if found.vocab is None:
-            advice = "Add its vocab.txt."
-            if found.path.endswith(".keras"):
-                advice = "For a saved text model use keras.models.load_model."
-            raise InputError(f"{found.path} has no vocabulary. {advice}")
-        tokenizer = FullTokenizer(
-            found.vocab, found.do_lower_case is not False, found.strip_accents
-        )
+        arguments = tokenizer_arguments(found)
+        tokenizer = FullTokenizer(arguments.pop("vocabulary"), **arguments)
         defaults = cls._recorded_options(found)
         return cls(model, tokenizer, **{**defaults, **own})
 

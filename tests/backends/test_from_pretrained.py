@@ -9,6 +9,7 @@ import pytest
 from keras import ops
 
 import bert_tf
+from bert_tf import files
 from bert_tf.interop import huggingface
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
 from bert_tf.modeling import checkpoint_variables
@@ -108,6 +109,19 @@ def test_a_multiple_choice_model_does_not_use_a_classifier(
     )
 
 
+def test_a_subclass_gets_the_head_of_the_checkpoint(folders, tmp_path):
+    class MyClassifier(bert_tf.BertClassifier):
+        pass
+
+    model = MyClassifier.from_pretrained(folders / "classifier")
+    assert not assert_filled(model, "classifier")
+    model.save_pretrained(tmp_path / "saved")
+    again = bert_tf.BertClassifier.from_pretrained(tmp_path / "saved")
+    assert not assert_filled(again, "classifier")
+    with refused("no head of this kind"):
+        MyClassifier.from_pretrained(folders / "token")
+
+
 def test_an_encoder_of_a_model_without_pooler(folders):
     model = bert_tf.BertModel.from_pretrained(folders / "span")
     assert "pooled_output" not in model({"input_ids": np.ones([1, 3], int)})
@@ -193,6 +207,65 @@ def test_a_model_from_scratch_is_saved_with_a_tokenizer(tmp_path):
     assert found.vocabulary == VOCAB
     assert found.do_lower_case is False
     assert bert_tf.BertConfig.from_pretrained(tmp_path / "saved") == CONFIG
+
+
+def test_a_model_card_with_any_labels(tmp_path):
+    model = bert_tf.BertClassifier(CONFIG, num_labels=3)
+    labels = ["a|b", "two\nlines", "<i>"]
+    model.save_pretrained(tmp_path / "saved", labels=labels)
+    lines = (tmp_path / "saved" / "README.md").read_text().splitlines()
+    assert "| labels | a&#124;b, two lines and &lt;i&gt; |" in lines
+
+
+def test_a_saved_model_is_replaced(tmp_path, monkeypatch):
+    """But not together with other files."""
+    folder = tmp_path / "saved"
+    old, new = (bert_tf.BertClassifier(CONFIG, 2) for _ in range(2))
+    old.save_pretrained(folder, labels=["a", "b"])
+    folder.chmod(0o700)
+    before = contents(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_text", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            new.save_pretrained(folder)
+    assert contents(tmp_path) == {f"saved/{n}": x for n, x in before.items()}
+    new.save_pretrained(folder, labels=["c", "d"])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    again = bert_tf.BertClassifier.from_pretrained(folder)
+    assert again.labels == ("c", "d")
+    np.testing.assert_array_equal(
+        *(ops.convert_to_numpy(m.output_weights) for m in (again, new))
+    )
+    (folder / "notes").mkdir()
+    (folder / "notes" / "mine.txt").touch()
+    before = contents(tmp_path)
+    with refused(r"saved: .* other files: notes/mine\.txt\. Choose another"):
+        old.save_pretrained(folder)
+    (folder / "notes" / "mine.txt").unlink()
+    (folder / "notes").rmdir()
+    monkeypatch.chdir(folder)
+    with refused("expected a new or empty directory"):
+        old.save_pretrained(".")
+    monkeypatch.chdir(tmp_path)
+    (folder / "README.md").write_text("My own.")
+    with refused("expected a new or empty directory"):
+        old.save_pretrained(folder)
+    before["saved/README.md"] = b"My own."
+    del before["saved/notes/mine.txt"]
+    assert contents(tmp_path) == before
+
+
+def contents(folder):
+    """Returns the bytes of all files in a folder by their relative path."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def interrupted(*arguments):
+    raise KeyboardInterrupt
 
 
 def test_impossible_saves_write_nothing(tmp_path):
