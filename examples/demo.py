@@ -223,9 +223,12 @@ def main() -> None:
     options = parser.parse_args()
     started = time.monotonic()
     folder = pathlib.Path(options.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_corpus(folder)
-    write_config(folder / "bert_config.json")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_corpus(folder)
+        write_config(folder / "bert_config.json")
+    except OSError as error:
+        sys.exit(f"demo.py: error: {error}")
     make_records(folder)
     metrics = pretrain(folder, options.num_train_steps)
     run("fill_mask.py", f"--init_checkpoint={folder}/model/release", TEXT)

@@ -16,6 +16,7 @@ all-MiniLM-L6-v2 it is 85 %.
 import bert_tf.quiet_tensorflow  # isort: skip
 
 import argparse
+import sys
 
 import keras
 import numpy as np
@@ -51,7 +52,10 @@ def main():
     (texts, subjects), (held_out, expected) = load()
     for pooling in ("pooled", "mean"):
         keras.utils.set_random_seed(1)
-        embedder = make_embedder(path, texts, pooling)
+        try:
+            embedder = make_embedder(path, texts, pooling)
+        except bert_tf.InputError as error:
+            sys.exit(f"scikit_learn_features.py: error: {error}")
         regression = make_pipeline(StandardScaler(), LogisticRegression(C=0.01))
         regression.fit(embedder.predict(texts), subjects)
         right = regression.score(embedder.predict(held_out), expected)

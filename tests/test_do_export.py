@@ -526,7 +526,6 @@ ONLY_EXPORT = {"data_dir": None, "do_eval": None, "do_predict": None}
     [
         ("fill_mask", {"export_dir": None}, "--do_export needs --export_dir"),
         ("fill_mask", {"text": "[MASK]"}, "--do_export and --text exclude"),
-        ("fill_mask", {"top_k": 0}, "top_k"),
         ("extract_features", {"export_dir": None}, "needs --export_dir"),
         ("extract_features", {"input_file": None}, "--input_file must be"),
         ("extract_features", {"output_file": None}, "--output_file must be"),

@@ -75,6 +75,22 @@ def test_scikit_learn_features():
     assert min(pooled, mean) > frequent + 10
 
 
+@pytest.mark.parametrize(
+    ("script", "flag"),
+    [
+        ("scikit_learn_features.py", "--init_checkpoint"),
+        ("demo.py", "--folder"),
+    ],
+)
+def test_a_wrong_path_is_one_line(script, flag, tmp_path):
+    (tmp_path / "file").touch()
+    done = run(script, f"{flag}={tmp_path / 'file'}")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"{script}: error: ")
+    assert str(tmp_path / "file") in line
+
+
 @pytest.mark.slow
 def test_semantic_search(tmp_path):
     """The passage that equals the query is found first, once per file."""

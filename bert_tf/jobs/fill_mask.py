@@ -48,7 +48,9 @@ class FillMaskConfig(PretrainedOptions, ExportOptions):
         "Text that may follow --text; the model says how likely that is.",
         default=None,
     )
-    top_k: int = option("Number of words to show per [MASK].", default=5)
+    top_k: int = option(
+        "Number of words to show per [MASK].", default=5, at_least=1
+    )
 
 
 # Variables that filling in masked words does not use.

@@ -153,6 +153,8 @@ def _claim(
         not record
         and config.do_train
         and checkpoint
+        # Not the name of one of Google's models.
+        and (files.exists(checkpoint) or files.exists(f"{checkpoint}.index"))
         and here in (_real(checkpoint), os.path.dirname(_real(checkpoint)))
     ):
         raise InputError(

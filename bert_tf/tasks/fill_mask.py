@@ -35,7 +35,7 @@ def fill_mask(
         model, or `top_k` is not at least 1.
     """
     if top_k < 1:
-        raise wrong_value("--top_k", "at least 1", top_k)
+        raise wrong_value("top_k", "at least 1", top_k)
     vocab = tokenizer.vocab
     features = _features(model, tokenizer, text, text_b)
     [positions] = np.nonzero(features["input_ids"][0] == vocab[MASK])

@@ -86,8 +86,11 @@ class QuestionAnswerer(TextModel):
         self.rules = AnswerRules(
             max_answer_length=max_answer_length, with_negative=with_negative
         )
-        # Checks that a window has room for the text.
-        self._encoding()
+        try:
+            self._encoding()
+        except InputError as error:
+            # No room for the text. The arguments have the names of flags.
+            raise InputError(str(error).replace("--", "")) from None
 
     @classmethod
     def _recorded_options(cls, found):

@@ -16,12 +16,15 @@ import in_process
 import numpy as np
 import pytest
 import small_release
+import tensorflow as tf
 from checkout import ROOT
 
 import bert_tf.interop
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import released, released_models
 from bert_tf.interop.released_models import FILES, MODELS
+from bert_tf.jobs import output_folder
+from bert_tf.jobs.classifier import ClassifierConfig
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.pretrained import load_checkpoint, load_config, open_pretrained
 from tests.interop.fake_models import serving, zip_of
@@ -220,6 +223,16 @@ def test_a_script(readable, capsys):
         assert launch(words) == 1
         error = in_process.the_error(capsys, "fill_mask")
     assert error.endswith(f"Did you mean '{NAME}'?")
+
+
+def test_a_name_is_not_a_path_in_the_output_folder(readable):
+    """`--output_dir=.` would contain the folder of this name."""
+    config = ClassifierConfig(
+        task_name="cola", do_train=True, output_dir=".", init_checkpoint=NAME
+    ).with_fallbacks()
+    with output_folder.claimed(config, tf.distribute.get_strategy(), {}, []):
+        pass
+    assert os.listdir() == [output_folder.FACTS]
 
 
 # Downloads

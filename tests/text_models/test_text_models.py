@@ -356,7 +356,7 @@ def test_pair_loss():
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     cosines = unit[:, 0] @ unit[:, 1].T
     powers = np.exp(20 * cosines)
-    wrong = [(0, 2), (2, 0), (0, 3), (3, 0), (1, 4), (2, 3)]
+    wrong = [(0, 2), (2, 0), (0, 3), (3, 0), (1, 4), (3, 2), (2, 3)]
     for row, col in wrong:
         powers[row, col] = 0
     expected = -np.log(np.diag(powers) / powers.sum(axis=1))
@@ -485,6 +485,8 @@ def test_wrong_inputs(encoder):
         load(encoder, "tagger").fit(["a b"], [["O"]])
     with refused("question 0: the text does not contain 'z'"):
         load(encoder, "questions").fit([("a", "b c")], ["z"])
+    with refused("^max_seq_length must .* with max_query_length=17, to have"):
+        load(encoder, "questions", max_query_length=17)
     with refused("doc_stride must be a positive integer; got 0"):
         load(encoder, "questions", doc_stride=0)
     with refused("pass pairs of strings"):
@@ -502,7 +504,7 @@ def test_entities_and_answers_in_numbers(encoder):
 
 def test_a_text_model_needs_a_vocabulary(tmp_path):
     bert_tf.BertModel(CONFIG).save_pretrained(tmp_path / "saved")
-    with refused("has no vocabulary"):
+    with refused("there is no vocab.txt beside the checkpoint. Add it"):
         bert_tf.TextEmbedder.from_pretrained(tmp_path / "saved")
 
 
