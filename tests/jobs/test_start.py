@@ -252,14 +252,18 @@ def test_an_export_has_the_length_of_the_training(
     caplog.set_level("INFO", "absl")
     folder = fine_tuned("out/release", max_seq_length=5)
     out = tmp_path / "out"
-    record(out, max_seq_length=7, doc_stride=5, eval_steps=3)
+    record(
+        out, max_seq_length=7, doc_stride=4, max_query_length=5, eval_steps=3
+    )
     if length > CONFIG.max_position_embeddings:
         with pytest.raises(InputError, match=r"at most 11.*; got 128"):
             resolved(**flags, init_checkpoint=folder)
     else:
         config, _ = resolved(**flags, init_checkpoint=folder)
         assert (config.max_seq_length, config.eval_steps) == (length, 0)
+        assert config.doc_stride == (4 if "do_export" in flags else None)
     logged = f"Options recorded when {out} was trained: --max_seq_length=7"
+    logged += " --doc_stride=4"
     assert (logged in caplog.messages) == (length == 7)
 
 
