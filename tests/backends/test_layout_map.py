@@ -1,6 +1,7 @@
 """Tensor parallelism with JAX: the numbers of one device on a mesh of 2 x 2."""
 
 import os
+import pathlib
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -95,7 +96,8 @@ def compare() -> None:
 def test_a_mesh_gives_the_same_numbers():
     flags = "--xla_force_host_platform_device_count=4"
     subprocess.run(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-m", "tests.backends.test_layout_map"],
+        cwd=pathlib.Path(__file__).parents[2],
         env=os.environ | {"XLA_FLAGS": flags},
         check=True,
     )
