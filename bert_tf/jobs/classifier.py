@@ -48,7 +48,7 @@ from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import DataOptions, DistillationOptions
 from bert_tf.jobs.start import Start, resolve
-from bert_tf.jobs.teacher import find_teacher
+from bert_tf.jobs.teacher import find_teacher, require_teacher
 from bert_tf.options import option
 from bert_tf.serving.served import (
     Served,
@@ -422,6 +422,7 @@ def _with_is_labeled(train: Split) -> Features:
 
 def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
     """Compares options with each other and with the task."""
+    require_teacher(config)
     if config.do_export:
         require_lines(data_set.labels, "labels.txt")
     names = [source.submission for source in data_set.test]

@@ -19,10 +19,10 @@ from absl import logging
 
 from bert_tf.data import cache
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, in_file, listed
+from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.interop.checkpoint import WITH_LABELS, Pretrained
 from bert_tf.jobs.settings import DistillationOptions
-from bert_tf.jobs.start import Start, head_difference, require_length
+from bert_tf.jobs.start import Start, head_difference
 from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.distillation import DistillationTask, TeacherTask
 from bert_tf.tasks.examples import have_names
@@ -119,9 +119,8 @@ def find_teacher(
       InputError: The teacher cannot be read, or is not a fine-tuned model of
         the same task with the same labels, vocabulary and casing.
     """
+    require_teacher(config)
     path = config.teacher
-    if path is None:
-        _require_no_options(config)
     if path is None or not config.do_train:
         return None
     found = open_pretrained(path)
@@ -137,7 +136,13 @@ def find_teacher(
             "are tokenized once for both. Name another teacher or another "
             "--init_checkpoint."
         )
-    require_length(config.max_seq_length, found.config)
+    most = found.config.max_position_embeddings
+    if config.max_seq_length > most:
+        raise wrong_value(
+            "--max_seq_length",
+            f"at most {most}, the max_position_embeddings of the teacher",
+            config.max_seq_length,
+        )
     teacher_task = TeacherTask(task, found.config, found.bilstm_head)
     is_span = task.head == "span"
     weights_name = "cls/squad/output_weights" if is_span else "output_weights"
@@ -159,9 +164,9 @@ def find_teacher(
     return Teacher(found, teacher_task, cache.checksum(blocks), student_task)
 
 
-def _require_no_options(config: DistillationOptions) -> None:
-    """Raises InputError for an option that needs --teacher."""
-    for field in dataclasses.fields(config):
+def require_teacher(config: DistillationOptions) -> None:
+    """Raises InputError for an option that needs --teacher, without it."""
+    for field in dataclasses.fields(config) if config.teacher is None else ():
         given = getattr(config, field.name)
         if field.name in _OPTIONS and given != field.default:
             raise InputError(
