@@ -20,8 +20,10 @@ from fine_tuning_runs import (
     weights,
 )
 
+from bert_tf.heads import BertTokenClassifier
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.pretrained import open_pretrained
+from bert_tf.tasks import tagging
 from bert_tf.training import checkpoints, distribution
 from tests.training import toy_task
 
@@ -216,6 +218,9 @@ def test_devices_and_micro_batches_do_not_matter(
         squad_files.VOCAB if kind is spans else sentence_files.VOCAB,
         **WITHOUT_DROPOUT,
     )
+    # run_ner.py has no flag for the dropout of its head.
+    tagger = functools.partial(BertTokenClassifier, dropout=0.0)
+    monkeypatch.setattr(tagging, "BertTokenClassifier", tagger)
     flags = {**changes, "teacher": release, "train_batch_size": 8}
     if kind is sentences:
         flags["head_dropout"] = 0.0
