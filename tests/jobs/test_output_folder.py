@@ -299,6 +299,7 @@ def test_inputs_are_not_overwritten(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
 def test_the_folder_of_a_checkpoint_is_not_trained_in(tmp_path, name):
+    fill(tmp_path, "bert_model.ckpt.index")
     start = str(tmp_path / name)
     refused("contains --init_checkpoint", tmp_path, init_checkpoint=start)
     # It is fine without training, and in the folder of the run itself.
