@@ -104,7 +104,9 @@ def test_saved_and_loaded(encoder, kind, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert type(again) is type(model)
-    assert again.get_config() == model.get_config()
+    # JSON has no tuples, as in the shapes that a model is built with.
+    configs = [json.dumps(x.get_config()) for x in (again, model)]
+    assert configs[0] == configs[1]
     assert_same(again.predict(INPUTS[kind]), answers)
     model.save_pretrained(tmp_path / "saved")
     own = {"normalize": True} if kind == "embedder" else {}
@@ -356,7 +358,7 @@ def test_pair_loss():
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     cosines = unit[:, 0] @ unit[:, 1].T
     powers = np.exp(20 * cosines)
-    wrong = [(0, 2), (2, 0), (0, 3), (3, 0), (1, 4), (3, 2), (2, 3)]
+    wrong = [(0, 2), (2, 0), (0, 3), (3, 0), (1, 4), (2, 3)]
     for row, col in wrong:
         powers[row, col] = 0
     expected = -np.log(np.diag(powers) / powers.sum(axis=1))
