@@ -327,6 +327,11 @@ def make_model(
 ) -> FeatureModel:
     """Makes a model with weights; see `FeatureModel.from_pretrained`."""
     require_options(model_class.__name__, options, options_of(model_class))
+    try:
+        keras.dtype_policies.get(options.get("dtype"))
+    except (TypeError, ValueError):
+        expected = "a name such as float32 or mixed_bfloat16, or a DTypePolicy"
+        raise wrong_value("dtype", expected, options["dtype"]) from None
     found = open_pretrained(path)
     head = keras_files.head_of_class(model_class, found.head)
     accepted = options_of(model_class)

@@ -1,8 +1,11 @@
 """`TextModel`: what all models from strings to answers share."""
 
 import abc
+import contextlib
+import dataclasses
 import inspect
 import math
+import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -37,9 +40,17 @@ from bert_tf.text_models.batches import (
     Batches,
     for_evaluation,
     for_training,
+    require_count,
     runs_without_xla,
+    weighted,
 )
-from bert_tf.text_models.inputs import split_dataset, x_and_y
+from bert_tf.text_models.inputs import (
+    class_weights,
+    hold_out,
+    sample_weights,
+    split_dataset,
+    x_y_weights,
+)
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.transformer import LORA_TARGETS
 
@@ -160,6 +171,14 @@ class TextModel(keras.Model, abc.ABC):
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         """Returns the inputs, targets and, if needed, weights of a batch."""
 
+    def _evaluation_arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        """Returns the same as `_arguments`, without chance."""
+        return self._arguments(batch)
+
+    def _class_names(self) -> Sequence[str]:
+        """Returns the labels if each target is one of them."""
+        return ()
+
     @abc.abstractmethod
     def _default_loss(self) -> Any:
         """Returns the loss from logits."""
@@ -213,12 +232,18 @@ class TextModel(keras.Model, abc.ABC):
         )
         self._peak = None
         if "optimizer" in self._automatic:
-            self._peak = (
-                LEARNING_RATE if learning_rate is None else learning_rate
-            )
+            if learning_rate is None:
+                learning_rate = LEARNING_RATE
+            is_number = isinstance(learning_rate, numbers.Real)
+            if not is_number or not learning_rate > 0:
+                raise wrong_value(
+                    "learning_rate", "a positive number", learning_rate
+                )
+            self._peak = float(learning_rate)
             # `fit` replaces the schedule when it knows the number of steps.
             schedule = WarmupLinearDecay(self._peak, 1, 0)
-            optimizer = AdamWeightDecay(schedule, global_clipnorm=CLIP_NORM)
+            with self._scope():
+                optimizer = AdamWeightDecay(schedule, global_clipnorm=CLIP_NORM)
         elif learning_rate is not None:
             raise InputError(
                 "learning_rate is for optimizer='auto'. Give it to the "
@@ -244,6 +269,11 @@ class TextModel(keras.Model, abc.ABC):
         epochs: int = 3,
         *,
         validation_data: Any = None,
+        validation_split: float = 0.0,
+        sample_weight: Any = None,
+        class_weight: Mapping[Any, float] | None = None,
+        initial_epoch: int = 0,
+        callbacks: Any = None,
         seed: int = 0,
         **options: Any,
     ) -> keras.callbacks.History:
@@ -255,11 +285,18 @@ class TextModel(keras.Model, abc.ABC):
           y: The labels, one for each text.
           batch_size: The number of examples of a step.
           epochs: The number of passes over the data.
-          validation_data: A tuple (x, y) to evaluate after each epoch; `x`
-            alone for models that need no labels.
+          validation_data: A tuple (x, y) or (x, y, sample_weight) to evaluate
+            after each epoch; `x` alone for models that need no labels.
+          validation_split: The share of the data, taken from its end, to
+            evaluate instead.
+          sample_weight: The weight of each text in the loss, floats [n].
+          class_weight: The weights of labels in the loss, by name or number;
+            those of other labels are 1.
+          initial_epoch: The epoch to go on from, counted from 0. The default
+            optimizer then keeps its state.
+          callbacks: A callback of Keras, or a list of them.
           seed: Determines the order of the examples.
-          **options: `callbacks`, `class_weight`, `verbose` and others of
-            Keras's `fit`.
+          **options: `verbose` and others of Keras's `fit`.
 
         Returns:
           Keras's `History`.
@@ -269,39 +306,104 @@ class TextModel(keras.Model, abc.ABC):
         """
         if not self.compiled:
             self.compile()
-        features = self._features(*split_dataset(x, y, self._needs_labels))
-        data = for_training(features, batch_size, epochs, seed, self._arguments)
+        data = split_dataset(x, y, sample_weight, self._needs_labels)
+        if validation_data is not None:
+            validation_data = split_dataset(
+                *x_y_weights(validation_data), self._needs_labels
+            )
+        elif validation_split:
+            data, validation_data = hold_out(*data, validation_split)
+        if class_weight is not None:
+            class_weight = class_weights(class_weight, self._class_names())
+        batches = for_training(
+            self._weighted_features(*data),
+            batch_size,
+            epochs,
+            seed,
+            weighted(self._arguments, class_weight),
+        )
+        require_count("initial_epoch", initial_epoch)
         if validation_data is not None:
             validation_data = self._validation_data(
-                *split_dataset(*x_and_y(validation_data), self._needs_labels),
-                batch_size,
+                *validation_data, batch_size
             )
         if self._peak is not None:
-            self._restart(self._peak, len(data) * epochs)
+            self._restart(self._peak, len(batches) * epochs, initial_epoch > 0)
+        self._build_state(batches)
+        in_order = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
+        )
         return super().fit(
-            data.for_backend(),
+            batches.for_backend(),
             epochs=epochs,
+            initial_epoch=initial_epoch,
+            callbacks=[*keras.tree.flatten(callbacks or []), in_order],
             # The rows are shuffled already.
             shuffle=False,
             validation_data=validation_data,
             **options,
         )
 
-    def _restart(self, peak: float, num_steps: int) -> None:
+    def _scope(self) -> Any:
+        """Returns the scope of the `tf.distribute.Strategy` of the model."""
+        if keras.backend.backend() != "tensorflow":
+            return contextlib.nullcontext()
+        return self.distribute_strategy.scope()
+
+    def _build_state(self, batches: Batches) -> None:
+        """Makes the variables of the optimizer and of the metrics."""
+        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        with self._scope():
+            if optimizer.built and {
+                *map(id, optimizer._trainable_variables)
+            } != {*map(id, self.trainable_variables)}:
+                # Layers were frozen, or thawed.
+                renew_optimizer(self)
+            if keras.backend.backend() == "tensorflow":
+                # Otherwise TensorFlow traces the first step twice.
+                self._symbolic_build(data_batch=batches[0])
+
+    def _maybe_symbolic_build(self, *args: Any, **kwargs: Any) -> None:
+        """Does nothing: `_build_state` has done it.
+
+        Keras averages the first batches of the replicas for it, which fails if
+        their sizes differ.
+        """
+
+    def _weighted_features(self, x: Any, y: Any, weights: Any) -> Features:
+        """Returns `_features` with the `sample_weight` of each row, if any."""
+        features = self._features(x, y)
+        if weights is None:
+            return features
+        count = len(features) if y is None else len(y)
+        # A text may have several rows.
+        texts = features.arrays.get("example_index", np.arange(count))
+        weights = sample_weights(weights, count)[texts]
+        arrays = features.arrays | {"sample_weight": weights}
+        return dataclasses.replace(features, arrays=arrays)
+
+    def _restart(self, peak: float, num_steps: int, keep_state: bool) -> None:
         """Resets the default optimizer for a new training."""
         self.optimizer.learning_rate = WarmupLinearDecay(
             peak, num_steps, math.floor(num_steps * WARMUP_SHARE)
         )
+        # The compiled step contains the old schedule.
+        self.train_function = None
+        if keep_state:
+            return
         # The variables of a LossScaleOptimizer keep their values: a scale of
         # 0 would make every loss 0.
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         for variable in optimizer.variables:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
-        # The compiled step contains the old schedule.
-        self.train_function = None
 
     def evaluate(
-        self, x: Any, y: Any = None, batch_size: int = 32, **options: Any
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int = 32,
+        sample_weight: Any = None,
+        **options: Any,
     ) -> Any:
         """Returns scores by name: by default the loss and the metrics.
 
@@ -309,6 +411,8 @@ class TextModel(keras.Model, abc.ABC):
           x: The texts, as for `fit`.
           y: The labels.
           batch_size: The number of examples of full length at a time.
+          sample_weight: The weight of each text in the loss, floats [n]; only
+            for models whose scores include the loss.
           **options: `verbose` and others of Keras's `evaluate`.
         """
         if "_use_cached_eval_dataset" in options:
@@ -316,21 +420,40 @@ class TextModel(keras.Model, abc.ABC):
             return super().evaluate(x, y, batch_size=batch_size, **options)
         if not self.compiled:
             self.compile()
-        x, y = split_dataset(x, y, self._needs_labels)
-        return self._scores(x, y, batch_size, options)
+        x, y, weights = split_dataset(x, y, sample_weight, self._needs_labels)
+        if weights is None:
+            return self._scores(x, y, batch_size, options)
+        return self._keras_scores(x, y, weights, batch_size, options)
 
     def _scores(
         self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
     ) -> Any:
-        data = self._evaluation_data(x, y, batch_size).for_backend()
+        return self._keras_scores(x, y, None, batch_size, options)
+
+    def _keras_scores(
+        self, x: Any, y: Any, weights: Any, batch_size: int, options: Any
+    ) -> Any:
+        """Returns the loss and Keras's metrics."""
+        batches = self._evaluation_data(x, y, weights, batch_size)
+        if getattr(self, "_distribute_strategy", None) is not None:
+            self._build_state(batches)
+        data = batches.for_backend()
         return super().evaluate(data, **{"return_dict": True, **options})
 
-    def _validation_data(self, x: Any, y: Any, batch_size: int) -> Any:
+    def _validation_data(
+        self, x: Any, y: Any, weights: Any, batch_size: int
+    ) -> Any:
         """Returns what `fit` evaluates after each epoch."""
-        return self._evaluation_data(x, y, batch_size).for_backend()
+        return self._evaluation_data(x, y, weights, batch_size).for_backend()
 
-    def _evaluation_data(self, x: Any, y: Any, batch_size: int) -> Batches:
-        return for_evaluation(self._features(x, y), batch_size, self._arguments)
+    def _evaluation_data(
+        self, x: Any, y: Any, weights: Any, batch_size: int
+    ) -> Batches:
+        return for_evaluation(
+            self._weighted_features(x, y, weights),
+            batch_size,
+            weighted(self._evaluation_arguments),
+        )
 
     def _outputs(
         self, features: Features, batch_size: int, call: Callable

@@ -1,5 +1,7 @@
 """Batches of a data set in memory for Keras's `fit`, on any backend."""
 
+import functools
+import numbers
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,9 +15,14 @@ from bert_tf.data.batching import (
     evaluation_plan,
     training_plan,
 )
+from bert_tf.data.randomness import permute
+from bert_tf.errors import wrong_value
 
 # From some rows to the arguments of a step: (x, y) or (x, y, sample_weight).
 Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
+
+# A subkey of the seed, which `training_plan` does not use.
+_ORDER = 2
 
 
 def padding() -> Padding:
@@ -77,9 +84,9 @@ class Batches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> tuple:
         return self._arguments(self.gather(self.rows[self._first + index]))
 
-    def on_epoch_end(self) -> None:
-        following = self._first + self._per_epoch
-        self._first = following % len(self.rows)
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch, counted from 0."""
+        self._first = epoch * self._per_epoch
 
     def gather(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Returns some rows, cut to their longest: int32 or float32."""
@@ -105,7 +112,6 @@ class Batches(keras.utils.PyDataset):
 
         def stream() -> Iterator[tuple]:
             yield from map(self.__getitem__, range(len(self)))
-            self.on_epoch_end()
 
         def signature(values: np.ndarray) -> tf.TensorSpec:
             return tf.TensorSpec([None] * values.ndim, values.dtype)
@@ -118,6 +124,36 @@ class Batches(keras.utils.PyDataset):
         return dataset.apply(counted).prefetch(tf.data.AUTOTUNE)
 
 
+def weighted(
+    arguments: Arguments, class_weight: np.ndarray | None = None
+) -> Arguments:
+    """Adds the weights of examples and classes to the arguments of a step.
+
+    Args:
+      arguments: Makes the arguments of a step.
+      class_weight: The weight of each label, floats [C].
+    """
+
+    def call(batch: Mapping[str, np.ndarray]) -> tuple:
+        x, *rest = arguments(batch)
+        factors = rest[1:]
+        if class_weight is not None:
+            factors.append(class_weight[rest[0]])
+        if "sample_weight" in batch:
+            factors.append(batch["sample_weight"])
+        if not factors:
+            return x, *rest
+        return x, rest[0], functools.reduce(_product, factors)
+
+    return call
+
+
+def _product(weights: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Multiplies weights [b, ...] by weights of the same shape, or of rows."""
+    shape = others.shape + (1,) * (weights.ndim - others.ndim)
+    return (weights * others.reshape(shape)).astype(np.float32)
+
+
 def for_training(
     features: Features,
     batch_size: int,
@@ -125,23 +161,39 @@ def for_training(
     seed: int,
     arguments: Arguments,
 ) -> Batches:
-    """Returns full batches in random order.
+    """Returns the batches of each epoch in random order.
 
-    The last batch of an epoch is filled with examples of the next one.
+    Every epoch has every row once. Its last batch may be smaller.
 
     Raises:
-      InputError: If `batch_size` or `epochs` is not a positive integer.
+      InputError: If a number is not a positive integer, or `seed` is not an
+        integer of at least 0.
     """
     positive_integer("epochs", epochs)
+    require_count("seed", seed)
     size = min(positive_integer("batch_size", batch_size), len(features))
-    per_epoch = -(-len(features) // size)
-    plan = training_plan(
-        features.lengths,
-        num_batches=epochs * per_epoch,
-        batch_size=size,
-        seed=seed,
-    )
-    return Batches(features, list(plan), per_epoch, arguments)
+    num_full = len(features) // size
+    batches: list[np.ndarray] = []
+    for epoch in range(epochs):
+        order = permute(
+            np.arange(len(features)), len(features), (seed, _ORDER, epoch)
+        )
+        full, last = np.split(order, [num_full * size])
+        plan = training_plan(
+            features.lengths[full],
+            num_batches=num_full,
+            batch_size=size,
+            seed=seed,
+        )
+        batches += [*full[plan], *([last] if len(last) else [])]
+    per_epoch = len(batches) // epochs
+    return Batches(features, batches, per_epoch, arguments)
+
+
+def require_count(name: str, value: Any) -> None:
+    """Raises InputError unless `value` is an integer of at least 0."""
+    if not isinstance(value, numbers.Integral) or value < 0:
+        raise wrong_value(name, "an integer of at least 0", value)
 
 
 def for_evaluation(

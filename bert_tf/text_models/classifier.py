@@ -27,6 +27,7 @@ from bert_tf.text_models.inputs import (
     label_name,
     plain,
     plain_row,
+    require_present,
 )
 
 
@@ -105,7 +106,6 @@ class TextClassifier(TextModel):
         self.window_pooling = window_pooling
         if doc_stride is not None:
             self.doc_stride = positive_integer("doc_stride", doc_stride)
-        self._class_weight: Mapping[int, float] = {}
         self._validation: tuple[Features, int] | None = None
         # Checks the options of windows.
         self._encoding()
@@ -131,28 +131,27 @@ class TextClassifier(TextModel):
         return recorded
 
     def fit(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
-        if self.doc_stride is not None:
-            # Keras does not combine it with the weights of windows.
-            self._class_weight = options.pop("class_weight", None) or {}
         try:
             return super().fit(x, y, *args, **options)
         finally:
-            self._class_weight, self._validation = {}, None
+            self._validation = None
 
     def evaluate(self, x: Any, y: Any = None, *args: Any, **options: Any):
         if self._validation and "_use_cached_eval_dataset" in options:
             return self._scores_of_texts(*self._validation)
         return super().evaluate(x, y, *args, **options)
 
-    def _validation_data(self, x, y, batch_size):
+    def _validation_data(self, x, y, weights, batch_size):
         if self.doc_stride is not None:
-            self._validation = self._features(x, y), batch_size
-        return super()._validation_data(x, y, batch_size)
+            features = self._weighted_features(x, y, weights)
+            self._validation = features, batch_size
+        return super()._validation_data(x, y, weights, batch_size)
 
-    def _scores(self, x, y, batch_size, options):
+    def _keras_scores(self, x, y, weights, batch_size, options):
         if self.doc_stride is None:
-            return super()._scores(x, y, batch_size, options)
-        return self._scores_of_texts(self._features(x, y), batch_size)
+            return super()._keras_scores(x, y, weights, batch_size, options)
+        features = self._weighted_features(x, y, weights)
+        return self._scores_of_texts(features, batch_size)
 
     def _scores_of_texts(
         self, features: Features, batch_size: int
@@ -162,12 +161,17 @@ class TextClassifier(TextModel):
         if self.problem == "regression":
             logits = logits[:, 0]
         arrays = features.arrays
-        labels = arrays["label_ids"][arrays["window_numbers"] == 0]
+        is_first = arrays["window_numbers"] == 0
+        labels = arrays["label_ids"][is_first]
+        weights = None
+        if "sample_weight" in arrays:
+            weights = ops.convert_to_tensor(arrays["sample_weight"][is_first])
         is_whole = np.issubdtype(labels.dtype, np.integer)
         y = ops.convert_to_tensor(labels, "int32" if is_whole else "float32")
         self.reset_metrics()
-        loss = self.compute_loss(None, y, logits)
-        scores = {**self.compute_metrics(None, y, logits), "loss": loss}
+        loss = self.compute_loss(None, y, logits, weights)
+        scores = self.compute_metrics(None, y, logits, weights)
+        scores = {**scores, "loss": loss}
         return {name: float(value) for name, value in scores.items()}
 
     def predict(self, x: Any, batch_size: int = 32) -> Any:
@@ -217,9 +221,7 @@ class TextClassifier(TextModel):
         labels = [None] * len(columns[0]) if y is None else self._names(y)
         if y is not None:
             self.is_pair = len(columns) == 2
-            if None in labels:
-                number = labels.index(None)
-                raise InputError(f"example {number}: the label is missing.")
+            require_present(labels, "example", "label")
         if len(labels) != len(columns[0]):
             raise wrong_value(
                 "The number of labels",
@@ -236,9 +238,10 @@ class TextClassifier(TextModel):
         if y is not None and self.doc_stride is not None:
             arrays = features.arrays
             weights = len(features) / len(examples) / arrays["num_windows"]
-            for label, weight in self._class_weight.items():
-                weights[arrays["label_ids"] == label] *= weight
             arrays["row_weights"] = weights.astype(np.float32)
+            arrays["example_index"] = (
+                np.cumsum(arrays["window_numbers"] == 0) - 1
+            )
         return features
 
     def _encoding(self) -> Encoding:
@@ -281,6 +284,9 @@ class TextClassifier(TextModel):
     def call(self, inputs, training=False):
         logits = super().call(inputs, training)
         return logits[:, 0] if self.problem == "regression" else logits
+
+    def _class_names(self):
+        return self.labels if self.problem == "single_label" else ()
 
     def _default_loss(self):
         if self.problem == "regression":

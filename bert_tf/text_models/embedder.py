@@ -29,7 +29,7 @@ from bert_tf.tasks.embedding import (
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
-from bert_tf.text_models.inputs import as_columns, plain
+from bert_tf.text_models.inputs import as_columns, plain, require_present
 
 # The arguments that checkpoints record, besides the sequence length.
 _RECORDED = ("pooling", "normalize", "prompts", "default_prompt_name")
@@ -246,6 +246,7 @@ def _scores(y: Any, count: int) -> np.ndarray:
         raise wrong_value(
             "The number of scores", f"{count}, the number of pairs", len(scores)
         )
+    require_present(scores, "pair", "score")
     try:
         return np.array(scores, float)
     except (TypeError, ValueError):

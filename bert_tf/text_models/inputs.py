@@ -1,23 +1,29 @@
 """What users pass as texts and labels: lists, arrays, columns, data sets."""
 
+import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError, listed, wrong_value
 
 
-def x_and_y(data: Any) -> tuple[Any, Any]:
-    """Returns (x, y) of validation data: a tuple of both, or `x` alone."""
-    if isinstance(data, tuple) and len(data) == 2 and not is_single(data):
-        return data
-    return data, None
+def x_y_weights(data: Any) -> tuple[Any, Any, Any]:
+    """Returns validation data: x, and y and sample_weight or None."""
+    if isinstance(data, tuple) and len(data) in (2, 3) and not is_single(data):
+        x, y, *weights = data
+        return x, y, *(weights or [None])
+    return data, None, None
 
 
-def split_dataset(x: Any, y: Any, required: bool = True) -> tuple[Any, Any]:
-    """Returns texts and labels, read from a `tf.data.Dataset` if it is one.
+def split_dataset(
+    x: Any, y: Any, weights: Any, required: bool = True
+) -> tuple[Any, Any, Any]:
+    """Returns texts, labels and weights, read from a `tf.data.Dataset`.
+
+    The labels are a list, or None.
 
     Raises:
       InputError: If labels are required and missing, or the elements of the
@@ -29,7 +35,79 @@ def split_dataset(x: Any, y: Any, required: bool = True) -> tuple[Any, Any]:
         y = [label for _, labels in rows for label in labels]
     if y is None and required:
         raise InputError("Labels are missing: pass x and y.")
-    return x, y
+    return x, None if y is None else plain(y), weights
+
+
+def hold_out(
+    x: Any, y: Any, weights: Any, share: float
+) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
+    """Returns the first rows of x, y and weights, and the last `share`.
+
+    Raises:
+      InputError: If `share` is not between 0 and 1, or a part has no rows.
+    """
+    if not isinstance(share, numbers.Real) or not 0 < share < 1:
+        raise wrong_value("validation_split", "at least 0 and below 1", share)
+    x = _rows([x] if is_single(x) else x, slice(None))
+    columns = (*x.values(),) if isinstance(x, Mapping) else x
+    count = len(columns[0] if isinstance(columns, tuple) else columns)
+    first = math.floor(count * (1 - float(share)))
+    if first in (0, count):
+        raise InputError(
+            f"validation_split={share} of {count} texts leaves no text to "
+            "train or to evaluate on."
+        )
+    parts = slice(first), slice(first, None)
+    kept, held_out = (
+        (_rows(x, part), _rows(y, part), _rows(weights, part)) for part in parts
+    )
+    return kept, held_out
+
+
+def _rows(values: Any, part: slice) -> Any:
+    """Returns some rows of a column, or of each column of a tuple or dict."""
+    if isinstance(values, Mapping):
+        return {name: _rows(column, part) for name, column in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_rows(column, part) for column in values)
+    return None if values is None else plain(values)[part]
+
+
+def sample_weights(values: Any, count: int) -> np.ndarray:
+    """Returns the weight of each text, float32 [count].
+
+    Raises:
+      InputError: If there are more or fewer, or one is not a number.
+    """
+    try:
+        weights = np.array(plain(values), np.float32)
+    except (TypeError, ValueError):
+        weights = np.array(np.nan)
+    if weights.shape != (count,) or not np.isfinite(weights).all():
+        raise wrong_value(
+            "sample_weight", f"{count} numbers, one for each text", values
+        )
+    return weights
+
+
+def class_weights(
+    weights: Mapping[Any, float], labels: Sequence[str]
+) -> np.ndarray:
+    """Returns the weight of each label, float32 [C]; by default 1.
+
+    Raises:
+      InputError: If a label is not known, or a weight is not a number.
+    """
+    if not labels:
+        raise InputError("class_weight needs one label for each text or word.")
+    expected = f"numbers for {listed(labels, last='or')}"
+    try:
+        named = {label_name(k, labels): float(w) for k, w in weights.items()}
+    except (AttributeError, TypeError, ValueError):
+        named = {None: 1.0}
+    if not named.keys() <= {*labels}:
+        raise wrong_value("class_weight", f"a dict of {expected}", weights)
+    return np.array([named.get(name, 1.0) for name in labels], np.float32)
 
 
 def _elements(element: Any) -> tuple[list, list]:
@@ -58,13 +136,19 @@ def _flat(values: Any) -> list:
 
 
 def plain(values: Any) -> list:
-    """Returns a column of any library as a list of Python values."""
-    if hasattr(values, "tolist"):
-        return list(values.tolist())
+    """Returns a column of any library as a list of Python values.
+
+    Raises:
+      InputError: If `values` is a single value.
+    """
     # TensorFlow's tensors have `numpy`, and pandas's tables `to_numpy`.
     for name in ("numpy", "to_numpy"):
-        if hasattr(values, name):
-            return list(getattr(values, name)().tolist())
+        if hasattr(values, name) and not hasattr(values, "tolist"):
+            values = getattr(values, name)()
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise wrong_value("Texts or labels", "in a list or a column", values)
     return list(values)
 
 
@@ -86,8 +170,18 @@ def label_name(value: Any, labels: Sequence[str]) -> Any:
     """
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
-    is_number = isinstance(value, numbers.Integral)
-    return labels[value] if is_number and 0 <= value < len(labels) else value
+    # pandas turns integers into floats in a column with missing values.
+    is_number = isinstance(value, numbers.Real) and value % 1 == 0
+    is_known = is_number and 0 <= value < len(labels)
+    return labels[int(value)] if is_known else value
+
+
+def require_present(values: Sequence[Any], row: str, name: str) -> None:
+    """Raises InputError if a label is None, NaN or pandas's NA."""
+    for number, value in enumerate(values):
+        is_nan = isinstance(value, float) and math.isnan(value)
+        if value is None or is_nan or type(value).__name__ == "NAType":
+            raise InputError(f"{row} {number}: the {name} is missing.")
 
 
 def is_single(x: Any) -> bool:

@@ -15,7 +15,6 @@ from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.fill_mask import MASK, fill_mask
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
-from bert_tf.text_models.batches import Batches, for_evaluation
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.tokenization.wordpiece import (
     continuation_mask,
@@ -106,11 +105,6 @@ class MaskedWordPredictor(TextModel):
         """Masks a batch in another way at every call, for training."""
         self._num_batches += 1
         return self._masked(batch, (0, self._num_batches))
-
-    def _evaluation_data(self, x: Any, y: Any, batch_size: int) -> Batches:
-        return for_evaluation(
-            self._features(x, y), batch_size, self._evaluation_arguments
-        )
 
     def _evaluation_arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         """Masks a batch in the same way at every call, to compare scores."""

@@ -26,7 +26,13 @@ from bert_tf.tasks.questions import (
     split_questions,
 )
 from bert_tf.text_models.base import INPUTS, TextModel
-from bert_tf.text_models.inputs import as_columns, is_single, plain, text_of
+from bert_tf.text_models.inputs import (
+    as_columns,
+    is_single,
+    plain,
+    require_present,
+    text_of,
+)
 
 # Tokenized at a time, which limits the memory.
 _WINDOWS_AT_A_TIME = 4096
@@ -162,19 +168,24 @@ class QuestionAnswerer(TextModel):
         questions = _questions(x, y)
         encoding = self._encoding()
         faults = Faults()
-        batches = []
+        batches, numbers = [], []
+        num_questions = 0
         for part in split_questions(questions, encoding, _WINDOWS_AT_A_TIME):
             made = make_windows(part, encoding, with_positions=True)
             faults.update(made.faults)
             if made.windows:
                 batches.append(made.batch)
+                numbers += [num_questions + w.question for w in made.windows]
+            num_questions += len(part)
         faults.log()
         if not batches:
             raise InputError(
                 "No question can be used: expected texts with words that "
                 "contain the answer, or with_negative=True."
             )
-        return in_memory(batches, encoding.schema)
+        features = in_memory(batches, encoding.schema)
+        features.arrays["example_index"] = np.array(numbers)
+        return features
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         features = {name: batch[name] for name in INPUTS}
@@ -244,9 +255,8 @@ def _questions(x: Any, y: Any) -> list[Question]:
             f"{len(columns[0])}, the number of questions",
             len(given),
         )
-    if y is not None and None in given:
-        number = given.index(None)
-        raise InputError(f"question {number}: the answer is missing.")
+    if y is not None:
+        require_present(given, "question", "answer")
     return [
         _question(number, *row)
         for number, row in enumerate(zip(*columns, given, strict=True))

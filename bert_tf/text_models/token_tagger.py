@@ -121,7 +121,7 @@ class TokenTagger(TextModel):
     def _scores(
         self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
     ) -> dict[str, float]:
-        gold = [sentence.tags for sentence in self._sentences(x, y)]
+        gold = [row.tags for row in self._sentences(x, y) if row.words]
         found = self.predict(plain(x), batch_size)
         tags = [tuple(row["tags"]) for row in found if row["tags"]]
         try:
@@ -136,7 +136,14 @@ class TokenTagger(TextModel):
         return entity_scores(gold, tags)
 
     def _features(self, x: Any, y: Any) -> Features:
-        return self._rows(self._sentences(x, y))
+        sentences = self._sentences(x, y)
+        features = self._rows([row for row in sentences if row.words])
+        sizes = [len(sentence.words) for sentence in sentences]
+        # The text of each word; then of each row, by the row's last word.
+        texts = np.repeat(np.arange(len(sizes)), sizes)
+        ends = np.cumsum(features.arrays["label_mask"].sum(axis=1, dtype=int))
+        features.arrays["example_index"] = texts[ends - 1]
+        return features
 
     def _rows(self, sentences: Sequence[Sentence]) -> Features:
         encoding = self._encoding()
@@ -155,8 +162,7 @@ class TokenTagger(TextModel):
             _sentence(number, text, self._tags(number, row))
             for number, (text, row) in enumerate(zip(texts, tags, strict=True))
         ]
-        made = [sentence for sentence in made if sentence.words]
-        if not made:
+        if not any(sentence.words for sentence in made):
             raise InputError("There are no texts with words.")
         return made
 
@@ -167,6 +173,9 @@ class TokenTagger(TextModel):
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         features = {name: batch[name] for name in INPUTS}
         return features, batch["label_ids"], batch["label_mask"]
+
+    def _class_names(self):
+        return self.labels
 
     def _default_loss(self):
         return keras.losses.SparseCategoricalCrossentropy(

@@ -1,5 +1,6 @@
 """Text models: strings in, answers out, on every backend."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -13,7 +14,9 @@ from bert_tf import metrics
 from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
+from bert_tf.text_models.batches import for_training, weighted
 from bert_tf.text_models.embedder import pair_loss
+from bert_tf.text_models.inputs import class_weights, hold_out
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -288,7 +291,7 @@ def test_evaluations_mask_the_same_words(encoder):
     model = load(encoder, "masked words")
     found = [model.evaluate(TEXTS, verbose=0)["loss"] for _ in range(2)]
     np.testing.assert_allclose(*found, rtol=1e-5)
-    batch = model._evaluation_data(TEXTS, None, 2).gather(np.arange(2))
+    batch = model._evaluation_data(TEXTS, None, None, 2).gather(np.arange(2))
     ids = [model._arguments(batch)[0]["input_ids"] for _ in range(20)]
     assert any((ids[0] != other).any() for other in ids[1:])
 
@@ -364,6 +367,177 @@ def test_pair_loss():
     expected = -np.log(np.diag(powers) / powers.sum(axis=1))
     expected[1] = (cosines[1, 1] - 0.25) ** 2
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+# Weights, and parts of the data.
+
+
+def losses(model, x, y, **options):
+    """The loss of each text by itself."""
+    rows = zip(x, y, strict=True)
+    scores = [model._keras_scores([a], [b], None, 8, options) for a, b in rows]
+    return np.array([row["loss"] for row in scores])
+
+
+@pytest.mark.parametrize("name", ["classifier", "questions", "tagger"])
+def test_weights_of_texts(encoder, name):
+    x = {
+        "classifier": ["a b", "c", "d e f"],
+        # The second context needs several windows.
+        "questions": [("a", "b c"), ("b", CONTEXT), ("c", "d e")],
+        # The second has two rows, the third no words.
+        "tagger": [["a", "b"], list("abcdefghijklm"), []],
+    }[name]
+    y = {
+        "classifier": [0, 1, 0],
+        "questions": ["b", "r", "e"],
+        "tagger": [[0, 1], [1, 2] + [0] * 11, []],
+    }[name]
+    model = load(encoder, name, max_seq_length=10)
+    weights = np.array([0.5, 3.0, 0.25])
+    found = model.evaluate(x, y, sample_weight=weights, verbose=0)["loss"]
+    if name == "classifier":
+        expected = (losses(model, x, y, verbose=0) * weights).mean()
+    else:
+        rows = model._features(x, y).arrays["example_index"]
+        counts = np.bincount(rows)
+        assert counts[1] > 1
+        if name == "tagger":
+            counts = np.array([2, 13])
+            x, y, weights = x[:2], y[:2], weights[:2]
+        shares = weights * counts
+        # The mean over windows, or over the weights of words.
+        total = shares.sum() if name == "tagger" else counts.sum()
+        expected = (losses(model, x, y, verbose=0) * shares).sum() / total
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_weights_of_texts_and_classes_in_training(encoder):
+    model = load(encoder, "classifier")
+    texts, labels = ["a b", "a b", "c d", "c d"] * 4, [0, 1, 1, 1] * 4
+    # What "a b" is depends on both weights; 2 * 0.1 is less than 1.
+    trained(
+        model,
+        texts,
+        labels,
+        epochs=15,
+        sample_weight=[1, 2, 1, 1] * 4,
+        class_weight={"good": 0.1},
+    )
+    found = [answer["label"] for answer in model.predict(["a b", "c d"])]
+    assert found == ["bad", "good"]
+    batch = model._weighted_features(["a"] * 2, [1, 0], [3.0, 5.0]).arrays
+    call = weighted(model._arguments, class_weights({1: 0.5}, model.labels))
+    np.testing.assert_allclose(call(batch)[2], [1.5, 5.0])
+
+
+def test_epochs_have_every_row_once(encoder):
+    model = load(encoder, "classifier")
+    features = model._features(
+        ["a", "b c", "d"] * 6 + ["e"], [0, 1, 1] * 6 + [0]
+    )
+    batches = for_training(features, 4, 3, 5, model._arguments)
+    assert len(batches) == 5
+    epochs = [batches.rows[5 * n : 5 * n + 5] for n in range(3)]
+    orders = [np.concatenate(epoch) for epoch in epochs]
+    for order in orders:
+        assert sorted(order) == [*range(19)]
+    assert (orders[0] != orders[1]).any()
+    assert [len(rows) for rows in epochs[0]] == [4, 4, 4, 4, 3]
+    batches.set_epoch(1)
+    for index in range(5):
+        np.testing.assert_array_equal(
+            batches[index][1], features.arrays["label_ids"][epochs[1][index]]
+        )
+
+
+def test_the_last_part_is_held_out():
+    rows = ["a", "b", "c", "d", "e"]
+    for x, first, last in (
+        (rows, rows[:4], rows[4:]),
+        (np.array(rows), rows[:4], rows[4:]),
+        ((row for row in rows), rows[:4], rows[4:]),
+        ((rows, rows), (rows[:4], rows[:4]), (rows[4:], rows[4:])),
+        ({"a": rows}, {"a": rows[:4]}, {"a": rows[4:]}),
+    ):
+        kept, held_out = hold_out(x, [1, 2, 3, 4, 5], None, 0.2)
+        assert kept == (first, [1, 2, 3, 4], None)
+        assert held_out == (last, [5], None)
+    with refused("validation_split=0.5 of 1 texts leaves no text"):
+        hold_out(["a"], None, None, 0.5)
+    with refused("validation_split must be at least 0 and below 1; got 2"):
+        hold_out(rows, None, None, 2)
+
+
+def test_validation_split_and_weights(encoder):
+    model = load(encoder, "classifier")
+    x, y, weights = ["a", "b", "c", "d"], [0.0, 1.0, 1.0, 0.0], [1.0, 1, 2, 3]
+    options = {"epochs": 1, "sample_weight": weights, "batch_size": 2}
+    history = trained(model, x, y, validation_split=0.5, **options).history
+    assert int(model.optimizer.iterations) == 1
+    found = model.evaluate(x[2:], y[2:], sample_weight=[2.0, 3.0], verbose=0)
+    np.testing.assert_allclose(history["val_loss"][0], found["loss"], rtol=1e-5)
+    validation = (x[2:], y[2:], [2.0, 3.0])
+    history = trained(model, x, y, validation_data=validation, **options)
+    assert history.history["val_loss"][0] > 0
+
+
+def test_training_in_two_parts(encoder):
+    texts, labels = ["a b", "c d", "e"] * 4, [0, 1, 1] * 4
+    models = [load(encoder, "classifier", dropout=0.0) for _ in range(2)]
+    trained(models[0], texts, labels, epochs=4)
+    models[1].compile(learning_rate=3e-3)
+    options = {"batch_size": 4, "verbose": 0, "epochs": 4}
+    stop = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, _: setattr(
+            models[1], "stop_training", epoch == 1
+        )
+    )
+    models[1].fit(texts, labels, callbacks=[stop], **options)
+    models[1].fit(texts, labels, initial_epoch=2, **options)
+    assert int(models[1].optimizer.iterations) == 12
+    for ours, theirs in zip(
+        *(m.trainable_variables for m in models), strict=True
+    ):
+        np.testing.assert_allclose(
+            *map(ops.convert_to_numpy, (ours, theirs)), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.distribute")
+def test_two_replicas_equal_one_device(encoder):
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+    found = []
+    texts, labels = ["a b", "c d", "e"] * 4, [0, 1, 1] * 4
+    for scope in (contextlib.nullcontext(), strategy.scope()):
+        with scope:
+            model = load(encoder, "classifier", dropout=0.0)
+            # Replicas would clip their parts of the gradients.
+            model.compile(keras.optimizers.SGD(0.01))
+        options = {"epochs": 2, "batch_size": 4, "verbose": 0}
+        # The replicas get 3 and 2 rows of 5.
+        odd = texts[:5], labels[:5]
+        history = model.fit(texts, labels, validation_data=odd, **options)
+        last = model.evaluate(*odd, verbose=0)["loss"]
+        found.append([*history.history["val_loss"], last])
+    np.testing.assert_allclose(*found, rtol=1e-4)
+
+
+def test_layers_can_be_frozen_between_trainings(encoder):
+    model = load(encoder, "classifier")
+    trained(model, TEXTS, [0, 1] * 3, epochs=1)
+    model.model.bert.trainable = False
+    weights = [ops.convert_to_numpy(v) for v in model.model.bert.weights]
+    model.fit(TEXTS, [0, 1] * 3, epochs=1, verbose=0)
+    for old, new in zip(weights, model.model.bert.weights, strict=True):
+        np.testing.assert_array_equal(old, ops.convert_to_numpy(new))
+    assert len(model.optimizer._trainable_variables) == 2
 
 
 # What texts and labels may look like.
@@ -464,10 +638,6 @@ def test_wrong_inputs(encoder):
         model.predict(())
     with refused("pairs of texts; got 3 columns. Pass several texts as a list"):
         model.predict(("a", "b", "c"))
-    with refused("batch_size must be a positive integer; got 0"):
-        model.predict(["a"], batch_size=0)
-    with refused("epochs must be a positive integer; got 0"):
-        model.fit(["a"], ["good"], epochs=0)
     several = load(encoder, "classifier", problem="multi_label")
     with refused("The labels of example 0 must be a list; got 'good'"):
         several.fit(["a"], ["good"])
@@ -495,6 +665,32 @@ def test_wrong_inputs(encoder):
         load(encoder, "questions").predict(["a"])
 
 
+def test_wrong_options_of_fit(encoder):
+    model = load(encoder, "classifier")
+    with refused("batch_size must be a positive integer; got 0"):
+        model.predict(["a"], batch_size=0)
+    with refused("epochs must be a positive integer; got 0"):
+        model.fit(["a"], ["good"], epochs=0)
+    for name, value in (
+        *(("epochs", "3"), ("epochs", 2.0), ("seed", -1), ("seed", None)),
+        *(("initial_epoch", 1.5), ("batch_size", "8")),
+    ):
+        with refused(
+            f"{name} must be an? (positive )?integer.*; got {value!r}"
+        ):
+            model.fit(["a"], ["good"], **{name: value})
+    for weights in ([1.0, 2.0], [np.nan], ["much"], 3):
+        with refused("sample_weight must be 1 numbers, one for each text; got"):
+            model.fit(["a"], ["good"], sample_weight=weights)
+    for weights in ({2: 1.0}, {"fine": 1.0}, {"good": None}, [1.0]):
+        with refused("class_weight must be a dict of numbers for bad or good"):
+            model.fit(["a"], ["good"], class_weight=weights)
+    with refused("class_weight needs one label for each text or word"):
+        load(encoder, "embedder").fit([("a", "b")], class_weight={0: 1})
+    with refused("pair 1: the score is missing"):
+        load(encoder, "embedder").fit([("a", "b")] * 2, [0.5, None])
+
+
 def test_entities_and_answers_in_numbers(encoder):
     tagger = load(encoder, "tagger")
     gold = [["O", "B-X", "O"], ["B-X"], ["O", "O"]]
@@ -514,6 +710,10 @@ def test_missing_labels_and_wrong_options(encoder):
     model = load(encoder, "classifier")
     with refused("example 1: the label is missing"):
         model.fit(["a", "b"], ["good", None])
+    with refused("example 1: the label is missing"):
+        model.fit(["a", "b"], [1.0, np.nan])
+    with refused("example 1: the label must be one of bad or good; got 0.5"):
+        model.fit(["a", "b"], [1.0, 0.5])
     with refused("question 0: the answer is missing"):
         load(encoder, "questions").fit([("a", "b")], [None])
     with refused("'max_seq_lenght'. Did you mean 'max_seq_length'"):
@@ -522,6 +722,16 @@ def test_missing_labels_and_wrong_options(encoder):
         load(encoder, "classifier", max_seq_length="9")
     with refused("learning_rate is for optimizer='auto'"):
         model.compile("adam", learning_rate=0.1)
+    for value in ("fast", -1.0, 0):
+        with refused(f"learning_rate must be a positive number; got {value!r}"):
+            model.compile(learning_rate=value)
+    with refused("dtype must be a name such as float32.*; got 'float33'"):
+        load(encoder, "classifier", dtype="float33")
+    for texts in (None, 3):
+        with refused(f"in a list or a column; got {texts}"):
+            model.predict(texts)
+    with refused("in a list or a column; got 'good'"):
+        model.fit(["a"], "good")
     with refused("number of scores must be 1, the number of pairs; got 2"):
         load(encoder, "embedder").evaluate([("a", "b")], [1.0, 0.0])
 
