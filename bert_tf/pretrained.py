@@ -223,7 +223,9 @@ def _suggest_model(path: str) -> str:
     """Returns " Did you mean 'NAME'?" for what may be one of Google's names."""
     if path.startswith(("/", ".")) or files.is_remote(path):
         return ""
-    return did_you_mean(path, released.MODELS)
+    # A name without its end is nearer to another one.
+    cut = [name for name in released.MODELS if name.startswith(path)]
+    return did_you_mean(path, cut or released.MODELS)
 
 
 def _import_google(path: str) -> Any:

@@ -30,7 +30,10 @@ MODEL = "hf://sentence-transformers/all-MiniLM-L6-v2"
 
 def passages_of(path: str, by_line: bool) -> list[str]:
     """Returns the passages of a file, each in one line."""
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise bert_tf.InputError(f"{path} is not UTF-8: {error}") from None
     parts = text.split("\n") if by_line else re.split(r"\n\s*\n", text)
     return [" ".join(part.split()) for part in parts if part.strip()]
 
@@ -62,11 +65,14 @@ def draw(path, names, sources, vectors, query, query_vector, best) -> None:
     box = {"boxstyle": "circle", "facecolor": "white", "edgecolor": "black"}
     for rank, point in enumerate(points[best], 1):
         axes.annotate(str(rank), point, ha="center", va="center", bbox=box)
-    axes.set_title(f"\u2605 {query}")
+    axes.set_title(f"\u2605 {query}", parse_math=False)
     axes.set_xlabel(f"first direction ({shares[0]:.0%} of the variance)")
     axes.set_ylabel(f"second direction ({shares[1]:.0%})")
     figure.legend(loc="outside lower center", ncols=4, markerscale=3)
-    figure.savefig(path, dpi=120)
+    try:
+        figure.savefig(path, dpi=120)
+    except ValueError as error:
+        raise bert_tf.InputError(f"--plot={path}: {error}") from None
 
 
 def main() -> None:
@@ -81,6 +87,8 @@ def main() -> None:
     options = parser.parse_args()
     found = [passages_of(path, options.by_line) for path in options.files]
     passages = [text for texts in found for text in texts]
+    if options.plot and len(set(passages)) < 3:
+        parser.error("--plot needs three passages; see also --by_line.")
     model = bert_tf.TextEmbedder.from_pretrained(options.init_checkpoint)
     vectors = unit(model.predict(passages))
     query = unit(model.predict(options.query))
@@ -98,5 +106,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (ImportError, OSError, UnicodeError, bert_tf.InputError) as error:
+    except (ImportError, OSError, bert_tf.InputError) as error:
         sys.exit(f"semantic_search.py: error: {error}")

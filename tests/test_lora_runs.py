@@ -130,6 +130,10 @@ def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
         assert f"with lora_rank 3, and this run has lora_rank {name}" in error
     error = error_of(capsys, run, tmp_path / "new", num_frozen_layers=1)
     assert "--num_frozen_layers has no effect with --lora_rank" in error
+    model = fine_tuning_runs.write_model(tmp_path)
+    flags = {**model, "init_checkpoint": None}
+    error = error_of(capsys, run, tmp_path / "new", **flags)
+    assert "adapters of a pre-trained encoder. Name one with --init" in error
 
 
 @pytest.mark.slow

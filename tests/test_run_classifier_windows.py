@@ -121,6 +121,14 @@ def test_there_is_one_answer_per_text(given, done):
     assert tokens["input_ids"].shape == (len(texts), counts.max(), LENGTH)
 
 
+def test_predictions_with_recorded_options(given, done, tmp_path):
+    recorded = ("max_seq_length", "doc_stride", "window_pooling")
+    flags = {**given[2], **dict.fromkeys(recorded), **ANSWERS}
+    flags["init_checkpoint"] = done / "release"
+    fine_tuning_runs.run("run_classifier", tmp_path, **flags)
+    assert_same_answers(tmp_path, done)
+
+
 def test_scores_are_of_texts(given, done):
     _, _, flags = given
     model = TextClassifier.from_pretrained(done / "release")

@@ -1,6 +1,7 @@
 """--teacher of the fine-tuning scripts, from command lines to files."""
 
 import functools
+import math
 import shutil
 
 import conll_files
@@ -10,6 +11,7 @@ import pytest
 import sentence_files
 import squad_files
 from fine_tuning_runs import (
+    LENGTH,
     WITHOUT_DROPOUT,
     assert_same,
     contents,
@@ -169,21 +171,32 @@ def test_a_run_resumes_with_its_teacher_only(run, runs, done, tmp_path, capsys):
     assert results(copy) == results(done)
 
 
-def test_unlabeled_texts(run, runs, tmp_path):
-    """They are examples without a loss of their labels."""
+@pytest.mark.parametrize("doc_stride", [None, 5])
+def test_unlabeled_texts(run, runs, tmp_path, doc_stride):
+    """They are examples without a loss of their labels.
+
+    With windows they are longer than the labeled ones, which have one each.
+    """
     data = sentence_files.write(tmp_path / "data", "sst-2")
     header, *rows = (data / "train.tsv").read_text().splitlines()
     texts = tmp_path / "texts.csv"
     withheld = [row.split("\t")[0] for row in rows[2:]]
+    num_rows = len(rows)
+    if doc_stride:
+        withheld = [" ".join([text] * 9) for text in withheld]
+        extra = [len(text.split()) - LENGTH + 2 for text in withheld]
+        num_rows += sum(math.ceil(max(n, 0) / doc_stride) for n in extra)
+        assert num_rows > 3 * len(rows)
     texts.write_text("\n".join(["words", *withheld]) + "\n")
     (data / "train.tsv").write_text("\n".join([header, *rows[:2]]) + "\n")
     alone, _ = runs(sentences)
     model = fine_tuning_runs.write_model(tmp_path, **WITHOUT_DROPOUT)
     flags = {**model, "head_dropout": 0, "data_dir": data}
     flags |= {"class_weights": "balanced", "num_train_epochs": 1}
+    flags["doc_stride"] = doc_stride
     alone(tmp_path / "alone", **flags, train_batch_size=2)
     flags |= {"unlabeled_file": texts, "text_a_column": "words"}
-    flags["train_batch_size"] = len(rows)
+    flags["train_batch_size"] = num_rows
     run(tmp_path / "zero", **flags, distillation_weight=0)
     run(tmp_path / "half", **flags, distillation_weight=0.5)
     one, zero, half = (

@@ -159,6 +159,11 @@ def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
     ("flags", "message"),
     [
         ({"max_score": 2}, "train.tsv:3: the similarity must be from 0 to 2"),
+        ({"max_score": 0}, "--max_score must be a number above 0; got 0"),
+        (
+            {**UNSCORED, "gradient_accumulation_steps": 8},
+            "each device computes one pair at a time",
+        ),
         ({"task_name": "mrpc"}, "mrpc has no similarities. Give one of sts-b"),
         ({"bilstm_head": True}, "--bilstm_head"),
         ({"label_column": "label"}, "label"),

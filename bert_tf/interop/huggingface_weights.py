@@ -145,11 +145,14 @@ def write(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes one safetensors file atomically."""
-    # Programs of PyTorch refuse files without this.
-    metadata = {"format": "pt", **(metadata or {})}
+    """Writes one safetensors file atomically.
+
+    Several entries of metadata are in random order in the file. By default it
+    is what programs of PyTorch need.
+    """
+    metadata = metadata or {"format": "pt"}
     with files.atomic_writer(path) as file:
-        file.write(safetensors.numpy.save(dict(tensors), metadata))
+        file.write(safetensors.numpy.save(dict(tensors), dict(metadata)))
 
 
 def _open(path: str) -> Any:

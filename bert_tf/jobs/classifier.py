@@ -229,14 +229,19 @@ def run(config: ClassifierConfig) -> TrainingResult:
     examples = {
         split: [part.read() for part in found] for split, found in parts.items()
     }
-    if config.do_train and config.unlabeled_file:
-        examples["train"][0] += _read_unlabeled(config, data_set)
     encoding = _encoding(config, data_set, start)
-    num_rows = None
+    num_rows, rows_per_example = None, 1.0
     if config.do_train:
-        num_rows = count_rows(*examples["train"], encoding)
+        [train_examples] = examples["train"]
+        num_rows = count_rows(train_examples, encoding)
+        rows_per_example = num_rows / len(train_examples)
+        if config.unlabeled_file:
+            unlabeled = _read_unlabeled(config, data_set)
+            num_rows += count_rows(unlabeled, encoding)
+            train_examples += unlabeled
     task = _task(
-        config, data_set, start, encoding, examples.get("train"), num_rows
+        *(config, data_set, start, encoding),
+        *(examples.get("train"), rows_per_example),
     )
     tuning = fine_tuning.prepare(
         config,
@@ -493,7 +498,7 @@ def _task(
     start: Start,
     encoding: Encoding,
     train: Sequence[list[Example]] | None,
-    num_rows: int | None,
+    rows_per_example: float,
 ) -> ClassificationTask:
     is_choice = data_set.problem == "multiple_choice"
     kind = MultipleChoiceTask if is_choice else ClassificationTask
@@ -514,7 +519,7 @@ def _task(
         bilstm_head=config.bilstm_head,
         eval_batch_size=config.eval_batch_size,
         window_pooling=encoding.window_pooling,
-        rows_per_example=num_rows / len(*train) if train else 1.0,
+        rows_per_example=rows_per_example,
     )
 
 

@@ -46,7 +46,7 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache, processes
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, in_file
+from bert_tf.errors import InputError, in_file, wrong_value
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import DataOptions, FineTuningOptions
@@ -60,7 +60,7 @@ from bert_tf.tasks.embedding import POOLINGS, EmbeddingTask, number_texts
 from bert_tf.tasks.encoding import Encoding, content, write_features
 from bert_tf.tasks.examples import Example
 from bert_tf.training.distribution import is_chief
-from bert_tf.training.estimator import Estimator
+from bert_tf.training.estimator import Estimator, batch_per_replica
 from bert_tf.training.workers import chief_first
 
 # The data sets with similarities, and their largest one.
@@ -134,6 +134,8 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
     config, start = resolve(config, *_HEADS)
     config = _with_pooling(config, start)
     data_set = _data_set(config)
+    if config.max_score <= 0:
+        raise wrong_value("--max_score", "a number above 0", config.max_score)
     largest = _LARGEST.get(data_set.name, config.max_score)
     # All input is checked before anything is written.
     parts = {
@@ -154,6 +156,8 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
         [f"eval_{name}" for name in task.metrics],
         len(examples["train"]) if config.do_train else None,
     )
+    if not _is_scored(data_set):
+        _require_wrong_matches(tuning)
     facts = start.facts(data_set.name, "similarity", ())
     facts |= {"pooling": config.pooling, "normalize": config.normalize}
     if config.do_train:
@@ -169,6 +173,19 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
             "make the records",
         )
         return _run_steps(tuning, encoding, data)
+
+
+def _require_wrong_matches(tuning: FineTuning) -> None:
+    """Raises InputError if a batch has one pair: its loss would be 0."""
+    for training in tuning.plan.values():
+        size = batch_per_replica(training, tuning.strategy)
+        if size <= training.gradient_accumulation_steps:
+            raise InputError(
+                "Without --label_column the other texts of a batch are the "
+                "wrong matches, but each device computes one pair at a time. "
+                "Raise --train_batch_size, or lower "
+                "--gradient_accumulation_steps."
+            )
 
 
 def _run_steps(

@@ -358,11 +358,18 @@ class FineTuning:
         """Writes `eval_results.txt` and, with a checksum, `.json`."""
         if is_chief(self.strategy):
             path = os.path.join(self.config.output_dir, "eval_results")
+            checksum = estimator.weights_checksum()
+            seconds = estimator.train_seconds
+            if math.isnan(seconds) and files.exists(f"{path}.json"):
+                # A finished run is evaluated again.
+                before = files.read_json(f"{path}.json")
+                if before.get("weights_sha256") == checksum:
+                    seconds = before.get("train_seconds") or math.nan
             write_results(f"{path}.txt", metrics)
             write_json(
                 f"{path}.json",
-                {**metrics, "train_seconds": estimator.train_seconds},
-                weights_sha256=estimator.weights_checksum(),
+                {**metrics, "train_seconds": seconds},
+                weights_sha256=checksum,
             )
 
     def finish(
@@ -417,9 +424,14 @@ def prepare(
 
     Raises:
       InputError: --save_best names an unknown metric, or is missing with
-        --early_stopping_patience; the devices cannot be used; or a training
-        has no step.
+        --early_stopping_patience; --lora_rank has no pre-trained weights; the
+        devices cannot be used; or a training has no step.
     """
+    if config.lora_rank and not config.init_checkpoint:
+        raise InputError(
+            "--lora_rank trains adapters of a pre-trained encoder. Name one "
+            "with --init_checkpoint."
+        )
     task.lora_rank = config.lora_rank
     strategy = settings.connect(config)
     training = settings.training_config(config, 1, 0)

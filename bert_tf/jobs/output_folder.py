@@ -134,7 +134,8 @@ def _claim(
         if config.do_export:
             # If the export cannot be written, the old run should stay.
             require_export_dir(settings.export_dir(config))
-        _set_aside(folder, [*inputs, *filter(None, [checkpoint])])
+        models = checkpoint, getattr(config, "teacher", None)
+        _set_aside(folder, [*inputs, *filter(None, models)])
     _require_folder(folder)
     here = _real(folder)
     for path in inputs:

@@ -99,8 +99,8 @@ def resolve(
     """Returns what a fine-tuning job starts from, and its complete options.
 
     To evaluate or predict, the release of an earlier run in --output_dir is
-    enough. An export without training also restores the options that were
-    recorded during training.
+    enough. Without training, the options that were recorded during training
+    are restored.
 
     Args:
       config: The options of the job.
@@ -154,10 +154,9 @@ def resolve(
         if config.bilstm_head is None:
             has_one = known.get("bilstm_head", start.bilstm_head)
             config = dataclasses.replace(config, bilstm_head=bool(has_one))
-        if config.do_export:
-            config = with_recorded(
-                config, (folder, known), (checkpoint, start.trained_with)
-            )
+        config = with_recorded(
+            config, (folder, known), (checkpoint, start.trained_with)
+        )
     if uses_release:
         # `FineTuning.open_model` prefers later checkpoints to the release.
         start = dataclasses.replace(start, init_checkpoint=None)

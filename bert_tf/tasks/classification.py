@@ -255,7 +255,7 @@ class ClassificationTask(FineTuningTask):
       eval_batch_size: The batch size for the original's `loss`, see `score`.
       window_pooling: If rows are windows, how the logits of windows become
         those of their text, one of `windows.POOLINGS`.
-      rows_per_example: The mean number of windows of a training example. The
+      rows_per_example: The mean number of windows of a labeled example. The
         loss of a row is multiplied by this and divided by the number of windows
         of its example, so that each example has the same weight in an epoch.
       options: Options of `FineTuningTask`.

@@ -155,11 +155,12 @@ class DataSet:
                 "Name a model of this task, or pass --allow_label_mapping if "
                 "the labels mean the same in this order."
             )
-        logging.warning(
-            "The model's labels %s are assigned to %s, in this order",
-            theirs,
-            ours,
-        )
+        if known:
+            logging.warning(
+                "The model's labels %s are assigned to %s, in this order",
+                theirs,
+                ours,
+            )
         return self
 
     def _in_order_of(self, known: tuple[str, ...]) -> tuple[str, ...] | None:

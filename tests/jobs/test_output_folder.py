@@ -281,7 +281,12 @@ def test_inputs_of_the_run_are_not_removed(tmp_path, needed):
     fill(folder, *RUN)
     (folder / "link").symlink_to(folder / "release")
     path = str(folder / needed)
-    for flags in ({"init_checkpoint": path}, {"inputs": [path]}):
+    for name, value in (
+        ("init_checkpoint", path),
+        ("teacher", path),
+        ("inputs", [path]),
+    ):
+        flags = {name: value}
         flags["overwrite_output_dir"] = True
         refused("which this run reads", folder, **flags)
     # Inputs beside the run do not matter.

@@ -240,12 +240,12 @@ def test_a_model_in_the_folder_takes_precedence(resolved, fine_tuned, tmp_path):
     [
         ({"do_export": True, "do_eval": True}, 7),
         ({"do_export": True, "max_seq_length": 9}, 9),
-        # Only an export without training reads records.
+        ({"do_predict": True}, 7),
+        # A training reads no records.
         ({"do_export": True, "do_train": True}, 128),
-        ({"do_predict": True}, 128),
     ],
 )
-def test_an_export_has_the_length_of_the_training(
+def test_a_trained_model_keeps_its_length(
     resolved, fine_tuned, tmp_path, caplog, flags, length
 ):
     """The folder's record takes precedence over the release in it."""
@@ -261,7 +261,7 @@ def test_an_export_has_the_length_of_the_training(
     else:
         config, _ = resolved(**flags, init_checkpoint=folder)
         assert (config.max_seq_length, config.eval_steps) == (length, 0)
-        assert config.doc_stride == (4 if "do_export" in flags else None)
+        assert config.doc_stride == 4
     logged = f"Options recorded when {out} was trained: --max_seq_length=7"
     logged += " --doc_stride=4"
     assert (logged in caplog.messages) == (length == 7)
