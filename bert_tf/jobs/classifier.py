@@ -232,13 +232,9 @@ def run(config: ClassifierConfig) -> TrainingResult:
     encoding = _encoding(config, data_set, start)
     num_rows, rows_per_example = None, 1.0
     if config.do_train:
-        [train_examples] = examples["train"]
-        num_rows = count_rows(train_examples, encoding)
-        rows_per_example = num_rows / len(train_examples)
-        if config.unlabeled_file:
-            unlabeled = _read_unlabeled(config, data_set)
-            num_rows += count_rows(unlabeled, encoding)
-            train_examples += unlabeled
+        num_rows, rows_per_example = _add_unlabeled(
+            *examples["train"], config, data_set, encoding
+        )
     task = _task(
         *(config, data_set, start, encoding),
         *(examples.get("train"), rows_per_example),
@@ -386,6 +382,26 @@ def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
         label_separator=config.label_separator,
         skip_malformed=config.skip_malformed_rows,
     )
+
+
+def _add_unlabeled(
+    train: list[Example],
+    config: ClassifierConfig,
+    data_set: DataSet,
+    encoding: Encoding,
+) -> tuple[int, float]:
+    """Adds the examples of --unlabeled_file, if given, to a training set.
+
+    Returns:
+      The number of rows, and the mean number of rows of a labeled example.
+    """
+    num_rows = count_rows(train, encoding)
+    rows_per_example = num_rows / len(train)
+    if config.unlabeled_file:
+        unlabeled = _read_unlabeled(config, data_set)
+        num_rows += count_rows(unlabeled, encoding)
+        train += unlabeled
+    return num_rows, rows_per_example
 
 
 def _read_unlabeled(
