@@ -61,7 +61,8 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
             return {}
         accuracy = 0.7 + int(given["random_seed"]) / 10
         accuracy -= "bilstm_head" in given
-        return {"eval_accuracy": accuracy, "eval_f1": 61.5}
+        f1 = 61.5 if script == "run_squad.py" else 0.7
+        return {"eval_accuracy": accuracy, "eval_f1": f1}
 
     scripts.score = score
     for split in ("train", "dev"):
@@ -101,7 +102,7 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
     rows = table_of("ablation_tasks", tmp_path)
     assert rows[0] == [
         *("BERT", "85.0 ± 7.07", "86.7", "85.0 ± 7.07", "92.7"),
-        *("61.5 ± 0.00", "88.5"),
+        *("61.5 ± 0.00", "88.5", "70.0 ± 0.00"),
     ]
     assert rows[3][:3] == ["+ BiLSTM", "-15.0 ± 7.07", "75.7"]
     text = (tmp_path / "out" / "ablation_tasks.md").read_text()
@@ -109,6 +110,7 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
     output = capsys.readouterr().out
     assert "QNLI is left out: there is no " in output
     assert "MRPC: LTR & No NSP against + BiLSTM: paper: 77.5 > 75.7" in output
+    assert "- NER: BERT against No NSP: here: 70.0 = 70.0 (" in output
     assert (tmp_path / "out" / "ablation_tasks.png").exists()
     count = len(scripts.commands)
     assert launch("ablation_tasks", given, tmp_path) == 0
@@ -263,11 +265,15 @@ def test_options(scripts, inputs, tmp_path, name, given, expected):
 def test_several_pretrainings_and_the_files_of_a_table(
     scripts, inputs, tmp_path
 ):
+    found = []
+
     def score(script, given):
         seed = int(given.get("random_seed", 1))
         if script == "run_pretraining.py":
             return {"masked_lm_loss": math.log(seed)}
-        return {"eval_accuracy": math.nan if seed == 3 else seed / 10}
+        found.append(given["init_checkpoint"])
+        second = given["init_checkpoint"] != found[0]
+        return {"eval_accuracy": (seed + 6 * second) / 10}
 
     scripts.score = score
     given = {**inputs, "held_out_file": __file__, "tasks": "MRPC"}
@@ -275,19 +281,25 @@ def test_several_pretrainings_and_the_files_of_a_table(
     assert launch("ablation_size", given, tmp_path) == 0
     models = scripts.of("run_pretraining.py")[:2]
     assert [flags.get("random_seed") for flags in models] == [None, "2"]
-    starts = [f["init_checkpoint"] for f in scripts.of("run_classifier.py")]
     first, second = (f"{flags['output_dir']}/release" for flags in models)
-    assert starts[:3] == [first, second, first]
+    assert found[:6] == [first, second] * 3
     path = tmp_path / "out" / "ablation_size"
     assert "pre-trained once" not in path.with_suffix(".md").read_text()
     titles, row = path.with_suffix(".csv").read_text().splitlines()[:2]
     assert titles.startswith("#L,#H,#A,#L here,#H here,LM (ppl),")
     assert titles.endswith(",MRPC,MRPC_deviation,MRPC_seeds,MRPC_paper")
-    assert row == "3,768,12,1,96,1.5,0.7071067811865476,2,5.84,nan,nan,3,79.8"
+    # The means of three fine-tunings of each model: 20 and 80.
+    cells = row.split(",")
+    assert cells[5:9] == ["1.5", "0.7071067811865476", "2", "5.84"]
+    assert [float(cell) for cell in cells[9:]] == pytest.approx(
+        [50, 60 / math.sqrt(2), 2, 79.8]
+    )
     singles = json.loads(path.with_suffix(".json").read_text())
     runs = [one for one in singles if one["column"] == "MRPC"][:3]
-    assert [one["seed"] for one in runs] == [1, 2, 3]
-    assert [one["score"] for one in runs] == [10.0, 20.0, None]
+    assert [(one["model"], one["seed"]) for one in runs] == [
+        *((1, 1), (2, 1), (1, 2))
+    ]
+    assert [one["score"] for one in runs] == pytest.approx([10, 70, 20])
     assert runs[0]["row"] == "L-3_H-768_A-12"
     assert runs[0]["run"].startswith("mrpc-seed-1-")
     assert f"--init_checkpoint={first}" in runs[0]["command"]
@@ -314,7 +326,11 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
-        ("ablation_tasks", {"tasks": "QNLI"}, "The data of no task was found"),
+        (
+            "ablation_tasks",
+            {"tasks": "QNLI", "conll_dir": "absent"},
+            "The data of no task was found",
+        ),
         ("ablation_tasks", {"tasks": "MRPC,X"}, "--tasks must be some of MNLI"),
         ("ablation_tasks", {"input_file": "absent.txt"}, "absent.txt"),
         ("feature_based", {"input_file": ""}, "Pass --init_checkpoint, or"),
@@ -598,3 +614,54 @@ def test_claims_are_compared(tables, first, second, expected):
     assert "- MRPC, lowest to highest row: paper: 83.9 to 84.4; here: " in text
     assert "| Row | #L | MRPC | paper | STS-B | paper |\n" in text
     assert f"| first | 3 | {tables.cell(first)} | 84.4 |  |  |\n" in text
+
+
+def test_tasks_made_of_squad(tmp_path):
+    """By hand: which sentences are pairs, and where answers are then."""
+    text = "St. Ann saw a castle. Mr. Po built the castle. It fell.  Rain came."
+    asked = "Who built the castle?"
+    answers = [
+        {"text": text[start:end], "answer_start": start}
+        for start, end in ((22, 28), (57, 61), (22, 45))
+    ]
+    assert [answer["text"] for answer in answers] == [
+        *("Mr. Po", "Rain", "Mr. Po built the castle"),
+    ]
+    entries = [
+        {"id": str(n), "question": question, "answers": given}
+        for n, (question, given) in enumerate(
+            [
+                (asked, answers),
+                # No word in common with its sentence.
+                ("What fell?", answers[1:]),
+            ]
+        )
+    ]
+    paragraph = {"context": text, "qas": entries}
+    articles = [{"title": "t", "paragraphs": [paragraph]}] * 2
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"version": "1.1", "data": articles}))
+    flags = {"train_file": path, "dev_file": path, "num_dev_articles": 1}
+    flags["output_dir"] = tmp_path
+    with paper_programs.program("make_tasks") as launched:
+        assert launched(paper_programs.words(flags)) == 0
+    rows = [
+        f"{asked}\tMr. Po built the castle.\tentailment",
+        f"{asked}\tSt. Ann saw a castle.\tnot_entailment",
+    ]
+    for split, count in (("train", 3), ("dev", 1)):
+        lines = [f"{n}\t{row}\n" for n, row in enumerate(rows * count)]
+        lines.insert(0, "index\tquestion\tsentence\tlabel\n")
+        found = (tmp_path / "QNLI" / f"{split}.tsv").read_text()
+        assert found == "".join(lines)
+        found = (tmp_path / "squad" / f"{split}-v1.1.json").read_text()
+        [article] = json.loads(found)["data"]
+        short = article["paragraphs"]
+        assert len(short) == 2 * count
+        assert short[0]["context"] == text[:55]
+        # The answer "Rain" is cut off.
+        assert short[0]["qas"][0]["answers"] == [answers[0], answers[2]]
+        assert short[1]["context"] == "It fell.  Rain came."
+        assert short[1]["qas"][0]["answers"] == [
+            {"text": "Rain", "answer_start": 10}
+        ]

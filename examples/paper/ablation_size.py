@@ -87,10 +87,10 @@ def run(config: SizeConfig) -> None:
         models = plan.pretrained(config, size, held_out=config.held_out_file)
         goals += [
             Goal(
-                *(row, PERPLEXITY, seed, model.run),
+                *(row, PERPLEXITY, number, 1, model.run),
                 lambda results: math.exp(results["masked_lm_loss"]),
             )
-            for seed, model in enumerate(models, 1)
+            for number, model in enumerate(models, 1)
         ]
         goals += plan.fine_tunings(row, config, models, tasks)
     table = Table(

@@ -102,13 +102,15 @@ class PaperOptions(Options):
         at_most=1.0,
     )
     num_pretraining_seeds: int = option(
-        "Number of pre-trainings of each model, which fine-tunings use in "
-        "turn.",
+        "Number of pre-trainings of each model. With several, tests compare "
+        "them, each by the mean of its fine-tunings.",
         default=1,
         at_least=1,
     )
     num_seeds: int | None = sized(
-        "Number of fine-tunings per cell.", 3, 5, at_least=1
+        "Number of fine-tunings of each pre-trained model per task.",
+        *(3, 5),
+        at_least=1,
     )
     num_train_epochs: float | None = sized("Epochs of fine-tuning.", 3.0, 3.0)
     fine_tuning_batch_size: int | None = sized(
@@ -293,8 +295,7 @@ def pretrained(
 ) -> list[Made]:
     """Returns --num_pretraining_seeds models pre-trained on --input_file.
 
-    The first one has the script's default seed. Models that no fine-tuning
-    would use are left out.
+    The first one has the script's default seed.
 
     Args:
       config: The options.
@@ -307,8 +308,8 @@ def pretrained(
       InputError: The size is unknown.
     """
     BertConfig.from_name(size, config.vocab_size)
-    count = min(config.num_pretraining_seeds, config.num_seeds)
-    seeds = [{}, *({"random_seed": n} for n in range(2, count + 1))]
+    numbers = range(2, config.num_pretraining_seeds + 1)
+    seeds = [{}, *({"random_seed": number} for number in numbers)]
     flags = {**(model or {}), **config.more}
     return [
         _pretrained(config, size, data or {}, flags | seed, held_out)
@@ -379,9 +380,17 @@ class Task(NamedTuple):
         return self._replace(flags={**self.flags, **flags})
 
     def goal(
-        self, row: str, config: PaperOptions, model: Made | str, seed: int
+        self,
+        row: str,
+        config: PaperOptions,
+        model: Made | str,
+        number: int,
+        seed: int,
     ) -> Goal:
-        """Returns a fine-tuning of a model, for a row of a table."""
+        """Returns a fine-tuning of a model, for a row of a table.
+
+        `number` is the number of its pre-training, from 1.
+        """
         length = 128 if config.full else config.max_seq_length
         given = {
             "init_checkpoint": model,
@@ -402,12 +411,11 @@ class Task(NamedTuple):
             # Many runs of a large model: little is kept of each.
             given["keep_checkpoint_max"] = 1
         if self.script == "run_squad.py":
-            # A model has 512 positions.
-            length = 384 if config.full else min(3 * length, 512)
-            given |= {"do_predict": True, "max_seq_length": length}
+            given["do_predict"] = True
+            given["max_seq_length"] = config.squad_seq_length
         run = Run(f"{self.name}-seed-{seed}", self.script, given)
         return Goal(
-            *(row, self.title, seed, run),
+            *(row, self.title, number, seed, run),
             lambda found: self.scale * found[self.metric],
         )
 
@@ -418,10 +426,11 @@ def fine_tunings(
     models: Sequence[Made | str],
     tasks: Iterable[Task],
 ) -> list[Goal]:
-    """Returns the goals of a row, seed by seed, with the models in turn."""
+    """Returns the goals of a row, seed by seed."""
     return [
-        task.goal(row, config, models[(seed - 1) % len(models)], seed)
+        task.goal(row, config, model, number, seed)
         for seed in range(1, config.num_seeds + 1)
+        for number, model in enumerate(models, 1)
         for task in tasks
     ]
 

@@ -48,17 +48,34 @@ class Table(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """A run, the cell of its score, and what reads the score from results."""
+    """A run, the cell of its score, and what reads the score from results.
+
+    `model` is the number of the pre-training, `seed` that of the fine-tuning.
+    """
 
     row: str
     column: str
+    model: int
     seed: int
     run: Run
     read: Callable[[Mapping[str, float]], float]
 
 
-# Row and column -> the scores of all seeds; columns in their order.
+# Row and column -> number of the pre-training -> scores of its fine-tunings.
+Scores = dict[tuple[str, str], dict[int, list[float]]]
+# Row and column -> the numbers that tests compare; columns in their order.
 Cells = dict[tuple[str, str], list[float]]
+
+
+def cells_of(scores: Scores) -> Cells:
+    """Returns a mean for each pre-training, or the scores of a single one."""
+    cells = {}
+    for place, models in scores.items():
+        known = [values for values in models.values() if values]
+        if len(models) > 1:
+            known = [[float(np.mean(values))] for values in known]
+        cells[place] = [score for values in known for score in values]
+    return cells
 
 
 def fill(
@@ -93,7 +110,10 @@ def fill(
     for run in runs:
         folder.check(run)
     path = os.path.join(output_dir, table.name)
-    known: Cells = {(goal.row, goal.column): [] for goal in goals}
+    scores: Scores = {}
+    for goal in goals:
+        place = scores.setdefault((goal.row, goal.column), {})
+        place.setdefault(goal.model, [])
     minutes, count = 0.0, 0
     singles: list[dict] = []
     for run in folder.do(runs):
@@ -102,10 +122,11 @@ def fill(
         for goal in goals:
             if goal.run.label == run.label:
                 score = goal.read(folder.results(run))
-                known[goal.row, goal.column].append(score)
+                scores[goal.row, goal.column][goal.model].append(score)
                 single = {
                     "row": goal.row,
                     "column": goal.column,
+                    "model": goal.model,
                     "seed": goal.seed,
                     "score": score if math.isfinite(score) else None,
                     "seconds": seconds,
@@ -113,6 +134,7 @@ def fill(
                     "command": folder.command(run),
                 }
                 singles.append(single)
+        known = cells_of(scores)
         took = f"{count} runs, {minutes:.1f} minutes, by"
         command = shlex.join([PYTHON, *sys.argv])
         text = f"{markdown(table, known)}\n{took}\n\n    {command}\n"
@@ -189,8 +211,9 @@ def directions(table: Table, known: Cells) -> list[str]:
         for column in columns or columns_of(known):
             theirs = table.paper_of(column)
             ours = [known.get((row, column)) for row in (first, second)]
-            if theirs and all(ours):
-                found = verdict([theirs[first], theirs[second]], ours)
+            papers = [theirs[first], theirs[second]] if theirs else None
+            if all(ours):
+                found = verdict(papers, ours)
                 lines.append(f"{column}: {first} against {second}: {found}")
     return lines
 
@@ -211,24 +234,29 @@ def ranges(table: Table, known: Cells) -> list[str]:
     return lines
 
 
-def verdict(papers: Sequence[float], ours: Sequence[Sequence[float]]) -> str:
-    """Compares two rows, here and in the paper.
+def verdict(
+    papers: Sequence[float] | None, ours: Sequence[Sequence[float]]
+) -> str:
+    """Compares two rows, here and, if it has the column, in the paper.
 
     Welch's t-test over the seeds says whether chance explains the difference.
     """
     first, second = map(np.mean, ours)
-    there, here = _sign(*papers), _sign(first, second)
+    here = _sign(first, second)
+    there = _sign(*papers) if papers else None
     if here == "?":
         found = "no number to compare"
     elif there == "=":
         found = "the paper has no difference"
     elif here == "=":
         found = "no difference here"
+    elif there is None:
+        found = "not in the paper"
     else:
         found = "same direction" if there == here else "the other direction"
+    before = f"paper: {papers[0]} {there} {papers[1]}; " if papers else ""
     return (
-        f"paper: {papers[0]} {there} {papers[1]}; "
-        f"here: {number(first)} {here} {number(second)} "
+        f"{before}here: {number(first)} {here} {number(second)} "
         f"({found}{_chance(*ours) if here in '<>' else ''})"
     )
 

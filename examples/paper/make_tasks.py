@@ -1,0 +1,186 @@
+"""Makes two tasks of SQuAD that small models can learn.
+
+    python examples/paper/make_tasks.py \\
+        --train_file=squad/train-v1.1.json --dev_file=squad/dev-v1.1.json \\
+        --output_dir=tasks
+
+writes to --output_dir:
+
+- `QNLI/train.tsv` and `dev.tsv`: does this sentence contain the answer to this
+  question? Each question comes with the sentence of its answer and with another
+  sentence of the paragraph, so that half of the pairs are right. GLUE made its
+  task in the same way; as there, pairs without a common word are left out.
+- `squad/train-v1.1.json` and `dev-v1.1.json`: questions about at most three
+  sentences, that of the answer and its neighbours.
+
+--num_dev_articles keeps only the last articles of --dev_file for development
+and trains on the others, too. Source of QNLI: Wang et al. 2018, "GLUE", 3.3.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bert_tf import cli, files
+from bert_tf.errors import in_file, wrong_value
+from bert_tf.options import Options, option
+
+# The end of a sentence. Titles and initials, as in "St. Paul" and "J. Smith",
+# do not end one.
+_END = re.compile(
+    r"(?<!\b[A-Z]\.)(?<!\b[A-Z][a-z]\.)(?<!\b(?:Mrs|Col|Gen|Rev)\.)"
+    r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TasksOfSquad(Options):
+    """Options of this program."""
+
+    train_file: str = option("SQuAD 1.1 to train on.")
+    dev_file: str = option("SQuAD 1.1 to evaluate on.")
+    num_dev_articles: int | None = option(
+        "Number of articles at the end of --dev_file to evaluate on; its other "
+        "articles are trained on. Default: all.",
+        default=None,
+        at_least=1,
+    )
+    output_dir: str = option("Folder of the tasks.")
+
+
+class Question(NamedTuple):
+    """A question and where its paragraph has the answer.
+
+    Attributes:
+      entry: The question as in the file.
+      text: The paragraph.
+      sentences: The start and the end of each sentence in the paragraph.
+      first, last: The numbers of the sentences in which the answer starts and
+        ends.
+    """
+
+    entry: dict
+    text: str
+    sentences: list[tuple[int, int]]
+    first: int
+    last: int
+
+    def sentence(self, number: int) -> str:
+        start, end = self.sentences[number]
+        return " ".join(self.text[start:end].split())
+
+
+def read_articles(path: str) -> list[dict]:
+    """Returns the articles of a file of SQuAD 1.1."""
+    articles = files.read_json(path).get("data")
+    if not isinstance(articles, list):
+        raise in_file(path, "this is not a file of SQuAD: it has no 'data'.")
+    return articles
+
+
+def questions(articles: list[dict]) -> Iterator[Question]:
+    """Yields the questions of articles, by their first answer."""
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            text = paragraph["context"]
+            sentences = split_sentences(text)
+            for entry in paragraph["qas"]:
+                answer = entry["answers"][0]
+                start = answer["answer_start"]
+                end = start + len(answer["text"]) - 1
+                numbers = [
+                    next(
+                        n for n, (_, stop) in enumerate(sentences) if at < stop
+                    )
+                    for at in (start, end)
+                ]
+                yield Question(entry, text, sentences, *numbers)
+
+
+def split_sentences(text: str) -> list[tuple[int, int]]:
+    """Returns the start and the end of each sentence."""
+    starts = [0, *(found.end() for found in _END.finditer(text))]
+    return list(zip(starts, [*starts[1:], len(text)], strict=True))
+
+
+def pairs(found: Question, draw: random.Random) -> Iterator[tuple[str, ...]]:
+    """Yields the two rows of a question in QNLI, or none.
+
+    There are none if its answer is in several sentences, or if its sentence or
+    all others have no word in common with it.
+    """
+    asked = found.entry["question"].strip()
+    others = [
+        found.sentence(number)
+        for number in range(len(found.sentences))
+        if number != found.first
+    ]
+    right = found.sentence(found.first)
+    wrong = [text for text in others if _words(text) & _words(asked)]
+    if found.first != found.last or not wrong:
+        return
+    if not _words(right) & _words(asked):
+        return
+    yield asked, right, "entailment"
+    yield asked, draw.choice(wrong), "not_entailment"
+
+
+def _words(text: str) -> set[str]:
+    """Returns the words of four letters or more."""
+    return set(re.findall(r"\w{4,}", text.lower()))
+
+
+def shortened(found: Question) -> dict:
+    """Returns a paragraph of SQuAD with the answer and its neighbours."""
+    first = max(found.first - 1, 0)
+    last = min(found.last + 1, len(found.sentences) - 1)
+    start, end = found.sentences[first][0], found.sentences[last][1]
+    text = found.text[start:end].rstrip()
+    answers = [
+        {**answer, "answer_start": answer["answer_start"] - start}
+        for answer in found.entry["answers"]
+        if start <= answer["answer_start"]
+        and answer["answer_start"] + len(answer["text"]) <= start + len(text)
+    ]
+    return {"context": text, "qas": [{**found.entry, "answers": answers}]}
+
+
+def run(config: TasksOfSquad) -> None:
+    """Writes both tasks."""
+    train = read_articles(config.train_file)
+    dev = read_articles(config.dev_file)
+    count = config.num_dev_articles or len(dev)
+    if count > len(dev):
+        raise wrong_value(
+            "--num_dev_articles",
+            f"at most {len(dev)}, the articles of {config.dev_file}",
+            count,
+        )
+    splits = {"train": [*train, *dev[:-count]], "dev": dev[-count:]}
+    for name in ("QNLI", "squad"):
+        files.makedirs(os.path.join(config.output_dir, name))
+    for split, articles in splits.items():
+        found = [*questions(articles)]
+        draw = random.Random(0)
+        rows = [("question", "sentence", "label")]
+        rows += [row for one in found for row in pairs(one, draw)]
+        lines = ["\t".join(("index", *rows[0]))]
+        lines += [
+            "\t".join((str(number), *(" ".join(cell.split()) for cell in row)))
+            for number, row in enumerate(rows[1:])
+        ]
+        path = os.path.join(config.output_dir, "QNLI", f"{split}.tsv")
+        files.write_text(path, "".join(f"{line}\n" for line in lines))
+        short = [{"title": split, "paragraphs": [*map(shortened, found)]}]
+        text = json.dumps({"version": "1.1", "data": short})
+        path = os.path.join(config.output_dir, "squad", f"{split}-v1.1.json")
+        files.write_text(path, text)
+        print(f"{split}: {len(found)} questions, {len(rows) - 1} pairs")
+
+
+if __name__ == "__main__":
+    cli.main(run)
