@@ -246,14 +246,8 @@ def run(config: ClassifierConfig) -> TrainingResult:
         _metric_names(task, data_set, parts),
         num_rows,
         find_teacher(
-            config,
-            start,
-            task,
-            lambda labels: (
-                data_set.with_labels(
-                    labels, allow_mapping=config.allow_label_mapping
-                ).labels
-            ),
+            *(config, start, task),
+            functools.partial(_names_in, data_set, config),
         ),
     )
     with _claimed_output_dir(tuning, data_set, parts, examples):
@@ -278,6 +272,14 @@ def run(config: ClassifierConfig) -> TrainingResult:
             _predict(tuning, estimator, split)
         serve = functools.partial(_served, data_set=data_set, encoding=encoding)
         return tuning.finish(estimator, metrics, data_set.model_of, serve)
+
+
+def _names_in(
+    data_set: DataSet, config: ClassifierConfig, labels: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Returns the labels of a teacher as a data set spells them."""
+    mapping = config.allow_label_mapping
+    return data_set.with_labels(labels, allow_mapping=mapping).labels
 
 
 def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
