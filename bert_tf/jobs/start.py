@@ -154,6 +154,10 @@ def resolve(
         if config.bilstm_head is None:
             has_one = known.get("bilstm_head", start.bilstm_head)
             config = dataclasses.replace(config, bilstm_head=bool(has_one))
+        name = "version_2_with_negative"
+        if not config.do_export and getattr(config, name, 0) is None:
+            # It belongs to the questions of this run.
+            config = dataclasses.replace(config, **{name: False})  # type: ignore[arg-type]
         config = with_recorded(
             config, (folder, known), (checkpoint, start.trained_with)
         )
