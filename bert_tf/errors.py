@@ -86,12 +86,12 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def shortened(value: Any, most: int = 80) -> str:
-    """Returns `repr(value)`, cut to about `most` characters.
+    """Returns `repr(value)` in one line, cut to about `most` characters.
 
     >>> shortened("x" * 100, most=10)
     "'xxxxxxxxx..."
     """
-    text = repr(value)
+    text = re.sub(r"\s*\n\s*", " ", repr(value))
     return text if len(text) <= most else f"{text[:most]}..."
 
 

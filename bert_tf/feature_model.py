@@ -50,11 +50,14 @@ class FeatureModel(keras.Model):
       checkpoint: What `from_pretrained` found beside the weights (vocabulary,
         casing, labels): an `interop.checkpoint.Pretrained`. None for other
         models.
+      unused_variables: Weights without effect on the outputs, as a regular
+        expression for the beginning of their TF1 names.
     """
 
     # Number of axes of `input_ids`: batch and sequence.
     input_rank = 2
     checkpoint: Any = None
+    unused_variables = r"(?!)"  # None.
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)

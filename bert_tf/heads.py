@@ -361,6 +361,7 @@ class HeadModel(FeatureModel):
         It stays in the model and in its checkpoints, as in the original.
         """
         self.bert.pooler.trainable = False
+        self.unused_variables = r"bert/pooler/"
 
     def build(self, input_shape=None):
         if self.built:

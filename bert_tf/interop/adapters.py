@@ -7,6 +7,7 @@ checksum of all other weights, since adapters are useless with any others.
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ def save(
     record = {
         "layers": layers,
         "facts": facts,
-        "other_weights": _checksum_without(variables, trained),
+        "other_weights": _checksum_without(model, variables, trained),
     }
     tensors = {n: keras.ops.convert_to_numpy(v) for n, v in trained.items()}
     write(os.fspath(path), tensors, {_KEY: json.dumps(record)})
@@ -84,7 +85,7 @@ def load(
                 f"{name} has the shape {value.shape}; {model.name} has "
                 f"{shape or 'no such weight'}.",
             )
-    if _checksum_without(variables, values) != record["other_weights"]:
+    if _checksum_without(model, variables, values) != record["other_weights"]:
         raise in_file(
             path,
             f"the adapters were trained with other weights than {model.name} "
@@ -98,9 +99,16 @@ def load(
 
 
 def _checksum_without(
-    variables: Mapping[str, Any], names: Mapping[str, Any]
+    model: FeatureModel, variables: Mapping[str, Any], names: Mapping[str, Any]
 ) -> str:
-    return checksum({n: v for n, v in variables.items() if n not in names})
+    """Returns the checksum of all other weights that have an effect."""
+    unused = re.compile(model.unused_variables)
+    others = {
+        name: variable
+        for name, variable in variables.items()
+        if name not in names and not unused.match(name)
+    }
+    return checksum(others)
 
 
 def _described(layers: Mapping[str, Any]) -> str:

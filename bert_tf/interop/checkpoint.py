@@ -62,6 +62,7 @@ TRAINED_WITH = (
     "version_2_with_negative",
     "pooling",
     "normalize",
+    "is_pair",
 )
 
 
@@ -95,6 +96,7 @@ class Pretrained:
       version_2_with_negative: Whether questions may have no answer.
       pooling: Vectors of texts: see `TextEmbedder`.
       normalize: Vectors of texts: whether they have length 1.
+      is_pair: Classifiers: whether the inputs are pairs of texts.
       prompts: Vectors of texts: what to put before a text, by the name of the
         use, such as "query".
       default_prompt_name: The key of the prompt that is used by default.
@@ -123,6 +125,7 @@ class Pretrained:
     version_2_with_negative: bool | None = None
     pooling: str | None = None
     normalize: bool | None = None
+    is_pair: bool | None = None
     prompts: Mapping[str, str] | None = None
     default_prompt_name: str | None = None
     unsupported_modules: tuple[str, ...] = ()
@@ -174,6 +177,7 @@ _TYPES = {
     "version_2_with_negative": bool,
     "pooling": str,
     "normalize": bool,
+    "is_pair": bool,
     "prompts": dict,
     "default_prompt_name": str,
 }
@@ -213,6 +217,23 @@ def write_metadata(folder: str, pretrained: Pretrained) -> None:
     if pretrained.vocab is not None:
         write_vocabulary(folder, pretrained.vocab)
     values = {name: getattr(pretrained, name) for name in _TYPES}
+    _write_json(folder, values)
+
+
+def write_trained_with(folder: str, pretrained: Pretrained) -> None:
+    """Writes the `trained_with` beside the files of another project."""
+    _write_json(folder, pretrained.trained_with)
+
+
+def read_trained_with(folder: str) -> dict[str, Any]:
+    """Reads what `write_trained_with` has written."""
+    path = os.path.join(folder, METADATA)
+    found = _read_json(path) if files.exists(path) else {}
+    return {name: found[name] for name in TRAINED_WITH if name in found}
+
+
+def _write_json(folder: str, values: Mapping[str, Any]) -> None:
+    """Writes the values that are not None, if there are any."""
     values = {name: v for name, v in values.items() if v is not None}
     if values:
         text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)

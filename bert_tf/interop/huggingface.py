@@ -30,7 +30,9 @@ from bert_tf.interop.checkpoint import (
     WITH_LABELS,
     Pretrained,
     find_unsupported,
+    read_trained_with,
     unsupported_format,
+    write_trained_with,
 )
 from bert_tf.interop.huggingface_names import (
     DECODER,
@@ -109,7 +111,7 @@ def read(path: str) -> Pretrained:
         head=head,
         problem_type=described.problem_type,
         classifier_dropout=described.classifier_dropout,
-        **embedding,
+        **{**read_trained_with(folder), **embedding},
     )
 
 
@@ -155,6 +157,7 @@ def write(folder: str, pretrained: Pretrained) -> None:
     huggingface_tokenizer.write(
         folder, tokenizer, config.max_position_embeddings
     )
+    write_trained_with(folder, pretrained)
     if head == "encoder" and pretrained.pooling is not None:
         _write_embedding(folder, pretrained, config)
 
@@ -166,7 +169,7 @@ def _write_embedding(
     if pretrained.pooling == "pooled":
         logging.warning(
             "sentence-transformers has no pooling 'pooled': %s is written "
-            "without its files. Pass pooling='pooled' to load it",
+            "without its files",
             folder,
         )
         return

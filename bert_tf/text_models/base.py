@@ -304,6 +304,11 @@ class TextModel(keras.Model, abc.ABC):
         Raises:
           InputError: If texts and labels do not fit each other or the model.
         """
+        if fault := options.keys() & {"shuffle", "steps_per_epoch"}:
+            raise InputError(
+                f"fit does not have {min(fault)}: each epoch has every text "
+                "once, in an order that depends on seed."
+            )
         if not self.compiled:
             self.compile()
         data = split_dataset(x, y, sample_weight, self._needs_labels)

@@ -82,7 +82,9 @@ class Batches(keras.utils.PyDataset):
         return self._per_epoch
 
     def __getitem__(self, index: int) -> tuple:
-        return self._arguments(self.gather(self.rows[self._first + index]))
+        step = self._first + index
+        batch = self.gather(self.rows[step])
+        return self._arguments({**batch, "step": np.array(step)})
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, counted from 0."""
@@ -146,6 +148,11 @@ def weighted(
         return x, rest[0], functools.reduce(_product, factors)
 
     return call
+
+
+def of_mean_1(mask: np.ndarray) -> np.ndarray:
+    """Scales a mask, so that the mean of all is that of what it keeps."""
+    return mask * np.float32(mask.size / max(mask.sum(), 1))
 
 
 def _product(weights: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """`TextClassifier`: classes, several labels, or a number for texts or pairs."""
 
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -124,6 +125,8 @@ class TextClassifier(TextModel):
         for problem, name in PROBLEM_TYPES.items():
             if name == found.problem_type:
                 recorded["problem"] = problem
+        if found.is_pair is not None:
+            recorded["is_pair"] = found.is_pair
         # The windows of other models are of questions.
         if found.window_pooling is not None:
             recorded["doc_stride"] = found.doc_stride
@@ -158,11 +161,9 @@ class TextClassifier(TextModel):
     ) -> dict[str, float]:
         """Returns the loss and the metrics of texts that have windows."""
         logits = ops.convert_to_tensor(self._logits(features, batch_size))
-        if self.problem == "regression":
-            logits = logits[:, 0]
         arrays = features.arrays
         is_first = arrays["window_numbers"] == 0
-        labels = arrays["label_ids"][is_first]
+        labels = self._targets(arrays["label_ids"][is_first])
         weights = None
         if "sample_weight" in arrays:
             weights = ops.convert_to_tensor(arrays["sample_weight"][is_first])
@@ -260,30 +261,37 @@ class TextClassifier(TextModel):
             return values
         if self.problem == "single_label":
             return [label_name(value, self.labels) for value in values]
-        rows = [
-            plain_row(row, f"example {number}")
-            for number, row in enumerate(values)
-        ]
         return [
-            tuple(label_name(n, self.labels) for n in self._present(row))
-            for row in rows
+            tuple(label_name(label, self.labels) for label in row)
+            for row in map(self._present, range(len(values)), values)
         ]
 
-    def _present(self, row: list) -> list:
+    def _present(self, number: int, values: Any) -> list:
         """Returns the labels of a row of names, or of 0 and 1 per label."""
-        if len(row) == len(self.labels) and {*row} <= {0, 1}:
-            return [n for n, is_present in enumerate(row) if is_present]
-        return row
+        row = plain_row(values, f"example {number}")
+        if not row or not all(isinstance(x, numbers.Real) for x in row):
+            return row
+        if len(row) != len(self.labels) or not {*row} <= {0, 1}:
+            raise wrong_value(
+                f"The labels of example {number}",
+                f"names, or 0 or 1 for each of the {len(self.labels)} labels",
+                row,
+            )
+        return [n for n, is_present in enumerate(row) if is_present]
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         features = {name: batch[name] for name in INPUTS}
+        targets = self._targets(batch["label_ids"])
         if "row_weights" in batch:
-            return features, batch["label_ids"], batch["row_weights"]
-        return features, batch["label_ids"]
+            return features, targets, batch["row_weights"]
+        return features, targets
 
-    def call(self, inputs, training=False):
-        logits = super().call(inputs, training)
-        return logits[:, 0] if self.problem == "regression" else logits
+    def _targets(self, label_ids: np.ndarray) -> np.ndarray:
+        """Returns labels as `fit` compares them: numbers [B, 1], or as is.
+
+        For [B], Keras would average the losses before it weights them.
+        """
+        return label_ids[:, None] if self.problem == "regression" else label_ids
 
     def _class_names(self):
         return self.labels if self.problem == "single_label" else ()
@@ -310,6 +318,7 @@ class TextClassifier(TextModel):
             "problem_type": PROBLEM_TYPES[self.problem],
             "doc_stride": self.doc_stride,
             "window_pooling": self.doc_stride and self.window_pooling,
+            "is_pair": self.is_pair,
         }
 
     def _served(self):

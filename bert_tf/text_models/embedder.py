@@ -184,6 +184,9 @@ class TextEmbedder(TextModel):
         scores: list = [None] * len(first)
         if y is not None:
             scores = _scores(y, len(first)).tolist()
+            if max(map(abs, scores)) > 1:
+                largest = max(scores, key=abs)
+                raise wrong_value("Scores", "cosines, from -1 to 1", largest)
         examples = [
             Example("", a, b, label=score)
             for a, b, score in zip(first, second, scores, strict=True)

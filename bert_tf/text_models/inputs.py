@@ -30,6 +30,8 @@ def split_dataset(
         data set are not pairs of texts and labels.
     """
     if hasattr(x, "as_numpy_iterator"):
+        if y is not None:
+            raise InputError("The data set has the labels: leave out y.")
         rows = [_elements(element) for element in x.as_numpy_iterator()]
         x = [text for texts, _ in rows for text in texts]
         y = [label for _, labels in rows for label in labels]
@@ -105,7 +107,10 @@ def class_weights(
         named = {label_name(k, labels): float(w) for k, w in weights.items()}
     except (AttributeError, TypeError, ValueError):
         named = {None: 1.0}
-    if not named.keys() <= {*labels}:
+    if (
+        not named.keys() <= {*labels}
+        or not np.isfinite([*named.values()]).all()
+    ):
         raise wrong_value("class_weight", f"a dict of {expected}", weights)
     return np.array([named.get(name, 1.0) for name in labels], np.float32)
 

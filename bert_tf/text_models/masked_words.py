@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from bert_tf.config import positive_integer
 from bert_tf.corpus.masking import MaskingVocabulary, mask
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import randomness
@@ -15,6 +16,7 @@ from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.fill_mask import MASK, fill_mask
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
+from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.tokenization.wordpiece import (
     continuation_mask,
@@ -74,7 +76,7 @@ class MaskedWordPredictor(TextModel):
             np.flatnonzero(replaceable_ids(tokenizer.inv_vocab)),
             continuation_mask(tokenizer.inv_vocab),
         )
-        self._num_batches = 0
+        model.unused_variables = r"bert/pooler/|cls/seq_relationship/"
 
     def predict(self, x: Any, top_k: int = 5) -> Any:
         """Returns the most probable words for every [MASK] of each text.
@@ -87,6 +89,7 @@ class MaskedWordPredictor(TextModel):
           A list of dicts, or one dict for a string: `words` and their
           `probabilities`, a list for each [MASK], the most probable first.
         """
+        positive_integer("top_k", top_k)
         made = []
         for text in _texts(x):
             gaps = fill_mask(self.model, self.tokenizer, text, top_k)
@@ -102,9 +105,8 @@ class MaskedWordPredictor(TextModel):
         return text_features(examples, self._unlabelled_encoding())
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        """Masks a batch in another way at every call, for training."""
-        self._num_batches += 1
-        return self._masked(batch, (0, self._num_batches))
+        """Masks a batch for training, in another way in every epoch."""
+        return self._masked(batch, (0, int(batch["step"])))
 
     def _evaluation_arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         """Masks a batch in the same way at every call, to compare scores."""
@@ -125,16 +127,14 @@ class MaskedWordPredictor(TextModel):
         inputs = {name: batch[name] for name in INPUTS}
         inputs["input_ids"] = masked.input_ids
         inputs["masked_lm_positions"] = masked.positions
-        return inputs, masked.ids, masked.weights
+        return inputs, masked.ids, of_mean_1(masked.weights)
 
     def call(self, inputs, training=False):
         """Maps features to the logits of masked positions, [B, P, V]."""
         return self.model(inputs, training=training)["masked_lm_logits"]
 
     def _default_loss(self):
-        return keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        )
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def _served(self):
         from bert_tf.serving.served import ServedMaskedLM

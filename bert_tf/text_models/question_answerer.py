@@ -289,7 +289,7 @@ def _answers(answer: Any, context: str, number: int) -> tuple[Answer, ...]:
       InputError: If the value has none of the forms.
     """
     try:
-        if isinstance(answer, Mapping):
+        if isinstance(answer, Mapping) and answer:
             texts, starts = answer["text"], answer["answer_start"]
             if isinstance(texts, (str, bytes)):
                 texts, starts = [texts], [starts]

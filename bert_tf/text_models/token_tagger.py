@@ -17,6 +17,7 @@ from bert_tf.tasks.ner import (
     make_tagging_features,
 )
 from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
 
 
@@ -172,15 +173,13 @@ class TokenTagger(TextModel):
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         features = {name: batch[name] for name in INPUTS}
-        return features, batch["label_ids"], batch["label_mask"]
+        return features, batch["label_ids"], of_mean_1(batch["label_mask"])
 
     def _class_names(self):
         return self.labels
 
     def _default_loss(self):
-        return keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        )
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def _encoding(self) -> TaggingEncoding:
         return TaggingEncoding(*self._encoding_arguments(), self.labels)

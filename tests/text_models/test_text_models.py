@@ -111,14 +111,14 @@ def test_saved_and_loaded(encoder, kind, tmp_path):
     configs = [json.dumps(x.get_config()) for x in (again, model)]
     assert configs[0] == configs[1]
     assert_same(again.predict(INPUTS[kind]), answers)
-    model.save_pretrained(tmp_path / "saved")
-    own = {"normalize": True} if kind == "embedder" else {}
-    if kind == "questions":
-        own = MODELS[kind][1]
-    again = type(model).from_pretrained(
-        tmp_path / "saved", max_seq_length=13, **own
-    )
-    assert_same(again.predict(INPUTS[kind]), answers)
+    for form in ("huggingface", "tf1"):
+        model.save_pretrained(tmp_path / form, format=form)
+        again = type(model).from_pretrained(tmp_path / form)
+        assert_same(again.predict(INPUTS[kind]), answers)
+        config = json.loads(json.dumps(again.get_config()))
+        for name, value in json.loads(configs[1]).items():
+            if name not in ("model", "max_answer_length"):
+                assert config[name] == value, name
 
 
 def test_one_text_gives_one_answer(encoder, kind):
@@ -292,7 +292,10 @@ def test_evaluations_mask_the_same_words(encoder):
     found = [model.evaluate(TEXTS, verbose=0)["loss"] for _ in range(2)]
     np.testing.assert_allclose(*found, rtol=1e-5)
     batch = model._evaluation_data(TEXTS, None, None, 2).gather(np.arange(2))
-    ids = [model._arguments(batch)[0]["input_ids"] for _ in range(20)]
+    ids = [
+        model._arguments({**batch, "step": np.array(step)})[0]["input_ids"]
+        for step in range(20)
+    ]
     assert any((ids[0] != other).any() for other in ids[1:])
 
 
@@ -406,10 +409,25 @@ def test_weights_of_texts(encoder, name):
             counts = np.array([2, 13])
             x, y, weights = x[:2], y[:2], weights[:2]
         shares = weights * counts
-        # The mean over windows, or over the weights of words.
-        total = shares.sum() if name == "tagger" else counts.sum()
-        expected = (losses(model, x, y, verbose=0) * shares).sum() / total
+        # The mean over windows, or over words.
+        expected = (losses(model, x, y, verbose=0) * shares).sum()
+        expected /= counts.sum()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_numbers_are_weighted_and_averaged_by_text(encoder):
+    """Whatever the size of the batches."""
+    model = load(encoder, "classifier", problem="regression", labels=None)
+    x, y = ["a b", "c", "d e f", "e", "f"], [0.5, 8.0, 1.0, 4.0, 2.0]
+    errors = np.array([row["score"] for row in model.predict(x)]) - y
+    weights = np.array([0.0, 2.0, 0.5, 1.0, 3.0])
+    for size in (1, 2, 5):
+        scores = model.evaluate(x, y, size, verbose=0)
+        assert scores["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-4)
+        assert scores["loss"] == pytest.approx((errors**2).mean(), rel=1e-4)
+        scores = model.evaluate(x, y, size, sample_weight=weights, verbose=0)
+        expected = (weights * errors**2).mean()
+        assert scores["loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_weights_of_texts_and_classes_in_training(encoder):
@@ -482,9 +500,11 @@ def test_validation_split_and_weights(encoder):
     assert history.history["val_loss"][0] > 0
 
 
-def test_training_in_two_parts(encoder):
+@pytest.mark.parametrize("name", ["classifier", "masked words"])
+def test_training_in_two_parts(encoder, name):
     texts, labels = ["a b", "c d", "e"] * 4, [0, 1, 1] * 4
-    models = [load(encoder, "classifier", dropout=0.0) for _ in range(2)]
+    labels = labels if name == "classifier" else None
+    models = [load(encoder, name) for _ in range(2)]
     trained(models[0], texts, labels, epochs=4)
     models[1].compile(learning_rate=3e-3)
     options = {"batch_size": 4, "verbose": 0, "epochs": 4}
@@ -639,6 +659,13 @@ def test_wrong_inputs(encoder):
     with refused("pairs of texts; got 3 columns. Pass several texts as a list"):
         model.predict(("a", "b", "c"))
     several = load(encoder, "classifier", problem="multi_label")
+    for rows in ([[1]], [[0, 2]], [[1, 0, 1]]):
+        with refused("example 0 must be names, or 0 or 1 for each of the 2"):
+            several.fit(["a"], rows)
+    with refused("Scores must be cosines, from -1 to 1; got 5"):
+        load(encoder, "embedder").fit([("a", "b")] * 2, [0.5, 5])
+    with refused("top_k must be a positive integer; got 2.5"):
+        load(encoder, "masked words").predict("[MASK]", top_k=2.5)
     with refused("The labels of example 0 must be a list; got 'good'"):
         several.fit(["a"], ["good"])
     with refused("single texts, not pairs"):
@@ -682,7 +709,10 @@ def test_wrong_options_of_fit(encoder):
     for weights in ([1.0, 2.0], [np.nan], ["much"], 3):
         with refused("sample_weight must be 1 numbers, one for each text; got"):
             model.fit(["a"], ["good"], sample_weight=weights)
-    for weights in ({2: 1.0}, {"fine": 1.0}, {"good": None}, [1.0]):
+    with refused("fit does not have shuffle"):
+        model.fit(["a"], ["good"], shuffle=False)
+    unclear = {"good": np.nan}
+    for weights in ({2: 1.0}, {"fine": 1.0}, {"good": None}, [1.0], unclear):
         with refused("class_weight must be a dict of numbers for bad or good"):
             model.fit(["a"], ["good"], class_weight=weights)
     with refused("class_weight needs one label for each text or word"):
@@ -815,3 +845,17 @@ def test_lora_of_a_text_model(encoder, tmp_path):
     model.merge_lora()
     assert_same(model.predict(TEXTS), answers)
     trained(model, TEXTS, labels, epochs=1)
+
+
+def test_lora_of_a_model_without_a_pooler(encoder, tmp_path):
+    """Hugging Face's tagger has none, so each model gets another."""
+    load(encoder, "tagger").save_pretrained(tmp_path / "base")
+    models = []
+    for seed in (1, 2):
+        keras.utils.set_random_seed(seed)
+        models.append(bert_tf.TokenTagger.from_pretrained(tmp_path / "base"))
+    models[0].enable_lora(2)
+    trained(models[0], ["a b"], [[1, 2]], epochs=1)
+    models[0].save_lora_weights(tmp_path / "lora.safetensors")
+    models[1].load_lora_weights(tmp_path / "lora.safetensors")
+    assert_same(*(model.predict(INPUTS["tagger"]) for model in models))
