@@ -83,18 +83,18 @@ def write_model(folder, words=sentence_files.VOCAB, **changes):
     return {"bert_config_file": config, "vocab_file": vocab}
 
 
-def write_release(folder, labels, **changes):
+def write_release(folder, labels, words=sentence_files.VOCAB, **changes):
     """Writes the release of a classifier with random weights."""
     folder.mkdir()
     keras.utils.set_random_seed(3)
-    config = BertConfig.from_dict({**CONFIG, **changes})
+    settings = {**CONFIG, "vocab_size": len(words), **changes}
+    config = BertConfig.from_dict(settings)
     model = BertClassifier(config, len(labels))
     model.build()
     prefix = str(folder / "bert_model.ckpt")
     variables = checkpoint_variables(model)
     checkpoints.write(prefix, {k: v.numpy() for k, v in variables.items()})
-    vocab = tuple(sentence_files.VOCAB)
-    facts = Pretrained(prefix, {}, config, vocab, True, labels=labels)
+    facts = Pretrained(prefix, {}, config, tuple(words), True, labels=labels)
     write_metadata(str(folder), facts)
     return folder
 

@@ -175,11 +175,10 @@ def test_other_scripts(script, tmp_path):
     else:
         data = {"data_dir": conll_files.write(tmp_path / "data")}
     out = tmp_path / "out"
+    start = fine_tuning_runs.write_release(
+        tmp_path / "start", ("0", "1"), words
+    )
     fine_tuning_runs.run(
-        script,
-        out,
-        **fine_tuning_runs.write_model(tmp_path / "model", words=words),
-        **data,
-        lora_rank=2,
+        script, out, init_checkpoint=start, **data, lora_rank=2
     )
     assert (out / "release" / "lora.safetensors").exists()

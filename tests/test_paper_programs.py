@@ -405,6 +405,7 @@ def test_from_text_to_a_table(inputs, tmp_path, capsys):
         "num_train_steps": 3,
         "max_seq_length": 16,
         "num_train_epochs": 1,
+        "fine_tuning_batch_size": 8,
         "num_seeds": 1,
         "also": "--jit_compile=false",
     }
