@@ -89,8 +89,9 @@ def gelu(x, approximate: bool):
     """
     if keras.config.backend() != "tensorflow":
         return keras.activations.gelu(x, approximate=approximate)
-    if is_fused(x):
-        return _fused_gelu(approximate)(x)
+    if _compiled.get() is Compiled.PASSES and x.dtype.size <= 4:
+        # The gradient keeps x only; TensorFlow's own keeps five such tensors.
+        return _fused_gelu(approximate, is_fused(x))(x)
     wide = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
     if approximate:
         wide = keras.activations.gelu(wide, approximate=True)
@@ -200,16 +201,21 @@ def dropout(x, rate: float, seed):
 # Fused implementations. Each is compiled once per shape for the whole model.
 
 
-def _fuse(forward: Callable, backward: Callable) -> Callable:
+def _fuse(
+    forward: Callable, backward: Callable, jit_compile: bool = True
+) -> Callable:
     """Returns a differentiable function that XLA compiles.
 
     Args:
       forward: Maps arguments to the result and a tuple for the gradient.
       backward: Maps the gradient of the result, the tuple and the arguments to
         the gradients of the arguments.
+      jit_compile: False leaves out XLA, and keeps the gradient.
     """
-    forward = tf.function(forward, autograph=False, jit_compile=True)
-    backward = tf.function(backward, autograph=False, jit_compile=True)
+    compile_ = functools.partial(
+        tf.function, autograph=False, jit_compile=jit_compile
+    )
+    forward, backward = compile_(forward), compile_(backward)
 
     # A separate graph, made once: TensorFlow keeps a gradient function, and
     # the graph around it, until the process ends.
@@ -231,7 +237,7 @@ def _fuse(forward: Callable, backward: Callable) -> Callable:
 
 
 @functools.cache
-def _fused_gelu(approximate: bool):
+def _fused_gelu(approximate: bool, jit_compile: bool):
     def cdf_and_slope(x):
         """Returns f and f' where GELU(x) = x f(x)."""
         if not approximate:
@@ -252,7 +258,7 @@ def _fused_gelu(approximate: bool):
         cdf, slope = cdf_and_slope(wide)
         return tf.cast(_wide(upstream) * (cdf + wide * slope), x.dtype)
 
-    return _fuse(forward, backward)
+    return _fuse(forward, backward, jit_compile)
 
 
 @functools.cache

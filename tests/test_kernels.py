@@ -1,5 +1,7 @@
 """Fused operations: when they are used, their values, gradients and masks."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -100,6 +102,25 @@ def test_only_large_passes_are_fused():
 def test_gelu(check, dtype, approximate):
     x = 3.0 * floats(7, 5, 11, dtype=dtype)
     check(lambda x: kernels.gelu(x, approximate), x)
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu_of_small_batches_has_its_own_gradient(dtype, approximate):
+    x = 3.0 * floats(7, 5, dtype=dtype)
+    gelu = functools.partial(kernels.gelu, approximate=approximate)
+
+    def in_training(x):
+        with compiling(Compiled.PASSES):
+            assert not kernels.is_fused(x)
+            return with_gradients(gelu, x)
+
+    plain = with_gradients(gelu, x)
+    for one, other in zip(in_training(x), plain, strict=True):
+        atol = TOLERANCES[dtype] * np.abs(numbers(other)).max()
+        np.testing.assert_allclose(numbers(one), numbers(other), 0, atol)
+    # TensorFlow's gradient would keep the results of these operations.
+    graph = tf.function(in_training).get_concrete_function(x).graph
+    assert {"Erf", "Tanh"}.isdisjoint(op.type for op in graph.get_operations())
 
 
 @pytest.mark.parametrize("left_to_right", [False, True])
