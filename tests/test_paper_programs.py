@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import types
 
 import in_process
@@ -429,7 +430,6 @@ def runs():
 def text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("a b c\n")
-    os.utime(path, ns=(1, 1))
     return path
 
 
@@ -448,19 +448,45 @@ def chain(runs, text, steps=7):
 def test_folders_of_runs_keep_their_names(runs, text, tmp_path):
     """Otherwise finished runs would be repeated."""
     vocab, model = chain(runs, text)
-    assert (vocab.label, model.label) == ("words-ef14c4e6", "model-df0dd8a5")
+    assert (vocab.label, model.label) == ("words-d294baee", "model-0a405b11")
     given = {"num_train_steps": 9}
     second = runs.Run("model", "run_pretraining.py", given, continues=model)
-    assert second.label == "model-bad429c8"
+    assert second.label == "model-456e1fd8"
     assert runs.Folder("out").place(second) == f"out/runs/{model.label}"
-    assert chain(runs, text, steps=8)[1].label != "model-df0dd8a5"
-    # The folder of the text does not matter, its time does.
-    moved = tmp_path / "moved.d" / "text.txt"
-    moved.parent.mkdir()
-    text.rename(moved)
-    assert chain(runs, moved)[1].label == "model-df0dd8a5"
-    os.utime(moved, ns=(2, 2))
-    assert chain(runs, moved)[1].label != "model-df0dd8a5"
+    assert chain(runs, text, steps=8)[1].label != "model-0a405b11"
+    # The folder of the text and its time do not matter, its content does.
+    other = tmp_path / "other.d" / "text.txt"
+    other.parent.mkdir()
+    other.write_bytes(text.read_bytes())
+    assert chain(runs, other)[1].label == "model-0a405b11"
+    changed = tmp_path / "changed.d" / "text.txt"
+    changed.parent.mkdir()
+    changed.write_text("a b d\n")
+    assert chain(runs, changed)[1].label != "model-0a405b11"
+
+
+def test_what_only_finished_runs_need_is_not_done(
+    runs, scripts, text, tmp_path
+):
+    """So results without models suffice to continue on another machine."""
+    scripts.score = lambda script, given: {"eval_f1": 0.5}
+    vocab, first = chain(runs, text)
+    second = first._replace(flags={"do_train": True}, continues=first)
+    given = {"init_checkpoint": runs.Made(second, "release")}
+    tuned = runs.Run("ner-seed-1", "run_ner.py", given)
+    there = runs.Folder(str(tmp_path / "there"))
+    assert [*there.do([tuned])] == [vocab, first, second, tuned]
+    here = runs.Folder(str(tmp_path / "here"))
+    results = pathlib.Path(here.place(tuned), "eval_results.txt")
+    results.parent.mkdir(parents=True)
+    shutil.copy(f"{there.place(tuned)}/eval_results.txt", results)
+    for record in pathlib.Path(there.path, "runs").glob("*.json"):
+        shutil.copy(record, f"{here.path}/runs")
+    assert [*here.do([tuned])] == [vocab, first, second, tuned]
+    assert len(scripts.commands) == 4
+    # Another seed needs the model, and so everything that made it.
+    other = tuned._replace(name="ner-seed-2", flags={**given, "random_seed": 2})
+    assert here.to_do([tuned, other]) == [vocab, first, second, other]
 
 
 def test_identity_of_files(runs, tmp_path, monkeypatch):

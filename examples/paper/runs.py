@@ -2,10 +2,13 @@
 
 A run is a script with its flags. The name of its folder has a digest of the
 flags and of the input files: another flag or another text makes another run. A
-flag may name the output of another run, which is done first.
+flag may name the output of another run, which is done first, unless every run
+that needs it is done. So `runs/*.json` and `runs/*/eval_results.txt` suffice to
+continue on another machine.
 """
 
 import contextlib
+import functools
 import glob
 import hashlib
 import importlib
@@ -128,8 +131,8 @@ class Run(NamedTuple):
 def _identity(flag: str, value: object) -> object:
     """Returns what a value contributes to the digest.
 
-    For files these are their names, sizes and times; for a pattern without
-    local files, such as hf://owner/name, it is the pattern.
+    For files these are their names and contents; for a pattern without local
+    files, such as hf://owner/name, it is the pattern.
     """
     if isinstance(value, Made):
         return [value.run.digest, value.name]
@@ -137,14 +140,17 @@ def _identity(flag: str, value: object) -> object:
         return str(value)
     items = [item.strip() for item in str(value).split(",") if item.strip()]
     found = {item: _local_files(item) for item in items}
-    stats = [(p, os.stat(p)) for p in sorted(set().union(*found.values()))]
+    paths = sorted(set().union(*found.values()))
     return [
-        *(
-            [os.path.basename(path), stat.st_size, stat.st_mtime_ns]
-            for path, stat in stats
-        ),
+        *([os.path.basename(path), _sha256(path)] for path in paths),
         *(item for item, paths in found.items() if not paths),
     ]
+
+
+@functools.cache
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _local_files(item: str) -> set[str]:
@@ -160,10 +166,12 @@ def _local_files(item: str) -> set[str]:
     return set()
 
 
-def needs(run: Run) -> list[Run]:
-    """Returns the runs whose output a run reads."""
-    made = [v.run for v in run.flags.values() if isinstance(v, Made)]
-    return [run.continues, *made] if run.continues else made
+def needs(run: Run) -> list[Made]:
+    """Returns the outputs of other runs that a run reads."""
+    made = [value for value in run.flags.values() if isinstance(value, Made)]
+    if run.continues:
+        made.insert(0, Made(run.continues, "checkpoint"))
+    return made
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
@@ -171,8 +179,8 @@ def in_order(runs: Iterable[Run]) -> list[Run]:
     found: dict[str, Run] = {}
 
     def add(run: Run) -> None:
-        for needed in needs(run):
-            add(needed)
+        for made in needs(run):
+            add(made.run)
         found.setdefault(run.label, run)
 
     for run in runs:
@@ -191,6 +199,10 @@ class Folder(NamedTuple):
             return self.place(run.continues)
         return os.path.join(self.path, "runs", run.label)
 
+    def made(self, made: Made) -> str:
+        """Returns the path of a run's output."""
+        return os.path.join(self.place(made.run), made.name)
+
     def log(self, run: Run) -> str:
         return f"{self.place(run)}.log"
 
@@ -199,7 +211,7 @@ class Folder(NamedTuple):
         words = [run.script]
         for flag, value in run.flags.items():
             if isinstance(value, Made):
-                value = os.path.join(self.place(value.run), value.name)
+                value = self.made(value)
             words.append(f"--{flag}" if value is True else f"--{flag}={value}")
         if run.output_file:
             path = os.path.join(self.place(run), run.output_file)
@@ -236,10 +248,31 @@ class Folder(NamedTuple):
         pairs = (line.split(" = ") for line in lines)
         return {name: float(value) for name, value in pairs}
 
+    def to_do(self, runs: Iterable[Run]) -> list[Run]:
+        """Returns the runs that are not done and what they need, in order.
+
+        The record of a run whose output is needed but missing is removed.
+        """
+        found: dict[str, Run] = {}
+
+        def add(run: Run) -> None:
+            for made in needs(run):
+                if self.record(made.run) is None:
+                    add(made.run)
+                elif not files.exists(self.made(made)):
+                    files.remove(self._record_path(made.run))
+                    add(made.run)
+            found.setdefault(run.label, run)
+
+        for run in runs:
+            if self.record(run) is None:
+                add(run)
+        return list(found.values())
+
     def do(self, runs: Iterable[Run]) -> Iterator[Run]:
         """Does the runs that are not done, and prints their commands.
 
-        If a run fails, the runs that do not need it are still done.
+        What they need is done first. If a run fails, the runs that do not need it are still done.
 
         Yields:
           Each run that is done, including those done before.
@@ -248,8 +281,13 @@ class Folder(NamedTuple):
           InputError: Another program is doing one of the runs; or, at the end,
             runs have failed.
         """
-        ordered = in_order(runs)
-        to_do = [run for run in ordered if self.record(run) is None]
+        runs = list(runs)
+        to_do = self.to_do(runs)
+        ordered = [
+            run
+            for run in in_order(runs)
+            if run in to_do or self.record(run) is not None
+        ]
         print(
             f"{len(ordered)} runs: {len(ordered) - len(to_do)} done before, "
             f"{len(to_do)} to do. They are kept in {self.path}/runs.",
@@ -258,7 +296,7 @@ class Folder(NamedTuple):
         missing: set[str] = set()
         faults = []
         for run in ordered:
-            if missing & {needed.label for needed in needs(run)}:
+            if missing & {made.run.label for made in needs(run)}:
                 missing.add(run.label)
                 continue
             if run in to_do:

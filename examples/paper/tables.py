@@ -116,7 +116,7 @@ def fill(
         place.setdefault(goal.model, [])
     minutes, count = 0.0, 0
     singles: list[dict] = []
-    for run in folder.do(runs):
+    for run in folder.do(goal.run for goal in goals):
         seconds = folder.record(run)["seconds"]
         minutes, count = minutes + seconds / 60, count + 1
         for goal in goals:
