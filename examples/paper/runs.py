@@ -3,8 +3,8 @@
 A run is a script with its flags. The name of its folder has a digest of the
 flags and of the input files: another flag or another text makes another run. A
 flag may name the output of another run, which is done first, unless every run
-that needs it is done. So `runs/*.json` and `runs/*/eval_results.txt` suffice to
-continue on another machine.
+that needs it is done. So finished runs can be continued on another machine from
+their records and results, `runs/*.json` and `runs/*/eval_results.txt`.
 """
 
 import contextlib
@@ -272,7 +272,8 @@ class Folder(NamedTuple):
     def do(self, runs: Iterable[Run]) -> Iterator[Run]:
         """Does the runs that are not done, and prints their commands.
 
-        What they need is done first. If a run fails, the runs that do not need it are still done.
+        What they need is done first. If a run fails, the runs that do not need
+        it are still done.
 
         Yields:
           Each run that is done, including those done before.
