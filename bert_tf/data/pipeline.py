@@ -356,6 +356,8 @@ def map_ahead(
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
+    # None of these functions needs AutoGraph, which would convert each.
+    function = tf.autograph.experimental.do_not_convert(function)
     return (
         batches.map(function, tf.data.AUTOTUNE)
         .prefetch(tf.data.AUTOTUNE)

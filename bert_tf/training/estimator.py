@@ -129,9 +129,10 @@ class Estimator:
     def _find_variables(self) -> None:
         """Finds the model's variables; traces calls anew."""
         self._weights = self.task.checkpoint_variables(self.model)
-        self._predict = tf.function(self._predict_step)
+        self._predict = tf.function(self._predict_step, autograph=False)
         self._replica_predictions = tf.function(
             self._predictions,
+            autograph=False,
             # Outside of a loop TensorFlow would place the compiled calls of
             # all replicas on the first device, away from their variables.
             jit_compile=self._jit and is_plain(self.strategy),

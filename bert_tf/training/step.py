@@ -19,6 +19,7 @@ skipped: weights and moments do not change. The step counts nevertheless, for
 the learning rate and for the position in the data.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,15 +83,17 @@ class TrainingStep:
             self._compiled = Compiled.EVERYTHING
         elif jit_compile_passes and runs_on_cpus(strategy):
             self._compiled = Compiled.PASSES
-        self.run = tf.function(self._run)
-        self._gradients = tf.function(
+        # AutoGraph would take seconds to convert layers, losses and the step.
+        function = functools.partial(tf.function, autograph=False)
+        self.run = function(self._run)
+        self._gradients = function(
             self._batch_gradients, jit_compile=jit_compile
         )
         self._update = self._clip_and_update
         if is_plain(strategy):
             # With several replicas the update communicates between devices,
             # which neither a compiled program nor an inner function can do.
-            self._update = tf.function(
+            self._update = function(
                 self._update, jit_compile=jit_compile_passes
             )
 
@@ -104,12 +107,16 @@ class TrainingStep:
         names += ["gradient_norm", "learning_rate"]
         if self.loss_scale is not None:
             names += ["loss_scale"]
-        rows = tf.TensorArray(tf.float32, count, element_shape=[len(names)])
-        for index in tf.range(count):
+
+        def step(index, rows):
             row = self.strategy.run(self.replica_step, (next(data),))
-            rows = rows.write(
-                index, self.strategy.experimental_local_results(row)[0]
-            )
+            local = self.strategy.experimental_local_results(row)
+            return index + 1, rows.write(index, local[0])
+
+        rows = tf.TensorArray(tf.float32, count, element_shape=[len(names)])
+        _, rows = tf.while_loop(
+            lambda index, _: index < count, step, (tf.zeros_like(count), rows)
+        )
         columns = tf.unstack(rows.stack(), axis=1, num=len(names))
         return dict(zip(names, columns, strict=True))
 
@@ -170,22 +177,27 @@ class TrainingStep:
             )
         filled, counts = fill_up(features, self.micro_batches)
         micro_batches = cut({**filled, _COUNTS: counts}, self.micro_batches)
-        variables = self.model.trainable_variables
-        gradients = [tf.zeros(v.shape, v.dtype) for v in variables]
-        losses = tf.zeros([len(self.task.loss_names)])
-        for index in tf.range(self.micro_batches):
+
+        def add(index, gradients, losses):
             batch = {
                 name: value[index] for name, value in micro_batches.items()
             }
             more, parts = self._micro_batch_gradients(
                 batch, batch.pop(_COUNTS), totals, fold_in(seed, index), scale
             )
-            gradients = [a + b for a, b in zip(gradients, more, strict=True)]
-            losses += parts
+            total = [a + b for a, b in zip(gradients, more, strict=True)]
+            return index + 1, total, losses + parts
+
+        variables = self.model.trainable_variables
+        gradients = [tf.zeros(v.shape, v.dtype) for v in variables]
+        losses = tf.zeros([len(self.task.loss_names)])
+        _, gradients, losses = tf.while_loop(
+            lambda index, *_: index < self.micro_batches,
+            add,
+            (0, gradients, losses),
+        )
         return gradients, losses
 
-    # AutoGraph would take a second or two to convert layers and losses.
-    @tf.autograph.experimental.do_not_convert
     def _micro_batch_gradients(self, features, counts, totals, seed, scale):
         variables = [v.value for v in self.model.trainable_variables]
         # The gradients are computed in this context too, since recomputed
@@ -216,7 +228,6 @@ class TrainingStep:
             gradients = [g / scale for g in gradients]
         return gradients, losses
 
-    @tf.autograph.experimental.do_not_convert
     def _clip_and_update(self, gradients, norm, rate) -> None:
         """Clips the gradients by their global norm and updates the weights."""
         if self.max_grad_norm:
