@@ -70,8 +70,10 @@ def command() -> None:
     """Runs `bert-tf JOB --flag=value ...`, the installed package's command."""
     program, *words = sys.argv
     usage = f"Name a job: {', '.join(JOBS)}."
-    if words[:1] == ["--help"]:
-        print(f"bert-tf JOB --flag=value ...\n{usage}\n`bert-tf JOB --help`")
+    if words[:1] in (["--help"], ["-h"]):
+        print("bert-tf JOB --flag=value ...\n")
+        print(*(f"  {job:20}{_summary(job)}" for job in JOBS), sep="\n")
+        print("\n`bert-tf JOB --help` lists the flags of a job.")
         sys.exit(0)
     if not words or words[0] not in JOBS:
         sys.argv[0] = os.path.basename(program)
@@ -85,6 +87,13 @@ def command() -> None:
     job = importlib.import_module(f"bert_tf.jobs.{words[0]}")
     sys.argv = [f"{os.path.basename(program)} {words[0]}", *words[1:]]
     main(job.run)
+
+
+def _summary(job: str) -> str:
+    """Returns the first line of a job's docstring without importing it."""
+    path = os.path.join(os.path.dirname(__file__), "jobs", f"{job}.py")
+    with open(path, encoding="utf-8") as file:
+        return file.readline().strip('".\n')
 
 
 def define_flags(

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -241,9 +242,14 @@ def test_the_command_lists_its_jobs(monkeypatch, capsys):
         return left.value.code, *capsys.readouterr()
 
     jobs = "Name a job: vocabulary, pretraining_data, "
-    status, out, err = lines_of("--help")
-    assert (status, err) == (0, "")
-    assert jobs in out
+    for words in (["--help"], ["-h"]):
+        status, out, err = lines_of(*words)
+        assert (status, err) == (0, "")
+        listed = [
+            line.split()[0] for line in out.splitlines() if line[:1] == " "
+        ]
+        assert listed == [*cli.JOBS]
+    assert re.search("^  squad +Fine-tunes .* KorQuAD$", out, re.MULTILINE)
     status, out, err = lines_of()
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"bert-tf: error: {jobs}")
