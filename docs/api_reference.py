@@ -28,7 +28,10 @@ def main(folder: str) -> None:
     """Writes index.html and a page for each module into `folder`."""
     # pdoc finds what a module contains; these names are imported lazily.
     for name in bert_tf.__all__:
-        setattr(bert_tf, name, getattr(bert_tf, name))
+        public = getattr(bert_tf, name)
+        setattr(bert_tf, name, public)
+        if inspect.isclass(public):
+            adopt_methods(public)
     # It documents what `__all__` names, modules included.
     bert_tf.__all__.append("jobs")
     jobs.__all__ = list(cli.JOBS)
@@ -38,6 +41,33 @@ def main(folder: str) -> None:
     pdoc.docstrings.google = markdown
     pdoc.render.configure(docformat="google", show_source=False)
     pdoc.pdoc("bert_tf", output_directory=pathlib.Path(folder))
+    remove_dead_links(pathlib.Path(folder) / "bert_tf.html")
+
+
+def adopt_methods(kind: type) -> None:
+    """Copies the documented methods of our base classes into a class.
+
+    Most bases, such as `TextModel`, are not public and have no page, and pdoc
+    leaves out what a class inherits from them.
+    """
+    for base in kind.__mro__[1:]:
+        if base.__module__.startswith("bert_tf."):
+            for name, member in vars(base).items():
+                is_method = hasattr(member, "__get__") and member.__doc__
+                if is_method and name[0] != "_" and name not in vars(kind):
+                    setattr(kind, name, member)
+
+
+def remove_dead_links(page: pathlib.Path) -> None:
+    """Removes the links to Keras's members, which the page leaves out."""
+    text = page.read_text(encoding="utf-8")
+    ids = {*re.findall(r' id="([^"]+)"', text)}
+    text = re.sub(
+        r'<a href="#([^"]+)">(.*?)</a>',
+        lambda link: link[0] if link[1] in ids else link[2],
+        text,
+    )
+    page.write_text(text, encoding="utf-8")
 
 
 def markdown(docstring: str) -> str:

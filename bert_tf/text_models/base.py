@@ -213,9 +213,9 @@ class TextModel(keras.Model, abc.ABC):
         """Configures training; by default as in the original's scripts.
 
         Args:
-          optimizer: "auto" is `AdamWeightDecay` with gradients clipped to norm
-            1. Each `fit` then resets it: the learning rate rises in the first
-            tenth of the steps and falls to 0 at the last.
+          optimizer: "auto" is `AdamWeightDecay`, with gradients clipped to
+            norm 1. Each `fit` then resets it: the learning rate rises in the
+            first tenth of the steps and falls to 0 at the last.
           loss: "auto" is the loss of this kind of model, from logits.
           metrics: Keras's metrics of logits; "auto" for the usual ones.
           learning_rate: The highest learning rate, with optimizer="auto"; by
@@ -567,12 +567,12 @@ class TextModel(keras.Model, abc.ABC):
         target_layer_names: Sequence[str] | str = LORA_TARGETS,
         lora_alpha: float | None = None,
     ) -> None:
-        """Adds LoRA adapters; see `FeatureModel.enable_lora`."""
+        """Adds LoRA adapters; see `BertModel.enable_lora`."""
         self.model.enable_lora(rank, target_layer_names, lora_alpha)
         renew_optimizer(self)
 
     def merge_lora(self) -> None:
-        """Merges the adapters; see `FeatureModel.merge_lora`."""
+        """Merges the adapters; see `BertModel.merge_lora`."""
         if self.model.adapters():
             self.model.merge_lora()
             renew_optimizer(self)
@@ -585,14 +585,14 @@ class TextModel(keras.Model, abc.ABC):
     def save_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Writes only what `enable_lora` trains, and the labels.
 
-        See `FeatureModel.save_lora_weights`.
+        See `BertModel.save_lora_weights`.
         """
         adapters.save(self.model, filepath, **self._lora_facts())
 
     def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Loads a file of `save_lora_weights` of a model with the same labels.
 
-        See `FeatureModel.load_lora_weights`.
+        See `BertModel.load_lora_weights`.
         """
         had_adapters = self.model.adapters()
         adapters.load(self.model, filepath, **self._lora_facts())
@@ -609,7 +609,7 @@ class TextModel(keras.Model, abc.ABC):
     ) -> None:
         """Writes the model, its vocabulary and labels for other libraries.
 
-        See `FeatureModel.save_pretrained`.
+        See `BertModel.save_pretrained`.
         """
         save(self.model, folder, format, self.tokenizer, **self._facts())
 

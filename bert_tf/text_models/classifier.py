@@ -54,13 +54,13 @@ class TextClassifier(TextModel):
 
     Args:
       model: A `BertClassifier`.
-      tokenizer: See `TextModel`.
+      tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       labels: The names of the classes in the order of the logits. By default
         those of the model's checkpoint, or LABEL_0, LABEL_1 and so on.
       problem: "single_label", "multi_label" or "regression". By default the
         checkpoint's, or "single_label".
       is_pair: Whether an export takes pairs of texts; `fit` sets it.
-      max_seq_length: See `TextModel`.
+      max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       doc_stride: If given, longer texts become windows of `max_seq_length`
         tokens, which start this many tokens apart. `fit` trains on windows,
         such that every text has the same weight; `evaluate` and `predict`

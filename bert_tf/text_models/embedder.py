@@ -60,12 +60,12 @@ class TextEmbedder(TextModel):
 
     Args:
       model: A `BertModel`.
-      tokenizer: See `TextModel`.
+      tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       pooling: What becomes the vector of a text: the "mean" or "max" of the
         last layer over all tokens, with [CLS] and [SEP]; "cls", the last
         layer at [CLS]; or "pooled", the pooler's output.
       normalize: Whether vectors have length 1.
-      max_seq_length: See `TextModel`.
+      max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       prompts: What to put before a text, by the name of the use, such as
         {"query": "Find a passage about: "}; see `predict`.
       default_prompt_name: The prompt that `predict` and `evaluate` use by

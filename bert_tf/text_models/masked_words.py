@@ -44,8 +44,9 @@ class MaskedWordPredictor(TextModel):
 
     Args:
       model: A `BertPretrainer`.
-      tokenizer: See `TextModel`. Its vocabulary must have [MASK].
-      max_seq_length: See `TextModel`.
+      tokenizer: A `FullTokenizer` or a `BertTokenizer`. Its
+        vocabulary must have [MASK].
+      max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
     """
 
     model_class = BertPretrainer

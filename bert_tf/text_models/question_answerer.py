@@ -59,7 +59,7 @@ class QuestionAnswerer(TextModel):
 
     Args:
       model: A `BertSpanLabeler`.
-      tokenizer: See `TextModel`.
+      tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       max_seq_length: The length of a window: question and part of the text.
       doc_stride: The number of tokens from one window to the next.
       max_query_length: The number of tokens kept of a question.

@@ -42,10 +42,10 @@ class TokenTagger(TextModel):
 
     Args:
       model: A `BertTokenClassifier`.
-      tokenizer: See `TextModel`.
+      tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       labels: The tags in the order of the logits, such as IOB2's for entities
         or parts of speech. By default those of the model's checkpoint.
-      max_seq_length: See `TextModel`.
+      max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
     """
 
     model_class = BertTokenClassifier
