@@ -8,6 +8,7 @@ import conll_files
 import fine_tuning_runs
 import numpy as np
 import pytest
+import safetensors.numpy
 import sentence_files
 import squad_files
 from fine_tuning_runs import (
@@ -44,6 +45,7 @@ def run(start, tmp_path_factory):
         init_checkpoint=start,
         task_name="SST-2",
         lora_rank=3,
+        lora_alpha=6,
         do_eval=True,
         do_predict=True,
         save_checkpoints_steps=3,
@@ -78,6 +80,12 @@ def test_the_release_is_a_plain_model(start, done):
     assert changed == kernels | {"output_weights", "output_bias"}
     change = after[min(kernels)] - before[min(kernels)]
     assert np.linalg.matrix_rank(change, tol=1e-6) == 3
+    adapters = safetensors.numpy.load_file(
+        done / "release" / "lora.safetensors"
+    )
+    layer = min(kernels).removesuffix("/kernel")
+    a, b = (adapters[f"{layer}/lora_kernel_{half}"] for half in "ab")
+    np.testing.assert_allclose(change, 6 / 3 * a @ b, rtol=1e-4, atol=1e-6)
 
 
 def test_checkpoints_have_the_moments_of_trained_weights_only(done):
@@ -99,7 +107,8 @@ def test_the_adapters_load_on_the_initial_checkpoint(start, done):
 @pytest.mark.parametrize("source", ["folder", "release", "checkpoint"])
 def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
     """From training checkpoints, whose adapters are merged, and the release."""
-    options = {**ANSWERS, "lora_rank": None, "init_checkpoint": None}
+    options = {**ANSWERS, "lora_rank": None, "lora_alpha": None}
+    options["init_checkpoint"] = None
     folder = copy if source == "folder" else tmp_path / "new"
     if source == "release":
         options["init_checkpoint"] = done / "release"
@@ -126,8 +135,12 @@ def test_a_run_resumes_bit_for_bit(done, copy, run):
 def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
     """They would find other variables in the checkpoints, or do nothing."""
     for rank, name in ((None, "null"), (2, "2")):
-        error = error_of(capsys, run, copy, lora_rank=rank)
+        error = error_of(capsys, run, copy, lora_rank=rank, lora_alpha=None)
         assert f"with lora_rank 3, and this run has lora_rank {name}" in error
+    error = error_of(capsys, run, copy, lora_alpha=None)
+    assert "with lora_alpha 6.0, and this run has lora_alpha 3" in error
+    error = error_of(capsys, run, tmp_path / "new", lora_rank=None)
+    assert "--lora_alpha has no effect without --lora_rank" in error
     error = error_of(capsys, run, tmp_path / "new", num_frozen_layers=1)
     assert "--num_frozen_layers has no effect with --lora_rank" in error
     model = fine_tuning_runs.write_model(tmp_path)
@@ -158,7 +171,7 @@ def test_selection_accumulation_and_replicas(run, tmp_path, monkeypatch):
     assert not any("lora" in name for name in released)
     # The weights of the best evaluation, which have the adapters.
     shutil.rmtree(tmp_path / "release")
-    run(tmp_path, do_train=None, do_predict=None, lora_rank=None, num_seeds=2)
+    run(tmp_path, do_train=None, do_predict=None, num_seeds=2)
     again = json.loads((tmp_path / "eval_results.json").read_text())
     assert again["weights_sha256"] == scores["weights_sha256"]
 

@@ -432,7 +432,12 @@ def prepare(
             "--lora_rank trains adapters of a pre-trained encoder. Name one "
             "with --init_checkpoint."
         )
-    task.lora_rank = config.lora_rank
+    if config.lora_alpha and not config.lora_rank:
+        raise InputError(
+            "--lora_alpha has no effect without --lora_rank. Leave it out, or "
+            "give --lora_rank."
+        )
+    task.lora_rank, task.lora_alpha = config.lora_rank, config.lora_alpha
     strategy = settings.connect(config)
     training = settings.training_config(config, 1, 0)
     if config.layer_rate_decay != 1:

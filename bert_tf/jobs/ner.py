@@ -79,6 +79,7 @@ _OPTIONS_OF_MODE = {
     "fine_tuning": (
         "num_frozen_layers",
         "lora_rank",
+        "lora_alpha",
         "layer_rate_decay",
         "gradient_checkpointing",
         "bilstm_head",

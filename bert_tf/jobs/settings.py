@@ -319,6 +319,12 @@ class FineTuningOptions(
         at_least=1,
         at_most=MOST_TOKENS,
     )
+    lora_alpha: float | None = option(
+        "The product of the adapters of --lora_rank is multiplied by this "
+        "number divided by the rank. Default: the rank.",
+        default=None,
+        at_least=1e-3,
+    )
     layer_rate_decay: float = option(
         "Learning rate of each layer as a fraction of the learning rate of the "
         "layer above it.",

@@ -139,7 +139,7 @@ def resolve(
     start = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
     if not config.do_train:
         # Weights are merged as they are read.
-        config = dataclasses.replace(config, lora_rank=None)
+        config = dataclasses.replace(config, lora_rank=None, lora_alpha=None)
         # An encoder has no head: `FineTuning.open_model` reports what it lacks.
         if start.head not in (None, "encoder", *heads):
             raise InputError(

@@ -32,6 +32,7 @@ class Task(abc.ABC):
       unused_variables: Variables without effect on scores, as a regular
         expression; models from elsewhere may lack them.
       lora_rank: The rank of LoRA adapters; None to train all weights.
+      lora_alpha: See `FeatureModel.enable_lora`.
     """
 
     schema: Schema
@@ -39,6 +40,7 @@ class Task(abc.ABC):
     new_variables: str = r"(?!bert/(embeddings|encoder)/)|.*/lora_kernel_[ab]$"
     unused_variables: str = r"(?!)"  # None.
     lora_rank: int | None = None
+    lora_alpha: float | None = None
 
     @abc.abstractmethod
     def build_model(self) -> keras.Model:
@@ -116,7 +118,7 @@ class FineTuningTask(Task):
         model = self.make_model(**self._model_options)
         model.build()
         if self.lora_rank:
-            model.enable_lora(self.lora_rank)
+            model.enable_lora(self.lora_rank, lora_alpha=self.lora_alpha)
         return model
 
     @abc.abstractmethod

@@ -42,7 +42,13 @@ from bert_tf.training.hooks import (
 )
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import INITIAL_LOSS_SCALE, TrainingStep, cut
-from bert_tf.training.weights import Weights, checksum, restore
+from bert_tf.training.weights import (
+    LORA_SCALE,
+    Weights,
+    checksum,
+    is_adapter,
+    restore,
+)
 from bert_tf.training.workers import (
     raise_worker_lost,
     require_same_step,
@@ -208,7 +214,7 @@ class Estimator:
 
     def _save(self) -> None:
         """Writes a checkpoint, unless a value is not finite."""
-        tensors = _values(self._weights | self._optimizer_state())
+        tensors = self._weight_values() | _values(self._optimizer_state())
         require_finite_tensors(self.step, tensors)
         self._saved_step = self.step
         if not is_chief(self.strategy):
@@ -236,7 +242,15 @@ class Estimator:
     def export_weights(self, prefix: str) -> None:
         """Writes the weights without optimizer, as in Google's releases."""
         if is_chief(self.strategy):
-            checkpoints.write(prefix, _values(self._weights))
+            checkpoints.write(prefix, self._weight_values())
+
+    def _weight_values(self) -> dict[str, Any]:
+        """Returns the weights, and the scale of LoRA adapters among them."""
+        values = _values(self._weights)
+        alpha, rank = self.task.lora_alpha, self.task.lora_rank
+        if alpha and any(map(is_adapter, values)):
+            values[LORA_SCALE] = np.float32(alpha / rank)
+        return values
 
     def weights_checksum(self) -> str:
         """Returns a checksum of the weights."""

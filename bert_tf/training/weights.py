@@ -17,6 +17,9 @@ from bert_tf.errors import InputError, listed
 # Tensors of a training checkpoint that are not weights.
 BOOKKEEPING = re.compile(r"^(global_step|training_state/.*|.*/adam_[mv])$")
 
+# lora_alpha / rank of the adapters; a checkpoint without it has the scale 1.
+LORA_SCALE = "training_state/lora_scale"
+
 # Variables that may be missing when a model starts from another model's
 # weights: a new head, and the pooler, which some models do not have.
 NEW_HEADS = r"(?!bert/(embeddings|encoder)/)"
@@ -65,7 +68,7 @@ def is_adapter(name: str) -> bool:
 class Merged:
     """The weights of a checkpoint with LoRA adapters merged: a `Weights`.
 
-    For training checkpoints, whose adapters have the scale 1.
+    For training checkpoints, whose adapters have the scale `LORA_SCALE`, or 1.
     """
 
     def __init__(self, weights: Weights):
@@ -83,7 +86,10 @@ class Merged:
         a, b = f"{layer}/lora_kernel_a", f"{layer}/lora_kernel_b"
         if a not in self._weights or layer == name:
             return self._weights[name]
-        return self._weights[name] + self._weights[a] @ self._weights[b]
+        change = self._weights[a] @ self._weights[b]
+        if LORA_SCALE in self._weights:
+            change *= self._weights[LORA_SCALE]
+        return self._weights[name] + change
 
 
 @dataclasses.dataclass(frozen=True)
