@@ -173,6 +173,14 @@ def test_mistakes(run, tmp_path, capsys, flags, message):
     assert message in error_of(capsys, run, tmp_path / "out", **flags)
 
 
+def test_options_of_custom_files_are_ignored_with_a_warning(
+    run, tmp_path, capsys, caplog
+):
+    flags = {"task_name": "sts-b", "data_dir": tmp_path, "max_score": 3}
+    error_of(capsys, run, tmp_path / "out", **flags)
+    assert "Ignoring --label_column and --max_score, for" in caplog.text
+
+
 def test_sts_b(run, tmp_path):
     """The official layout; the largest score is 5."""
     layout = "{0}\tg\tf\ty\t1\tn\tn\t{1}\t{2}"

@@ -37,13 +37,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache, processes
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
 from bert_tf.jobs.settings import DataOptions, DistillationOptions
@@ -456,17 +455,8 @@ def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
         )
     if config.glue_submission and not config.do_predict:
         raise InputError("--glue_submission needs --do_predict.")
-    ignored = [
-        f"--{field.name}"
-        for field in dataclasses.fields(config)
-        if field.name in _CUSTOM_OPTIONS
-        and getattr(config, field.name) != field.default
-        and not (config.unlabeled_file and field.name in _UNLABELED_OPTIONS)
-    ]
-    if ignored and config.task_name.lower() != custom.NAME:
-        logging.warning(
-            "Ignoring %s, for --task_name=custom only", listed(ignored)
-        )
+    used = _UNLABELED_OPTIONS if config.unlabeled_file else ()
+    fine_tuning.warn_ignored(config, {*_CUSTOM_OPTIONS} - {*used})
 
 
 def _claimed_output_dir(

@@ -66,6 +66,12 @@ from bert_tf.training.workers import chief_first
 # The data sets with similarities, and their largest one.
 _LARGEST = {"sts-b": 5.0, "korsts": 5.0}
 
+# Options for custom files only.
+_CUSTOM_OPTIONS = (
+    *("train_file", "dev_file", "test_file", "text_a_column", "text_b_column"),
+    *("label_column", "id_column", "header", "max_score"),
+)
+
 # The heads of models whose encoder can be used without training.
 _HEADS = ("encoder", "pretraining", "masked_lm", "next_sentence")
 
@@ -136,6 +142,7 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
     data_set = _data_set(config)
     if config.max_score <= 0:
         raise wrong_value("--max_score", "a number above 0", config.max_score)
+    fine_tuning.warn_ignored(config, _CUSTOM_OPTIONS)
     largest = _LARGEST.get(data_set.name, config.max_score)
     # All input is checked before anything is written.
     parts = {

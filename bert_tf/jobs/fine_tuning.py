@@ -38,6 +38,7 @@ from bert_tf.jobs.trials import Trial
 from bert_tf.optimization import layerwise_rates
 from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
+from bert_tf.tasks import custom
 from bert_tf.training import results
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
@@ -464,6 +465,24 @@ def prepare(
         padding,
         teacher,
     )
+
+
+def warn_ignored(config: Any, names: Iterable[str]) -> None:
+    """Logs options that only custom files have, with another task.
+
+    Args:
+      config: The options of a job with --task_name.
+      names: The names of the options.
+    """
+    ignored = [
+        f"--{field.name}"
+        for field in dataclasses.fields(config)
+        if field.name in names and getattr(config, field.name) != field.default
+    ]
+    if ignored and config.task_name.lower() != custom.NAME:
+        logging.warning(
+            "Ignoring %s, for --task_name=custom only", listed(ignored)
+        )
 
 
 def _selecting_metric(

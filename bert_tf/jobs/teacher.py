@@ -154,7 +154,10 @@ def find_teacher(
             f"--teacher={path} is not a fine-tuned model of this task: {fault}."
         )
     if task.head in WITH_LABELS and task.labels:
-        labels = rename(found.labels or ())
+        try:
+            labels = rename(found.labels or ())
+        except InputError as error:
+            raise InputError(f"--teacher={path}: {error}") from error
         teacher_task.order = _order(labels, task.labels, path)
     weights = found.weights
     blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
