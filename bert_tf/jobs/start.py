@@ -386,11 +386,14 @@ def open_start(
             f"{pretrained.path} is a model of another task: {difference}. Name "
             "another model, or give --do_train."
         )
-    logging.warning(
-        "Training a new head, since that of %s is for another task: %s",
-        pretrained.path,
-        difference,
-    )
+    if task.head == "encoder":
+        logging.info("The head of %s is not used", pretrained.path)
+    else:
+        logging.warning(
+            "Training a new head, since that of %s is for another task: %s",
+            pretrained.path,
+            difference,
+        )
     return without_head(weights)
 
 

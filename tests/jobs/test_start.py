@@ -372,3 +372,9 @@ def test_a_head_for_other_labels_is_trained_from_scratch(classifier, caplog):
     assert "Training a new head" in caplog.text
     assert "its labels are a, b and c" in caplog.text
     assert "output_weights" in opened(path, False)
+
+
+def test_training_of_an_encoder_has_no_new_head(classifier, caplog):
+    assert opened(classifier(), True, head="encoder", labels=()) == BELOW_HEAD
+    assert "Training a new head" not in caplog.text
+    assert "is not used" in caplog.text
