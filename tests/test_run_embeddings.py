@@ -116,6 +116,25 @@ def test_a_model_keeps_its_pooling(done, run, tmp_path):
         fine_tuning_runs.assert_same_answers(folder, done)
 
 
+def test_adapters_load_on_the_initial_checkpoint(run, tmp_path):
+    """It has a pooler, which the training does not use."""
+    start = fine_tuning_runs.write_release(tmp_path / "start", ("0", "1"))
+    given = {"init_checkpoint": start, "lora_rank": 2, "learning_rate": 0.1}
+    given |= {"bert_config_file": None, "vocab_file": None}
+    run(tmp_path / "out", **given, num_train_epochs=1)
+    release = tmp_path / "out" / "release"
+    expected = bert_tf.TextEmbedder.from_pretrained(release)
+    length = expected.max_seq_length
+    model = bert_tf.TextEmbedder.from_pretrained(
+        start, pooling="max", normalize=True, max_seq_length=length
+    )
+    before = model.predict("good bad")
+    model.load_lora_weights(release / "lora.safetensors")
+    after = model.predict("good bad")
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(after, expected.predict("good bad"), atol=1e-5)
+
+
 def test_pairs_without_scores(run, data_dir, tmp_path):
     run(tmp_path, do_eval=True, **UNSCORED, save_best="mrr")
     dev = rows(data_dir / "dev.tsv")

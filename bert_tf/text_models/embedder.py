@@ -98,6 +98,7 @@ class TextEmbedder(TextModel):
         if pooling != "pooled" and model.pooler is not None:
             # It has no gradient.
             model.pooler.trainable = False
+            model.unused_variables = r"bert/pooler/"
 
     @classmethod
     def _recorded_options(cls, found):
