@@ -1,17 +1,22 @@
 """The tokenizer as a TensorFlow graph, for raw strings in a SavedModel.
 
 It gives the ids and offsets of `wordpiece.FullTokenizer` for every string.
-Invalid UTF-8 is dropped.
+Invalid UTF-8 is dropped. Outside of graphs, where each op takes longer than a
+short text, `FullTokenizer` itself makes the ids.
 
 TensorFlow Serving has two ops of TensorFlow Text. The graph uses one of them,
 FastWordpieceTokenizeWithOffsets; all others are core ops.
 """
 
+import functools
+import itertools
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
@@ -30,6 +35,20 @@ from bert_tf.tokenization.normalization import (
 )
 
 _PADDINGS = ("max_length", "longest")
+
+
+def _graph_constant(make: Callable[[Any], Any]) -> functools.cached_property:
+    """A property that is made when a graph first needs it.
+
+    Captured constants are stored in a SavedModel once, however many functions
+    use them.
+    """
+
+    def value(self):
+        with tf.init_scope(), _on_cpu():
+            return make(self)
+
+    return functools.cached_property(value)
 
 
 class Tokens(NamedTuple):
@@ -94,25 +113,36 @@ class BertTokenizer(keras.layers.Layer):
             )
         if padding not in _PADDINGS:
             raise wrong_value("padding", listed(_PADDINGS, last="or"), padding)
-        vocab = wordpiece.load_vocab(vocabulary)
+        # Keras would track each token of a tuple, which takes 0.1 s.
+        self._python = wordpiece.FullTokenizer(
+            vocabulary, do_lower_case, strip_accents
+        )
+        vocab = self._python.vocab
         wordpiece.require_special_tokens(
             vocab,
             ("[PAD]", "[UNK]", "[CLS]", "[SEP]"),
             wordpiece.source_of(vocabulary),
         )
-        self.vocabulary = tuple(vocab)
         self.max_seq_length = max_seq_length
         self.padding = padding
         self._pad_id, self._unk_id, self._cls_id, self._sep_id = (
             vocab[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
         )
-        # String ops only have CPU kernels. A captured constant is stored in a
-        # SavedModel once, however many functions use it.
-        with tf.device("CPU:0"):
-            self._normalizer = GraphNormalizer(do_lower_case, strip_accents)
-            pieces = [t.removeprefix(wordpiece.CONTINUATION) for t in vocab]
-            self._piece_lengths = tf.constant(list(map(len, pieces)))
-            self._wordpiece = _wordpiece_tokenizer(self.vocabulary)
+
+    @_graph_constant
+    def _normalizer(self) -> "GraphNormalizer":
+        return GraphNormalizer(self.do_lower_case, self.strip_accents)
+
+    @_graph_constant
+    def _piece_lengths(self) -> tf.Tensor:
+        prefix = wordpiece.CONTINUATION
+        return tf.constant(
+            [len(token.removeprefix(prefix)) for token in self.vocabulary]
+        )
+
+    @_graph_constant
+    def _wordpiece(self) -> Any:
+        return _wordpiece_tokenizer(self.vocabulary)
 
     @classmethod
     def from_pretrained(
@@ -133,21 +163,26 @@ class BertTokenizer(keras.layers.Layer):
         return cls(**pretrained.tokenizer_arguments(path), **options)
 
     @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The tokens in the order of their ids."""
+        return self._python.vocabulary
+
+    @property
     def do_lower_case(self) -> bool:
         """Whether the vocabulary is uncased."""
-        return self._normalizer.do_lower_case
+        return self._python.do_lower_case
 
     @property
     def strip_accents(self) -> bool:
         """Whether accents are stripped."""
-        return self._normalizer.strip_accents
+        return self._python.strip_accents
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, with the tokens for the path."""
         return super().get_config() | {
             "vocabulary": list(self.vocabulary),
-            "do_lower_case": self._normalizer.do_lower_case,
-            "strip_accents": self._normalizer.strip_accents,
+            "do_lower_case": self.do_lower_case,
+            "strip_accents": self.strip_accents,
             "max_seq_length": self.max_seq_length,
             "padding": self.padding,
         }
@@ -166,7 +201,16 @@ class BertTokenizer(keras.layers.Layer):
         return self.call(inputs)
 
     def call(self, inputs):
-        texts = [_strings(text) for text in _parts(inputs)]
+        parts = _parts(inputs)
+        if found := _eager_strings(parts):
+            columns, is_scalar = found
+            batch = self._encode_in_python(columns)
+            with _on_cpu():
+                return {
+                    name: tf.constant(values[0] if is_scalar else values)
+                    for name, values in batch.items()
+                }
+        texts = [_strings(text) for text in parts]
         _check_same_shape(texts)
         with _on_cpu():
             if texts[0].shape.rank == 0:
@@ -200,6 +244,17 @@ class BertTokenizer(keras.layers.Layer):
         Raises:
           InputError: If `keep` is not in the vocabulary.
         """
+        if keep is None and (found := _eager_strings([text])):
+            [texts], is_scalar = found
+            ids = list(map(self._python.encode, texts))
+            values = np.array(list(itertools.chain(*ids)), np.int32)
+            with _on_cpu():
+                if is_scalar:
+                    return tf.constant(values)
+                splits = np.cumsum([0, *map(len, ids)])
+                return tf.RaggedTensor.from_row_splits(
+                    tf.constant(values), tf.constant(splits), validate=False
+                )
         text = _strings(text)
         if text.shape.rank == 0:
             return self.tokenize(text[tf.newaxis], keep)[0]
@@ -282,6 +337,38 @@ class BertTokenizer(keras.layers.Layer):
                 "input_mask": tf.cast(input_mask, tf.int32),
                 "segment_ids": tf.cast(input_mask & second, tf.int32),
             }
+
+    def _encode_in_python(
+        self, columns: Sequence[list[str]]
+    ) -> dict[str, np.ndarray]:
+        """Does what `_encode` does, with a cache instead of 150 eager ops."""
+        encode, is_pair = self._python.encode, len(columns) == 2
+        rows = [
+            packing.pack(
+                encode(first),
+                encode(second) if is_pair else None,
+                self.max_seq_length or sys.maxsize,
+                self._cls_id,
+                self._sep_id,
+            )
+            for first, second in zip(columns[0], columns[-1], strict=True)
+        ]
+        lengths = np.array([len(ids) for ids, _ in rows])
+        length = self._padded_length or lengths.max()
+        input_mask = np.arange(length) < lengths[:, np.newaxis]
+        input_ids = np.full(input_mask.shape, self._pad_id, np.int32)
+        segment_ids = np.zeros_like(input_ids)
+        ids, segments = map(
+            itertools.chain.from_iterable, zip(*rows, strict=True)
+        )
+        input_ids[input_mask] = list(ids)
+        if is_pair:
+            segment_ids[input_mask] = list(segments)
+        return {
+            "input_ids": input_ids,
+            "input_mask": input_mask.astype(np.int32),
+            "segment_ids": segment_ids,
+        }
 
     def _encode(self, texts: list[tf.Tensor]) -> dict[str, tf.Tensor]:
         """Tokenizes and packs one or two [B] tensors of strings."""
@@ -402,6 +489,34 @@ def _columns(pairs: list[tuple]) -> list[list]:
                 f"Pair {index} of the list", "a tuple of two strings", pair
             )
     return [list(column) for column in zip(*pairs, strict=True)]
+
+
+def _eager_strings(parts: Sequence[Any]) -> tuple[list[list[str]], bool] | None:
+    """Returns the texts as lists, and whether each part was a single text.
+
+    None if they are values of a graph, empty, or of different or other types.
+    """
+    if not tf.executing_eagerly():
+        return None
+    columns, shapes = [], set()
+    for texts in parts:
+        if isinstance(texts, tf.Tensor):
+            texts = texts.numpy()
+        if isinstance(texts, np.ndarray):
+            texts = texts.tolist()
+        is_scalar = isinstance(texts, str | bytes)
+        texts = [texts] if is_scalar else texts
+        kinds = set(map(type, texts)) if isinstance(texts, list) else set()
+        if not kinds or kinds - {str, bytes}:
+            return None
+        if bytes in kinds:
+            texts = [
+                text.decode(errors="ignore") if type(text) is bytes else text
+                for text in texts
+            ]
+        columns.append(texts)
+        shapes.add((is_scalar, len(texts)))
+    return (columns, is_scalar) if len(shapes) == 1 else None
 
 
 def _strings(text) -> tf.Tensor:

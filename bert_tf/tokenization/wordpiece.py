@@ -85,13 +85,7 @@ class FullTokenizer:
         self._ids_of_word = _Cache(
             lambda word: tuple(self.vocab[t] for t, _, _ in self._split(word))
         )
-        self._ids_of_chunk = _Cache(
-            lambda chunk: tuple(
-                token_id
-                for word in self._normalizer(chunk).split()
-                for token_id in self._ids_of_word[word]
-            )
-        )
+        self._ids_of_chunk = _Cache(self._encode_chunk)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str]) -> Self:
@@ -156,6 +150,15 @@ class FullTokenizer:
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens; raises IndexError for an id that is too large."""
         return [self.inv_vocab[index] for index in ids]
+
+    def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
+        ids: list[int] = []
+        for word in self._normalizer(chunk).split():
+            if word in self.vocab and len(word) <= MAX_CHARACTERS_PER_WORD:
+                ids.append(self.vocab[word])
+            else:
+                ids += self._ids_of_word[word]
+        return tuple(ids)
 
     def _split(self, word: str) -> list[tuple[str, int, int]]:
         """Takes the longest token of the vocabulary from the left, repeatedly.
@@ -234,8 +237,15 @@ def read_tokens(path: str) -> list[str]:
     """
     with files.open_read(path) as file:
         content = file.read().removeprefix(codecs.BOM_UTF8)
-    lines = content.split(b"\n")
-    tokens = [_decode(x, n, path) for n, x in enumerate(lines, start=1)]
+    try:
+        tokens = [line.strip() for line in content.decode().split("\n")]
+    except UnicodeDecodeError as error:
+        byte, before = content[error.start], content[: error.start]
+        raise in_file(
+            path,
+            f"byte 0x{byte:02x} is not UTF-8. Convert the file to UTF-8.",
+            before.count(b"\n") + 1,
+        ) from None
     while tokens and not tokens[-1]:
         tokens.pop()
     return tokens
@@ -303,15 +313,3 @@ def replaceable_ids(inv_vocab: Sequence[str]) -> np.ndarray:
     return np.array(
         [t != "" and not re.fullmatch(r"\[.+\]", t) for t in inv_vocab], bool
     )
-
-
-def _decode(line: bytes, number: int, path: str) -> str:
-    try:
-        return line.decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise in_file(
-            path,
-            f"byte 0x{line[error.start]:02x} is not UTF-8. Convert the file to "
-            "UTF-8.",
-            number,
-        ) from None

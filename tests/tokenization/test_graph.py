@@ -44,7 +44,8 @@ def assert_agree(vocab, texts, *casing):
     tokenizer = FullTokenizer(vocab, *casing)
     layer = BertTokenizer(vocab, *casing)
     batch = tf.constant(texts, tf.string)
-    ids = layer.tokenize(batch).to_list()
+    ids = tf.function(layer.tokenize, autograph=False)(batch).to_list()
+    assert layer.tokenize(batch).to_list() == ids  # without a graph
     in_graph = tf.function(layer.tokenize_with_offsets, autograph=False)
     tokens = in_graph(batch)
     for column in tokens:
@@ -175,12 +176,14 @@ def test_padding_to_the_longest_of_the_batch(max_seq_length):
     arguments = {"max_seq_length": max_seq_length}
     layer = BertTokenizer(vocabulary(), **arguments)
     short = BertTokenizer(vocabulary(), **arguments, padding="longest")
+    in_graph = tf.function(lambda texts: short(tf.identity(texts)))
     for texts in (["a", "a a", ""], ["a", "a b a b a b"], [""]):
         expected = layer(texts)
         length = max(np.sum(expected["input_mask"], axis=1))
         for name, values in short(texts).items():
             assert values.dtype == tf.int32
             np.testing.assert_array_equal(values, expected[name][:, :length])
+            np.testing.assert_array_equal(values, in_graph(texts)[name])
     assert short([])["input_ids"].shape[0] == 0
     assert short("a")["input_ids"].shape == (3,)
     ids = short(keras.Input((), dtype="string"))["input_ids"]
@@ -291,7 +294,6 @@ def test_ambiguous_inputs(inputs, message):
     [
         (["[UNK]", "a"], {}, r"not \[PAD\], \[CLS\] and \[SEP\]"),
         ([*SPECIAL, "a", "a"], {}, "list of tokens:6: the token 'a' is also"),
-        ([*SPECIAL, "a" * 300], {}, "exceeds"),
         (SPECIAL, {"max_seq_length": 2}, "max_seq_length must be .*; got 2"),
         (SPECIAL, {"padding": "none"}, "max_length or longest; got 'none'"),
         ("nowhere.txt", {}, "No such file"),
@@ -301,6 +303,25 @@ def test_unusable_arguments(vocab, arguments, message):
     with pytest.raises(InputError, match=message) as raised:
         BertTokenizer(vocab, **arguments)
     assert "\n" not in str(raised.value)
+
+
+def test_a_token_too_long_for_the_graph():
+    layer = BertTokenizer([*SPECIAL, "a" * 300])
+    assert list(layer("a")["input_ids"]) == [2, 1, 3]
+    with pytest.raises(InputError, match=r"cannot use .*exceeds"):
+        tf.function(layer.tokenize, autograph=False)(tf.constant(["a"]))
+
+
+def test_the_first_call_needs_no_tables(monkeypatch):
+    """They take more than a second."""
+    monkeypatch.delattr(normalization, "replacement_table")
+    layer = BertTokenizer(vocabulary())
+    texts = ["É a\u0301", "中"]
+    expected = [layer.tokenize(text).numpy().tolist() for text in texts]
+    batches = texts, np.array(texts), [text.encode() for text in texts]
+    for batch in (*batches, tf.constant(texts)):
+        assert layer.tokenize(batch).to_list() == expected
+        assert layer((batch, texts))["input_ids"].shape == (2, 7)
 
 
 def test_functional_model_in_a_keras_file(tmp_path):
