@@ -202,7 +202,8 @@ class BertTokenizer(keras.layers.Layer):
 
     def call(self, inputs):
         parts = _parts(inputs)
-        if found := _eager_strings(parts):
+        found = _eager_strings(parts)
+        if found is not None:
             columns, is_scalar = found
             batch = self._encode_in_python(columns)
             with _on_cpu():
@@ -244,16 +245,19 @@ class BertTokenizer(keras.layers.Layer):
         Raises:
           InputError: If `keep` is not in the vocabulary.
         """
-        if keep is None and (found := _eager_strings([text])):
+        found = _eager_strings([text]) if keep is None else None
+        if found is not None:
             [texts], is_scalar = found
-            ids = list(map(self._python.encode, texts))
-            values = np.array(list(itertools.chain(*ids)), np.int32)
+            ids, splits = [], [0]
+            for string in texts:
+                ids += self._python.encode(string)
+                splits.append(len(ids))
             with _on_cpu():
+                values = tf.constant(np.array(ids, np.int32))
                 if is_scalar:
-                    return tf.constant(values)
-                splits = np.cumsum([0, *map(len, ids)])
+                    return values
                 return tf.RaggedTensor.from_row_splits(
-                    tf.constant(values), tf.constant(splits), validate=False
+                    values, tf.constant(np.array(splits)), validate=False
                 )
         text = _strings(text)
         if text.shape.rank == 0:

@@ -354,7 +354,7 @@ def test_keras_does_not_compile_strings_with_xla(monkeypatch):
     model.fit(tf.constant(["ab, É", "AΣ"]), np.ones((2, 1)), verbose=0)
 
 
-def test_saved_model(tmp_path):
+def test_saved_model(tmp_path, caplog):
     """TensorFlow Serving has all ops of the graph."""
     module = tf.Module()
     module.layer = layer = BertTokenizer(vocabulary())
@@ -372,6 +372,7 @@ def test_saved_model(tmp_path):
         }
 
     function = everything.get_concrete_function()
+    assert "AutoGraph could not" not in caplog.text
     graph = function.graph.as_graph_def()
     nodes = list(graph.node)
     for inner in graph.library.function:
