@@ -6,8 +6,11 @@ gives the same lines to `bert_tf.BertTokenizer` in a tf.data pipeline, to the
 original's FullTokenizer (`tf-models-official`) and to Hugging Face's
 `tokenizers` (encode_batch_fast). Each side is a process with as many cores as
 threads. The texts are English, Korean, and a mix of both with words of all
-scripts. Our ids must be the original's; lines for which `tokenizers` returns
-other ids are counted.
+scripts. Small inputs are the first English lines as one list, for which
+`BertTokenizer` is called directly; and the whole file once with a new
+tokenizer, from the paths of the file and of the vocabulary to the ids. Our ids
+must be the original's; lines for which `tokenizers` returns other ids are
+counted.
 """
 
 import dataclasses
@@ -34,6 +37,7 @@ TITLES = {
 }
 NUM_THREADS = (1, 2)
 WORDS_PER_LINE = 12
+LIST_SIZES = (1, 32, 1000)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,13 +65,28 @@ class Text(NamedTuple):
         return self.path.stat().st_size / 1e6
 
     def request(
-        self, least_seconds: float, with_ids: bool = False
+        self, least_seconds: float, with_ids: bool = False, **small: Any
     ) -> dict[str, Any]:
         return {
             "text": [str(self.path), str(self.vocab_file), self.do_lower_case],
             "least_seconds": least_seconds,
             "with_ids": with_ids,
+            "num_lines": None,
+            "once": False,
+            **small,
         }
+
+    def inputs(self) -> Iterator[tuple[str, float, dict[str, Any]]]:
+        """Yields names, megabytes and what is added to the request."""
+        yield self.name, self.megabytes, {}
+        if self.name != "English":
+            return
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        for size in LIST_SIZES:
+            megabytes = sum(map(len, lines[:size])) / 1e6
+            yield f"{self.name}, list of {size}", megabytes, {"num_lines": size}
+        whole = {"num_lines": len(lines), "once": True}
+        yield f"{self.name}, file once", self.megabytes, whole
 
 
 def run(config: TokenizationConfig) -> comparison.Comparison:
@@ -98,13 +117,14 @@ def run(config: TokenizationConfig) -> comparison.Comparison:
                 results.facts = results.facts or facts
                 cases = [
                     comparison.Case(
-                        f"{text.name}, threads: {threads}",
-                        text.megabytes,
+                        f"{name}, threads: {threads}",
+                        megabytes,
                         dict.fromkeys(
-                            peers, text.request(config.least_seconds)
+                            peers, text.request(config.least_seconds, **small)
                         ),
                     )
                     for text in texts
+                    for name, megabytes, small in text.inputs()
                 ]
                 comparison.take_turns(results, cases, peers, config)
     return comparison.report(results, config, "tokenization")
