@@ -4,6 +4,7 @@ They have a configuration, take a dict of features, and can be saved, exported
 and made from checkpoints.
 """
 
+import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -40,7 +41,20 @@ EXPORTED_FEATURES = ("input_ids", "input_mask", "segment_ids")
 _FLOAT32_FORMATS = ("onnx", "litert")
 
 
-class FeatureModel(keras.Model):
+class FreezableModel(keras.Model):
+    """A model whose layers all follow its attribute `trainable`."""
+
+    def __setattr__(self, name, value):
+        if name != "trainable":
+            super().__setattr__(name, value)
+            return
+        # TensorFlow ignores an attribute that is set to the value that it has,
+        # although other layers inside may have another one.
+        for layer in self._flatten_layers():
+            keras.layers.Layer.trainable.fset(layer, value)
+
+
+class FeatureModel(FreezableModel):
     """A model with a `BertConfig` that takes a dict of features.
 
     Features may also be passed as keywords: `model(input_ids=ids)`. They are
@@ -234,6 +248,10 @@ class FeatureModel(keras.Model):
             already or is quantized.
         """
         rank = positive_integer("rank", rank)
+        if lora_alpha is not None:
+            is_number = isinstance(lora_alpha, numbers.Real)
+            if not is_number or not lora_alpha > 0:
+                raise wrong_value("lora_alpha", "a positive number", lora_alpha)
         if target_layer_names == "all":
             target_layer_names = tuple(LORA_LAYERS)
         if isinstance(target_layer_names, str):

@@ -200,6 +200,10 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             ]
         super().apply(grads, trainable_variables)
 
+    def _clip_gradients(self, grads):
+        # For the global norm, Keras needs gradients of one dtype.
+        return super()._clip_gradients([_precise(g) for g in grads])
+
     def exclude_from_weight_decay(self, var_list=None, var_names=None) -> None:
         """Raises an error: exclusion is an argument of the constructor."""
         raise InputError(

@@ -18,6 +18,8 @@ from bert_tf.data.batching import Features, in_memory
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.feature_model import (
     FeatureModel,
+    FreezableModel,
+    dense_layers,
     renew_optimizer,
     require_merged,
 )
@@ -63,7 +65,7 @@ WARMUP_SHARE = 0.1
 CLIP_NORM = 1.0
 
 
-class TextModel(keras.Model, abc.ABC):
+class TextModel(FreezableModel, abc.ABC):
     """A model of bert_tf with its tokenizer.
 
     `compile`, `fit` and `evaluate` are Keras's, for texts instead of tensors;
@@ -635,6 +637,11 @@ class TextModel(keras.Model, abc.ABC):
             raise InputError(
                 "An export needs Keras's TensorFlow backend. Save the model "
                 "with save_pretrained and load it there."
+            )
+        if any(layer.quantization_mode for _, layer in dense_layers(self)):
+            raise InputError(
+                f"{self.name} is quantized. Call export before quantize, or "
+                "model.export of the attribute model, which takes token ids."
             )
         # Needs TensorFlow Text.
         from bert_tf.serving.export import export

@@ -78,6 +78,24 @@ def test_lora_adapters_of_frozen_layers_are_trained(lora_first):
     assert trainable(model) == names - frozen
 
 
+@pytest.mark.parametrize("lora", [False, True])
+def test_trainable_unfreezes_every_layer(lora):
+    """Also if it is True already, as TensorFlow ignores equal values."""
+    model = small_bert.make(BertClassifier)
+    if lora:
+        model.enable_lora(2)
+        model.merge_lora()
+    else:
+        model.bert.freeze(2)
+    assert len(model.trainable_variables) < len(model.weights)
+    assert model.trainable
+    model.trainable = True
+    assert len(model.trainable_variables) == len(model.weights)
+    assert not model.bert.frozen_layers
+    model.trainable = False
+    assert not model.trainable_variables
+
+
 def test_unknown_layers():
     for count in (-1, 3):
         with pytest.raises(InputError, match=rf"from 0 to 2.* got {count}"):

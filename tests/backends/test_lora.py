@@ -141,6 +141,19 @@ def test_bfloat16_keeps_small_changes():
     np.testing.assert_allclose(found, expected, atol=0.05)
 
 
+def test_gradients_of_two_dtypes_are_clipped():
+    """The adapters are float32, the head has the dtype of the model."""
+    model = small_bert.make(BertClassifier, dtype="bfloat16")
+    model.enable_lora(2)
+    assert len({v.dtype for v in model.trainable_variables}) == 2
+    compiled(model, AdamWeightDecay(0.01, global_clipnorm=1.0))
+    before = small_bert.numbers(checkpoint_variables(model))
+    small_bert.train(model, 0, 2)
+    after = small_bert.numbers(checkpoint_variables(model))
+    moved = {n for n in after if not np.array_equal(before[n], after[n])}
+    assert moved == trained(model)
+
+
 @pytest.mark.parametrize("model_class", small_bert.MODELS)
 def test_keras_files_keep_the_adapters(model_class, tmp_path):
     model = adapted(model_class, lora_alpha=7)
@@ -249,6 +262,9 @@ def test_mistakes(tmp_path):
     for rank in (0, 1.5):
         with pytest.raises(InputError, match="rank must be a positive integer"):
             model.enable_lora(rank)
+    for alpha in (0, -1, "8", np.nan):
+        with pytest.raises(InputError, match="lora_alpha must be a positive"):
+            model.enable_lora(2, lora_alpha=alpha)
     for targets in ("dense", ["query", "q"], []):
         with pytest.raises(InputError, match="target_layer_names must be one"):
             model.enable_lora(2, targets)
