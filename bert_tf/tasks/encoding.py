@@ -358,11 +358,13 @@ def _label_ids(examples: Sequence[Example], encoding: Encoding) -> np.ndarray:
         try:
             label_ids[row] = label_id(example.label, encoding.problem, numbers)
         except (KeyError, TypeError, ValueError):
-            expected = f"one of {listed(encoding.labels, last='or', most=20)}"
+            expected = "a finite number"
+            if numbers:
+                names = listed(encoding.labels, last="or", most=20)
+                expected = f"one of {names}"
             raise in_file(
                 example.where,
-                f"the label must be {expected if numbers else 'a number'}; "
-                f"got {example.label!r}.",
+                f"the label must be {expected}; got {example.label!r}.",
             ) from None
     return label_ids
 
@@ -374,7 +376,11 @@ def label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
     KeyError, TypeError or ValueError.
     """
     if problem in ("regression", "similarity"):
-        return float(label)
+        number = float(label)
+        # NaN and infinity would make every weight NaN.
+        if not abs(number) <= np.finfo(np.float32).max:
+            raise ValueError
+        return number
     if problem == "multi_label":
         label_ids = np.zeros(len(numbers), int)
         label_ids[[numbers[name] for name in label]] = 1

@@ -252,7 +252,7 @@ def _scores(y: Any, count: int) -> np.ndarray:
         )
     require_present(scores, "pair", "score")
     try:
-        return np.array(scores, float)
+        return np.array([*map(float, scores)])
     except (TypeError, ValueError):
         raise wrong_value("The scores", "numbers", scores) from None
 

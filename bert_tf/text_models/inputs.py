@@ -32,9 +32,10 @@ def split_dataset(
     if hasattr(x, "as_numpy_iterator"):
         if y is not None:
             raise InputError("The data set has the labels: leave out y.")
-        rows = [_elements(element) for element in x.as_numpy_iterator()]
+        rows = [_elements(e, required) for e in x.as_numpy_iterator()]
         x = [text for texts, _ in rows for text in texts]
-        y = [label for _, labels in rows for label in labels]
+        labels = [label for _, labels in rows for label in labels]
+        y = labels if labels or required else None
     if y is None and required:
         raise InputError("Labels are missing: pass x and y.")
     return x, None if y is None else plain(y), weights
@@ -115,21 +116,20 @@ def class_weights(
     return np.array([named.get(name, 1.0) for name in labels], np.float32)
 
 
-def _elements(element: Any) -> tuple[list, list]:
+def _elements(element: Any, required: bool) -> tuple[list, list]:
     """Returns the texts and labels of one element, batched or not."""
-    if not isinstance(element, tuple) or len(element) != 2:
+    x, *labels = element if isinstance(element, tuple) else (element,)
+    if len(labels) > 1 or (required and not labels):
         raise InputError(
             "A tf.data.Dataset must have pairs of texts and labels."
         )
-    x, y = element
     texts = (
         list(zip(*map(_flat, x), strict=True))
         if isinstance(x, tuple)
         else _flat(x)
     )
-    y = np.asarray(y)
-    labels = y.tolist()
-    return texts, labels if np.ndim(_first(x)) else [labels]
+    values = [np.asarray(y).tolist() for y in labels]
+    return texts, values[0] if values and np.ndim(_first(x)) else values
 
 
 def _first(x: Any) -> Any:
@@ -254,8 +254,10 @@ def as_columns(x: Any, names: Sequence[str]) -> list[list[str]]:
     ]
 
 
-def _transposed(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+def _transposed(rows: Iterable[Any]) -> list[list[Any]]:
     try:
-        return [list(column) for column in zip(*rows, strict=True)]
-    except ValueError:
+        # Two characters are not a pair.
+        pairs = [() if isinstance(x, (str, bytes)) else x for x in rows]
+        return [list(column) for column in zip(*pairs, strict=True)]
+    except (TypeError, ValueError):
         raise InputError("Some texts are pairs and others are not.") from None

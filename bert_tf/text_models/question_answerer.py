@@ -159,13 +159,24 @@ class QuestionAnswerer(TextModel):
         self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
     ) -> dict[str, float]:
         scores = official_scores(
-            self._answered(_questions(x, y), batch_size),
+            self._answered(self._labelled(x, y), batch_size),
             self.rules.with_negative,
         )
         return {name.removeprefix("eval_"): v for name, v in scores.items()}
 
-    def _features(self, x: Any, y: Any) -> Features:
+    def _labelled(self, x: Any, y: Any) -> list[Question]:
+        """Returns questions with answers to train or to evaluate on."""
         questions = _questions(x, y)
+        for question in questions:
+            if question.is_impossible and not self.rules.with_negative:
+                raise InputError(
+                    f"{question.where} has no answer. If questions may have "
+                    "none, pass with_negative=True to from_pretrained."
+                )
+        return questions
+
+    def _features(self, x: Any, y: Any) -> Features:
+        questions = self._labelled(x, y)
         encoding = self._encoding()
         faults = Faults()
         batches, numbers = [], []
@@ -246,6 +257,8 @@ def _questions(x: Any, y: Any) -> list[Question]:
         its answer.
     """
     columns = as_columns(x, _COLUMNS)
+    if not columns[0]:
+        raise InputError("There are no questions.")
     if len(columns) != 2:
         raise InputError("Each question needs a text: pass pairs of strings.")
     given = [None] * len(columns[0]) if y is None else plain(y)

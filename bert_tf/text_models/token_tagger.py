@@ -14,6 +14,7 @@ from bert_tf.metrics import entities, entity_scores
 from bert_tf.tasks.ner import (
     Sentence,
     TaggingEncoding,
+    label_numbers,
     make_tagging_features,
 )
 from bert_tf.text_models.base import INPUTS, TextModel
@@ -122,8 +123,12 @@ class TokenTagger(TextModel):
     def _scores(
         self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
     ) -> dict[str, float]:
-        gold = [row.tags for row in self._sentences(x, y) if row.words]
-        found = self.predict(plain(x), batch_size)
+        x = plain(x)
+        sentences = [row for row in self._sentences(x, y) if row.words]
+        # Checks the tags.
+        label_numbers(sentences, self.labels)
+        gold = [row.tags for row in sentences]
+        found = self.predict(x, batch_size)
         tags = [tuple(row["tags"]) for row in found if row["tags"]]
         try:
             entities(self.labels)

@@ -122,7 +122,7 @@ def test_each_choice_is_a_sequence():
     ("changes", "example", "message"),
     [
         ({}, number(4, "maybe"), "x:4: .* one of no or yes; got 'maybe'"),
-        (REGRESSION, number(5, "good"), "x:5: .* a number; got 'good'"),
+        (REGRESSION, number(5, "good"), "x:5: .* a finite number; got 'good'"),
         ({"problem": "multi_label"}, number(6, ("?",)), "x:6: .* no or yes"),
         (CHOICE, number(7, choices=("a", "b")), "x:7: expected 3 .*, found 2"),
         ({"vocab": ("[UNK]", "[CLS]", "a")}, number(8, "no"), r"\[SEP\]"),

@@ -606,6 +606,12 @@ def test_answers_in_other_forms(encoder):
             model._features([("d", "a b c")], [answer])
     with refused("question 0: the answer is missing"):
         model.fit([("d", "a b c")], [None])
+    with refused("question 1 has no answer.* pass with_negative=True"):
+        model.fit([("d", "a b c")] * 2, ["a", ""])
+    with refused("question 0 has no answer.* pass with_negative=True"):
+        model.evaluate([("d", "a b c")], [{"text": [], "answer_start": []}])
+    with refused("There are no questions"):
+        model.predict([])
 
 
 def test_texts_in_other_forms(encoder):
@@ -640,6 +646,21 @@ def test_a_tf_data_set(encoder, batched):
     history = model.fit(data.batch(2) if batched else data, epochs=1, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     assert model.is_pair
+    for name, texts in (("masked words", pairs[0]), ("embedder", (pairs,))):
+        data = tf.data.Dataset.from_tensor_slices(texts)
+        scores = load(encoder, name).evaluate(
+            data.batch(2) if batched else data, verbose=0
+        )
+        expected = load(encoder, name).evaluate(
+            texts if name == "masked words" else pairs, verbose=0
+        )
+        assert scores == expected
+    with refused("There are no texts"):
+        model.fit(
+            tf.data.Dataset.from_tensor_slices((pairs, [0, 1, 1])).take(0)
+        )
+    with refused("must have pairs of texts and labels"):
+        model.fit(tf.data.Dataset.from_tensor_slices(["a"]))
 
 
 def test_wrong_inputs(encoder):
@@ -654,8 +675,9 @@ def test_wrong_inputs(encoder):
         model.predict([])
     with refused("Text 1 must be a string; got 3"):
         model.predict(["a", 3])
-    with refused("Some texts are pairs and others are not"):
-        model.predict([("a", "b"), ("c",)])
+    for other in (("c",), "cd", None):
+        with refused("Some texts are pairs and others are not"):
+            model.predict([("a", "b"), other])
     with refused("There are no texts"):
         model.predict(())
     with refused("pairs of texts; got 3 columns. Pass several texts as a list"):
@@ -730,6 +752,10 @@ def test_entities_and_answers_in_numbers(encoder):
     tags = [tuple(row["tags"]) for row in tagger.predict(words)]
     expected = metrics.entity_scores(gold, tags)
     assert tagger.evaluate(words, gold) == expected
+    assert tagger.evaluate(iter(words), iter(gold)) == expected
+    for tag in (None, np.nan, 3, "B-Z"):
+        with refused("is not one of the labels O, B-X and I-X"):
+            tagger.evaluate([["a"]], [[tag]])
 
 
 def test_a_text_model_needs_a_vocabulary(tmp_path):
@@ -746,6 +772,13 @@ def test_missing_labels_and_wrong_options(encoder):
         model.fit(["a", "b"], [1.0, np.nan])
     with refused("example 1: the label must be one of bad or good; got 0.5"):
         model.fit(["a", "b"], [1.0, 0.5])
+    numbers = load(encoder, "classifier", problem="regression", labels=None)
+    for number in (np.inf, -np.inf, 1e39, "nan"):
+        with refused("example 0: the label must be a finite number; got"):
+            numbers.fit(["a"], [number])
+    for scores in ([[1.0], [0.0]], [[1.0, 0.0], [0.0]]):
+        with refused("The scores must be numbers; got"):
+            load(encoder, "embedder").fit([("a", "b")] * 2, scores)
     with refused("question 0: the answer is missing"):
         load(encoder, "questions").fit([("a", "b")], [None])
     with refused("'max_seq_lenght'. Did you mean 'max_seq_length'"):
