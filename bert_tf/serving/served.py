@@ -215,7 +215,49 @@ def _as_text(shape: tf.Tensor) -> tf.Tensor:
 # Classes, numbers and multiple choice: the models of run_classifier.py.
 
 
-class ServedClassifier(Served):
+class ServedWindows(Served):
+    """A model of texts that may have any length, if there is a `doc_stride`.
+
+    They are then split into windows as in training.
+    """
+
+    @property
+    def _has_windows(self) -> bool:
+        # A `TextEncoding` has no windows.
+        return getattr(self.encoding, "doc_stride", None) is not None
+
+    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `FEATURES` of texts or of all windows in order."""
+        if not self._has_windows:
+            return super().features(texts)
+        return self._windows(texts)[1]
+
+    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the inputs of the model, and their `tokens` as strings.
+
+        With windows, [B, W, S], where W is the largest number of windows of a
+        text, and `num_windows`, int32 [B]; see `rows_by_text`.
+        """
+        if not self._has_windows:
+            return super().tokenize(texts)
+        text, features = self._windows(texts)
+        num_windows, seen = rows_by_text(
+            self, features, text, tf.size(texts[self.text_names[0]])
+        )
+        return {"num_windows": num_windows, **seen}
+
+    def _windows(
+        self, texts: Tensors
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Returns the text of each window, [W], and `FEATURES`, [W, S]."""
+        # String ops only have CPU kernels.
+        with tf.device("CPU:0"):
+            texts = self.checked(texts)
+            ids = self.ids([texts[name] for name in self.inputs])
+            return pack_windows(self.tokenizer, ids, self.encoding)
+
+
+class ServedClassifier(ServedWindows):
     """From a text or a pair to a class, any number of labels, or a number.
 
     With `doc_stride`, a text may have any length: it is split into windows as
@@ -252,8 +294,6 @@ class ServedClassifier(Served):
                 f"{len(self.labels)} labels needs {num_labels}."
             )
         self.kind, self._answer = _KINDS[problem]
-        # A `TextEncoding` has no windows.
-        self._has_windows = getattr(encoding, "doc_stride", None) is not None
         self.is_pair = is_pair
         if is_pair:
             self.text_names = ("text_a", "text_b")
@@ -300,36 +340,6 @@ class ServedClassifier(Served):
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same from `FEATURES`, int32 [B, S], for each window."""
         return self._answer(self, self.model(features)["logits"])
-
-    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `FEATURES` of texts or of all windows in order."""
-        if not self._has_windows:
-            return super().features(texts)
-        return self._windows(texts)[1]
-
-    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the inputs of the model, and their `tokens` as strings.
-
-        With windows, [B, W, S], where W is the largest number of windows of a
-        text, and `num_windows`, int32 [B]; see `rows_by_text`.
-        """
-        if not self._has_windows:
-            return super().tokenize(texts)
-        text, features = self._windows(texts)
-        num_windows, seen = rows_by_text(
-            self, features, text, tf.size(texts[self.text_names[0]])
-        )
-        return {"num_windows": num_windows, **seen}
-
-    def _windows(
-        self, texts: Tensors
-    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the text of each window, [W], and `FEATURES`, [W, S]."""
-        # String ops only have CPU kernels.
-        with tf.device("CPU:0"):
-            texts = self.checked(texts)
-            ids = self.ids([texts[name] for name in self.inputs])
-            return pack_windows(self.tokenizer, ids, self.encoding)
 
     def _one_label(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         probabilities = tf.nn.softmax(logits)
@@ -492,14 +502,18 @@ def pooled_and_mean(
     }
 
 
-class ServedEncoder(Served):
+class ServedEncoder(ServedWindows):
     """From texts to embeddings.
+
+    With `doc_stride`, the embedding of a text is the mean of those of its
+    windows, weighted by their numbers of tokens, or their maximum.
 
     Args:
       model: A `BertModel`, built.
       encoding: How texts became ids in training.
       choose: Maps the outputs of the model and `input_mask`, int32 [B, S], to
         floats by name, [B, W], or [B, S, W] for embeddings of all tokens.
+      finish: Maps the embeddings of texts, floats [B, W], to the results.
     """
 
     kind = "encoder"
@@ -509,9 +523,11 @@ class ServedEncoder(Served):
         model: keras.Model,
         encoding: TextEncoding,
         choose: Callable[..., dict[str, tf.Tensor]] = pooled_and_mean,
+        finish: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     ):
         super().__init__(model, encoding)
         self._choose = choose
+        self._finish = finish
 
     @property
     def example(self) -> dict[str, list]:
@@ -528,14 +544,34 @@ class ServedEncoder(Served):
           strings [B, S], and `num_tokens`, int32 [B]; padding has the token ""
           and zeros.
         """
-        return self.answer_tokens(self.features(texts))
+        if not self._has_windows:
+            return self.answer_tokens(self.features(texts))
+        text, features = self._windows(texts)
+        width = self.model.config.hidden_size
+        vectors = in_batches(
+            self._chosen, features, {"vector": tf.zeros([0, width])}
+        )["vector"]
+        num_texts = tf.size(texts["text"])
+        pooling = self.encoding.window_pooling
+        if pooling == "max":
+            vectors = pool(vectors, text, num_texts, pooling)
+        else:
+            lengths = tf.reduce_sum(features["input_mask"], 1, keepdims=True)
+            lengths = tf.cast(lengths, vectors.dtype)
+            vectors = pool(vectors * lengths, text, num_texts, pooling) / pool(
+                lengths, text, num_texts, pooling
+            )
+        return {"vector": self._finish(vectors)}
+
+    def _chosen(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return self._choose(self.model(features), features["input_mask"])
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same from `FEATURES`, int32 [B, S]."""
         mask = features["input_mask"]
-        chosen = self._choose(self.model(features), mask)
+        chosen = self._chosen(features)
         if all(vectors.shape.rank == 2 for vectors in chosen.values()):
-            return chosen
+            return {name: self._finish(x) for name, x in chosen.items()}
         is_token = mask > 0
         names = self.token_names(features["input_ids"])
         return {

@@ -1,5 +1,6 @@
 """`TextEmbedder`: a vector for each text."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from absl import logging
 from keras import ops
 
 from bert_tf import metrics
+from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import (
     InputError,
@@ -25,9 +27,11 @@ from bert_tf.tasks.embedding import (
     number_texts,
     pair_losses,
     pool,
+    unit,
 )
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
+from bert_tf.tasks.windows import Rows
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
 from bert_tf.text_models.inputs import as_columns, plain, require_present
 
@@ -70,6 +74,11 @@ class TextEmbedder(TextModel):
         {"query": "Find a passage about: "}; see `predict`.
       default_prompt_name: The prompt that `predict` and `evaluate` use by
         default. `fit` and exported models add no prompt.
+      doc_stride: If given, longer texts become windows of `max_seq_length`
+        tokens, which start this many tokens apart. The vector of a text is the
+        mean of those of its windows, weighted by their numbers of tokens; with
+        pooling="max" their maximum. `fit` truncates texts. By default texts
+        are truncated.
     """
 
     model_class = BertModel
@@ -84,6 +93,7 @@ class TextEmbedder(TextModel):
         max_seq_length: int = 128,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
+        doc_stride: int | None = None,
         name: str = "text_embedder",
     ):
         require_choice("pooling", pooling, POOLINGS)
@@ -94,6 +104,11 @@ class TextEmbedder(TextModel):
         self.normalize = normalize
         self.prompts = dict(prompts or {})
         self.default_prompt_name = default_prompt_name
+        self.doc_stride = doc_stride
+        if doc_stride is not None:
+            self.doc_stride = positive_integer("doc_stride", doc_stride)
+        # Checks the options of windows.
+        self._encoding()
         self._prompt(None)
         if pooling != "pooled" and model.pooler is not None:
             # It has no gradient.
@@ -109,6 +124,9 @@ class TextEmbedder(TextModel):
                 "BertModel.from_pretrained reads the encoder alone."
             )
         recorded = {name: getattr(found, name) for name in _RECORDED}
+        # The windows of other models are of questions.
+        if found.window_pooling is not None:
+            recorded["doc_stride"] = found.doc_stride
         return {
             **super()._recorded_options(found),
             **{name: x for name, x in recorded.items() if x is not None},
@@ -118,7 +136,18 @@ class TextEmbedder(TextModel):
         return {
             **super()._facts(),
             **{name: getattr(self, name) for name in _RECORDED},
+            "doc_stride": self.doc_stride,
+            "window_pooling": self.doc_stride
+            and self._encoding().window_pooling,
         }
+
+    def _encoding(self) -> Encoding:
+        """Returns the encoding of texts to predict."""
+        return dataclasses.replace(
+            self._unlabelled_encoding(),
+            doc_stride=self.doc_stride,
+            window_pooling="max" if self.pooling == "max" else "mean",
+        )
 
     def predict(
         self, x: Any, batch_size: int = 32, *, prompt_name: str | None = None
@@ -136,9 +165,16 @@ class TextEmbedder(TextModel):
         examples = [
             Example(str(n), prompt + text) for n, text in enumerate(texts)
         ]
-        features = text_features(examples, self._unlabelled_encoding())
+        encoding = self._encoding()
+        features = text_features(examples, encoding)
         rows = self._outputs(features, batch_size, self._call)
         vectors = np.array(rows, np.float32)
+        if self.doc_stride is not None:
+            windows = Rows.of(features.arrays["window_numbers"])
+            vectors = windows.pool(
+                vectors, encoding.window_pooling, features.lengths
+            )
+            vectors = ops.convert_to_numpy(self._finish(vectors))
         return vectors[0] if isinstance(x, (str, bytes)) else vectors
 
     def _prompt(self, name: str | None) -> str:
@@ -168,17 +204,20 @@ class TextEmbedder(TextModel):
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to vectors, float32 [B, H].
 
-        Features of pairs, [B, 2, S], become [B, 2, H].
+        Features of pairs, [B, 2, S], become [B, 2, H]. With `doc_stride`, the
+        features of single texts are windows, whose vectors are not normalized.
         """
         shape = ops.shape(inputs["input_ids"])
         flat = flatten(inputs)
-        vectors = self._pool(
-            self.model(flat, training=training), flat["input_mask"]
-        )
+        outputs = self.model(flat, training=training)
+        vectors = pool(outputs, flat["input_mask"], self.pooling, False)
+        if self.doc_stride is None or len(shape) == 3:
+            vectors = self._finish(vectors)
         return ops.reshape(vectors, (*shape[:-1], vectors.shape[-1]))
 
-    def _pool(self, outputs: Mapping, input_mask: Any):
-        return pool(outputs, input_mask, self.pooling, self.normalize)
+    def _finish(self, vectors: Any):
+        """Returns vectors of texts, normalized if they are to be."""
+        return unit(vectors) if self.normalize else vectors
 
     def _features(self, x: Any, y: Any) -> Features:
         first, second = _texts(x, 2)
@@ -215,12 +254,14 @@ class TextEmbedder(TextModel):
             )
 
         def choose(outputs, input_mask):
-            return {"vector": self._pool(outputs, input_mask)}
+            return {"vector": pool(outputs, input_mask, self.pooling, False)}
 
-        return ServedEncoder(self.model, self._encoding(), choose)
+        has_windows = self.doc_stride is not None
+        encoding = self._encoding() if has_windows else super()._encoding()
+        return ServedEncoder(self.model, encoding, choose, self._finish)
 
     def get_config(self):
-        own = {name: getattr(self, name) for name in _RECORDED}
+        own = {name: getattr(self, name) for name in (*_RECORDED, "doc_stride")}
         return {**super().get_config(), **own}
 
 

@@ -33,6 +33,10 @@ MODELS = {
         {"labels": LABELS, "doc_stride": 3, "window_pooling": "max"},
     ),
     "embedder": (bert_tf.TextEmbedder, {"normalize": True}),
+    "vectors of windows": (
+        bert_tf.TextEmbedder,
+        {"normalize": True, "doc_stride": 3},
+    ),
     "masked words": (bert_tf.MaskedWordPredictor, {}),
     "questions": (
         bert_tf.QuestionAnswerer,
@@ -44,6 +48,7 @@ INPUTS = {
     "classifier": TEXTS,
     "windows": [CONTEXT, *TEXTS, CONTEXT[::-1]],
     "embedder": TEXTS,
+    "vectors of windows": [CONTEXT, *TEXTS, CONTEXT[::-1]],
     "masked words": ["a [MASK] c", "[MASK]"],
     "questions": [("a b", CONTEXT), ("c", "b c d"), ("d", "")],
     "tagger": [*map(" ".join, WORDS), CONTEXT],
@@ -154,7 +159,7 @@ def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
         columns = [columns]
     arguments = {n: tf.constant(c) for n, c in zip(names, columns, strict=True)}
     outputs = {n: x.numpy() for n, x in function(**arguments).items()}
-    if kind == "embedder":
+    if "vector" in outputs:
         np.testing.assert_allclose(outputs["vector"], expected, atol=1e-5)
         return
     text, number = {
@@ -204,6 +209,36 @@ def test_windows_of_a_classifier(encoder):
         load(encoder, "windows", doc_stride=0)
     with refused("window_pooling must be one of mean or max; got 'sum'"):
         load(encoder, "windows", window_pooling="sum")
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_windows_of_an_embedder(encoder, pooling, normalize):
+    """Their vectors are pooled before they are normalized."""
+    options = {"pooling": pooling, "max_seq_length": 5}
+    whole = load(encoder, "embedder", normalize=False, **options)
+    model = load(
+        encoder, "embedder", normalize=normalize, doc_stride=2, **options
+    )
+    vectors = whole.predict(["b c d", "d e f", "f g h", "h i"])
+    if pooling == "max":
+        expected = vectors.max(axis=0)
+    else:
+        # With [CLS] and [SEP].
+        expected = np.average(vectors, axis=0, weights=[5, 5, 5, 4])
+    if normalize:
+        expected /= np.linalg.norm(expected)
+    found = model.predict([" ".join("bcdefghi"), "a"])
+    np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-5)
+    pairs = [("a b c d e f", "b"), ("c", "d e f g"), ("e", "a b c d e h")]
+    cosines = [
+        a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        for a, b in map(model.predict, map(list, pairs))
+    ]
+    scores = model.evaluate(pairs, cosines)
+    np.testing.assert_allclose([*scores.values()], 1, rtol=1e-5)
+    history = model.fit(pairs, epochs=1, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
 
 
 # Training.
