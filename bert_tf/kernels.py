@@ -25,7 +25,7 @@ import contextvars
 import enum
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 from keras import ops
@@ -80,6 +80,14 @@ def is_fused(x) -> bool:
     return math.prod(x.shape) >= LEAST_SIZE and x.dtype.size <= 4
 
 
+def _has_own_gradient(x) -> bool:
+    """Returns whether the gradients of this file are used, fused or not.
+
+    They keep less in memory than TensorFlow's.
+    """
+    return _compiled.get() is Compiled.PASSES and x.dtype.size <= 4
+
+
 def gelu(x, approximate: bool):
     """Computes GELU in float32, by tanh if approximate, else by erf.
 
@@ -89,7 +97,7 @@ def gelu(x, approximate: bool):
     """
     if keras.config.backend() != "tensorflow":
         return keras.activations.gelu(x, approximate=approximate)
-    if _compiled.get() is Compiled.PASSES and x.dtype.size <= 4:
+    if _has_own_gradient(x):
         # The gradient keeps x only; TensorFlow's own keeps five such tensors.
         return _fused_gelu(approximate, is_fused(x))(x)
     wide = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
@@ -140,10 +148,15 @@ def residual_layer_norm(
     Returns:
       Floats [..., H].
     """
-    if seed is not None and is_fused(x):
-        fused = _fused_residual_layer_norm(rate, norm.epsilon)
-        return fused(x, residual, norm.gamma, norm.beta, seed)
-    return norm(dropout(x, rate, seed) + residual)
+    if seed is None or not _has_own_gradient(x):
+        return norm(dropout(x, rate, seed) + residual)
+    jit_compile = is_fused(x)
+    if not jit_compile:
+        # TensorFlow's masks; the gradient of the rest keeps the normalized
+        # values, where TensorFlow's own keeps two such tensors.
+        x, rate = dropout(x, rate, seed), 0.0
+    function = _fused_residual_layer_norm(rate, norm.epsilon, jit_compile)
+    return function(x, residual, norm.gamma, norm.beta, seed)
 
 
 def cross_entropy(labels, logits):
@@ -202,14 +215,19 @@ def dropout(x, rate: float, seed):
 
 
 def _fuse(
-    forward: Callable, backward: Callable, jit_compile: bool = True
+    forward: Callable,
+    backward: Callable,
+    needed: Sequence[int],
+    jit_compile: bool = True,
 ) -> Callable:
     """Returns a differentiable function that XLA compiles.
 
     Args:
       forward: Maps arguments to the result and a tuple for the gradient.
-      backward: Maps the gradient of the result, the tuple and the arguments to
-        the gradients of the arguments.
+      backward: Maps the gradient of the result, the tuple and the needed
+        arguments to the gradients of all arguments.
+      needed: The positions of the arguments that the gradient needs. Others
+        are not kept in memory.
       jit_compile: False leaves out XLA, and keeps the gradient.
     """
     compile_ = functools.partial(
@@ -226,7 +244,7 @@ def _fuse(
             result, kept = forward(*arguments)
 
             def gradient(upstream):
-                return backward(upstream, kept, *arguments)
+                return backward(upstream, kept, *(arguments[n] for n in needed))
 
             return result, gradient
 
@@ -258,7 +276,7 @@ def _fused_gelu(approximate: bool, jit_compile: bool):
         cdf, slope = cdf_and_slope(wide)
         return tf.cast(_wide(upstream) * (cdf + wide * slope), x.dtype)
 
-    return _fuse(forward, backward, jit_compile)
+    return _fuse(forward, backward, [0], jit_compile)
 
 
 @functools.cache
@@ -268,18 +286,18 @@ def _fused_attention_probabilities(rate: float):
         probabilities = tf.cast(probabilities, scores.dtype)
         return _hashed_dropout(probabilities, rate, seed), (probabilities,)
 
-    def backward(upstream, kept, scores, bias, seed):
-        probabilities = _wide(kept[0])
+    def backward(upstream, kept, seed):
+        dtype, probabilities = upstream.dtype, _wide(kept[0])
         upstream = _wide(_hashed_dropout(upstream, rate, seed)) * probabilities
         total = tf.reduce_sum(upstream, axis=-1, keepdims=True)
         gradient = upstream - probabilities * total
-        return tf.cast(gradient, scores.dtype), None, None
+        return tf.cast(gradient, dtype), None, None
 
-    return _fuse(forward, backward)
+    return _fuse(forward, backward, [2])
 
 
 @functools.cache
-def _fused_residual_layer_norm(rate: float, epsilon: float):
+def _fused_residual_layer_norm(rate: float, epsilon: float, jit_compile: bool):
     def forward(x, residual, gamma, beta, seed):
         total = _wide(_hashed_dropout(x, rate, seed)) + _wide(residual)
         mean = tf.reduce_mean(total, axis=-1, keepdims=True)
@@ -289,24 +307,24 @@ def _fused_residual_layer_norm(rate: float, epsilon: float):
         result = normal * _wide(gamma) + _wide(beta)
         return tf.cast(result, x.dtype), (tf.cast(normal, x.dtype), inverse)
 
-    def backward(upstream, kept, x, residual, gamma, beta, seed):
+    def backward(upstream, kept, gamma, seed):
         normal, inverse = map(_wide, kept)
-        upstream = _wide(upstream)
+        dtype, upstream = upstream.dtype, _wide(upstream)
         scaled = upstream * _wide(gamma)
         mean = tf.reduce_mean(scaled, axis=-1, keepdims=True)
         along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
         total = inverse * (scaled - mean - normal * along)
-        total = tf.cast(total, x.dtype)
-        rows = tuple(range(len(x.shape) - 1))
+        total = tf.cast(total, dtype)
+        rows = tuple(range(len(total.shape) - 1))
         return (
             _hashed_dropout(total, rate, seed),
             total,
             tf.cast(tf.reduce_sum(upstream * normal, rows), gamma.dtype),
-            tf.cast(tf.reduce_sum(upstream, rows), beta.dtype),
+            tf.cast(tf.reduce_sum(upstream, rows), gamma.dtype),
             None,
         )
 
-    return _fuse(forward, backward)
+    return _fuse(forward, backward, [2, 4], jit_compile)
 
 
 @functools.cache
@@ -330,7 +348,7 @@ def _fused_cross_entropy():
         )
         return tf.cast(gradient * upstream[..., None], logits.dtype), None
 
-    return _fuse(forward, backward)
+    return _fuse(forward, backward, [0, 1])
 
 
 def _hashed_dropout(x, rate: float, seed):

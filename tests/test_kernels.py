@@ -104,23 +104,37 @@ def test_gelu(check, dtype, approximate):
     check(lambda x: kernels.gelu(x, approximate), x)
 
 
+@pytest.fixture
+def check_small(dtype):
+    """Compares a function of a small batch in training with TensorFlow's.
+
+    Returns the types of the operations in training.
+    """
+
+    def check(function, *arguments):
+        def in_training(*arguments):
+            with compiling(Compiled.PASSES):
+                assert not kernels.is_fused(arguments[0])
+                return with_gradients(function, *arguments)
+
+        plain = with_gradients(function, *arguments)
+        for one, other in zip(in_training(*arguments), plain, strict=True):
+            atol = TOLERANCES[dtype] * np.abs(numbers(other)).max()
+            np.testing.assert_allclose(numbers(one), numbers(other), 0, atol)
+        graph = tf.function(in_training).get_concrete_function(*arguments).graph
+        return {operation.type for operation in graph.get_operations()}
+
+    return check
+
+
 @pytest.mark.parametrize("approximate", [False, True])
-def test_gelu_of_small_batches_has_its_own_gradient(dtype, approximate):
-    x = 3.0 * floats(7, 5, dtype=dtype)
+def test_gelu_of_small_batches_has_its_own_gradient(
+    check_small, dtype, approximate
+):
     gelu = functools.partial(kernels.gelu, approximate=approximate)
-
-    def in_training(x):
-        with compiling(Compiled.PASSES):
-            assert not kernels.is_fused(x)
-            return with_gradients(gelu, x)
-
-    plain = with_gradients(gelu, x)
-    for one, other in zip(in_training(x), plain, strict=True):
-        atol = TOLERANCES[dtype] * np.abs(numbers(other)).max()
-        np.testing.assert_allclose(numbers(one), numbers(other), 0, atol)
+    operations = check_small(gelu, 3.0 * floats(7, 5, dtype=dtype))
     # TensorFlow's gradient would keep the results of these operations.
-    graph = tf.function(in_training).get_concrete_function(x).graph
-    assert {"Erf", "Tanh"}.isdisjoint(op.type for op in graph.get_operations())
+    assert {"Erf", "Tanh"}.isdisjoint(operations)
 
 
 @pytest.mark.parametrize("left_to_right", [False, True])
@@ -139,10 +153,10 @@ def test_attention_probabilities(check, dtype, left_to_right):
     assert not gradient[hidden].any()
 
 
-def test_residual_layer_norm(check, dtype):
+@pytest.fixture
+def layer_norm_arguments(dtype):
+    """Returns a function, and arguments that all get gradients."""
     epsilon = 1e-3
-    x, residual = (floats(5, 7, 13, dtype=dtype, seed=s) for s in (1, 2))
-    weights = [floats(13, dtype=dtype, seed=s) for s in (3, 4)]
 
     class Norm:
         """A layer whose weights are arguments, so that they get gradients."""
@@ -156,11 +170,27 @@ def test_residual_layer_norm(check, dtype):
             )
             return tf.cast(normal, dtype)
 
-    def residual_layer_norm(x, residual, *weights):
+    def residual_layer_norm(x, residual, *weights, rate=0.0):
+        seed = tf.constant(SEED)
         norm = Norm(*weights)
-        return kernels.residual_layer_norm(x, residual, norm, 0.0, SEED)
+        return kernels.residual_layer_norm(x, residual, norm, rate, seed)
 
-    check(residual_layer_norm, x, residual, *weights)
+    rows = [floats(5, 7, 13, dtype=dtype, seed=s) for s in (1, 2)]
+    weights = [floats(13, dtype=dtype, seed=s) for s in (3, 4)]
+    return residual_layer_norm, *rows, *weights
+
+
+def test_residual_layer_norm(check, layer_norm_arguments):
+    check(*layer_norm_arguments)
+
+
+def test_residual_layer_norm_of_small_batches_has_its_own_gradient(
+    check_small, layer_norm_arguments
+):
+    function, *arguments = layer_norm_arguments
+    function = functools.partial(function, rate=0.25)
+    # TensorFlow's gradient would keep the mean.
+    assert "Rsqrt" not in check_small(function, *arguments)
 
 
 def test_cross_entropy(check, dtype):
