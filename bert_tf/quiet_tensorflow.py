@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from types import TracebackType
 
+from bert_tf import memory
 from bert_tf.packages import MissingPackageError, tensorflow_required
 
 
@@ -50,6 +51,7 @@ def _report_in_one_line(
 
 
 _excepthook_before, sys.excepthook = sys.excepthook, _report_in_one_line
+memory.limit_heaps()
 with tensorflow_required():
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
         with _no_stderr():
@@ -57,3 +59,4 @@ with tensorflow_required():
         tensorflow.get_logger().setLevel("WARNING")
     else:
         import tensorflow
+memory.release()

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import signals
+from bert_tf import memory, signals
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import (
@@ -322,7 +322,7 @@ class Estimator:
         self, run_steps, data, hooks: Sequence[Hook], stop: signals.StopRequest
     ) -> None:
         agree = agreement(self.strategy)
-        most = 1
+        most, is_first = 1, True
         while True:
             wish = min(most, self._steps_to_stop(hooks))
             count, goes_on = agree([wish, int(not stop.received)])
@@ -332,6 +332,10 @@ class Estimator:
             records = run_steps(data, tf.constant(count))
             records = {name: value.numpy() for name, value in records.items()}
             most = self._steps_per_call((time.monotonic() - started) / count)
+            if is_first:
+                # Building and compiling the graph leaves gaps in the heap.
+                memory.release()
+                is_first = False
             self.step += count
             self.examples_seen += count * self.config.train_batch_size
             for hook in hooks:
