@@ -9,9 +9,9 @@ rest:
     with kernels.compiling(Compiled.PASSES):
         outputs = model(features, training=True, seed=seed)
 
-Layers call `gelu`, `attention_probabilities`, `residual_layer_norm` and
-`cross_entropy` in any case; each function chooses its own implementation. On
-GPUs and TPUs XLA compiles everything.
+Layers call `gelu`, `attend`, `residual_layer_norm` and `cross_entropy` in any
+case; each function chooses its own implementation. On GPUs and TPUs XLA
+compiles everything.
 
 Fused and plain results are equal up to rounding, except for the dropout masks.
 The fused functions compute in float32; arguments, results and what is kept for
@@ -108,17 +108,19 @@ def gelu(x, approximate: bool):
     return ops.cast(wide, x.dtype)
 
 
-def attention_probabilities(scores, bias, rate: float = 0.0, seed=None):
-    """Computes the softmax over the last axis, then dropout.
+def attend(scores, bias, value, rate: float = 0.0, seed=None):
+    """Computes the softmax over the last axis, dropout, and weighted sums.
 
     Args:
       scores: Floats [B, N, Q, S].
       bias: Floats that broadcast to [B, N, Q, S], added to the scores in
         float32. They get no gradient.
+      value: Floats [B, N, S, D].
       rate, seed: See `dropout`.
 
     Returns:
-      The probabilities before and after dropout, floats [B, N, Q, S].
+      The sums of values, floats [B, N, Q, D], and the probabilities before
+      dropout, floats [B, N, Q, S].
     """
     biased = ops.cast(scores, "float32") + ops.cast(bias, "float32")
     probabilities = ops.cast(ops.softmax(biased), scores.dtype)
@@ -126,8 +128,13 @@ def attention_probabilities(scores, bias, rate: float = 0.0, seed=None):
         # In a graph, the probabilities before dropout are computed only if
         # something uses them.
         fused = _fused_attention_probabilities(rate)
-        return probabilities, fused(scores, bias, seed)
-    return probabilities, dropout(probabilities, rate, seed)
+        return ops.matmul(fused(scores, bias, seed), value), probabilities
+    if seed is not None and rate and _has_own_gradient(scores):
+        # The gradient keeps no probabilities after dropout.
+        product = _dropout_product(rate)
+        return product(probabilities, value, seed), probabilities
+    dropped = dropout(probabilities, rate, seed)
+    return ops.matmul(dropped, value), probabilities
 
 
 def residual_layer_norm(
@@ -294,6 +301,32 @@ def _fused_attention_probabilities(rate: float):
         return tf.cast(gradient, dtype), None, None
 
     return _fuse(forward, backward, [2])
+
+
+@functools.cache
+def _dropout_product(rate: float):
+    def drop(x, keep):
+        scaled = x * tf.cast(1.0 / (1.0 - rate), x.dtype)
+        return tf.where(keep, scaled, tf.zeros([], x.dtype))
+
+    def forward(x, y, seed):
+        # The mask of `dropout`.
+        noise = tf.random.stateless_uniform(tf.shape(x), seed, dtype=x.dtype)
+        keep = noise >= tf.cast(rate, x.dtype)
+        return tf.matmul(drop(x, keep), y), (keep,)
+
+    def backward(upstream, kept, x, y):
+        (keep,) = kept
+        # Not before the gradient arrives, and not that of the forward pass.
+        with tf.control_dependencies([upstream]):
+            dropped = drop(x, keep)
+        return (
+            drop(tf.matmul(upstream, y, transpose_b=True), keep),
+            tf.matmul(dropped, upstream, transpose_a=True),
+            None,
+        )
+
+    return _fuse(forward, backward, [0, 1], jit_compile=False)
 
 
 @functools.cache

@@ -347,10 +347,10 @@ class SelfAttention(BertLayer):
         value = self._split_heads(self.value(x))  # [B, N, S, D]
         query = query * (1.0 / math.sqrt(query.shape[-1]))
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        probabilities, dropped = kernels.attention_probabilities(
-            scores, attention_bias, self.dropout.rate, seed
+        context, probabilities = kernels.attend(
+            scores, attention_bias, value, self.dropout.rate, seed
         )
-        context = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))
+        context = ops.transpose(context, (0, 2, 1, 3))
         context = ops.reshape(context, ops.shape(queries))  # [B, Q, H]
         return context, probabilities
 

@@ -137,6 +137,14 @@ def test_gelu_of_small_batches_has_its_own_gradient(
     assert {"Erf", "Tanh"}.isdisjoint(operations)
 
 
+def dropped_probabilities(scores, bias, rate):
+    """Returns what `attend` multiplies with the values."""
+    identity = tf.eye(scores.shape[-1], batch_shape=scores.shape[:2])
+    identity = tf.cast(identity, scores.dtype)
+    seed = tf.constant(SEED)
+    return kernels.attend(scores, bias, identity, rate, seed)[0]
+
+
 @pytest.mark.parametrize("left_to_right", [False, True])
 def test_attention_probabilities(check, dtype, left_to_right):
     scores = floats(3, 2, 7, 7, dtype=dtype)
@@ -144,13 +152,25 @@ def test_attention_probabilities(check, dtype, left_to_right):
     bias = attention_bias(mask, left_to_right=left_to_right)
 
     def dropped(scores):
-        return kernels.attention_probabilities(scores, bias, 0.0, SEED)[1]
+        return dropped_probabilities(scores, bias, 0.0)
 
     probabilities, gradient = check(dropped, scores)
     hidden = np.broadcast_to(bias.numpy() < 0, scores.shape)
     assert not probabilities[hidden].any()
     assert probabilities[~hidden].all()
     assert not gradient[hidden].any()
+
+
+def test_attention_to_small_batches_keeps_the_mask_only(check_small, dtype):
+    scores, value = (floats(3, 2, 7, n, dtype=dtype, seed=n) for n in (7, 5))
+    bias = attention_bias(tf.sequence_mask([7, 4, 1], 7, "int32"))
+
+    def attend(scores, value):
+        seed = tf.constant(SEED)
+        return kernels.attend(scores, bias, value, 0.25, seed)[0]
+
+    # TensorFlow's gradient would keep these products' arguments.
+    assert "SelectV2" not in check_small(attend, scores, value)
 
 
 @pytest.fixture
@@ -220,7 +240,7 @@ def test_gradient_has_the_mask_of_the_values(fused, dtype):
     kept, gradient = map(
         numbers,
         fused(
-            lambda s: kernels.attention_probabilities(s, bias, 0.25, SEED)[1],
+            lambda s: dropped_probabilities(s, bias, 0.25),
             tf.zeros([3, 2, 64, 64], dtype),
         ),
     )
