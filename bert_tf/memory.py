@@ -3,21 +3,11 @@
 Elsewhere these functions do nothing.
 """
 
-import contextlib
 import ctypes
 import os
-import re
 import sys
 
-# Of malloc.h and sys/mman.h.
-_M_ARENA_MAX = -8
-_MADV_DONTNEED = 4
-
-# The start of a block of /proc/self/smaps about a read-only private mapping of
-# a file: first and last address, permissions, offset, device, inode.
-_READ_ONLY_FILE = re.compile(
-    r"([0-9a-f]+)-([0-9a-f]+) r-.p \w+ \w+:\w+ [1-9]\d* "
-)
+_M_ARENA_MAX = -8  # Of malloc.h.
 
 
 def limit_heaps() -> None:
@@ -33,23 +23,9 @@ def limit_heaps() -> None:
 
 
 def release() -> None:
-    """Returns memory that is not in use to the system.
-
-    This is free memory within the heap, and pages of program files, which the
-    system maps again if they are used again: half of what an import of
-    TensorFlow occupies is symbol tables and code that runs once.
-    """
-    libc = _glibc()
-    if libc is None:
-        return
-    libc.malloc_trim(0)
-    with contextlib.suppress(OSError):
-        for start, end in _unchanged_files():
-            libc.madvise(
-                ctypes.c_void_p(start),
-                ctypes.c_size_t(end - start),
-                _MADV_DONTNEED,
-            )
+    """Returns free memory within the heap to the system."""
+    if libc := _glibc():
+        libc.malloc_trim(0)
 
 
 def _glibc() -> ctypes.CDLL | None:
@@ -58,18 +34,3 @@ def _glibc() -> ctypes.CDLL | None:
         return None
     libc = ctypes.CDLL(None)
     return libc if hasattr(libc, "malloc_trim") else None
-
-
-def _unchanged_files() -> list[tuple[int, int]]:
-    """Returns the addresses of mapped files that are as on the disk.
-
-    The loader has changed others, for example to relocate addresses in them.
-    """
-    found, block = [], None
-    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if re.match(r"[0-9a-f]+-", line):
-                block = _READ_ONLY_FILE.match(line)
-            elif block and re.match(r"Anonymous: +0 kB", line):
-                found.append((int(block[1], 16), int(block[2], 16)))
-    return found

@@ -59,4 +59,3 @@ with tensorflow_required():
         tensorflow.get_logger().setLevel("WARNING")
     else:
         import tensorflow
-memory.release()

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.tokenization import normalization, packing
-from bert_tf.tokenization.graph import (
-    BertTokenizer,
+from bert_tf.tokenization.graph import BertTokenizer
+from bert_tf.tokenization.graph_normalization import (
     GraphNormalizer,
     drop_invalid_utf8,
 )
