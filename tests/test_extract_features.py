@@ -105,7 +105,9 @@ def expected(release):
 
 
 def assert_close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=3e-6)
+    # Sums of several layers can be near 0 where the layers are not.
+    atol = max(3e-6, 3e-7 * np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=atol)
 
 
 def test_the_output_of_the_original(extract, expected):
