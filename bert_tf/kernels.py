@@ -305,9 +305,7 @@ def _fused_attention_probabilities(rate: float):
 
 @functools.cache
 def _dropout_product(rate: float):
-    def drop(x, keep):
-        scaled = x * tf.cast(1.0 / (1.0 - rate), x.dtype)
-        return tf.where(keep, scaled, tf.zeros([], x.dtype))
+    drop = functools.partial(_drop, rate=rate)
 
     def forward(x, y, seed):
         # The mask of `dropout`.
@@ -388,8 +386,12 @@ def _hashed_dropout(x, rate: float, seed):
     """Applies dropout with a mask that the gradient computes a second time."""
     if not rate:
         return x
+    return _drop(x, keep_mask(tf.shape(x), seed, rate), rate)
+
+
+def _drop(x, keep, rate: float):
     scaled = x * tf.cast(1.0 / (1.0 - rate), x.dtype)
-    return tf.where(keep_mask(tf.shape(x), seed, rate), scaled, 0.0)
+    return tf.where(keep, scaled, tf.zeros([], x.dtype))
 
 
 def keep_mask(shape, seed, rate: float):

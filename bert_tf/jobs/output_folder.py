@@ -122,9 +122,8 @@ def _claim(
     if config.do_train:
         # Another rank has other variables.
         facts["lora_rank"] = config.lora_rank
-    if config.do_train and config.lora_rank:
-        facts["lora_alpha"] = config.lora_alpha or config.lora_rank
-    if config.do_train:
+        if config.lora_rank:
+            facts["lora_alpha"] = config.lora_alpha or config.lora_rank
         # Evaluating or predicting while another process trains is fine.
         stack.enter_context(locked(folder))
     if config.overwrite_output_dir:
