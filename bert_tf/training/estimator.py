@@ -37,6 +37,7 @@ from bert_tf.training.hooks import (
     Hook,
     LossScaleLog,
     NanWatch,
+    NonFiniteError,
     require_finite_tensors,
     watching,
 )
@@ -53,6 +54,7 @@ from bert_tf.training.workers import (
     raise_worker_lost,
     require_same_step,
     require_same_weights,
+    wait_for_all,
 )
 
 # Called with batch_size, num_shards, shard and start_example: returns batches
@@ -297,6 +299,9 @@ class Estimator:
         try:
             with watching(hooks, self.step), signals.deferred() as stop:
                 self._loop(run_steps, iter(data), hooks, stop)
+        except NonFiniteError:
+            wait_for_all(self.strategy)
+            raise
         finally:
             self.train_seconds += time.monotonic() - started
 

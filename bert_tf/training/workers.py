@@ -70,6 +70,16 @@ def raise_worker_lost() -> Iterator[None]:
         ) from error
 
 
+def wait_for_all(strategy: tf.distribute.Strategy) -> None:
+    """Waits until all workers are about to raise the same error.
+
+    A worker that exits while another one still receives the numbers that the
+    error is about would look lost to it.
+    """
+    with contextlib.suppress(tf.errors.OpError):
+        agreement(strategy)([0])
+
+
 # ------------------------------------------------------ the same start for all
 
 
@@ -83,6 +93,7 @@ def require_same_step(
     """
     smallest, negated = agreement(strategy)([step, -step])
     if smallest != -negated:
+        wait_for_all(strategy)
         raise InputError(
             "Workers found different newest checkpoints: steps "
             f"{smallest} to {-negated}, on this worker {step} in {folder}. "
@@ -121,6 +132,7 @@ def require_same_settings(
         text = "; ".join(differences[:_MOST_DIFFERENCES])
         if (more := len(differences) - _MOST_DIFFERENCES) > 0:
             text += f"; and {more} more"
+        wait_for_all(strategy)
         raise InputError(
             "All workers of a run must have the same settings and data: "
             f"{text}. Restart all workers with the same command, data and "
@@ -233,8 +245,10 @@ def on_all_workers(
         result = act()
     except (InputError, OSError):
         agree([0])
+        wait_for_all(strategy)
         raise
     if agree([1]) == [0]:
+        wait_for_all(strategy)
         raise InputError(f"Another worker failed to {what}; its log says why.")
     return result
 
@@ -286,6 +300,7 @@ def require_shared(strategy: tf.distribute.Strategy, folder: str) -> None:
     if is_chief(strategy):
         files.remove(probe)
     if not is_shared:
+        wait_for_all(strategy)
         who = "Another worker" if is_there else "This worker"
         raise InputError(
             f"{who} cannot read the files that the chief writes to {folder}. "

@@ -81,15 +81,22 @@ def test_a_single_process_is_not_compared(tmp_path):
 
 @pytest.fixture
 def compare(monkeypatch):
-    """Compares two workers, which are threads; returns their common error."""
+    """Compares two workers, which are threads; returns their common error.
+
+    Worker 1 is slow to receive and fails if worker 0 has exited by then.
+    """
     barrier, arrays = threading.Barrier(2, timeout=60), {}
+    has_exited = threading.Event()
 
     def exchange(strategy):
         def share(values):
-            arrays[strategy.cluster_resolver.task_id] = values
+            index = strategy.cluster_resolver.task_id
+            arrays[index] = values
             barrier.wait()
             rows = np.stack([arrays[index] for index in range(2)])
             barrier.wait()
+            if index == 1 and has_exited.wait(0.02):
+                raise tf.errors.UnavailableError(None, None, KILLED)
             return rows
 
         return share
@@ -108,9 +115,12 @@ def compare(monkeypatch):
         try:
             workers.require_same_settings(strategy, settings, inputs)
         except InputError as error:
+            if index == 0:
+                has_exited.set()
             return str(error)
 
     def both(settings, inputs=(None, None)):
+        has_exited.clear()
         with futures.ThreadPoolExecutor(2) as pool:
             first, second = pool.map(one, range(2), settings, inputs)
         assert first == second
@@ -242,18 +252,18 @@ def test_all_raise_if_one_fails(worker):
     events = worker(is_chief=True)
     with pytest.raises(InputError, match="a larger disk"):
         on_all_workers(None, fail, "do it")
-    assert events == [0]
+    assert events == [0, 0]
     # No worker acts after a chief that fails.
-    events = worker(is_chief=False, other=[0])
+    events = worker(is_chief=False, other=[0, 0])
     with pytest.raises(InputError, match="Another worker failed to do it;"):
         chief_first(None, lambda: events.append("act"), "do it")
-    assert events == [1]
+    assert events == [1, 0]
 
 
 @pytest.mark.parametrize("chief", [True, False])
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_a_folder_that_should_be_shared(worker, tmp_path, chief, is_shared):
-    events = worker(chief, other=[11, 1, int(is_shared or not chief)])
+    events = worker(chief, other=[11, 1, int(is_shared or not chief), 0])
     probe = tmp_path / ".workers-11"
     if not chief and is_shared:
         probe.touch()
