@@ -5,12 +5,13 @@
 gives all sides the weights of MiniLM with a random head. Ours is the SavedModel
 of `run_classifier.py --do_export`, in a process with TensorFlow and TensorFlow
 Text only. The sides of a precision take turns with the same real texts, in
-batches of 1 and of 32. Before that every side answers all texts: this warms up,
-and the probabilities must be the same.
+batches of 32 and one by one, and with long texts. Before that every side
+answers all texts: this warms up, and the probabilities must be the same.
 
 bfloat16 is --mixed_precision=bfloat16 for ours; for torch it is autocast, which
 is the same, and weights in bfloat16, which is faster and less exact. ONNX
-Runtime computes in float32 only on CPUs.
+Runtime computes in float32 only on CPUs. --variants=onnxruntime,ours measures
+float32 only.
 """
 
 # Before anything that imports TensorFlow.
@@ -40,6 +41,8 @@ from bert_tf.options import option
 from bert_tf.pretrained import open_pretrained
 
 ONE, MANY = 1, 32
+# Texts of SST-2 that make a text of MAX_SEQ_LENGTH tokens or more.
+JOINED = 8
 MAX_SEQ_LENGTH = 128
 LABELS = ("0", "1")
 # Wide enough for probabilities from 0 to 1.
@@ -98,23 +101,31 @@ def run(config: ServingConfig) -> comparison.Comparison:
         facts=[
             f"{name} with a random head; {len(texts)} texts of "
             f"{config.data_file}, at most {MAX_SEQ_LENGTH} tokens, padded to "
-            f"the longest of a batch; cores for each side: {sides.CORES}"
+            f"the longest of a batch; long texts are {JOINED} of them; cores "
+            f"for each side: {sides.CORES}"
         ],
     )
     with tempfile.TemporaryDirectory() as folder:
         weights = f"{folder}/huggingface"
         write_classifier(checkpoint, weights)
-        for precision in SIDES:
+        peers = {*config.chosen(TITLES)} - {comparison.OURS}
+        for precision, known in SIDES.items():
+            if peers and peers.isdisjoint(known):
+                continue
             programs = programs_of(config, weights, precision, folder)
             with sides.started(programs) as processes:
                 results.facts += compare(processes, texts, precision)
                 cases = [
                     comparison.Case(
-                        f"batches of {size}, {precision}",
-                        len(texts),
-                        dict.fromkeys(processes, request(texts, size)),
+                        f"{title}, {precision}",
+                        len(given),
+                        dict.fromkeys(processes, request(given, size)),
                     )
-                    for size in (MANY, ONE)
+                    for title, given, size in (
+                        (f"batches of {MANY}", texts, MANY),
+                        ("one text at a time", texts, ONE),
+                        ("one long text at a time", joined(texts), ONE),
+                    )
                 ]
                 comparison.take_turns(results, cases, processes, config)
     return comparison.report(results, config, "serving")
@@ -168,6 +179,12 @@ def read_texts(path: str) -> list[str]:
         message = f"expected {MANY} texts or more, found {len(texts)}."
         raise in_file(path, message)
     return texts[: len(texts) // MANY * MANY]
+
+
+def joined(texts: Sequence[str]) -> list[str]:
+    """Returns long texts, of `JOINED` texts each."""
+    starts = range(0, len(texts), JOINED)
+    return [" ".join(texts[start : start + JOINED]) for start in starts]
 
 
 def write_classifier(checkpoint: str, folder: str) -> None:

@@ -14,8 +14,9 @@ from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
 from bert_tf.config import BertConfig, positive_integer
+from bert_tf.dense import Dense
 from bert_tf.errors import InputError, require_choice, wrong_value
-from bert_tf.transformer import LORA_LAYERS, LORA_TARGETS, Dense
+from bert_tf.transformer import LORA_LAYERS, LORA_TARGETS
 
 # Features of each token, with the shape of `input_ids`.
 TOKEN_FEATURES = ("input_mask", "segment_ids", "position_ids", "example_ids")

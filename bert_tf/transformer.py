@@ -17,12 +17,11 @@ import functools
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
 from bert_tf import kernels
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
+from bert_tf.dense import Dense
 
 ACTIVATIONS = {
     "gelu_tanh": functools.partial(kernels.gelu, approximate=True),
@@ -43,9 +42,6 @@ LORA_LAYERS = {
     "output": "output/dense",
 }
 LORA_TARGETS = ("query", "value")
-
-# The LoRA adapters of a dense layer: the attributes of Keras's layer.
-_ADAPTERS = ("lora_kernel_a", "lora_kernel_b")
 
 # Added to the attention scores of padding. Finite, as in the original: a row
 # that consists of padding then attends evenly, where -inf would give NaN.
@@ -71,120 +67,6 @@ class Dropout(keras.layers.Dropout):
         if not training or seed is None:
             return super().call(inputs, training=training)
         return kernels.dropout(inputs, self.rate, seed)
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class Dense(keras.layers.Dense):
-    """Keras's dense layer, with faster half precision, LoRA and int8."""
-
-    def call(self, inputs, training=None):
-        """Maps floats [..., F] to [..., units]."""
-        # On CPUs TensorFlow fuses the bias into the matrix product, unless the
-        # product is reshaped first. A separate addition costs a tenth of the
-        # product's time in bfloat16 and nothing in float32. So inputs in half
-        # precision are flattened to rows first, except on TPUs, where that
-        # takes 7 % more memory.
-        is_half = self.compute_dtype in ("bfloat16", "float16")
-        if not is_half or kernels.is_all_compiled():
-            return self._product(inputs)
-        *outer, width = ops.shape(inputs)
-        rows = self._product(ops.reshape(inputs, (-1, width)))
-        return ops.reshape(rows, (*outer, self.units))  # [..., units]
-
-    def _product(self, x):
-        """Maps floats [..., F] to [..., units]."""
-        if not self.lora_enabled:
-            return super().call(x)
-        # Keras computes x (W + A B): the gradient of A B is as large as that
-        # of W, and bfloat16 would round small changes of W away.
-        change = ops.matmul(
-            ops.matmul(x, self.lora_kernel_a), self.lora_kernel_b
-        )
-        y = ops.matmul(x, self._kernel)
-        if self.bias is not None:
-            y = ops.add(y, self.bias)
-        y = ops.add(y, (self.lora_alpha / self.lora_rank) * change)
-        return self.activation(y)
-
-    def enable_lora(self, rank, lora_alpha=None, **kwargs):
-        """Adds LoRA adapters, which are trained even if the layer is frozen.
-
-        Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language
-        Models". The kernel W acts as W + lora_alpha / rank * A B, with A
-        [F, rank] and B [rank, units], which starts as zeros.
-        """
-        # `build` passes only the rank of a saved layer.
-        if lora_alpha is None:
-            lora_alpha = self.lora_alpha
-        super().enable_lora(rank, lora_alpha=lora_alpha, **kwargs)
-        self.train_adapters()
-
-    def train_adapters(self) -> None:
-        """Trains the LoRA adapters, if any, instead of the kernel."""
-        if self.lora_enabled:
-            self.lora_kernel_a.trainable = True
-            self.lora_kernel_b.trainable = True
-            self._kernel.trainable = False
-
-    def merged_kernel(self) -> np.ndarray:
-        """Returns the kernel plus the product of the adapters, [F, units]."""
-        kernel, a, b = map(
-            ops.convert_to_numpy,
-            (self._kernel, self.lora_kernel_a, self.lora_kernel_b),
-        )
-        product = np.float32(self.lora_alpha / self.lora_rank) * (a @ b)
-        return (kernel + product).astype(kernel.dtype)
-
-    def merge_lora(self) -> None:
-        """Adds the product of the adapters to the kernel and removes them."""
-        self._kernel.assign(self.merged_kernel())
-        for name in _ADAPTERS:
-            self._untrack_variable(getattr(self, name))
-            setattr(self, name, None)
-        self._kernel.trainable = self.trainable
-        self.lora_enabled = False
-        self.lora_rank = self.lora_alpha = None
-
-    def save_own_variables(self, store):
-        """Saves the adapters beside the kernel; Keras would merge them."""
-        enabled, self.lora_enabled = self.lora_enabled, False
-        try:
-            super().save_own_variables(store)
-        finally:
-            self.lora_enabled = enabled
-        for name in _ADAPTERS if enabled else ():
-            store[name] = getattr(self, name)
-
-    def load_own_variables(self, store):
-        """Loads a layer; without adapters in `store`, they start anew."""
-        if not self.lora_enabled:
-            super().load_own_variables(store)
-            return
-        # Keras sets both to zero, where they have no gradient.
-        a = ops.convert_to_numpy(self.lora_kernel_a)
-        super().load_own_variables(store)
-        self.lora_kernel_a.assign(a)
-        for name in _ADAPTERS:
-            if name in store:
-                getattr(self, name).assign(store[name])
-
-    def quantize(self, mode=None, type_check=True, **options):
-        """Converts the kernel to int8.
-
-        Raises:
-          InputError: If the mode is not "int8".
-        """
-        if mode != "int8":
-            raise InputError(
-                f"The quantization mode must be 'int8'; got {mode!r}."
-            )
-        # Keras checks for its own class, not for subclasses.
-        super().quantize(mode, type_check=False, **options)
-
-    def build_quantized(self, config: dict | None) -> None:
-        """Makes `build` create an int8 kernel, by a `QuantizationConfig`."""
-        self.quantization_config = keras.saving.deserialize_keras_object(config)
-        self.dtype_policy = f"int8_from_{self.dtype_policy.name}"
 
 
 class BertLayer(keras.layers.Layer):
@@ -338,28 +220,52 @@ class SelfAttention(BertLayer):
             on, which still attend to all S; None for all.
 
         Returns:
-          Context, floats [B, Q, H], and the attention probabilities before
-          dropout, floats [B, N, Q, S].
+          Context, floats [B, Q, H], in parts if the layer is split, and the
+          attention probabilities before dropout, floats [B, N, Q, S].
         """
         queries = _first_positions(x, num_queries)
-        query = self._split_heads(self.query(queries))  # [B, N, Q, D]
-        key = self._split_heads(self.key(x))  # [B, N, S, D]
-        value = self._split_heads(self.value(x))  # [B, N, S, D]
+        heads = (
+            [self._split_heads(part, given) for part in layer.parts(given)]
+            for layer, given in (
+                (self.query, queries),
+                (self.key, x),
+                (self.value, x),
+            )
+        )
+        results = [
+            self._attend(query, key, value, attention_bias, seed)
+            for query, key, value in zip(*heads, strict=True)
+        ]
+        contexts = [self._join_heads(result[0], queries) for result in results]
+        probabilities = [result[1] for result in results]
+        if len(results) == 1:
+            return contexts[0], probabilities[0]
+        return contexts, ops.concatenate(probabilities, axis=1)
+
+    def _attend(self, query, key, value, attention_bias, seed):
+        """Returns context [B, N, Q, D] and probabilities [B, N, Q, S]."""
         query = query * (1.0 / math.sqrt(query.shape[-1]))
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        context, probabilities = kernels.attend(
+        return kernels.attend(
             scores, attention_bias, value, self.dropout.rate, seed
         )
-        context = ops.transpose(context, (0, 2, 1, 3))
-        context = ops.reshape(context, ops.shape(queries))  # [B, Q, H]
-        return context, probabilities
 
-    def _split_heads(self, x):
-        """Maps floats [B, S, H] to [B, N, S, D]."""
-        heads = self.config.num_attention_heads
-        batch, length, width = ops.shape(x)
-        x = ops.reshape(x, (batch, length, heads, width // heads))
+    def _split_heads(self, x, given):
+        """Maps floats [B, S, N D] of some heads to [B, N, S, D].
+
+        B and S are taken from `given`, [B, S, H]. So graphs compute them once.
+        """
+        size = self.config.hidden_size // self.config.num_attention_heads
+        batch, length, _ = ops.shape(given)
+        x = ops.reshape(x, (batch, length, x.shape[-1] // size, size))
         return ops.transpose(x, (0, 2, 1, 3))
+
+    def _join_heads(self, x, given):
+        """Maps floats [B, N, S, D] to [B, S, N D]; see `_split_heads`."""
+        batch, length, _ = ops.shape(given)
+        _, heads, _, size = x.shape
+        x = ops.transpose(x, (0, 2, 1, 3))
+        return ops.reshape(x, (batch, length, heads * size))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -380,9 +286,16 @@ class ResidualOutput(BertLayer):
         self.layer_norm.build((None, None, self.config.hidden_size))
 
     def call(self, x, residual, seed=None):
-        """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H]."""
+        """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H].
+
+        `x` may be a list of its parts; see `Dense.of_parts`.
+        """
         return kernels.residual_layer_norm(
-            self.dense(x), residual, self.layer_norm, self.dropout.rate, seed
+            self.dense.of_parts(x),
+            residual,
+            self.layer_norm,
+            self.dropout.rate,
+            seed,
         )
 
 
@@ -421,8 +334,10 @@ class Intermediate(BertLayer):
         self.dense.build((None, None, self.config.hidden_size))
 
     def call(self, x):
-        """Maps floats [B, S, H] to [B, S, I]."""
-        return ACTIVATIONS[self.config.hidden_act](self.dense(x))
+        """Maps floats [B, S, H] to [B, S, I], in parts if it is split."""
+        activation = ACTIVATIONS[self.config.hidden_act]
+        parts = [activation(part) for part in self.dense.parts(x)]
+        return parts if len(parts) > 1 else parts[0]
 
 
 @keras.saving.register_keras_serializable("bert_tf")

@@ -42,6 +42,7 @@ IMPORTS_IT_LAZILY = {
 
 # The model, which also runs on JAX and PyTorch.
 KERAS_ONLY = {
+    "dense",
     "transformer",
     "feature_model",
     "modeling",

@@ -459,8 +459,12 @@ def test_serving(benchmarks, tmp_path, capsys):
         )
     )
     assert [turn["case"] for turn in found.turns] == [
-        *("batches of 32, float32", "batches of 1, float32"),
-        *("batches of 32, bfloat16", "batches of 1, bfloat16"),
+        f"{title}, {precision}"
+        for precision in ("float32", "bfloat16")
+        for title in (
+            *("batches of 32", "one text at a time"),
+            "one long text at a time",
+        )
     ]
     assert "tensorflow-text" in found.versions["ours"]
 

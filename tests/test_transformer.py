@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import feature_tagger, heads, kernels, transformer
+from bert_tf.dense import Dense
 from bert_tf.errors import InputError
 from bert_tf.transformer import (
     ACTIVATIONS,
-    Dense,
     SelfAttention,
     attention_bias,
     last_positions,

@@ -237,7 +237,12 @@ def _export(
             vectors, choices=choices, pooling=config.pooling
         )
         served = ServedEncoder(model, encoding, choose)
-    export(served, config.export_dir, source=start.init_checkpoint)
+    export(
+        served,
+        config.export_dir,
+        source=start.init_checkpoint,
+        num_parts=config.export_parts,
+    )
 
 
 @raise_worker_lost()

@@ -396,7 +396,7 @@ class FineTuning:
             exported = export_kept(
                 estimator,
                 serve,
-                settings.export_dir(config),
+                config,
                 name=name,
                 metrics=_scores_of(config.output_dir, estimator),
                 source=known.get("init_checkpoint") or config.init_checkpoint,
@@ -650,7 +650,7 @@ def _scores_of(
 def export_kept(
     estimator: Estimator,
     serve: Callable[[keras.Model], Served],
-    export_dir: str,
+    config: settings.ExportOptions,
     *,
     name: str,
     metrics: Mapping[str, float | None] | None = None,
@@ -661,7 +661,7 @@ def export_kept(
     Args:
       estimator: The model.
       serve: Wraps a model in a `Served`.
-      export_dir: The folder of the versions.
+      config: Where to and how.
       name: The model's name on the server.
       metrics: The model's scores, for the model card.
       source: The checkpoint that it was trained from, for the model card.
@@ -677,7 +677,8 @@ def export_kept(
     def write() -> None:
         served = serve(_on_one_device(estimator))
         facts = {"name": name, "metrics": metrics, "source": source}
-        written.append(export(served, export_dir, **facts))
+        folder, num_parts = settings.export_dir(config), config.export_parts
+        written.append(export(served, folder, num_parts=num_parts, **facts))
 
     by_chief(estimator.strategy, write, "export the model")
     return written[0] if written else None

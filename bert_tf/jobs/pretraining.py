@@ -273,7 +273,7 @@ def _finish(
         export = export_kept(
             estimator,
             functools.partial(ServedMaskedLM, encoding=encoding),
-            settings.export_dir(config),
+            config,
             name="bert",
             metrics=metrics,
             source=config.init_checkpoint,

@@ -116,6 +116,12 @@ class ExportOptions(Options):
         default=None,
         per_worker=True,
     )
+    export_parts: int = option(
+        "Number of parts of each layer that a server computes at the same "
+        "time, on different CPU cores. 1 for GPUs.",
+        default=2,
+        at_least=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,10 @@ from tensorflow.core.protobuf import fingerprint_pb2, saved_model_pb2
 from tensorflow.python.saved_model import fingerprinting_utils
 
 from bert_tf import files
+from bert_tf.config import positive_integer
+from bert_tf.dense import Dense, splitting
 from bert_tf.errors import InputError, in_file, wrong_value
+from bert_tf.feature_model import adapted_layers
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving.readme import (
     BATCHING,
@@ -57,6 +60,7 @@ from bert_tf.serving.readme import (
     write_warm_up,
 )
 from bert_tf.serving.served import Served, Tensors
+from bert_tf.transformer import Intermediate, SelfAttention
 
 
 @contextlib.contextmanager
@@ -88,14 +92,20 @@ _WIDE = ("/gamma", "/beta", "output_bias")
 class StoredWeights:
     """The variables of an export of a built model.
 
+    Args:
+      model: The model.
+      num_parts: Into how many parts to split the blocks; see `bert_tf.dense`.
+
     Attributes:
       by_name: TensorFlow variables by their TF1 names: a copy in the model's
         compute dtype if the model casts the variable, else the model's own.
+        Parts are named as TF1 names them, `kernel/part_0`.
     """
 
-    def __init__(self, model: keras.Model):
+    def __init__(self, model: keras.Model, num_parts: int = 1):
         self.by_name: dict[str, tf.Variable] = {}
         self._cast: list[tuple[keras.Variable, tf.Variable]] = []
+        names: dict[int, str] = {}
         for name, variable in checkpoint_variables(model).items():
             stored = variable.value
             is_cast = variable.dtype != model.compute_dtype
@@ -104,6 +114,22 @@ class StoredWeights:
                 stored = tf.Variable(narrow, trainable=False)
                 self._cast.append((variable, stored))
             self.by_name[name] = stored
+            names[id(variable)] = name
+        self._parts: dict[Dense, list[tuple[Any, Any]]] = {}
+        for layer in _layers_to_split(model, num_parts):
+            kernels, biases = (
+                self._split(names[id(variable)], num_parts)
+                for variable in (layer.kernel, layer.bias)
+            )
+            self._parts[layer] = [*zip(kernels, biases, strict=True)]
+
+    def _split(self, name: str, num_parts: int) -> list[tf.Variable]:
+        """Replaces a variable by parts of its columns."""
+        parts = tf.split(self.by_name.pop(name), num_parts, axis=-1)
+        parts = [tf.Variable(part, trainable=False) for part in parts]
+        for number, part in enumerate(parts):
+            self.by_name[f"{name}/part_{number}"] = part
+        return parts
 
     def used_by(self, method: Callable) -> Callable:
         """Returns a method of the model that uses these variables."""
@@ -114,10 +140,25 @@ class StoredWeights:
             for variable, stored in self._cast:
                 # The constructor of the scope would cast them to float32.
                 scope.add_update((variable, stored))
-            with scope:
+            with scope, splitting(self._parts):
                 return method(*arguments)
 
         return call
+
+
+def _layers_to_split(model: keras.Model, num_parts: int) -> Iterator[Dense]:
+    """Yields the layers whose heads or columns can be divided evenly."""
+    if num_parts == 1 or adapted_layers(model):
+        return
+    for layer in model._flatten_layers():
+        layers, size = [], 1
+        if isinstance(layer, SelfAttention):
+            layers = [layer.query, layer.key, layer.value]
+            size = layer.config.num_attention_heads
+        elif isinstance(layer, Intermediate):
+            layers, size = [layer.dense], layer.config.intermediate_size
+        if size % num_parts == 0:
+            yield from layers
 
 
 # Equal models give equal files.
@@ -264,6 +305,7 @@ def export(
     metrics: Mapping[str, float | None] | None = None,
     source: str | None = None,
     version: int | None = None,
+    num_parts: int = 2,
 ) -> str:
     """Writes a new version of a model, atomically.
 
@@ -277,14 +319,16 @@ def export(
       metrics: See `model_card`.
       source: See `model_card`.
       version: The version number; None for the time, or the next free number.
+      num_parts: See `StoredWeights`. 2 is best on CPUs, 1 on GPUs.
 
     Returns:
       The folder of the new version.
 
     Raises:
       InputError: If the version exists, the folder cannot be written to, or the
-        name or the version number is invalid.
+        name or a number is invalid.
     """
+    positive_integer("num_parts", num_parts)
     if not _NAME.fullmatch(name):
         requirement = "letters, digits, '.', '_' and '-'"
         raise wrong_value("The model's name on the server", requirement, name)
@@ -297,7 +341,7 @@ def export(
     with _temporary_folder(export_dir) as folder:
         with _writing(export_dir):
             os.mkdir(folder)
-        signatures = save(served, folder, export_dir)
+        signatures = save(served, folder, export_dir, num_parts)
         card = model_card(served, folder, name, metrics, source)
         answers = _answers(folder, served, signatures)
         text = readme(card, signatures, served.example, answers)
@@ -322,13 +366,15 @@ def require_export_dir(export_dir: str) -> None:
         pass
 
 
-def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
+def save(
+    served: Served, folder: str, place: str, num_parts: int = 2
+) -> dict[str, Signature]:
     """Writes the SavedModel.
 
     It contains TensorFlow variables and tables, nothing of Keras: loading it
     needs neither Keras nor this package. Errors name `place`, not `folder`.
     """
-    stored = StoredWeights(served.model)
+    stored = StoredWeights(served.model, num_parts)
     answer_tokens = _of_one_shape(stored.used_by(served.answer_tokens))
     methods = {
         "serving_default": (served.inputs, stored.used_by(served.answer)),

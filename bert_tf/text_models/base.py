@@ -620,6 +620,7 @@ class TextModel(FreezableModel, abc.ABC):
         filepath: str | os.PathLike[str],
         name: str = "bert",
         version: int | None = None,
+        num_parts: int = 2,
     ) -> str:
         """Writes a SavedModel from strings to answers, as `--do_export` does.
 
@@ -629,6 +630,8 @@ class TextModel(FreezableModel, abc.ABC):
           filepath: The folder of all versions.
           name: The model's name on the server.
           version: The number of the version. By default the time in seconds.
+          num_parts: Parts of each layer that a server computes at the same
+            time, on different CPU cores. 1 for GPUs.
 
         Returns:
           The folder of the version.
@@ -647,7 +650,11 @@ class TextModel(FreezableModel, abc.ABC):
         from bert_tf.serving.export import export
 
         return export(
-            self._served(), os.fspath(filepath), name=name, version=version
+            self._served(),
+            os.fspath(filepath),
+            name=name,
+            version=version,
+            num_parts=num_parts,
         )
 
 

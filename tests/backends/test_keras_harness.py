@@ -25,7 +25,7 @@ import pytest
 from keras import ops
 from keras.src.testing import TestCase
 
-from bert_tf import heads, optimization, transformer
+from bert_tf import dense, heads, optimization, transformer
 from bert_tf.feature_tagger import BertFeatureTagger, FeatureHead
 from bert_tf.modeling import BertModel
 from tests.backends import small_bert
@@ -51,13 +51,13 @@ EACH_MODEL = pytest.mark.parametrize(
 )
 OPTIONS = {
     transformer.Dropout: {"rate": 0.3},
-    transformer.Dense: {"units": C},
+    dense.Dense: {"units": C},
     transformer.Encoder: {**CONFIGURED, "output_attentions": True},
 }
 # Layer, the shape of the input or shapes by name, the shapes of the outputs.
 LAYERS = [
     (transformer.Dropout, X, X),
-    (transformer.Dense, X, (B, S, C)),
+    (dense.Dense, X, (B, S, C)),
     (transformer.Embeddings, {"input_ids": X[:2], "segment_ids": X[:2]}, X),
     (transformer.SelfAttention, BLOCK_INPUTS, BLOCK_OUTPUTS),
     (transformer.ResidualOutput, {"x": (B, S, 17), "residual": X}, X),

@@ -23,8 +23,8 @@ CONFIG = BertConfig(
     vocab_size=len(VOCAB) + 3,
     hidden_size=12,
     num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=17,
+    num_attention_heads=4,
+    intermediate_size=18,
     max_position_embeddings=LENGTH,
     type_vocab_size=2,
 )

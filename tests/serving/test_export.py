@@ -1,6 +1,7 @@
 """An export, loaded as TensorFlow Serving loads it and asked as by REST."""
 
 import base64
+import functools
 import hashlib
 import json
 import logging
@@ -193,8 +194,9 @@ def test_needs_nothing_of_keras_and_no_unknown_op(path, served):
         "trackable_tuple_wrapper",
     }
     kinds = [node.WhichOneof("kind") for node in nodes]
-    assert kinds.count("variable") == len(served.model.weights)
-    assert len(nodes) < len(served.model.weights) + 50
+    num_variables = len(StoredWeights(served.model, 2).by_name)
+    assert kinds.count("variable") == num_variables
+    assert len(nodes) < num_variables + 50
 
 
 @pytest.mark.slow
@@ -206,7 +208,9 @@ def test_two_replicas_and_bfloat16(tmp_path):
     )
     with strategy.scope():
         served = tagger(dtype="mixed_bfloat16")
-    loaded = tf.saved_model.load(export(served, str(tmp_path), version=3))
+    # In bfloat16, parts would be summed with other rounding errors.
+    path = export(served, str(tmp_path), version=3, num_parts=1)
+    loaded = tf.saved_model.load(path)
     assert loaded.weights["bert/pooler/dense/kernel"].dtype == tf.bfloat16
     texts = ["the cat", "é"]
     answer = loaded.signatures["serving_default"](text=tf.constant(texts))
@@ -244,8 +248,8 @@ def test_a_server_answers_without_this_project(path, served):
         ],
     )
     assert found["modules"] == []
-    weights = checkpoint_variables(served.model)
-    assert found["weights"] == dict.fromkeys(weights, "float32")
+    names = StoredWeights(served.model, 2).by_name
+    assert found["weights"] == dict.fromkeys(names, "float32")
     sizes = [*WARM_UP_SIZES, 1]
     assert found["warmed_up"] == [["mine", size] for size in sizes]
     columns, rows, nothing, windows, of_tokens, *answers = found["answers"]
@@ -289,7 +293,7 @@ def assert_close(answer, expected):
 def quick(monkeypatch):
     """Replaces the model by two small files."""
 
-    def save(served, folder, place):
+    def save(served, folder, place, num_parts):
         pathlib.Path(folder, "saved_model.pb").write_text("a model", "utf-8")
         pathlib.Path(folder, "variables").mkdir()
         pathlib.Path(folder, "variables", "data").write_text("1", "utf-8")
@@ -497,6 +501,81 @@ def test_without_casts_the_variables_are_shared(policy):
     model.build()
     own = [id(variable.value) for variable in model.weights]
     assert [id(v) for v in StoredWeights(model).by_name.values()] == own
+
+
+# Blocks in parts -------------------------------------------------------------
+
+ATTENTION = ("query", "key", "value")
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    ("num_parts", "split"),
+    [
+        (2, {*ATTENTION, "intermediate"}),
+        (3, {"intermediate"}),
+        (4, {*ATTENTION}),
+        (5, set()),
+    ],
+)
+def test_parts_give_the_same_outputs(num_parts, split, policy):
+    """Four heads, and 18 columns of the feed-forward network."""
+    model = random_weights(
+        BertClassifier(CONFIG, 3, output_attentions=True, dtype=policy)
+    )
+    stored = StoredWeights(model, num_parts)
+    parts = {
+        re.search(r"(\w+)(/dense)?/kernel/part_0$", name)[1]
+        for name in stored.by_name
+        if name.endswith("/kernel/part_0")
+    }
+    found = stored.used_by(model)(FEATURES)
+    for name, expected in model(FEATURES).items():
+        tf.nest.map_structure(
+            functools.partial(assert_near, policy), found[name], expected
+        )
+    assert parts == split
+
+
+def assert_near(policy, found, expected):
+    tolerance = 1e-5 if policy == "float32" else 0.05
+    found, expected = (np.asarray(x, np.float32) for x in (found, expected))
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, atol=tolerance * largest)
+
+
+def test_the_parts_are_the_columns():
+    model = random_weights(BertClassifier(CONFIG, 3))
+    kernel = "bert/encoder/layer_1/intermediate/dense/kernel"
+    by_name = StoredWeights(model, 3).by_name
+    parts = [by_name.pop(f"{kernel}/part_{n}") for n in range(3)]
+    assert kernel not in by_name
+    np.testing.assert_array_equal(
+        np.concatenate(parts, axis=1), checkpoint_variables(model)[kernel]
+    )
+
+
+def test_models_with_adapters_stay_whole():
+    model = random_weights(BertClassifier(CONFIG, 3))
+    model.enable_lora(2)
+    stored = StoredWeights(model, 2)
+    assert not any("part_" in name for name in stored.by_name)
+    np.testing.assert_array_equal(
+        stored.used_by(model)(FEATURES)["logits"], model(FEATURES)["logits"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "is_split"), [({}, 1), ({"num_parts": 1}, 0)]
+)
+def test_exports_have_two_parts_by_default(tmp_path, options, is_split):
+    path = export(tagger(), str(tmp_path), version=1, **options)
+    names = [
+        name
+        for name, _ in tf.train.list_variables(f"{path}/variables/variables")
+    ]
+    assert any("part_1" in name for name in names) is bool(is_split)
+    assert not any("part_2" in name for name in names)
 
 
 # Names that depend on the process --------------------------------------------
