@@ -23,7 +23,17 @@ from bert_tf import options
 PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
 
 # Other programs that commands on pages start with.
-OTHERS = {"curl", "docker", "export", "git", "make", "pip", "python", "tail"}
+OTHERS = {
+    "curl",
+    "docker",
+    "export",
+    "git",
+    "make",
+    "pip",
+    "python",
+    "tail",
+    "taskset",
+}
 # Flags of the original, of Beam and of TensorFlow Serving.
 NOT_OURS = {
     "batching_parameters_file",
@@ -32,6 +42,8 @@ NOT_OURS = {
     "enable_batching",
     "extra_package",
     "sdk_container_image",
+    "tensorflow_inter_op_parallelism",
+    "tensorflow_intra_op_parallelism",
 }
 
 
