@@ -27,11 +27,13 @@ ROOT = BENCHMARKS.parent
 DATA = ROOT.parent / "shared" / "data"
 # The cores for each side: `taskset -c 0 python benchmarks/...` leaves one.
 CORES = len(os.sched_getaffinity(0))
-# What the environment of all sides has: our package, and no downloads.
+# What the environment of all sides has: our package, no downloads, and oneDNN,
+# which our scripts turn on.
 VARIABLES = {
     "PYTHONPATH": os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     ),
+    "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }

@@ -8,7 +8,6 @@ of batches of texts.
 
 import contextlib
 import json
-import os
 import pathlib
 import sys
 import tempfile
@@ -21,13 +20,11 @@ INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
 
 def saved_model(setup):
     """Returns a function from texts to their labels and probabilities."""
-    # As an export's README says, here and below.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's operation)
 
     # The two parts of each layer are operations that do not depend on each
-    # other.
+    # other. These are the flags that an export's README gives to the server.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(setup["num_threads"])
     loaded = tf.saved_model.load(setup["model"])
