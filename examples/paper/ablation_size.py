@@ -124,7 +124,7 @@ def run(config: SizeConfig) -> None:
         rows,
         PAPER,
         # The paper finds each size better than the one above it.
-        [*itertools.pairwise(rows)],
+        [*itertools.pairwise(rows), (name_of(*SIZES[0]), row)],
         config.note,
     )
     fill(table, goals, config.output_dir, config.full)
