@@ -27,6 +27,11 @@ GLUE ?= ../shared/data/glue
 SQUAD ?= ../shared/data/squad
 SQUAD_TRAIN ?= train-v1.1-subset.json
 SQUAD_DEV ?= dev-v1.1.json
+# What the paper's tables read: the text of examples/paper/debian_text.py, and
+# CoNLL-2003. PAPER_ARGS=--fraction=0.02 checks that all programs run.
+PAPER_TEXT ?= build/text
+CONLL ?= ../shared/data/conll2003
+PAPER_ARGS ?=
 
 # The results of that benchmark, in the order of the page.
 FINE_TUNED := mrpc sts-b sst-2 padding squad
@@ -34,7 +39,7 @@ FINE_TUNED := mrpc sts-b sst-2 padding squad
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu docs bench bench-fine-tuning bench-gpu bench-serving demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu docs bench bench-fine-tuning bench-gpu bench-serving paper-quick demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -178,6 +183,13 @@ bench-gpu: venv  ## measure a GPU: Keras on JAX next to torch
 
 bench-serving: venv  ## measure exports next to torch and ONNX Runtime
 	$(call bench,serving)
+
+paper-quick: venv  ## fill the paper's tables 5 to 8 with small models, about an hour
+	"$(BIN)/python" examples/paper/quick.py --text_dir="$(PAPER_TEXT)" \
+	--glue_dir="$(GLUE)" --conll_dir="$(CONLL)" \
+	--squad_train_file="$(SQUAD)/$(SQUAD_TRAIN)" \
+	--squad_dev_file="$(SQUAD)/$(SQUAD_DEV)" \
+	--output_dir=build/paper_quick $(PAPER_ARGS)
 
 docs: venv  ## write the API reference to build/docs, from the docstrings
 	"$(BIN)/python" docs/api_reference.py build/docs

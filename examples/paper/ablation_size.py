@@ -7,7 +7,9 @@
 Pre-trains a model of each size on the same text, reports the perplexity of the
 masked words of held-out text, and fine-tunes each. The sizes have the paper's
 heads, a third of its layers and an eighth of its width (--layers_divisor,
---hidden_divisor); --full prints the commands for its own sizes.
+--hidden_divisor); --full prints the commands for its own sizes. A larger model
+takes longer for a step; --equal_compute gives every size the same time instead
+of the same number of steps. CoNLL-2003 and SQuAD are not in the paper's table.
 
 Rerun a stopped command to continue; finished runs are skipped. Source: section
 5.2 of the paper.
@@ -26,11 +28,17 @@ from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SizeConfig(plan.GlueOptions):
+class SizeConfig(plan.SpanOptions, plan.GlueOptions):
     """Options of this program."""
 
     held_out_file: str = option("Text that no model is trained on.")
     tasks: tuple[str, ...] = plan.tasks_option("MNLI", "MRPC", "SST-2")
+    equal_compute: bool = option(
+        "Whether all sizes are pre-trained with as many multiplications as "
+        "BERT-Base's row, L-12_H-768_A-12, in --num_train_steps; smaller ones "
+        "take more steps, larger ones fewer.",
+        default=False,
+    )
     layers_divisor: int | None = plan.sized(
         "Divisor of the paper's numbers of layers. Many narrow layers learn "
         "little in few steps.",
@@ -57,6 +65,7 @@ SIZES = (
     (12, 1024, 16),
     (24, 1024, 16),
 )
+BASE = (12, 768, 12)
 PERPLEXITY = "LM (ppl)"
 PAPER = {
     PERPLEXITY: (5.84, 5.24, 4.68, 3.99, 3.54, 3.23),
@@ -74,9 +83,16 @@ def name_of(layers: int, hidden_size: int, heads: int) -> str:
 def run(config: SizeConfig) -> None:
     """Fills the table."""
     config = config.resolved()
+    if config.full and config.equal_compute:
+        raise InputError("--equal_compute does not go with --full.")
     if not config.full:
         require_apart(config)
-    tasks = plan.glue_tasks(config)
+    tasks = [
+        *plan.glue_tasks(config),
+        *plan.squad_tasks(config),
+        *plan.ner_tasks(config),
+    ]
+    base = BASE[0] // config.layers_divisor, BASE[1] // config.hidden_divisor
     goals, rows = [], {}
     for layers, hidden_size, heads in SIZES:
         row = name_of(layers, hidden_size, heads)
@@ -84,7 +100,13 @@ def run(config: SizeConfig) -> None:
         width = hidden_size // config.hidden_divisor
         rows[row] = [layers, hidden_size, heads, depth, width]
         size = name_of(depth, width, heads)
-        models = plan.pretrained(config, size, held_out=config.held_out_file)
+        sized = config
+        if config.equal_compute:
+            share = cost(config, *base) / cost(config, depth, width)
+            steps = max(1, round(share * config.num_train_steps))
+            sized = dataclasses.replace(config, num_train_steps=steps)
+            rows[row].append(steps)
+        models = plan.pretrained(sized, size, held_out=config.held_out_file)
         goals += [
             Goal(
                 *(row, PERPLEXITY, number, 1, model.run),
@@ -94,17 +116,30 @@ def run(config: SizeConfig) -> None:
         ]
         goals += plan.fine_tunings(row, config, models, tasks)
     table = Table(
-        "ablation_size",
+        "ablation_size" + "_equal_compute" * config.equal_compute,
         "Table 6: the size of the model; perplexity of masked words in text "
         "that is held out, and development sets, in percent",
-        ["#L", "#H", "#A", "#L here", "#H here"],
+        ["#L", "#H", "#A", "#L here", "#H here"]
+        + ["Steps"] * config.equal_compute,
         rows,
         PAPER,
         # The paper finds each size better than the one above it.
-        [*itertools.pairwise(rows)],
+        [*itertools.pairwise(rows), (name_of(*SIZES[0]), row)],
         config.note,
     )
     fill(table, goals, config.output_dir, config.full)
+
+
+def cost(config: SizeConfig, layers: int, hidden_size: int) -> float:
+    """Returns the multiplications of a step, per token, in a forward pass.
+
+    The terms: the four products of attention with weights and the two of the
+    feed-forward layer; scores and weighted sums; the masked words.
+    """
+    weights = 12 * hidden_size**2
+    attention = 2 * config.max_seq_length * hidden_size
+    predicted = 0.15 * hidden_size * (hidden_size + config.vocab_size)
+    return layers * (weights + attention) + predicted
 
 
 def require_apart(config: SizeConfig) -> None:

@@ -28,11 +28,10 @@ import plan
 from tables import Table, fill
 
 from bert_tf import cli
-from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TasksConfig(plan.GlueOptions):
+class TasksConfig(plan.SpanOptions, plan.GlueOptions):
     """Options of this program."""
 
     model_size: str | None = plan.model_option("L-2_H-128")
@@ -42,11 +41,6 @@ class TasksConfig(plan.GlueOptions):
     )
     tasks: tuple[str, ...] = plan.tasks_option(
         *("MNLI", "QNLI", "MRPC", "SST-2")
-    )
-    conll_dir: str | None = option("Folder of CoNLL-2003.", default=None)
-    squad_dir: str | None = option("Folder of SQuAD 1.1.", default=None)
-    squad_seq_length: int | None = plan.sized(
-        "Length of SQuAD's sequences.", 192, 384, at_least=5, at_most=512
     )
 
 

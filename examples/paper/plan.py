@@ -226,6 +226,17 @@ class GlueOptions(PaperOptions):
     tasks: tuple[str, ...] = tasks_option("MNLI")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpanOptions(PaperOptions):
+    """The options of the programs that find entities and answers in texts."""
+
+    conll_dir: str | None = option("Folder of CoNLL-2003.", default=None)
+    squad_dir: str | None = option("Folder of SQuAD 1.1.", default=None)
+    squad_seq_length: int | None = sized(
+        "Length of SQuAD's sequences.", 192, 384, at_least=5, at_most=512
+    )
+
+
 def model_option(small: str) -> Any:
     help = "Size of the models, as in run_pretraining.py."
     return sized(help, small, "base")

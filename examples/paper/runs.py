@@ -8,6 +8,7 @@ their records and results, `runs/*.json` and `runs/*/eval_results.txt`.
 """
 
 import contextlib
+import fcntl
 import functools
 import glob
 import hashlib
@@ -30,7 +31,6 @@ from absl import logging as absl_logging
 
 from bert_tf import __version__, cli, files, options
 from bert_tf.errors import InputError
-from bert_tf.jobs.output_folder import locked_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # As the user would type it: .venv/bin/python.
@@ -88,6 +88,16 @@ def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
         if keras := sys.modules.get("keras"):
             keras.utils.clear_session()
     return ""
+
+
+def lock(log: TextIO) -> None:
+    """Locks an open log until it is closed, after any other program."""
+    with contextlib.suppress(OSError):  # The file system may have no locks.
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("  another program does this: waiting for it", flush=True)
+            fcntl.flock(log, fcntl.LOCK_EX)
 
 
 class Made(NamedTuple):
@@ -321,10 +331,8 @@ class Folder(NamedTuple):
         """Does a run; returns what went wrong, or ""."""
         files.makedirs(self.place(run))
         script, *words = command = self.command(run)
-        with (
-            open(self.log(run), "a", encoding="utf-8") as log,
-            locked_file(self.log(run)),
-        ):
+        with open(self.log(run), "a", encoding="utf-8") as log:
+            lock(log)
             if self.record(run) is not None:
                 print("  was done by another program meanwhile", flush=True)
                 return ""

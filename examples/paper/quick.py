@@ -1,0 +1,235 @@
+"""Tables 5 to 8 of the paper in about an hour on two cores.
+
+    python examples/paper/quick.py --text_dir=text --glue_dir=glue_data \\
+        --conll_dir=conll2003 --squad_train_file=squad/train-v1.1.json \\
+        --squad_dev_file=squad/dev-v1.1.json --output_dir=quick
+
+or `make paper-quick`. Makes the tasks of make_tasks.py, fills the tables with
+fixed settings, two programs at a time, and writes summary.md: for each
+comparison of two rows that the paper makes, whether the scores differ in the
+same direction, with the p of Welch's test over the seeds, or are not resolved.
+The last file of the text is held out for table 6.
+
+Rerun a stopped command to continue; finished runs are skipped.
+"""
+
+import concurrent.futures
+import dataclasses
+import glob
+import os
+import pathlib
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+
+from runs import PYTHON
+
+from bert_tf import cli, files
+from bert_tf.errors import InputError
+from bert_tf.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuickOptions(Options):
+    """Options of this program."""
+
+    text_dir: str = option(
+        "Folder of two or more files *.txt to pre-train on, a sentence a line "
+        "with blank lines between documents."
+    )
+    glue_dir: str = option("Folder of GLUE's folder SST-2.")
+    conll_dir: str = option("Folder of CoNLL-2003.")
+    squad_train_file: str = option("SQuAD 1.1 to train on.")
+    squad_dev_file: str = option(
+        "SQuAD 1.1 to evaluate on: its last 12 articles. The others are "
+        "trained on."
+    )
+    output_dir: str = option("Folder of the tables, the runs and the summary.")
+    fraction: float = option(
+        "Fraction of the steps and examples, to check that all programs run. "
+        "Below 1 there are two seeds instead of three.",
+        default=1.0,
+        at_least=0.0,
+        at_most=1.0,
+    )
+
+
+# Tables 5 and 7 have a pre-trained model in common.
+SIZE = "L-4_H-96_A-12"
+# Program -> flags that only it is given; the programs that take longest first.
+TABLES = {
+    "ablation_masking": {"model_size": SIZE, "lstm_size": 64},
+    "ablation_size": {"tasks": "SST-2"},
+    "ablation_tasks": {
+        "tasks": "QNLI,SST-2",
+        "model_size": SIZE,
+        "squad_seq_length": 96,
+    },
+    "feature_based": {
+        "do_lower_case": "true",
+        "model_size": SIZE,
+        "lstm_size": 64,
+    },
+}
+STEPS, EXAMPLES = 3500, 8000
+FLAGS = {
+    "vocab_size": 2000,
+    "dupe_factor": 1,
+    "first_seq_length": 64,
+    "max_seq_length": 64,
+    "train_batch_size": 32,
+    "learning_rate": 1.5e-3,
+}
+# A comparison of two rows in a table's file.
+CLAIM = re.compile(r"- (.* against .*?: .*) \((.*)\)")
+UNRESOLVED = ("chance", "no difference here", "no number", "each seed gave")
+
+
+def commands(config: QuickOptions) -> dict[str, dict[str, object]]:
+    """Returns the flags of each program, that of the tasks first.
+
+    Raises:
+      InputError: A file of the inputs is missing.
+    """
+    texts = sorted(glob.glob(os.path.join(config.text_dir, "*.txt")))
+    if len(texts) < 2:
+        raise InputError(
+            f"--text_dir={config.text_dir} must have two or more files *.txt; "
+            f"found {len(texts)}. examples/paper/debian_text.py makes some."
+        )
+    for path in inputs(config):
+        if not files.exists(path):
+            raise InputError(
+                f"{path} does not exist. Name the folders of your data: "
+                "--glue_dir, --conll_dir ..., or make paper-quick GLUE=... "
+                "CONLL=... SQUAD=... SQUAD_TRAIN=..."
+            )
+    tasks = os.path.join(config.output_dir, "tasks")
+    squad = os.path.join(tasks, "squad")
+    shared = FLAGS | {
+        "input_file": ",".join(texts[:-1]),
+        "num_train_steps": max(1, round(config.fraction * STEPS)),
+        "max_examples": max(64, round(config.fraction * EXAMPLES)),
+        "num_seeds": 3 if config.fraction == 1 else 2,
+        "output_dir": config.output_dir,
+    }
+    sentences, entities = {"data_dir": tasks}, {"conll_dir": config.conll_dir}
+    data = {
+        "ablation_masking": entities,
+        "ablation_size": sentences | {"held_out_file": texts[-1]},
+        "ablation_tasks": sentences | entities | {"squad_dir": squad},
+        "feature_based": entities,
+    }
+    made = {
+        "train_file": config.squad_train_file,
+        "dev_file": config.squad_dev_file,
+        "num_dev_articles": 12,
+        "output_dir": tasks,
+    }
+    plans = {name: shared | data[name] | TABLES[name] for name in TABLES}
+    return {"make_tasks": made, **plans}
+
+
+def inputs(config: QuickOptions) -> list[str]:
+    return [
+        os.path.join(config.glue_dir, "SST-2", "train.tsv"),
+        os.path.join(config.glue_dir, "SST-2", "dev.tsv"),
+        os.path.join(config.conll_dir, "eng.train"),
+        os.path.join(config.conll_dir, "eng.testa"),
+        config.squad_train_file,
+        config.squad_dev_file,
+    ]
+
+
+def launch(name: str, given: dict[str, object], folder: str) -> int:
+    """Runs a program on one core; returns its exit status.
+
+    Its output goes to a file in the folder.
+    """
+    program = pathlib.Path(__file__).with_name(f"{name}.py")
+    words = [f"--{flag}={value}" for flag, value in given.items()]
+    log = os.path.join(folder, f"{name}.log")
+    print(f"{name}: started; tail -f {log}", flush=True)
+    threads = dict.fromkeys(
+        ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"
+    )
+    with open(log, "a", encoding="utf-8") as output:
+        status = subprocess.run(
+            [PYTHON, str(program), *words],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **threads},
+            check=False,
+        ).returncode
+    print(
+        f"{name}: " + (f"failed, see {log}" if status else "done"), flush=True
+    )
+    return status
+
+
+def summary(folder: str) -> str:
+    """Returns a row for each comparison of the tables that exist."""
+    lines = ["| Claim | The paper and here | Result |", "| --- | --- | --- |"]
+    for name in TABLES:
+        path = os.path.join(folder, f"{name}.md")
+        if not files.exists(path):
+            lines.append(f"| {name} |  | not filled yet |")
+            continue
+        text = files.read_text(path)
+        lines.append(f"| **{text.partition(':')[0]}** |  |  |")
+        for claim, found in CLAIM.findall(text):
+            column, rows, numbers = claim.split(": ", 2)
+            cells = f"{column}: {rows}", numbers, result(found)
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def result(found: str) -> str:
+    """Returns what a comparison shows, of what a table's program says."""
+    direction, _, chance = found.partition("; ")
+    if not any(words in found for words in UNRESOLVED):
+        return f"{direction}, {chance}" if chance else direction
+    p = re.search(r"p = [^:]*", chance)
+    return f"not resolved ({p[0] if p else chance or direction})"
+
+
+def run(config: QuickOptions) -> None:
+    """Fills the tables and writes the summary.
+
+    Raises:
+      InputError: A file is missing, or a program has failed.
+    """
+    tasks, *tables = commands(config).items()
+    folder = config.output_dir
+    start = time.monotonic()
+    files.makedirs(os.path.join(folder, "tasks", "SST-2"))
+    for split in ("train", "dev"):
+        name = os.path.join("SST-2", f"{split}.tsv")
+        text = files.read_text(os.path.join(config.glue_dir, name))
+        files.write_text(os.path.join(folder, "tasks", name), text)
+    if launch(*tasks, folder):
+        raise failure(tasks[:1], folder)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        statuses = pool.map(lambda table: launch(*table, folder), tables)
+        failed = [
+            name for (name, _), bad in zip(tables, statuses, strict=True) if bad
+        ]
+    path = os.path.join(folder, "summary.md")
+    text = summary(folder)
+    files.write_text(path, text)
+    minutes = (time.monotonic() - start) / 60
+    print(f"\n{text}\nIt is in {path}. Took {minutes:.1f} minutes.")
+    if failed:
+        raise failure(failed, folder)
+
+
+def failure(names: Sequence[str], folder: str) -> InputError:
+    return InputError(
+        f"{', '.join(names)} failed. Fix the cause, which the log in {folder} "
+        "states, and rerun the command."
+    )
+
+
+if __name__ == "__main__":
+    cli.main(run)

@@ -1,0 +1,87 @@
+"""The program that makes text from Debian's packages: what it keeps."""
+
+import gzip
+import struct
+import zlib
+
+import paper_programs
+import pytest
+
+ONE = "It was the best of times that he would have of all of them."
+TWO = "It was the worst of times, and they were not with us."
+
+
+@pytest.fixture
+def program():
+    with paper_programs.importable() as load:
+        yield load("debian_text")
+
+
+def vector(*lines):
+    """Returns strings as R stores them."""
+    items = [b"\0\4\0\t" + struct.pack(">i", len(x)) + x for x in lines]
+    data = zlib.compress(b"X\n" + b"".join(items))
+    return struct.pack(">i", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        (
+            "a.html",
+            f"<title>{TWO}</title><!-- <p>{TWO} --><ul><li>{ONE[:20]}"
+            f"<code>{ONE[20:26]}</code>{ONE[26:]}<pre>{TWO}</pre></ul>".encode(),
+        ),
+        ("a.pod", f"=head1 {TWO}\n\nB<< It >>{ONE[2:]}\n\n  {TWO}\n".encode()),
+        (
+            "a.dict.dz",
+            gzip.compress(f"Times\n\n  {{It}} was [Obs.]{ONE[6:]}\n".encode()),
+        ),
+        ("fortunes", f"Ha!\n%\n{ONE}\n%\nHa!\n".encode()),
+        (
+            "a.rdb",
+            vector(b"EMMA", b"", ONE[:6].encode(), ONE[7:].encode(), b"")
+            + vector(b"", b"No."),
+        ),
+    ],
+)
+def test_formats(program, name, data):
+    found = [" ".join(text.split()) for text in program.paragraphs(name, data)]
+    assert list(filter(program.is_prose, found)) == [ONE]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "This is not one.",
+        "This is what we have of all of these as a heading",
+        "Le chat est sur la table et il a faim de poisson frais.",
+        "It is set by a=1, b[2] and c() if x->y is in z_1 or w_2.",
+    ],
+)
+def test_what_is_not_prose(program, text):
+    assert not program.is_prose(text)
+
+
+def test_documents(program, monkeypatch):
+    """Pages are documents; a paragraph that comes again is left out."""
+    pages = [("a", f"{ONE} {TWO} No.\n\n{ONE}"), ("b", f"{ONE}\n\n{TWO}")]
+    read = [(name, text.encode()) for name, text in pages]
+    monkeypatch.setattr(program, "read_package", lambda *_: read)
+    found = program.documents("a.deb", "*", set())
+    assert list(found) == [f"{ONE}\n{TWO}\n{ONE}\n", f"{TWO}\n"]
+    many = "\n\n".join(f"{ONE} It is {'x' * n}." for n in range(1, 42))
+    read = [("a", many.encode())]
+    monkeypatch.setattr(program, "read_package", lambda *_: read)
+    found = program.documents("a.deb", "*", set())
+    assert [text.count(ONE) for text in found] == [40, 1]
+
+
+def test_without_packages(program, monkeypatch, tmp_path):
+    monkeypatch.setattr(program.subprocess, "run", lambda *_, **__: _Failed)
+    with pytest.raises(program.InputError, match="apt-get could not"):
+        program.run(program.TextOptions(output_dir=str(tmp_path)))
+
+
+class _Failed:
+    returncode = 100

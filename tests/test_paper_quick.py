@@ -1,0 +1,127 @@
+"""The program that fills all tables of the paper in an hour."""
+
+import paper_programs
+import pytest
+
+from bert_tf.errors import InputError
+
+
+@pytest.fixture
+def quick():
+    with paper_programs.importable() as load:
+        yield load("quick")
+
+
+@pytest.fixture
+def config(quick, tmp_path):
+    folder = tmp_path / "in"
+    given = paper_programs.write_inputs(folder)
+    (folder / "z.txt").write_text("It is held out.\n")
+    for name in ("eng.train", "eng.testa", "squad.json"):
+        (folder / name).write_text((given["conll_dir"] / "dev.txt").read_text())
+    return quick.QuickOptions(
+        text_dir=str(folder),
+        glue_dir=str(folder),
+        conll_dir=str(folder),
+        squad_train_file=str(folder / "squad.json"),
+        squad_dev_file=str(folder / "squad.json"),
+        output_dir=str(tmp_path / "out"),
+        fraction=0.01,
+    )
+
+
+def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
+    """Each table is filled, and the summary has its claims."""
+    started = []
+
+    def launch(name, given, folder):
+        started.append(name)
+        if name == "make_tasks":
+            return 0
+        with paper_programs.program(name) as launched:
+            return launched(paper_programs.words(given))
+
+    def score(script, given):
+        value = 0.5 + int(given.get("random_seed", 1)) / 100
+        return {"eval_accuracy": value, "eval_f1": value, "masked_lm_loss": 1}
+
+    monkeypatch.setattr(quick, "launch", launch)
+    # Threads would share one set of flags.
+    monkeypatch.setattr(
+        quick.concurrent.futures, "ThreadPoolExecutor", _OneByOne
+    )
+    with paper_programs.no_jobs() as jobs:
+        jobs.score = score
+        quick.run(config)
+    assert {*started} == {"make_tasks", *quick.TABLES}
+    steps = {made["num_train_steps"] for made in jobs.of("run_pretraining.py")}
+    assert steps == {"35"}
+    [held_out] = {
+        made["input_file"]
+        for made in jobs.of("create_pretraining_data.py")
+        if made["input_file"].endswith("z.txt")
+    }
+    assert "text.txt" not in held_out
+    # Tables 5 and 7 have a model in common.
+    models = {made["output_dir"] for made in jobs.of("run_pretraining.py")}
+    assert len(models) == 3 + 6 + 6
+    output = capsys.readouterr().out
+    for number in (5, 6, 7, 8):
+        assert f"| **Table {number}** |  |  |" in output
+    assert (
+        "| SST-2: BERT against No NSP | paper: 92.7 > 92.6; here: 51.5 = 51.5 "
+        "| not resolved (no difference here) |" in output
+    )
+
+
+class _OneByOne:
+    def __init__(self, _):
+        self.map = map
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ("same direction; p = 0.014", "same direction, p = 0.014"),
+        ("the other direction; p = 0.02", "the other direction, p = 0.02"),
+        (
+            "same direction; p = 0.93: may be the seeds' chance",
+            "not resolved (p = 0.93)",
+        ),
+        (
+            "same direction; one seed, whose chance is not known",
+            "not resolved (one seed, whose chance is not known)",
+        ),
+        ("no difference here", "not resolved (no difference here)"),
+        ("not in the paper; p = 0.01", "not in the paper, p = 0.01"),
+    ],
+)
+def test_result(quick, found, expected):
+    assert quick.result(found) == expected
+
+
+@pytest.mark.parametrize("name", ["z.txt", "eng.testa", "SST-2/dev.tsv"])
+def test_missing_inputs(quick, config, tmp_path, name):
+    (tmp_path / "in" / name).unlink()
+    with pytest.raises(InputError) as error:
+        quick.run(config)
+    expected = "found 1" if name == "z.txt" else f"{name} does not exist"
+    assert expected in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failed_program(quick, config, monkeypatch, tmp_path):
+    """The others go on; the summary says what is missing."""
+    monkeypatch.setattr(
+        quick, "launch", lambda name, *_: name == "feature_based"
+    )
+    with pytest.raises(InputError, match=r"^feature_based failed"):
+        quick.run(config)
+    text = (tmp_path / "out" / "summary.md").read_text()
+    assert "| feature_based |  | not filled yet |" in text
