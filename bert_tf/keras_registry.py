@@ -16,6 +16,7 @@ from typing import Any
 
 # The registered classes by module. Importing a module replaces its entries.
 REGISTERED = {
+    "bert_tf.dense": ("Dense",),
     "bert_tf.feature_tagger": ("BertFeatureTagger", "FeatureHead"),
     "bert_tf.heads": (
         *("BertClassifier", "BertMultipleChoice", "BertPretrainer"),
@@ -31,7 +32,7 @@ REGISTERED = {
     "bert_tf.text_models.token_tagger": ("TokenTagger",),
     "bert_tf.tokenization.graph": ("BertTokenizer",),
     "bert_tf.transformer": (
-        *("Attention", "Dense", "Dropout", "Embeddings", "Encoder"),
+        *("Attention", "Dropout", "Embeddings", "Encoder"),
         *("Intermediate", "Pooler", "ResidualOutput", "SelfAttention"),
         *("TransformerBlock",),
     ),

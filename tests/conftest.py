@@ -9,6 +9,9 @@ import signal
 # Before TensorFlow is imported anywhere: its C++ log fills a test report.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+# As in the scripts, so that tests and the programs that they start compute
+# alike.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import benchmark_modules
 import pytest

@@ -12,7 +12,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.jobs import fine_tuning, output_folder
-from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.settings import ExportOptions, FineTuningOptions
 from bert_tf.jobs.start import Start
 from bert_tf.training import checkpoints, results, workers
 from bert_tf.training.estimator import Estimator
@@ -312,13 +312,14 @@ def test_the_chief_exports_a_copy_for_one_device(
     monkeypatch.setattr(workers, "is_chief", lambda strategy: is_chief)
     monkeypatch.setattr(fine_tuning, "export", export)
     facts = {"name": "mood", "metrics": {"eval_f1": 0.5}, "source": "start"}
+    options = ExportOptions(export_dir="export", export_parts=3)
     found = fine_tuning.export_kept(
-        estimator, lambda model: model, "export", **facts
+        estimator, lambda model: model, options, **facts
     )
     assert found == ("new version" if is_chief else None)
     assert len(exported) == is_chief
     for model, folder, others in exported:
-        assert (folder, others) == ("export", facts)
+        assert (folder, others) == ("export", {"num_parts": 3, **facts})
         assert not isinstance(
             model.weights[0].value, tf.distribute.DistributedValues
         )
@@ -332,8 +333,8 @@ def test_an_export_has_the_scores_and_the_source_of_its_weights(
     """The step is not compared: another seed has other weights at it."""
     requests = []
 
-    def export_kept(estimator, serve, folder, **facts):
-        requests.append((folder, facts))
+    def export_kept(estimator, serve, config, **facts):
+        requests.append((config, facts))
         return "new version"
 
     monkeypatch.setattr(fine_tuning, "export_kept", export_kept)
@@ -347,8 +348,8 @@ def test_an_export_has_the_scores_and_the_source_of_its_weights(
         assert result == fine_tuning.TrainingResult(
             {"eval_f1": 0.5}, None, "new version"
         )
-        folder, facts = requests.pop()
-        assert (folder, facts["name"]) == (str(tmp_path / "export"), "mood")
+        config, facts = requests.pop()
+        assert (config, facts["name"]) == (job.config, "mood")
         return facts["metrics"], facts["source"]
 
     assert facts_of_export() == (None, "mine")
