@@ -50,7 +50,7 @@ from bert_tf.training.estimator import (
 from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import write_json, write_results
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.workers import by_chief, require_shared
+from bert_tf.training.workers import by_chief, require_shared, wait_for_all
 
 # The original's names of the record files, by split.
 _RECORDS = {"train": "train", "dev": "eval", "test": "predict"}
@@ -614,6 +614,7 @@ def _load_best(estimator: Estimator, folder: str) -> None:
     found = results.find_best(kept)
     exists = int(found is not None)
     if agree([exists, 1 - exists]) == [0, 0]:
+        wait_for_all(estimator.strategy)
         raise InputError(
             f"Only some workers find weights in {folder}. All workers must "
             "share --output_dir."
