@@ -3,8 +3,8 @@
 In an export for CPUs, blocks are split into parts that do not depend on each
 other, as in Shoeybi et al. 2019 ("Megatron-LM", section 3): each part has some
 of the attention heads, and some of the columns of the feed-forward network.
-TensorFlow computes the parts at the same time, on different cores. From a
-single product of the size of one text it gains nothing on several cores.
+TensorFlow computes the parts at the same time, on different cores. It cannot
+use several cores well for one product that is as small as that of one text.
 
     with splitting({block.intermediate.dense: [(kernel, bias), ...]}):
         outputs = model(features)
@@ -14,7 +14,7 @@ import contextlib
 import contextvars
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -35,14 +35,9 @@ _parts: contextvars.ContextVar[Parts] = contextvars.ContextVar(
 )
 
 
-@contextlib.contextmanager
-def splitting(parts: Parts) -> Iterator[None]:
+def splitting(parts: Parts) -> contextlib.AbstractContextManager[None]:
     """Splits layers in the `with` block; all have the same number of parts."""
-    token = _parts.set(parts)
-    try:
-        yield
-    finally:
-        _parts.reset(token)
+    return kernels.setting(_parts, parts)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -115,7 +110,7 @@ class Dense(keras.layers.Dense):
         Models". The kernel W acts as W + lora_alpha / rank * A B, with A
         [F, rank] and B [rank, units], which starts as zeros.
         """
-        # `build` passes only the rank of a saved layer.
+        # For a saved layer, Keras's `build` passes the rank but no lora_alpha.
         if lora_alpha is None:
             lora_alpha = self.lora_alpha
         super().enable_lora(rank, lora_alpha=lora_alpha, **kwargs)

@@ -52,14 +52,19 @@ class Compiled(enum.Enum):
 _compiled = contextvars.ContextVar("compiled", default=Compiled.NOTHING)
 
 
-@contextlib.contextmanager
-def compiling(what: Compiled) -> Iterator[None]:
+def compiling(what: Compiled) -> contextlib.AbstractContextManager[None]:
     """Sets which operations XLA compiles in the `with` block."""
-    token = _compiled.set(what)
+    return setting(_compiled, what)
+
+
+@contextlib.contextmanager
+def setting(variable: contextvars.ContextVar, value) -> Iterator[None]:
+    """Sets a context variable in the `with` block."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _compiled.reset(token)
+        variable.reset(token)
 
 
 def is_all_compiled() -> bool:

@@ -254,8 +254,8 @@ import tensorflow_text  # Registers the op of the tokenizer.
 
 model = tf.saved_model.load(".")
 model.signatures["serving_default"]({arguments})
-# By their names in a TF1 checkpoint; columns of a kernel may be `part_0` and
-# `part_1` of it.
+# By their names in a TF1 checkpoint. Kernels and biases in parts are called
+# `kernel/part_0`, `kernel/part_1` and so on.
 model.weights
 ```
 

@@ -566,7 +566,7 @@ def test_models_with_adapters_stay_whole():
 
 
 @pytest.mark.parametrize(
-    ("options", "is_split"), [({}, 1), ({"num_parts": 1}, 0)]
+    ("options", "is_split"), [({}, True), ({"num_parts": 1}, False)]
 )
 def test_exports_have_two_parts_by_default(tmp_path, options, is_split):
     path = export(tagger(), str(tmp_path), version=1, **options)
@@ -574,7 +574,7 @@ def test_exports_have_two_parts_by_default(tmp_path, options, is_split):
         name
         for name, _ in tf.train.list_variables(f"{path}/variables/variables")
     ]
-    assert any("part_1" in name for name in names) is bool(is_split)
+    assert any("part_1" in name for name in names) is is_split
     assert not any("part_2" in name for name in names)
 
 
