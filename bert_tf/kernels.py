@@ -30,13 +30,17 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 from keras import ops
 
-# On JAX and PyTorch, TensorFlow need not be installed.
+# Only the backend's library need be installed.
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
+elif keras.config.backend() == "jax":
+    import jax
 
 # Compiling takes about 0.05 s for each operation and shape. For a tensor with
 # fewer values, most trainings are too short to save as much time.
 LEAST_SIZE = 2**17
+# What an unknown length counts as.
+USUAL_LENGTH = 64
 
 
 class Compiled(enum.Enum):
@@ -46,6 +50,8 @@ class Compiled(enum.Enum):
     # The operations between matrix products. In training, on CPUs, with
     # Keras's TensorFlow backend.
     PASSES = enum.auto()
+    # The same also where lengths differ from batch to batch: once for each.
+    PASSES_OF_ANY_LENGTH = enum.auto()
     EVERYTHING = enum.auto()
 
 
@@ -73,24 +79,28 @@ def is_all_compiled() -> bool:
 
 
 def is_fused(x) -> bool:
-    """Returns whether the operations on a tensor are fused.
-
-    They are not if its shape is partly unknown, as in fine-tuning, where
-    lengths differ from batch to batch: compiling for each length took longer
-    than it saved in an epoch.
-    """
-    if _compiled.get() is not Compiled.PASSES or None in tuple(x.shape):
+    """Returns whether the operations on a tensor are fused."""
+    shape = tuple(x.shape)
+    if None in shape and _compiled.get() is not Compiled.PASSES_OF_ANY_LENGTH:
         return False
-    # float64 would lose precision.
-    return math.prod(x.shape) >= LEAST_SIZE and x.dtype.size <= 4
+    size = math.prod(length or USUAL_LENGTH for length in shape)
+    return size >= LEAST_SIZE and _has_own_gradient(x)
+
+
+def _is_jax(x) -> bool:
+    """Returns whether JAX computes `x`, not in float64."""
+    if keras.config.backend() != "jax":
+        return False
+    return keras.backend.standardize_dtype(x.dtype) != "float64"
 
 
 def _has_own_gradient(x) -> bool:
     """Returns whether the gradients of this file are used, fused or not.
 
-    They keep less in memory than TensorFlow's.
+    They keep less in memory than TensorFlow's. float64 would lose precision.
     """
-    return _compiled.get() is Compiled.PASSES and x.dtype.size <= 4
+    passes = Compiled.PASSES, Compiled.PASSES_OF_ANY_LENGTH
+    return _compiled.get() in passes and x.dtype.size <= 4
 
 
 def gelu(x, approximate: bool):
@@ -129,9 +139,11 @@ def attend(scores, bias, value, rate: float = 0.0, seed=None):
     """
     biased = ops.cast(scores, "float32") + ops.cast(bias, "float32")
     probabilities = ops.cast(ops.softmax(biased), scores.dtype)
+    # In a compiled function, the probabilities before dropout are computed only
+    # if something uses them.
+    if seed is not None and _is_jax(scores):
+        return _attention_on_jax(rate)(scores, bias, value, seed), probabilities
     if seed is not None and is_fused(scores):
-        # In a graph, the probabilities before dropout are computed only if
-        # something uses them.
         fused = _fused_attention_probabilities(rate)
         return ops.matmul(fused(scores, bias, seed), value), probabilities
     if seed is not None and rate and _has_own_gradient(scores):
@@ -205,13 +217,13 @@ class GivenSeed(keras.random.SeedGenerator):
 
     def next(self, ordered=True):
         """Returns the seed."""
-        if keras.config.backend() == "jax":
-            return ops.cast(self.seed, "uint32")  # The dtype of JAX's keys.
         return self.seed
 
 
 def dropout(x, rate: float, seed):
-    """Applies Keras's dropout with a mask that the seed determines.
+    """Applies dropout with a mask that the seed determines.
+
+    On JAX the mask is a hash, as in the fused functions; else Keras draws it.
 
     Args:
       x: Floats of any shape.
@@ -220,6 +232,8 @@ def dropout(x, rate: float, seed):
     """
     if seed is None or not rate:
         return x
+    if _is_jax(x):
+        return _hashed_dropout(x, rate, seed)
     return keras.random.dropout(x, rate, seed=GivenSeed(seed))
 
 
@@ -309,6 +323,55 @@ def _fused_attention_probabilities(rate: float):
 
 
 @functools.cache
+def _attention_on_jax(rate: float):
+    """Returns a function like `attend`, to the sums of values only.
+
+    Its gradient keeps no probabilities: it computes them again from the scores
+    and a number for each row. Unlike the gradient of a softmax, it has no sums
+    over rows of probabilities, for which XLA takes three times as long on GPUs.
+    """
+
+    def probabilities_of(scores, bias, normalizer):
+        return ops.exp(_wide(scores) + _wide(bias) - normalizer)
+
+    def dropped(probabilities, seed, dtype):
+        return ops.cast(_hashed_dropout(probabilities, rate, seed), dtype)
+
+    @jax.custom_vjp
+    def attention(*arguments):
+        return forward(*arguments)[0]
+
+    def forward(scores, bias, value, seed):
+        normalizer = ops.logsumexp(
+            _wide(scores) + _wide(bias), axis=-1, keepdims=True
+        )
+        probabilities = probabilities_of(scores, bias, normalizer)
+        context = ops.matmul(dropped(probabilities, seed, value.dtype), value)
+        return context, (scores, bias, value, seed, normalizer, context)
+
+    def backward(kept, upstream):
+        # Else XLA would keep the probabilities of the forward pass.
+        kept, upstream = jax.lax.optimization_barrier((kept, upstream))
+        scores, bias, value, seed, normalizer, context = kept
+        probabilities = probabilities_of(scores, bias, normalizer)
+        # Equals the sum over keys of probabilities times their gradients.
+        total = _wide(upstream) * _wide(context)
+        total = ops.sum(total, axis=-1, keepdims=True)  # [B, N, Q, 1]
+        gradient = ops.matmul(upstream, ops.transpose(value, (0, 1, 3, 2)))
+        gradient = _hashed_dropout(_wide(gradient), rate, seed) - total
+        weights = dropped(probabilities, seed, value.dtype)
+        return (
+            ops.cast(probabilities * gradient, scores.dtype),
+            None,
+            ops.matmul(ops.transpose(weights, (0, 1, 3, 2)), upstream),
+            None,
+        )
+
+    attention.defvjp(forward, backward)
+    return attention
+
+
+@functools.cache
 def _dropout_product(rate: float):
     drop = functools.partial(_drop, rate=rate)
 
@@ -391,29 +454,30 @@ def _hashed_dropout(x, rate: float, seed):
     """Applies dropout with a mask that the gradient computes a second time."""
     if not rate:
         return x
-    return _drop(x, keep_mask(tf.shape(x), seed, rate), rate)
+    return _drop(x, keep_mask(ops.shape(x), seed, rate), rate)
 
 
 def _drop(x, keep, rate: float):
-    scaled = x * tf.cast(1.0 / (1.0 - rate), x.dtype)
-    return tf.where(keep, scaled, tf.zeros([], x.dtype))
+    scaled = x * ops.cast(1.0 / (1.0 - rate), x.dtype)
+    return ops.where(keep, scaled, ops.zeros([], x.dtype))
 
 
 def keep_mask(shape, seed, rate: float):
     """Returns which values dropout keeps, a hash of position and seed.
 
-    On CPUs XLA's random numbers take a hundred times as long.
+    XLA's random numbers take a hundred times as long on CPUs, and a tenth of a
+    training step on GPUs.
 
     Args:
       shape: Shape of the mask, integers, with fewer than 2^31 elements.
       seed: Integers [2].
       rate: The probability of each value to be False.
     """
-    first, second = tf.unstack(tf.cast(seed, tf.uint32))
-    positions = tf.reshape(tf.range(tf.reduce_prod(shape)), shape)
+    first, second = ops.unstack(ops.cast(seed, "uint32"), 2)
+    positions = ops.reshape(ops.arange(math.prod(shape), dtype="int32"), shape)
     key = _mix(_mix(first) + second)
-    bits = _mix(tf.cast(positions, tf.uint32) + key)
-    return bits >= tf.constant(round(rate * 2**32), tf.uint32)
+    bits = _mix(ops.cast(positions, "uint32") + key)
+    return bits >= ops.convert_to_tensor(round(rate * 2**32), "uint32")
 
 
 def _mix(x):
@@ -423,11 +487,13 @@ def _mix(x):
     flips each bit of the result with a probability near 0.5.
     """
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
-        shifted = tf.bitwise.right_shift(x, tf.constant(shift, tf.uint32))
-        x = tf.bitwise.bitwise_xor(x, shifted)
-        x = x * tf.constant(factor, tf.uint32)
+        shifted = ops.bitwise_right_shift(
+            x, ops.convert_to_tensor(shift, "uint32")
+        )
+        x = ops.bitwise_xor(x, shifted)
+        x = x * ops.convert_to_tensor(factor, "uint32")
     return x
 
 
 def _wide(x):
-    return tf.cast(x, tf.float32)
+    return ops.cast(x, "float32")

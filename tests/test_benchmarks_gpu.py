@@ -25,9 +25,11 @@ needs_transformers = pytest.mark.skipif(
     ]
 )
 def side(request):
-    """The module of a side."""
+    """The module of a side, which sets Keras's policy."""
+    policy = keras.config.dtype_policy()
     with importable(PEERS) as module_of:
         yield module_of(request.param)
+    keras.config.set_dtype_policy(policy)
 
 
 def test_a_side_learns(benchmarks, side):

@@ -86,6 +86,9 @@ def test_only_large_passes_are_fused():
         assert not kernels.is_fused(large()[1:])  # Too small.
         assert not kernels.is_fused(large("float64"))  # Would lose precision.
         assert not kernels.is_fused(keras.Input((2**20,)))  # Unknown size.
+        with compiling(Compiled.PASSES_OF_ANY_LENGTH):
+            assert kernels.is_fused(large())
+            assert not kernels.is_fused(large()[1:])
         with compiling(Compiled.EVERYTHING):
             assert not kernels.is_fused(large())
             assert kernels.is_all_compiled()

@@ -3,10 +3,11 @@
 The sides are the step of run_pretraining.py; bert_tf on Keras's JAX backend,
 which needs jax_cuda.txt and no TensorFlow; and KerasHub's encoder and head with
 a next-sentence classifier, which need keras_hub.txt. The last two train as
-their users do, by `compile` and Keras's training step.
+their users do, by `compile` and `fit`, or Keras's training step.
 """
 
 import importlib.util
+import itertools
 
 import keras
 import side
@@ -20,20 +21,16 @@ def make(setup):
     if setup["precision"] == "bfloat16":
         keras.config.set_dtype_policy("mixed_bfloat16")
     batch = side.batch_of(setup)
-    if setup["side"] == "keras_hub":
-        step = keras_hub(setup, batch)
-    elif keras.backend.backend() == "jax":
-        step = in_keras(setup, batch)
+    if keras.backend.backend() == "jax":
+        steps = on_jax(setup, batch)
+    elif setup["side"] == "keras_hub":
+        steps = repeated(keras_hub(setup, batch), setup["steps"])
     else:
         step = make_step(BertConfig(**setup["config"]), batch)
+        steps = repeated(step, setup["steps"])
     matrix = keras.ops.cast(
         keras.random.normal([setup["matrix_size"]] * 2), setup["precision"]
     )
-
-    def steps():
-        for _ in range(setup["steps"]):
-            loss = step()
-        return loss
 
     def products():
         for _ in range(setup["products"]):
@@ -41,6 +38,17 @@ def make(setup):
         keras.ops.convert_to_numpy(product[:1])
 
     return steps, products
+
+
+def repeated(step, times):
+    """Returns a function that runs a step several times."""
+
+    def steps():
+        for _ in range(times):
+            loss = step()
+        return loss
+
+    return steps
 
 
 def make_step(config, features):
@@ -64,15 +72,26 @@ def make_step(config, features):
     return lambda: step.run(data, tf.constant(1))["loss"].numpy()
 
 
-def in_keras(setup, batch):
-    """Returns Keras's training step of our model, a function to the loss."""
+def on_jax(setup, batch):
+    """Returns `fit` of our model: all steps, a function to the mean loss.
+
+    `train_on_batch` would wait for each step.
+    """
     labels = {
         "masked_lm_logits": batch["masked_lm_ids"],
         "next_sentence_logits": batch["next_sentence_labels"],
     }
     model = BertPretrainer(BertConfig(**setup["config"]))
-    optimizer = AdamWeightDecay(1e-4, global_clipnorm=1.0)
-    return compiled(model, optimizer, batch, labels)
+    compile_(model, AdamWeightDecay(1e-4, global_clipnorm=1.0), labels)
+
+    def steps():
+        data = ((batch, labels) for _ in itertools.count())
+        history = model.fit(
+            data, steps_per_epoch=setup["steps"], shuffle=False, verbose=0
+        )
+        return history.history["loss"][-1]
+
+    return steps
 
 
 def keras_hub(setup, batch):
@@ -106,15 +125,15 @@ def keras_hub(setup, batch):
     }
     inputs = [features, batch["masked_lm_positions"]]
     labels = [batch["masked_lm_ids"], batch["next_sentence_labels"]]
-    return compiled(model, optimizer, inputs, labels)
-
-
-def compiled(model, optimizer, inputs, labels):
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, keras.tree.map_structure(lambda _: loss, labels))
+    compile_(model, optimizer, labels)
     return lambda: model.train_on_batch(inputs, labels, return_dict=True)[
         "loss"
     ]
+
+
+def compile_(model, optimizer, labels):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, keras.tree.map_structure(lambda _: loss, labels))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,9 @@ class TrainingStep:
       jit_compile_passes: Whether XLA compiles clipping and the update, if they
         stay on one device, and on CPUs also the operations between the matrix
         multiplications.
+      jit_compile_lengths: Whether XLA compiles these operations again for each
+        length that batches have, which takes about a second. Else they are
+        compiled only if all batches have one length.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class TrainingStep:
         random_seed: int = 0,
         jit_compile: bool = False,
         jit_compile_passes: bool = False,
+        jit_compile_lengths: bool = False,
     ):
         self.task = task
         self.model = model
@@ -83,6 +87,8 @@ class TrainingStep:
             self._compiled = Compiled.EVERYTHING
         elif jit_compile_passes and runs_on_cpus(strategy):
             self._compiled = Compiled.PASSES
+            if jit_compile_lengths:
+                self._compiled = Compiled.PASSES_OF_ANY_LENGTH
         # AutoGraph would take seconds to convert layers, losses and the step.
         function = functools.partial(tf.function, autograph=False)
         self.run = function(self._run)
