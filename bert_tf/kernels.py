@@ -39,7 +39,9 @@ elif keras.config.backend() == "jax":
 # Compiling takes about 0.05 s for each operation and shape. For a tensor with
 # fewer values, most trainings are too short to save as much time.
 LEAST_SIZE = 2**17
-# What an unknown length counts as.
+# Where lengths differ from batch to batch, each is compiled: that is worth it
+# from this number of values on, in all steps together. A length counts as 64.
+LEAST_SIZE_OF_STEPS = 2**29
 USUAL_LENGTH = 64
 
 
@@ -50,17 +52,22 @@ class Compiled(enum.Enum):
     # The operations between matrix products. In training, on CPUs, with
     # Keras's TensorFlow backend.
     PASSES = enum.auto()
-    # The same also where lengths differ from batch to batch: once for each.
-    PASSES_OF_ANY_LENGTH = enum.auto()
     EVERYTHING = enum.auto()
 
 
 _compiled = contextvars.ContextVar("compiled", default=Compiled.NOTHING)
+_num_steps = contextvars.ContextVar("num_steps", default=0)
 
 
-def compiling(what: Compiled) -> contextlib.AbstractContextManager[None]:
-    """Sets which operations XLA compiles in the `with` block."""
-    return setting(_compiled, what)
+@contextlib.contextmanager
+def compiling(what: Compiled, num_steps: int = 0) -> Iterator[None]:
+    """Sets which operations XLA compiles in the `with` block.
+
+    `num_steps` is the number of steps that the training has. If there are few,
+    operations on batches of unknown lengths are not compiled.
+    """
+    with setting(_compiled, what), setting(_num_steps, num_steps):
+        yield
 
 
 @contextlib.contextmanager
@@ -80,11 +87,11 @@ def is_all_compiled() -> bool:
 
 def is_fused(x) -> bool:
     """Returns whether the operations on a tensor are fused."""
-    shape = tuple(x.shape)
-    if None in shape and _compiled.get() is not Compiled.PASSES_OF_ANY_LENGTH:
-        return False
-    size = math.prod(length or USUAL_LENGTH for length in shape)
-    return size >= LEAST_SIZE and _has_own_gradient(x)
+    size = math.prod(length or USUAL_LENGTH for length in tuple(x.shape))
+    is_large = size >= LEAST_SIZE
+    if None in tuple(x.shape):
+        is_large = size * _num_steps.get() >= LEAST_SIZE_OF_STEPS
+    return is_large and _has_own_gradient(x)
 
 
 def _is_jax(x) -> bool:
@@ -99,8 +106,7 @@ def _has_own_gradient(x) -> bool:
 
     They keep less in memory than TensorFlow's. float64 would lose precision.
     """
-    passes = Compiled.PASSES, Compiled.PASSES_OF_ANY_LENGTH
-    return _compiled.get() in passes and x.dtype.size <= 4
+    return _compiled.get() is Compiled.PASSES and x.dtype.size <= 4
 
 
 def gelu(x, approximate: bool):

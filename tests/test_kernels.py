@@ -86,9 +86,6 @@ def test_only_large_passes_are_fused():
         assert not kernels.is_fused(large()[1:])  # Too small.
         assert not kernels.is_fused(large("float64"))  # Would lose precision.
         assert not kernels.is_fused(keras.Input((2**20,)))  # Unknown size.
-        with compiling(Compiled.PASSES_OF_ANY_LENGTH):
-            assert kernels.is_fused(large())
-            assert not kernels.is_fused(large()[1:])
         with compiling(Compiled.EVERYTHING):
             assert not kernels.is_fused(large())
             assert kernels.is_all_compiled()
@@ -96,6 +93,20 @@ def test_only_large_passes_are_fused():
     with pytest.raises(KeyError), compiling(Compiled.PASSES):
         raise KeyError
     assert not kernels.is_fused(large())
+
+
+def test_unknown_lengths_are_fused_in_long_trainings():
+    fused = {}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 384])])
+    def trace(x):
+        for num_steps in (0, 100, 500):
+            with compiling(Compiled.PASSES, num_steps):
+                wide = tf.concat([x] * 4, -1)
+                fused[num_steps] = [kernels.is_fused(x), kernels.is_fused(wide)]
+
+    trace.get_concrete_function()
+    assert fused == {0: [False, False], 100: [False, True], 500: [True, True]}
 
 
 # Values and gradients equal those of the plain operations.

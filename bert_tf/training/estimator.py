@@ -70,9 +70,6 @@ LOSS_SCALE = "training_state/loss_scale"
 # The index of each row's example in the data set; -1 for padding.
 INDEX = "example_index"
 SECONDS_PER_CALL = 1.0
-# Batches of a new length take a second more, for compiling. With this number of
-# steps that is less than what it saves.
-STEPS_TO_COMPILE_LENGTHS = 300
 
 
 class Estimator:
@@ -324,9 +321,7 @@ class Estimator:
             random_seed=config.random_seed,
             jit_compile=self._jit,
             jit_compile_passes=config.jit_compile is not False,
-            jit_compile_lengths=(
-                config.num_train_steps >= STEPS_TO_COMPILE_LENGTHS
-            ),
+            num_steps=config.num_train_steps,
         )
 
     def _loop(

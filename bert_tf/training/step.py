@@ -54,9 +54,8 @@ class TrainingStep:
       jit_compile_passes: Whether XLA compiles clipping and the update, if they
         stay on one device, and on CPUs also the operations between the matrix
         multiplications.
-      jit_compile_lengths: Whether XLA compiles these operations again for each
-        length that batches have, which takes about a second. Else they are
-        compiled only if all batches have one length.
+      num_steps: The number of steps of the training. If there are many, XLA
+        compiles these operations also where batches have different lengths.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class TrainingStep:
         random_seed: int = 0,
         jit_compile: bool = False,
         jit_compile_passes: bool = False,
-        jit_compile_lengths: bool = False,
+        num_steps: int = 0,
     ):
         self.task = task
         self.model = model
@@ -82,13 +81,12 @@ class TrainingStep:
         self.max_grad_norm = max_grad_norm
         self.micro_batches = micro_batches
         self.random_seed = random_seed
+        self._num_steps = num_steps
         self._compiled = Compiled.NOTHING
         if jit_compile or isinstance(strategy, tf.distribute.TPUStrategy):
             self._compiled = Compiled.EVERYTHING
         elif jit_compile_passes and runs_on_cpus(strategy):
             self._compiled = Compiled.PASSES
-            if jit_compile_lengths:
-                self._compiled = Compiled.PASSES_OF_ANY_LENGTH
         # AutoGraph would take seconds to convert layers, losses and the step.
         function = functools.partial(tf.function, autograph=False)
         self.run = function(self._run)
@@ -208,7 +206,7 @@ class TrainingStep:
         variables = [v.value for v in self.model.trainable_variables]
         # The gradients are computed in this context too, since recomputed
         # blocks run again in the backward pass.
-        with compiling(self._compiled):
+        with compiling(self._compiled, self._num_steps):
             with tf.GradientTape() as tape:
                 outputs = self.model(features, training=True, seed=seed)
                 values = self.task.losses(features, outputs)
