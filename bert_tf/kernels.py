@@ -11,7 +11,8 @@ rest:
 
 Layers call `gelu`, `attend`, `residual_layer_norm` and `cross_entropy` in any
 case; each function chooses its own implementation. On GPUs and TPUs XLA
-compiles everything.
+compiles everything. JAX does so everywhere; there only dropout, and attention
+in training, are implemented in this file.
 
 Fused and plain results are equal up to rounding, except for the dropout masks.
 The fused functions compute in float32; arguments, results and what is kept for
@@ -39,8 +40,9 @@ elif keras.config.backend() == "jax":
 # Compiling takes about 0.05 s for each operation and shape. For a tensor with
 # fewer values, most trainings are too short to save as much time.
 LEAST_SIZE = 2**17
-# Where lengths differ from batch to batch, each is compiled: that is worth it
-# from this number of values on, in all steps together. A length counts as 64.
+# Where lengths differ from batch to batch, compiling each of them is worth it
+# for a tensor that has this many values in all steps of the training together.
+# Each unknown dimension counts as 64.
 LEAST_SIZE_OF_STEPS = 2**29
 USUAL_LENGTH = 64
 
@@ -86,19 +88,18 @@ def is_all_compiled() -> bool:
 
 
 def is_fused(x) -> bool:
-    """Returns whether the operations on a tensor are fused."""
-    size = math.prod(length or USUAL_LENGTH for length in tuple(x.shape))
+    """Returns whether the operations on a tensor are fused.
+
+    Those on large tensors are; on tensors of partly unknown shape, if the
+    training is long.
+    """
+    if _compiled.get() is not Compiled.PASSES:
+        return False
+    size = math.prod(USUAL_LENGTH if n is None else n for n in tuple(x.shape))
     is_large = size >= LEAST_SIZE
     if None in tuple(x.shape):
         is_large = size * _num_steps.get() >= LEAST_SIZE_OF_STEPS
     return is_large and _has_own_gradient(x)
-
-
-def _is_jax(x) -> bool:
-    """Returns whether JAX computes `x`, not in float64."""
-    if keras.config.backend() != "jax":
-        return False
-    return keras.backend.standardize_dtype(x.dtype) != "float64"
 
 
 def _has_own_gradient(x) -> bool:
@@ -147,7 +148,7 @@ def attend(scores, bias, value, rate: float = 0.0, seed=None):
     probabilities = ops.cast(ops.softmax(biased), scores.dtype)
     # In a compiled function, the probabilities before dropout are computed only
     # if something uses them.
-    if seed is not None and _is_jax(scores):
+    if seed is not None and keras.config.backend() == "jax":
         return _attention_on_jax(rate)(scores, bias, value, seed), probabilities
     if seed is not None and is_fused(scores):
         fused = _fused_attention_probabilities(rate)
@@ -238,7 +239,7 @@ def dropout(x, rate: float, seed):
     """
     if seed is None or not rate:
         return x
-    if _is_jax(x):
+    if keras.config.backend() == "jax":
         return _hashed_dropout(x, rate, seed)
     return keras.random.dropout(x, rate, seed=GivenSeed(seed))
 
@@ -330,15 +331,15 @@ def _fused_attention_probabilities(rate: float):
 
 @functools.cache
 def _attention_on_jax(rate: float):
-    """Returns a function like `attend`, to the sums of values only.
+    """Returns `attend`, without its second result, with its own gradient.
 
-    Its gradient keeps no probabilities: it computes them again from the scores
-    and a number for each row. Unlike the gradient of a softmax, it has no sums
-    over rows of probabilities, for which XLA takes three times as long on GPUs.
+    The gradient keeps no probabilities: it computes them again from the scores
+    and two numbers for each row. Unlike that of a softmax it has no sums over
+    rows of probabilities, which are slow on GPUs. `jax.jvp` cannot be used.
     """
 
-    def probabilities_of(scores, bias, normalizer):
-        return ops.exp(_wide(scores) + _wide(bias) - normalizer)
+    def probabilities_of(scores, bias, highest, log_sum):
+        return ops.exp(_wide(scores) + _wide(bias) - highest - log_sum)
 
     def dropped(probabilities, seed, dtype):
         return ops.cast(_hashed_dropout(probabilities, rate, seed), dtype)
@@ -348,18 +349,20 @@ def _attention_on_jax(rate: float):
         return forward(*arguments)[0]
 
     def forward(scores, bias, value, seed):
-        normalizer = ops.logsumexp(
-            _wide(scores) + _wide(bias), axis=-1, keepdims=True
-        )
-        probabilities = probabilities_of(scores, bias, normalizer)
+        biased = _wide(scores) + _wide(bias)
+        # Their sum would lose the second number where the bias is large.
+        highest = ops.max(biased, axis=-1, keepdims=True)
+        log_sum = ops.logsumexp(biased - highest, axis=-1, keepdims=True)
+        row = highest, log_sum  # Each [B, N, Q, 1].
+        probabilities = probabilities_of(scores, bias, *row)
         context = ops.matmul(dropped(probabilities, seed, value.dtype), value)
-        return context, (scores, bias, value, seed, normalizer, context)
+        return context, (scores, bias, value, seed, row, context)
 
     def backward(kept, upstream):
-        # Else XLA would keep the probabilities of the forward pass.
+        # Without the barrier, XLA would keep the probabilities.
         kept, upstream = jax.lax.optimization_barrier((kept, upstream))
-        scores, bias, value, seed, normalizer, context = kept
-        probabilities = probabilities_of(scores, bias, normalizer)
+        scores, bias, value, seed, row, context = kept
+        probabilities = probabilities_of(scores, bias, *row)
         # Equals the sum over keys of probabilities times their gradients.
         total = _wide(upstream) * _wide(context)
         total = ops.sum(total, axis=-1, keepdims=True)  # [B, N, Q, 1]
@@ -435,7 +438,7 @@ def _fused_residual_layer_norm(rate: float, epsilon: float, jit_compile: bool):
 @functools.cache
 def _fused_cross_entropy():
     def is_label(logits, labels):
-        return tf.range(logits.shape[-1]) == labels[..., None]
+        return tf.range(tf.shape(logits)[-1]) == labels[..., None]
 
     def forward(logits, labels):
         wide = _wide(logits)
@@ -471,8 +474,7 @@ def _drop(x, keep, rate: float):
 def keep_mask(shape, seed, rate: float):
     """Returns which values dropout keeps, a hash of position and seed.
 
-    XLA's random numbers take a hundred times as long on CPUs, and a tenth of a
-    training step on GPUs.
+    On CPUs XLA's random numbers take a hundred times as long.
 
     Args:
       shape: Shape of the mask, integers, with fewer than 2^31 elements.

@@ -3,7 +3,7 @@
 The sides are the step of run_pretraining.py; bert_tf on Keras's JAX backend,
 which needs jax_cuda.txt and no TensorFlow; and KerasHub's encoder and head with
 a next-sentence classifier, which need keras_hub.txt. The last two train as
-their users do, by `compile` and `fit`, or Keras's training step.
+their users do: JAX by `fit`, KerasHub by `train_on_batch`.
 """
 
 import importlib.util
@@ -21,10 +21,10 @@ def make(setup):
     if setup["precision"] == "bfloat16":
         keras.config.set_dtype_policy("mixed_bfloat16")
     batch = side.batch_of(setup)
-    if keras.backend.backend() == "jax":
-        steps = on_jax(setup, batch)
-    elif setup["side"] == "keras_hub":
+    if setup["side"] == "keras_hub":
         steps = repeated(keras_hub(setup, batch), setup["steps"])
+    elif keras.backend.backend() == "jax":
+        steps = on_jax(setup, batch)
     else:
         step = make_step(BertConfig(**setup["config"]), batch)
         steps = repeated(step, setup["steps"])
@@ -73,7 +73,7 @@ def make_step(config, features):
 
 
 def on_jax(setup, batch):
-    """Returns `fit` of our model: all steps, a function to the mean loss.
+    """Returns a function that fits our model for all steps, to the mean loss.
 
     `train_on_batch` would wait for each step.
     """

@@ -15,7 +15,7 @@ B, N, Q, S, D = 3, 2, 7, 11, 5
 
 @pytest.fixture(params=["float32", "bfloat16"])
 def arguments(request):
-    """Scores with a row that sees one key, values, and upstream gradients."""
+    """Scores, values, and upstream gradients."""
     import jax.numpy as jnp
 
     rng = np.random.default_rng(0)
@@ -25,12 +25,15 @@ def arguments(request):
     ]
 
 
+# The last row has no key that it may see: all have the same bias.
+@pytest.mark.parametrize("factor", [1.0, 1e5])
 @pytest.mark.parametrize("rate", [0.0, 0.25])
-def test_gradient_is_that_of_softmax_and_dropout(arguments, rate):
+def test_gradient_is_that_of_softmax_and_dropout(arguments, rate, factor):
     import jax
 
     scores, value, upstream = arguments
-    bias = attention_bias(np.arange(S) < np.array([[11], [4], [1]]))
+    bias = attention_bias(np.arange(S) < np.array([[11], [4], [0]]))
+    bias = bias * factor
     seed = np.array([5, 2**31 - 1], "int32")
     keep = kernels.keep_mask(scores.shape, seed, rate)
 
@@ -54,3 +57,16 @@ def test_gradient_is_that_of_softmax_and_dropout(arguments, rate):
         assert np.abs(a - b).max() <= limit * np.abs(b).max()
     shapes = [x.shape for x in jax.tree.leaves(gradient)]
     assert shapes.count(scores.shape) == 1  # The scores; no probabilities.
+
+
+def test_dropout_in_float64():
+    import jax
+
+    with jax.enable_x64(True):
+        x = np.linspace(1.0, 2.0, B * N * Q * S).reshape(B, N, Q, S)
+        seed = np.array([5, 6], "int32")
+        dropped = np.asarray(kernels.dropout(x, 0.25, seed))
+    assert dropped.dtype == "float64"
+    kept = dropped != 0
+    assert 0.6 < kept.mean() < 0.9
+    np.testing.assert_allclose(dropped[kept], x[kept] / 0.75, rtol=1e-15)
