@@ -95,10 +95,12 @@ def is_fused(x) -> bool:
     """
     if _compiled.get() is not Compiled.PASSES:
         return False
-    size = math.prod(USUAL_LENGTH if n is None else n for n in tuple(x.shape))
-    is_large = size >= LEAST_SIZE
-    if None in tuple(x.shape):
-        is_large = size * _num_steps.get() >= LEAST_SIZE_OF_STEPS
+    shape = tuple(x.shape)
+    if None in shape:
+        assumed = [USUAL_LENGTH if n is None else n for n in shape]
+        is_large = math.prod(assumed) * _num_steps.get() >= LEAST_SIZE_OF_STEPS
+    else:
+        is_large = math.prod(shape) >= LEAST_SIZE
     return is_large and _has_own_gradient(x)
 
 

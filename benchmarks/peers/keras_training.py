@@ -21,16 +21,21 @@ def make(setup):
     if setup["precision"] == "bfloat16":
         keras.config.set_dtype_policy("mixed_bfloat16")
     batch = side.batch_of(setup)
+    times = setup["steps"]
     if setup["side"] == "keras_hub":
-        steps = repeated(keras_hub(setup, batch), setup["steps"])
+        step = keras_hub(setup, batch)
     elif keras.backend.backend() == "jax":
-        steps = on_jax(setup, batch)
+        step, times = on_jax(setup, batch), 1
     else:
         step = make_step(BertConfig(**setup["config"]), batch)
-        steps = repeated(step, setup["steps"])
     matrix = keras.ops.cast(
         keras.random.normal([setup["matrix_size"]] * 2), setup["precision"]
     )
+
+    def steps():
+        for _ in range(times):
+            loss = step()
+        return loss
 
     def products():
         for _ in range(setup["products"]):
@@ -38,17 +43,6 @@ def make(setup):
         keras.ops.convert_to_numpy(product[:1])
 
     return steps, products
-
-
-def repeated(step, times):
-    """Returns a function that runs a step several times."""
-
-    def steps():
-        for _ in range(times):
-            loss = step()
-        return loss
-
-    return steps
 
 
 def make_step(config, features):
@@ -132,6 +126,7 @@ def keras_hub(setup, batch):
 
 
 def compile_(model, optimizer, labels):
+    """Compiles a model with the cross-entropy of each of the labels."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, keras.tree.map_structure(lambda _: loss, labels))
 

@@ -54,8 +54,8 @@ class TrainingStep:
       jit_compile_passes: Whether XLA compiles clipping and the update, if they
         stay on one device, and on CPUs also the operations between the matrix
         multiplications.
-      num_steps: The number of steps of the training. If there are many, XLA
-        compiles these operations also where batches have different lengths.
+      num_steps: The number of steps of the training. If there are many,
+        `jit_compile_passes` also applies where lengths differ between batches.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Attention in training, with JAX: its gradient and what that keeps."""
+"""Attention and dropout in training, with JAX."""
 
 import keras
 import numpy as np
@@ -25,13 +25,13 @@ def arguments(request):
     ]
 
 
-# The last row has no key that it may see: all have the same bias.
 @pytest.mark.parametrize("factor", [1.0, 1e5])
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 def test_gradient_is_that_of_softmax_and_dropout(arguments, rate, factor):
     import jax
 
     scores, value, upstream = arguments
+    # The last example has no tokens: all of its keys have the same bias.
     bias = attention_bias(np.arange(S) < np.array([[11], [4], [0]]))
     bias = bias * factor
     seed = np.array([5, 2**31 - 1], "int32")
