@@ -101,6 +101,19 @@ class PretrainingConfig(
         default=None,
         choices=ATTENTION_DIRECTIONS,
     )
+    initializer_range: float | None = option(
+        "Standard deviation of the initial weights. Narrow models learn sooner "
+        "with more than BERT-Base: 0.05 at a width of 128. Default: as the "
+        "configuration says, else 0.02.",
+        default=None,
+    )
+    dropout_rate: float | None = option(
+        "Dropout rate of hidden states and attention. Default: as the "
+        "configuration says, else 0.1.",
+        default=None,
+        at_least=0.0,
+        at_most=1.0,
+    )
     input_file: str = option(
         "TFRecord files to train on: globs, separated by commas.",
         per_worker=True,
@@ -352,9 +365,16 @@ def _read_config(config: PretrainingConfig) -> BertConfig:
     pretrained = None
     if config.init_checkpoint and not config.bert_config_file:
         pretrained = open_pretrained(config.init_checkpoint)
-    found = find_config(config, pretrained)
-    direction = config.attention_direction or found.attention_direction
-    return dataclasses.replace(found, attention_direction=direction)
+    given = {
+        "attention_direction": config.attention_direction,
+        "initializer_range": config.initializer_range,
+        "hidden_dropout_prob": config.dropout_rate,
+        "attention_probs_dropout_prob": config.dropout_rate,
+    }
+    return dataclasses.replace(
+        find_config(config, pretrained),
+        **{name: v for name, v in given.items() if v is not None},
+    )
 
 
 def _with_recorded(config: PretrainingConfig) -> PretrainingConfig:

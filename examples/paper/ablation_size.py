@@ -92,20 +92,10 @@ def run(config: SizeConfig) -> None:
         *plan.squad_tasks(config),
         *plan.ner_tasks(config),
     ]
-    base = BASE[0] // config.layers_divisor, BASE[1] // config.hidden_divisor
-    goals, rows = [], {}
-    for layers, hidden_size, heads in SIZES:
-        row = name_of(layers, hidden_size, heads)
-        depth = layers // config.layers_divisor
-        width = hidden_size // config.hidden_divisor
-        rows[row] = [layers, hidden_size, heads, depth, width]
-        size = name_of(depth, width, heads)
-        sized = config
-        if config.equal_compute:
-            share = cost(config, *base) / cost(config, depth, width)
-            steps = max(1, round(share * config.num_train_steps))
-            sized = dataclasses.replace(config, num_train_steps=steps)
-            rows[row].append(steps)
+    sizes, table = planned(config)
+    goals = []
+    for row, (size, steps) in sizes.items():
+        sized = dataclasses.replace(config, num_train_steps=steps)
         models = plan.pretrained(sized, size, held_out=config.held_out_file)
         goals += [
             Goal(
@@ -115,6 +105,24 @@ def run(config: SizeConfig) -> None:
             for number, model in enumerate(models, 1)
         ]
         goals += plan.fine_tunings(row, config, models, tasks)
+    fill(table, goals, config.output_dir, config.full)
+
+
+def planned(config: SizeConfig) -> tuple[dict[str, tuple[str, int]], Table]:
+    """Returns the size and the steps of each row, and the table."""
+    base = BASE[0] // config.layers_divisor, BASE[1] // config.hidden_divisor
+    sizes, rows = {}, {}
+    for layers, hidden_size, heads in SIZES:
+        row = name_of(layers, hidden_size, heads)
+        depth = layers // config.layers_divisor
+        width = hidden_size // config.hidden_divisor
+        rows[row] = [layers, hidden_size, heads, depth, width]
+        steps = config.num_train_steps
+        if config.equal_compute:
+            share = cost(config, *base) / cost(config, depth, width)
+            steps = max(1, round(share * steps))
+            rows[row].append(steps)
+        sizes[row] = name_of(depth, width, heads), steps
     table = Table(
         "ablation_size" + "_equal_compute" * config.equal_compute,
         "Table 6: the size of the model; perplexity of masked words in text "
@@ -127,7 +135,7 @@ def run(config: SizeConfig) -> None:
         [*itertools.pairwise(rows), (name_of(*SIZES[0]), row)],
         config.note,
     )
-    fill(table, goals, config.output_dir, config.full)
+    return sizes, table
 
 
 def cost(config: SizeConfig, layers: int, hidden_size: int) -> float:

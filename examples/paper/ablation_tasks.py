@@ -36,9 +36,6 @@ class TasksConfig(plan.SpanOptions, plan.GlueOptions):
 
     model_size: str | None = plan.model_option("L-2_H-128")
     max_seq_length: int | None = plan.length_option(64)
-    learning_rate: float | None = plan.sized(
-        "Learning rate of pre-training.", 3e-3, 1e-4
-    )
     tasks: tuple[str, ...] = plan.tasks_option(
         *("MNLI", "QNLI", "MRPC", "SST-2")
     )

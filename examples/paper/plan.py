@@ -35,6 +35,7 @@ GLUE = {
 # Options that do not go with --full.
 NOT_FULL = (
     "first_seq_length",
+    "first_share",
     "max_seq_length",
     "num_train_steps",
     "warmup_proportion",
@@ -79,11 +80,17 @@ class PaperOptions(Options):
     dupe_factor: int | None = sized("Passes over the text.", 5, 10, at_least=1)
     max_seq_length: int | None = length_option(32)
     first_seq_length: int | None = sized(
-        "Length of the sequences in the first nine tenths of the steps, if it "
-        "is less. The last tenth has to teach the new positions, which takes a "
-        "high learning rate.",
+        "Length of the sequences in the first steps, if it is less. In short "
+        "sequences models learn sooner which words belong together.",
         32,
         at_least=8,
+    )
+    first_share: float | None = sized(
+        "Share of the steps that have --first_seq_length. The others teach the "
+        "new positions, for which too few are worse than none.",
+        *(0.5, 0.9),
+        at_least=0.0,
+        at_most=1.0,
     )
     num_train_steps: int | None = sized(
         "Steps of pre-training.", 8000, at_least=1
@@ -92,7 +99,18 @@ class PaperOptions(Options):
         "Examples of such a step.", 64, 256, at_least=1
     )
     learning_rate: float | None = sized(
-        "Learning rate of pre-training.", 1.5e-3, 1e-4
+        "Learning rate of pre-training.", 1e-3, 1e-4
+    )
+    initializer_range: float | None = sized(
+        "Standard deviation of the initial weights. With BERT's, narrow models "
+        "learn only word frequencies for thousands of steps.",
+        *(0.05, 0.02),
+    )
+    dropout_rate: float | None = sized(
+        "Dropout rate of the models. Short trainings need none.",
+        *(0.0, 0.1),
+        at_least=0.0,
+        at_most=1.0,
     )
     warmup_proportion: float | None = sized(
         "Fraction of the steps of pre-training in which its learning rate "
@@ -173,9 +191,12 @@ class PaperOptions(Options):
         if self.full:
             return (128, 900_000), (512, 1_000_000)
         last = self.max_seq_length, self.num_train_steps
-        if self.first_seq_length >= self.max_seq_length or last[1] < 10:
+        change = round(self.first_share * self.num_train_steps)
+        if self.first_seq_length >= self.max_seq_length or not change:
             return (last,)
-        return (self.first_seq_length, last[1] - last[1] // 10), last
+        if change == self.num_train_steps:
+            return ((self.first_seq_length, change),)
+        return (self.first_seq_length, change), last
 
     @property
     def warmup_steps(self) -> int:
@@ -281,7 +302,7 @@ def records(
         "vocab_file": vocabulary(config),
         "do_lower_case": str(config.do_lower_case).lower(),
         "max_seq_length": length,
-        "max_predictions_per_seq": _predictions(length),
+        "max_predictions_per_seq": predictions(length),
         "dupe_factor": config.dupe_factor,
         **changes,
     }
@@ -291,7 +312,7 @@ def records(
     )
 
 
-def _predictions(length: int) -> int:
+def predictions(length: int) -> int:
     """Returns the masked tokens of an example: 15 %; of 128, Google's 20."""
     return 20 if length == 128 else max(1, round(0.15 * length))
 
@@ -344,13 +365,16 @@ def _pretrained(
             "vocab_file": vocabulary(config),
             "do_train": True,
             "max_seq_length": length,
-            "max_predictions_per_seq": _predictions(length),
+            "max_predictions_per_seq": predictions(length),
             "train_batch_size": config.train_batch_size,
             "learning_rate": config.learning_rate,
             "num_train_steps": last,
             "num_warmup_steps": config.warmup_steps,
             **changes,
         }
+        if not config.full:  # BERT-Base has its own.
+            given["initializer_range"] = config.initializer_range
+            given["dropout_rate"] = config.dropout_rate
         if step < last:
             given["stop_at_step"] = step
         elif held_out:
