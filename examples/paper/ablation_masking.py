@@ -67,7 +67,7 @@ def run(config: MaskingConfig) -> None:
             features._replace(title=FEATURES),
         ]
     goals = []
-    for row, shares in ROWS.items():
+    for row, shares in config.chosen(ROWS).items():
         names = ("mask_share", "keep_share", "random_share")
         data = {n: s / 100 for n, s in zip(names, shares, strict=True)}
         models = plan.pretrained(config, size, data=data)

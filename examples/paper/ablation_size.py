@@ -123,6 +123,7 @@ def planned(config: SizeConfig) -> tuple[dict[str, tuple[str, int]], Table]:
             steps = max(1, round(share * steps))
             rows[row].append(steps)
         sizes[row] = name_of(depth, width, heads), steps
+    sizes = config.chosen(sizes)
     table = Table(
         "ablation_size" + "_equal_compute" * config.equal_compute,
         "Table 6: the size of the model; perplexity of masked words in text "
@@ -132,7 +133,7 @@ def planned(config: SizeConfig) -> tuple[dict[str, tuple[str, int]], Table]:
         rows,
         PAPER,
         # The paper finds each size better than the one above it.
-        [*itertools.pairwise(rows), (name_of(*SIZES[0]), row)],
+        [*itertools.pairwise(sizes), (next(iter(sizes)), [*sizes][-1])],
         config.note,
     )
     return sizes, table

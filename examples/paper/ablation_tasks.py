@@ -83,7 +83,7 @@ def run(config: TasksConfig) -> None:
         *plan.ner_tasks(config),
     ]
     goals = []
-    for row, (flags, head) in ROWS.items():
+    for row, (flags, head) in config.chosen(ROWS).items():
         models = plan.pretrained(config, config.model_size, model=flags)
         kinds = [task.with_flags(**head) for task in tasks]
         goals += plan.fine_tunings(row, config, models, kinds)

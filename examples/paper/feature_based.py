@@ -81,7 +81,7 @@ def run(config: FeaturesConfig) -> None:
         table = TABLE._replace(note=config.note)
     goals = []
     for task in plan.ner_tasks(config):
-        for row in ROWS:
+        for row in config.chosen(ROWS):
             kind = task
             if row in FEATURES:
                 kind = plan.feature_based(task, config, FEATURES[row], size)

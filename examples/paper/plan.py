@@ -143,6 +143,11 @@ class PaperOptions(Options):
         30_000,
         at_least=1,
     )
+    rows: tuple[str, ...] = option(
+        "The rows to fill, as in --rows='No NSP,+ BiLSTM' or "
+        "--rows=80/10/10,100/0/0. All by default.",
+        default=(),
+    )
     output_dir: str = option("Folder of tables and runs.")
     also: tuple[str, ...] = option(
         "More flags of everything that trains, separated by commas: "
@@ -218,6 +223,19 @@ class PaperOptions(Options):
                     "of seeds."
                 )
         return given
+
+    def chosen(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the rows of --rows, or all.
+
+        Raises:
+          InputError: The table has no such row.
+        """
+        for name in self.rows:
+            if name not in rows:
+                raise wrong_value("--rows", f"some of {listed(rows)}", name)
+        return {
+            n: r for n, r in rows.items() if not self.rows or n in self.rows
+        }
 
     @property
     def note(self) -> str:

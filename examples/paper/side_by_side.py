@@ -14,7 +14,7 @@ The three steps may run on different machines, in the same --output_dir:
 
 - --do=data writes the examples of all tasks as arrays; needs TensorFlow.
 - --do=training trains; needs JAX, and KERAS_BACKEND=jax. Models that are done
-  are skipped. --models limits it to some rows of the table.
+  are skipped. --rows limits it to some rows of the table.
 - --do=table scores the predictions and writes the table.
 
 The table also has the loss of the masked words of held-out text during
@@ -75,9 +75,6 @@ class SideBySideConfig(ablation_size.SizeConfig):
     max_seq_length: int | None = plan.length_option(128)
     do: tuple[str, ...] = option(
         "Some of data, training, table.", default=("data", "training", "table")
-    )
-    models: tuple[str, ...] = option(
-        "The rows to train; all if empty.", default=()
     )
 
     def __post_init__(self) -> None:
@@ -152,11 +149,7 @@ def rows_of(config: SideBySideConfig) -> tuple[dict[str, Row], Table]:
             name: Row(size, {}, False, steps)
             for name, (size, steps) in sizes.items()
         }
-    chosen = config.models or tuple(rows)
-    for name in chosen:
-        if name not in rows:
-            raise wrong_value("--models", f"some of {', '.join(rows)}", name)
-    return {name: rows[name] for name in chosen}, table
+    return config.chosen(rows), table
 
 
 # Data.
