@@ -84,11 +84,11 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
         )
         for flags in models
     ] == [
-        ("16", "27", "15", False, None),
+        ("16", "15", "15", False, None),
         ("64", None, "15", False, None),
-        ("16", "27", "15", True, None),
+        ("16", "15", "15", True, None),
         ("64", None, "15", True, None),
-        ("16", "27", "15", True, "left_to_right"),
+        ("16", "15", "15", True, "left_to_right"),
         ("64", None, "15", True, "left_to_right"),
     ]
     tuned = scripts.of("run_classifier.py")
@@ -155,6 +155,20 @@ def test_table_6(scripts, inputs, tmp_path, capsys):
     assert launch("ablation_size", given, tmp_path) == 1
     line = in_process.the_error(capsys, "ablation_size")
     assert line.endswith(f"both have {inputs['input_file']}.")
+
+
+def test_some_rows(scripts, inputs, tmp_path, capsys):
+    """Other rows stay empty, and nothing is trained for them."""
+    scripts.score = lambda script, given: {"eval_f1": 0.5}
+    given = {"num_seeds": 1, "rows": "100/0/0,80/10/10", "tasks": ""}
+    assert launch("ablation_masking", {**inputs, **given}, tmp_path) == 0
+    rows = table_of("ablation_masking", tmp_path)
+    assert [row[3] for row in rows] == ["50.0", "50.0", "", "", "", ""]
+    assert len(scripts.of("run_pretraining.py")) == 2
+    given["rows"] = "100/0/1"
+    assert launch("ablation_masking", {**inputs, **given}, tmp_path) == 1
+    line = in_process.the_error(capsys, "ablation_masking")
+    assert line.endswith("0/0/100; got '100/0/1'.")
 
 
 def test_table_6_at_equal_compute(scripts, inputs, tmp_path):

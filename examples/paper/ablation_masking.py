@@ -67,9 +67,9 @@ def run(config: MaskingConfig) -> None:
             features._replace(title=FEATURES),
         ]
     goals = []
-    for row, shares in config.chosen(ROWS).items():
+    for row in config.chosen(ROWS):
         names = ("mask_share", "keep_share", "random_share")
-        data = {n: s / 100 for n, s in zip(names, shares, strict=True)}
+        data = {n: s / 100 for n, s in zip(names, ROWS[row], strict=True)}
         models = plan.pretrained(config, size, data=data)
         goals += plan.fine_tunings(row, config, models, tasks)
     table = TABLE._replace(note=config.note)

@@ -123,7 +123,7 @@ def planned(config: SizeConfig) -> tuple[dict[str, tuple[str, int]], Table]:
             steps = max(1, round(share * steps))
             rows[row].append(steps)
         sizes[row] = name_of(depth, width, heads), steps
-    sizes = config.chosen(sizes)
+    sizes = {row: sizes[row] for row in config.chosen(sizes)}
     table = Table(
         "ablation_size" + "_equal_compute" * config.equal_compute,
         "Table 6: the size of the model; perplexity of masked words in text "

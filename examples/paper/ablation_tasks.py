@@ -83,7 +83,8 @@ def run(config: TasksConfig) -> None:
         *plan.ner_tasks(config),
     ]
     goals = []
-    for row, (flags, head) in config.chosen(ROWS).items():
+    for row in config.chosen(ROWS):
+        flags, head = ROWS[row]
         models = plan.pretrained(config, config.model_size, model=flags)
         kinds = [task.with_flags(**head) for task in tasks]
         goals += plan.fine_tunings(row, config, models, kinds)

@@ -224,18 +224,17 @@ class PaperOptions(Options):
                 )
         return given
 
-    def chosen(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the rows of --rows, or all.
+    def chosen(self, rows: Iterable[str]) -> list[str]:
+        """Returns the names of --rows, or all, in the order of the table.
 
         Raises:
           InputError: The table has no such row.
         """
+        names = [*rows]
         for name in self.rows:
-            if name not in rows:
-                raise wrong_value("--rows", f"some of {listed(rows)}", name)
-        return {
-            n: r for n, r in rows.items() if not self.rows or n in self.rows
-        }
+            if name not in names:
+                raise wrong_value("--rows", f"some of {listed(names)}", name)
+        return [name for name in names if name in (self.rows or names)]
 
     @property
     def note(self) -> str:

@@ -149,7 +149,7 @@ def rows_of(config: SideBySideConfig) -> tuple[dict[str, Row], Table]:
             name: Row(size, {}, False, steps)
             for name, (size, steps) in sizes.items()
         }
-    return config.chosen(rows), table
+    return {name: rows[name] for name in config.chosen(rows)}, table
 
 
 # Data.
