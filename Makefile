@@ -85,7 +85,7 @@ test-jax: $(VENV)-jax/.installed  ## test the models with Keras on JAX, without 
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	"$(VENV)-jax/bin/python" -m pytest \
 	tests/backends tests/parity tests/text_models tests/test_benchmarks_gpu.py \
-	tests/test_example_programs.py::test_jax_training $(PYTEST_ARGS)
+	tests/test_paper_side_by_side.py tests/test_example_programs.py::test_jax_training $(PYTEST_ARGS)
 
 test-torch: $(VENV)-torch/.installed  ## test the models with Keras on PyTorch, next to transformers
 	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \

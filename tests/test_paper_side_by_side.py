@@ -1,0 +1,221 @@
+"""Many models trained at once, for the paper's tables on one GPU.
+
+Training needs JAX, reading the examples TensorFlow; no environment of the
+tests has both.
+"""
+
+import keras
+import numpy as np
+import paper_programs
+import pytest
+
+from bert_tf import AdamWeightDecay, BertConfig
+from bert_tf.errors import InputError
+from bert_tf.tasks.pretraining import PretrainingTask
+
+needs_jax = pytest.mark.skipif(
+    keras.config.backend() != "jax", reason="trains with JAX"
+)
+CONFIG = BertConfig(
+    31,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+)
+TASK = PretrainingTask(CONFIG, 16, 2)
+
+
+@pytest.fixture
+def load():
+    with paper_programs.importable() as load:
+        yield load
+
+
+def pretraining_arrays(length=16, predictions=2, count=40):
+    """Returns random pre-training examples, as compact as the program's."""
+    random = np.random.default_rng(7)
+    shape = [count, predictions]
+    return {
+        "input_ids": random.integers(5, 31, [count, length], np.uint8),
+        "input_mask": np.ones([count, length], np.uint8),
+        "segment_ids": np.zeros([count, length], np.uint8),
+        "masked_lm_positions": random.integers(0, length, shape, np.uint8),
+        "masked_lm_ids": random.integers(5, 31, shape, np.uint8),
+        "masked_lm_weights": np.ones(shape, np.float32),
+        "next_sentence_labels": random.integers(0, 2, [count, 1], np.uint8),
+    }
+
+
+def trained(load, seeds, **given):
+    """Returns copies after 100 steps, the loss of each step, and weights."""
+    copies = load("copies").Copies(TASK, seeds)
+    arrays = pretraining_arrays()
+    phases = [(arrays, 50), (arrays, 50)]
+    found = list(copies.train(phases, 4, AdamWeightDecay(0.01), **given))
+    assert [step for step, _ in found] == [50, 100]
+    losses = np.concatenate([np.asarray(values) for _, values in found])
+    return copies, losses, copies.weights()
+
+
+@needs_jax
+def test_a_copy_learns_as_it_does_alone(load):
+    _, alone, weights = trained(load, [3])
+    copies, beside, others = trained(load, [5, 3])
+    assert beside.shape == (100, 2)
+    np.testing.assert_allclose(beside[:5, 1], alone[:5, 0], rtol=1e-4)
+    assert beside[0, 0] != pytest.approx(beside[0, 1], rel=1e-3)
+    assert alone[-20:].mean() < alone[:20].mean()
+    name = "bert/embeddings/word_embeddings"
+    assert others[name].shape == (2, *weights[name].shape[1:])
+    predictions = copies.predict(pretraining_arrays(), 16)
+    assert predictions["words_correct"].shape == (2, 40)
+
+
+@needs_jax
+def test_a_part_of_the_loss_without_weight_trains_nothing(load):
+    first = load("copies").Copies(TASK, [3, 3]).weights()
+    _, _, last = trained(load, [3, 3], parts=np.array([[1, 1], [1, 0]]))
+    bias = "cls/seq_relationship/output_bias"
+    moved = np.abs(last[bias] - first[bias]).max(axis=-1)
+    assert moved[0] > 1e-3
+    assert moved[1] == 0
+
+
+@needs_jax
+def test_copies_start_from_the_given_models(load):
+    copies = load("copies").Copies
+    start = copies(TASK, [1, 2]).weights()
+    name = "bert/embeddings/word_embeddings"
+    made = copies(TASK, [8, 8, 9], {name: start[name]}, [1, 0, 1]).weights()
+    np.testing.assert_array_equal(
+        made[name], np.asarray(start[name])[[1, 0, 1]]
+    )
+    other = np.asarray(made["cls/predictions/transform/dense/kernel"])
+    np.testing.assert_array_equal(other[0], other[1])
+    assert (other[0] != other[2]).any()
+
+
+def flags(inputs, tmp_path, **given):
+    return paper_programs.words(
+        {
+            **inputs,
+            "held_out_file": inputs["input_file"].with_name("held_out.txt"),
+            "tasks": "SST-2",
+            "model_size": "L-1_H-8_A-2",
+            "vocab_size": 31,
+            "max_seq_length": 16,
+            "first_seq_length": 8,
+            "num_train_steps": 100,
+            "max_examples": 80,
+            "num_pretraining_seeds": 2,
+            "num_seeds": 2,
+            "output_dir": tmp_path / "out",
+            **given,
+        }
+    )
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    found = paper_programs.write_inputs(tmp_path / "in")
+    text = found["input_file"].read_text()
+    found["input_file"].with_name("held_out.txt").write_text(text[:2000])
+    return found
+
+
+@needs_jax
+@pytest.mark.parametrize("table", ["tasks", "size"])
+def test_training_and_the_table(load, inputs, tmp_path, table, capsys):
+    program = load("side_by_side")
+    out = tmp_path / "out"
+    words = sorted({*inputs["input_file"].read_text().split()})
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    out.mkdir()
+    (out / "vocab.txt").write_text("\n".join([*special, *words[:26]]) + "\n")
+    rows = "BERT,No NSP,LTR & No NSP,+ BiLSTM"
+    if table == "size":
+        rows = "L-3_H-768_A-12,L-6_H-768_A-12"
+    with paper_programs.program("side_by_side") as launched:
+        given = {"table": table, "rows": rows}
+        given |= {"hidden_divisor": 64} if table == "size" else {}
+        config = parsed(program, flags(inputs, tmp_path, **given))
+        for name, length in (
+            ("pretraining-8", 8),
+            ("pretraining-16", 16),
+            ("held_out", 16),
+        ):
+            arrays = pretraining_arrays(length)
+            program.save(config, f"arrays/{name}.npz", arrays)
+        for column in program.columns_of(config):
+            name = f"arrays/{column.title}"
+            program.save(config, f"{name}-train.npz", column.training())
+            program.save(config, f"{name}-dev.npz", column.development())
+        given["do"] = "training,table"
+        assert launched(flags(inputs, tmp_path, **given)) == 0
+        files = sorted((out / "predictions").iterdir())
+        times = [path.stat().st_mtime_ns for path in files]
+        assert launched(flags(inputs, tmp_path, **given)) == 0
+    assert [path.stat().st_mtime_ns for path in files] == times
+    output = capsys.readouterr().out
+    assert "2 a cell" in output
+    names = {"tasks": "ablation_tasks", "size": "ablation_size"}
+    text = (out / f"{names[table]}.md").read_text()
+    cells = [line for line in text.splitlines() if "±" in line]
+    assert len(cells) == len(rows.split(","))
+    assert all(line.count("±") == 2 + (table == "size") for line in cells)
+    assert "causal_lm_loss" in (out / "curves.csv").read_text() or (
+        table == "size"
+    )
+
+
+def parsed(program, words):
+    import in_process
+
+    return in_process.parse(program, words).resolved()
+
+
+@pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="reads with TensorFlow"
+)
+def test_data(inputs, tmp_path, capsys):
+    with paper_programs.program("side_by_side") as launched:
+        assert launched(flags(inputs, tmp_path, do="data")) == 0
+        given = flags(inputs, tmp_path, do="training")
+        assert launched(given) == 1
+        assert "Set KERAS_BACKEND=jax" in capsys.readouterr().err
+        assert launched(flags(inputs, tmp_path, do="tables")) == 1
+        assert "--do must be " in capsys.readouterr().err
+    with np.load(tmp_path / "out" / "arrays" / "pretraining-8.npz") as found:
+        assert found["input_ids"].shape[1:] == (8,)
+        assert found["input_ids"].dtype == np.uint8
+        assert found["masked_lm_weights"].dtype == np.float32
+    with np.load(tmp_path / "out" / "arrays" / "SST-2-train.npz") as found:
+        assert found["input_ids"].shape == (40, 16)
+
+
+def test_next_tokens(load):
+    arrays = pretraining_arrays()
+    arrays["masked_lm_positions"] = np.tile([3, 9], (40, 1)).astype(np.uint8)
+    task = PretrainingTask(
+        BertConfig.from_name("tiny", 31).__class__(
+            31, attention_direction="left_to_right"
+        ),
+        16,
+        2,
+        next_sentence=False,
+        objective="causal_lm",
+    )
+    found = load("side_by_side").causal(task, arrays)
+    ids = found["input_ids"]
+    np.testing.assert_array_equal(ids[:, [3, 9]], arrays["masked_lm_ids"])
+    np.testing.assert_array_equal(found["next_token_ids"][:, :-1], ids[:, 1:])
+    assert found["next_token_weights"].sum() == 40 * 15
+    assert load("side_by_side").causal(TASK, arrays) is arrays
+
+
+def test_an_unknown_row(inputs, tmp_path, load):
+    program = load("side_by_side")
+    config = parsed(program, flags(inputs, tmp_path, rows="BRT"))
+    with pytest.raises(InputError, match="--rows must be some of BERT, No NSP"):
+        program.rows_of(config)
