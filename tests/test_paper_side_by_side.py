@@ -4,6 +4,7 @@ Training needs JAX, reading the examples TensorFlow; no environment of the
 tests has both.
 """
 
+import in_process
 import keras
 import numpy as np
 import paper_programs
@@ -170,8 +171,6 @@ def test_training_and_the_table(load, inputs, tmp_path, table, capsys):
 
 
 def parsed(program, words):
-    import in_process
-
     return in_process.parse(program, words).resolved()
 
 
@@ -184,8 +183,13 @@ def test_data(inputs, tmp_path, capsys):
         given = flags(inputs, tmp_path, do="training")
         assert launched(given) == 1
         assert "Set KERAS_BACKEND=jax" in capsys.readouterr().err
-        assert launched(flags(inputs, tmp_path, do="tables")) == 1
-        assert "--do must be " in capsys.readouterr().err
+        for wrong, expected in (
+            ({"do": "tables"}, "--do must be "),
+            ({"full": "true"}, "--full does not go with"),
+            ({"num_seeds": 3}, "settings.json has num_seeds 2, not 3. Name "),
+        ):
+            assert launched(flags(inputs, tmp_path, **wrong)) == 1
+            assert expected in capsys.readouterr().err
     with np.load(tmp_path / "out" / "arrays" / "pretraining-8.npz") as found:
         assert found["input_ids"].shape[1:] == (8,)
         assert found["input_ids"].dtype == np.uint8
@@ -194,13 +198,19 @@ def test_data(inputs, tmp_path, capsys):
         assert found["input_ids"].shape == (40, 16)
 
 
+def test_negative_numbers_are_kept(load, inputs, tmp_path):
+    """Of windows with few tokens some best positions are -1."""
+    program = load("side_by_side")
+    config = parsed(program, flags(inputs, tmp_path))
+    program.save(config, "a.npz", {"x": np.array([3, -1])})
+    assert program.load(config, "a.npz")["x"].tolist() == [3, -1]
+
+
 def test_next_tokens(load):
     arrays = pretraining_arrays()
     arrays["masked_lm_positions"] = np.tile([3, 9], (40, 1)).astype(np.uint8)
     task = PretrainingTask(
-        BertConfig.from_name("tiny", 31).__class__(
-            31, attention_direction="left_to_right"
-        ),
+        BertConfig(31, attention_direction="left_to_right"),
         16,
         2,
         next_sentence=False,

@@ -110,7 +110,6 @@ class Copies:
             jnp.broadcast_to(v.value, (count, *v.shape))
             for v in optimizer.variables
         ]
-
         if parts is None:
             parts = np.ones([count, len(task.loss_names)])
         parts = jnp.asarray(parts, jnp.float32)
