@@ -6,7 +6,7 @@ which have their own weights, seeds and batches, in about the time of one.
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -103,48 +103,16 @@ class Copies:
           The number of steps done and the losses of the last ones, float32
           [STEPS_AT_ONCE, copies]. Between two of them weights may be read.
         """
-        task, model = self.task, self.model
-        optimizer.build(model.trainable_variables)
+        optimizer.build(self.model.trainable_variables)
         count = len(self.seeds)
         slots = [
             jnp.broadcast_to(v.value, (count, *v.shape))
             for v in optimizer.variables
         ]
         if parts is None:
-            parts = np.ones([count, len(task.loss_names)])
+            parts = np.ones([count, len(self.task.loss_names)])
         parts = jnp.asarray(parts, jnp.float32)
-
-        def loss_of(trainable, fixed, parts, features, seed):
-            outputs, _ = model.stateless_call(
-                trainable, fixed, features, training=True, seed=seed
-            )
-            losses = task.losses(features, outputs)
-            weights = task.loss_weights(features)
-            means = [
-                jnp.sum(losses[name]) / jnp.maximum(jnp.sum(weights[name]), 1.0)
-                for name in task.loss_names
-            ]
-            return jnp.dot(jnp.stack(means), parts)
-
-        def one(trainable, slots, fixed, parts, data, rows, seed):
-            loss, gradients = jax.value_and_grad(loss_of)(
-                trainable, fixed, parts, _features(data, rows), seed
-            )
-            trainable, slots = optimizer.stateless_apply(
-                slots, gradients, trainable
-            )
-            return trainable, slots, loss
-
-        every = jax.vmap(one, in_axes=(0, 0, 0, 0, None, 0, 0))
-
-        @functools.partial(jax.jit, donate_argnums=(0, 1))
-        def run(trainable, slots, fixed, parts, data, rows, seeds):
-            def step(state, batch):
-                *state, loss = every(*state, fixed, parts, data, *batch)
-                return tuple(state), loss
-
-            return jax.lax.scan(step, (trainable, slots), (rows, seeds))
-
+        run = self._steps(optimizer)
         step = 0
         for arrays, num_steps in phases:
             data = {name: jnp.asarray(v) for name, v in arrays.items()}
@@ -166,6 +134,44 @@ class Copies:
                 )
                 step += STEPS_AT_ONCE
                 yield step, losses
+
+    def _steps(self, optimizer: keras.optimizers.Optimizer) -> Callable:
+        """Returns the compiled function that makes STEPS_AT_ONCE steps."""
+
+        def one(trainable, slots, fixed, parts, data, rows, seed):
+            """Makes a step of one copy."""
+            loss, gradients = jax.value_and_grad(self._loss)(
+                trainable, fixed, parts, _features(data, rows), seed
+            )
+            trainable, slots = optimizer.stateless_apply(
+                slots, gradients, trainable
+            )
+            return trainable, slots, loss
+
+        every = jax.vmap(one, in_axes=(0, 0, 0, 0, None, 0, 0))
+
+        @functools.partial(jax.jit, donate_argnums=(0, 1))
+        def run(trainable, slots, fixed, parts, data, rows, seeds):
+            def step(state, batch):
+                *state, loss = every(*state, fixed, parts, data, *batch)
+                return tuple(state), loss
+
+            return jax.lax.scan(step, (trainable, slots), (rows, seeds))
+
+        return run
+
+    def _loss(self, trainable, fixed, parts, features, seed) -> jax.Array:
+        """Returns the training loss of one copy, a scalar."""
+        outputs, _ = self.model.stateless_call(
+            trainable, fixed, features, training=True, seed=seed
+        )
+        losses = self.task.losses(features, outputs)
+        weights = self.task.loss_weights(features)
+        means = [
+            jnp.sum(losses[name]) / jnp.maximum(jnp.sum(weights[name]), 1.0)
+            for name in self.task.loss_names
+        ]
+        return jnp.dot(jnp.stack(means), parts)
 
     def _rows(
         self, num_examples: int, num_steps: int, batch_size: int
