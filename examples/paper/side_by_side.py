@@ -612,7 +612,9 @@ def require_same_settings(config: SideBySideConfig) -> None:
     Files may have other names on another machine, and the arrays keep their
     contents.
     """
-    is_kept = re.compile(r".*(_file|_dir)$|do$|rows$|tasks$").fullmatch
+    is_kept = re.compile(
+        r".*(_file|_dir)$|do$|rows$|tasks$|equal_compute$"
+    ).fullmatch
     values = dataclasses.asdict(config).items()
     settings = {name: v for name, v in values if not is_kept(name)}
     path = os.path.join(config.output_dir, "settings.json")
