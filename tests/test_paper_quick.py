@@ -62,7 +62,6 @@ def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
         if made["input_file"].endswith("z.txt")
     }
     assert "text.txt" not in held_out
-
     # Tables 7 and 8 have a model in common.
     models = {made["output_dir"] for made in jobs.of("run_pretraining.py")}
     assert len(models) == 3 + 3 + 3

@@ -52,11 +52,10 @@ class Copies:
             id(variable): name
             for name, variable in task.checkpoint_variables(self.model).items()
         }
-        for place, variable in enumerate(self._variables()):
-            name = names.get(id(variable))
+        self._names = [names.get(id(v)) for v in self._variables()]
+        for place, name in enumerate(self._names):
             if start and name in start:
                 values[place] = start[name][np.array(models)]
-        self._names = [names.get(id(v)) for v in self._variables()]
         count = len(self.model.trainable_variables)
         values = [jnp.asarray(value) for value in values]
         self._trainable, self._fixed = values[:count], values[count:]

@@ -39,7 +39,15 @@ import ablation_tasks
 import numpy as np
 import plan
 from runs import Folder
-from tables import Cells, Table, comma_separated, draw, markdown
+from tables import (
+    Cells,
+    Scores,
+    Table,
+    cells_of,
+    comma_separated,
+    draw,
+    markdown,
+)
 
 from bert_tf import AdamWeightDecay, BertConfig, WarmupLinearDecay, cli, files
 from bert_tf.data.schema import pretraining_schema
@@ -255,6 +263,7 @@ class Column:
 
     def __init__(self, given: plan.Task, config: SideBySideConfig):
         self.title, self.flags = given.title, given.flags
+        self.metric, self.scale = given.metric, given.scale
         path = os.path.join(config.output_dir, "vocab.txt")
         self.vocab = tuple(load_vocab(path))
         self.text = (self.vocab, config.do_lower_case, None)
@@ -305,12 +314,13 @@ class Sentences(Column):
             self.encoding.schema,
             self.data.problem,
             self.data.labels,
+            self.data.metrics,
             bilstm_head=bilstm,
         )
 
     def score(self, predictions):
-        best = predictions["logits"].argmax(axis=-1)
-        return 100 * float(np.mean(best == predictions["label_ids"]))
+        task = self.task(BertConfig.from_name("tiny", len(self.vocab)), False)
+        return self.scale * task.score(predictions)[self.metric]
 
 
 class Entities(Column):
@@ -341,7 +351,8 @@ class Entities(Column):
 
     def score(self, predictions):
         task = self.task(BertConfig.from_name("tiny", len(self.vocab)), False)
-        return 100 * ner.score(task, predictions, self.dev)["eval_f1"]
+        found = ner.score(task, predictions, self.dev)
+        return self.scale * found[self.metric]
 
 
 class Spans(Column):
@@ -384,7 +395,7 @@ class Spans(Column):
 
         rules = AnswerRules(n_best_size=NBEST)
         answers = answer_questions(self._asked(), self.encoding, predict, rules)
-        return official_scores(answers, False)["eval_f1"]
+        return self.scale * official_scores(answers, False)[self.metric]
 
 
 COLUMNS = {
@@ -559,6 +570,7 @@ def write_table(
 ) -> None:
     """Scores the predictions; writes the table, and the curves."""
     cells: Cells = {}
+    scores: Scores = {}
     if config.table == "size":
         for name, row in rows.items():
             last = curve_of(config, row)[-config.num_pretraining_seeds :]
@@ -567,14 +579,13 @@ def write_table(
     for column in columns_of(config):
         for name, row in rows.items():
             found = load(config, predictions_name(column, row))
-            scores = [
+            every = [
                 column.score({n: values[k] for n, values in found.items()})
                 for k in range(len(next(iter(found.values()))))
             ]
-            models = np.reshape(scores, (-1, config.num_seeds))
-            if len(models) > 1:
-                models = models.mean(axis=1)
-            cells[name, column.title] = [*models.ravel()]
+            models = np.reshape(every, (-1, config.num_seeds)).tolist()
+            scores[name, column.title] = dict(enumerate(models, 1))
+    cells |= cells_of(scores)
     path = os.path.join(config.output_dir, table.name)
     text = markdown(table, cells)
     files.write_text(f"{path}.md", text)
@@ -612,11 +623,11 @@ def require_same_settings(config: SideBySideConfig) -> None:
     Files may have other names on another machine, and the arrays keep their
     contents.
     """
-    is_kept = re.compile(
+    may_differ = re.compile(
         r".*(_file|_dir)$|do$|rows$|tasks$|equal_compute$"
     ).fullmatch
     values = dataclasses.asdict(config).items()
-    settings = {name: v for name, v in values if not is_kept(name)}
+    settings = {name: v for name, v in values if not may_differ(name)}
     path = os.path.join(config.output_dir, "settings.json")
     text = json.dumps(settings, indent=2) + "\n"
     if not files.exists(path):
