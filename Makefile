@@ -187,8 +187,6 @@ bench-serving: venv  ## measure exports next to torch and ONNX Runtime
 paper-quick: venv  ## fill the paper's tables 5 to 8 with small models, an hour or two
 	"$(BIN)/python" examples/paper/quick.py --text_dir="$(PAPER_TEXT)" \
 	--glue_dir="$(GLUE)" --conll_dir="$(CONLL)" \
-	--squad_train_file="$(SQUAD)/$(SQUAD_TRAIN)" \
-	--squad_dev_file="$(SQUAD)/$(SQUAD_DEV)" \
 	--output_dir=build/paper_quick $(PAPER_ARGS)
 
 docs: venv  ## write the API reference to build/docs, from the docstrings

@@ -17,14 +17,12 @@ def config(quick, tmp_path):
     folder = tmp_path / "in"
     given = paper_programs.write_inputs(folder)
     (folder / "z.txt").write_text("It is held out.\n")
-    for name in ("eng.train", "eng.testa", "squad.json"):
+    for name in ("eng.train", "eng.testa"):
         (folder / name).write_text((given["conll_dir"] / "dev.txt").read_text())
     return quick.QuickOptions(
         text_dir=str(folder),
         glue_dir=str(folder),
         conll_dir=str(folder),
-        squad_train_file=str(folder / "squad.json"),
-        squad_dev_file=str(folder / "squad.json"),
         output_dir=str(tmp_path / "out"),
         fraction=0.01,
     )
@@ -36,8 +34,6 @@ def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
 
     def launch(name, given, folder):
         started.append(name)
-        if name == "make_tasks":
-            return 0
         with paper_programs.program(name) as launched:
             return launched(paper_programs.words(given))
 
@@ -53,7 +49,7 @@ def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
     with paper_programs.no_jobs() as jobs:
         jobs.score = score
         quick.run(config)
-    assert {*started} == {"make_tasks", *quick.TABLES}
+    assert {*started} == {*quick.TABLES}
     steps = {made["num_train_steps"] for made in jobs.of("run_pretraining.py")}
     assert steps == {"30"}
     [held_out] = {

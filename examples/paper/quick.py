@@ -1,11 +1,10 @@
 """Tables 5 to 8 of the paper in an hour or two on two cores.
 
     python examples/paper/quick.py --text_dir=text --glue_dir=glue_data \\
-        --conll_dir=conll2003 --squad_train_file=squad/train-v1.1.json \\
-        --squad_dev_file=squad/dev-v1.1.json --output_dir=quick
+        --conll_dir=conll2003 --output_dir=quick
 
-or `make paper-quick`. Makes the tasks of make_tasks.py, fills the tables with
-fixed settings, two programs at a time, and writes summary.md: for each
+or `make paper-quick`. Fills the tables with fixed settings, two programs at a
+time, and writes summary.md: for each
 comparison of two rows that the paper makes, whether the scores differ in the
 same direction, with the p of Welch's test over the seeds, or are not resolved.
 The last file of the text is held out for table 6.
@@ -40,11 +39,6 @@ class QuickOptions(Options):
     )
     glue_dir: str = option("Folder of GLUE's folder SST-2.")
     conll_dir: str = option("Folder of CoNLL-2003.")
-    squad_train_file: str = option("SQuAD 1.1 to train on.")
-    squad_dev_file: str = option(
-        "SQuAD 1.1 to evaluate on: its last 12 articles. The others are "
-        "trained on."
-    )
     output_dir: str = option("Folder of the tables, the runs and the summary.")
     fraction: float = option(
         "Fraction of the steps and examples, to check that all programs run. "
@@ -64,11 +58,9 @@ TABLES = {
         "rows": "80/10/10,100/0/0,0/0/100",
     },
     "ablation_tasks": {
-        "tasks": "QNLI",
         "model_size": "L-2_H-128_A-2",
         "max_seq_length": 64,
         "first_share": 0.7,
-        "squad_seq_length": 96,
     },
     "ablation_size": {
         "tasks": "SST-2",
@@ -80,13 +72,14 @@ TABLES = {
         "lstm_size": 64,
     },
 }
-STEPS, EXAMPLES = 3000, 8000
+STEPS, EXAMPLES = 3000, 15_000
 FLAGS = {
     "vocab_size": 2000,
     "dupe_factor": 1,
     "max_seq_length": 32,
     "train_batch_size": 64,
     "warmup_proportion": 0.1,
+    "fine_tuning_learning_rate": 5e-4,
 }
 # A comparison of two rows in a table's file.
 CLAIM = re.compile(r"- (.* against .*?: .*) \((.*)\)")
@@ -94,7 +87,7 @@ UNRESOLVED = ("chance", "no difference here", "no number", "each seed gave")
 
 
 def commands(config: QuickOptions) -> dict[str, dict[str, object]]:
-    """Returns the flags of each program, that of the tasks first.
+    """Returns the flags of each program.
 
     Raises:
       InputError: A file of the inputs is missing.
@@ -109,33 +102,27 @@ def commands(config: QuickOptions) -> dict[str, dict[str, object]]:
         if not files.exists(path):
             raise InputError(
                 f"{path} does not exist. Name the folders of your data: "
-                "--glue_dir, --conll_dir ..., or make paper-quick GLUE=... "
-                "CONLL=... SQUAD=... SQUAD_TRAIN=..."
+                "--glue_dir and --conll_dir, or make paper-quick GLUE=... "
+                "CONLL=..."
             )
-    tasks = os.path.join(config.output_dir, "tasks")
-    squad = os.path.join(tasks, "squad")
     shared = FLAGS | {
         "input_file": ",".join(texts[:-1]),
         "num_train_steps": max(1, round(config.fraction * STEPS)),
         "max_examples": max(64, round(config.fraction * EXAMPLES)),
         "num_seeds": 3 if config.fraction == 1 else 2,
+        "conll_dir": config.conll_dir,
         "output_dir": config.output_dir,
     }
-    sentences, entities = {"data_dir": tasks}, {"conll_dir": config.conll_dir}
-    data = {
-        "ablation_masking": entities,
-        "ablation_size": sentences | {"held_out_file": texts[-1]},
-        "ablation_tasks": sentences | entities | {"squad_dir": squad},
-        "feature_based": entities,
+    only = {
+        "ablation_size": {
+            "data_dir": config.glue_dir,
+            "held_out_file": texts[-1],
+        }
     }
-    made = {
-        "train_file": config.squad_train_file,
-        "dev_file": config.squad_dev_file,
-        "num_dev_articles": 12,
-        "output_dir": tasks,
+    return {
+        name: shared | only.get(name, {}) | given
+        for name, given in TABLES.items()
     }
-    plans = {name: shared | data[name] | TABLES[name] for name in TABLES}
-    return {"make_tasks": made, **plans}
 
 
 def inputs(config: QuickOptions) -> list[str]:
@@ -144,8 +131,6 @@ def inputs(config: QuickOptions) -> list[str]:
         os.path.join(config.glue_dir, "SST-2", "dev.tsv"),
         os.path.join(config.conll_dir, "eng.train"),
         os.path.join(config.conll_dir, "eng.testa"),
-        config.squad_train_file,
-        config.squad_dev_file,
     ]
 
 
@@ -207,16 +192,10 @@ def run(config: QuickOptions) -> None:
     Raises:
       InputError: A file is missing, or a program has failed.
     """
-    tasks, *tables = commands(config).items()
+    tables = commands(config).items()
     folder = config.output_dir
     start = time.monotonic()
-    files.makedirs(os.path.join(folder, "tasks", "SST-2"))
-    for split in ("train", "dev"):
-        name = os.path.join("SST-2", f"{split}.tsv")
-        text = files.read_text(os.path.join(config.glue_dir, name))
-        files.write_text(os.path.join(folder, "tasks", name), text)
-    if launch(*tasks, folder):
-        raise failure(tasks[:1], folder)
+    files.makedirs(folder)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         statuses = pool.map(lambda table: launch(*table, folder), tables)
         failed = [
