@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -144,6 +144,20 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+class UpdateRule(NamedTuple):
+    """How the update of a variable differs from that of others.
+
+    Attributes:
+      is_decayed: Whether it has weight decay.
+      rate_multiplier: The factor for the learning rate.
+      is_adapted: Whether LAMB adapts the size of the update to the variable.
+    """
+
+    is_decayed: bool
+    rate_multiplier: float
+    is_adapted: bool = False
+
+
 class _MomentOptimizer(keras.optimizers.Optimizer):
     """The common part of Adam and LAMB: moments, weight decay, slot names."""
 
@@ -178,11 +192,12 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._is_decayed = [
-            not matches(self._decay_exclusions, v.path) for v in variables
-        ]
-        self._multipliers = [
-            multiplier_of(v.path, self._rate_multipliers) for v in variables
+        self._rules = [
+            UpdateRule(
+                is_decayed=not matches(self._decay_exclusions, v.path),
+                rate_multiplier=multiplier_of(v.path, self._rate_multipliers),
+            )
+            for v in variables
         ]
         self._moments = self.add_optimizer_variables(variables, _SLOTS)
 
@@ -215,10 +230,10 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         """Returns one line for the log: the number of decayed weights."""
         self._require_built()
         counts = {True: [], False: []}
-        for variable, is_decayed in zip(
-            self._trainable_variables, self._is_decayed, strict=True
+        for variable, rule in zip(
+            self._trainable_variables, self._rules, strict=True
         ):
-            counts[is_decayed].append(int(ops.size(variable)))
+            counts[rule.is_decayed].append(int(ops.size(variable)))
         decayed, excluded = (
             f"{len(sizes)} variables ({sum(sizes):,} weights)"
             for sizes in counts.values()
@@ -253,23 +268,47 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates one variable and its moments, but not the step counter.
 
-        Computes in float32 or higher, since beta_2 = 0.999 is 1 in bfloat16.
-        Results are stored in the precision of the variable. The gradient must
-        be clipped, and summed over replicas.
+        The gradient must be clipped, and summed over replicas.
         """
+        state = self.state_of(variable)
+        values = self.updated(
+            *(_dense(gradient, variable), *state, learning_rate),
+            self.rule_of(variable),
+        )
+        for old, new in zip(state, values, strict=True):
+            self.assign(old, new)
+
+    def state_of(self, variable) -> tuple[Any, ...]:
+        """Returns what an update changes: the variable and its two moments."""
         index = self._get_variable_index(variable)
-        m_slot, v_slot = (slots[index] for slots in self._moments)
-        g = _precise(_dense(gradient, variable))
-        m = self.beta_1 * _precise(m_slot) + (1.0 - self.beta_1) * g
-        v = self.beta_2 * _precise(v_slot) + (1.0 - self.beta_2) * ops.square(g)
-        self.assign(m_slot, ops.cast(m, m_slot.dtype))
-        self.assign(v_slot, ops.cast(v, v_slot.dtype))
-        update = self._direction(m, v)
-        if self._is_decayed[index]:
-            update = update + self.weight_decay_rate * _precise(variable)
-        rate = ops.cast(learning_rate, update.dtype) * self._multipliers[index]
-        step = rate * self._scale(variable, update) * update
-        self.assign_sub(variable, ops.cast(step, variable.dtype))
+        return variable, *(slots[index] for slots in self._moments)
+
+    def rule_of(self, variable) -> UpdateRule:
+        return self._rules[self._get_variable_index(variable)]
+
+    def updated(
+        self, gradient, variable, m, v, learning_rate, rule: UpdateRule
+    ) -> tuple[Any, Any, Any]:
+        """Returns the new values of a variable and of its moments.
+
+        Computes in float32 or higher, since beta_2 = 0.999 is 1 in bfloat16.
+        Results have the precision of the arguments `variable`, `m` and `v`.
+        """
+        g, weights = _precise(gradient), _precise(variable)
+        new_m = self.beta_1 * _precise(m) + (1.0 - self.beta_1) * g
+        new_v = self.beta_2 * _precise(v) + (1.0 - self.beta_2) * ops.square(g)
+        update = self._direction(new_m, new_v)
+        if rule.is_decayed:
+            update = update + self.weight_decay_rate * weights
+        rate = ops.cast(learning_rate, update.dtype) * rule.rate_multiplier
+        if rule.is_adapted:
+            rate = rate * _trust_ratio(weights, update)
+        step = ops.cast(rate * update, variable.dtype)
+        return (
+            variable - step,
+            ops.cast(new_m, m.dtype),
+            ops.cast(new_v, v.dtype),
+        )
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -292,10 +331,6 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             m = m / (1.0 - ops.power(ops.cast(self.beta_1, m.dtype), step))
             v = v / (1.0 - ops.power(ops.cast(self.beta_2, v.dtype), step))
         return m / (ops.sqrt(v) + self.epsilon)
-
-    def _scale(self, variable, update):
-        """Returns a factor for the learning rate besides the multipliers."""
-        return 1.0
 
     def _require_built(self) -> None:
         if not self.built:
@@ -400,8 +435,11 @@ class Lamb(_MomentOptimizer):
         if self.built:
             return
         super().build(variables)
-        self._is_adapted = [
-            not matches(self._adaptation_exclusions, v.path) for v in variables
+        self._rules = [
+            rule._replace(
+                is_adapted=not matches(self._adaptation_exclusions, v.path)
+            )
+            for rule, v in zip(self._rules, variables, strict=True)
         ]
 
     def get_config(self) -> dict[str, Any]:
@@ -409,12 +447,12 @@ class Lamb(_MomentOptimizer):
             "exclude_from_layer_adaptation": list(self._adaptation_exclusions)
         }
 
-    def _scale(self, variable, update):
-        if not self._is_adapted[self._get_variable_index(variable)]:
-            return 1.0
-        weight_norm, update_norm = _norm(_precise(variable)), _norm(update)
-        usable = ops.logical_and(weight_norm > 0, update_norm > 0)
-        return ops.where(usable, weight_norm / update_norm, 1.0)
+
+def _trust_ratio(weights, update):
+    """Returns LAMB's factor: the norm of the weights over the update's."""
+    weight_norm, update_norm = _norm(weights), _norm(update)
+    usable = ops.logical_and(weight_norm > 0, update_norm > 0)
+    return ops.where(usable, weight_norm / update_norm, 1.0)
 
 
 def _dense(gradient, variable):

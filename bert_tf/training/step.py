@@ -94,9 +94,14 @@ class TrainingStep:
             self._batch_gradients, jit_compile=jit_compile
         )
         self._update = self._clip_and_update
-        if is_plain(strategy):
-            # With several replicas the update communicates between devices,
-            # which neither a compiled program nor an inner function can do.
+        self._update_state = self._assign_update
+        # With several replicas the update communicates between devices, which
+        # neither a compiled program nor an inner function can do.
+        if is_plain(strategy) and self._compiled is Compiled.PASSES:
+            # Variables of the same shape share a program, which takes seconds
+            # less to compile than one program for all variables.
+            self._update_state = function(self._update_state, jit_compile=True)
+        elif is_plain(strategy):
             self._update = function(
                 self._update, jit_compile=jit_compile_passes
             )
@@ -234,36 +239,53 @@ class TrainingStep:
 
     def _clip_and_update(self, gradients, norm, rate) -> None:
         """Clips the gradients by their global norm and updates the weights."""
+        factor = tf.ones([])
         if self.max_grad_norm:
-            gradients, _ = tf.clip_by_global_norm(
-                gradients, self.max_grad_norm, use_norm=norm
+            [factor], _ = tf.clip_by_global_norm(
+                [factor], self.max_grad_norm, use_norm=norm
             )
+        arguments = gradients, factor, rate
         if self.loss_scale is None:
-            update, arguments = self._update_variables, (gradients, rate)
+            update = self._update_variables
         else:
-            update, arguments = self._update_if_finite, (gradients, rate, norm)
+            update, arguments = self._update_if_finite, (*arguments, norm)
         _merge_call(update, self.strategy, *arguments)
 
-    def _update_if_finite(self, strategy, gradients, rate, norm) -> None:
+    def _update_if_finite(
+        self, strategy, gradients, factor, rate, norm
+    ) -> None:
         # The norm is the same on all replicas, since the gradients are summed.
         norms = strategy.experimental_local_results(norm)
         tf.cond(
             tf.math.is_finite(norms[0]),
-            lambda: self._update_variables(strategy, gradients, rate),
+            lambda: self._update_variables(strategy, gradients, factor, rate),
             lambda: None,
         )
 
-    def _update_variables(self, strategy, gradients, rate) -> None:
+    def _update_variables(self, strategy, gradients, factor, rate) -> None:
         # `optimizer.apply` would sum the gradients over the replicas again.
         for variable, gradient in zip(
             self.model.trainable_variables, gradients, strict=True
         ):
             strategy.extended.update(
                 variable.value,
-                lambda v, g, r: self.optimizer.update_step(g, v, r),
-                args=(gradient, rate),
+                self._update_variable,
+                args=(gradient, factor, rate),
                 group=False,
             )
+
+    def _update_variable(self, variable, gradient, factor, rate) -> None:
+        _, *moments = self.optimizer.state_of(variable)
+        state = variable, *(moment.value for moment in moments)
+        rule = self.optimizer.rule_of(variable)
+        self._update_state(gradient, factor, *state, rate, rule)
+
+    def _assign_update(self, gradient, factor, variable, m, v, rate, rule):
+        values = self.optimizer.updated(
+            gradient * factor, variable, m, v, rate, rule
+        )
+        for old, new in zip((variable, m, v), values, strict=True):
+            old.assign(new)
 
     def _count_step(self, strategy) -> None:
         # In replica context, each replica would send its 1 to the others.
