@@ -186,10 +186,24 @@ def test_data(inputs, tmp_path, capsys):
         for wrong, expected in (
             ({"do": "tables"}, "--do must be "),
             ({"full": "true"}, "--full does not go with"),
-            ({"num_seeds": 3}, "settings.json has num_seeds 2, not 3. Name "),
+            ({"also": "--jit_compile"}, "--also does not go with"),
+            (
+                {"do": "data", "num_seeds": 3},
+                "settings.json has num_seeds 2, not 3. Name ",
+            ),
+            (
+                {"do": "data", "held_out_file": inputs["input_file"]},
+                "must not share files",
+            ),
         ):
             assert launched(flags(inputs, tmp_path, **wrong)) == 1
             assert expected in capsys.readouterr().err
+        other = tmp_path / "other.txt"
+        other.write_text(inputs["input_file"].read_text()[::-1])
+        given = flags(inputs, tmp_path, do="data", input_file=other)
+        assert launched(given) == 1
+        error = capsys.readouterr().err
+        assert "vocab.txt has the vocabulary of another text. Name " in error
     with np.load(tmp_path / "out" / "arrays" / "pretraining-8.npz") as found:
         assert found["input_ids"].shape[1:] == (8,)
         assert found["input_ids"].dtype == np.uint8

@@ -98,8 +98,8 @@ class TrainingStep:
         # With several replicas the update communicates between devices, which
         # neither a compiled program nor an inner function can do.
         if is_plain(strategy) and self._compiled is Compiled.PASSES:
-            # Variables of the same shape share a program, which takes seconds
-            # less to compile than one program for all variables.
+            # Variables with the same shape and rule share a program. These
+            # compile seconds faster than one program for all variables.
             self._update_state = function(self._update_state, jit_compile=True)
         elif is_plain(strategy):
             self._update = function(
@@ -278,6 +278,9 @@ class TrainingStep:
         _, *moments = self.optimizer.state_of(variable)
         state = variable, *(moment.value for moment in moments)
         rule = self.optimizer.rule_of(variable)
+        # A number in the rule would be one more compiled program.
+        rate *= rule.rate_multiplier
+        rule = rule._replace(rate_multiplier=1.0)
         self._update_state(gradient, factor, *state, rate, rule)
 
     def _assign_update(self, gradient, factor, variable, m, v, rate, rule):

@@ -90,9 +90,9 @@ class Copies:
         """Trains all copies, each with its own order of the examples.
 
         Args:
-          phases: The features of the task for all examples, [n, ...], and the
-            number of steps that they are trained on, a multiple of
-            STEPS_AT_ONCE; then others.
+          phases: Pairs of features, [n, ...] for n examples, and a number of
+            steps, trained one after the other. The numbers are multiples of
+            STEPS_AT_ONCE.
           batch_size: The examples of a step of one copy.
           optimizer: A new optimizer.
           parts: The weight of each part of the task's loss for each copy,
@@ -120,7 +120,7 @@ class Copies:
                 numbers = np.arange(step, step + STEPS_AT_ONCE)
                 seeds = np.empty([STEPS_AT_ONCE, count, 2], np.int32)
                 seeds[..., 0] = self.seeds
-                # Dropout adds the number of its place in the model to this.
+                # Each dropout layer adds its own number, below 1,000.
                 seeds[..., 1] = 1000 * numbers[:, np.newaxis]
                 (self._trainable, slots), losses = run(
                     self._trainable,

@@ -1,6 +1,6 @@
 """Table 5 or 6 of the paper on one GPU, with many models trained side by side.
 
-    python examples/paper/side_by_side.py --table=tasks \\
+    KERAS_BACKEND=jax python examples/paper/side_by_side.py --table=tasks \\
         --input_file='text/*.txt' --held_out_file='held_out/*.txt' \\
         --data_dir=tasks --tasks=QNLI,SST-2 --squad_dir=tasks/squad \\
         --conll_dir=conll2003 --output_dir=/tmp/side_by_side
@@ -17,10 +17,11 @@ The three steps may run on different machines, in the same --output_dir:
   are skipped. --rows limits it to some rows of the table. On an H200 XLA
   compiled each task in 10 s with
   XLA_FLAGS=--xla_gpu_enable_triton_gemm=false, and in 40 to 70 s without.
-- --do=table scores the predictions and writes the table.
+- --do=table scores the predictions and writes the table, and curves.csv: the
+  losses and accuracies on held-out text during pre-training.
 
-The table also has the loss of the masked words of held-out text during
-pre-training, in curves.csv.
+The texts and the tasks must exist on each of these machines. A folder is for
+one text and one set of options; another text needs another --output_dir.
 """
 
 import csv
@@ -153,7 +154,7 @@ def rows_of(config: SideBySideConfig) -> tuple[dict[str, Row], Table]:
             name: Row(config.model_size, flags, bool(head), steps)
             for name, (flags, head) in ablation_tasks.ROWS.items()
         }
-        table = ablation_tasks.TABLE
+        table = ablation_tasks.TABLE._replace(note=config.note)
     else:
         sizes, table = ablation_size.planned(config)
         rows = {
@@ -177,6 +178,7 @@ def write_data(config: SideBySideConfig) -> None:
     made["held_out"] = (length, config.held_out_file, {"dupe_factor": 1})
     from bert_tf.data import buckets  # Needs TensorFlow.
 
+    write_vocab(config, folder)
     for name, (size, text, changes) in made.items():
         one = plan.records(config, text, size, **changes)
         for _ in folder.do([one.run]):
@@ -184,14 +186,31 @@ def write_data(config: SideBySideConfig) -> None:
         schema = pretraining_schema(size, plan.predictions(size))
         found = buckets.load(folder.made(one), schema, config.vocab_size)
         save(config, f"arrays/{name}.npz", found.arrays)
-    vocab = plan.vocabulary(config)
-    path = vocab if isinstance(vocab, str) else folder.made(vocab)
-    tokens = "\n".join(load_vocab(path)) + "\n"
-    files.write_text(os.path.join(config.output_dir, "vocab.txt"), tokens)
     for column in columns_of(config):
         name = f"arrays/{column.title}"
         save(config, f"{name}-train.npz", column.training())
         save(config, f"{name}-dev.npz", column.development())
+
+
+def write_vocab(config: SideBySideConfig, folder: Folder) -> None:
+    """Writes vocab.txt.
+
+    Raises:
+      InputError: There is another one, of a text that models may have learned.
+    """
+    vocab = plan.vocabulary(config)
+    if not isinstance(vocab, str):
+        for _ in folder.do([vocab.run]):
+            pass
+        vocab = folder.made(vocab)
+    tokens = "\n".join(load_vocab(vocab)) + "\n"
+    path = os.path.join(config.output_dir, "vocab.txt")
+    if files.exists(path) and files.read_text(path) != tokens:
+        raise InputError(
+            f"{path} has the vocabulary of another text. Name another "
+            "--output_dir."
+        )
+    files.write_text(path, tokens)
 
 
 def save(
@@ -274,7 +293,7 @@ class Column:
         raise NotImplementedError
 
     def development(self) -> dict[str, np.ndarray]:
-        """Returns those of the development set."""
+        """Returns the arrays of the development set."""
         raise NotImplementedError
 
     def task(self, config: BertConfig, bilstm: bool) -> Any:
@@ -419,13 +438,6 @@ def columns_of(config: SideBySideConfig) -> list[Column]:
 
 def train(config: SideBySideConfig, rows: Mapping[str, Row]) -> None:
     """Trains what is missing: pre-trained models, then fine-tuned ones."""
-    import keras
-
-    if keras.config.backend() != "jax":
-        raise InputError(
-            "Training side by side needs JAX. Set KERAS_BACKEND=jax, or leave "
-            "it out with --do=data,table."
-        )
     models = {row.pretrained: row for row in rows.values()}
     groups: dict[tuple, list[Row]] = {}
     for name, row in models.items():
@@ -440,6 +452,17 @@ def train(config: SideBySideConfig, rows: Mapping[str, Row]) -> None:
                 kinds.setdefault(row.kind, []).append(row)
         for kind in kinds.values():
             fine_tune(config, column, kind)
+
+
+def require_jax() -> None:
+    """Raises InputError if Keras does not use JAX."""
+    import keras
+
+    if keras.config.backend() != "jax":
+        raise InputError(
+            "Training side by side needs JAX. Set KERAS_BACKEND=jax, or leave "
+            "it out with --do=data,table."
+        )
 
 
 def done(config: SideBySideConfig, name: str) -> bool:
@@ -593,8 +616,9 @@ def write_table(
     files.write_text(
         os.path.join(config.output_dir, "curves.csv"), curves(config, rows)
     )
-    draw(table, cells, f"{path}.png")
     print(f"{text}\nIt is in {path}.md.")
+    if not draw(table, cells, f"{path}.png"):
+        print("There is no plot: pip install '.[visualize]'.")
 
 
 def curve_of(config: SideBySideConfig, row: Row) -> list[dict[str, float]]:
@@ -645,12 +669,16 @@ def require_same_settings(config: SideBySideConfig) -> None:
 
 def run(config: SideBySideConfig) -> None:
     """Does the steps of --do."""
-    if config.full:
-        raise InputError("--full does not go with training side by side.")
+    for name in ("full", "also"):
+        if getattr(config, name):
+            raise InputError(f"--{name} does not go with this program.")
+    if "training" in config.do:
+        require_jax()
     config = config.resolved()
     rows, table = rows_of(config)
     require_same_settings(config)
     if "data" in config.do:
+        ablation_size.require_apart(config)
         write_data(config)
     if "training" in config.do:
         train(config, rows)

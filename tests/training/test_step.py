@@ -1,5 +1,6 @@
 """An update does not depend on devices or on how the batch is split."""
 
+import functools
 import types
 
 import keras
@@ -200,14 +201,25 @@ def test_ragged_pretraining_batches_and_replicas_without_examples():
 # ---------------------------------------------------------------- toy task
 
 
+# Variables differ in learning rate, weight decay and adaptation.
+UNEVEN_LAMB = functools.partial(
+    Lamb,
+    exclude_from_weight_decay=["bias"],
+    exclude_from_layer_adaptation=["kernel"],
+    rate_multipliers=[("bias", 0.5), ("kernel", 2.0)],
+    bias_correction=True,
+)
+
+
 @pytest.mark.parametrize(
     ("options", "split"),
     [
         ({"max_grad_norm": 0.1}, {"replicas": 2}),
         ({"max_grad_norm": 0.1}, {"micro_batches": 3, "jit_compile": True}),
         ({"optimizer": Lamb}, {"replicas": 2, "micro_batches": 2}),
+        ({"optimizer": UNEVEN_LAMB}, {"jit_compile_passes": True}),
     ],
-    ids=str,
+    ids=["clipping", "compiled", "lamb", "compiled lamb"],
 )
 def test_a_batch_may_be_split_in_any_way(options, split):
     task, features = toy_task.ToyTask(), toy_task.examples(STEPS * BATCH)
