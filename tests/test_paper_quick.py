@@ -1,4 +1,4 @@
-"""The program that fills all tables of the paper in an hour."""
+"""The program that fills all tables of the paper with small models."""
 
 import paper_programs
 import pytest
