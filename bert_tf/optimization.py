@@ -149,12 +149,10 @@ class UpdateRule(NamedTuple):
 
     Attributes:
       is_decayed: Whether it has weight decay.
-      rate_multiplier: The factor for the learning rate.
       is_adapted: Whether LAMB adapts the size of the update to the variable.
     """
 
     is_decayed: bool
-    rate_multiplier: float
     is_adapted: bool = False
 
 
@@ -193,11 +191,11 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             return
         super().build(variables)
         self._rules = [
-            UpdateRule(
-                is_decayed=not matches(self._decay_exclusions, v.path),
-                rate_multiplier=multiplier_of(v.path, self._rate_multipliers),
-            )
+            UpdateRule(not matches(self._decay_exclusions, v.path))
             for v in variables
+        ]
+        self._multipliers = [
+            multiplier_of(v.path, self._rate_multipliers) for v in variables
         ]
         self._moments = self.add_optimizer_variables(variables, _SLOTS)
 
@@ -270,21 +268,21 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 
         The gradient must be clipped, and summed over replicas.
         """
-        state = self.state_of(variable)
-        values = self.updated(
-            *(_dense(gradient, variable), *state, learning_rate),
-            self.rule_of(variable),
-        )
+        moments, rate, rule = self.update_of(variable, learning_rate)
+        state = variable, *moments
+        gradient = _dense(gradient, variable)
+        values = self.updated(gradient, *state, rate, rule)
         for old, new in zip(state, values, strict=True):
             self.assign(old, new)
 
-    def state_of(self, variable) -> tuple[Any, ...]:
-        """Returns what an update changes: the variable and its two moments."""
+    def update_of(
+        self, variable, learning_rate
+    ) -> tuple[list[keras.Variable], Any, UpdateRule]:
+        """Returns a variable's moments, learning rate and rule."""
         index = self._get_variable_index(variable)
-        return variable, *(slots[index] for slots in self._moments)
-
-    def rule_of(self, variable) -> UpdateRule:
-        return self._rules[self._get_variable_index(variable)]
+        moments = [slots[index] for slots in self._moments]
+        rate = learning_rate * self._multipliers[index]
+        return moments, rate, self._rules[index]
 
     def updated(
         self, gradient, variable, m, v, learning_rate, rule: UpdateRule
@@ -300,7 +298,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         update = self._direction(new_m, new_v)
         if rule.is_decayed:
             update = update + self.weight_decay_rate * weights
-        rate = ops.cast(learning_rate, update.dtype) * rule.rate_multiplier
+        rate = ops.cast(learning_rate, update.dtype)
         if rule.is_adapted:
             rate = rate * _trust_ratio(weights, update)
         step = ops.cast(rate * update, variable.dtype)

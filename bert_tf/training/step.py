@@ -275,12 +275,8 @@ class TrainingStep:
             )
 
     def _update_variable(self, variable, gradient, factor, rate) -> None:
-        _, *moments = self.optimizer.state_of(variable)
+        moments, rate, rule = self.optimizer.update_of(variable, rate)
         state = variable, *(moment.value for moment in moments)
-        rule = self.optimizer.rule_of(variable)
-        # A number in the rule would be one more compiled program.
-        rate *= rule.rate_multiplier
-        rule = rule._replace(rate_multiplier=1.0)
         self._update_state(gradient, factor, *state, rate, rule)
 
     def _assign_update(self, gradient, factor, variable, m, v, rate, rule):

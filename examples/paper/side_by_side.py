@@ -617,8 +617,7 @@ def write_table(
         os.path.join(config.output_dir, "curves.csv"), curves(config, rows)
     )
     print(f"{text}\nIt is in {path}.md.")
-    if not draw(table, cells, f"{path}.png"):
-        print("There is no plot: pip install '.[visualize]'.")
+    draw(table, cells, f"{path}.png")
 
 
 def curve_of(config: SideBySideConfig, row: Row) -> list[dict[str, float]]:

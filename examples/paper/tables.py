@@ -142,8 +142,7 @@ def fill(
         files.write_text(f"{path}.csv", comma_separated(table, known))
         files.write_text(f"{path}.json", json.dumps(singles, indent=2) + "\n")
     print(f"\n{text}\nIt is in {path}.md.")
-    if not draw(table, known, f"{path}.png"):
-        print("There is no plot: pip install '.[visualize]'.")
+    draw(table, known, f"{path}.png")
 
 
 def columns_of(known: Cells) -> list[str]:
@@ -287,15 +286,16 @@ def _sign(first: float, second: float) -> str:
     return ">" if first > second else "<"
 
 
-def draw(table: Table, known: Cells, path: str) -> bool:
-    """Draws a panel for each column; returns False without matplotlib.
+def draw(table: Table, known: Cells, path: str) -> None:
+    """Draws a panel for each column; prints a message without matplotlib.
 
     The paper's numbers have their own scale.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return False
+        print("No plot without matplotlib: pip install '.[visualize]'.")
+        return
     columns, rows = columns_of(known), [*table.rows]
     size = (2.2 + 2.4 * len(columns), 1.8 + 0.35 * len(rows))
     figure = Figure(figsize=size, layout="constrained")
@@ -318,7 +318,6 @@ def draw(table: Table, known: Cells, path: str) -> bool:
             _label(above, f"{column}: the paper", "C1")
     with files.atomic_writer(path) as file:
         figure.savefig(file, dpi=120, format="png")
-    return True
 
 
 def _label(axes, text: str, color: str) -> None:
