@@ -42,9 +42,9 @@ elif keras.config.backend() == "jax":
 LEAST_SIZE = 2**17
 # Where lengths differ from batch to batch, compiling each of them is worth it
 # for a tensor that has this many values in all steps of the training together.
-# Each unknown dimension counts as 64.
-LEAST_SIZE_OF_STEPS = 2**29
-USUAL_LENGTH = 64
+# An unknown number of rows counts as 64, an unknown length as the usual one.
+LEAST_SIZE_OF_STEPS = 2**30
+USUAL_ROWS = USUAL_LENGTH = 64
 
 
 class Compiled(enum.Enum):
@@ -59,16 +59,26 @@ class Compiled(enum.Enum):
 
 _compiled = contextvars.ContextVar("compiled", default=Compiled.NOTHING)
 _num_steps = contextvars.ContextVar("num_steps", default=0)
+_usual_length = contextvars.ContextVar("usual_length", default=USUAL_LENGTH)
 
 
 @contextlib.contextmanager
-def compiling(what: Compiled, num_steps: int = 0) -> Iterator[None]:
+def compiling(
+    what: Compiled, num_steps: int = 0, usual_length: int = USUAL_LENGTH
+) -> Iterator[None]:
     """Sets which operations XLA compiles in the `with` block.
 
-    `num_steps` is the number of steps that the training has. If there are few,
-    operations on batches of unknown lengths are not compiled.
+    Args:
+      what: The operations.
+      num_steps: The number of steps that the training has. If there are few,
+        operations on batches of unknown lengths are not compiled.
+      usual_length: The usual length of these batches.
     """
-    with setting(_compiled, what), setting(_num_steps, num_steps):
+    with (
+        setting(_compiled, what),
+        setting(_num_steps, num_steps),
+        setting(_usual_length, usual_length),
+    ):
         yield
 
 
@@ -97,7 +107,10 @@ def is_fused(x) -> bool:
         return False
     shape = tuple(x.shape)
     if None in shape:
-        assumed = [USUAL_LENGTH if n is None else n for n in shape]
+        usual = [USUAL_ROWS] + [_usual_length.get()] * (len(shape) - 1)
+        assumed = [
+            u if n is None else n for n, u in zip(shape, usual, strict=True)
+        ]
         is_large = math.prod(assumed) * _num_steps.get() >= LEAST_SIZE_OF_STEPS
     else:
         is_large = math.prod(shape) >= LEAST_SIZE

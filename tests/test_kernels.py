@@ -95,18 +95,24 @@ def test_only_large_passes_are_fused():
     assert not kernels.is_fused(large())
 
 
-def test_unknown_lengths_are_fused_in_long_trainings():
+def test_unknown_lengths_are_fused_in_long_trainings_of_long_texts():
     fused = {}
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, 384])])
     def trace(x):
-        for num_steps in (0, 100, 500):
-            with compiling(Compiled.PASSES, num_steps):
+        for steps, length in ((0, 64), (200, 64), (1000, 64), (1000, 16)):
+            with compiling(Compiled.PASSES, steps, length):
                 wide = tf.concat([x] * 4, -1)
-                fused[num_steps] = [kernels.is_fused(x), kernels.is_fused(wide)]
+                found = [kernels.is_fused(x), kernels.is_fused(wide)]
+                fused[steps, length] = found
 
     trace.get_concrete_function()
-    assert fused == {0: [False, False], 100: [False, True], 500: [True, True]}
+    assert fused == {
+        (0, 64): [False, False],
+        (200, 64): [False, True],
+        (1000, 64): [True, True],
+        (1000, 16): [False, True],
+    }
 
 
 # Values and gradients equal those of the plain operations.

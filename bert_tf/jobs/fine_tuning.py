@@ -174,7 +174,7 @@ class FineTuning:
         Args:
           training_data: Returns the data of a training.
           evaluate: Returns the metrics of a model on the development set.
-          tokens_per_example: The mean number of tokens, for TensorBoard.
+          tokens_per_example: The mean number of tokens.
 
         Returns:
           The estimator of the best training, with its best weights.
@@ -194,6 +194,7 @@ class FineTuning:
                 self._hooks(
                     estimator, folder, trial, evaluate, tokens_per_example
                 ),
+                usual_length=round(tokens_per_example),
             )
             return estimator
 

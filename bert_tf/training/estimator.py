@@ -25,6 +25,7 @@ from absl import logging
 
 from bert_tf import memory, signals
 from bert_tf.errors import InputError, wrong_value
+from bert_tf.kernels import USUAL_LENGTH
 from bert_tf.training import checkpoints
 from bert_tf.training.distribution import (
     agreement,
@@ -266,7 +267,12 @@ class Estimator:
         return self.step >= self.config.last_step
 
     @raise_worker_lost()
-    def train(self, make_data: TrainingData, hooks: Sequence[Hook] = ()):
+    def train(
+        self,
+        make_data: TrainingData,
+        hooks: Sequence[Hook] = (),
+        usual_length: int = USUAL_LENGTH,
+    ):
         """Trains up to `num_train_steps`, or `stop_at_step` if it is set.
 
         A finished run does nothing. SIGINT and SIGTERM save a checkpoint and
@@ -274,6 +280,12 @@ class Estimator:
         training saves a checkpoint and ends. A later run ends there too, unless
         the hook no longer wants to stop. A `NanWatch` is added to the hooks. In
         float16, steps whose gradients are not finite are skipped.
+
+        Args:
+          make_data: See `TrainingData`.
+          hooks: What watches the training.
+          usual_length: The usual length of batches whose lengths differ. Long
+            ones are compiled sooner.
 
         Raises:
           NonFiniteError: The loss or a gradient is not finite; in float16, the
@@ -290,7 +302,7 @@ class Estimator:
         if is_chief(self.strategy):
             self._manager.remove_leftovers()
         data = self.training_batches(make_data)
-        run_steps = self.training_step().run
+        run_steps = self.training_step(usual_length).run
         if self._loss_scale is not None:
             scale = float(self._loss_scale.numpy()[0])
             hooks = [LossScaleLog(scale), *hooks]
@@ -305,7 +317,7 @@ class Estimator:
         finally:
             self.train_seconds += time.monotonic() - started
 
-    def training_step(self) -> TrainingStep:
+    def training_step(self, usual_length: int = USUAL_LENGTH) -> TrainingStep:
         """Returns the step that `train` repeats, with its optimizer."""
         config = self.config
         if self._optimizer is None:
@@ -322,6 +334,7 @@ class Estimator:
             jit_compile=self._jit,
             jit_compile_passes=config.jit_compile is not False,
             num_steps=config.num_train_steps,
+            usual_length=usual_length,
         )
 
     def _loop(

@@ -26,7 +26,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.kernels import Compiled, compiling
+from bert_tf.kernels import USUAL_LENGTH, Compiled, compiling
 from bert_tf.training.distribution import is_plain, runs_on_cpus
 
 # The key of the weights of examples, next to the features of a micro-batch.
@@ -56,6 +56,7 @@ class TrainingStep:
         multiplications.
       num_steps: The number of steps of the training. If there are many,
         `jit_compile_passes` also applies where lengths differ between batches.
+      usual_length: The usual length of these batches.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class TrainingStep:
         jit_compile: bool = False,
         jit_compile_passes: bool = False,
         num_steps: int = 0,
+        usual_length: int = USUAL_LENGTH,
     ):
         self.task = task
         self.model = model
@@ -81,12 +83,14 @@ class TrainingStep:
         self.max_grad_norm = max_grad_norm
         self.micro_batches = micro_batches
         self.random_seed = random_seed
-        self._num_steps = num_steps
-        self._compiled = Compiled.NOTHING
+        compiled = Compiled.NOTHING
         if jit_compile or isinstance(strategy, tf.distribute.TPUStrategy):
-            self._compiled = Compiled.EVERYTHING
+            compiled = Compiled.EVERYTHING
         elif jit_compile_passes and runs_on_cpus(strategy):
-            self._compiled = Compiled.PASSES
+            compiled = Compiled.PASSES
+        self._compiling = functools.partial(
+            compiling, compiled, num_steps, usual_length
+        )
         # AutoGraph would take seconds to convert layers, losses and the step.
         function = functools.partial(tf.function, autograph=False)
         self.run = function(self._run)
@@ -97,7 +101,7 @@ class TrainingStep:
         self._update_state = self._assign_update
         # With several replicas the update communicates between devices, which
         # neither a compiled program nor an inner function can do.
-        if is_plain(strategy) and self._compiled is Compiled.PASSES:
+        if is_plain(strategy) and compiled is Compiled.PASSES:
             # Variables with the same shape and rule share a program. These
             # compile seconds faster than one program for all variables.
             self._update_state = function(self._update_state, jit_compile=True)
@@ -211,7 +215,7 @@ class TrainingStep:
         variables = [v.value for v in self.model.trainable_variables]
         # The gradients are computed in this context too, since recomputed
         # blocks run again in the backward pass.
-        with compiling(self._compiled, self._num_steps):
+        with self._compiling():
             with tf.GradientTape() as tape:
                 outputs = self.model(features, training=True, seed=seed)
                 values = self.task.losses(features, outputs)

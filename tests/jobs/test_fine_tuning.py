@@ -14,7 +14,7 @@ from bert_tf.errors import InputError
 from bert_tf.jobs import fine_tuning, output_folder
 from bert_tf.jobs.settings import ExportOptions, FineTuningOptions
 from bert_tf.jobs.start import Start
-from bert_tf.training import checkpoints, results, workers
+from bert_tf.training import checkpoints, results, step, workers
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import NonFiniteError
 from bert_tf.training.settings import TrainingConfig
@@ -140,6 +140,19 @@ def test_the_metric_of_save_best(tmp_path):
         make(tmp_path, save_best="mcc")
     with pytest.raises(InputError, match="needs --save_best"):
         make(tmp_path, early_stopping_patience=2)
+
+
+def test_the_mean_length_decides_what_is_compiled(tmp_path, monkeypatch):
+    used = []
+    compiling = step.compiling
+
+    def watched(what, num_steps, usual_length):
+        used.append((num_steps, usual_length))
+        return compiling(what, num_steps, usual_length)
+
+    monkeypatch.setattr(step, "compiling", watched)
+    train(make(tmp_path))
+    assert used == [(6, 4)]
 
 
 # Training.
