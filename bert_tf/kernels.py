@@ -40,9 +40,9 @@ elif keras.config.backend() == "jax":
 # Compiling takes about 0.05 s for each operation and shape. For a tensor with
 # fewer values, most trainings are too short to save as much time.
 LEAST_SIZE = 2**17
-# Where lengths differ from batch to batch, compiling each of them is worth it
-# for a tensor that has this many values in all steps of the training together.
-# An unknown number of rows counts as 64, an unknown length as the usual one.
+# Where lengths differ from batch to batch, operations on a tensor are compiled
+# for each length if it has this many values in all steps together. An unknown
+# length counts as the usual one, an unknown number of rows as 64.
 LEAST_SIZE_OF_STEPS = 2**30
 USUAL_ROWS = USUAL_LENGTH = 64
 
@@ -72,7 +72,7 @@ def compiling(
       what: The operations.
       num_steps: The number of steps that the training has. If there are few,
         operations on batches of unknown lengths are not compiled.
-      usual_length: The usual length of these batches.
+      usual_length: The usual length of batches whose lengths differ.
     """
     with (
         setting(_compiled, what),
@@ -101,7 +101,7 @@ def is_fused(x) -> bool:
     """Returns whether the operations on a tensor are fused.
 
     Those on large tensors are; on tensors of partly unknown shape, if the
-    training is long.
+    training has enough steps for their usual length.
     """
     if _compiled.get() is not Compiled.PASSES:
         return False

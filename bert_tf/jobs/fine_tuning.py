@@ -174,7 +174,7 @@ class FineTuning:
         Args:
           training_data: Returns the data of a training.
           evaluate: Returns the metrics of a model on the development set.
-          tokens_per_example: The mean number of tokens.
+          tokens_per_example: The mean number of tokens, without padding.
 
         Returns:
           The estimator of the best training, with its best weights.

@@ -283,9 +283,10 @@ class Estimator:
 
         Args:
           make_data: See `TrainingData`.
-          hooks: What watches the training.
-          usual_length: The usual length of batches whose lengths differ. Long
-            ones are compiled sooner.
+          hooks: Hooks, called after steps.
+          usual_length: The mean length of the texts. The longer it is, the
+            fewer steps make compiling worthwhile. Ignored if all batches have
+            the same length.
 
         Raises:
           NonFiniteError: The loss or a gradient is not finite; in float16, the

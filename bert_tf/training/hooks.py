@@ -244,7 +244,7 @@ class Summaries(Hook):
       directory: The folder of the event file.
       every: Steps to average over.
       examples_per_step: The mean number of examples in a global batch.
-      tokens_per_example: The mean number of tokens in an example, with padding.
+      tokens_per_example: The mean number of tokens in an example.
     """
 
     def __init__(

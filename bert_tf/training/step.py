@@ -56,7 +56,7 @@ class TrainingStep:
         multiplications.
       num_steps: The number of steps of the training. If there are many,
         `jit_compile_passes` also applies where lengths differ between batches.
-      usual_length: The usual length of these batches.
+      usual_length: The usual length of batches whose lengths differ.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TrainingStep:
         elif jit_compile_passes and runs_on_cpus(strategy):
             compiled = Compiled.PASSES
         self._compiling = functools.partial(
-            compiling, compiled, num_steps, usual_length
+            compiling, compiled, num_steps * micro_batches, usual_length
         )
         # AutoGraph would take seconds to convert layers, losses and the step.
         function = functools.partial(tf.function, autograph=False)
