@@ -172,13 +172,15 @@ def summary(folder: str) -> str:
         lines.append(f"| **{text.partition(':')[0]}** |  |  |")
         for claim, found in CLAIM.findall(text):
             column, rows, numbers = claim.split(": ", 2)
-            cells = f"{column}: {rows}", numbers, result(found)
+            cells = f"{column}: {rows}", numbers, result(found, numbers)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def result(found: str) -> str:
+def result(found: str, numbers: str) -> str:
     """Returns what a comparison shows, of what a table's program says."""
+    if re.search(r"here:.* 0\.00\b", numbers):
+        return "not resolved (a model has learned nothing)"
     direction, _, chance = found.partition("; ")
     if not any(words in found for words in UNRESOLVED):
         return f"{direction}, {chance}" if chance else direction
