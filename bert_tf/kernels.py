@@ -107,10 +107,10 @@ def is_fused(x) -> bool:
         return False
     shape = tuple(x.shape)
     if None in shape:
-        usual = [USUAL_ROWS] + [_usual_length.get()] * (len(shape) - 1)
-        assumed = [
-            u if n is None else n for n, u in zip(shape, usual, strict=True)
-        ]
+        length = _usual_length.get()
+        assumed = [length if n is None else n for n in shape]
+        if shape[0] is None:
+            assumed[0] = USUAL_ROWS
         is_large = math.prod(assumed) * _num_steps.get() >= LEAST_SIZE_OF_STEPS
     else:
         is_large = math.prod(shape) >= LEAST_SIZE
