@@ -670,6 +670,7 @@ def tables():
             "chance)",
         ),
         ([60.01, 60.02], [60.03, 60.04], "60.0 = 60.0 (no difference here)"),
+        ([0.0, 0.0], [9.0, 9.4], "0.00 < 9.20 (a model has learned nothing)"),
         ([math.nan, 60.0], [60.0, 61.0], "nan ? 60.5 (no number to compare)"),
     ],
 )

@@ -84,7 +84,13 @@ FLAGS = {
 }
 # A comparison of two rows in a table's file.
 CLAIM = re.compile(r"- (.* against .*?: .*) \((.*)\)")
-UNRESOLVED = ("chance", "no difference here", "no number", "each seed gave")
+UNRESOLVED = (
+    "chance",
+    "no difference here",
+    "no number",
+    "each seed gave",
+    "learned nothing",
+)
 
 
 def commands(config: QuickOptions) -> dict[str, dict[str, object]]:
@@ -172,15 +178,13 @@ def summary(folder: str) -> str:
         lines.append(f"| **{text.partition(':')[0]}** |  |  |")
         for claim, found in CLAIM.findall(text):
             column, rows, numbers = claim.split(": ", 2)
-            cells = f"{column}: {rows}", numbers, result(found, numbers)
+            cells = f"{column}: {rows}", numbers, result(found)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def result(found: str, numbers: str) -> str:
+def result(found: str) -> str:
     """Returns what a comparison shows, of what a table's program says."""
-    if re.search(r"here:.* 0\.00\b", numbers):
-        return "not resolved (a model has learned nothing)"
     direction, _, chance = found.partition("; ")
     if not any(words in found for words in UNRESOLVED):
         return f"{direction}, {chance}" if chance else direction

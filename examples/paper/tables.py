@@ -243,20 +243,24 @@ def verdict(
     first, second = map(np.mean, ours)
     here = _sign(first, second)
     there = _sign(*papers) if papers else None
+    unlearned = "0.00" in (number(first), number(second))
     if here == "?":
         found = "no number to compare"
     elif there == "=":
         found = "the paper has no difference"
+    elif unlearned:
+        found = "a model has learned nothing"
     elif here == "=":
         found = "no difference here"
     elif there is None:
         found = "not in the paper"
     else:
         found = "same direction" if there == here else "the other direction"
+    chance = _chance(*ours) if here in "<>" and not unlearned else ""
     before = f"paper: {papers[0]} {there} {papers[1]}; " if papers else ""
     return (
         f"{before}here: {number(first)} {here} {number(second)} "
-        f"({found}{_chance(*ours) if here in '<>' else ''})"
+        f"({found}{chance})"
     )
 
 
