@@ -695,6 +695,43 @@ def test_claims_are_compared(tables, first, second, expected):
     assert f"| first | 3 | {tables.cell(first)} | 84.4 |  |  |\n" in text
 
 
+def test_wrong_sentences_of_other_paragraphs(tmp_path):
+    """No pair has two sentences of one paragraph."""
+    asked = {"Who built the castle?": "Mr. Po", "Who saw rain?": "St. Ann"}
+    texts = ["Mr. Po built the castle. It fell.", "It is. St. Ann saw rain."]
+    paragraphs = [
+        {
+            "context": text,
+            "qas": [
+                {
+                    "id": str(number),
+                    "question": question,
+                    "answers": [
+                        {"text": answer, "answer_start": text.index(answer)}
+                    ],
+                }
+                for number in range(4)
+            ],
+        }
+        for text, (question, answer) in zip(texts, asked.items(), strict=True)
+    ]
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    flags = {"train_file": path, "dev_file": path, "other_paragraphs": True}
+    flags["output_dir"] = tmp_path
+    with paper_programs.program("make_tasks") as launched:
+        assert launched(paper_programs.words(flags)) == 0
+    rows = (tmp_path / "QNLI" / "dev.tsv").read_text().splitlines()[1:]
+    pairs = [row.split("\t")[1:] for row in rows]
+    castle, rain = "Mr. Po built the castle.", "St. Ann saw rain."
+    right = dict(zip(asked, [castle, rain], strict=True))
+    wrong = dict(zip(asked, [rain, castle], strict=True))
+    assert 2 <= len(pairs) <= 16
+    for question, sentence, label in pairs:
+        expected = right if label == "entailment" else wrong
+        assert sentence == expected[question]
+
+
 def test_tasks_made_of_squad(tmp_path):
     """By hand: which sentences are pairs, and where answers are then."""
     text = "St. Ann saw a castle. Mr. Po built the castle. It fell.  Rain came."

@@ -9,7 +9,9 @@ writes to --output_dir:
 - `QNLI/train.tsv` and `dev.tsv`: does this sentence contain the answer to this
   question? Each question comes with the sentence of its answer and with another
   sentence of the paragraph, so that half of the pairs are right. GLUE made its
-  task in the same way; as there, pairs without a common word are left out.
+  task in the same way; as there, pairs without a common word are left out. With
+  --other_paragraphs the other sentence is the answer's sentence of a question
+  about another paragraph, which is easier.
 - `squad/train-v1.1.json` and `dev-v1.1.json`: questions about at most three
   sentences, that of the answer and its neighbours.
 
@@ -48,6 +50,10 @@ class TasksOfSquad(Options):
         "articles are trained on. Default: all.",
         default=None,
         at_least=1,
+    )
+    other_paragraphs: bool = option(
+        "Whether the wrong sentences of QNLI are of other paragraphs.",
+        default=False,
     )
     output_dir: str = option("Folder of the tasks.")
 
@@ -107,20 +113,27 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(text)], strict=True))
 
 
-def pairs(found: Question, draw: random.Random) -> Iterator[tuple[str, ...]]:
+def pairs(
+    found: Question, draw: random.Random, other: Question | None = None
+) -> Iterator[tuple[str, ...]]:
     """Yields the two rows of a question in QNLI, or none.
 
-    There are none if its answer is in several sentences, or if its sentence or
-    all others have no word in common with it.
+    The wrong sentence is that of `other`, if it is given. There are no rows if
+    the answer is in several sentences, if its sentence or all others of the
+    paragraph have no word in common with the question, or if `other` is about
+    the same paragraph.
     """
     asked = found.entry["question"].strip()
-    others = [
-        found.sentence(number)
-        for number in range(len(found.sentences))
-        if number != found.first
-    ]
     right = found.sentence(found.first)
-    wrong = [text for text in others if _words(text) & _words(asked)]
+    if other:
+        wrong = [other.sentence(other.first)] * (other.text != found.text)
+    else:
+        others = map(found.sentence, range(len(found.sentences)))
+        wrong = [
+            text
+            for number, text in enumerate(others)
+            if number != found.first and _words(text) & _words(asked)
+        ]
     if found.first != found.last or not wrong:
         return
     if not _words(right) & _words(asked):
@@ -167,7 +180,9 @@ def run(config: TasksOfSquad) -> None:
         found = [*questions(articles)]
         draw = random.Random(0)
         rows = [("question", "sentence", "label")]
-        rows += [row for one in found for row in pairs(one, draw)]
+        for one in found:
+            other = draw.choice(found) if config.other_paragraphs else None
+            rows += pairs(one, draw, other)
         lines = ["\t".join(("index", *rows[0]))]
         lines += [
             "\t".join((str(number), *(" ".join(cell.split()) for cell in row)))
