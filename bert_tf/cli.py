@@ -71,9 +71,11 @@ def command() -> None:
     program, *words = sys.argv
     usage = f"Name a job: {', '.join(JOBS)}."
     if words[:1] in (["--help"], ["-h"]):
-        print("bert-tf JOB --flag=value ...\n")
-        print(*(f"  {job:20}{_summary(job)}" for job in JOBS), sep="\n")
-        print("\n`bert-tf JOB --help` lists the flags of a job.")
+        jobs = "\n".join(f"  {job:20}{_summary(job)}" for job in JOBS)
+        print(
+            f"bert-tf JOB --flag=value ...\n\n{jobs}\n\n"
+            "`bert-tf JOB --help` lists the flags of a job."
+        )
         sys.exit(0)
     if not words or words[0] not in JOBS:
         sys.argv[0] = os.path.basename(program)

@@ -3,10 +3,12 @@
 `stopping` turns each signal into an exception, so that every `finally` and
 `with` runs and temporary files are removed. `deferred` notes the first signal
 instead, so that a training can finish its step and save a checkpoint.
+`passed_on` lets other programs do so.
 """
 
 import contextlib
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -95,6 +97,24 @@ def deferred() -> Iterator[StopRequest]:
             _handlers(note, (signal.SIGINT, signal.SIGTERM), ignored=True)
         )
         yield request
+
+
+@contextlib.contextmanager
+def passed_on(processes: Iterable[subprocess.Popen]) -> Iterator[None]:
+    """Lets programs end before the exception of a signal leaves the block.
+
+    SIGTERM and SIGHUP are passed on to them. SIGINT is not: Ctrl-C sends it to
+    all programs of a terminal.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, Stopped) as stop:
+        for process in processes:
+            if isinstance(stop, Stopped):
+                process.send_signal(stop.number)
+        for process in processes:
+            process.wait()
+        raise
 
 
 @contextlib.contextmanager

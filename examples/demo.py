@@ -125,9 +125,14 @@ def run(script: str, *arguments: str) -> None:
     """Prints and runs the command of a script."""
     print(f"\n$ {PYTHON} {shlex.join([script, *arguments])}", flush=True)
     command = [sys.executable, str(ROOT / script), *arguments]
-    done = subprocess.run(command, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+    process = subprocess.Popen(command)
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:
+        # Ctrl-C reaches the script too, which saves a checkpoint.
+        sys.exit(process.wait() or 130)
+    if status:
+        sys.exit(status)
 
 
 def make_records(folder: pathlib.Path) -> None:

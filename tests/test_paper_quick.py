@@ -6,6 +6,13 @@ import pytest
 from bert_tf.errors import InputError
 
 
+class Ended:
+    """A program that has ended."""
+
+    def __init__(self, status):
+        self.poll = lambda: status
+
+
 @pytest.fixture
 def quick():
     with paper_programs.importable() as load:
@@ -35,17 +42,13 @@ def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
     def launch(name, given, folder):
         started.append(name)
         with paper_programs.program(name) as launched:
-            return launched(paper_programs.words(given))
+            return Ended(launched(paper_programs.words(given)))
 
     def score(script, given):
         value = 0.5 + int(given.get("random_seed", 1)) / 100
         return {"eval_accuracy": value, "eval_f1": value, "masked_lm_loss": 1}
 
     monkeypatch.setattr(quick, "launch", launch)
-    # Threads would share one set of flags.
-    monkeypatch.setattr(
-        quick.concurrent.futures, "ThreadPoolExecutor", _OneByOne
-    )
     with paper_programs.no_jobs() as jobs:
         jobs.score = score
         quick.run(config)
@@ -69,17 +72,6 @@ def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
         "91.0; here: 51.5 = 51.5 | not resolved (no difference here) |"
         in output
     )
-
-
-class _OneByOne:
-    def __init__(self, _):
-        self.map = map
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -120,7 +112,8 @@ def test_missing_inputs(quick, config, tmp_path, name):
 def test_a_failed_program(quick, config, monkeypatch, tmp_path):
     """The others go on; the summary says what is missing."""
     monkeypatch.setattr(
-        quick, "launch", lambda name, *_: name == "feature_based"
+        *(quick, "launch"),
+        lambda name, *_: Ended(status=int(name == "feature_based")),
     )
     with pytest.raises(InputError, match=r"^feature_based failed"):
         quick.run(config)

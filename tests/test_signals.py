@@ -6,6 +6,8 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -97,3 +99,20 @@ def test_a_handler_of_sigterm_that_tensorflow_replaced_is_installed_again():
     [mask] = re.findall(r"SigIgn:\s+(\w+)", status)
     assert int(mask, 16) >> (signal.SIGTERM - 1) & 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("number", STOPPED)
+def test_other_programs_end_before_this_one(number):
+    """SIGINT is not passed on; their terminal has sent it to them, too."""
+    code = "import time; time.sleep({})"
+    seconds = 0.5 if number == signal.SIGINT else 60
+    command = [sys.executable, "-c", code.format(seconds)]
+    process = subprocess.Popen(command)
+    with (
+        pytest.raises(STOPPED[number]),
+        signals.stopping(),
+        signals.passed_on([process]),
+    ):
+        send(number)
+    expected = 0 if number == signal.SIGINT else -number
+    assert process.returncode == expected

@@ -12,7 +12,6 @@ table does not have. The last file of the text is held out for table 6.
 Rerun a stopped command to continue; finished runs are skipped.
 """
 
-import concurrent.futures
 import dataclasses
 import glob
 import os
@@ -20,11 +19,11 @@ import pathlib
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from runs import PYTHON
 
-from bert_tf import cli, files
+from bert_tf import cli, files, signals
 from bert_tf.errors import InputError
 from bert_tf.options import Options, option
 
@@ -140,30 +139,53 @@ def inputs(config: QuickOptions) -> list[str]:
     ]
 
 
-def launch(name: str, given: dict[str, object], folder: str) -> int:
-    """Runs a program on one core; returns its exit status.
-
-    Its output goes to a file in the folder.
-    """
+def launch(
+    name: str, given: dict[str, object], folder: str
+) -> subprocess.Popen:
+    """Starts a program on one core; its output goes to a file in the folder."""
     program = pathlib.Path(__file__).with_name(f"{name}.py")
     words = [f"--{flag}={value}" for flag, value in given.items()]
-    log = os.path.join(folder, f"{name}.log")
+    log = log_of(name, folder)
     print(f"{name}: started; tail -f {log}", flush=True)
     threads = dict.fromkeys(
         ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"
     )
     with open(log, "a", encoding="utf-8") as output:
-        status = subprocess.run(
+        return subprocess.Popen(
             [PYTHON, str(program), *words],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **threads},
-            check=False,
-        ).returncode
-    print(
-        f"{name}: " + (f"failed, see {log}" if status else "done"), flush=True
-    )
-    return status
+        )
+
+
+def log_of(name: str, folder: str) -> str:
+    return os.path.join(folder, f"{name}.log")
+
+
+def launch_all(
+    tables: Mapping[str, dict[str, object]], folder: str
+) -> list[str]:
+    """Runs the programs, two at a time; returns the names of failed ones."""
+    waiting, failed = [*tables], []
+    running: dict[str, subprocess.Popen] = {}
+    with signals.passed_on(running.values()):
+        while waiting or running:
+            while waiting and len(running) < 2:
+                name = waiting.pop(0)
+                running[name] = launch(name, tables[name], folder)
+            time.sleep(0.2)
+            for name, process in [*running.items()]:
+                status = process.poll()
+                if status is None:
+                    continue
+                del running[name]
+                if status:
+                    failed.append(name)
+                    print(f"{name}: failed, see {log_of(name, folder)}")
+                else:
+                    print(f"{name}: done", flush=True)
+    return failed
 
 
 def summary(folder: str) -> str:
@@ -198,15 +220,11 @@ def run(config: QuickOptions) -> None:
     Raises:
       InputError: A file is missing, or a program has failed.
     """
-    tables = commands(config).items()
+    tables = commands(config)
     folder = config.output_dir
     start = time.monotonic()
     files.makedirs(folder)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        statuses = pool.map(lambda table: launch(*table, folder), tables)
-        failed = [
-            name for (name, _), bad in zip(tables, statuses, strict=True) if bad
-        ]
+    failed = launch_all(tables, folder)
     path = os.path.join(folder, "summary.md")
     text = summary(folder)
     files.write_text(path, text)
