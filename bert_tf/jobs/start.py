@@ -7,6 +7,7 @@ checkpoint are an error.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -299,15 +300,34 @@ def find_config(
 def _vocab(
     path: str | None, pretrained: Pretrained | None, config: BertConfig
 ) -> tuple[str, ...]:
+    known = pretrained.vocab if pretrained is not None else None
     if path:
         vocab, where = load_vocab(path), path
-    elif pretrained is not None and pretrained.vocab is not None:
+        if known is not None:
+            _compare(vocab, path, known, pretrained.path)
+    elif known is not None:
         where = f"the vocabulary of {pretrained.path}"
-        vocab = load_vocab(pretrained.vocab, where)
+        vocab = load_vocab(known, where)
     else:
         raise _missing("vocab_file", "vocabulary", pretrained)
     require_fit(vocab, config.vocab_size, where)
     return tuple(vocab)
+
+
+def _compare(
+    vocab: Iterable[str], path: str, known: Iterable[str], checkpoint: str
+) -> None:
+    """Warns if a vocabulary is not that of the checkpoint."""
+    pairs = enumerate(itertools.zip_longest(vocab, known), 1)
+    line = next((number for number, (a, b) in pairs if a != b), None)
+    if line is not None:
+        logging.warning(
+            "%s is not the vocabulary of %s: they differ from line %d on. "
+            "Tokens get the vectors that other tokens had.",
+            path,
+            checkpoint,
+            line,
+        )
 
 
 def _missing(

@@ -281,9 +281,15 @@ def _question(number: int, text: str, context: str, answer: Any) -> Question:
     answers = _answers(answer, context, number)
     for found in answers:
         end = found.start + len(found.text)
-        if found.start < 0 or context[found.start : end] != found.text:
+        there = context[found.start : end]
+        if found.start < 0:
             raise InputError(
                 f"{where}: the text does not contain {found.text!r}."
+            )
+        if there != found.text:
+            raise InputError(
+                f"{where}: at character {found.start} the text has {there!r}, "
+                f"not {found.text!r}."
             )
     return Question(
         str(number),

@@ -10,6 +10,7 @@ FastWordpieceTokenizeWithOffsets; all others are core ops.
 
 import functools
 import itertools
+import numbers
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -98,10 +99,12 @@ class BertTokenizer(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.supports_jit = False  # XLA has no string ops.
-        if max_seq_length is not None and max_seq_length < 3:
+        if max_seq_length is not None and not (
+            isinstance(max_seq_length, numbers.Integral) and max_seq_length >= 3
+        ):
             raise wrong_value(
                 "max_seq_length",
-                "at least 3 (for [CLS] and two [SEP])",
+                "an integer of at least 3 (for [CLS] and two [SEP])",
                 max_seq_length,
             )
         if padding not in _PADDINGS:
@@ -145,7 +148,7 @@ class BertTokenizer(keras.layers.Layer):
 
         Args:
           path: See `load_checkpoint`.
-          **options: Further arguments of the constructor.
+          **options: Arguments of the constructor; they take precedence.
 
         Raises:
           InputError: If the checkpoint cannot be read or has no vocabulary.
@@ -153,7 +156,7 @@ class BertTokenizer(keras.layers.Layer):
         # Readers of checkpoints import the tokenizer.
         from bert_tf import pretrained
 
-        return cls(**pretrained.tokenizer_arguments(path), **options)
+        return cls(**pretrained.tokenizer_arguments(path) | options)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -517,17 +520,24 @@ def _eager_strings(parts: Sequence[Any]) -> tuple[list[list[str]], bool] | None:
 
 
 def _strings(text) -> tf.Tensor:
-    text = tf.convert_to_tensor(text, tf.string)
+    try:
+        text = tf.convert_to_tensor(text, tf.string)
+    except (TypeError, ValueError):
+        raise _not_text(f"the type {type(text).__name__}") from None
     _check_rank(text.shape)
     return text
 
 
 def _check_rank(shape) -> None:
     if tf.TensorShape(shape).rank not in (0, 1):
-        raise InputError(
-            "The input must be a string, a batch of strings or a tuple of two "
-            f"of these; got the shape {shape}."
-        )
+        raise _not_text(f"the shape {shape}")
+
+
+def _not_text(found: str) -> InputError:
+    return InputError(
+        "The input must be a string, a batch of strings or a tuple of two of "
+        f"these; got {found}."
+    )
 
 
 def _check_same_shape(texts: Sequence[Any]) -> None:

@@ -61,10 +61,12 @@ TABLES = {
         "max_seq_length": 64,
         "first_share": 0.7,
         "tasks": "SST-2",
+        "warmup_proportion": 0.1,
         "fine_tuning_learning_rate": 5e-4,
     },
     "ablation_size": {
         "tasks": "SST-2",
+        "warmup_proportion": 0.1,
         "rows": "L-3_H-768_A-12,L-6_H-768_A-3,L-12_H-1024_A-16",
     },
     "feature_based": {
@@ -79,7 +81,6 @@ FLAGS = {
     "dupe_factor": 1,
     "max_seq_length": 32,
     "train_batch_size": 64,
-    "warmup_proportion": 0.1,
 }
 # A comparison of two rows in a table's file.
 CLAIM = re.compile(r"- (.* against .*?: .*) \((.*)\)")

@@ -301,6 +301,10 @@ def test_a_graph_tokenizer(folders):
     assert tokenizer.vocabulary == VOCAB
     assert tokenizer.do_lower_case is True
     assert tokenizer(["A b"])["input_ids"].numpy().tolist() == [[2, 5, 6, 3, 0]]
+    cased = bert_tf.BertTokenizer.from_pretrained(
+        folders / "encoder", do_lower_case=False
+    )
+    assert cased.do_lower_case is False
 
 
 def test_a_keras_file(tmp_path):

@@ -66,16 +66,20 @@ def start_of(init_checkpoint=None, **flags):
 # A checkpoint and the files that options name.
 
 
-def test_a_start_combines_options_and_checkpoint(release, named):
+def test_a_start_combines_options_and_checkpoint(release, named, caplog):
+    caplog.set_level("WARNING")
     facts = {"strip_accents": True, "labels": ("no", "yes")}
     vocab = (*VOCAB[:-1], "c")
     facts |= {"do_lower_case": False, "head": "classifier", "vocab": vocab}
     prefix = release(config=CONFIG, **facts)
     found = Start(CONFIG, init_checkpoint=prefix, **facts)
     assert start_of(prefix) == found
+    assert not caplog.records
     # Options take precedence.
     start = start_of(prefix, strip_accents=False, **named)
     assert start == dataclasses.replace(found, vocab=VOCAB, strip_accents=False)
+    [warning] = caplog.records
+    assert f"differ from line {len(VOCAB)} on" in warning.getMessage()
     # An old command line names each file.
     prefix = release("google")
     assert start_of(prefix, do_lower_case=False, **named) == Start(
