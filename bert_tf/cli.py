@@ -74,7 +74,8 @@ def command() -> None:
         jobs = "\n".join(f"  {job:20}{_summary(job)}" for job in JOBS)
         print(
             f"bert-tf JOB --flag=value ...\n\n{jobs}\n\n"
-            "`bert-tf JOB --help` lists the flags of a job."
+            "`bert-tf JOB --help` lists the flags of a job.\n",
+            end="",
         )
         sys.exit(0)
     if not words or words[0] not in JOBS:

@@ -3,7 +3,7 @@
 `stopping` turns each signal into an exception, so that every `finally` and
 `with` runs and temporary files are removed. `deferred` notes the first signal
 instead, so that a training can finish its step and save a checkpoint.
-`passed_on` lets other programs do so.
+`passed_on` lets child processes do so.
 """
 
 import contextlib
@@ -101,20 +101,23 @@ def deferred() -> Iterator[StopRequest]:
 
 @contextlib.contextmanager
 def passed_on(processes: Iterable[subprocess.Popen]) -> Iterator[None]:
-    """Lets programs end before the exception of a signal leaves the block.
+    """Passes signals on to child processes; waits until all of them end.
 
-    SIGTERM and SIGHUP are passed on to them. SIGINT is not: Ctrl-C sends it to
-    all programs of a terminal.
+    Each needs a process group of its own, `Popen(..., process_group=0)`:
+    otherwise the terminal, too, sends it Ctrl-C, and the second signal ends it
+    before it has saved.
     """
     try:
         yield
     except (KeyboardInterrupt, Stopped) as stop:
         for process in processes:
-            if isinstance(stop, Stopped):
-                process.send_signal(stop.number)
-        for process in processes:
-            process.wait()
+            process.send_signal(getattr(stop, "number", signal.SIGINT))
         raise
+    finally:
+        # `timeout` sends a signal twice.
+        with deferred():
+            for process in processes:
+                process.wait()
 
 
 @contextlib.contextmanager

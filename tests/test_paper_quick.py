@@ -1,8 +1,15 @@
 """The program that fills all tables of the paper with small models."""
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+
 import paper_programs
 import pytest
 
+from bert_tf import signals
 from bert_tf.errors import InputError
 
 
@@ -107,6 +114,29 @@ def test_missing_inputs(quick, config, tmp_path, name):
     expected = "found 1" if name == "z.txt" else f"{name} does not exist"
     assert expected in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_two_programs_at_a_time(quick, monkeypatch):
+    """SIGTERM ends them."""
+    started = []
+
+    def launch(name, seconds, folder):
+        assert sum(process.poll() is None for process in started) < 2
+        code = f"import time; time.sleep({seconds})"
+        started.append(
+            subprocess.Popen([sys.executable, "-c", code], process_group=0)
+        )
+        return started[-1]
+
+    monkeypatch.setattr(quick, "launch", launch)
+    assert quick.launch_all(dict.fromkeys("abc", 0.5), "") == []
+    assert [process.returncode for process in started] == [0, 0, 0]
+    started.clear()
+    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    with pytest.raises(signals.Stopped), signals.stopping():
+        quick.launch_all(dict.fromkeys("abc", 60), "")
+    assert [process.returncode for process in started] == [-signal.SIGTERM] * 2
 
 
 def test_a_failed_program(quick, config, monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -102,17 +103,35 @@ def test_a_handler_of_sigterm_that_tensorflow_replaced_is_installed_again():
 
 
 @pytest.mark.parametrize("number", STOPPED)
-def test_other_programs_end_before_this_one(number):
-    """SIGINT is not passed on; their terminal has sent it to them, too."""
-    code = "import time; time.sleep({})"
-    seconds = 0.5 if number == signal.SIGINT else 60
-    command = [sys.executable, "-c", code.format(seconds)]
-    process = subprocess.Popen(command)
-    with (
-        pytest.raises(STOPPED[number]),
-        signals.stopping(),
-        signals.passed_on([process]),
-    ):
-        send(number)
-    expected = 0 if number == signal.SIGINT else -number
-    assert process.returncode == expected
+def test_children_end_before_their_parent(number):
+    """A second signal, as `timeout` sends it, changes nothing."""
+    code = (
+        "import signal, sys, time\n"
+        "def stop(number, frame):\n"
+        "    time.sleep(0.3)\n"
+        "    sys.exit(7)\n"
+        f"signal.signal({int(number)}, stop)\n"
+        "print(flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0
+    ) as process:
+        process.stdout.readline()
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
+        timer.start()
+        with (
+            pytest.raises(STOPPED[number]),
+            signals.stopping(),
+            signals.passed_on([process]),
+        ):
+            send(number)
+        timer.join()
+    assert process.returncode == 7
+
+
+def test_children_end_before_an_error_is_raised():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    with pytest.raises(OSError), signals.passed_on([process]):
+        raise OSError
+    assert process.returncode == 0

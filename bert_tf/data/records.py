@@ -375,8 +375,8 @@ def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
                 if number == 0:
                     raise InputError(
                         f"{path} is not a TFRecord file: it starts with "
-                        f"{found!r}. create_pretraining_data.py makes one of "
-                        "text."
+                        f"{found!r}. Make one from text with "
+                        "create_pretraining_data.py."
                     )
                 if len(found) < HEADER_SIZE:
                     raise DamageError(f"{path} is cut off within {place}")

@@ -317,16 +317,18 @@ def _vocab(
 def _compare(
     vocab: Iterable[str], path: str, known: Iterable[str], checkpoint: str
 ) -> None:
-    """Warns if a vocabulary is not that of the checkpoint."""
+    """Warns if `vocab` differs from the checkpoint's vocabulary."""
     pairs = enumerate(itertools.zip_longest(vocab, known), 1)
-    line = next((number for number, (a, b) in pairs if a != b), None)
-    if line is not None:
+    lines = [number for number, (ours, theirs) in pairs if ours != theirs]
+    if lines:
         logging.warning(
-            "%s is not the vocabulary of %s: they differ from line %d on. "
-            "Tokens get the vectors that other tokens had.",
+            "%s is not the vocabulary of %s: line %d is the first of %d that "
+            "differ. Their tokens start from the vectors of other tokens. "
+            "Leave out --vocab_file to use the checkpoint's.",
             path,
             checkpoint,
-            line,
+            lines[0],
+            len(lines),
         )
 
 

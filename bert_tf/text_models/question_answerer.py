@@ -282,11 +282,11 @@ def _question(number: int, text: str, context: str, answer: Any) -> Question:
     for found in answers:
         end = found.start + len(found.text)
         there = context[found.start : end]
-        if found.start < 0:
+        if found.text not in context:
             raise InputError(
                 f"{where}: the text does not contain {found.text!r}."
             )
-        if there != found.text:
+        if found.start < 0 or there != found.text:
             raise InputError(
                 f"{where}: at character {found.start} the text has {there!r}, "
                 f"not {found.text!r}."

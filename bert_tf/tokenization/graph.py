@@ -523,7 +523,9 @@ def _strings(text) -> tf.Tensor:
     try:
         text = tf.convert_to_tensor(text, tf.string)
     except (TypeError, ValueError):
-        raise _not_text(f"the type {type(text).__name__}") from None
+        kind = getattr(text, "dtype", None)
+        of_kind = f" of {kind.name}" if kind is not None else ""
+        raise _not_text(f"the type {type(text).__name__}{of_kind}") from None
     _check_rank(text.shape)
     return text
 

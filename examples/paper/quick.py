@@ -61,6 +61,7 @@ TABLES = {
         "max_seq_length": 64,
         "first_share": 0.7,
         "tasks": "SST-2",
+        # Too short for four layers that see only [MASK].
         "warmup_proportion": 0.1,
         "fine_tuning_learning_rate": 5e-4,
     },
@@ -146,7 +147,7 @@ def launch(
     """Starts a program on one core; its output goes to a file in the folder."""
     program = pathlib.Path(__file__).with_name(f"{name}.py")
     words = [f"--{flag}={value}" for flag, value in given.items()]
-    log = log_of(name, folder)
+    log = log_path(name, folder)
     print(f"{name}: started; tail -f {log}", flush=True)
     threads = dict.fromkeys(
         ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"
@@ -157,10 +158,11 @@ def launch(
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **threads},
+            process_group=0,
         )
 
 
-def log_of(name: str, folder: str) -> str:
+def log_path(name: str, folder: str) -> str:
     return os.path.join(folder, f"{name}.log")
 
 
@@ -181,11 +183,11 @@ def launch_all(
                 if status is None:
                     continue
                 del running[name]
+                ended = "done"
                 if status:
                     failed.append(name)
-                    print(f"{name}: failed, see {log_of(name, folder)}")
-                else:
-                    print(f"{name}: done", flush=True)
+                    ended = f"failed, see {log_path(name, folder)}"
+                print(f"{name}: {ended}", flush=True)
     return failed
 
 

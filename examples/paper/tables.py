@@ -243,13 +243,13 @@ def verdict(
     first, second = map(np.mean, ours)
     here = _sign(first, second)
     there = _sign(*papers) if papers else None
-    unlearned = "0.00" in (number(first), number(second))
+    unlearned = min(abs(first), abs(second)) < 0.005
     if here == "?":
         found = "no number to compare"
-    elif there == "=":
-        found = "the paper has no difference"
     elif unlearned:
         found = "a model has learned nothing"
+    elif there == "=":
+        found = "the paper has no difference"
     elif here == "=":
         found = "no difference here"
     elif there is None:

@@ -79,7 +79,8 @@ def test_a_start_combines_options_and_checkpoint(release, named, caplog):
     start = start_of(prefix, strip_accents=False, **named)
     assert start == dataclasses.replace(found, vocab=VOCAB, strip_accents=False)
     [warning] = caplog.records
-    assert f"differ from line {len(VOCAB)} on" in warning.getMessage()
+    first = f"line {len(VOCAB)} is the first of 1 that differ"
+    assert first in warning.getMessage()
     # An old command line names each file.
     prefix = release("google")
     assert start_of(prefix, do_lower_case=False, **named) == Start(

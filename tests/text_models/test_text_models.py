@@ -745,6 +745,10 @@ def test_wrong_inputs(encoder):
         load(encoder, "questions").fit([("a", "b c")], ["z"])
     with refused("question 0: at character 1 the text has ' ', not 'b'"):
         load(encoder, "questions").fit([("a", "b c")], [("b", 1)])
+    with refused("question 0: the text does not contain 'z'"):
+        load(encoder, "questions").fit([("a", "b c")], [("z", 1)])
+    with refused("question 0: at character -1 the text has"):
+        load(encoder, "questions").fit([("a", "b c")], [("b", -1)])
     with refused("^max_seq_length must .* with max_query_length=17, to have"):
         load(encoder, "questions", max_query_length=17)
     with refused("doc_stride must be a positive integer; got 0"):

@@ -284,6 +284,7 @@ def test_forms_of_a_batch_of_pairs():
         ),
         (None, r"got the type NoneType\.$"),
         ({"text": "a"}, r"got the type dict\.$"),
+        (np.array([1, 2], "i"), r"got the type ndarray of int32\.$"),
         (np.array(PAIRS, str), r"got the shape \(3, 2\)\.$"),
         (keras.Input((2,), dtype="string"), r"got the shape \(None, 2\)\.$"),
     ],
