@@ -12,7 +12,7 @@ the commands for BERT-Base.
 
 CoNLL-2003 is not in the paper's table. It is here because the paper says why
 left-to-right models fail: a word's vector knows nothing of the words after it.
-make_tasks.py makes versions of QNLI and SQuAD that small models can learn.
+make_tasks.py makes easier versions of QNLI and SQuAD.
 
 In small runs SQuAD's texts are longer than the sequences of pre-training, so
 only fine-tuning learns their last positions; and the BiLSTM has few steps, at

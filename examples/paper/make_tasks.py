@@ -1,4 +1,4 @@
-"""Makes two tasks of SQuAD that small models can learn.
+"""Makes two tasks of SQuAD that are easier than SQuAD.
 
     python examples/paper/make_tasks.py \\
         --train_file=squad/train-v1.1.json --dev_file=squad/dev-v1.1.json \\
@@ -11,7 +11,7 @@ writes to --output_dir:
   sentence of the paragraph, so that half of the pairs are right. GLUE made its
   task in the same way; as there, pairs without a common word are left out. With
   --other_paragraphs the other sentence is the answer's sentence of a question
-  about another paragraph, which is easier.
+  about another paragraph. It needs no common word, which makes it easier.
 - `squad/train-v1.1.json` and `dev-v1.1.json`: questions about at most three
   sentences, that of the answer and its neighbours.
 
