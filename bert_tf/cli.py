@@ -71,6 +71,7 @@ def command() -> None:
     program, *words = sys.argv
     usage = f"Name a job: {', '.join(JOBS)}."
     if words[:1] in (["--help"], ["-h"]):
+        # Written at once: `bert-tf --help | head` may close the pipe early.
         jobs = "\n".join(f"  {job:20}{_summary(job)}" for job in JOBS)
         print(
             f"bert-tf JOB --flag=value ...\n\n{jobs}\n\n"

@@ -243,7 +243,7 @@ def verdict(
     first, second = map(np.mean, ours)
     here = _sign(first, second)
     there = _sign(*papers) if papers else None
-    unlearned = min(abs(first), abs(second)) < 0.005
+    unlearned = min(abs(first), abs(second)) < 0.005  # Shown as 0.00.
     if here == "?":
         found = "no number to compare"
     elif unlearned:
