@@ -701,7 +701,7 @@ def test_claims_are_compared(tables, first, second, expected):
 
 
 def test_wrong_sentences_of_other_paragraphs(tmp_path):
-    """A wrong sentence is the answer's sentence of another paragraph."""
+    """Wrong sentences are answers' sentences; SQuAD keeps only the latter."""
     asked = {"Who built the castle?": "Mr. Po", "Who saw rain?": "St. Ann"}
     texts = ["Mr. Po built the castle. It fell.", "It is. St. Ann saw rain."]
     paragraphs = [
@@ -723,7 +723,7 @@ def test_wrong_sentences_of_other_paragraphs(tmp_path):
     path = tmp_path / "squad.json"
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     flags = {"train_file": path, "dev_file": path, "other_paragraphs": True}
-    flags["output_dir"] = tmp_path
+    flags |= {"num_neighbors": 0, "output_dir": tmp_path}
     with paper_programs.program("make_tasks") as launched:
         assert launched(paper_programs.words(flags)) == 0
     rows = (tmp_path / "QNLI" / "dev.tsv").read_text().splitlines()[1:]
@@ -737,6 +737,14 @@ def test_wrong_sentences_of_other_paragraphs(tmp_path):
     for question, sentence, label in pairs:
         expected = right if label == "entailment" else wrong
         assert sentence == expected[question]
+    found = json.loads((tmp_path / "squad" / "dev-v1.1.json").read_text())
+    for paragraph in found["data"][0]["paragraphs"]:
+        [entry] = paragraph["qas"]
+        question, [answer] = entry["question"], entry["answers"]
+        assert paragraph["context"] == right[question]
+        assert right[question][answer["answer_start"] :].startswith(
+            asked[question]
+        )
 
 
 def test_tasks_made_of_squad(tmp_path):

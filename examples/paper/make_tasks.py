@@ -13,7 +13,8 @@ writes to --output_dir:
   --other_paragraphs the other sentence is the answer's sentence of a question
   about another paragraph. It needs no common word, which makes it easier.
 - `squad/train-v1.1.json` and `dev-v1.1.json`: questions about at most three
-  sentences, that of the answer and its neighbours.
+  sentences, that of the answer and its neighbours. --num_neighbors=0 leaves
+  only the sentence of the answer.
 
 --num_dev_articles keeps only the last articles of --dev_file for development
 and trains on the others, too. Source of QNLI: Wang et al. 2018, "GLUE", 3.3.
@@ -54,6 +55,11 @@ class TasksOfSquad(Options):
     other_paragraphs: bool = option(
         "Whether the wrong sentences of QNLI are of other paragraphs.",
         default=False,
+    )
+    num_neighbors: int = option(
+        "Number of sentences before and after that of the answer in SQuAD.",
+        default=1,
+        at_least=0,
     )
     output_dir: str = option("Folder of the tasks.")
 
@@ -147,10 +153,10 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w{4,}", text.lower()))
 
 
-def shortened(found: Question) -> dict:
+def shortened(found: Question, neighbors: int) -> dict:
     """Returns a paragraph of SQuAD with the answer and its neighbours."""
-    first = max(found.first - 1, 0)
-    last = min(found.last + 1, len(found.sentences) - 1)
+    first = max(found.first - neighbors, 0)
+    last = min(found.last + neighbors, len(found.sentences) - 1)
     start, end = found.sentences[first][0], found.sentences[last][1]
     text = found.text[start:end].rstrip()
     answers = [
@@ -190,8 +196,9 @@ def run(config: TasksOfSquad) -> None:
         ]
         path = os.path.join(config.output_dir, "QNLI", f"{split}.tsv")
         files.write_text(path, "".join(f"{line}\n" for line in lines))
-        short = [{"title": split, "paragraphs": [*map(shortened, found)]}]
-        text = json.dumps({"version": "1.1", "data": short})
+        short = [shortened(one, config.num_neighbors) for one in found]
+        article = {"title": split, "paragraphs": short}
+        text = json.dumps({"version": "1.1", "data": [article]})
         path = os.path.join(config.output_dir, "squad", f"{split}-v1.1.json")
         files.write_text(path, text)
         print(f"{split}: {len(found)} questions, {len(rows) - 1} pairs")
