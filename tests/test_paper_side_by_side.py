@@ -165,9 +165,8 @@ def test_training_and_the_table(load, inputs, tmp_path, table, capsys):
     cells = [line for line in text.splitlines() if "±" in line]
     assert len(cells) == len(rows.split(","))
     assert all(line.count("±") == 2 + (table == "size") for line in cells)
-    assert "causal_lm_loss" in (out / "curves.csv").read_text() or (
-        table == "size"
-    )
+    curves = (out / f"{names[table]}_curves.csv").read_text()
+    assert "causal_lm_loss" in curves or table == "size"
 
 
 def parsed(program, words):

@@ -8,8 +8,9 @@ Pre-trains a model of each size on the same text, reports the perplexity of the
 masked words of held-out text, and fine-tunes each. The sizes have the paper's
 heads, a third of its layers and an eighth of its width (--layers_divisor,
 --hidden_divisor); --full prints the commands for its own sizes. A larger model
-takes longer for a step; --equal_compute gives every size the same time instead
-of the same number of steps. CoNLL-2003 and SQuAD are not in the paper's table.
+takes longer for a step; --equal_compute gives every size as many
+multiplications instead of as many steps. CoNLL-2003 and SQuAD are not in the
+paper's table.
 
 Rerun a stopped command to continue; finished runs are skipped. Source: section
 5.2 of the paper.

@@ -2,11 +2,13 @@
 
     python examples/paper/feature_based.py \\
         --conll_dir=conll2003 --init_checkpoint=cased_L-12_H-768_A-12 \\
-        --output_dir=/tmp/feature_based
+        --max_seq_length=128 --fine_tuning_learning_rate=3e-5 \\
+        --max_examples=50000 --output_dir=/tmp/feature_based
 
 Runs run_ner.py for every row and seed and reports the F1 of the entities in the
 development set. Without --init_checkpoint a small model is pre-trained on
---input_file; --full prints the commands for BERT-Base.
+--input_file, which the defaults are for; --full prints the commands for
+BERT-Base.
 
 Rerun a stopped command to continue; finished runs are skipped. The paper does
 not say how its LSTMs were trained. They start from random weights and need a

@@ -77,7 +77,11 @@ class PaperOptions(Options):
     do_lower_case: bool = option(
         "Whether the vocabulary is uncased.", default=True
     )
-    dupe_factor: int | None = sized("Passes over the text.", 5, 10, at_least=1)
+    dupe_factor: int | None = sized(
+        "Times that the text is in the examples, each time masked anew.",
+        *(5, 10),
+        at_least=1,
+    )
     max_seq_length: int | None = length_option(32)
     first_seq_length: int | None = sized(
         "Length of the sequences in the first steps, if it is less. In short "
@@ -87,7 +91,7 @@ class PaperOptions(Options):
     )
     first_share: float | None = sized(
         "Share of the steps that have --first_seq_length. The others teach the "
-        "new positions, for which too few are worse than none.",
+        "new positions; a few steps of them are worse than none.",
         *(0.5, 0.9),
         at_least=0.0,
         at_most=1.0,
@@ -96,7 +100,7 @@ class PaperOptions(Options):
         "Steps of pre-training.", 8000, at_least=1
     )
     train_batch_size: int | None = sized(
-        "Examples of such a step.", 64, 256, at_least=1
+        "Examples of a step of pre-training.", 64, 256, at_least=1
     )
     learning_rate: float | None = sized(
         "Learning rate of pre-training.", 1e-3, 1e-4

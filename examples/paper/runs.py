@@ -289,8 +289,7 @@ class Folder(NamedTuple):
           Each run that is done, including those done before.
 
         Raises:
-          InputError: Another program is doing one of the runs; or, at the end,
-            runs have failed.
+          InputError: At the end, if runs have failed.
         """
         runs = list(runs)
         to_do = self.to_do(runs)

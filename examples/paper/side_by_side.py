@@ -7,8 +7,9 @@
 
 Trains the models of ablation_tasks.py or of ablation_size.py with Keras on JAX:
 all seeds of a model at once, and all fine-tunings of a task at once; see
-copies.py. It takes the flags of those programs. All sequences are padded to
---max_seq_length, and SQuAD's to --squad_seq_length.
+copies.py. It takes the flags of those programs but --full and --also; both
+tables need --held_out_file. All sequences are padded to --max_seq_length, and
+SQuAD's to --squad_seq_length.
 
 The three steps may run on different machines, in the same --output_dir:
 
@@ -17,8 +18,9 @@ The three steps may run on different machines, in the same --output_dir:
   are skipped. --rows limits it to some rows of the table. On an H200 XLA
   compiled each task in 10 s with
   XLA_FLAGS=--xla_gpu_enable_triton_gemm=false, and in 40 to 70 s without.
-- --do=table scores the predictions and writes the table, and curves.csv: the
-  losses and accuracies on held-out text during pre-training.
+- --do=table scores the predictions and writes the table, and
+  ablation_tasks_curves.csv or ablation_size_curves.csv: the losses and
+  accuracies on held-out text during pre-training.
 
 The texts and the tasks must exist on each of these machines. A folder is for
 one text and one set of options; another text needs another --output_dir.
@@ -613,9 +615,7 @@ def write_table(
     text = markdown(table, cells)
     files.write_text(f"{path}.md", text)
     files.write_text(f"{path}.csv", comma_separated(table, cells))
-    files.write_text(
-        os.path.join(config.output_dir, "curves.csv"), curves(config, rows)
-    )
+    files.write_text(f"{path}_curves.csv", curves(config, rows))
     print(f"{text}\nIt is in {path}.md.")
     draw(table, cells, f"{path}.png")
 
