@@ -78,7 +78,7 @@ class PaperOptions(Options):
         "Whether the vocabulary is uncased.", default=True
     )
     dupe_factor: int | None = sized(
-        "Times that the text is in the examples, each time masked anew.",
+        "Number of copies of the text, each masked differently.",
         *(5, 10),
         at_least=1,
     )
@@ -91,7 +91,7 @@ class PaperOptions(Options):
     )
     first_share: float | None = sized(
         "Share of the steps that have --first_seq_length. The others teach the "
-        "new positions; a few steps of them are worse than none.",
+        "new positions; a few such steps are worse than none.",
         *(0.5, 0.9),
         at_least=0.0,
         at_most=1.0,
