@@ -67,7 +67,6 @@ TABLES = {
     },
     "ablation_size": {
         "tasks": "SST-2",
-        "warmup_proportion": 0.1,
         "rows": "L-3_H-768_A-12,L-6_H-768_A-3,L-12_H-1024_A-16",
     },
     "feature_based": {
