@@ -184,7 +184,7 @@ bench-gpu: venv  ## measure a GPU: Keras on JAX next to torch
 bench-serving: venv  ## measure exports next to torch and ONNX Runtime
 	$(call bench,serving)
 
-paper-quick: venv  ## fill the paper's tables 5 to 8 with small models, an hour or two
+paper-quick: venv  ## fill the paper's tables 5 to 8 with small models, in about an hour
 	"$(BIN)/python" examples/paper/quick.py --text_dir="$(PAPER_TEXT)" \
 	--glue_dir="$(GLUE)" --conll_dir="$(CONLL)" \
 	--output_dir=build/paper_quick $(PAPER_ARGS)

@@ -1,4 +1,4 @@
-"""Tables 5 to 8 of the paper in an hour or two on two cores.
+"""Tables 5 to 8 of the paper in about an hour on two cores.
 
     python examples/paper/quick.py --text_dir=text --glue_dir=glue_data \\
         --conll_dir=conll2003 --output_dir=quick
