@@ -61,7 +61,7 @@ TABLES = {
         "max_seq_length": 64,
         "first_share": 0.7,
         "tasks": "SST-2",
-        # Too short for four layers that see only [MASK].
+        # Enough for two layers; four that see only [MASK] need more.
         "warmup_proportion": 0.1,
         "fine_tuning_learning_rate": 5e-4,
     },
