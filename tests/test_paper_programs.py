@@ -68,7 +68,7 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
     scripts.score = score
     for split in ("train", "dev"):
         (tmp_path / f"{split}-v1.1.json").write_text('{"question": 1}')
-    given = {**inputs, "tasks": "MRPC,SST-2,QNLI", "max_examples": 80}
+    given = {**inputs, "max_examples": 80}  # The default tasks.
     given["squad_dir"] = tmp_path
     given |= {"first_seq_length": 16, "warmup_proportion": 0.5}
     assert launch("ablation_tasks", given, tmp_path) == 0
@@ -205,7 +205,7 @@ def test_table_7(scripts, inputs, tmp_path, capsys):
     }
     assert launch("feature_based", given, tmp_path) == 1
     error = capsys.readouterr().err
-    assert "1 runs failed, and 0 that need them" in error
+    assert "1 of the runs failed, and 0 that need them" in error
     assert "ner-seed-1-" in error
     assert "what was wrong" in error
     rows = table_of("feature_based", tmp_path)
@@ -373,16 +373,32 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
     [
         (
             "ablation_tasks",
-            {"tasks": "QNLI", "conll_dir": "absent"},
-            "The data of no task was found",
+            {"tasks": "QNLI"},
+            "--tasks: QNLI needs ",
         ),
+        (
+            "ablation_tasks",
+            {"conll_dir": "absent"},
+            "--conll_dir: NER needs absent/eng.train, which is missing.",
+        ),
+        (
+            "ablation_tasks",
+            {"data_dir": "absent"},
+            "--data_dir=absent has no files of MNLI, ",
+        ),
+        (
+            "ablation_size",
+            {"hidden_divisor": 5},
+            "--hidden_divisor must be a divisor with which 768 becomes",
+        ),
+        ("ablation_size", {"hidden_divisor": 1000}, "--hidden_divisor must"),
         ("ablation_tasks", {"tasks": "MRPC,X"}, "--tasks must be some of MNLI"),
         ("ablation_tasks", {"input_file": "absent.txt"}, "absent.txt"),
         ("feature_based", {"input_file": ""}, "Pass --init_checkpoint, or"),
         ("ablation_tasks", {"model_size": "bse"}, "'bse'"),
         (
             "ablation_masking",
-            {"model_size": "L-2_H-128"},
+            {"model_size": "L-2_H-128", "tasks": ""},
             "four layers or more",
         ),
         (
@@ -432,6 +448,7 @@ def test_mistakes(scripts, inputs, tmp_path, capsys, name, given, expected):
         ("learning_rate", 0, "above 0"),
         ("fine_tuning_learning_rate", -1, "above 0"),
         ("feature_learning_rate", 0, "above 0"),
+        ("initializer_range", -1, "above 0"),
         ("num_train_epochs", 0, "above 0"),
         ("feature_num_train_epochs", 0, "above 0"),
     ],
@@ -563,7 +580,9 @@ def test_runs_that_need_no_failed_run_are_done(runs, scripts, text, tmp_path):
     folder = runs.Folder(str(tmp_path / "out"))
     scripts.fails_at = 1
     done = []
-    with pytest.raises(InputError, match=r"1 runs failed, and 1 that need"):
+    with pytest.raises(
+        InputError, match=r"1 of the runs failed, and 1 that need"
+    ):
         done.extend(folder.do([bad, after, good]))
     assert done == [vocab, good]
     assert folder.record(bad) is None
@@ -620,7 +639,7 @@ def test_a_job_runs_here_and_its_log_is_kept(runs, text, tmp_path, capsys):
     assert "Learning from" in pathlib.Path(folder.log(run)).read_text()
     assert "Learning from" not in capsys.readouterr().err
     bad = run._replace(flags={**given, "input_file": str(tmp_path / "absent")})
-    with pytest.raises(InputError, match=r"1 runs failed.*absent"):
+    with pytest.raises(InputError, match=r"1 of the runs failed.*absent"):
         [*folder.do([bad])]
     assert "Traceback" in pathlib.Path(folder.log(bad)).read_text()
 
@@ -650,7 +669,7 @@ def tables():
         (
             [60.0, 70.0],
             [59.0, 69.0],
-            "65.0 > 64.0 (same direction; p = 0.9: may be the seeds' chance)",
+            "65.0 > 64.0 (same direction; p = 0.9, not significant)",
         ),
         (
             [60.0, 60.0],
@@ -660,14 +679,13 @@ def tables():
         (
             [61.0],
             [60.0],
-            "61.0 > 60.0 (same direction; one seed, whose chance is not known)",
+            "61.0 > 60.0 (same direction; one seed, not tested)",
         ),
         # Welch's: one row does not vary. Student's p would be 0.095.
         (
             [0.0, 2.0],
             [4.0, 4.0],
-            "1.00 < 4.00 (the other direction; p = 0.2: may be the seeds' "
-            "chance)",
+            "1.00 < 4.00 (the other direction; p = 0.2, not significant)",
         ),
         ([60.01, 60.02], [60.03, 60.04], "60.0 = 60.0 (no difference here)"),
         ([0.0, 0.0], [9.0, 9.4], "0.00 < 9.20 (a model has learned nothing)"),
@@ -745,6 +763,38 @@ def test_wrong_sentences_of_other_paragraphs(tmp_path):
         assert right[question][answer["answer_start"] :].startswith(
             asked[question]
         )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"answers": []},
+        {"answers": [{"text": "", "answer_start": 0}]},
+        {"answers": [{"text": "rain", "answer_start": 4}]},
+        {"answers": [{"text": "Rain"}]},
+    ],
+)
+def test_no_file_of_squad_1(tmp_path, capsys, change):
+    """A question has no answer, or not in its paragraph."""
+    entry = {"id": "1", "question": "What fell?"} | change
+    paragraph = {"context": "Rain.", "qas": [entry]}
+    path = tmp_path / "dev-v2.0.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    flags = {"train_file": path, "dev_file": path}
+    flags["output_dir"] = tmp_path / "out"
+    with paper_programs.program("make_tasks") as launched:
+        assert launched(paper_programs.words(flags)) == 1
+    line = in_process.the_error(capsys, "make_tasks")
+    assert f"{path}: this is not a file of SQuAD 1.1" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_text_needs_apt_get(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with paper_programs.program("debian_text") as launched:
+        flags = {"output_dir": tmp_path / "text"}
+        assert launched(paper_programs.words(flags)) == 1
+    assert "container" in in_process.the_error(capsys, "debian_text")
 
 
 def test_tasks_made_of_squad(tmp_path):

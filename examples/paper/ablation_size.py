@@ -24,7 +24,7 @@ import plan
 from tables import Goal, Table, fill
 
 from bert_tf import cli, files
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.options import option
 
 
@@ -113,6 +113,7 @@ def planned(config: SizeConfig) -> tuple[dict[str, tuple[str, int]], Table]:
     """Returns the size and the steps of each row, and the table."""
     base = BASE[0] // config.layers_divisor, BASE[1] // config.hidden_divisor
     sizes, rows = {}, {}
+    chosen = config.chosen(itertools.starmap(name_of, SIZES))
     for layers, hidden_size, heads in SIZES:
         row = name_of(layers, hidden_size, heads)
         depth = layers // config.layers_divisor
@@ -123,8 +124,16 @@ def planned(config: SizeConfig) -> tuple[dict[str, tuple[str, int]], Table]:
             share = cost(config, *base) / cost(config, depth, width)
             steps = max(1, round(share * steps))
             rows[row].append(steps)
+        if row not in chosen:
+            continue
+        if not width or width % heads:
+            raise wrong_value(
+                "--hidden_divisor",
+                f"a divisor with which {hidden_size} becomes a multiple of "
+                f"{heads}",
+                config.hidden_divisor,
+            )
         sizes[row] = name_of(depth, width, heads), steps
-    sizes = {row: sizes[row] for row in config.chosen(sizes)}
     table = Table(
         "ablation_size" + "_equal_compute" * config.equal_compute,
         "Table 6: the size of the model; perplexity of masked words in text "

@@ -150,16 +150,18 @@ def run(config: TextOptions) -> None:
     files.makedirs(config.output_dir)
     seen: set[str] = set()
     whole, total = hashlib.sha256(), [0, 0, 0]
-    print("| package | version | MB | sentences | words |")
-    print("| --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory(dir=config.output_dir) as folder:
         download = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root"]
         download += ["download", *PACKAGES]
-        if subprocess.run(download, cwd=folder, check=False).returncode:
+        try:
+            subprocess.run(download, cwd=folder, check=True)
+        except (OSError, subprocess.CalledProcessError):
             raise InputError(
-                "apt-get could not download the packages. Run apt-get update "
-                "in Debian 12 and rerun the command."
-            )
+                "apt-get could not download the packages. Rerun the command in "
+                "Debian 12, or in a container of it, after apt-get update."
+            ) from None
+        print("| package | version | MB | sentences | words |")
+        print("| --- | --- | --- | --- | --- |", flush=True)
         for file in sorted(os.listdir(folder)):
             package, version, _ = file.split("_")
             path = os.path.join(folder, file)

@@ -20,7 +20,9 @@ writes to --output_dir:
 and trains on the others, too. Source of QNLI: Wang et al. 2018, "GLUE", 3.3.
 """
 
+import bisect
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -86,31 +88,35 @@ class Question(NamedTuple):
         return " ".join(self.text[start:end].split())
 
 
-def read_articles(path: str) -> list[dict]:
-    """Returns the articles of a file of SQuAD 1.1."""
+def read_articles(path: str) -> list[list[Question]]:
+    """Returns the questions of each article of a file of SQuAD 1.1."""
     articles = files.read_json(path).get("data")
     if not isinstance(articles, list):
         raise in_file(path, "this is not a file of SQuAD: it has no 'data'.")
-    return articles
+    try:
+        return [[*questions(article)] for article in articles]
+    except (IndexError, KeyError, TypeError):
+        raise in_file(
+            path,
+            "this is not a file of SQuAD 1.1: a field is missing, or a "
+            "question has no answer in its paragraph, as in SQuAD 2.0.",
+        ) from None
 
 
-def questions(articles: list[dict]) -> Iterator[Question]:
-    """Yields the questions of articles, by their first answer."""
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            text = paragraph["context"]
-            sentences = split_sentences(text)
-            for entry in paragraph["qas"]:
-                answer = entry["answers"][0]
-                start = answer["answer_start"]
-                end = start + len(answer["text"]) - 1
-                numbers = [
-                    next(
-                        n for n, (_, stop) in enumerate(sentences) if at < stop
-                    )
-                    for at in (start, end)
-                ]
-                yield Question(entry, text, sentences, *numbers)
+def questions(article: dict) -> Iterator[Question]:
+    """Yields the questions of an article, by their first answer."""
+    for paragraph in article["paragraphs"]:
+        text = paragraph["context"]
+        sentences = split_sentences(text)
+        starts = [start for start, _ in sentences]
+        for entry in paragraph["qas"]:
+            answer = entry["answers"][0]
+            start = answer["answer_start"]
+            end = start + len(answer["text"]) - 1
+            if not 0 <= start <= end < len(text):
+                raise IndexError(start)
+            first, last = (bisect.bisect(starts, at) - 1 for at in (start, end))
+            yield Question(entry, text, sentences, first, last)
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
@@ -183,7 +189,7 @@ def run(config: TasksOfSquad) -> None:
     for name in ("QNLI", "squad"):
         files.makedirs(os.path.join(config.output_dir, name))
     for split, articles in splits.items():
-        found = [*questions(articles)]
+        found = list(itertools.chain.from_iterable(articles))
         draw = random.Random(0)
         rows = [("question", "sentence", "label")]
         for one in found:

@@ -41,7 +41,7 @@ NOT_FULL = (
     "warmup_proportion",
 )
 # The ends of the names of options that must be above 0.
-POSITIVE = ("learning_rate", "num_train_epochs")
+POSITIVE = ("learning_rate", "num_train_epochs", "initializer_range")
 
 
 def sized(help: str, small: Any, full: Any = None, **limits: Any) -> Any:
@@ -491,9 +491,18 @@ def fine_tunings(
     ]
 
 
+# The usual name of a file of CoNLL-2003 -> patterns of other names.
+CONLL_FILES = {"eng.train": ["*train*"], "eng.testa": ["*dev*", "*valid*"]}
+
+
 def glue_tasks(config: GlueOptions) -> list[Task]:
-    """Returns the --tasks that have files; prints which are left out."""
+    """Returns the --tasks; prints those that are left out.
+
+    Raises:
+      InputError: A task is unknown, or has no files although it was named.
+    """
     found = []
+    named = "tasks" if config.tasks != type(config).tasks else ""
     for name in config.tasks:
         if name not in GLUE:
             raise wrong_value("--tasks", f"some of {listed(GLUE)}", name)
@@ -501,7 +510,8 @@ def glue_tasks(config: GlueOptions) -> list[Task]:
         folder = _folder(config, name, "data_dir", "glue_data")
         folder = folder and os.path.join(folder, name)
         dev = "dev_matched.tsv" if name == "MNLI" else "dev.tsv"
-        if inputs := _inputs(config, name, folder, {"train.tsv": (), dev: ()}):
+        wanted = {"train.tsv": (), dev: ()}
+        if inputs := _inputs(config, name, folder, wanted, named):
             task = Task(
                 *(title, title.lower(), "run_classifier.py"),
                 {"task_name": name.lower(), "data_dir": folder},
@@ -509,17 +519,22 @@ def glue_tasks(config: GlueOptions) -> list[Task]:
                 rows=_rows(config, inputs[0], "\n", headings=1),
             )
             found.append(task)
+    if config.data_dir and config.tasks and not found:
+        raise InputError(
+            f"--data_dir={config.data_dir} has no files of "
+            f"{listed(config.tasks)}. Name tasks that it has: --tasks."
+        )
     return found
 
 
 def squad_tasks(config: Any) -> list[Task]:
-    """Returns SQuAD 1.1 if its files exist; else prints that it is left out."""
+    """Returns SQuAD 1.1; without --squad_dir, prints that it is left out."""
     folder = _folder(config, "SQuAD", "squad_dir", "squad")
     wanted = {
         f"{split}-v1.1.json": [f"{split}-v1.1*.json"]
         for split in ("train", "dev")
     }
-    inputs = _inputs(config, "SQuAD", folder, wanted)
+    inputs = _inputs(config, "SQuAD", folder, wanted, "squad_dir")
     if not inputs:
         return []
     train, dev = inputs
@@ -530,10 +545,9 @@ def squad_tasks(config: Any) -> list[Task]:
 
 
 def ner_tasks(config: Any) -> list[Task]:
-    """Returns CoNLL-2003 if it has files; else prints that it is left out."""
+    """Returns CoNLL-2003; without --conll_dir, prints that it is left out."""
     folder = _folder(config, "NER", "conll_dir", "conll2003")
-    wanted = {"eng.train": ["*train*"], "eng.testa": ["*dev*", "*valid*"]}
-    inputs = _inputs(config, "NER", folder, wanted)
+    inputs = _inputs(config, "NER", folder, CONLL_FILES, "conll_dir")
     if not inputs:
         return []
     rows = _rows(config, inputs[0], "\n\n")
@@ -555,7 +569,8 @@ def feature_based(
     Raises:
       InputError: The model has too few layers.
     """
-    if size and BertConfig.from_name(size, 1).num_hidden_layers < 4:
+    of_four = layers in ("sum_last_four", "concat_last_four")
+    if of_four and size and BertConfig.from_name(size, 1).num_hidden_layers < 4:
         raise wrong_value(
             "--model_size", f"of four layers or more, for {layers}", size
         )
@@ -583,14 +598,43 @@ def _inputs(
     task: str,
     folder: str | None,
     wanted: Mapping[str, Iterable[str]],
+    flag: str,
 ) -> list[str]:
-    """Returns the files of a task; none if one is missing.
+    """Returns the files of a task; none if it is left out.
 
-    `wanted` has patterns of other names for the usual name of each file. With
-    --full the files need not exist.
+    With --full the files need not exist.
+
+    Args:
+      config: The options.
+      task: The name of the task.
+      folder: Its folder, if there is one.
+      wanted: As in `find_inputs`.
+      flag: The flag that asks for the task; "" leaves it out if it has no
+        files.
+
+    Raises:
+      InputError: A file is missing, and there is a flag.
     """
     if folder is None:
         return []
+    if config.full:
+        return [os.path.join(folder, usual) for usual in wanted]
+    found, missing = find_inputs(folder, wanted)
+    if not missing:
+        return found
+    if flag:
+        raise InputError(f"--{flag}: {task} needs {missing}, which is missing.")
+    print(f"{task} is left out: there is no {missing}.")
+    return []
+
+
+def find_inputs(
+    folder: str, wanted: Mapping[str, Iterable[str]]
+) -> tuple[list[str], str]:
+    """Returns the files of a folder, and the first that is missing, or "".
+
+    `wanted` has patterns of other names for the usual name of each file.
+    """
     found = []
     for usual, patterns in wanted.items():
         paths = [
@@ -598,14 +642,10 @@ def _inputs(
             for pattern in (usual, *patterns)
             for path in sorted(glob.glob(os.path.join(folder, pattern)))
         ]
-        if config.full:
-            paths = [os.path.join(folder, usual)]
         if not paths:
-            path = os.path.join(folder, usual)
-            print(f"{task} is left out: there is no {path}.")
-            return []
+            return found, os.path.join(folder, usual)
         found.append(paths[0])
-    return found
+    return found, ""
 
 
 def _rows(

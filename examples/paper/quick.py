@@ -21,6 +21,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+import plan
 from runs import PYTHON
 
 from bert_tf import cli, files, signals
@@ -85,7 +86,8 @@ FLAGS = {
 # A comparison of two rows in a table's file.
 CLAIM = re.compile(r"- (.* against .*?: .*) \((.*)\)")
 UNRESOLVED = (
-    "chance",
+    "not significant",
+    "not tested",
     "no difference here",
     "no number",
     "each seed gave",
@@ -105,10 +107,15 @@ def commands(config: QuickOptions) -> dict[str, dict[str, object]]:
             f"--text_dir={config.text_dir} must have two or more files *.txt; "
             f"found {len(texts)}. examples/paper/debian_text.py makes some."
         )
-    for path in inputs(config):
-        if not files.exists(path):
+    sst = os.path.join(config.glue_dir, "SST-2")
+    for folder, wanted in (
+        (sst, {"train.tsv": (), "dev.tsv": ()}),
+        (config.conll_dir, plan.CONLL_FILES),
+    ):
+        _, missing = plan.find_inputs(folder, wanted)
+        if missing:
             raise InputError(
-                f"{path} does not exist. Name the folders of your data: "
+                f"{missing} does not exist. Name the folders of your data: "
                 "--glue_dir and --conll_dir, or make paper-quick GLUE=... "
                 "CONLL=..."
             )
@@ -129,15 +136,6 @@ def commands(config: QuickOptions) -> dict[str, dict[str, object]]:
         name: shared | only.get(name, {}) | given
         for name, given in TABLES.items()
     }
-
-
-def inputs(config: QuickOptions) -> list[str]:
-    return [
-        os.path.join(config.glue_dir, "SST-2", "train.tsv"),
-        os.path.join(config.glue_dir, "SST-2", "dev.tsv"),
-        os.path.join(config.conll_dir, "eng.train"),
-        os.path.join(config.conll_dir, "eng.testa"),
-    ]
 
 
 def launch(
@@ -212,7 +210,7 @@ def result(found: str) -> str:
     direction, _, chance = found.partition("; ")
     if not any(words in found for words in UNRESOLVED):
         return f"{direction}, {chance}" if chance else direction
-    p = re.search(r"p = [^:]*", chance)
+    p = re.search(r"p = [^,]*", chance)
     return f"not resolved ({p[0] if p else chance or direction})"
 
 

@@ -321,9 +321,9 @@ class Folder(NamedTuple):
         if faults:
             rest = len(missing) - len(faults)
             raise InputError(
-                f"{len(faults)} runs failed, and {rest} that need them were "
-                f"left out. Fix the cause and rerun the command. "
-                f"{'; '.join(faults)}"
+                f"{len(faults)} of the runs failed, and {rest} that need them "
+                "were left out. Fix the cause and rerun the command. The first "
+                f"failure: {faults[0]}"
             )
 
     def _do(self, run: Run) -> str:

@@ -267,7 +267,7 @@ def verdict(
 def _chance(first: Sequence[float], second: Sequence[float]) -> str:
     """Returns whether chance explains that two means differ."""
     if min(len(first), len(second)) < 2:
-        return "; one seed, whose chance is not known"
+        return "; one seed, not tested"
     if len({*first}) == len({*second}) == 1:
         return "; each seed gave the same"
     # `ttest_ind` warns of scores that are all the same.
@@ -277,7 +277,7 @@ def _chance(first: Sequence[float], second: Sequence[float]) -> str:
         for moment in (np.mean(values), np.std(values, ddof=1), len(values))
     ]
     p = stats.ttest_ind_from_stats(*moments, equal_var=False).pvalue
-    doubt = "" if p < 0.05 else ": may be the seeds' chance"
+    doubt = "" if p < 0.05 else ", not significant"
     return f"; p = {p:.2g}{doubt}"
 
 
