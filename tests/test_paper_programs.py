@@ -374,12 +374,12 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
         (
             "ablation_tasks",
             {"tasks": "QNLI"},
-            "--tasks: QNLI needs ",
+            "QNLI needs ",
         ),
         (
             "ablation_tasks",
             {"conll_dir": "absent"},
-            "--conll_dir: NER needs absent/eng.train, which is missing.",
+            "NER needs absent/eng.train, which does not exist. Correct --conll",
         ),
         (
             "ablation_tasks",
@@ -389,9 +389,18 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
         (
             "ablation_size",
             {"hidden_divisor": 5},
-            "--hidden_divisor must be a divisor with which 768 becomes",
+            "--hidden_divisor must be one of 1, 2, 4",
         ),
-        ("ablation_size", {"hidden_divisor": 1000}, "--hidden_divisor must"),
+        (
+            "ablation_size",
+            {"hidden_divisor": 1000, "equal_compute": "true"},
+            "--hidden_divisor must",
+        ),
+        (
+            "feature_based",
+            {"model_size": "L-1_H-128", "rows": "Second-to-Last Hidden"},
+            "--model_size must be of 2 layers or more",
+        ),
         ("ablation_tasks", {"tasks": "MRPC,X"}, "--tasks must be some of MNLI"),
         ("ablation_tasks", {"input_file": "absent.txt"}, "absent.txt"),
         ("feature_based", {"input_file": ""}, "Pass --init_checkpoint, or"),
@@ -399,7 +408,7 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
         (
             "ablation_masking",
             {"model_size": "L-2_H-128", "tasks": ""},
-            "four layers or more",
+            "4 layers or more",
         ),
         (
             "ablation_tasks",
@@ -768,10 +777,11 @@ def test_wrong_sentences_of_other_paragraphs(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
+        {"question": None},
         {"answers": []},
         {"answers": [{"text": "", "answer_start": 0}]},
         {"answers": [{"text": "rain", "answer_start": 4}]},
-        {"answers": [{"text": "Rain"}]},
+        {"answers": [{"text": "Rain", "answer_start": 0}, {"text": "Rain"}]},
     ],
 )
 def test_no_file_of_squad_1(tmp_path, capsys, change):

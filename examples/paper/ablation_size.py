@@ -86,6 +86,7 @@ def run(config: SizeConfig) -> None:
     config = config.resolved()
     if config.full and config.equal_compute:
         raise InputError("--equal_compute does not go with --full.")
+    require_widths(config)
     if not config.full:
         require_apart(config)
     tasks = [
@@ -113,7 +114,6 @@ def planned(config: SizeConfig) -> tuple[dict[str, tuple[str, int]], Table]:
     """Returns the size and the steps of each row, and the table."""
     base = BASE[0] // config.layers_divisor, BASE[1] // config.hidden_divisor
     sizes, rows = {}, {}
-    chosen = config.chosen(itertools.starmap(name_of, SIZES))
     for layers, hidden_size, heads in SIZES:
         row = name_of(layers, hidden_size, heads)
         depth = layers // config.layers_divisor
@@ -124,16 +124,8 @@ def planned(config: SizeConfig) -> tuple[dict[str, tuple[str, int]], Table]:
             share = cost(config, *base) / cost(config, depth, width)
             steps = max(1, round(share * steps))
             rows[row].append(steps)
-        if row not in chosen:
-            continue
-        if not width or width % heads:
-            raise wrong_value(
-                "--hidden_divisor",
-                f"a divisor with which {hidden_size} becomes a multiple of "
-                f"{heads}",
-                config.hidden_divisor,
-            )
         sizes[row] = name_of(depth, width, heads), steps
+    sizes = {row: sizes[row] for row in config.chosen(sizes)}
     table = Table(
         "ablation_size" + "_equal_compute" * config.equal_compute,
         "Table 6: the size of the model; perplexity of masked words in text "
@@ -159,6 +151,21 @@ def cost(config: SizeConfig, layers: int, hidden_size: int) -> float:
     attention = 2 * config.max_seq_length * hidden_size
     predicted = 0.15 * hidden_size * (hidden_size + config.vocab_size)
     return layers * (weights + attention) + predicted
+
+
+def require_widths(config: SizeConfig) -> None:
+    """Raises InputError if a width is not a multiple of its heads."""
+    names = [name_of(*size) for size in SIZES]
+    for name in config.chosen(names):
+        _, hidden_size, heads = SIZES[names.index(name)]
+        width = hidden_size // config.hidden_divisor
+        if not width or width % heads:
+            raise wrong_value(
+                "--hidden_divisor",
+                f"one of 1, 2, 4, 8, 16, 32 or 64, or another with which the "
+                f"width {hidden_size} becomes a multiple of its {heads} heads",
+                config.hidden_divisor,
+            )
 
 
 def require_apart(config: SizeConfig) -> None:

@@ -71,6 +71,7 @@ class Question(NamedTuple):
 
     Attributes:
       entry: The question as in the file.
+      asked: The text of the question.
       text: The paragraph.
       sentences: The start and the end of each sentence in the paragraph.
       first, last: The numbers of the sentences in which the answer starts and
@@ -78,6 +79,7 @@ class Question(NamedTuple):
     """
 
     entry: dict
+    asked: str
     text: str
     sentences: list[tuple[int, int]]
     first: int
@@ -94,13 +96,16 @@ def read_articles(path: str) -> list[list[Question]]:
     if not isinstance(articles, list):
         raise in_file(path, "this is not a file of SQuAD: it has no 'data'.")
     try:
-        return [[*questions(article)] for article in articles]
-    except (IndexError, KeyError, TypeError):
+        found = [[*questions(article)] for article in articles]
+    except (AttributeError, IndexError, KeyError, TypeError):
         raise in_file(
             path,
             "this is not a file of SQuAD 1.1: a field is missing, or a "
             "question has no answer in its paragraph, as in SQuAD 2.0.",
         ) from None
+    if not any(found):
+        raise in_file(path, "this file has no questions.")
+    return found
 
 
 def questions(article: dict) -> Iterator[Question]:
@@ -110,13 +115,14 @@ def questions(article: dict) -> Iterator[Question]:
         sentences = split_sentences(text)
         starts = [start for start, _ in sentences]
         for entry in paragraph["qas"]:
-            answer = entry["answers"][0]
-            start = answer["answer_start"]
-            end = start + len(answer["text"]) - 1
+            answers = [(a["answer_start"], a["text"]) for a in entry["answers"]]
+            start, answer = answers[0]
+            end = start + len(answer) - 1
             if not 0 <= start <= end < len(text):
                 raise IndexError(start)
             first, last = (bisect.bisect(starts, at) - 1 for at in (start, end))
-            yield Question(entry, text, sentences, first, last)
+            asked = entry["question"].strip()
+            yield Question(entry, asked, text, sentences, first, last)
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
@@ -135,7 +141,6 @@ def pairs(
     paragraph have no word in common with the question, or if `other` is about
     the same paragraph.
     """
-    asked = found.entry["question"].strip()
     right = found.sentence(found.first)
     if other:
         wrong = [other.sentence(other.first)] * (other.text != found.text)
@@ -144,14 +149,14 @@ def pairs(
         wrong = [
             text
             for number, text in enumerate(others)
-            if number != found.first and _words(text) & _words(asked)
+            if number != found.first and _words(text) & _words(found.asked)
         ]
     if found.first != found.last or not wrong:
         return
-    if not _words(right) & _words(asked):
+    if not _words(right) & _words(found.asked):
         return
-    yield asked, right, "entailment"
-    yield asked, draw.choice(wrong), "not_entailment"
+    yield found.asked, right, "entailment"
+    yield found.asked, draw.choice(wrong), "not_entailment"
 
 
 def _words(text: str) -> set[str]:

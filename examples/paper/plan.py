@@ -253,7 +253,8 @@ class PaperOptions(Options):
 
 def tasks_option(*names: str) -> Any:
     return option(
-        f"Some of {', '.join(GLUE)}; those without a folder are left out.",
+        f"Some of {', '.join(GLUE)}. Of the default, those without a folder "
+        "are left out.",
         default=names,
     )
 
@@ -502,7 +503,9 @@ def glue_tasks(config: GlueOptions) -> list[Task]:
       InputError: A task is unknown, or has no files although it was named.
     """
     found = []
-    named = "tasks" if config.tasks != type(config).tasks else ""
+    named = config.tasks != type(config).tasks
+    if named and config.tasks and not (config.data_dir or config.full):
+        raise InputError("--tasks needs --data_dir, the folder of the tasks.")
     for name in config.tasks:
         if name not in GLUE:
             raise wrong_value("--tasks", f"some of {listed(GLUE)}", name)
@@ -511,7 +514,9 @@ def glue_tasks(config: GlueOptions) -> list[Task]:
         folder = folder and os.path.join(folder, name)
         dev = "dev_matched.tsv" if name == "MNLI" else "dev.tsv"
         wanted = {"train.tsv": (), dev: ()}
-        if inputs := _inputs(config, name, folder, wanted, named):
+        remedy = f"Correct --data_dir, or leave {name} out of --tasks."
+        remedy *= named
+        if inputs := _inputs(config, name, folder, wanted, remedy):
             task = Task(
                 *(title, title.lower(), "run_classifier.py"),
                 {"task_name": name.lower(), "data_dir": folder},
@@ -534,7 +539,7 @@ def squad_tasks(config: Any) -> list[Task]:
         f"{split}-v1.1.json": [f"{split}-v1.1*.json"]
         for split in ("train", "dev")
     }
-    inputs = _inputs(config, "SQuAD", folder, wanted, "squad_dir")
+    inputs = _inputs(config, "SQuAD", folder, wanted, "Correct --squad_dir.")
     if not inputs:
         return []
     train, dev = inputs
@@ -547,7 +552,8 @@ def squad_tasks(config: Any) -> list[Task]:
 def ner_tasks(config: Any) -> list[Task]:
     """Returns CoNLL-2003; without --conll_dir, prints that it is left out."""
     folder = _folder(config, "NER", "conll_dir", "conll2003")
-    inputs = _inputs(config, "NER", folder, CONLL_FILES, "conll_dir")
+    remedy = "Correct --conll_dir."
+    inputs = _inputs(config, "NER", folder, CONLL_FILES, remedy)
     if not inputs:
         return []
     rows = _rows(config, inputs[0], "\n\n")
@@ -569,10 +575,12 @@ def feature_based(
     Raises:
       InputError: The model has too few layers.
     """
-    of_four = layers in ("sum_last_four", "concat_last_four")
-    if of_four and size and BertConfig.from_name(size, 1).num_hidden_layers < 4:
+    from bert_tf.feature_tagger import CHOICES  # Loads Keras.
+
+    least = CHOICES[layers].num_layers
+    if size and BertConfig.from_name(size, 1).num_hidden_layers < least:
         raise wrong_value(
-            "--model_size", f"of four layers or more, for {layers}", size
+            "--model_size", f"of {least} layers or more, for {layers}", size
         )
     return task.with_flags(
         mode="feature_based",
@@ -598,7 +606,7 @@ def _inputs(
     task: str,
     folder: str | None,
     wanted: Mapping[str, Iterable[str]],
-    flag: str,
+    remedy: str,
 ) -> list[str]:
     """Returns the files of a task; none if it is left out.
 
@@ -609,11 +617,10 @@ def _inputs(
       task: The name of the task.
       folder: Its folder, if there is one.
       wanted: As in `find_inputs`.
-      flag: The flag that asks for the task; "" leaves it out if it has no
-        files.
+      remedy: What to do if a file is missing; "" leaves the task out.
 
     Raises:
-      InputError: A file is missing, and there is a flag.
+      InputError: A file is missing, and there is a remedy.
     """
     if folder is None:
         return []
@@ -622,8 +629,10 @@ def _inputs(
     found, missing = find_inputs(folder, wanted)
     if not missing:
         return found
-    if flag:
-        raise InputError(f"--{flag}: {task} needs {missing}, which is missing.")
+    if remedy:
+        raise InputError(
+            f"{task} needs {missing}, which does not exist. {remedy}"
+        )
     print(f"{task} is left out: there is no {missing}.")
     return []
 
