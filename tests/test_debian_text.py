@@ -80,11 +80,12 @@ def test_documents(program, monkeypatch):
     assert [text.count(ONE) for text in found] == [40, 1]
 
 
-def test_without_packages(program, monkeypatch, tmp_path):
-    monkeypatch.setattr(program.subprocess, "run", lambda *_, **__: _Failed)
+@pytest.mark.parametrize("script", [None, "#!/bin/sh\nexit 100\n"])
+def test_without_packages(program, monkeypatch, tmp_path, script):
+    """apt-get is missing, or fails."""
+    if script:
+        (tmp_path / "apt-get").write_text(script)
+        (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(program.InputError, match="apt-get could not"):
-        program.run(program.TextOptions(output_dir=str(tmp_path)))
-
-
-class _Failed:
-    returncode = 100
+        program.run(program.TextOptions(output_dir=str(tmp_path / "text")))

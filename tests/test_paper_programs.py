@@ -799,14 +799,6 @@ def test_no_file_of_squad_1(tmp_path, capsys, change):
     assert not (tmp_path / "out").exists()
 
 
-def test_text_needs_apt_get(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with paper_programs.program("debian_text") as launched:
-        flags = {"output_dir": tmp_path / "text"}
-        assert launched(paper_programs.words(flags)) == 1
-    assert "container" in in_process.the_error(capsys, "debian_text")
-
-
 def test_tasks_made_of_squad(tmp_path):
     """By hand: which sentences are pairs, and where answers are then."""
     text = "St. Ann saw a castle. Mr. Po built the castle. It fell.  Rain came."
