@@ -777,7 +777,7 @@ def test_wrong_sentences_of_other_paragraphs(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"question": None},
+        {"answers": [{"text": "Rain", "answer_start": 0}], "question": None},
         {"answers": []},
         {"answers": [{"text": "", "answer_start": 0}]},
         {"answers": [{"text": "rain", "answer_start": 4}]},

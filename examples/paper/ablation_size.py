@@ -162,7 +162,7 @@ def require_widths(config: SizeConfig) -> None:
         if not width or width % heads:
             raise wrong_value(
                 "--hidden_divisor",
-                f"one of 1, 2, 4, 8, 16, 32 or 64, or another with which the "
+                "one of 1, 2, 4, 8, 16, 32 or 64, or another with which the "
                 f"width {hidden_size} becomes a multiple of its {heads} heads",
                 config.hidden_divisor,
             )

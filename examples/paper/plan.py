@@ -514,8 +514,9 @@ def glue_tasks(config: GlueOptions) -> list[Task]:
         folder = folder and os.path.join(folder, name)
         dev = "dev_matched.tsv" if name == "MNLI" else "dev.tsv"
         wanted = {"train.tsv": (), dev: ()}
-        remedy = f"Correct --data_dir, or leave {name} out of --tasks."
-        remedy *= named
+        remedy = ""
+        if named:
+            remedy = f"Correct --data_dir, or leave {name} out of --tasks."
         if inputs := _inputs(config, name, folder, wanted, remedy):
             task = Task(
                 *(title, title.lower(), "run_classifier.py"),
