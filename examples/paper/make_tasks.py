@@ -115,6 +115,7 @@ def questions(article: dict) -> Iterator[Question]:
         sentences = split_sentences(text)
         starts = [start for start, _ in sentences]
         for entry in paragraph["qas"]:
+            # `shortened` needs these fields of all answers.
             answers = [(a["answer_start"], a["text"]) for a in entry["answers"]]
             start, answer = answers[0]
             end = start + len(answer) - 1

@@ -32,6 +32,8 @@ GLUE = {
     "CoLA": ("CoLA", "eval_mcc"),
     "STS-B": ("STS-B", "eval_spearman"),
 }
+# The usual name of a file of CoNLL-2003 -> patterns of other names.
+CONLL_FILES = {"eng.train": ["*train*"], "eng.testa": ["*dev*", "*valid*"]}
 # Options that do not go with --full.
 NOT_FULL = (
     "first_seq_length",
@@ -490,10 +492,6 @@ def fine_tunings(
         for number, model in enumerate(models, 1)
         for task in tasks
     ]
-
-
-# The usual name of a file of CoNLL-2003 -> patterns of other names.
-CONLL_FILES = {"eng.train": ["*train*"], "eng.testa": ["*dev*", "*valid*"]}
 
 
 def glue_tasks(config: GlueOptions) -> list[Task]:
