@@ -181,8 +181,9 @@ bench-gpu: venv  ## measure a GPU: Keras on JAX next to torch
 	"$(BIN)/python" benchmarks/training_step.py --device=cuda \
 	--output=build/gpu.json --page=docs/performance.md
 
-bench-serving: venv  ## measure exports next to torch and ONNX Runtime
+bench-serving: venv  ## measure exports next to torch and ONNX Runtime, and on Triton
 	$(call bench,serving)
+	$(call bench,triton)
 
 paper-quick: venv  ## fill the paper's tables 5 to 8 with small models, in about an hour
 	"$(BIN)/python" examples/paper/quick.py --text_dir="$(PAPER_TEXT)" \

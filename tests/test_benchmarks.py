@@ -167,7 +167,7 @@ def test_pages_have_the_sections_of_all_programs(benchmarks):
     }
     sections = {
         *(("performance", n) for n in ("training_step", "gpu", "serving")),
-        *(("performance", n) for n in ("start", "tokenization")),
+        *(("performance", n) for n in ("start", "tokenization", "triton")),
         *(("performance", n) for n in ("data_creation", "input_pipeline")),
         *(("scale", n) for n in ("corpus", "packing", "equalities")),
         *(("scale", n) for n in ("tpu", "faults")),
