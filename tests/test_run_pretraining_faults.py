@@ -243,6 +243,7 @@ def test_a_worker_is_terminated_before_the_first_step(start):
         ("learning_rate", "--learning_rate is 0.01 on worker 0 and 0.02 on"),
         ("input_file", "file 1 of --input_file is a.tfrecord, "),
         ("init_checkpoint", "the SHA-256 of the initial weights is "),
+        ("vocab_file", "vocabulary is "),
     ],
 )
 def test_workers_with_different_settings_or_data_stop(
@@ -253,12 +254,16 @@ def test_workers_with_different_settings_or_data_stop(
     batch = examples(17)
     batch["next_sentence_labels"][5] ^= 1
     write(data / "a.tfrecord", batch)
+    vocab = (data / "vocab.txt").read_text()
+    (data / "vocab.txt").write_text(vocab.replace("w1\n", "other\n"))
     other = {
         "learning_rate": 0.02,
         "input_file": f"{data}/[ab].tfrecord*",
         "init_checkpoint": undisturbed[1] / LAST,
+        "vocab_file": data / "vocab.txt",
     }
-    workers = start({}, {name: other[name]})
+    own = {"vocab_file": inputs / "vocab.txt"}
+    workers = start(own, own | {name: other[name]})
     assert ends(workers) == [1, 1]
     [line] = {one.said[-1] for one in workers}
     assert f"the same settings and data: {differs}" in line

@@ -50,6 +50,7 @@ from bert_tf.jobs.start import (
     Start,
     find_start,
     require_length,
+    vocabulary_checksum,
     with_recorded,
 )
 from bert_tf.modeling import BertModel
@@ -181,7 +182,7 @@ def _compare_workers(
 ) -> None:
     facts = {
         "config": start.config.to_dict(),
-        "vocabulary": start.vocab,
+        "vocabulary": vocabulary_checksum(start.vocab),
         "do_lower_case": start.do_lower_case,
         "strip_accents": start.strip_accents,
     }

@@ -62,6 +62,7 @@ from bert_tf.jobs.start import (
     find_config,
     require_length,
     trained_with,
+    vocabulary_checksum,
     with_recorded,
 )
 from bert_tf.options import option
@@ -309,9 +310,12 @@ def _connected(
 ) -> Iterator[Any]:
     """Connects to the devices and, to train, locks --output_dir."""
     strategy = settings.connect(config)
+    facts = {"config": bert_config.to_dict()}
+    if config.vocab_file:
+        facts["vocabulary"] = vocabulary_checksum(load_vocab(config.vocab_file))
     require_same_settings(
         strategy,
-        {"config": bert_config.to_dict()},
+        facts,
         {
             "--input_file": train_files,
             "--eval_input_file": eval_files if config.eval_input_file else [],

@@ -82,13 +82,12 @@ class Start:
         self, task: str, problem: str, labels: Iterable[str]
     ) -> dict[str, Any]:
         """Returns the facts that are equal in all runs of a training."""
-        words = "\n".join(self.vocab).encode()
         return {
             "task": task,
             "problem": problem,
             "labels": list(labels),
             "config": self.config.to_dict(),
-            "vocabulary": hashlib.sha256(words).hexdigest(),
+            "vocabulary": vocabulary_checksum(self.vocab),
             "do_lower_case": self.do_lower_case,
             "strip_accents": self.strip_accents,
         }
@@ -295,6 +294,11 @@ def find_config(
     has_size = hasattr(config, "model_size")
     flags = f"bert_config_file{', --model_size' if has_size else ''}"
     raise _missing(flags, "configuration", pretrained)
+
+
+def vocabulary_checksum(vocab: Iterable[str]) -> str:
+    """Returns the SHA-256 of the tokens in the order of their ids."""
+    return hashlib.sha256("\n".join(vocab).encode()).hexdigest()
 
 
 def _vocab(

@@ -1,5 +1,6 @@
 """The devices of a run: one, several of a host, several hosts, or a TPU."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -128,11 +129,20 @@ def _read_tf_config() -> tuple[dict[str, str], str]:
             for job, addresses in jobs.items()
             for index, address in enumerate(addresses)
         }
-        return workers, f"{task.get('type')} {task.get('index')}"
+        if cluster and not workers:
+            raise ValueError("no worker trains")
+        own = f"{task.get('type')} {task.get('index')}"
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(
             f"TF_CONFIG must be like {_TF_CONFIG}; got {shortened(text, 200)}."
         ) from error
+    if task and workers:
+        _require_task(own, workers)
+    return workers, own
+
+
+def _require_task(own: str, workers: Iterable[str]) -> None:
+    require_choice("The task of TF_CONFIG", own, [*workers])
 
 
 def _one_device(config: DistributionConfig) -> tf.distribute.Strategy:
@@ -160,7 +170,7 @@ def _multi_worker(config: DistributionConfig) -> tf.distribute.Strategy:
             "--distribution_strategy=multi_worker_mirrored needs the "
             f"environment variable TF_CONFIG, such as {_TF_CONFIG}."
         )
-    require_choice("The task of TF_CONFIG", own, workers)
+    _require_task(own, workers)
     wait_for_workers(workers.pop(own), workers)
     return tf.distribute.MultiWorkerMirroredStrategy()
 
@@ -342,6 +352,8 @@ def all_rows(value: tf.Tensor) -> tf.Tensor:
 # address until it has connected to all others. Then it leaves the address to
 # TensorFlow's server, which processes that still wait mistake for it.
 
+_LARGEST_PORT = 2**16 - 1
+
 _SECONDS_TO_CONNECT = 1.0
 _SECONDS_TO_CONNECT_ONCE = 10.0
 _SECONDS_BETWEEN_ATTEMPTS = 0.2
@@ -362,16 +374,17 @@ def wait_for_workers(
 
     Raises:
       InputError: This process cannot listen at its address, an address is
-        invalid, or a worker did not start.
+        invalid or occurs twice, or a worker did not start.
     """
-    _, port = _parse_address(own)
+    own_place = _parse_address(own)
     places = {name: _parse_address(address) for name, address in others.items()}
     if not places:
         return
+    _require_distinct([own_place, *places.values()])
     started = time.monotonic()
     next_message = started + _SECONDS_BEFORE_MESSAGE
     missing: Iterable[str] = places
-    with _listening(own, port):
+    with _listening(own, own_place[1]):
         while True:
             errors = {name: _try_to_connect(places[name]) for name in missing}
             missing = [name for name, error in errors.items() if error]
@@ -403,9 +416,23 @@ def connection_error(address: str) -> str | None:
 def _parse_address(address: str) -> tuple[str, int]:
     """HOST:PORT -> (HOST, PORT)."""
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()):
+    is_number = port.isascii() and port.isdigit()
+    if not host or not is_number or not 0 < int(port[:9]) <= _LARGEST_PORT:
         raise wrong_value("Each worker of TF_CONFIG", "HOST:PORT", address)
     return host.strip("[]"), int(port)
+
+
+def _require_distinct(places: Iterable[tuple[str, int]]) -> None:
+    """Raises InputError if two workers have the same address."""
+    counts = collections.Counter(places)
+    for (host, port), count in counts.items():
+        if count > 1:
+            raise wrong_value(
+                "Each worker of TF_CONFIG",
+                "at an address of its own",
+                f"{host}:{port}",
+                "Each needs another host or another port.",
+            )
 
 
 def _listening(own: str, port: int) -> contextlib.closing[socket.socket]:
