@@ -3,8 +3,7 @@
 See bert_tf/jobs/convert_checkpoint.py.
 """
 
-from bert_tf import cli
-from bert_tf.jobs import convert_checkpoint
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(convert_checkpoint.run)
+    command.run_job("convert_checkpoint")

@@ -3,8 +3,7 @@
 See bert_tf/jobs/convert_saved_model.py.
 """
 
-from bert_tf import cli
-from bert_tf.jobs import convert_saved_model
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(convert_saved_model.run)
+    command.run_job("convert_saved_model")

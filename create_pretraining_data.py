@@ -3,8 +3,7 @@
 See bert_tf/jobs/pretraining_data.py.
 """
 
-from bert_tf import cli
-from bert_tf.jobs import pretraining_data
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(pretraining_data.run)
+    command.run_job("pretraining_data")

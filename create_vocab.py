@@ -1,7 +1,6 @@
 """Learns a WordPiece vocabulary from text. See bert_tf/jobs/vocabulary.py."""
 
-from bert_tf import cli
-from bert_tf.jobs import vocabulary
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(vocabulary.run)
+    command.run_job("vocabulary")

@@ -1,7 +1,6 @@
 """Writes BERT's vectors of texts into a file. See bert_tf/jobs/features.py."""
 
-from bert_tf import cli
-from bert_tf.jobs import features
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(features.run)
+    command.run_job("features")

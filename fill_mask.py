@@ -1,7 +1,6 @@
 """Asks a pre-trained model for missing words. See bert_tf/jobs/fill_mask.py."""
 
-from bert_tf import cli
-from bert_tf.jobs import fill_mask
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(fill_mask.run)
+    command.run_job("fill_mask")

@@ -1,7 +1,6 @@
 """Fine-tunes BERT on a sentence-level task. See bert_tf/jobs/classifier.py."""
 
-from bert_tf import cli
-from bert_tf.jobs import classifier
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(classifier.run)
+    command.run_job("classifier")

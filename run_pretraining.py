@@ -1,7 +1,6 @@
 """Pre-trains BERT. See bert_tf/jobs/pretraining.py."""
 
-from bert_tf import cli
-from bert_tf.jobs import pretraining
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(pretraining.run)
+    command.run_job("pretraining")

@@ -1,7 +1,6 @@
 """Draws the attention of a model. See bert_tf/jobs/attention.py."""
 
-from bert_tf import cli
-from bert_tf.jobs import attention
+from bert_tf import command
 
 if __name__ == "__main__":
-    cli.main(attention.run)
+    command.run_job("attention")

@@ -12,7 +12,7 @@ reads text or records never waits for TensorFlow.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bert_tf import keras_registry, packages
+from bert_tf import keras_registry
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ keras_registry.register()
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
+    from bert_tf import packages
+
     # Keras uses TensorFlow unless the variable names another backend.
     advice = ", or set KERAS_BACKEND to jax or torch, if that is installed"
     if name == "BertTokenizer":

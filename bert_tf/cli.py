@@ -9,8 +9,6 @@ over, which the original ignored.
 No other module of the package reads `absl.flags.FLAGS`.
 """
 
-import importlib
-import os
 import signal
 import sys
 import typing
@@ -20,7 +18,10 @@ from typing import Any, NoReturn
 from absl import app, flags, logging
 
 from bert_tf import options, signals
-from bert_tf.errors import InputError, did_you_mean, listed
+
+# Editable installations of earlier versions start the command here.
+from bert_tf.command import command  # noqa: F401
+from bert_tf.errors import InputError, listed
 from bert_tf.options import OptionError, Options
 
 FLAGS = flags.FLAGS
@@ -32,22 +33,6 @@ _DEFINE: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
     tuple: flags.DEFINE_list,
 }
-
-# The modules of `bert_tf.jobs` with a function `run`.
-JOBS = (
-    "vocabulary",
-    "pretraining_data",
-    "pretraining",
-    "classifier",
-    "squad",
-    "ner",
-    "embeddings",
-    "features",
-    "fill_mask",
-    "convert_checkpoint",
-    "convert_saved_model",
-    "attention",
-)
 
 
 def main(run: Callable[[Any], Any]) -> None:
@@ -64,40 +49,6 @@ def main(run: Callable[[Any], Any]) -> None:
     run_program(
         lambda: run(read_config(config_type)), options.required(config_type)
     )
-
-
-def command() -> None:
-    """Runs `bert-tf JOB --flag=value ...`, the installed package's command."""
-    program, *words = sys.argv
-    usage = f"Name a job: {', '.join(JOBS)}."
-    if words[:1] in (["--help"], ["-h"]):
-        # Written at once: `bert-tf --help | head` may close the pipe early.
-        jobs = "\n".join(f"  {job:20}{_summary(job)}" for job in JOBS)
-        print(
-            f"bert-tf JOB --flag=value ...\n\n{jobs}\n\n"
-            "`bert-tf JOB --help` lists the flags of a job.\n",
-            end="",
-        )
-        sys.exit(0)
-    if not words or words[0] not in JOBS:
-        sys.argv[0] = os.path.basename(program)
-        unknown = ""
-        if words:
-            nearest = did_you_mean(words[0], JOBS)
-            unknown = f"Unknown job {words[0]!r}.{nearest} "
-        _fail(
-            f"{unknown}{usage} `bert-tf JOB --help` lists its flags.", status=2
-        )
-    job = importlib.import_module(f"bert_tf.jobs.{words[0]}")
-    sys.argv = [f"{os.path.basename(program)} {words[0]}", *words[1:]]
-    main(job.run)
-
-
-def _summary(job: str) -> str:
-    """Returns the first line of a job's docstring without importing it."""
-    path = os.path.join(os.path.dirname(__file__), "jobs", f"{job}.py")
-    with open(path, encoding="utf-8") as file:
-        return file.readline().strip('".\n')
 
 
 def define_flags(
@@ -163,22 +114,22 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
         words = FLAGS(argv)
     except (flags.Error, ValueError) as error:
         # absl raises ValueError for --noNAME=VALUE.
-        _fail(f"{error} (--help lists the flags)", status=2)
+        fail(f"{error} (--help lists the flags)", status=2)
     except SystemExit:
         sys.exit(0)  # absl gives --help the status of a failure.
     # A shell turns --name=$VARIABLE into --name= if the variable is not set.
     missing = [f"--{n}" for n in required if FLAGS[n].value in (None, "")]
     if missing:
-        _fail(f"{listed(missing)} must be given (--help lists the flags)", 2)
+        fail(f"{listed(missing)} must be given (--help lists the flags)", 2)
     if len(words) > 1:
-        _fail(
+        fail(
             f"{words[1]!r} is not a flag of the form --name=value (a boolean "
             "is switched off by --noNAME or --NAME=false)",
             status=2,
         )
     for name in FLAGS:
         if fault := options.number_fault(FLAGS[name].value):
-            _fail(f"--{name} {fault} (--help lists the flags)", status=2)
+            fail(f"--{name} {fault} (--help lists the flags)", status=2)
     return words
 
 
@@ -187,18 +138,16 @@ def _guarded(main: Callable[[], Any]) -> None:
         with signals.stopping():
             main()
     except OptionError as error:
-        _fail(f"{error} (--help lists the flags)", status=2)
+        fail(f"{error} (--help lists the flags)", status=2)
     except (InputError, OSError) as error:
-        _fail(str(error), status=1)
-    except KeyboardInterrupt:
-        _fail("interrupted", status=128 + signal.SIGINT)
-    except signals.Stopped as stopped:
-        name = signal.Signals(stopped.number).name
-        _fail(f"stopped by {name}", status=128 + stopped.number)
+        fail(str(error), status=1)
+    except (KeyboardInterrupt, signals.Stopped) as stop:
+        number = getattr(stop, "number", signal.SIGINT)
+        fail(signals.described(number), status=128 + number)
 
 
-def _fail(message: str, status: int) -> NoReturn:
-    """Prints one line and exits with `status`."""
+def fail(message: str, status: int) -> NoReturn:
+    """Prints an error message in one line and exits with `status`."""
     line = " ".join(message.split())
     print(f"{sys.argv[0]}: error: {line}", file=sys.stderr)
     sys.exit(status)

@@ -9,8 +9,8 @@ TensorFlow multiplies matrices by oneDNN only where a CPU has special
 instructions for neural networks. A training step on a CPU with AVX2 takes a
 third longer without oneDNN. Set TF_ENABLE_ONEDNN_OPTS=0 to turn it off.
 
-Ctrl-C during the import, which takes seconds, ends a script with one line, as
-it does later. So does a missing TensorFlow.
+Ctrl-C during the import, which takes seconds, ends other programs than the
+scripts with one line, too. So does a missing TensorFlow.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from types import TracebackType
 
-from bert_tf import memory
+from bert_tf import memory, signals
 from bert_tf.packages import MissingPackageError, tensorflow_required
 
 
@@ -47,7 +47,8 @@ def _report_in_one_line(
 ) -> None:
     """Reports Ctrl-C and missing packages in one line, as `cli.main` does."""
     if issubclass(kind, KeyboardInterrupt):
-        print(f"{sys.argv[0]}: error: interrupted", file=sys.stderr)
+        line = signals.described(signal.SIGINT)
+        print(f"{sys.argv[0]}: error: {line}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     if issubclass(kind, MissingPackageError):
         print(f"{sys.argv[0]}: error: {error}", file=sys.stderr)

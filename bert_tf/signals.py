@@ -3,15 +3,20 @@
 `stopping` turns each signal into an exception, so that every `finally` and
 `with` runs and temporary files are removed. `deferred` notes the first signal
 instead, so that a training can finish its step and save a checkpoint.
-`passed_on` lets child processes do so.
+`passed_on` lets child processes do so. `exit_at_once` is for the time before,
+while a program imports its modules.
 """
 
 import contextlib
+import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import subprocess
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -25,6 +30,37 @@ class Stopped(SystemExit):
     def __init__(self, number: int):
         super().__init__(128 + number)
         self.number = number
+
+
+def described(number: int) -> str:
+    """Returns what a program prints before a signal ends it."""
+    if number == signal.SIGINT:
+        return "interrupted"
+    return f"stopped by {signal.Signals(number).name}"
+
+
+def exit_at_once() -> None:
+    """Makes signals print one line and exit, until `stopping` takes over.
+
+    Modules that are being imported may drop an exception or print a traceback.
+    There are no results or temporary files yet that exiting would lose. Ignored
+    signals stay ignored.
+    """
+    try:
+        # Standard error is redirected while TensorFlow is imported.
+        stderr = os.dup(2)
+    except OSError:  # It is closed.
+        return
+
+    def leave(number: int, frame: object) -> NoReturn:
+        line = f"{sys.argv[0]}: error: {described(number)}\n"
+        with contextlib.suppress(OSError):
+            os.write(stderr, os.fsencode(line))
+        os._exit(128 + number)
+
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, leave)
 
 
 @contextlib.contextmanager
@@ -100,7 +136,7 @@ def deferred() -> Iterator[StopRequest]:
 
 
 @contextlib.contextmanager
-def passed_on(processes: Iterable[subprocess.Popen]) -> Iterator[None]:
+def passed_on(processes: "Iterable[subprocess.Popen]") -> Iterator[None]:
     """Passes signals on to child processes; waits until all of them end.
 
     Each needs a process group of its own, `Popen(..., process_group=0)`:

@@ -19,7 +19,7 @@ import pdoc
 
 import bert_tf.quiet_tensorflow
 import bert_tf
-from bert_tf import cli, jobs, options
+from bert_tf import command, jobs, options
 
 GOOGLE = pdoc.docstrings.google
 
@@ -34,8 +34,8 @@ def main(folder: str) -> None:
             adopt_methods(public)
     # It documents what `__all__` names, modules included.
     bert_tf.__all__.append("jobs")
-    jobs.__all__ = list(cli.JOBS)
-    for name in cli.JOBS:
+    jobs.__all__ = list(command.JOBS)
+    for name in command.JOBS:
         module = importlib.import_module(f"bert_tf.jobs.{name}")
         module.__all__ = documented(module)
     pdoc.docstrings.google = markdown

@@ -12,6 +12,8 @@ def test_it(launch, capsys):
 
 import contextlib
 import importlib
+import inspect
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -30,10 +32,9 @@ def job_of(script: str) -> types.ModuleType | None:
     module = importlib.import_module(script)
     if hasattr(module, "run") and not hasattr(module, "main"):
         return module
-    for name, value in vars(module).items():
-        is_module = isinstance(value, types.ModuleType)
-        if is_module and value.__name__ == f"bert_tf.jobs.{name}":
-            return value if hasattr(value, "run") else None
+    started = re.search(r'run_job\("(\w+)"\)', inspect.getsource(module))
+    if started:
+        return importlib.import_module(f"bert_tf.jobs.{started[1]}")
     return None
 
 

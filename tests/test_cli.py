@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -12,7 +11,7 @@ import in_process
 import pytest
 from checkout import ROOT
 
-from bert_tf import cli
+from bert_tf import cli, command
 from bert_tf.options import declared
 
 SCRIPT = """
@@ -204,7 +203,7 @@ def test_errors_in_finalizers_are_logged_as_usual(call_text):
     assert "ValueError: its own" in done.stderr
 
 
-@pytest.mark.parametrize("name", cli.JOBS)
+@pytest.mark.parametrize("name", command.JOBS)
 def test_flags_and_options_agree(name):
     """Each flag gives the option of its name, or None to fall back."""
     job = importlib.import_module(f"bert_tf.jobs.{name}")
@@ -232,36 +231,6 @@ def test_flags_and_options_agree(name):
         if option.fallback is not None:
             assert getattr(config, name) is None
             assert values[name].value == option.fallback
-
-
-def test_the_command_lists_its_jobs(monkeypatch, capsys):
-    def lines_of(*words):
-        monkeypatch.setattr(sys, "argv", ["/bin/bert-tf", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.command()
-        return left.value.code, *capsys.readouterr()
-
-    jobs = "Name a job: vocabulary, pretraining_data, "
-    for words in (["--help"], ["-h"]):
-        status, out, err = lines_of(*words)
-        assert (status, err) == (0, "")
-        listed = [
-            line.split()[0] for line in out.splitlines() if line[:1] == " "
-        ]
-        assert listed == [*cli.JOBS]
-    assert re.search("^  squad +Fine-tunes .* KorQuAD$", out, re.MULTILINE)
-    status, out, err = lines_of()
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"bert-tf: error: {jobs}")
-    status, _, err = lines_of("clasifier")
-    known = "Unknown job 'clasifier'. Did you mean 'classifier'?"
-    assert err.startswith(f"bert-tf: error: {known} {jobs}")
-    found = {
-        path.stem
-        for path in (ROOT / "bert_tf" / "jobs").glob("*.py")
-        if "cli.main(run)" in path.read_text(encoding="utf-8")
-    }
-    assert {*cli.JOBS} == found
 
 
 @pytest.mark.slow

@@ -76,9 +76,9 @@ time.sleep(60)
 def test_an_interrupt_while_tensorflow_is_imported_is_one_line(tmp_path):
     (tmp_path / "tensorflow.py").write_text(SLOW_TENSORFLOW)
     outer = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
-    script = str(ROOT / "run_pretraining.py")
+    script = str(ROOT / "bert_tf" / "jobs" / "pretraining.py")
     with subprocess.Popen(
-        [sys.executable, script],
+        [sys.executable, "-m", "bert_tf.jobs.pretraining"],
         env=outer | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

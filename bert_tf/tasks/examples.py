@@ -17,7 +17,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.data import tables
-from bert_tf.errors import in_file, listed, shortened
+from bert_tf.errors import did_you_mean, in_file, listed, shortened
 
 # The kinds of labels: one of several names, any number of names, a number, or
 # the index of the right choice.
@@ -115,7 +115,8 @@ class Target:
             raise in_file(
                 where,
                 f"unknown label {shortened(name)}; the labels are "
-                f"{listed(self.labels, most=20, quote=True)}.",
+                f"{listed(self.labels, most=20, quote=True)}."
+                f"{did_you_mean(name, self.labels)}",
             )
         return label
 

@@ -28,7 +28,13 @@ from bert_tf import files
 from bert_tf.data import cache, processes
 from bert_tf.data.schema import Schema, tagging_schema
 from bert_tf.data.tables import read_lines
-from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.errors import (
+    InputError,
+    did_you_mean,
+    in_file,
+    listed,
+    wrong_value,
+)
 from bert_tf.metrics import entities, entity_scores
 from bert_tf.tasks.encoding import Encoded, TextEncoding
 from bert_tf.tasks.tagging import TaggingTask
@@ -498,11 +504,12 @@ def label_numbers(
             if tag not in numbers:
                 original = (sentence.original_tags or sentence.tags)[word]
                 iob2 = f" ({tag} in IOB2)" if original != tag else ""
+                hint = did_you_mean(str(tag), labels)
                 raise in_file(
                     sentence.path,
                     f"the tag {original!r}{iob2} is not one of the labels "
-                    f"{listed(labels)}. Fix the tag, or train with --labels "
-                    "that include it.",
+                    f"{listed(labels)}.{hint} Fix the tag, or train with "
+                    "--labels that include it.",
                     sentence.lines[word],
                 )
             found.append(numbers[tag])

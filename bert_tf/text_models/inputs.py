@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
 
 
 def x_y_weights(data: Any) -> tuple[Any, Any, Any]:
@@ -108,11 +108,12 @@ def class_weights(
         named = {label_name(k, labels): float(w) for k, w in weights.items()}
     except (AttributeError, TypeError, ValueError):
         named = {None: 1.0}
-    if (
-        not named.keys() <= {*labels}
-        or not np.isfinite([*named.values()]).all()
-    ):
-        raise wrong_value("class_weight", f"a dict of {expected}", weights)
+    unknown = [str(name) for name in named if name not in labels]
+    if unknown or not np.isfinite([*named.values()]).all():
+        hint = did_you_mean(unknown[0], labels).strip() if unknown else ""
+        raise wrong_value(
+            "class_weight", f"a dict of {expected}", weights, hint
+        )
     return np.array([named.get(name, 1.0) for name in labels], np.float32)
 
 

@@ -72,6 +72,11 @@ def test_labels(target, value, label):
         (CLASSES, "01", "'0' and '1'."),
         (CLASSES, "1e0", "'0' and '1'."),
         (CLASSES, True, "unknown label 'true'"),
+        (
+            Target(labels=("negative", "positive")),
+            "Postive",
+            "'negative' and 'positive'. Did you mean 'positive'?",
+        ),
         (TAGS, "a,b", "unknown label 'a,b'"),
         (TAGS, ["a", "d"], "unknown label 'd'"),
         (TAGS, [["a"]], "expected text or a number, found a list"),

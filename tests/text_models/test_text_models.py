@@ -780,6 +780,10 @@ def test_wrong_options_of_fit(encoder):
     for weights in ({2: 1.0}, {"fine": 1.0}, {"good": None}, [1.0], unclear):
         with refused("class_weight must be a dict of numbers for bad or good"):
             model.fit(["a"], ["good"], class_weight=weights)
+    with refused("got {'god': 2}. Did you mean 'good'?"):
+        model.fit(["a"], ["good"], class_weight={"god": 2})
+    with refused("the labels are 'bad' and 'good'. Did you mean 'good'?"):
+        model.fit(["a"], ["goood"])
     with refused("class_weight needs one label for each text or word"):
         load(encoder, "embedder").fit([("a", "b")], class_weight={0: 1})
     with refused("pair 1: the score is missing"):

@@ -1,0 +1,100 @@
+"""Starts jobs: the command `bert-tf JOB` and the scripts in the root folder.
+
+The module imports hardly anything, so that Ctrl-C ends a program with one line
+while it still imports TensorFlow, which takes seconds.
+"""
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+from bert_tf import signals
+from bert_tf.version import __version__
+
+# The modules of `bert_tf.jobs` with a function `run`.
+JOBS = (
+    "vocabulary",
+    "pretraining_data",
+    "pretraining",
+    "classifier",
+    "squad",
+    "ner",
+    "embeddings",
+    "features",
+    "fill_mask",
+    "convert_checkpoint",
+    "convert_saved_model",
+    "attention",
+)
+
+
+def run_job(name: str) -> None:
+    """Runs a job of JOBS with the options of the command line, then exits."""
+    signals.exit_at_once()
+    # The flags of absl take a tenth of a second to import.
+    from bert_tf import cli
+
+    cli.main(importlib.import_module(f"bert_tf.jobs.{name}").run)
+
+
+def command() -> None:
+    """Runs `bert-tf JOB --flag=value ...`, the installed package's command."""
+    signals.exit_at_once()
+    program, *words = sys.argv
+    sys.argv[0] = os.path.basename(program)
+    first = words[0] if words else ""
+    name, _, value = first.partition("=")
+    if first in ("--help", "-h"):
+        _print(_help())
+    elif first == "--version":
+        _print(f"bert_tf {__version__}\n")
+    elif name == "--completion":
+        from bert_tf import completion
+
+        if value in completion.SHELLS:
+            _print(completion.script(value, JOBS))
+        _fail(f"--completion must be {' or '.join(completion.SHELLS)}")
+    if first not in JOBS:
+        _fail(_unknown_job(first))
+    sys.argv = [f"{sys.argv[0]} {first}", *words[1:]]
+    run_job(first)
+
+
+def _help() -> str:
+    jobs = "\n".join(f"  {job:20}{_summary(job)}" for job in JOBS)
+    return (
+        f"bert-tf JOB --flag=value ...\n\n{jobs}\n\n"
+        "`bert-tf JOB --help` lists the flags of a job. `bert-tf --version` "
+        "prints the version,\nand `bert-tf --completion=bash` (or zsh) a "
+        "script that completes jobs and flags.\n"
+    )
+
+
+def _unknown_job(word: str) -> str:
+    from bert_tf.errors import did_you_mean
+
+    unknown = f"Unknown job {word!r}.{did_you_mean(word, JOBS)} "
+    return (
+        f"{unknown if word else ''}Name a job: {', '.join(JOBS)}. `bert-tf JOB "
+        "--help` lists its flags."
+    )
+
+
+def _summary(job: str) -> str:
+    """Returns the first line of a job's docstring without importing it."""
+    path = os.path.join(os.path.dirname(__file__), "jobs", f"{job}.py")
+    with open(path, encoding="utf-8") as file:
+        return file.readline().strip('".\n')
+
+
+def _print(text: str) -> NoReturn:
+    # Written at once: `bert-tf --help | head` may close the pipe early.
+    print(text, end="")
+    sys.exit(0)
+
+
+def _fail(message: str) -> NoReturn:
+    from bert_tf import cli
+
+    cli.fail(message, status=2)

@@ -1,0 +1,143 @@
+"""The command `bert-tf`, and how scripts start."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from checkout import ROOT
+
+from bert_tf import command, signals
+from bert_tf.command import JOBS
+from bert_tf.version import __version__
+
+
+@pytest.fixture
+def lines_of(monkeypatch, capsys):
+    """Returns a function that runs the command: status, output, errors."""
+    monkeypatch.setattr(signals, "exit_at_once", lambda: None)
+
+    def lines_of(*words):
+        monkeypatch.setattr(sys, "argv", ["/bin/bert-tf", *words])
+        with pytest.raises(SystemExit) as left:
+            command.command()
+        return left.value.code, *capsys.readouterr()
+
+    return lines_of
+
+
+def test_the_command_lists_its_jobs(lines_of):
+    jobs = "Name a job: vocabulary, pretraining_data, "
+    for words in (["--help"], ["-h"]):
+        status, out, err = lines_of(*words)
+        assert (status, err) == (0, "")
+        listed = [
+            line.split()[0] for line in out.splitlines() if line[:1] == " "
+        ]
+        assert listed == [*JOBS]
+    assert re.search("^  squad +Fine-tunes .* KorQuAD$", out, re.MULTILINE)
+    status, out, err = lines_of()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"bert-tf: error: {jobs}")
+    status, _, err = lines_of("clasifier")
+    known = "Unknown job 'clasifier'. Did you mean 'classifier'?"
+    assert err.startswith(f"bert-tf: error: {known} {jobs}")
+    found = {
+        path.stem
+        for path in (ROOT / "bert_tf" / "jobs").glob("*.py")
+        if "cli.main(run)" in path.read_text(encoding="utf-8")
+    }
+    assert {*JOBS} == found
+
+
+def test_the_version_and_completion(lines_of):
+    assert lines_of("--version") == (0, f"bert_tf {__version__}\n", "")
+    for shell in ("bash", "zsh"):
+        status, out, err = lines_of(f"--completion={shell}")
+        assert (status, err) == (0, "")
+        assert "_bert_tf bert-tf\n" in out
+    for words in (["--completion=fish"], ["--completion"]):
+        status, out, err = lines_of(*words)
+        assert (status, out) == (2, "")
+        assert err == "bert-tf: error: --completion must be bash or zsh\n"
+
+
+FAST = """
+import contextlib, sys
+from bert_tf import command
+with contextlib.suppress(SystemExit):
+    command.command()
+sys.exit(str({"absl", "keras", "numpy", "tensorflow"} & {*sys.modules} or ""))
+"""
+
+
+@pytest.mark.parametrize("word", ["--version", "--help", "--completion=bash"])
+def test_the_version_and_completion_import_nothing_slow(word):
+    done = subprocess.run(
+        [sys.executable, "-c", FAST, word], cwd=ROOT, capture_output=True
+    )
+    assert done.stderr == b"\n"
+
+
+def test_scripts_are_two_lines():
+    """They import nothing before signals are handled."""
+    for path in ROOT.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found = re.fullmatch(
+            r'""".*?See bert_tf/jobs/(\w+)\.py\.\n?"""\n\n'
+            r"from bert_tf import command\n\n"
+            r'if __name__ == "__main__":\n'
+            r'    command\.run_job\("(\w+)"\)\n',
+            text,
+            re.DOTALL,
+        )
+        assert found, path
+        assert found[1] == found[2]
+        assert found[1] in JOBS
+
+
+# A module that drops exceptions while it is imported.
+SLOW_MODULE = """
+import time
+print("importing", flush=True)
+try:
+    time.sleep(60)
+except BaseException:
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("module", ["absl", "tensorflow"])
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGTERM, "stopped by SIGTERM"),
+        (signal.SIGHUP, "stopped by SIGHUP"),
+    ],
+)
+def test_a_signal_during_imports_is_one_line(tmp_path, module, number, line):
+    (tmp_path / f"{module}.py").write_text(SLOW_MODULE)
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("TF_")},
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+    }
+    script = str(ROOT / "run_pretraining.py")
+    programs = {script: [script]}
+    if number == signal.SIGINT:
+        programs["bert-tf pretraining"] = ["-m", "bert_tf", "pretraining"]
+    for name, words in programs.items():
+        with subprocess.Popen(
+            [sys.executable, *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout.readline() == "importing\n"
+            process.send_signal(number)
+            said = process.communicate(timeout=30)[1]
+        assert said == f"{name}: error: {line}\n"
+        assert process.returncode == 128 + number
