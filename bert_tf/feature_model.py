@@ -4,8 +4,10 @@ They have a configuration, take a dict of features, and can be saved, exported
 and made from checkpoints.
 """
 
+import logging
 import numbers
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -42,6 +44,20 @@ EXPORTED_FEATURES = ("input_ids", "input_mask", "segment_ids")
 _FLOAT32_FORMATS = ("onnx", "litert")
 
 
+def _is_real(record: logging.LogRecord) -> bool:
+    """Returns False for a warning of TensorFlow about several Keras models.
+
+    Keras makes a function per model from the same code. TensorFlow counts them
+    as one function that is traced again and again.
+    """
+    message = record.getMessage()
+    is_of_keras = "Trainer." in message and "_function.<locals>" in message
+    return not (is_of_keras and "triggered tf.function retracing" in message)
+
+
+logging.getLogger("tensorflow").addFilter(_is_real)
+
+
 class FreezableModel(keras.Model):
     """A model whose layers all follow its attribute `trainable`."""
 
@@ -53,6 +69,14 @@ class FreezableModel(keras.Model):
         # although other layers inside may have another one.
         for layer in self._flatten_layers():
             keras.layers.Layer.trainable.fset(layer, value)
+
+    def quantize(self, *args, **kwargs):
+        require_merged(self)
+        with warnings.catch_warnings():
+            # Dropout and layer norms, which stay as they are.
+            warnings.filterwarnings("ignore", "Layer .* `quantize` method")
+            super().quantize(*args, **kwargs)
+        renew_optimizer(self)
 
 
 class FeatureModel(FreezableModel):
@@ -377,11 +401,6 @@ class FeatureModel(FreezableModel):
         layout_map[f"{rows}/(kernel|lora_kernel_a)"] = (axis, None)
         layout_map[".*word_embeddings"] = (None, axis)
         return layout_map
-
-    def quantize(self, *args, **kwargs):
-        require_merged(self)
-        super().quantize(*args, **kwargs)
-        renew_optimizer(self)
 
     def get_config(self):
         config = {**super().get_config(), "config": self.config.to_dict()}

@@ -216,10 +216,8 @@ def test_other_formats(tmp_path, name, format, run):
 
 
 # Keras lists the layers that stay as they are, such as layer norms.
-UNQUANTIZED = pytest.mark.filterwarnings("ignore:Layer .* `quantize`")
-
-
-@UNQUANTIZED
+# Keras's own model lists the layers that stay as they are.
+@pytest.mark.filterwarnings("ignore:Layer .* `quantize`")
 def test_an_int8_model_inside_another(tmp_path):
     ids = keras.Input((None,), dtype="int32")
     outputs = make(BertModel)({"input_ids": ids})
@@ -236,7 +234,6 @@ def test_an_int8_model_inside_another(tmp_path):
     np.testing.assert_allclose(exported.serve(words), expected, atol=1e-5)
 
 
-@UNQUANTIZED
 def test_an_int8_model_is_not_a_checkpoint(tmp_path):
     float32, int8 = make(BertClassifier), make(BertClassifier)
     int8.quantize("int8")

@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import numbers
@@ -21,7 +22,6 @@ from bert_tf.feature_model import (
     FreezableModel,
     dense_layers,
     renew_optimizer,
-    require_merged,
 )
 from bert_tf.interop import adapters
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
@@ -295,7 +295,9 @@ class TextModel(FreezableModel, abc.ABC):
           class_weight: The weights of labels in the loss, by name or number;
             those of other labels are 1.
           initial_epoch: The epoch to go on from, counted from 0. The default
-            optimizer then keeps its state.
+            optimizer then keeps its state. A model that was loaded from a
+            `.keras` file draws other dropout masks than without the
+            interruption: the file has no state of seed generators.
           callbacks: A callback of Keras, or a list of them.
           seed: Determines the order of the examples.
           **options: `verbose` and others of Keras's `fit`.
@@ -501,8 +503,10 @@ class TextModel(FreezableModel, abc.ABC):
             import tensorflow as tf
 
             spec = tf.TensorSpec([None, None], tf.int32)
+            # A partial, since TensorFlow warns of functions with the same code
+            # as of one that it traces too often.
             call = tf.function(
-                lambda batch: self(batch, training=False),
+                functools.partial(lambda batch: self(batch, training=False)),
                 input_signature=[dict.fromkeys(INPUTS, spec)],
                 autograph=False,
             )
@@ -578,11 +582,6 @@ class TextModel(FreezableModel, abc.ABC):
         if self.model.adapters():
             self.model.merge_lora()
             renew_optimizer(self)
-
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        require_merged(self)
-        super().quantize(*args, **kwargs)
-        renew_optimizer(self)
 
     def save_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Writes only what `enable_lora` trains, and the labels.

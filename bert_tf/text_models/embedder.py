@@ -54,9 +54,9 @@ class TextEmbedder(TextModel):
     `fit` takes pairs of texts. Without `y`, the texts of a pair belong
     together, and the other second texts of the batch are wrong, unless they are
     equal or belong to the same first text; larger batches are better. With
-    `y`, numbers from 0 to 1, the cosine of a pair learns its number. `evaluate`
-    with `y` returns the correlations `pearson` and `spearman` of cosines and
-    numbers.
+    `y`, numbers from -1 to 1, the cosine of a pair learns its number: divide
+    scores from 0 to 5 by 5. `evaluate` with `y` returns the correlations
+    `pearson` and `spearman` of cosines and numbers, which may have any range.
 
     Sources: Henderson et al. 2017, "Efficient Natural Language Response
     Suggestion for Smart Reply", 4.4; Reimers and Gurevych 2019,
@@ -226,7 +226,12 @@ class TextEmbedder(TextModel):
             scores = _scores(y, len(first)).tolist()
             if max(map(abs, scores)) > 1:
                 largest = max(scores, key=abs)
-                raise wrong_value("Scores", "cosines, from -1 to 1", largest)
+                raise wrong_value(
+                    "Scores",
+                    "cosines, from -1 to 1",
+                    largest,
+                    "Divide scores from 0 to 5 by 5.",
+                )
         examples = [
             Example("", a, b, label=score)
             for a, b, score in zip(first, second, scores, strict=True)

@@ -125,6 +125,12 @@ class BertTokenizer(keras.layers.Layer):
             vocab[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
         )
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self._python.description}, "
+            f"max_seq_length={self.max_seq_length}>"
+        )
+
     @_graph_constant
     def _normalizer(self) -> GraphNormalizer:
         return GraphNormalizer(self.do_lower_case, self.strip_accents)

@@ -111,6 +111,17 @@ class FullTokenizer:
     def __reduce__(self):
         return type(self), self._arguments
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.description}>"
+
+    @property
+    def description(self) -> str:
+        """The size of the vocabulary, and how texts are normalized."""
+        text = f"{len(self.vocab)} tokens, do_lower_case={self.do_lower_case}"
+        if self.strip_accents is not None:
+            text += f", strip_accents={self.strip_accents}"
+        return text
+
     def tokenize(self, text: str) -> list[str]:
         """Returns the tokens of a text."""
         words = self._normalizer(text).split()

@@ -12,6 +12,7 @@ Each process waits for the others in every step. Therefore all processes agree
 before each call on the number of steps or on stopping.
 """
 
+import functools
 import math
 import signal
 import time
@@ -138,7 +139,10 @@ class Estimator:
     def _find_variables(self) -> None:
         """Finds the model's variables; traces calls anew."""
         self._weights = self.task.checkpoint_variables(self.model)
-        self._predict = tf.function(self._predict_step, autograph=False)
+        # A partial, as in step.py: each estimator has a function.
+        self._predict = tf.function(
+            functools.partial(self._predict_step), autograph=False
+        )
         self._replica_predictions = tf.function(
             self._predictions,
             autograph=False,

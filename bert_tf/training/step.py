@@ -93,7 +93,9 @@ class TrainingStep:
         )
         # AutoGraph would take seconds to convert layers, losses and the step.
         function = functools.partial(tf.function, autograph=False)
-        self.run = function(self._run)
+        # A partial, since TensorFlow warns of functions with the same code as
+        # of one that it traces too often. Each training has a function.
+        self.run = function(functools.partial(self._run))
         self._gradients = function(
             self._batch_gradients, jit_compile=jit_compile
         )

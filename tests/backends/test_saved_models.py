@@ -86,8 +86,8 @@ def cosine(a, b) -> float:
     return np.sum(a * b) / np.linalg.norm(a) / np.linalg.norm(b)
 
 
-# Keras lists the layers that stay as they are, such as layer norms.
-@pytest.mark.filterwarnings("ignore:Layer .* `quantize`")
+# Keras would list the layers that stay as they are, such as layer norms.
+@pytest.mark.filterwarnings("error:Layer .* `quantize`")
 @pytest.mark.parametrize(
     ("model_class", "activations", "filters", "count"),
     [

@@ -397,3 +397,10 @@ def test_saved_model(tmp_path, caplog):
     found = serve(texts)
     for name, values in everything(texts).items():
         np.testing.assert_array_equal(found[name], values)
+
+
+def test_the_repr_names_the_options():
+    tokenizer = BertTokenizer(SPECIAL, max_seq_length=7)
+    assert repr(tokenizer) == (
+        "<BertTokenizer 4 tokens, do_lower_case=True, max_seq_length=7>"
+    )

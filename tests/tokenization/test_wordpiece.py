@@ -189,3 +189,15 @@ def test_packing(ids_a, ids_b, length, input_ids, segment_ids):
     too_small = 1 if ids_b is None else 2
     with pytest.raises(InputError, match=f"got {too_small}"):
         pack(ids_a, ids_b, too_small, cls_id=2, sep_id=3)
+
+
+def test_the_repr_of_a_tokenizer_names_its_options():
+    tokenizer = FullTokenizer(
+        [*wordpiece.SPECIAL_TOKENS, "a"], do_lower_case=False
+    )
+    assert repr(tokenizer) == "<FullTokenizer 6 tokens, do_lower_case=False>"
+    tokenizer = FullTokenizer(
+        [*wordpiece.SPECIAL_TOKENS, "a"], strip_accents=False
+    )
+    expected = "do_lower_case=True, strip_accents=False>"
+    assert repr(tokenizer) == f"<FullTokenizer 6 tokens, {expected}"
