@@ -26,6 +26,7 @@ PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
 OTHERS = {
     "curl",
     "docker",
+    "eval",
     "export",
     "git",
     "make",
