@@ -24,24 +24,29 @@ PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
 
 # Other programs that commands on pages start with.
 OTHERS = {
+    '"$TRITON/bin/tritonserver"',
+    "cp",
     "curl",
     "docker",
     "eval",
     "export",
     "git",
     "make",
+    "mkdir",
     "pip",
     "python",
     "tail",
     "taskset",
 }
-# Flags of the original, of Beam and of TensorFlow Serving.
+# Flags of the original, of Beam, of TensorFlow Serving and of Triton.
 NOT_OURS = {
+    "backend_directory",
     "batching_parameters_file",
     "bert_hub_module_handle",
     "do_lower",
     "enable_batching",
     "extra_package",
+    "model_repository",
     "sdk_container_image",
     "tensorflow_inter_op_parallelism",
     "tensorflow_intra_op_parallelism",
