@@ -108,8 +108,24 @@ def _to_onnx(exported: Exported) -> bytes:
         input_signature=list(exported.token_inputs.values()),
         opset=OPSET,
         custom_op_handlers={"Erfc": (_erfc_in_onnx, [])},
+        custom_rewriter=[_hide_sizes_of_one],
     )
     return model.SerializeToString()
+
+
+def _hide_sizes_of_one(graph: Any, nodes: list) -> list:
+    """Hides from tf2onnx which axes of transposed tensors have the size 1.
+
+    It replaces a transpose that moves such an axis by a reshape, and joins that
+    with the next one, whose zeros ("as in the input") then mean other axes. The
+    attention of one head has such an axis.
+    """
+    for node in nodes:
+        shape = graph.get_shape(node.input[0]) if node.type == "Transpose" else []
+        if 1 in (shape or []):
+            hidden = [-1 if size == 1 else size for size in shape]
+            graph.set_shape(node.input[0], hidden)
+    return nodes
 
 
 def _erfc_in_onnx(graph: Any, node: Any, name: str, arguments: list) -> None:

@@ -26,6 +26,7 @@ from bert_tf.tasks.classification import THRESHOLD
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.fill_mask import MASK
 from bert_tf.tokenization.graph import BertTokenizer
+from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
 from bert_tf.tokenization.wordpiece import require_special_tokens
 
 # Stands for an empty name, since tables skip empty lines. Google's Chinese
@@ -456,12 +457,12 @@ class ServedMultipleChoice(Served):
 
         Returns:
           `choice`, the index of the most likely one, int32 [B];
-          `choice_text`, strings [B]; its `probability`, float32 [B]; and the
-          `probabilities` of all, float32 [B, n].
+          `choice_text`, strings [B], without invalid UTF-8; its `probability`,
+          float32 [B]; and the `probabilities` of all, float32 [B, n].
         """
         answer = self.answer_tokens(self.features(texts))
         chosen = tf.gather(texts["choices"], answer["choice"], batch_dims=1)
-        return {"choice_text": chosen, **answer}
+        return {"choice_text": drop_invalid_utf8(chosen), **answer}
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same without `choice_text`, from int32 [B, n, S]."""

@@ -198,13 +198,13 @@ def is_single(x: Any) -> bool:
 
 
 def text_of(value: Any, where: int) -> str:
-    """Returns a string; bytes that are not UTF-8 become U+FFFD.
+    """Returns a string, without invalid UTF-8 as in an export.
 
     Raises:
       InputError: If the value is neither a string nor bytes.
     """
     if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
+        return value.decode("utf-8", errors="ignore")
     if not isinstance(value, str):
         raise wrong_value(f"Text {where}", "a string", value)
     return value

@@ -207,7 +207,9 @@ def test_choices_are_those_of_the_script():
     best = answers["probabilities"].max(axis=1)
     np.testing.assert_array_equal(answers["probability"], best)
     chosen = zip(choices, answers["choice"], strict=True)
-    assert answers["choice_text"].tolist() == [row[n] for row, n in chosen]
+    # Servers send texts as JSON, which has no invalid UTF-8.
+    expected = [text_of(row[n]).encode() for row, n in chosen]
+    assert answers["choice_text"].tolist() == expected
     five = ServedMultipleChoice(model, ENCODING, 5)
     assert [len(row) for row in five.example["choices"]] == [5, 5]
 

@@ -50,8 +50,11 @@ INPUTS = {
     "embedder": TEXTS,
     "vectors of windows": [CONTEXT, *TEXTS, CONTEXT[::-1]],
     "masked words": ["a [MASK] c", "[MASK]"],
-    "questions": [("a b", CONTEXT), ("c", "b c d"), ("d", "")],
-    "tagger": [*map(" ".join, WORDS), CONTEXT],
+    "questions": [
+        *(("a b", CONTEXT), ("c", "b c d"), ("d", "")),
+        (b"a\xff b", b"c\x80d \xc3 e \xe4\xb8f"),
+    ],
+    "tagger": [*map(" ".join, WORDS), CONTEXT, b"a\xffb \xc3 c"],
 }
 
 
