@@ -98,6 +98,9 @@ def shortened(value: Any, most: int = 80) -> str:
 # Where in TensorFlow an error occurred.
 _TENSORFLOW_MARKS = re.compile(r" used by \{\{.*|\{\{.*?\}\} ?| ?\[Op:\w+\].*")
 
+# The path in "/a/b.tmp-123/c; No space left on device": often a temporary one.
+_TENSORFLOW_PATH = re.compile(r"^.*; (?=[A-Z][A-Za-z/ -]*$)")
+
 
 def reason(error: BaseException) -> str:
     """Returns one line of what the system, or TensorFlow, says of an error.
@@ -111,4 +114,5 @@ def reason(error: BaseException) -> str:
         or str(error)
     )
     line = text.strip().partition("\n")[0]
-    return _TENSORFLOW_MARKS.sub("", line).strip() or type(error).__name__
+    line = _TENSORFLOW_MARKS.sub("", line).strip()
+    return _TENSORFLOW_PATH.sub("", line) or type(error).__name__

@@ -16,6 +16,7 @@ import glob
 import gzip
 import io
 import json
+import logging
 import os
 import posixpath
 import re
@@ -423,7 +424,7 @@ def atomic_directory(
         temporary = temporary_prefix(place) + secrets.token_hex(4)
         makedirs(temporary)
     with _or_undone(path, functools.partial(remove_tree, temporary)):
-        with _final_name_in_errors(temporary, path):
+        with _final_name_in_messages(temporary, path):
             yield temporary
         with input_errors("write", path):
             if not is_remote(place):
@@ -496,8 +497,17 @@ def _replace_directory(source: str, target: str) -> None:
 
 
 @contextlib.contextmanager
-def _final_name_in_errors(temporary: str, path: str) -> Iterator[None]:
-    """Makes error messages name `path` instead of the temporary path."""
+def _final_name_in_messages(temporary: str, path: str) -> Iterator[None]:
+    """Makes errors and log lines name `path` instead of the temporary path."""
+
+    def rename(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if temporary in message:
+            record.msg, record.args = message.replace(temporary, path), ()
+        return True
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(rename)
     try:
         yield
     except (InputError, OSError) as error:
@@ -505,6 +515,8 @@ def _final_name_in_errors(temporary: str, path: str) -> Iterator[None]:
         if temporary not in message or _is_disk_full(error, path):
             raise
         raise InputError(message.replace(temporary, path)) from error
+    finally:
+        logger.removeFilter(rename)
 
 
 @contextlib.contextmanager

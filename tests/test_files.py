@@ -10,6 +10,7 @@ import sys
 import zipfile
 
 import pytest
+from absl import logging as absl_logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
@@ -317,6 +318,17 @@ def test_errors_in_a_directory_name_its_final_path(
     assert message == "Cannot write some/new: it is full."
 
 
+def test_log_lines_in_a_directory_name_its_final_path(tmp_path, caplog):
+    """Functions that write into it do not know the final path."""
+    new = str(tmp_path / "new")
+    with files.atomic_directory(new) as folder:
+        absl_logging.warning("%s/a.txt and %s", folder, folder)
+        absl_logging.warning("%d %%", 7)
+    absl_logging.warning("afterwards %s", folder)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"{new}/a.txt and {new}", "7 %", f"afterwards {folder}"]
+
+
 # Errors and TensorFlow.
 
 
@@ -328,10 +340,10 @@ def test_an_unknown_scheme(path):
 
 def test_errors_of_libraries_name_the_path():
     class Full(Exception):
-        message = "{{node Save}} no space left [Op:Save]\nmore"
+        message = "{{node Save}} a/b.tmp-1/c; No space left [Op:Save]\nmore"
 
     with (
-        pytest.raises(InputError, match=r"^Cannot write a/b: no space left\.$"),
+        pytest.raises(InputError, match=r"^Cannot write a/b: No space left\.$"),
         files.input_errors("write", "a/b", Full),
     ):
         raise Full

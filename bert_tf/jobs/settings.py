@@ -118,8 +118,9 @@ class ExportOptions(Options):
     )
     export_parts: int = option(
         "Number of parts of each layer that a server computes at the same "
-        "time, on different CPU cores. 1 for GPUs.",
-        default=2,
+        "time, on different CPU cores. 2 is faster for one text if the server "
+        "has the flags in docs/serving.md, else 1.",
+        default=1,
         at_least=1,
     )
 

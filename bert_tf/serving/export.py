@@ -305,7 +305,7 @@ def export(
     metrics: Mapping[str, float | None] | None = None,
     source: str | None = None,
     version: int | None = None,
-    num_parts: int = 2,
+    num_parts: int = 1,
 ) -> str:
     """Writes a new version of a model, atomically.
 
@@ -319,7 +319,8 @@ def export(
       metrics: See `model_card`.
       source: See `model_card`.
       version: The version number; None for the time, or the next free number.
-      num_parts: See `StoredWeights`. 2 is best on CPUs, 1 on GPUs.
+      num_parts: See `StoredWeights`. 2 needs a server with two flags: see
+        docs/serving.md.
 
     Returns:
       The folder of the new version.
@@ -367,7 +368,7 @@ def require_export_dir(export_dir: str) -> None:
 
 
 def save(
-    served: Served, folder: str, place: str, num_parts: int = 2
+    served: Served, folder: str, place: str, num_parts: int = 1
 ) -> dict[str, Signature]:
     """Writes the SavedModel.
 

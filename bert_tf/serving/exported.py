@@ -8,16 +8,48 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf import files
-from bert_tf.errors import in_file
+from bert_tf.errors import in_file, shortened
 from bert_tf.packages import tensorflow_required
 from bert_tf.serving.export import EXTRA, MODEL_FILE, nodes_of
-from bert_tf.serving.readme import MODEL_CARD, WARM_UP
+from bert_tf.serving.readme import (
+    CHECKED,
+    MODEL_CARD,
+    WARM_UP,
+    checksum,
+)
 
 Arrays = dict[str, np.ndarray]
 
 # Required files.
 _FILES = ("assets/vocab.txt", f"{EXTRA}/{MODEL_CARD}", f"{EXTRA}/{WARM_UP}")
+_LABELS = "assets/labels.txt"
 _TEXTS_AT_A_TIME = 256
+
+# The values of a model card that readers use.
+_CARD: dict[str, tuple[str, type | tuple[type, ...]]] = {
+    "name": ("a string", str),
+    "kind": ("a string", str),
+    "source": ("a string or null", (str, type(None))),
+    "labels": ("a list", list),
+    "encoding": ("an object", dict),
+    "vocab_size": ("a number", int),
+    "parameters": ("a number", int),
+    "dtype_policy": ("a string", str),
+    "weights": ("an object", dict),
+}
+_ENCODING: dict[str, tuple[str, type | tuple[type, ...]]] = {
+    "max_seq_length": ("a number", int),
+    "do_lower_case": ("true or false", bool),
+    "strip_accents": ("true, false or null", (bool, type(None))),
+}
+# An output of the signature `tokens` that no other kind of model has.
+_OUTPUTS = {
+    "multi-label classifier": "is_present",
+    "regression": "score",
+    "multiple choice": "choice",
+    "tagger": "tag_ids",
+    "question answering": "start_logits",
+}
 
 
 class Exported:
@@ -88,10 +120,16 @@ class Exported:
             from tensorflow_serving.apis import prediction_log_pb2
 
         path = os.path.join(self.path, EXTRA, WARM_UP)
-        [record] = tf.data.TFRecordDataset(path).take(1)
-        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
-        texts = log.predict_log.request.inputs
-        return {name: tf.make_ndarray(texts[name]) for name in self.inputs}
+        try:
+            [record] = tf.data.TFRecordDataset(path).take(1)
+            log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+            texts = log.predict_log.request.inputs
+            return {name: tf.make_ndarray(texts[name]) for name in self.inputs}
+        except Exception as error:
+            raise in_file(
+                path,
+                "the warm-up requests are damaged. Export the model again.",
+            ) from error
 
     def features(self, texts: Mapping[str, np.ndarray]) -> Arrays:
         """Tokenizes `inputs` of at least one row with the signature `tokenize`.
@@ -146,14 +184,65 @@ def open_export(export_dir: str) -> Exported:
             raise in_file(
                 path, f"this is not an export of --do_export: no {name}."
             )
-    card = files.read_json(os.path.join(path, EXTRA, MODEL_CARD))
+    card_path = os.path.join(path, EXTRA, MODEL_CARD)
+    card = files.read_json(card_path)
+    _require_values(card, _CARD, card_path)
+    _require_values(card["encoding"], _ENCODING, card_path)
     try:
-        return Exported(path, card, tf.saved_model.load(path))
-    except (OSError, tf.errors.OpError) as error:
-        reason = " ".join(str(error).split())
+        exported = Exported(path, card, tf.saved_model.load(path))
+    # For damaged files TensorFlow raises errors of many types.
+    except Exception as error:
+        reason = " ".join(str(error).split()).partition(" You may be try")[0]
         raise in_file(
             path, f"the SavedModel cannot be loaded: {reason}"
         ) from error
+    if wrong := _mismatch(exported):
+        raise in_file(
+            card_path, f"{wrong} than this card says. Export the model again."
+        )
+    return exported
+
+
+def _require_values(
+    values: Mapping[str, Any],
+    known: Mapping[str, tuple[str, type | tuple[type, ...]]],
+    path: str,
+) -> None:
+    """Raises InputError if a value is missing or has another type."""
+    for name, (what, kind) in known.items():
+        value = values.get(name)
+        is_bool = isinstance(value, bool) and kind is int
+        if name not in values or not isinstance(value, kind) or is_bool:
+            found = shortened(value) if name in values else "nothing"
+            raise in_file(
+                path,
+                f"{name!r} must be {what}; got {found}. Export the model "
+                "again.",
+            )
+
+
+def _mismatch(exported: Exported) -> str | None:
+    """Returns in what the card is of another export, or None."""
+    card, weights = exported.card, exported.model.weights
+    for name, path in CHECKED.items():
+        # Exports of earlier versions have no checksum of their vocabulary.
+        known = card.get(name, {}).get("sha256")
+        if known and known != checksum(os.path.join(exported.path, path)):
+            return f"{path} has another checksum"
+    words = weights["bert/embeddings/word_embeddings"].shape[0]
+    if not 0 < card["vocab_size"] <= words:
+        return f"the model has other words ({words:,})"
+    longest = weights["bert/embeddings/position_embeddings"].shape[0]
+    if not 0 < card["encoding"]["max_seq_length"] <= longest:
+        return f"the model has other positions ({longest:,})"
+    if _OUTPUTS.get(card["kind"], "") not in {"", *exported.numbers}:
+        return "the model is of another kind"
+    if card["labels"]:
+        lines = files.read_text(os.path.join(exported.path, _LABELS))
+        # An empty name is stored as a space.
+        if lines.splitlines() != [label or " " for label in card["labels"]]:
+            return f"{_LABELS} has other labels"
+    return None
 
 
 def _version_in(export_dir: str) -> str:

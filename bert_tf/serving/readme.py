@@ -32,6 +32,9 @@ from bert_tf.version import __version__
 MODEL_CARD = "model_card.json"
 # The file of a SavedModel with all weights.
 WEIGHTS = "variables/variables.data-00000-of-00001"
+# The files whose checksums are in the card.
+CHECKED = {"weights": WEIGHTS, "vocabulary": "assets/vocab.txt"}
+_BLOCK = 1 << 20
 
 
 def model_card(
@@ -45,15 +48,13 @@ def model_card(
 
     Args:
       served: The model.
-      folder: The SavedModel, whose weights are hashed.
+      folder: The SavedModel, whose weights and vocabulary are hashed.
       name: The model's name on the server.
       metrics: Scores; NaN and infinity become None.
       source: The checkpoint. The card has only the last part of a local path,
         so that it is the same on every machine.
     """
     variables = checkpoint_variables(served.model).values()
-    with open(os.path.join(folder, WEIGHTS), "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     encoding = dataclasses.asdict(served.encoding)
     return {
         "name": name,
@@ -71,7 +72,10 @@ def model_card(
         "vocab_size": len(served.encoding.vocab),
         "parameters": sum(math.prod(v.shape) for v in variables),
         "dtype_policy": served.model.dtype_policy.name,
-        "weights": {"file": WEIGHTS, "sha256": digest},
+        **{
+            name: {"file": path, "sha256": checksum(os.path.join(folder, path))}
+            for name, path in CHECKED.items()
+        },
         "versions": {
             "bert_tf": __version__,
             "tensorflow": tf.__version__,
@@ -79,6 +83,15 @@ def model_card(
             "tensorflow-text": importlib.metadata.version("tensorflow-text"),
         },
     }
+
+
+def checksum(path: str) -> str:
+    """Returns the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with files.open_read(path) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def to_json(card: Mapping[str, Any]) -> str:
@@ -224,9 +237,10 @@ different shapes. Texts have the same shape; pad inputs of `tokens` to
 The requests in `assets.extra/{warm_up}` are run before a version is
 served.
 
-On two CPU cores, one text at a time takes the least time with the server's
-`--tensorflow_intra_op_parallelism=1 --tensorflow_inter_op_parallelism=2`. On
-x86 CPUs without AVX-512, `-e TF_ENABLE_ONEDNN_OPTS=1` makes batches faster.
+On two CPU cores, one text at a time takes the least time with an export of
+`--export_parts=2` and the server's `--tensorflow_intra_op_parallelism=1
+--tensorflow_inter_op_parallelism=2`; without these flags parts gain nothing.
+On x86 CPUs without AVX-512, `-e TF_ENABLE_ONEDNN_OPTS=1` makes batches faster.
 
 ## Query it
 

@@ -114,17 +114,17 @@ def _to_onnx(exported: Exported) -> bytes:
 
 
 def _hide_sizes_of_one(graph: Any, nodes: list) -> list:
-    """Hides from tf2onnx which axes of transposed tensors have the size 1.
+    """Hides from tf2onnx which sizes of transposed tensors are 1.
 
-    It replaces a transpose that moves such an axis by a reshape, and joins that
-    with the next one, whose zeros ("as in the input") then mean other axes. The
-    attention of one head has such an axis.
+    It turns a transpose that only moves an axis of size 1, as that of a single
+    attention head, into a reshape, and merges it with the next reshape. In
+    this one a 0 means "as in the input", whose axes are then in another order.
     """
     for node in nodes:
-        shape = graph.get_shape(node.input[0]) if node.type == "Transpose" else []
-        if 1 in (shape or []):
-            hidden = [-1 if size == 1 else size for size in shape]
-            graph.set_shape(node.input[0], hidden)
+        if node.type == "Transpose" and graph.get_shape(node.input[0]):
+            shape = graph.get_shape(node.input[0])
+            unknown = [-1 if size == 1 else size for size in shape]
+            graph.set_shape(node.input[0], unknown)
     return nodes
 
 

@@ -51,8 +51,6 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
     try:
         _write(prefix, tensors)
     except tf.errors.ResourceExhaustedError as error:
-        # The message has the name of the temporary file before the "; ".
-        why = reason(error).rpartition("; ")[2]
         values = map(np.asarray, tensors.values())
         needed = sum(value.nbytes + _INDEX_ENTRY for value in values)
         free = ""
@@ -60,9 +58,9 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
             folder = os.path.dirname(prefix) or "."
             free = f", and {shutil.disk_usage(folder).free:,} are free"
         raise OSError(
-            f"Cannot write checkpoint {prefix}: {why}. It needs about "
-            f"{needed:,} bytes{free}. Make room and rerun the same command; "
-            "earlier checkpoints are complete."
+            f"Cannot write checkpoint {prefix}: {reason(error)}. It needs "
+            f"about {needed:,} bytes{free}. Make room and rerun the same "
+            "command; earlier checkpoints are complete."
         ) from error
     except tf.errors.OpError as error:
         raise OSError(

@@ -233,7 +233,7 @@ class EventFile:
         except tf.errors.OpError as error:
             raise InputError(
                 f"Cannot write TensorBoard's events to {self._folder}: "
-                f"{reason(error).rpartition('; ')[2]}."
+                f"{reason(error)}."
             ) from error
 
 

@@ -71,6 +71,21 @@ KINDS = {
     "vectors": lambda: ServedEncoder(
         random_weights(BertModel(SMALL)), ENCODING
     ),
+    # Converters treat axes of size 1 in a special way.
+    "one head": lambda: ServedEncoder(
+        random_weights(
+            BertModel(dataclasses.replace(SMALL, num_attention_heads=1))
+        ),
+        ENCODING,
+    ),
+    "two heads in parts": lambda: ServedTagger(
+        random_weights(
+            heads.BertTokenClassifier(
+                dataclasses.replace(SMALL, num_attention_heads=2), len(TAGS)
+            )
+        ),
+        TAGGING,
+    ),
     "lstms": lambda: ServedTagger(
         random_weights(
             BertFeatureTagger(SMALL, len(TAGS), layers="last", lstm_size=5)
@@ -91,7 +106,8 @@ def path_of(kind: str) -> pathlib.Path:
     """Returns the folder of its export, with the files that readers need."""
     path = pathlib.Path(_folder.name, kind, "7")
     path.parent.mkdir()
-    save(served(kind), str(path), str(path))
+    num_parts = 2 if kind.endswith("parts") else 1
+    save(served(kind), str(path), str(path), num_parts)
     extra = path / EXTRA
     extra.mkdir()
     card = model_card(served(kind), str(path), kind, source="a/b")

@@ -76,7 +76,11 @@ def test_refuses_lstms():
 @needs_runtimes
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "name"), [("choices", "onnx"), ("tags", "litert")]
+    ("kind", "name"),
+    [
+        *(("choices", "onnx"), ("tags", "litert")),
+        *(("one head", "onnx"), ("two heads in parts", "onnx")),
+    ],
 )
 def test_converted_models_give_the_same_outputs(kind, name):
     exported = small_exports.opened(kind)
