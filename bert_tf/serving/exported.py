@@ -190,13 +190,14 @@ def open_export(export_dir: str) -> Exported:
     _require_values(card["encoding"], _ENCODING, card_path)
     try:
         exported = Exported(path, card, tf.saved_model.load(path))
+        wrong = _mismatch(exported)
     # For damaged files TensorFlow raises errors of many types.
     except Exception as error:
         reason = " ".join(str(error).split()).partition(" You may be try")[0]
         raise in_file(
             path, f"the SavedModel cannot be loaded: {reason}"
         ) from error
-    if wrong := _mismatch(exported):
+    if wrong:
         raise in_file(
             card_path, f"{wrong} than this card says. Export the model again."
         )

@@ -1,5 +1,6 @@
 """Exports, opened again."""
 
+import json
 import shutil
 
 import numpy as np
@@ -8,10 +9,28 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.serving import exported as opening
 from bert_tf.serving.exported import join_rows, open_export
+from bert_tf.serving.readme import WEIGHTS
 from bert_tf.serving.served import FEATURES
 from tests.serving import small_exports
 from tests.serving.small_served import LENGTH, NASTY, answer_tokens, tokenize
 
+CARD_FILE = "assets.extra/model_card.json"
+REQUESTS = "assets.extra/tf_serving_warmup_requests"
+CARD = {
+    "name": "a",
+    "kind": "encoder",
+    "source": None,
+    "labels": [],
+    "encoding": {
+        "max_seq_length": 9,
+        "do_lower_case": True,
+        "strip_accents": None,
+    },
+    "vocab_size": 7,
+    "parameters": 9,
+    "dtype_policy": "float32",
+    "weights": {},
+}
 TEXTS = np.array([text for text in NASTY if len(text) < 1000], object)
 
 
@@ -44,17 +63,87 @@ def test_opens_the_newest_complete_version(tmp_path):
             open_export(str(tmp_path / path))
 
 
+@pytest.fixture
+def copy(tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(small_exports.path_of("pairs"), folder)
+    return folder
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [0, 0.5])
 @pytest.mark.parametrize(
-    "name", ["saved_model.pb", "variables/variables.index"]
+    "name", ["saved_model.pb", "variables/variables.index", WEIGHTS]
 )
-def test_refuses_a_damaged_model_in_one_line(tmp_path, name):
-    copy = tmp_path / "copy"
-    shutil.copytree(small_exports.path_of("pairs"), copy)
+def test_refuses_a_damaged_model_in_one_line(copy, name, share):
     content = (copy / name).read_bytes()
-    (copy / name).write_bytes(content[: len(content) // 2])
+    (copy / name).write_bytes(content[: int(share * len(content))])
     message = f"^{copy}: the SavedModel cannot be loaded: [^\n]*$"
     with pytest.raises(InputError, match=message):
+        open_export(str(copy))
+
+
+@pytest.mark.slow
+def test_refuses_missing_labels_and_damaged_requests(copy):
+    exported = open_export(str(copy))
+    (copy / "assets" / "labels.txt").unlink()
+    with pytest.raises(InputError, match=r"cannot be loaded: .*labels\.txt"):
+        open_export(str(copy))
+    requests = copy / REQUESTS
+    for content in (b"", b"x" * 99):
+        requests.write_bytes(content)
+        with pytest.raises(InputError, match=f"^{requests}: .*are damaged"):
+            exported.example()
+
+
+def write_card(path, values):
+    """Writes a card without the values that are `...`."""
+    card = {name: value for name, value in values.items() if value is not ...}
+    path.write_text(json.dumps(card), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(
+            ({name: ...}, f"'{name}' must be .*; got nothing")
+            for name in ("name", "kind", "source", "labels", "encoding")
+        ),
+        ({"dtype_policy": ...}, "'dtype_policy' must be a string; got nothing"),
+        ({"dtype_policy": 3}, "'dtype_policy' must be a string; got 3"),
+        ({"vocab_size": True}, "'vocab_size' must be a number; got True"),
+        ({"encoding": {}}, "'max_seq_length' must be a number; got nothing"),
+    ],
+)
+def test_refuses_a_card_with_wrong_values(tmp_path, changes, message):
+    for name in ("saved_model.pb", "assets/vocab.txt", CARD_FILE, REQUESTS):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    write_card(tmp_path / CARD_FILE, CARD | changes)
+    with pytest.raises(InputError, match=f"^{tmp_path / CARD_FILE}: {message}"):
+        open_export(str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weights": {"sha256": "0"}}, f"{WEIGHTS} has another checksum"),
+        ({"vocabulary": {"sha256": "0"}}, r"vocab\.txt has another checksum"),
+        ({"labels": ["cat", "é", "x"]}, r"labels\.txt has other labels"),
+        ({"vocab_size": 10**6}, r"other words \("),
+        ({"kind": "tagger"}, "the model is of another kind"),
+        # Cards of earlier versions.
+        ({"vocabulary": ...}, None),
+    ],
+)
+def test_refuses_the_card_of_another_export(copy, changes, message):
+    path = copy / CARD_FILE
+    write_card(path, json.loads(path.read_text("utf-8")) | changes)
+    if message is None:
+        open_export(str(copy))
+        return
+    with pytest.raises(InputError, match=f"^{path}: .*{message}"):
         open_export(str(copy))
 
 

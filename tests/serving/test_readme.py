@@ -148,6 +148,8 @@ def card_of(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     (folder / WEIGHTS).parent.mkdir()
     (folder / WEIGHTS).write_bytes(b"weights")
+    (folder / "assets").mkdir()
+    (folder / "assets" / "vocab.txt").write_bytes(b"words")
     model = BertClassifier(CONFIG, 3, dtype="mixed_bfloat16")
     model.build()
     served = types.SimpleNamespace(
@@ -167,7 +169,10 @@ def test_the_card(card_of):
     card = card_of()
     assert {"bert_tf", "tensorflow", "keras"} < card.pop("versions").keys()
     assert card.pop("parameters") > 1000
-    digest = hashlib.sha256(b"weights").hexdigest()
+    weights, words = (
+        hashlib.sha256(content).hexdigest()
+        for content in (b"weights", b"words")
+    )
     assert card == {
         "name": "mine",
         "kind": "classifier",
@@ -183,7 +188,8 @@ def test_the_card(card_of):
         },
         "vocab_size": len(VOCAB),
         "dtype_policy": "mixed_bfloat16",
-        "weights": {"file": WEIGHTS, "sha256": digest},
+        "weights": {"file": WEIGHTS, "sha256": weights},
+        "vocabulary": {"file": "assets/vocab.txt", "sha256": words},
     }
 
 
