@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from bert_tf import files
 from bert_tf.errors import in_file, shortened
@@ -24,6 +25,12 @@ Arrays = dict[str, np.ndarray]
 _FILES = ("assets/vocab.txt", f"{EXTRA}/{MODEL_CARD}", f"{EXTRA}/{WARM_UP}")
 _LABELS = "assets/labels.txt"
 _TEXTS_AT_A_TIME = 256
+
+# What TensorFlow raises for damaged files.
+_DAMAGES = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError),
+    *(tf.errors.OpError, DecodeError),
+)
 
 # The values of a model card that readers use.
 _CARD: dict[str, tuple[str, type | tuple[type, ...]]] = {
@@ -125,7 +132,7 @@ class Exported:
             log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
             texts = log.predict_log.request.inputs
             return {name: tf.make_ndarray(texts[name]) for name in self.inputs}
-        except Exception as error:
+        except _DAMAGES as error:
             raise in_file(
                 path,
                 "the warm-up requests are damaged. Export the model again.",
@@ -191,8 +198,7 @@ def open_export(export_dir: str) -> Exported:
     try:
         exported = Exported(path, card, tf.saved_model.load(path))
         wrong = _mismatch(exported)
-    # For damaged files TensorFlow raises errors of many types.
-    except Exception as error:
+    except _DAMAGES as error:
         reason = " ".join(str(error).split()).partition(" You may be try")[0]
         raise in_file(
             path, f"the SavedModel cannot be loaded: {reason}"
