@@ -24,6 +24,8 @@ Column = int | str
 Columns = Mapping[str, Column | tuple[Column, ...]]
 # The fields of a row, and its place, "path:line".
 Fields = tuple[tuple[str, ...], str]
+# See `check` of `read`.
+Check = Callable[[Mapping[str, Any], Mapping[str, Any], str], None]
 
 # The largest limit that csv accepts where a C long has 32 bits.
 _LONGEST_FIELD = 2**31 - 1
@@ -39,6 +41,7 @@ def read(
     has_header: bool = True,
     optional: Collection[str] = (),
     skip: Callable[[str, str], None] | None = None,
+    check: Check | None = None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields the rows of a TSV, CSV or JSON Lines file.
 
@@ -58,6 +61,9 @@ def read(
       skip: Called with a description ("with ...") and the place of each row
         that is skipped because it has the wrong number of columns or lacks a
         key. By default such a row is an error.
+      check: Called once, before the first row, with the columns by name, as
+        numbers from 0 or as keys of JSON; the cells of the header, see
+        `_unnamed_cells`; and the place of the header or of the first row.
 
     Yields:
       A dict of the values, strings or any value of JSON, and the place of the
@@ -71,7 +77,7 @@ def read(
     if extension in ("jsonl", "ndjson", "json"):
         if isinstance(columns, str):
             columns, _ = _numbered(columns)
-        return _read_objects(path, columns, optional, skip)
+        return _read_objects(path, columns, optional, skip, check)
     if extension not in ("tsv", "txt", "csv"):
         raise in_file(
             path,
@@ -79,7 +85,7 @@ def read(
             ".ndjson or .json, or in one of these and .gz.",
         )
     rows = read_csv(path) if extension == "csv" else read_tsv(path)
-    return _read_table(path, rows, columns, has_header, optional, skip)
+    return _read_table(path, rows, columns, has_header, optional, skip, check)
 
 
 def _read_objects(
@@ -87,11 +93,14 @@ def _read_objects(
     columns: Columns,
     optional: Collection[str],
     skip: Callable[[str, str], None] | None,
+    check: Check | None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
     columns = _replaced(columns, str)
     required = list(map(str, _flat(columns, without=optional)))
     is_first = True
     for value, where in read_jsonl(path):
+        if is_first and check:
+            check(columns, {}, where)
         lacking = next((key for key in required if key not in value), None)
         if lacking is None:
             yield _replaced(columns, value.get), where
@@ -117,6 +126,7 @@ def _read_table(
     has_header: bool,
     optional: Collection[str],
     skip: Callable[[str, str], None] | None,
+    check: Check | None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields the rows that have as many columns as the header or first row.
 
@@ -127,12 +137,16 @@ def _read_table(
     if has_header and header is None:
         return
     least, count = 0, None
+    cells: dict[str, Any] = {}
     if isinstance(columns, str):
         columns, least = _numbered(columns)
         # The last column may be missing if it is optional.
         least -= any(columns.get(name) == least - 1 for name in optional)
+        if header:
+            cells = _unnamed_cells(columns, columns, header[0])
     elif header:
-        columns = _in_header(columns, *header, optional)
+        given, columns = columns, _in_header(columns, *header, optional)
+        cells = _unnamed_cells(given, columns, header[0])
         count = len(header[0])
     else:
         columns = _replaced(columns, lambda column: _as_number(column, path))
@@ -144,6 +158,9 @@ def _read_table(
     num_read = num_skipped = 0
     for fields, where in rows:
         if len(fields) >= least and count in (None, len(fields)):
+            if not num_read and check:
+                numbered = _from_start(columns, len(fields))
+                check(numbered, cells, header[1] if header else where)
             num_read += 1
             if count is None:
                 count = len(fields)
@@ -223,6 +240,50 @@ def _in_header(
         if name not in optional or all(map(find, _flat({name: column})))
     }
     return _replaced(present, number_of)
+
+
+def _unnamed_cells(
+    given: Columns, columns: Columns, header: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the header's cells of columns that were given by number.
+
+    They may be those of an example, if the file has no header. A cell is None
+    if it is the name of a column, or missing. There are none if a name without
+    digits was found, or if the header counts its columns from 0, as pandas
+    does if they have no names.
+
+    Args:
+      given: Columns as the user gave them.
+      columns: The numbers of those that were found.
+      header: The first row of the file.
+    """
+    names = [cell.strip() for cell in header]
+    counted = names[1:] if names[0] == "" else names
+    given = {name: given[name] for name in columns}
+    if counted == [*map(str, range(len(counted)))]:
+        return {}
+    if not all(map(_is_number, _flat(given))):
+        return {}
+
+    def cell(column: Column, number: int) -> str | None:
+        if not -len(names) <= number < len(names):
+            return None
+        # "2019" may be the name of column 3; "1" in column 1 may be anything.
+        by_number = int(column) in (number, number - len(names))
+        is_name = names[number] == str(column) and not by_number
+        return None if is_name else header[number]
+
+    return {
+        name: tuple(map(cell, given[name], found))
+        if isinstance(found, tuple)
+        else cell(given[name], found)
+        for name, found in columns.items()
+    }
+
+
+def _from_start(columns: Columns, count: int) -> dict[str, Any]:
+    """Returns the numbers of columns, counted from the first of `count`."""
+    return _replaced(columns, lambda n: n % count if n < 0 else n)
 
 
 def _as_number(column: Column, path: str) -> int:

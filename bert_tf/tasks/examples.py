@@ -17,7 +17,13 @@ from typing import Any
 from absl import logging
 
 from bert_tf.data import tables
-from bert_tf.errors import did_you_mean, in_file, listed, shortened
+from bert_tf.errors import (
+    InputError,
+    did_you_mean,
+    in_file,
+    listed,
+    shortened,
+)
 
 # The kinds of labels: one of several names, any number of names, a number, or
 # the index of the right choice.
@@ -121,6 +127,18 @@ class Target:
         return label
 
 
+    def accepts(self, value: Any, where: str) -> bool:
+        """Returns whether a value is a label of the task, or a number."""
+        if value == self.undecided or _exact(str(value).strip()) is not None:
+            return True
+        if self.problem != "regression" and not self.labels:
+            return False
+        try:
+            return self.label_of(value, where) is not None
+        except InputError:
+            return False
+
+
 def is_missing(value: Any) -> bool:
     """Returns whether a value is None or only white space."""
     return value is None or (isinstance(value, str) and not value.strip())
@@ -216,6 +234,13 @@ def read_examples(
     def skip(problem: str, where: str) -> None:
         warnings["Skipped", problem].append(where)
 
+    def check(
+        found: Mapping[str, Any], header: Mapping[str, Any], where: str
+    ) -> None:
+        is_fixed = isinstance(columns, str)
+        _check_header(header, where, target, is_fixed, warn)
+        _require_label_apart(found, where)
+
     examples: list[Example] = []
     languages: set[str] = set()
     for row, where in tables.read(
@@ -224,6 +249,7 @@ def read_examples(
         has_header=has_header,
         optional=() if is_labelled else ("label",),
         skip=skip if skip_malformed else None,
+        check=check,
     ):
         if is_wanted and not is_wanted(row["key"]):
             continue
@@ -257,6 +283,73 @@ def read_examples(
         # An empty column in a test set: the labels are unknown, not ().
         return [dataclasses.replace(e, label=None) for e in examples]
     return examples
+
+
+def _check_header(
+    header: Mapping[str, Any],
+    where: str,
+    target: Target,
+    is_fixed: bool,
+    warn: bool,
+) -> None:
+    """Warns or raises InputError if a header may be an example.
+
+    Args:
+      header: The cells of the header by name, without names of columns; see
+        `tables.read`.
+      where: The place of the header.
+      target: What the labels are.
+      is_fixed: Whether the layout always has a header. Then an example is
+        skipped, as in the original.
+      warn: Whether to log warnings.
+    """
+    label, key = header.get("label"), header.get("id")
+    cells = label if isinstance(label, tuple) else (label,)
+    if not all(map(is_missing, cells)):
+        if not target.accepts(label, where):
+            return
+        names = (str(cell).strip() for cell in cells)
+        reason = f"the label {listed(names, quote=True)}"
+    elif key is not None and _exact(key.strip()) is not None:
+        reason = f"the id {key.strip()!r}"
+    elif is_fixed or header.get("text_a") is None:
+        return
+    else:
+        if warn:
+            logging.warning(
+                "%s is skipped as the header: %s. If the file has none, pass "
+                "--noheader",
+                where,
+                shortened(header["text_a"]),
+            )
+        return
+    if not is_fixed:
+        raise in_file(
+            where,
+            f"the header looks like an example with {reason}. If the file has "
+            "none, pass --noheader; if it has one, give the columns by name.",
+        )
+    if warn:
+        logging.warning(
+            "%s looks like an example with %s, but is skipped, since files "
+            "of this task begin with a header; add a header line",
+            where,
+            reason,
+        )
+
+
+def _require_label_apart(columns: Mapping[str, Any], where: str) -> None:
+    """Raises InputError if a text would be the label."""
+    label = columns.get("label")
+    labels = label if isinstance(label, tuple) else (label,)
+    for name in ("text_a", "text_b"):
+        column = columns.get(name)
+        if column is not None and column in labels:
+            raise in_file(
+                where,
+                f"--{name}_column and --label_column are the same column, "
+                f"{column!r}. Give different ones.",
+            )
 
 
 def _label(

@@ -156,7 +156,7 @@ def read(task, split, folder, **options):
         if (task, split) not in (("ax", "train"), ("ax", "dev"))
     ],
 )
-def test_layouts_of_the_official_files(tmp_path, task, split):
+def test_layouts_of_the_official_files(tmp_path, warnings, task, split):
     name = "mnli" if task == "ax" else task
     labels, _ = sentence_files.LAYOUTS[name]
     folder = sentence_files.write(tmp_path, name)
@@ -176,6 +176,16 @@ def test_layouts_of_the_official_files(tmp_path, task, split):
             is_shown = task in ("xnli", "nsmc", "korsts")
             is_hidden = split == "test" and not is_shown
             assert example.label == (None if is_hidden else label)
+        assert not warnings
+        if not part.source.has_header:
+            continue
+        # Without a header, the first example is skipped, as in the original.
+        path = tmp_path / file
+        path.write_text("".join(path.read_text().splitlines(True)[1:]))
+        assert len(part.read()) == len(found) - 1
+        [line] = warnings
+        assert line.startswith(f"{path}:1 looks like an example with the ")
+        warnings.clear()
 
 
 MSR = "\ufeffQuality|#1_ID|#2_ID|#1|#2\n"

@@ -245,3 +245,73 @@ def test_labels_equal_as_numbers_are_ambiguous(write, one, other):
     message = rf"^{path}:4: .*'{other}'.*'{one}' in {path}:1\..*--labels"
     with pytest.raises(InputError, match=message):
         counted(path)
+
+
+CUSTOM = {"text_a": "1", "label": "0"}
+LOOKS = "a.tsv:1: the header looks like an example with the "
+SKIPPED = "a.tsv:1 is skipped as the header: "
+
+
+@pytest.mark.parametrize(
+    ("columns", "first", "reason"),
+    [
+        (CUSTOM, "a|x y", f"{LOOKS}label 'a'"),
+        (CUSTOM, " 7 |x y", f"{LOOKS}label '7'"),
+        ({"text_a": "-1", "label": "-2"}, "a|x y", f"{LOOKS}label 'a'"),
+        # The column named 1 is that of the label.
+        (CUSTOM, "1|x y", f"{LOOKS}label '1'"),
+        ({"text_a": "0", "label": "1"}, "x y|1", f"{LOOKS}label '1'"),
+        ({"text_a": "0", "id": "1"}, "x y|1", f"{LOOKS}id '1'"),
+        ({"text_a": "0"}, "x y|1", f"{SKIPPED}'x y'"),
+        ({"text_a": "0", "id": "1"}, "x y|u1", f"{SKIPPED}'x y'"),
+        # These are headers.
+        (CUSTOM, "0|1", None),
+        ({"text_a": "0", "label": "1"}, "|0|1", None),
+        ({"text_a": "text", "label": "a"}, "a|text", None),
+        ({"text_a": "2019", "label": "2020"}, "2020|2019", None),
+    ],
+)
+def test_a_header_may_be_an_example(write, warnings, columns, first, reason):
+    """This is unknown if all columns are given by number."""
+    path = write(f"{first}\n{first}\n".replace("|", "\t"), "a.tsv")
+    labels = ("a", "1") if reason else ("class", "0", "2020", "1", "a")
+    target = Target(labels=labels)
+
+    def read_all():
+        read(path, columns, target, is_labelled=False)
+
+    if reason and reason.startswith(LOOKS):
+        with pytest.raises(InputError, match=f"{reason}.* pass --noheader"):
+            read_all()
+    elif reason:
+        read_all()
+        [warning] = warnings
+        assert f"{reason}. If the file has none, pass --noheader" in warning
+    else:
+        read_all()
+        assert not warnings
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "options"),
+    [
+        ("a.tsv", "label\nx\n", {"text_a": "label", "label": "0"}, {}),
+        (
+            *("a.tsv", "x\n", {"text_a": "0", "label": "-1"}),
+            {"has_header": False},
+        ),
+        ("a.jsonl", '{"t": "x"}', {"text_a": "t", "label": "t"}, {}),
+        ("a.csv", "x,t\n0,1", {"text_b": "x", "label": ("t", "x")}, {}),
+    ],
+)
+def test_a_text_is_not_the_label(write, name, text, columns, options):
+    """Its scores would be perfect."""
+    message = r"a\.\w+:1: --text_._column and --label_column are the same col"
+    with pytest.raises(InputError, match=message):
+        read(write(text, name), {"text_a": "t"} | columns, **options)
+
+
+def test_a_name_is_not_an_example(write, warnings):
+    path = write("class\ttext\na\tx y\n", "a.tsv")
+    assert labels(read(path, CUSTOM, TAGS)) == [("a",)]
+    assert not warnings
