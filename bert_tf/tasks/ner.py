@@ -185,6 +185,11 @@ def read_conll(
     )
 
 
+def is_entity_tag(tag: str) -> bool:
+    """Returns whether a tag belongs to one of the schemes of `to_iob2`."""
+    return _TAG.fullmatch(tag) is not None
+
+
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
     """Converts the tags of a sentence to IOB2, where entities begin with B-.
 
@@ -287,7 +292,7 @@ def _sentence(
         return Sentence(words, None, numbers, path)
     tags = tuple(columns[tag] for _, columns in rows)
     for number, name in zip(numbers, tags, strict=True):
-        if not _TAG.fullmatch(name):
+        if not is_entity_tag(name):
             raise in_file(
                 path,
                 f"expected a tag: O, or a prefix and a type as in B-PER; found "
@@ -306,7 +311,7 @@ def _find_tags(
     tag = tag_column % num_columns
     if tag == word or not -num_columns <= tag_column < num_columns:
         return None
-    return tag if all(_TAG.fullmatch(row[tag]) for row in rows) else None
+    return tag if all(is_entity_tag(row[tag]) for row in rows) else None
 
 
 def find_file(

@@ -6,16 +6,19 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 
 from bert_tf.data.batching import Features, in_memory
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.heads import BertTokenClassifier
-from bert_tf.metrics import entities, entity_scores
+from bert_tf.metrics import entity_scores
 from bert_tf.tasks.ner import (
     Sentence,
     TaggingEncoding,
+    is_entity_tag,
     label_numbers,
     make_tagging_features,
+    to_iob2,
 )
 from bert_tf.text_models.base import INPUTS, TextModel
 from bert_tf.text_models.batches import of_mean_1
@@ -44,8 +47,9 @@ class TokenTagger(TextModel):
     Args:
       model: A `BertTokenClassifier`.
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
-      labels: The tags in the order of the logits, such as IOB2's for entities
-        or parts of speech. By default those of the model's checkpoint.
+      labels: The tags in the order of the logits. By default those of the
+        model's checkpoint. If all are tags of entities, in IOB1, IOB2, IOBES or
+        BILOU, `evaluate` returns the scores of entities too.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
     """
 
@@ -130,16 +134,23 @@ class TokenTagger(TextModel):
         gold = [row.tags for row in sentences]
         found = self.predict(x, batch_size)
         tags = [tuple(row["tags"]) for row in found if row["tags"]]
-        try:
-            entities(self.labels)
-        except ValueError:
-            pairs = [
-                pair
-                for row in zip(gold, tags, strict=True)
-                for pair in zip(*row, strict=True)
-            ]
-            return {"accuracy": sum(a == b for a, b in pairs) / len(pairs)}
-        return entity_scores(gold, tags)
+        pairs = [
+            pair
+            for row in zip(gold, tags, strict=True)
+            for pair in zip(*row, strict=True)
+        ]
+        accuracy = sum(a == b for a, b in pairs) / len(pairs)
+        others = [label for label in self.labels if not is_entity_tag(label)]
+        if not others:
+            scores = entity_scores([*map(to_iob2, gold)], [*map(to_iob2, tags)])
+            return {**scores, "accuracy": accuracy}
+        if any("-" in label for label in {*self.labels} - {*others}):
+            logging.warning(
+                "Entities are not scored, since %s is not a tag of an entity, "
+                "such as O or B-TYPE",
+                listed(others, last="or", quote=True),
+            )
+        return {"accuracy": accuracy}
 
     def _features(self, x: Any, y: Any) -> Features:
         sentences = self._sentences(x, y)

@@ -14,6 +14,7 @@ from bert_tf import metrics
 from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import Encoding, make_features
 from bert_tf.tasks.examples import Example
+from bert_tf.tasks.ner import to_iob2
 from bert_tf.text_models.batches import for_training, weighted
 from bert_tf.text_models.embedder import pair_loss
 from bert_tf.text_models.inputs import class_weights, hold_out
@@ -853,6 +854,30 @@ def test_a_keras_file_is_for_load_model(encoder, tmp_path):
     load(encoder, "embedder").save(tmp_path / "model.keras")
     with refused("use keras.models.load_model"):
         bert_tf.TextEmbedder.from_pretrained(tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize("marks", [("I", "E", "S"), ("I", "L", "U")])
+def test_entities_of_every_scheme_are_scored(encoder, marks):
+    """As in run_ner.py, which converts the tags."""
+    inside, end, single = (f"{mark}-X" for mark in marks)
+    labels = ["O", "B-X", inside, end, single]
+    tagger = load(encoder, "tagger", labels=labels)
+    gold = [[single, "O", single], ["B-X", inside, end]]
+    words = [["a", "b", "c"]] * 2
+    tags = [row["tags"] for row in tagger.predict(words)]
+    found = tagger.evaluate(words, gold)
+    converted = ([*map(to_iob2, rows)] for rows in (gold, tags))
+    expected = metrics.entity_scores(*converted)
+    assert found == {**expected, "accuracy": found["accuracy"]}
+    assert found["accuracy"] == np.mean(np.equal(gold, tags))
+    assert "X_f1" in found
+
+
+def test_tags_that_are_no_entities_are_named(encoder, caplog):
+    tagger = load(encoder, "tagger", labels=["O", "B-X", "I-X", "[PAD]"])
+    with caplog.at_level("WARNING"):
+        assert tagger.evaluate([["a"]], [["O"]]).keys() == {"accuracy"}
+    assert "'[PAD]' is not a tag of an entity" in caplog.text
 
 
 def test_tags_need_not_be_entities(encoder):
