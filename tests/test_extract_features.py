@@ -123,6 +123,15 @@ def test_the_output_of_the_original(extract, expected):
                 assert_close(layer["values"], values)
 
 
+def test_a_model_of_three_layers(extract, tmp_path):
+    config = small_release.config_of(num_hidden_layers=3)
+    small_release.write(tmp_path, BertPretrainer, config)
+    [first, *_] = objects(extract(init_checkpoint=tmp_path))
+    layers = first["features"][0]["layers"]
+    assert [layer["index"] for layer in layers] == [-1, -2, -3]
+    extract(init_checkpoint=tmp_path, layers="-1,-2,-3,-4", status=1)
+
+
 def test_an_old_command_line(extract, release):
     path = extract(
         layers="-1,0",

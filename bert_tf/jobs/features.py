@@ -99,7 +99,8 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
     )
     layers: str = option(
         "Layers: numbers (0 is the first, -1 the last), layer_0 and so on, "
-        f"{', '.join(CHOICES)}, or all.",
+        f"{', '.join(CHOICES)}, or all. By default the last four, or all of a "
+        "model that has fewer.",
         fallback="-1,-2,-3,-4",
     )
     pooling: str = option(
@@ -152,6 +153,10 @@ def run(config: FeaturesConfig) -> list[str]:
         length = start.trained_with.get("max_seq_length")
         recorded = config.init_checkpoint, {"max_seq_length": length}
         config = with_recorded(config, recorded)
+    if config.layers is None:
+        last = range(1, min(4, start.config.num_hidden_layers) + 1)
+        layers = ",".join(f"-{number}" for number in last)
+        config = dataclasses.replace(config, layers=layers)
     config = config.with_fallbacks()
     require_length(config.max_seq_length, start.config)
     _require_pooling(config, start.config)
