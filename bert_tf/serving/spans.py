@@ -523,6 +523,9 @@ class ServedSpanLabeler(Served):
         context = tf.range(tf.size(null, tf.int64))[:, tf.newaxis]
         texts = contexts.slices(context, begins, ends)
         probabilities = tf.cast(tf.exp(scores - total), tf.float32)
+        if not self.rules.with_negative:
+            no_spans = is_none[:, tf.newaxis]
+            probabilities = tf.where(no_spans, 0.0, probabilities)
         is_listed = tf.cast(tf.math.is_finite(scores[:, 1:]), tf.int32)
         answer = {
             "answer": texts[:, 0],

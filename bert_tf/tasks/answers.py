@@ -85,8 +85,9 @@ class Prediction:
     Attributes:
       text: A slice of the context, or "" for no answer; for
         `predictions.json`.
-      nbest: The best answers with `text`, `probability` (the sum is 1),
-        `start_logit` and `end_logit`; for `nbest_predictions.json`.
+      nbest: The best answers with `text`, `probability` (the sum is 1, or 0
+        without any span), `start_logit` and `end_logit`; for
+        `nbest_predictions.json`.
       null_odds: The null score minus the score of the best span, for
         `null_odds.json`; None unless questions may have no answer.
       best_span: The best slice, however likely no answer is; "" if there is
@@ -138,8 +139,9 @@ def find_answer(
     the higher start and the higher end come first. Of equal texts the first
     is kept.
 
-    Without any candidate the answer is "", and null odds are
-    `ODDS_WITHOUT_SPAN`. The original answers "empty" (SQuAD 1.1) or crashes
+    Without any candidate, as when the best starts are all in a long question,
+    the answer is "" with the probability 0, or with negatives that of no answer
+    and null odds of `ODDS_WITHOUT_SPAN`. The original answers "empty" (SQuAD 1.1) or crashes
     (2.0) there.
 
     Raises:
@@ -149,9 +151,11 @@ def find_answer(
     distinct = _distinct_candidates(question.context, windows, scores, rules)
     spans = list(itertools.islice(distinct, rules.n_best_size))
     if not rules.with_negative:
-        nbest = spans or [_NO_ANSWER]
-        best = nbest[0]
-        listed = _with_probabilities(nbest)
+        listed = _with_probabilities(spans or [_NO_ANSWER])
+        if not spans:
+            listed[0]["probability"] = 0.0
+            return Prediction("", listed, None, "")
+        best = spans[0]
         return Prediction(best.text, listed, None, best.text, best.start)
     null = _NO_ANSWER
     if scores:

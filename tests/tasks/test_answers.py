@@ -96,6 +96,8 @@ def test_without_a_span_there_is_no_answer():
         assert (found.text, found.null_odds) == ("", ODDS_WITHOUT_SPAN)
         [entry] = found.nbest
         assert (entry["start_logit"], entry["end_logit"]) == logits
+    [entry] = answer(CONTEXT, {0: 9.0}, {0: 9.0}).nbest
+    assert (entry["text"], entry["probability"]) == ("", 0.0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
