@@ -318,7 +318,8 @@ def export(
       name: The model's name on the server.
       metrics: See `model_card`.
       source: See `model_card`.
-      version: The version number; None for the time, or the next free number.
+      version: The version number; None for the time in seconds, or the number
+        after the highest that exists.
       num_parts: See `StoredWeights`. 2 needs a server with two flags: see
         docs/serving.md.
 
@@ -470,8 +471,18 @@ def _temporary_folder(export_dir: str) -> Iterator[str]:
 
 
 def _publish(folder: str, export_dir: str, version: int | None) -> str:
-    """Moves a version to its number, or to the next free one."""
-    number = int(time.time()) if version is None else version
+    """Moves a version to its number; by default the time or a higher one.
+
+    A server loads the highest number. One may be above the time if a user
+    chose it, or the clock was set back.
+    """
+    number = version
+    if number is None:
+        names = (name.rstrip("/") for name in files.listdir(export_dir))
+        known = [
+            int(name) for name in names if re.fullmatch("[0-9]{1,18}", name)
+        ]
+        number = max([int(time.time()), *(n + 1 for n in known)])
     while not _moved(folder, path := os.path.join(export_dir, str(number))):
         if version is not None:
             raise _exists_already(path)

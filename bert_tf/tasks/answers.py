@@ -141,8 +141,8 @@ def find_answer(
 
     Without any candidate, as when the best starts are all in a long question,
     the answer is "" with the probability 0, or with negatives that of no answer
-    and null odds of `ODDS_WITHOUT_SPAN`. The original answers "empty" (SQuAD 1.1) or crashes
-    (2.0) there.
+    and null odds of `ODDS_WITHOUT_SPAN`. The original answers "empty" (SQuAD
+    1.1) or crashes (2.0) there.
 
     Raises:
       InputError: If a logit is NaN or infinite.

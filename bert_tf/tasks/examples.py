@@ -126,7 +126,6 @@ class Target:
             )
         return label
 
-
     def accepts(self, value: Any, where: str) -> bool:
         """Returns whether a value is a label of the task, or a number."""
         if value == self.undecided or _exact(str(value).strip()) is not None:

@@ -628,7 +628,8 @@ class TextModel(FreezableModel, abc.ABC):
         Args:
           filepath: The folder of all versions.
           name: The model's name on the server.
-          version: The number of the version. By default the time in seconds.
+          version: The number of the version. By default the time in seconds,
+            or the number after the highest that exists.
           num_parts: Parts of each layer that a server computes at the same
             time, on different CPU cores. 2 is faster for one text if the
             server has the flags in docs/serving.md, else 1.

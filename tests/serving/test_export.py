@@ -323,6 +323,9 @@ def test_the_version_is_the_time_or_the_next_number(quick, served, tmp_path):
     assert sorted(os.listdir(folder)) == [*numbers, "7"]
     # A server sees no version that is incomplete.
     assert counts == [0, 1, 2, 3]
+    # It would keep a higher number, such as a date.
+    os.mkdir(os.path.join(folder, "2026112701"))
+    assert os.path.basename(export(served, folder)) == "2026112702"
 
 
 def test_another_export_takes_the_number_first(quick, served, tmp_path):
