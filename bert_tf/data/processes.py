@@ -19,7 +19,7 @@ import tqdm
 from absl import logging
 
 from bert_tf import signals
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, reason
 
 Item = TypeVar("Item")
 Task = TypeVar("Task")
@@ -117,7 +117,8 @@ def available_cpus() -> int:
 class Pool:
     """Processes for several rounds of tasks; they end with the `with` block.
 
-    No process is started before a round has two tasks.
+    Nothing is started before a round has two tasks. Where the system has no
+    semaphores for worker processes, tasks run in this process.
 
     Args:
       num_workers: The number of processes. With 1, tasks run in this process.
@@ -125,17 +126,14 @@ class Pool:
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
-        self._executor = futures.ProcessPoolExecutor(
-            num_workers,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_end_with_parent,
-        )
+        self._executor: futures.ProcessPoolExecutor | None = None
 
     def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
 
     def run(
         self, tasks: Iterable[Task], function: Callable[[Task], Result]
@@ -149,23 +147,49 @@ class Pool:
             raised here.
 
         Raises:
-          InputError: If a worker was killed, usually for lack of memory.
+          InputError: If a worker cannot be started, or was killed, usually for
+            lack of memory.
         """
         tasks = iter(tasks)
         ahead = list(itertools.islice(tasks, 2))
         tasks = itertools.chain(ahead, tasks)
-        if self._num_workers == 1 or len(ahead) < 2:
-            return map(function, tasks)
-        return self._run_in_workers(tasks, function)
+        if self._num_workers > 1 and len(ahead) == 2:
+            self._executor = self._executor or self._make_executor()
+            if self._executor is not None:
+                return self._run_in_workers(self._executor, tasks, function)
+        return map(function, tasks)
+
+    def _make_executor(self) -> futures.ProcessPoolExecutor | None:
+        """Returns the executor of the workers; None without semaphores."""
+        try:
+            return futures.ProcessPoolExecutor(
+                self._num_workers,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_end_with_parent,
+            )
+        except (ImportError, NotImplementedError, OSError) as error:
+            # The results are the same, and a slow run is better than none.
+            logging.warning(
+                "Working in 1 process instead of %d, since worker processes "
+                "need semaphores: %s. On Linux, mount a writable /dev/shm, in "
+                "Docker with --tmpfs /dev/shm.",
+                self._num_workers,
+                reason(error),
+            )
+            self._num_workers = 1
+            return None
 
     def _run_in_workers(
-        self, tasks: Iterator[Task], function: Callable[[Task], Result]
+        self,
+        executor: futures.ProcessPoolExecutor,
+        tasks: Iterator[Task],
+        function: Callable[[Task], Result],
     ) -> Iterator[Result]:
         pending: collections.deque[futures.Future[Result]] = collections.deque()
         try:
             for task in tasks:
-                with _signals_blocked(), _script_hidden():
-                    pending.append(self._executor.submit(function, task))
+                with self._starting(), _signals_blocked(), _script_hidden():
+                    pending.append(executor.submit(function, task))
                 if len(pending) == TASKS_PER_WORKER * self._num_workers:
                     yield pending.popleft().result()
             while pending:
@@ -174,6 +198,17 @@ class Pool:
             raise InputError(
                 "A worker process was killed, usually for lack of memory. Use "
                 f"fewer than {self._num_workers} workers."
+            ) from error
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Turns errors of the system into InputErrors with advice."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"Cannot start a worker process: {reason(error)}. Use fewer "
+                f"than {self._num_workers} workers."
             ) from error
 
 

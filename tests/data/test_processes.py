@@ -1,3 +1,5 @@
+import errno
+import multiprocessing
 import os
 import pathlib
 import pickle
@@ -5,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import synchronize
 
 import pytest
 from checkout import ROOT
@@ -91,6 +94,47 @@ def test_killed_workers_are_reported():
         pytest.raises(InputError, match="Use fewer than 2 workers"),
     ):
         list(pool.run(range(4), kill_self))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EROFS, "Read-only file system"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        OSError(errno.ENOSYS, "Function not implemented"),
+    ],
+)
+def test_without_semaphores_one_process_works(monkeypatch, caplog, error):
+    """A read-only or missing /dev/shm."""
+
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr(synchronize.SemLock, "__init__", refuse)
+    with processes.Pool(1) as pool:
+        assert set(pool.run(range(3), process_id)) == {os.getpid()}
+    assert not caplog.records
+    with processes.Pool(3) as pool:
+        for _ in range(2):
+            assert set(pool.run(range(3), process_id)) == {os.getpid()}
+    [message] = caplog.messages
+    assert message.startswith("Working in 1 process instead of 3")
+    assert f"{error.strerror}. On Linux, mount a writable /dev/shm" in message
+
+
+def test_a_worker_that_cannot_be_started(monkeypatch):
+    def refuse(*_):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(
+        multiprocessing.get_context("spawn").Process, "start", refuse
+    )
+    with (
+        processes.Pool(2) as pool,
+        pytest.raises(InputError, match="unavailable. Use fewer than 2 work"),
+    ):
+        list(pool.run(range(4), process_id))
 
 
 SCRIPT = """
