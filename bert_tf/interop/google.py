@@ -7,17 +7,22 @@ The variables have this project's names, so nothing is translated:
 """
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from bert_tf.errors import in_file
 from bert_tf.interop.checkpoint import (
+    CONFIG,
+    VOCABULARY,
     Pretrained,
     with_metadata,
     write_metadata,
 )
+from bert_tf.tokenization.wordpiece import load_vocab, require_fit
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import BOOKKEEPING, Merged
 
@@ -50,6 +55,33 @@ def read(path: str) -> Pretrained:
         head = head_of(weights.shapes)
         pretrained = dataclasses.replace(pretrained, head=head)
     return pretrained
+
+
+def require_complete(folder: str) -> None:
+    """Raises InputError unless a folder has a complete published model.
+
+    Its vocabulary and its weights, all of which are read, have to fit its
+    configuration.
+    """
+    found = read(os.path.join(folder, PREFIX))
+    if found.config is None or found.vocab is None:
+        raise in_file(folder, f"there is no {CONFIG} or no {VOCABULARY}.")
+    path = os.path.join(folder, VOCABULARY)
+    require_fit(load_vocab(found.vocab, path), found.config.vocab_size, path)
+    sizes = {
+        name: math.prod(found.weights.shapes[name])
+        for name in found.weights.shapes
+        if name.startswith("bert/") and not BOOKKEEPING.match(name)
+    }
+    expected = found.config.num_parameters()
+    if sum(sizes.values()) != expected:
+        raise in_file(
+            found.path,
+            f"expected an encoder of {expected:,} weights, as {CONFIG} says, "
+            f"found {sum(sizes.values()):,}.",
+        )
+    for name in sizes:
+        _ = found.weights[name]  # TensorFlow compares its checksum.
 
 
 def head_of(names: Iterable[str]) -> str | None:

@@ -18,8 +18,12 @@ Environment variables:
 
 The length of each download and the CRC of each file in the zip are checked. So
 is the SHA-256 of each file, where it is known (see `released_models.py`).
-Otherwise the first download is trusted: its checksums are recorded in the
-`.sha256` file, and later downloads of the same name are compared with them.
+Otherwise the first download is trusted, if it can be opened: its checksums are
+recorded in the `.sha256` file, and later downloads of the same name are
+compared with them.
+
+Each use compares the SHA-256 of the small files. One of them, the index of the
+weights, has a CRC of each weight, which TensorFlow compares when it reads it.
 """
 
 import contextlib
@@ -31,7 +35,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from absl import logging
@@ -39,7 +43,12 @@ from absl import logging
 from bert_tf import files
 from bert_tf.errors import InputError, reason, wrong_value
 from bert_tf.interop import downloads
-from bert_tf.interop.released_models import FILES, MODELS, known_checksums
+from bert_tf.interop.released_models import (
+    FILES,
+    MODELS,
+    MOST_BYTES,
+    known_checksums,
+)
 
 try:
     import fcntl
@@ -54,8 +63,8 @@ GOOGLE = "https://storage.googleapis.com/bert_models"
 _MEMBER = re.compile(
     r"(?:[^/\\]+/)?({})".format("|".join(map(re.escape, FILES)))
 )
-# A zip that would fill the disk is refused. The largest model has 1.4 GB.
-_MOST_BYTES = 4 * 2**30
+# All files but the weights, which take a second for each GB.
+_SMALL_FILES = FILES[:-1]
 _BLOCK = 2**20
 # What zipfile raises for a damaged or an encrypted zip. An OSError is a seek to
 # a negative offset.
@@ -73,7 +82,7 @@ class _WrongContents(InputError):
     """The zip is not that of the model; downloading it again may help."""
 
 
-def download(name: str) -> str:
+def download(name: str, check: Callable[[str], object]) -> str:
     """Downloads a model, unless the cache has it.
 
     Several processes, also on hosts with a shared cache, may do this at the
@@ -82,16 +91,19 @@ def download(name: str) -> str:
 
     Args:
       name: A key of `MODELS`: `NAME` or `DATE/NAME`.
+      check: Opens the model in a folder, and raises an InputError if it cannot
+        be used. Called before an unknown model enters the cache.
 
     Returns:
       The folder in the cache.
 
     Raises:
       InputError: If the download fails or contains other files than expected,
-        or the cache cannot be written.
+        the cache cannot be written, or files in it were changed.
     """
     folder = os.path.join(_cache(), MODELS[name])
     if os.path.isdir(folder):
+        _check_cached(folder, MODELS[name])
         return folder
     url = f"{_base_url()}/{MODELS[name]}.zip"
     part = f"{folder}.zip.part"
@@ -100,7 +112,7 @@ def download(name: str) -> str:
         with _locked(part) as file:
             # Another process may have finished while this one waited.
             if not os.path.isdir(folder):
-                _install(MODELS[name], url, folder, file)
+                _install(MODELS[name], url, folder, file, check)
                 os.remove(part)
     return folder
 
@@ -161,7 +173,13 @@ def _locked(path: str) -> Iterator[io.FileIO]:
         yield file
 
 
-def _install(model: str, url: str, folder: str, part: io.FileIO) -> None:
+def _install(
+    model: str,
+    url: str,
+    folder: str,
+    part: io.FileIO,
+    check: Callable[[str], object],
+) -> None:
     """Creates the folder of a model from the user's zip, or else a download."""
     archive = f"{folder}.zip"
     is_given = os.path.exists(archive)
@@ -171,11 +189,11 @@ def _install(model: str, url: str, folder: str, part: io.FileIO) -> None:
             f"Copy the file from another machine to {archive}, set "
             f"{MODELS_URL} to a mirror, or give the path of a local model."
         )
-        downloads.download(url, part, advice)
+        downloads.download(url, part, sum(MOST_BYTES.values()), advice)
     source = archive if is_given else part.name
     try:
         with files.input_errors("read", source), open(source, "rb") as file:
-            _extract(file, archive if is_given else url, model, folder)
+            _extract(file, archive if is_given else url, model, folder, check)
     except _WrongContents as error:
         part.truncate(0)
         advice = (
@@ -190,7 +208,13 @@ def _install(model: str, url: str, folder: str, part: io.FileIO) -> None:
 # Zips.
 
 
-def _extract(archive: IO[bytes], source: str, model: str, folder: str) -> None:
+def _extract(
+    archive: IO[bytes],
+    source: str,
+    model: str,
+    folder: str,
+    check: Callable[[str], object],
+) -> None:
     """Writes the files of a model to a new folder, and records their checksums.
 
     Args:
@@ -198,6 +222,7 @@ def _extract(archive: IO[bytes], source: str, model: str, folder: str) -> None:
       source: Its path or URL, for error messages.
       model: The model, as `DATE/NAME`.
       folder: The folder, which appears when it is complete.
+      check: See `download`.
 
     Raises:
       _WrongContents: The zip is damaged, or has other files than expected.
@@ -217,7 +242,10 @@ def _extract(archive: IO[bytes], source: str, model: str, folder: str) -> None:
             raise _WrongContents(
                 f"{source}: the zip is damaged: {reason(error)}."
             ) from error
-        _check(temporary, source, model, f"{folder}.sha256")
+        if not known_checksums(model):
+            _check_model(temporary, source, check)
+        digests = _compare(temporary, source, FILES, model, f"{folder}.sha256")
+        _record(digests, model, f"{folder}.sha256")
 
 
 def _members(
@@ -238,40 +266,82 @@ def _members(
                 f"{source}: expected one {name} in the zip, found "
                 f"{len(members)}."
             )
-    size = sum(member.file_size for [member] in found.values())
-    if size > _MOST_BYTES:
-        raise _WrongContents(
-            f"{source}: the files in the zip have {size:,} bytes; expected at "
-            f"most {_MOST_BYTES:,}."
-        )
+        # zipfile inflates no more than this size.
+        size = members[0].file_size
+        if size > MOST_BYTES[name]:
+            raise _WrongContents(
+                f"{source}: {name} in the zip has {size:,} bytes; expected at "
+                f"most {MOST_BYTES[name]:,}."
+            )
     return {name: member for name, [member] in found.items()}
 
 
-def _check(folder: str, source: str, model: str, record: str) -> None:
-    """Compares the files of a model with known checksums, and records theirs.
+def _check_model(
+    folder: str, source: str, check: Callable[[str], object]
+) -> None:
+    """Raises _WrongContents if the files of a folder are not a model."""
+    try:
+        check(folder)
+    except InputError as error:
+        problem = str(error).replace(f"{folder}/", "")
+        raise _WrongContents(
+            f"{source}: the zip has no valid model: {problem}"
+        ) from error
+
+
+# Checksums.
+
+
+def _check_cached(folder: str, model: str) -> None:
+    """Compares the small files of a model in the cache with its checksums."""
+    try:
+        _compare(folder, folder, _SMALL_FILES, model, f"{folder}.sha256")
+    except InputError as error:
+        raise InputError(
+            f"{error} Remove the folder {folder} to download the model again; "
+            "to change a model, copy it and pass the path of the copy."
+        ) from error
+
+
+def _compare(
+    folder: str, source: str, names: Sequence[str], model: str, record: str
+) -> dict[str, str]:
+    """Compares files of a model with known or recorded checksums.
 
     Args:
       folder: The folder with the files.
-      source: The path or URL of the zip, for error messages.
+      source: The folder, or the path or URL of the zip, for error messages.
+      names: The files.
       model: The model, as `DATE/NAME`.
-      record: The file for the checksums, in the format of `sha256sum`.
+      record: The file with the checksums of the first download, if any.
+
+    Returns:
+      The SHA-256 of each file.
 
     Raises:
       _WrongContents: A file has another checksum.
     """
     known = known_checksums(model)
     expected, where = known or _recorded(record), "bert_tf" if known else record
-    lines = []
-    for name in FILES:
-        with open(os.path.join(folder, name), "rb") as file:
+    digests = {}
+    for name in names:
+        path = os.path.join(folder, name)
+        with files.input_errors("read", path), open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != expected.get(name, digest):
             raise _WrongContents(
                 f"{source}: the SHA-256 of {name} is {digest}, but {where} has "
                 f"{expected[name]}."
             )
-        lines.append(f"{digest}  {posixpath.basename(model)}/{name}\n")
-    files.write_text(record, "".join(lines))
+        digests[name] = digest
+    return digests
+
+
+def _record(digests: dict[str, str], model: str, path: str) -> None:
+    """Writes checksums in the format of `sha256sum`."""
+    folder = posixpath.basename(model)
+    lines = [f"{digest}  {folder}/{name}\n" for name, digest in digests.items()]
+    files.write_text(path, "".join(lines))
 
 
 def _recorded(path: str) -> dict[str, str]:

@@ -132,7 +132,7 @@ def test_a_worker_that_cannot_be_started(monkeypatch):
     )
     with (
         processes.Pool(2) as pool,
-        pytest.raises(InputError, match="unavailable. Use fewer than 2 work"),
+        pytest.raises(InputError, match=r"unavailable\. Use fewer than 2 work"),
     ):
         list(pool.run(range(4), process_id))
 

@@ -1,16 +1,20 @@
 """Google's models by name, which a local server provides."""
 
 import hashlib
+import io
 import os
 import pathlib
 import re
 import resource
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 
 import in_process
 import numpy as np
@@ -35,6 +39,8 @@ MODEL = f"2020_02_20/{NAME}"
 PATH = f"/models/{MODEL}.zip"
 BASE = "uncased_L-12_H-768_A-12"
 CONTENTS = {name: (name * 100).encode() + bytes(range(256)) for name in FILES}
+VOCAB = "".join(f"{word}\n" for word in small_release.WORDS).encode()
+CONFIG = small_release.config_of().to_json_string().encode()
 RERUN = "Rerun the same command to download it again"
 
 
@@ -75,13 +81,25 @@ def readable(server, release):
     return variables
 
 
+def download(name):
+    """Downloads files that only have the names of a model's."""
+    return released.download(name, lambda folder: None)
+
+
+@pytest.fixture
+def unzipped(release):
+    """The files of the release."""
+    with zipfile.ZipFile(io.BytesIO(release[0])) as zipped:
+        return {name: zipped.read(name) for name in zipped.namelist()}
+
+
 def contents_of(folder):
     return {p.name: p.read_bytes() for p in pathlib.Path(folder).iterdir()}
 
 
 def fails(message, name=NAME):
     with refused(message):
-        released.download(name)
+        download(name)
 
 
 def left_in(cache):
@@ -153,7 +171,7 @@ def test_a_local_path_takes_precedence(server, readable, tmp_path):
     with refused(f"No checkpoint found in {NAME}"):
         open_pretrained(NAME)
     pathlib.Path(NAME).rmdir()
-    folder = released.download(MODEL)
+    folder = download(MODEL)
     for name in (NAME, MODEL):
         here = pathlib.Path(name)
         here.parent.mkdir(exist_ok=True)
@@ -244,7 +262,7 @@ def test_extracts_what_a_model_needs(server, cache, inside):
     members = {f"{inside}{name}": data for name, data in CONTENTS.items()}
     others = {f"{inside}bert_model.ckpt.meta": b"graph", "README": b"hello"}
     server.contents[PATH] = zip_of({**members, **others})
-    folder = released.download(NAME)
+    folder = download(NAME)
     assert folder == str(cache / MODEL)
     assert contents_of(folder) == CONTENTS
     assert left_in(cache) == {NAME, f"{NAME}.sha256"}
@@ -255,10 +273,10 @@ def test_extracts_what_a_model_needs(server, cache, inside):
 
 
 def test_the_cache_needs_no_server_and_no_write(server, cache, monkeypatch):
-    folder = released.download(NAME)
+    folder = download(NAME)
     monkeypatch.setenv("BERT_TF_MODELS_URL", "http://127.0.0.1:9/models")
     monkeypatch.setattr(released, "_locked", None)
-    assert released.download(NAME) == released.download(MODEL) == folder
+    assert download(NAME) == download(MODEL) == folder
     assert server.asked == [None]
 
 
@@ -266,7 +284,7 @@ def test_a_name_that_was_published_twice(server):
     for date in ("2018_10_18", "2020_02_20"):
         members = {**CONTENTS, "vocab.txt": date.encode()}
         server.contents[f"/models/{date}/{BASE}.zip"] = zip_of(members)
-    later = released.download(f"2020_02_20/{BASE}")
+    later = download(f"2020_02_20/{BASE}")
     assert contents_of(later)["vocab.txt"] == b"2020_02_20"
     fails("/2018_10_18/.* the SHA-256 of bert_config.json", BASE)
 
@@ -281,7 +299,7 @@ def test_resumes_a_cut_download(server, has_ranges):
         fails(r"the connection was closed too early\. Rerun .* to resume")
         assert server.asked == [None, f"bytes={size // 3}-"]
         server.cut = None
-    assert contents_of(released.download(NAME)) == CONTENTS
+    assert contents_of(download(NAME)) == CONTENTS
     if has_ranges:
         thirds = [size // 3 * n for n in range(1, 4)]
         assert server.asked == [None, *(f"bytes={n}-" for n in thirds)]
@@ -299,28 +317,28 @@ def test_resumes_after_the_process_was_killed(server, cache):
             "    write(*arguments)\n"
             "    os.kill(os.getpid(), signal.SIGKILL)\n"
             "downloads._write = write_and_die\n"
-            f"released.download('{NAME}')",
+            f"released.download('{NAME}', print)",
         ],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert program.wait() == -signal.SIGKILL
     assert left_in(cache) == {f"{NAME}.zip.part"}
     server.cut = None
-    assert contents_of(released.download(NAME)) == CONTENTS
+    assert contents_of(download(NAME)) == CONTENTS
     assert server.asked == [None, "bytes=100-"]
 
 
 def test_a_complete_download_is_only_extracted(server, cache):
     (cache / "2020_02_20").mkdir(parents=True)
     (cache / f"{MODEL}.zip.part").write_bytes(server.contents[PATH])
-    assert contents_of(released.download(NAME)) == CONTENTS
+    assert contents_of(download(NAME)) == CONTENTS
 
 
 def test_one_process_downloads_and_the_others_wait(server, monkeypatch):
     server.may_answer.clear()
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(released.download(NAME)))
+        threading.Thread(target=lambda: found.append(download(NAME)))
         for _ in range(3)
     ]
     for thread in threads:
@@ -341,7 +359,7 @@ def test_file_systems_without_locks(server, monkeypatch):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(released.fcntl, "flock", flock)
-    assert contents_of(released.download(NAME)) == CONTENTS
+    assert contents_of(download(NAME)) == CONTENTS
 
 
 def test_extracts_a_zip_that_the_user_put_into_the_cache(cache):
@@ -350,7 +368,7 @@ def test_extracts_a_zip_that_the_user_put_into_the_cache(cache):
     path.write_bytes(b"not a zip")
     fails(f"{path}: the zip is damaged: .* Remove or replace the file")
     path.write_bytes(zip_of(CONTENTS))
-    assert contents_of(released.download(NAME)) == CONTENTS
+    assert contents_of(download(NAME)) == CONTENTS
     assert left_in(cache) == {NAME, f"{NAME}.sha256", f"{NAME}.zip"}
 
 
@@ -416,7 +434,7 @@ def test_wrong_zips_are_downloaded_again(server, cache, content, message):
     fails(f"{MODEL}.zip: {message}.*{RERUN}")
     assert left_in(cache) == {f"{NAME}.zip.part"}
     server.contents[PATH] = good
-    assert contents_of(released.download(NAME)) == CONTENTS
+    assert contents_of(download(NAME)) == CONTENTS
 
 
 def test_wrong_bytes_in_the_zip(server):
@@ -435,11 +453,11 @@ def test_known_checksums(server, monkeypatch):
         f"has {'0' * 64}. {RERUN}"
     )
     known[MODEL] = tuple(digests)
-    assert contents_of(released.download(NAME)) == CONTENTS
+    assert contents_of(download(NAME)) == CONTENTS
 
 
 def test_later_downloads_are_compared_with_the_first(server, cache):
-    folder = pathlib.Path(released.download(NAME))
+    folder = pathlib.Path(download(NAME))
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
@@ -448,7 +466,7 @@ def test_later_downloads_are_compared_with_the_first(server, cache):
     fails(f"the SHA-256 of vocab.txt is .*, but {folder}.sha256 has")
     assert not folder.exists()
     pathlib.Path(f"{folder}.sha256").unlink()
-    assert contents_of(released.download(NAME)) == changed
+    assert contents_of(download(NAME)) == changed
 
 
 def test_members_cannot_leave_the_folder(server, cache):
@@ -456,7 +474,7 @@ def test_members_cannot_leave_the_folder(server, cache):
         f"{start}evil.txt": b"evil" for start in ("../", "../../", "/", "a/../")
     }
     server.contents[PATH] = zip_of({**CONTENTS, **outside})
-    assert contents_of(released.download(NAME)) == CONTENTS
+    assert contents_of(download(NAME)) == CONTENTS
     moved = dict(CONTENTS)
     moved["../../vocab.txt"] = moved.pop("vocab.txt")
     name = "uncased_L-4_H-128_A-2"
@@ -467,9 +485,112 @@ def test_members_cannot_leave_the_folder(server, cache):
     assert len([*cache.parent.rglob("vocab.txt")]) == 1
 
 
-def test_zips_that_would_fill_the_disk(server, monkeypatch):
-    monkeypatch.setattr(released, "_MOST_BYTES", 2000)
-    fails("the files in the zip have [0-9,]* bytes; expected at most 2,000")
+@pytest.mark.parametrize("name", FILES)
+def test_zips_that_would_fill_the_disk(server, cache, monkeypatch, name):
+    """Each kind of file has a limit of its own."""
+    size = len(CONTENTS[name])
+    monkeypatch.setitem(released_models.MOST_BYTES, name, size - 1)
+    fails(
+        f"{name} in the zip has {size:,} bytes; expected at most {size - 1:,}"
+        f".*{RERUN}"
+    )
+    assert left_in(cache) == {f"{NAME}.zip.part"}
+    for other in FILES:
+        monkeypatch.setitem(released_models.MOST_BYTES, other, 1)
+    fails("expected a file of at most 4 bytes")
+    assert (cache / f"{MODEL}.zip.part").stat().st_size == 0
+
+
+def test_zips_whose_files_are_larger_than_their_directory_says(server, cache):
+    content = zip_of({**CONTENTS, "vocab.txt": b"a" * 1_000_003})
+    size = struct.pack("<L", 1_000_003)
+    assert content.count(size) == 2
+    server.contents[PATH] = content.replace(size, struct.pack("<L", 5))
+    fails("the zip is damaged: Bad CRC-32 for file 'vocab.txt'")
+    assert left_in(cache) == {f"{NAME}.zip.part"}
+
+
+def test_links_and_zips_in_zips_are_not_followed(server, cache, tmp_path):
+    """A link in a zip is a file whose content is a path."""
+    (tmp_path / "secret").write_text("secret")
+    link = zipfile.ZipInfo("vocab.txt")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    others = {name: CONTENTS[name] for name in FILES if name != "vocab.txt"}
+    content = io.BytesIO(zip_of(others))
+    with zipfile.ZipFile(content, "a") as zipped:
+        zipped.writestr(link, str(tmp_path / "secret"))
+    server.contents[PATH] = content.getvalue()
+    vocabulary = pathlib.Path(download(NAME), "vocab.txt")
+    assert not vocabulary.is_symlink()
+    assert vocabulary.read_text() == str(tmp_path / "secret")
+    name = "uncased_L-4_H-128_A-2"
+    inner = zip_of({f"{name}.zip": zip_of(CONTENTS)})
+    server.contents[f"/models/2020_02_20/{name}.zip"] = inner
+    fails("expected one bert_config.json in the zip, found 0", name)
+
+
+# Models that cannot be opened, and caches that were changed
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("vocab.txt", b"<html>", r"vocab\.txt has 1 tokens, but not \[PAD\]"),
+        ("vocab.txt", b"\xff", r"vocab\.txt:1: byte 0xff is not UTF-8"),
+        ("vocab.txt", b"", "the vocabulary is empty"),
+        ("vocab.txt", VOCAB * 2, r"vocab\.txt:15: the token '\[PAD\]' is also"),
+        (
+            "vocab.txt",
+            VOCAB + b"z",
+            "has 15 tokens, more than .* vocab_size of",
+        ),
+        ("bert_config.json", b"{", r"bert_config\.json:1: invalid JSON"),
+        ("bert_config.json", b"{}", "vocab_size"),
+        (
+            "bert_config.json",
+            CONFIG.replace(
+                b'"num_hidden_layers": 1', b'"num_hidden_layers": 2'
+            ),
+            "expected an encoder of [0-9,]* weights, as bert_config.json says",
+        ),
+        (FILES[2], b"index", "Cannot read checkpoint bert_model.ckpt"),
+        (FILES[3], b"data", "Cannot read checkpoint bert_model.ckpt"),
+    ],
+)
+def test_only_models_that_open_enter_the_cache(
+    server, readable, cache, unzipped, name, change, message
+):
+    server.contents[PATH] = zip_of({**unzipped, name: change})
+    with refused(f"{PATH}: the zip has no valid model: .*{message}.*{RERUN}"):
+        open_pretrained(NAME)
+    assert left_in(cache) == {f"{NAME}.zip.part"}
+    server.contents[PATH] = zip_of(unzipped)
+    assert open_pretrained(NAME).vocab == tuple(small_release.WORDS)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("change", ["cut", "other", "removed"])
+def test_changes_of_the_cache_are_found(readable, name, change, monkeypatch):
+    """At each use; those of the weights when they are read."""
+
+    def read():
+        weights = open_pretrained(NAME).weights
+        return {n: weights[n] for n in weights.shapes}
+
+    read()
+    path = pathlib.Path(os.environ["BERT_TF_CACHE"], MODEL, name)
+    good = path.read_bytes()
+    changed = {"cut": good[:-3], "other": good[:-1] + b"?"}
+    path.unlink()
+    if change in changed:
+        path.write_bytes(changed[change])
+    advice = f"Remove the folder {path.parent} to download the model again"
+    if name == FILES[3]:
+        advice = "The file is damaged"
+    with refused(advice):
+        read()
+    path.write_bytes(good)
+    read()
 
 
 @pytest.mark.parametrize("limit", [1000, 30_000])
@@ -483,7 +604,7 @@ def test_a_full_disk(server, cache, limit):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert left_in(cache) == {f"{NAME}.zip.part"}
-    assert len(contents_of(released.download(NAME))["vocab.txt"]) == 50_000
+    assert len(contents_of(download(NAME))["vocab.txt"]) == 50_000
 
 
 def test_a_cache_that_cannot_be_written(server, cache):
