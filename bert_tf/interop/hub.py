@@ -3,10 +3,18 @@
 Files go through the cache of huggingface_hub, so a model that was downloaded
 once can be read without a network. HF_HOME, HF_ENDPOINT, HF_TOKEN and
 HF_HUB_OFFLINE work as they do there.
+
+huggingface_hub never compares the files in its cache with anything, so the
+small files are compared with their checksums here. safetensors refuses weights
+of another length; `hf cache verify` compares the checksums of weights.
 """
 
 import contextlib
+import fnmatch
+import hashlib
 import json
+import os
+import pathlib
 import posixpath
 import re
 from collections.abc import Iterator
@@ -14,7 +22,8 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.errors import InputError, wrong_value
+from bert_tf import files
+from bert_tf.errors import InputError, in_file, wrong_value
 from bert_tf.interop import sentence_transformers
 from bert_tf.interop.checkpoint import find_unsupported, unsupported_format
 from bert_tf.interop.huggingface_weights import INDEX, WHOLE
@@ -24,19 +33,19 @@ SCHEME = "hf://"
 
 # The files that `huggingface.read` reads. Folders in a repository contain the
 # same model in other formats. A `*` matches slashes too.
-_FILES = (
+_SMALL_FILES = (
     "config.json",
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
     "added_tokens.json",
     *sentence_transformers.FILES,
-    WHOLE,
     INDEX,
-    "model-*-of-*.safetensors",
 )
+_FILES = (*_SMALL_FILES, WHOLE, "model-*-of-*.safetensors")
 _IGNORED = ("*/*.safetensors",)
 
+_CHECKSUM = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _REFERENCE = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", re.ASCII)
 _TIMEOUT_SECONDS = 10.0
 # HTTP status codes of a refusal, after which the cache is not tried.
@@ -53,8 +62,8 @@ def download(reference: str) -> str:
     Raises:
       InputError: If the reference is malformed; the repository or the revision
         does not exist or is not accessible; it has no safetensors; the Hub
-        cannot be reached and the cache lacks the model; or huggingface_hub is
-        not installed.
+        cannot be reached and the cache lacks the model; a file in the cache
+        was changed; or huggingface_hub is not installed.
     """
     match = _REFERENCE.fullmatch(reference.rstrip("/"))
     if not match or ".." in reference:
@@ -84,13 +93,49 @@ def download(reference: str) -> str:
             f"{name} has no {WHOLE}; none of its {len(names)} files is one."
         )
     with _converting_errors(hub, reference):
-        return hub.snapshot_download(
+        folder = hub.snapshot_download(
             name,
             revision=revision,
             allow_patterns=list(_FILES),
             ignore_patterns=list(_IGNORED),
             local_files_only=names is None,
         )
+    _check_cached(folder)
+    return folder
+
+
+def _check_cached(folder: str) -> None:
+    """Compares the small files of a model in the cache with their checksums.
+
+    Each file in the folder is a link to a file that is named by its checksum.
+    The Hub's are git's SHA-1 and, for large files, SHA-256; a mirror may use a
+    plain SHA-1, or other names, which are ignored.
+
+    Raises:
+      InputError: A file was changed.
+    """
+    for link in sorted(pathlib.Path(folder).rglob("*")):
+        name = link.relative_to(folder).as_posix()
+        path = os.path.realpath(link)
+        checksum = os.path.basename(path)
+        # Other programs may have downloaded other files, which may be large.
+        is_small = any(fnmatch.fnmatch(name, x) for x in _SMALL_FILES)
+        if not is_small or not _CHECKSUM.fullmatch(checksum):
+            continue
+        with files.input_errors("read", path), open(path, "rb") as file:
+            content = file.read()
+        git = b"blob %d\0" % len(content) + content
+        if checksum not in (
+            hashlib.sha1(git, usedforsecurity=False).hexdigest(),
+            hashlib.sha1(content, usedforsecurity=False).hexdigest(),
+            hashlib.sha256(content).hexdigest(),
+        ):
+            raise in_file(
+                link,
+                "the file was changed after the download. Remove "
+                f"{path} to download it again; to change a model, copy it and "
+                "pass the path of the copy.",
+            )
 
 
 def _list_files(hub: Any, name: str, revision: str | None) -> set[str] | None:

@@ -1,5 +1,6 @@
 """Models on the Hugging Face Hub, which a local server represents."""
 
+import hashlib
 import pathlib
 import socket
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from bert_tf.interop import hub
 from bert_tf.pretrained import open_pretrained
+from tests.interop import fake_hub
 from tests.interop.fake_hub import COMMIT, Answer, refuses, serving
 from tests.interop.small_models import (
     VOCAB,
@@ -148,6 +150,37 @@ def test_needs_no_network_after_a_download(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert hub.download(REFERENCE + revision) == folder
     assert not there.asked
+
+
+@pytest.mark.parametrize("algorithm", ["git", "sha1", "sha256", "md5"])
+def test_changes_of_the_cache_are_found(there, monkeypatch, algorithm):
+    """Except with a mirror whose names of files are no checksums."""
+
+    def digest_of(content):
+        if algorithm == "git":
+            content = b"blob %d\0" % len(content) + content
+        return hashlib.new(
+            algorithm.replace("git", "sha1"), content
+        ).hexdigest()
+
+    monkeypatch.setattr(fake_hub, "digest_of", digest_of)
+    folder = pathlib.Path(hub.download(REFERENCE))
+    assert hub.download(REFERENCE) == str(folder)
+    link = folder / "vocab.txt"
+    vocabulary = link.resolve()
+    vocabulary.write_text("[PAD]\n")
+    if algorithm == "md5":
+        assert hub.download(REFERENCE) == str(folder)
+        return
+    with refused(f"{link}: the file was changed .* Remove {vocabulary} to"):
+        open_pretrained(REFERENCE)
+    vocabulary.unlink()
+    assert open_pretrained(REFERENCE).vocab == VOCAB
+    # Weights are not compared, but safetensors knows their length.
+    weights = (folder / "model.safetensors").resolve()
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with refused("model.safetensors"):
+        open_pretrained(REFERENCE)
 
 
 def test_reports_a_missing_or_silent_hub_within_seconds(
