@@ -608,5 +608,6 @@ def _manifest_settings(
     """Yields the settings `names` of each manifest that exists."""
     for path in map(files.manifest_path, outputs):
         if files.exists(path):
-            settings = files.read_json(path).get("settings", {})
-            yield {name: settings.get(name) for name in names}
+            settings = files.read_json(path).get("settings")
+            if isinstance(settings, dict):
+                yield {name: settings.get(name) for name in names}

@@ -140,6 +140,8 @@ def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
     ]
     if differing:
         return f"the existing file has other {', '.join(differing)}"
+    if not all(type(manifest.get(name)) is int for name in ("records", "cut")):
+        return "the manifest of the existing file is incomplete"
     if manifest.get("sha256") != _file_checksum(path):
         return "the existing file is damaged"
     return None

@@ -171,8 +171,8 @@ class Pool:
             # The results are the same, and a slow run is better than none.
             logging.warning(
                 "Working in 1 process instead of %d, since worker processes "
-                "need semaphores: %s. On Linux, mount a writable /dev/shm, in "
-                "Docker with --tmpfs /dev/shm.",
+                "need semaphores: %s. On Linux, mount a writable tmpfs at "
+                "/dev/shm.",
                 self._num_workers,
                 reason(error),
             )

@@ -441,3 +441,6 @@ def test_casing_and_next_sentences_are_read_from_manifests(tmp_path):
     assert creation.casing_of(paths) == {}
     with pytest.raises(InputError, match=f"{paths[2]} was made with --nonext"):
         creation.require_next_sentence(paths)
+    files.write_text(files.manifest_path(paths[2]), '{"settings": [1]}')
+    assert creation.casing_of(paths) == cased
+    creation.require_next_sentence(paths)

@@ -120,7 +120,8 @@ def test_without_semaphores_one_process_works(monkeypatch, caplog, error):
             assert set(pool.run(range(3), process_id)) == {os.getpid()}
     [message] = caplog.messages
     assert message.startswith("Working in 1 process instead of 3")
-    assert f"{error.strerror}. On Linux, mount a writable /dev/shm" in message
+    advice = "On Linux, mount a writable tmpfs at /dev/shm."
+    assert message.endswith(f"{error.strerror}. {advice}")
 
 
 def test_a_worker_that_cannot_be_started(monkeypatch):
