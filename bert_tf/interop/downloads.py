@@ -26,7 +26,7 @@ from bert_tf.errors import InputError, listed, reason
 _SCHEMES = ("http", "https", "ftp", "file")
 _BLOCK = 2**20
 _TIMEOUT_SECONDS = 30.0
-# What must arrive within the timeout: even a modem sends twice as much.
+# What must arrive within the timeout: a modem sends three times as much.
 _LEAST_BYTES = 2**16
 # Connections in a row that may end early after fewer bytes than that.
 _MOST_SHORT_ATTEMPTS = 5
@@ -153,7 +153,9 @@ def _require_scheme(url: str, schemes: Collection[str]) -> None:
     scheme = urllib.parse.urlsplit(url).scheme
     if scheme not in schemes:
         expected = listed(sorted(schemes), last="or")
-        raise _WrongAnswer(f"expected a URL of {expected}, found {scheme}")
+        raise _WrongAnswer(
+            f"the scheme of {url} must be {expected}; got {scheme!r}"
+        )
 
 
 def _check_headers(answer: Any, start: int, most_bytes: int) -> int | None:

@@ -101,6 +101,16 @@ def test_good_answers(server, part, good):
     assert content_of(part) == BODY
 
 
+def test_a_mirror_in_a_folder(part, tmp_path):
+    (tmp_path / "file.zip").write_bytes(BODY)
+    part.write(b"unfinished")
+    url = f"file://{tmp_path}/file.zip"
+    downloads.download(url, part, MOST_BYTES, "")
+    assert content_of(part) == BODY
+    (tmp_path / "file.zip").write_bytes(BODY * 2)
+    fails("at most 1,000 bytes, found 1,024", url, part)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -148,7 +158,7 @@ def test_redirections(server, part):
     fails("infinite loop", server.url, part)
     # HTTPS is not given up: whoever is between could change the file.
     with pytest.raises(
-        downloads._WrongAnswer, match="expected a URL of https, found http"
+        downloads._WrongAnswer, match="must be https; got 'http'"
     ):
         downloads._Redirections().redirect_request(
             downloads.urllib.request.Request("https://host/file"),
