@@ -233,13 +233,6 @@ def read_examples(
     def skip(problem: str, where: str) -> None:
         warnings["Skipped", problem].append(where)
 
-    def check(
-        found: Mapping[str, Any], header: Mapping[str, Any], where: str
-    ) -> None:
-        is_fixed = isinstance(columns, str)
-        _check_header(header, where, target, is_fixed, warn)
-        _require_label_apart(found, where)
-
     examples: list[Example] = []
     languages: set[str] = set()
     for row, where in tables.read(
@@ -248,7 +241,9 @@ def read_examples(
         has_header=has_header,
         optional=() if is_labelled else ("label",),
         skip=skip if skip_malformed else None,
-        check=check,
+        check=functools.partial(
+            _check_columns, target, isinstance(columns, str), warn
+        ),
     ):
         if is_wanted and not is_wanted(row["key"]):
             continue
@@ -282,6 +277,19 @@ def read_examples(
         # An empty column in a test set: the labels are unknown, not ().
         return [dataclasses.replace(e, label=None) for e in examples]
     return examples
+
+
+def _check_columns(
+    target: Target,
+    is_fixed: bool,
+    warn: bool,
+    columns: Mapping[str, Any],
+    header: Mapping[str, Any],
+    where: str,
+) -> None:
+    """Checks the columns and the header of a file; see `tables.read`."""
+    _check_header(header, where, target, is_fixed, warn)
+    _require_label_apart(columns, where)
 
 
 def _check_header(
