@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_tf.errors import InputError, in_file, listed, reason
+from bert_tf.errors import InputError, in_file, listed, reason, wrong_value
 from bert_tf.packages import tensorflow_required
 
 _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
@@ -50,6 +50,20 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def is_remote(path: str) -> bool:
     """Returns whether a path has a `scheme://`, which `tf.io.gfile` handles."""
     return "://" in path
+
+
+def path_text(path: Any, name: str = "The path") -> str:
+    """Returns a path as a string.
+
+    Raises:
+      InputError: If it is not a string or a `Path`. The message calls it
+        `name`.
+    """
+    if isinstance(path, os.PathLike):
+        path = os.fspath(path)
+    if not isinstance(path, str):
+        raise wrong_value(name, "a string or a pathlib.Path", path)
+    return path
 
 
 def is_utf8(path: str) -> bool:

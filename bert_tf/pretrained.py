@@ -32,6 +32,7 @@ from bert_tf.interop.checkpoint import (
     KERAS_FILE,
     Pretrained,
     find_unsupported,
+    require_sizes,
 )
 from bert_tf.modeling import checkpoint_variables, encoder_config
 from bert_tf.training.weights import (
@@ -155,9 +156,16 @@ def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
 
     Args:
       path: A `.keras` file of a model with classes of bert_tf in it.
-      **options: Options of Keras's function: `compile`, `custom_objects` ...
+      **options: Options of Keras's function: `compile`, `custom_objects` and
+        `safe_mode`.
+
+    Raises:
+      InputError: If the file is missing, damaged or not a `.keras` file, or has
+        code in it, which Keras runs with `safe_mode=False` only.
     """
-    return keras.models.load_model(path, **options)
+    known = ("compile", "custom_objects", "safe_mode")
+    require_options("load_model", options, known)
+    return keras_files.load(files.path_text(path), **options)
 
 
 def read_config(path: str | os.PathLike[str]) -> BertConfig:
@@ -189,7 +197,7 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
         format, or a download fails. Pickles are refused: opening one runs code
         of its author.
     """
-    path = os.fspath(path)
+    path = files.path_text(path)
     found = _open(path)
     if found.do_lower_case is None:
         found = dataclasses.replace(found, do_lower_case=casing_of_name(path))
@@ -357,7 +365,9 @@ def make_model(
         raise InputError(f"{model_class.__name__} has no labels.")
     else:
         weights = _of_same_head(head, found)
-    model = model_class(_config_of(found), **options)
+    config = _config_of(found)
+    require_sizes(config, weights)
+    model = model_class(config, **options)
     variables = _variables(model)
     report = restore(variables, weights, NEW_HEADS)
     # A pooler that the head does not use is frozen.

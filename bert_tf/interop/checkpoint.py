@@ -25,8 +25,9 @@ from bert_tf.errors import (
     listed,
     wrong_value,
 )
+from bert_tf.interop import huggingface_names
 from bert_tf.tokenization.wordpiece import read_tokens
-from bert_tf.training.weights import Weights
+from bert_tf.training.weights import Weights, require_shape
 
 # What a model computes, and which weights it has besides the encoder's.
 HEADS = (
@@ -181,6 +182,20 @@ _TYPES = {
     "prompts": dict,
     "default_prompt_name": str,
 }
+
+
+def require_sizes(config: BertConfig, weights: Weights) -> None:
+    """Compares the sizes of a configuration with an encoder's weights.
+
+    Only shapes are read. Call it before a model is made: one with the sizes of
+    a wrong configuration may not fit into memory.
+
+    Raises:
+      InputError: If a shape differs, or a weight is missing.
+    """
+    for weight in huggingface_names.rows(config):
+        if weight.part == "encoder":
+            require_shape(weights, weight.ours, weight.shape)
 
 
 def with_metadata(pretrained: Pretrained, folder: str) -> Pretrained:

@@ -4,16 +4,21 @@ A `.keras` file contains the configuration. `vocab.txt` and `bert_tf.json` are
 beside it, see `checkpoint.py`.
 """
 
+import contextlib
+import json
 import os
 import re
 import textwrap
 import zipfile
 import zlib
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 import numpy as np
 
 from bert_tf import files, heads
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file
 from bert_tf.feature_model import adapted_layers
 from bert_tf.interop.checkpoint import (
@@ -22,6 +27,7 @@ from bert_tf.interop.checkpoint import (
     WITH_LABELS,
     Pretrained,
     local_file,
+    require_sizes,
     with_metadata,
     write_metadata,
 )
@@ -52,6 +58,24 @@ _DAMAGES = (
     *(ValueError, TypeError, LookupError, AttributeError, RuntimeError),
 )
 
+_CONFIG_FILE = "config.json"
+# The largest text in a `.keras` file. A vocabulary has a few megabytes.
+_MAX_JSON = 64 << 20
+# The largest ratio of the unpacked size to the size of the file.
+_MAX_EXPANSION = 10
+_REMEDY = "Save the model again, or use a file from another source."
+# Keras's classes whose configuration is code, a pickle or a path to a graph.
+_WITH_CODE = frozenset(
+    {
+        "FlaxLayer",
+        "JaxLayer",
+        "Lambda",
+        "TFSMLayer",
+        "TorchModuleWrapper",
+        "__lambda__",
+    }
+)
+
 
 def build_model(pretrained: Pretrained) -> keras.Model:
     """Builds the model that a checkpoint describes, with its weights.
@@ -67,6 +91,7 @@ def build_model(pretrained: Pretrained) -> keras.Model:
     if config is None or head is None:
         missing = "configuration" if config is None else "head"
         raise in_file(pretrained.path, f"the {missing} is unknown.")
+    require_sizes(config, pretrained.weights)
     options = {}
     if head in WITH_LABELS:
         shapes = pretrained.weights.shapes
@@ -152,11 +177,8 @@ def read(path: str) -> Pretrained:
       InputError: If the file is missing or damaged, or is not a model of this
         project.
     """
-    if not path.endswith(".keras") and files.is_directory(path):
-        path = os.path.join(path, KERAS_FILE)
-    if not files.exists(path):
-        raise in_file(path, "there is no such file.")
-    model = _load(path)
+    path = _file_at(path)
+    model = load(path, compile=False)
     config = encoder_config(model)
     weights = ModelWeights(model, path)
     pretrained = with_metadata(
@@ -172,19 +194,108 @@ def read(path: str) -> Pretrained:
     return pretrained
 
 
-def _load(path: str) -> keras.Model:
+def _file_at(path: str) -> str:
+    if not path.endswith(".keras") and files.is_directory(path):
+        path = os.path.join(path, KERAS_FILE)
+    if not files.exists(path):
+        raise in_file(path, "there is no such file.")
+    return path
+
+
+def load(path: str, **options: Any) -> keras.Model:
+    """Loads a `.keras` file, with `options` of Keras's function.
+
+    Raises:
+      InputError: If the file is missing or damaged, has sizes that cannot be
+        right, or has code in it (unless `safe_mode` is False).
+    """
+    path = _file_at(path)
     with local_file(path) as local:
         if not zipfile.is_zipfile(local):
             raise in_file(path, "this is not a .keras file, or it is cut off.")
+        with _reading(path, local), zipfile.ZipFile(local) as archive:
+            total = sum(x.file_size for x in archive.infolist())
+            config_size = archive.getinfo(_CONFIG_FILE).file_size
+        _require_sizes(path, os.path.getsize(local), total, config_size)
+        with _reading(path, local), zipfile.ZipFile(local) as archive:
+            config = json.loads(archive.read(_CONFIG_FILE))
+        _require_weights(path, config, total)
+        if options.get("safe_mode", True):
+            _require_no_code(path, config)
+        with _reading(path, local):
+            return keras.saving.load_model(local, **options)
+
+
+@contextlib.contextmanager
+def _reading(path: str, local: str) -> Iterator[None]:
+    """Raises InputError for what a damaged file raises in the `with` block."""
+    try:
+        yield
+    except _DAMAGES as error:
+        reason = str(error).split("\n")[0].replace(local, path)
+        reason = textwrap.shorten(reason, 200, placeholder=" ...")
+        raise InputError(
+            f"cannot read {path}: {reason}; the file is damaged or not a "
+            "model that Keras saved"
+        ) from error
+
+
+def _require_sizes(path: str, size: int, total: int, config_size: int) -> None:
+    """Raises InputError if `size` bytes unpack to far more, `total`.
+
+    `zipfile` unpacks at most the sizes that the archive gives for its files.
+    """
+    # Keras does not compress, and compression hardly makes weights smaller.
+    if total > _MAX_JSON + _MAX_EXPANSION * size:
+        raise in_file(
+            path, f"{size:,} bytes unpack to {total:,} bytes. {_REMEDY}"
+        )
+    if config_size > _MAX_JSON:
+        raise in_file(
+            path,
+            f"{_CONFIG_FILE} in it has {config_size:,} bytes, more than "
+            f"{_MAX_JSON:,}. {_REMEDY}",
+        )
+
+
+def _require_weights(path: str, config: Any, total: int) -> None:
+    """Raises InputError if `total` bytes are too few for the configuration."""
+    for values in _objects(config):
         try:
-            return keras.saving.load_model(local, compile=False, safe_mode=True)
-        except _DAMAGES as error:
-            reason = str(error).split("\n")[0].replace(local, path)
-            reason = textwrap.shorten(reason, 200, placeholder=" ...")
-            raise InputError(
-                f"cannot read {path}: {reason}; the file is damaged or not a "
-                "model that Keras saved"
-            ) from error
+            expected = BertConfig.from_dict(values).num_parameters()
+        except InputError:  # Another object, or Keras reports the error.
+            continue
+        # A weight has 1 to 4 bytes, and the pooler may be missing.
+        if expected > 2 * total:
+            raise in_file(
+                path,
+                f"the configuration in it has {expected:,} weights, but the "
+                f"file has {total:,} bytes. {_REMEDY}",
+            )
+
+
+def _require_no_code(path: str, config: Any) -> None:
+    for values in _objects(config):
+        name = values.get("class_name")
+        if isinstance(name, str) and name in _WITH_CODE:
+            raise in_file(
+                path,
+                f"it contains a {name}, which runs code of the file's author. "
+                "If you trust the author, use keras.models.load_model with "
+                "safe_mode=False.",
+            )
+
+
+def _objects(config: Any) -> Iterator[dict[str, Any]]:
+    """Yields the dicts in values of a JSON file, at any depth."""
+    pending = [config]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            yield value
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
 
 
 def write(folder: str, pretrained: Pretrained) -> None:

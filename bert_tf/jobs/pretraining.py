@@ -46,6 +46,7 @@ from bert_tf.errors import InputError, wrong_value
 from bert_tf.interop.checkpoint import (
     Pretrained,
     read_metadata,
+    require_sizes,
     with_metadata,
     write_metadata,
 )
@@ -407,6 +408,10 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
             config.objective,
         )
     require_length(config.max_seq_length, bert_config)
+    is_new = not CheckpointManager(config.output_dir).steps()
+    if config.init_checkpoint and is_new:
+        initial = open_pretrained(config.init_checkpoint)
+        require_sizes(bert_config, initial.weights)
     verify_kind(
         config.output_dir,
         _kind(config, bert_config),

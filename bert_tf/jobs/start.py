@@ -19,7 +19,11 @@ from absl import logging
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.interop.checkpoint import TRAINED_WITH, Pretrained
+from bert_tf.interop.checkpoint import (
+    TRAINED_WITH,
+    Pretrained,
+    require_sizes,
+)
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import FineTuningOptions, ModelOptions, StartOptions
 from bert_tf.options import OptionError, Options
@@ -243,14 +247,8 @@ def find_start(config: StartOptions) -> Start:
         return Start(bert_config, vocab, uncased, config.strip_accents, None)
     pretrained = open_pretrained(path)
     bert_config = find_config(config, pretrained)
+    require_sizes(bert_config, pretrained.weights)
     vocab = _vocab(config.vocab_file, pretrained, bert_config)
-    shape = pretrained.weights.shapes.get("bert/embeddings/word_embeddings")
-    if shape is not None and shape[0] != bert_config.vocab_size:
-        raise InputError(
-            f"{pretrained.path} has word embeddings for {shape[0]} tokens, but "
-            f"the configuration has a vocab_size of {bert_config.vocab_size}. "
-            "Give the configuration that the checkpoint was made with."
-        )
     strip_accents = config.strip_accents
     if strip_accents is None:
         strip_accents = pretrained.strip_accents

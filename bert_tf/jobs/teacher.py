@@ -20,7 +20,11 @@ from absl import logging
 from bert_tf.data import cache
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file, listed, wrong_value
-from bert_tf.interop.checkpoint import WITH_LABELS, Pretrained
+from bert_tf.interop.checkpoint import (
+    WITH_LABELS,
+    Pretrained,
+    require_sizes,
+)
 from bert_tf.jobs.settings import DistillationOptions
 from bert_tf.jobs.start import Start, head_difference
 from bert_tf.pretrained import open_pretrained
@@ -130,6 +134,7 @@ def find_teacher(
             "a teacher needs its bert_config.json and its vocab.txt beside the "
             "checkpoint. Add them.",
         )
+    require_sizes(found.config, found.weights)
     if fault := _fault(found, start):
         raise InputError(
             f"--teacher={path} has {fault} than the model to train, and texts "

@@ -24,6 +24,8 @@ LORA_SCALE = "training_state/lora_scale"
 # weights: a new head, and the pooler, which some models do not have.
 NEW_HEADS = r"(?!bert/(embeddings|encoder)/)"
 
+_REMEDY = "Pass its configuration, or another checkpoint."
+
 
 class Weights(Protocol):
     """Arrays by their TF1 names, read on access.
@@ -142,17 +144,10 @@ def restore(
     missing = [name for name in variables if name not in weights]
     _check_missing(filled, missing, may_lack, weights.path)
     for name in filled:
-        ours, theirs = list(variables[name].shape), list(weights.shapes[name])
-        if ours != theirs:
-            remedy = "Pass its configuration, or another checkpoint."
-            if may_lack and re.match(may_lack, name):
-                remedy = (
-                    "convert_checkpoint.py --head=encoder removes the head."
-                )
-            raise InputError(
-                f"Checkpoint {weights.path} does not fit the configuration: "
-                f"expected {name} of shape {ours}, found {theirs}. {remedy}"
-            )
+        remedy = _REMEDY
+        if may_lack and re.match(may_lack, name):
+            remedy = "convert_checkpoint.py --head=encoder removes the head."
+        require_shape(weights, name, variables[name].shape, remedy)
     # Read everything before anything is assigned: a file may be damaged.
     values = {name: weights[name] for name in filled}
     for name, value in values.items():
@@ -163,6 +158,19 @@ def restore(
         if name not in variables and not BOOKKEEPING.match(name)
     )
     return Report(tuple(filled), tuple(missing), tuple(left_over))
+
+
+def require_shape(
+    weights: Weights, name: str, shape: Sequence[int], remedy: str = _REMEDY
+) -> None:
+    """Raises InputError if weights lack a name or have it in another shape."""
+    ours = list(shape)
+    theirs = [*weights.shapes[name]] if name in weights.shapes else "none"
+    if ours != theirs:
+        raise InputError(
+            f"Checkpoint {weights.path} does not fit the configuration: "
+            f"expected {name} of shape {ours}, found {theirs}. {remedy}"
+        )
 
 
 def checksum(variables: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """TF1 checkpoints, `.keras` files and models from them."""
 
 import dataclasses
+import json
 import zipfile
 
 import keras
@@ -12,6 +13,7 @@ from bert_tf.interop import google, keras_files
 from bert_tf.interop.checkpoint import HEADS
 from bert_tf.interop.keras_files import ModelWeights, build_model, head_of_model
 from bert_tf.modeling import BertModel
+from bert_tf.pretrained import load_model
 from bert_tf.training import checkpoints
 from tests.interop.small_models import (
     CONFIG,
@@ -109,6 +111,10 @@ def test_builds_the_class_of_the_head_with_its_weights(head):
             {"config": dataclasses.replace(CONFIG, intermediate_size=16)},
             "intermediate/dense/kernel",
         ),
+        (
+            {"config": dataclasses.replace(CONFIG, num_hidden_layers=1_000)},
+            "layer_2/attention/self/query/kernel of shape .*, found none",
+        ),
     ],
 )
 def test_refuses_to_build_another_model(change, message):
@@ -138,14 +144,19 @@ def test_refuses_another_config_beside_the_file(tmp_path):
         keras_files.read(str(tmp_path))
 
 
-def nest_json(path):
-    """Replaces config.json by lists that are nested too deeply for JSON."""
+def rewrite(path, change, compression=zipfile.ZIP_STORED):
+    """Replaces config.json in a `.keras` file by a function of its bytes."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    members["config.json"] = b"[" * 99_999 + b"]" * 99_999
-    with zipfile.ZipFile(path, "w") as archive:
+    members["config.json"] = change(members["config.json"])
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
+
+
+def nest_json(path):
+    """Replaces config.json by lists that are nested too deeply for JSON."""
+    rewrite(path, lambda _: b"[" * 99_999 + b"]" * 99_999)
 
 
 def change_entry(offset, value):
@@ -184,8 +195,93 @@ def test_refuses_a_damaged_file(tmp_path, damage):
         keras_files.read(str(path))
 
 
-def test_runs_no_code_from_a_file(tmp_path):
+@pytest.fixture
+def never_loaded(monkeypatch):
+    """Fails if Keras sees the file."""
+
+    def load_model(*_, **__):
+        raise AssertionError("Keras loads the file")
+
+    monkeypatch.setattr(keras.saving, "load_model", load_model)
+
+
+@pytest.mark.parametrize("read", [keras_files.read, load_model])
+def test_runs_no_code_from_a_file(tmp_path, never_loaded, read):
     layer = keras.layers.Lambda(lambda x: x, output_shape=(2,))
-    keras.Sequential([keras.Input((2,)), layer]).save(tmp_path / "x.keras")
-    with refused("cannot read"):
-        keras_files.read(str(tmp_path / "x.keras"))
+    path = str(tmp_path / "x.keras")
+    keras.Sequential([keras.Input((2,)), layer]).save(path)
+    with refused("x.keras: it contains a Lambda, .*safe_mode=False"):
+        read(path)
+    pickle = {"class_name": "TorchModuleWrapper", "config": {"module": "gASV"}}
+    rewrite(path, lambda _: json.dumps({"layers": [pickle]}).encode())
+    with refused("x.keras: it contains a TorchModuleWrapper, "):
+        read(path)
+
+
+def test_code_runs_only_if_the_caller_says_so(tmp_path):
+    layer = keras.layers.Lambda(lambda x: x, output_shape=(2,))
+    path = tmp_path / "x.keras"
+    keras.Sequential([keras.Input((2,)), layer]).save(path)
+    assert load_model(path, safe_mode=False).layers[0].name == layer.name
+
+
+def fill(content):
+    return content[:-1] + b" " * (70 << 20) + content[-1:]
+
+
+def deepen(content):
+    config = json.loads(content)
+    config["config"]["config"] |= {"num_hidden_layers": 999}
+    return json.dumps(config).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "compression", "message"),
+    [
+        (fill, zipfile.ZIP_DEFLATED, "unpack to 73,[0-9,]* bytes"),
+        (fill, zipfile.ZIP_STORED, r"config\.json in it has 73,.* more than"),
+        (deepen, zipfile.ZIP_STORED, "has 1,1.* weights, but the file has"),
+    ],
+)
+def test_refuses_sizes_before_it_reads(
+    tmp_path, never_loaded, change, compression, message
+):
+    folder = str(tmp_path)
+    keras_files.write(folder, pretrained("encoder"))
+    path = str(tmp_path / "model.keras")
+    rewrite(path, change, compression)
+    for read in (keras_files.read, load_model):
+        with refused(f"model.keras: .*{message}.* another source"):
+            read(path)
+
+
+def test_unpacks_no_more_than_the_archive_says(tmp_path):
+    """The directory of the archive gives 1 byte for 70 MB."""
+    keras_files.write(str(tmp_path), pretrained("encoder"))
+    path = tmp_path / "model.keras"
+    rewrite(path, fill, zipfile.ZIP_DEFLATED)
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"config.json") - 46
+    content[entry + 24 : entry + 28] = (1).to_bytes(4, "little")
+    path.write_bytes(content)
+    with refused("cannot read .*: Bad CRC-32"):
+        keras_files.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("missing", "missing: there is no such file"),
+        ("", r"model\.keras: there is no such file"),
+        ("text", "text: this is not a .keras file"),
+    ],
+)
+def test_load_model_names_what_it_cannot_load(tmp_path, path, message):
+    (tmp_path / "text").write_text("hello")
+    with refused(message):
+        load_model(tmp_path / path)
+    for wrong in (None, 3, BertModel(CONFIG)):
+        with refused("path must be a string or a pathlib.Path; got"):
+            load_model(wrong)
+    with refused("load_model has no option 'compiled'. Did you mean 'compile'"):
+        load_model(tmp_path / path, compiled=False)
