@@ -13,6 +13,7 @@ from bert_tf.data import cache, processes
 from bert_tf.data.schema import Schema, classification_schema
 from bert_tf.errors import (
     InputError,
+    did_you_mean,
     in_file,
     listed,
     require_choice,
@@ -358,13 +359,15 @@ def _label_ids(examples: Sequence[Example], encoding: Encoding) -> np.ndarray:
         try:
             label_ids[row] = label_id(example.label, encoding.problem, numbers)
         except (KeyError, TypeError, ValueError):
-            expected = "a finite number"
+            expected, hint = "a finite number", ""
             if numbers:
                 names = listed(encoding.labels, last="or", most=20)
                 expected = f"one of {names}"
+            if isinstance(example.label, str):
+                hint = did_you_mean(example.label, numbers)
             raise in_file(
                 example.where,
-                f"the label must be {expected}; got {example.label!r}.",
+                f"the label must be {expected}; got {example.label!r}.{hint}",
             ) from None
     return label_ids
 

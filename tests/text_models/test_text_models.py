@@ -786,7 +786,7 @@ def test_wrong_options_of_fit(encoder):
             model.fit(["a"], ["good"], class_weight=weights)
     with refused("got {'god': 2}. Did you mean 'good'?"):
         model.fit(["a"], ["good"], class_weight={"god": 2})
-    with refused("the labels are 'bad' and 'good'. Did you mean 'good'?"):
+    with refused("bad or good; got 'goood'. Did you mean 'good'?"):
         model.fit(["a"], ["goood"])
     with refused("class_weight needs one label for each text or word"):
         load(encoder, "embedder").fit([("a", "b")], class_weight={0: 1})
