@@ -287,10 +287,6 @@ class FeatureModel(FreezableModel):
             raise InputError(
                 f"{self.name} has LoRA adapters already. Call merge_lora first."
             )
-        if any(layer.quantization_mode for _, layer in dense_layers(self)):
-            raise InputError(
-                f"{self.name} is quantized. Call enable_lora before quantize."
-            )
         paths = [
             f"encoder/layer_{index}/{LORA_LAYERS[target]}"
             for index in range(self.config.num_hidden_layers)
@@ -300,6 +296,10 @@ class FeatureModel(FreezableModel):
 
     def add_adapters(self, layers: Mapping[str, Sequence]) -> None:
         """Freezes the encoder and adds the adapters that `adapters` returns."""
+        if any(layer.quantization_mode for _, layer in dense_layers(self)):
+            raise InputError(
+                f"{self.name} is quantized. Call enable_lora before quantize."
+            )
         self.build()
         encoder = self._encoder()
         encoder.trainable = True
@@ -350,6 +350,10 @@ class FeatureModel(FreezableModel):
 
     def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Loads a file of `save_lora_weights`; enables LoRA if necessary.
+
+        Args:
+          filepath: The file; or a folder that PEFT wrote, with
+            `adapter_config.json` and `adapter_model.safetensors`.
 
         Raises:
           InputError: If the file cannot be read, or is for other weights, other

@@ -9,6 +9,7 @@ path if the file system fails: an unknown scheme, a missing file, a full disk.
 errors.
 """
 
+import collections
 import contextlib
 import errno
 import functools
@@ -16,7 +17,6 @@ import glob
 import gzip
 import io
 import json
-import logging
 import os
 import posixpath
 import re
@@ -27,7 +27,16 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_tf.errors import InputError, in_file, listed, reason, wrong_value
+from absl import logging
+
+from bert_tf.errors import (
+    InputError,
+    in_file,
+    listed,
+    reason,
+    shortened,
+    wrong_value,
+)
 from bert_tf.packages import tensorflow_required
 
 _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
@@ -41,6 +50,9 @@ _JSON_TYPES = {
     str: "a string",
     type(None): "null",
 }
+# Far more than any file has that we read.
+_MOST_LEVELS = 100
+_MOST_BYTES = 1 << 28
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -253,6 +265,52 @@ def remove_tree(path: str) -> None:
 # ------------------------------------------------------------------- reading
 
 
+def find_in(folder: str, name: str) -> str | None:
+    """Returns the path of a file in a folder from elsewhere, None if missing.
+
+    Symbolic links are followed: a cache of the Hub consists of them.
+
+    Raises:
+      InputError: `name` leads out of the folder, or is not a file that can be
+        read to its end.
+    """
+    steps = re.split(r"[/\\]", name)
+    if ".." in steps or not steps[0] or ":" in name or "\0" in name:
+        raise in_file(
+            folder, f"{shortened(name)} must be a path within this folder."
+        )
+    path = os.path.join(folder, name)
+    if not exists(path):
+        if not is_remote(path) and os.path.islink(path):
+            raise in_file(
+                path, "this symbolic link is broken. Download the file again."
+            )
+        return None
+    require_small_file(path)
+    return path
+
+
+def require_file(path: str) -> None:
+    """Raises InputError for a directory, a device, a pipe or a socket."""
+    if is_directory(path):
+        raise in_file(path, "this is a directory, not a file.")
+    if is_special(path):
+        raise in_file(path, "this is a device or a pipe, not a file.")
+
+
+def require_small_file(path: str) -> None:
+    """Raises InputError unless a file can hold settings or a vocabulary."""
+    require_file(path)
+    if not is_remote(path) and os.path.exists(path):
+        size = os.path.getsize(path)
+        if size > _MOST_BYTES:
+            raise in_file(
+                path,
+                f"a file of this kind has at most {_MOST_BYTES:,} bytes; got "
+                f"{size:,}. Download it again.",
+            )
+
+
 def open_read(path: str) -> io.BufferedIOBase:
     """Opens a file for reading bytes; decompresses names that end in `.gz`."""
     compressed = path.endswith(".gz")
@@ -293,27 +351,71 @@ def read_text(path: str) -> str:
         ) from error
 
 
-def read_json(path: str, expected: str = "a JSON object") -> dict[str, Any]:
-    """Reads a file with one JSON object.
+def read_json(
+    path: str, expected: str = "a JSON object", kind: type = dict
+) -> Any:
+    """Reads a file with one JSON value, by default an object.
 
     Raises:
-      InputError: The file does not contain `expected`.
+      InputError: The file does not contain `expected`, a value of type `kind`.
     """
-    text = read_text(path)
+    return parse_json(read_text(path), path, expected, kind)
+
+
+def parse_json(
+    text: str, where: str, expected: str = "a JSON object", kind: type = dict
+) -> Any:
+    """Parses JSON; see `read_json`. `where` is its name in messages.
+
+    Of a key that occurs twice in an object, the last value counts, as in other
+    programs that read these files; a warning names the key.
+    """
+    repeated: list[str] = []
+
+    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            counts = collections.Counter(key for key, _ in pairs)
+            repeated.extend(key for key, n in counts.items() if n > 1)
+        return values
+
     try:
-        values = json.loads(text)
+        value = json.loads(text, object_pairs_hook=as_dict)
     except json.JSONDecodeError as error:
         raise in_file(
-            path,
+            where,
             f"invalid JSON at column {error.colno}: {error.msg}.",
             error.lineno,
         ) from error
     except (RecursionError, ValueError) as error:
         # Very deep nesting, or a number with thousands of digits.
-        raise in_file(path, f"cannot parse the JSON: {error}.") from error
-    if not isinstance(values, dict):
-        raise in_file(path, f"expected {expected}, found {json_type(values)}.")
-    return values
+        raise in_file(where, f"cannot parse the JSON: {error}.") from error
+    if not isinstance(value, kind):
+        raise in_file(where, f"expected {expected}, found {json_type(value)}.")
+    if _is_deep(value):
+        raise in_file(
+            where, f"the JSON must be at most {_MOST_LEVELS} levels deep."
+        )
+    if repeated:
+        logging.warning(
+            "%s: %s occurs twice in one object; the last value counts",
+            where,
+            shortened(repeated[0]),
+        )
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Returns whether a value has so many levels that `repr` could fail."""
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        inner = [x.values() if isinstance(x, dict) else x for x in level]
+        level = [
+            x for values in inner for x in values if isinstance(x, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def json_type(value: Any) -> str:
@@ -514,13 +616,13 @@ def _replace_directory(source: str, target: str) -> None:
 def _final_name_in_messages(temporary: str, path: str) -> Iterator[None]:
     """Makes errors and log lines name `path` instead of the temporary path."""
 
-    def rename(record: logging.LogRecord) -> bool:
+    def rename(record: Any) -> bool:
         message = record.getMessage()
         if temporary in message:
             record.msg, record.args = message.replace(temporary, path), ()
         return True
 
-    logger = logging.getLogger("absl")
+    logger = logging.get_absl_logger()
     logger.addFilter(rename)
     try:
         yield

@@ -3,8 +3,11 @@
 A file is a safetensors file with the trained weights by their TF1 names: the
 adapters and the head. Its metadata has the options of the adapters and a
 checksum of all other weights, since adapters are useless with any others.
+
+Adapters of PEFT are read, too; see `peft_adapters`.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -12,15 +15,54 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
+from absl import logging
 
 from bert_tf.errors import InputError, in_file, shortened
 from bert_tf.feature_model import FeatureModel
+from bert_tf.interop import peft_adapters, settings_files
 from bert_tf.interop.huggingface_weights import TensorFiles, write
+from bert_tf.interop.settings_files import (
+    COUNT,
+    OBJECT,
+    POSITIVE,
+    TEXT,
+    Check,
+)
 from bert_tf.modeling import checkpoint_variables
 from bert_tf.training.weights import checksum, is_adapter
+from bert_tf.transformer import LORA_LAYERS
 
 # The key of the metadata, whose value is JSON.
 _KEY = "bert_tf_lora"
+# Rank and alpha of a layer.
+_SCALE = Check(
+    lambda x: (
+        isinstance(x, list)
+        and len(x) == 2
+        and COUNT.is_valid(x[0])
+        and POSITIVE.is_valid(x[1])
+    ),
+    "a positive rank and a positive lora_alpha",
+)
+_CHECKS = {"layers": OBJECT, "facts": OBJECT, "other_weights": TEXT}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Adapters:
+    """The contents of a file.
+
+    Attributes:
+      layers: Rank and alpha by layer.
+      values: The trained weights by their TF1 names.
+      facts: The facts that a model must share.
+      other_weights: The checksum of all other weights, if recorded.
+    """
+
+    layers: dict[str, list]
+    values: dict[str, np.ndarray]
+    facts: Mapping[str, Any]
+    other_weights: str | None
 
 
 def save(
@@ -53,15 +95,54 @@ def save(
 def load(
     model: FeatureModel, path: str | os.PathLike[str], **facts: Any
 ) -> None:
-    """Loads the file that `save` wrote; see `load_lora_weights`."""
+    """Loads a file of `save` or of PEFT; see `load_lora_weights`."""
     path = os.fspath(path)
+    model.build()
+    if folder := peft_adapters.find(path):
+        read = peft_adapters.read(folder, model.config)
+        found = _Adapters(*read, facts={}, other_weights=None)
+    else:
+        found = _read(path)
+    _check(found, model, path, facts)
+    if not model.adapters():
+        model.add_adapters(found.layers)
+    variables = checkpoint_variables(model)
+    for name, value in found.values.items():
+        variables[name].assign(value)
+
+
+def _read(path: str) -> _Adapters:
+    """Reads a file that `save` wrote."""
     tensors = TensorFiles(path)
     if _KEY not in tensors.metadata:
         raise in_file(path, "save_lora_weights has not written this file.")
-    record = json.loads(tensors.metadata[_KEY])
-    values = {name: tensors.read(name) for name in tensors.shapes}
-    model.build()
-    ours, layers = model.adapters(), record["layers"]
+    where = f"{path}: {_KEY}"
+    record = settings_files.parse(tensors.metadata[_KEY], where)
+    settings_files.check(record, _CHECKS, where)
+    if missing := [key for key in _CHECKS if record.get(key) is None]:
+        raise in_file(where, f"there is no {missing[0]!r}.")
+    layers = record["layers"]
+    settings_files.check(layers, dict.fromkeys(layers, _SCALE), where)
+    if None in layers.values():
+        raise in_file(where, "a layer has no rank.")
+    for name in tensors.shapes:
+        if not tensors.is_float(name):
+            raise in_file(
+                path, f"{name} must be a float; got {tensors.dtype(name)}."
+            )
+    return _Adapters(
+        {name: [int(rank), alpha] for name, (rank, alpha) in layers.items()},
+        {name: tensors.read(name) for name in tensors.shapes},
+        record["facts"],
+        record["other_weights"],
+    )
+
+
+def _check(
+    found: _Adapters, model: FeatureModel, path: str, facts: Mapping[str, Any]
+) -> None:
+    """Raises InputError unless a model, which is built, can load a file."""
+    ours, layers = model.adapters(), found.layers
     if ours and ours != layers:
         raise in_file(
             path,
@@ -69,7 +150,7 @@ def load(
             f"{_described(ours)}. Load them into a model without adapters.",
         )
     for name, value in json.loads(json.dumps(facts)).items():
-        theirs = record["facts"].get(name, value)
+        theirs = found.facts.get(name, value)
         if theirs != value:
             raise in_file(
                 path,
@@ -77,25 +158,64 @@ def load(
                 f"{model.name} has {shortened(value)}.",
             )
     variables = checkpoint_variables(model)
-    for name, value in sorted(values.items()):
-        shape = tuple(variables[name].shape) if name in variables else None
-        if shape != value.shape and not (is_adapter(name) and not ours):
+    shapes = {
+        name: tuple(variable.shape)
+        for name, variable in variables.items()
+        if not is_adapter(name)
+    } | _adapter_shapes(layers, model, path)
+    for name, value in sorted(found.values.items()):
+        if shapes.get(name) != value.shape:
             raise in_file(
                 path,
-                f"{name} has the shape {value.shape}; {model.name} has "
-                f"{shape or 'no such weight'}.",
+                f"{shortened(name)[1:-1]} has the shape {value.shape}; "
+                f"{model.name} has {shapes.get(name) or 'no such weight'}.",
             )
-    if _checksum_without(model, variables, values) != record["other_weights"]:
+    if missing := {*filter(is_adapter, shapes)} - {*found.values}:
+        raise in_file(path, f"there is no {min(missing)}.")
+    if found.other_weights is None:
+        logging.warning(
+            "%s: PEFT does not record to which weights its adapters belong. "
+            "They must be those of %s",
+            path,
+            model.name,
+        )
+    elif found.other_weights != _checksum_without(
+        model, variables, found.values
+    ):
         raise in_file(
             path,
             f"the adapters were trained with other weights than {model.name} "
             "has. Make the model from the checkpoint that they started from.",
         )
-    if not ours:
-        model.add_adapters(layers)
-        variables = checkpoint_variables(model)
-    for name, value in values.items():
-        variables[name].assign(value)
+
+
+def _adapter_shapes(
+    layers: Mapping[str, list], model: FeatureModel, path: str
+) -> dict[str, tuple[int, int]]:
+    """Returns the shapes of the adapters of layers, by their TF1 names."""
+    kernels = {
+        name: weight.shape
+        for name, weight in checkpoint_variables(model).items()
+        if name.endswith("/kernel")
+    }
+    known = {
+        f"encoder/layer_{n}/{layer}"
+        for n in range(model.config.num_hidden_layers)
+        for layer in LORA_LAYERS.values()
+    }
+    shapes = {}
+    for layer, (rank, _) in layers.items():
+        if layer not in known:
+            raise in_file(
+                path,
+                f"there is an adapter of {shortened(layer)}, which is not a "
+                f"layer of {model.name} that can have one. Merge the adapters "
+                "in the program that wrote them.",
+            )
+        height, width = kernels[f"bert/{layer}/kernel"]
+        shapes[f"bert/{layer}/lora_kernel_a"] = (height, rank)
+        shapes[f"bert/{layer}/lora_kernel_b"] = (rank, width)
+    return shapes
 
 
 def _checksum_without(

@@ -25,7 +25,15 @@ from bert_tf.errors import (
     listed,
     wrong_value,
 )
-from bert_tf.interop import huggingface_names
+from bert_tf.interop import huggingface_names, settings_files
+from bert_tf.interop.settings_files import (
+    BOOLEAN,
+    COUNT,
+    RATE,
+    TEXT,
+    TEXT_BY_NAME,
+    TEXTS,
+)
 from bert_tf.tokenization.wordpiece import read_tokens
 from bert_tf.training.weights import Weights, require_shape
 
@@ -162,25 +170,25 @@ METADATA = "bert_tf.json"
 # The Keras model in a folder that `keras_files.write` wrote.
 KERAS_FILE = "model.keras"
 
-# The keys of bert_tf.json and their types.
-_TYPES = {
-    "do_lower_case": bool,
-    "strip_accents": bool,
-    "head": str,
-    "labels": list,
-    "problem_type": str,
-    "classifier_dropout": float,
-    "objective": str,
-    "max_seq_length": int,
-    "doc_stride": int,
-    "window_pooling": str,
-    "max_query_length": int,
-    "version_2_with_negative": bool,
-    "pooling": str,
-    "normalize": bool,
-    "is_pair": bool,
-    "prompts": dict,
-    "default_prompt_name": str,
+# The keys of bert_tf.json.
+_CHECKS = {
+    "do_lower_case": BOOLEAN,
+    "strip_accents": BOOLEAN,
+    "head": TEXT,
+    "labels": TEXTS,
+    "problem_type": TEXT,
+    "classifier_dropout": RATE,
+    "objective": TEXT,
+    "max_seq_length": COUNT,
+    "doc_stride": COUNT,
+    "window_pooling": TEXT,
+    "max_query_length": COUNT,
+    "version_2_with_negative": BOOLEAN,
+    "pooling": TEXT,
+    "normalize": BOOLEAN,
+    "is_pair": BOOLEAN,
+    "prompts": TEXT_BY_NAME,
+    "default_prompt_name": TEXT,
 }
 
 
@@ -209,18 +217,13 @@ def read_metadata(folder: str) -> dict[str, Any]:
     Returns the fields of `Pretrained` that are recorded, by name, or raises
     InputError if one of the files is invalid.
     """
-    config_file, vocab_file, metadata_file = (
-        os.path.join(folder, name) for name in (CONFIG, VOCABULARY, METADATA)
-    )
     found: dict[str, Any] = {}
-    if files.exists(config_file):
+    if config_file := files.find_in(folder, CONFIG):
         found["config"] = BertConfig.from_json_file(config_file)
-    if files.exists(vocab_file):
+    if vocab_file := files.find_in(folder, VOCABULARY):
         # Not validated: an invalid vocabulary matters only to tokenizers.
         found["vocab"] = tuple(read_tokens(vocab_file))
-    if files.exists(metadata_file):
-        found |= _read_json(metadata_file)
-    return found
+    return found | _read_json(folder)
 
 
 def write_metadata(folder: str, pretrained: Pretrained) -> None:
@@ -231,7 +234,7 @@ def write_metadata(folder: str, pretrained: Pretrained) -> None:
         )
     if pretrained.vocab is not None:
         write_vocabulary(folder, pretrained.vocab)
-    values = {name: getattr(pretrained, name) for name in _TYPES}
+    values = {name: getattr(pretrained, name) for name in _CHECKS}
     _write_json(folder, values)
 
 
@@ -242,8 +245,7 @@ def write_trained_with(folder: str, pretrained: Pretrained) -> None:
 
 def read_trained_with(folder: str) -> dict[str, Any]:
     """Reads what `write_trained_with` has written."""
-    path = os.path.join(folder, METADATA)
-    found = _read_json(path) if files.exists(path) else {}
+    found = _read_json(folder)
     return {name: found[name] for name in TRAINED_WITH if name in found}
 
 
@@ -261,22 +263,19 @@ def write_vocabulary(folder: str, vocab: Iterable[str]) -> None:
     files.write_text(os.path.join(folder, VOCABULARY), text)
 
 
-def _read_json(path: str) -> dict[str, Any]:
-    """Returns the known keys; logs unknown ones."""
-    values = files.read_json(path)
-    for name in sorted(values.keys() - _TYPES.keys()):
-        hint = did_you_mean(name, _TYPES)
+def _read_json(folder: str) -> dict[str, Any]:
+    """Returns the known keys of the metadata; logs unknown ones."""
+    path = os.path.join(folder, METADATA)
+    values = settings_files.read(folder, METADATA, _CHECKS)
+    for name in sorted(values.keys() - _CHECKS.keys()):
+        hint = did_you_mean(name, _CHECKS)
         logging.warning("%s: ignoring the unknown key %r.%s", path, name, hint)
-    known = {name: values[name] for name in _TYPES if name in values}
+    known = {
+        name: values[name] for name in _CHECKS if values.get(name) is not None
+    }
     for name, value in known.items():
-        expected = _TYPES[name].__name__
-        # Not isinstance, which accepts true for an integer.
-        is_valid = type(value) is _TYPES[name]
-        if name == "labels":
-            expected = "a list of strings"
-            is_valid = is_valid and all(isinstance(x, str) for x in value)
-        if not is_valid:
-            raise wrong_value(f"{path}: {name}", expected, value)
+        if _CHECKS[name] is COUNT:
+            known[name] = int(value)
     if "labels" in known:
         known["labels"] = tuple(known["labels"])
     return known

@@ -23,7 +23,9 @@ from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.interop import (
     huggingface_tokenizer,
     huggingface_weights,
+    peft_adapters,
     sentence_transformers,
+    settings_files,
 )
 from bert_tf.interop.checkpoint import (
     PROBLEM_TYPES,
@@ -44,6 +46,7 @@ from bert_tf.interop.huggingface_weights import (
     WHOLE,
     HuggingFaceWeights,
 )
+from bert_tf.interop.settings_files import BOOLEAN, RATE, Check, is_number
 from bert_tf.training.weights import Weights
 
 
@@ -56,7 +59,7 @@ def is_folder(path: str) -> bool:
     if not files.is_directory(path):
         return False
     names = files.listdir(path)
-    if WHOLE in names or INDEX in names:
+    if {WHOLE, INDEX, peft_adapters.CONFIG} & {*names}:
         return True
     is_theirs = CONFIG in names or find_unsupported(names) is not None
     return is_theirs and not any(n.endswith(".index") for n in names)
@@ -197,6 +200,8 @@ def _find_weights(path: str) -> str:
     for name in (WHOLE, INDEX):
         if name in names:
             return os.path.join(path, name)
+    if peft_adapters.CONFIG in names:
+        raise peft_adapters.not_a_model(path)
     other = find_unsupported(names)
     if other:
         raise unsupported_format(os.path.join(path, other))
@@ -274,36 +279,26 @@ _REQUIRED: dict[str, tuple[Any, str]] = {
 }
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-# What other keys must be if they are not null: a test and its description.
-_CHECKS: dict[str, tuple[Any, str]] = {
-    "hidden_act": (
+# What other keys must be.
+_CHECKS = {
+    "hidden_act": Check(
         lambda value: isinstance(value, str) and value in _ACTIVATIONS,
         f"one of {listed(_ACTIVATIONS, last='or')}",
     ),
-    "problem_type": (
+    "problem_type": Check(
         lambda value: value in PROBLEM_TYPES,
         f"one of {listed(PROBLEM_TYPES, last='or')}",
     ),
-    "classifier_dropout": (
-        lambda value: _is_number(value) and 0 <= value < 1,
-        "a number in [0, 1)",
-    ),
-    "tie_word_embeddings": (
-        lambda value: isinstance(value, bool),
-        "true, false or null",
-    ),
-    "id2label": (
+    "classifier_dropout": RATE,
+    "tie_word_embeddings": BOOLEAN,
+    "id2label": Check(
         lambda value: (
             not value
             or (
                 isinstance(value, dict)
                 and {*value} == {*map(str, range(len(value)))}
                 and all(
-                    isinstance(x, str) or _is_number(x) for x in value.values()
+                    isinstance(x, str) or is_number(x) for x in value.values()
                 )
             )
         ),
@@ -354,7 +349,7 @@ class ConfigFile:
 
 def read_config(path: str) -> ConfigFile:
     """Reads a `config.json` of a BERT that this project can compute."""
-    values = files.read_json(path)
+    values = settings_files.read_json(path)
     names = values.get("architectures")
     architecture = None
     if isinstance(names, list) and names and isinstance(names[0], str):
@@ -400,12 +395,11 @@ def _check_config(
             raise wrong_value(f"{path}: {key}", repr(required), value, advice)
     if architecture == "BertLMHeadModel":
         raise in_file(path, "a BertLMHeadModel attends to the left only.")
-    for key, (is_valid, requirement) in _CHECKS.items():
-        value = values.get(key)
-        # A null activation is wrong; an absent one has a default.
-        is_given = key in values if key == "hidden_act" else value is not None
-        if is_given and not is_valid(value):
-            raise wrong_value(f"{path}: {key}", requirement, value)
+    if "hidden_act" in values and values["hidden_act"] is None:
+        # An absent activation has a default.
+        requirement = _CHECKS["hidden_act"].requirement
+        raise wrong_value(f"{path}: hidden_act", requirement, None)
+    settings_files.check(values, _CHECKS, path)
 
 
 def to_json(

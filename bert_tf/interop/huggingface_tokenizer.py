@@ -14,15 +14,23 @@ warning.
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import in_file, listed, shortened, wrong_value
+from bert_tf.errors import in_file, listed, shortened
+from bert_tf.interop import settings_files
 from bert_tf.interop.checkpoint import VOCABULARY, write_vocabulary
-from bert_tf.tokenization.wordpiece import CONTINUATION, read_tokens
+from bert_tf.interop.settings_files import BOOLEAN, OBJECT, OBJECTS, TEXT, Check
+from bert_tf.tokenization.normalization import Normalizer
+from bert_tf.tokenization.wordpiece import (
+    CONTINUATION,
+    SPECIAL_TOKENS,
+    read_tokens,
+)
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
@@ -41,6 +49,19 @@ _GOOGLES = {
     "handle_chinese_chars": True,
     "clean_text": True,
 }
+_CASING = {"do_lower_case": BOOLEAN, "strip_accents": BOOLEAN}
+_IN_SETTINGS = {
+    **_CASING,
+    **dict.fromkeys(_GOOGLES, BOOLEAN),
+    "tokenizer_class": TEXT,
+    "added_tokens_decoder": Check(
+        lambda value: (
+            isinstance(value, dict) and OBJECTS.is_valid([*value.values()])
+        ),
+        "an object whose values are objects",
+    ),
+}
+_IN_TOKENIZER = {"added_tokens": OBJECTS, "model": OBJECT}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,31 +80,35 @@ def read(folder: str, vocab_size: int) -> TokenizerSettings:
     `vocab_size`. Raises InputError if a file is invalid, or the tokenizer is
     not BERT's.
     """
-    names = (TOKENIZER, SETTINGS, ADDED)
-    paths = [os.path.join(folder, name) for name in names]
-    whole, own, added_tokens = (
-        files.read_json(path) if files.exists(path) else {} for path in paths
-    )
+    whole = settings_files.read(folder, TOKENIZER, _IN_TOKENIZER)
+    own = settings_files.read(folder, SETTINGS, _IN_SETTINGS)
+    added_tokens = settings_files.read(folder, ADDED, {})
     settings = _normalizer(whole) | own
-    vocab_file = os.path.join(folder, VOCABULARY)
-    vocab = None
-    if files.exists(vocab_file):
-        vocab = tuple(read_tokens(vocab_file))
-    elif whole:
-        vocab = _vocabulary(whole, os.path.join(folder, TOKENIZER))
-    if vocab is not None:
+    where = os.path.join(folder, TOKENIZER)
+    settings_files.check(settings, _CASING, where)
+    found = TokenizerSettings(
+        _vocabulary_of(folder, whole),
+        settings.get("do_lower_case"),
+        settings.get("strip_accents"),
+    )
+    if found.vocab is not None:
         pairs = ((n, token) for token, n in added_tokens.items())
         entries = [*_added_entries(whole, own), *pairs]
-        added = _check_added(entries, vocab, folder)
-        vocab += _extra_tokens(added, len(vocab), vocab_size, folder)
-    for name in ("do_lower_case", "strip_accents"):
-        if not isinstance(settings.get(name), bool | None):
-            requirement = "true, false or null"
-            where = f"{folder}: {name} of the tokenizer"
-            raise wrong_value(where, requirement, settings[name])
+        added = _check_added(entries, found.vocab, folder)
+        more = _extra_tokens(added, found, vocab_size, folder)
+        found = dataclasses.replace(found, vocab=found.vocab + more)
     _warn_of_differences(settings, folder)
-    return TokenizerSettings(
-        vocab, settings.get("do_lower_case"), settings.get("strip_accents")
+    return found
+
+
+def _vocabulary_of(
+    folder: str, whole: Mapping[str, Any]
+) -> tuple[str, ...] | None:
+    """Returns the tokens of `vocab.txt` or of a `tokenizer.json`, if any."""
+    if path := files.find_in(folder, VOCABULARY):
+        return tuple(read_tokens(path))
+    return (
+        _vocabulary(whole, os.path.join(folder, TOKENIZER)) if whole else None
     )
 
 
@@ -130,8 +155,7 @@ def _normalizer(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
     """Returns the tokens of a `tokenizer.json` in the order of their ids."""
-    model = whole.get("model")
-    model = model if isinstance(model, dict) else {"type": None}
+    model = whole.get("model") or {"type": None}
     # Older files do not have the type of their model.
     kind = model.get("type", "WordPiece")
     prefix = model.get("continuing_subword_prefix")
@@ -146,7 +170,8 @@ def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
         raise in_file(
             path, f"'vocab' must map tokens to ids; got {shortened(ids, 60)}."
         )
-    by_id = {n: token for token, n in ids.items() if isinstance(n, int)}
+    # Not isinstance, which accepts true for 1.
+    by_id = {n: token for token, n in ids.items() if type(n) is int}
     missing = [n for n in range(len(ids)) if n not in by_id]
     if missing:
         raise in_file(
@@ -167,16 +192,11 @@ def _added_entries(
     whole: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
     """Yields (id, token) as `tokenizer.json` and the settings have them."""
-    in_whole = whole.get("added_tokens")
-    for entry in in_whole if isinstance(in_whole, list) else []:
-        if isinstance(entry, dict):
-            yield entry.get("id"), entry.get("content")
-    in_settings = settings.get("added_tokens_decoder")
-    in_settings = in_settings if isinstance(in_settings, dict) else {}
-    for number, entry in in_settings.items():
-        if isinstance(entry, dict):
-            is_number = number.isascii() and number.isdigit()
-            yield int(number) if is_number else number, entry.get("content")
+    for entry in whole.get("added_tokens") or []:
+        yield entry.get("id"), entry.get("content")
+    for number, entry in (settings.get("added_tokens_decoder") or {}).items():
+        is_number = re.fullmatch(r"\d{1,9}", number, re.ASCII)
+        yield int(number) if is_number else number, entry.get("content")
 
 
 def _check_added(
@@ -213,13 +233,17 @@ def _check_added(
 
 
 def _extra_tokens(
-    added: Mapping[int, str], start: int, vocab_size: int, folder: str
+    added: Mapping[int, str],
+    tokenizer: TokenizerSettings,
+    vocab_size: int,
+    folder: str,
 ) -> tuple[str, ...]:
-    """Returns the added tokens after a vocabulary of `start` tokens.
+    """Returns the added tokens that follow the vocabulary of a tokenizer.
 
     Tokens that cannot be a line of `vocab.txt` are replaced by a word that
     never occurs, [unused<id>].
     """
+    start = len(tokenizer.vocab or ())
     more = sorted(number for number in added if start <= number < vocab_size)
     if more and more[-1] != start + len(more) - 1:
         gap = next(n for n in range(start, more[-1]) if n not in added)
@@ -231,7 +255,7 @@ def _extra_tokens(
     odd = [n for n in more if not _is_line(added[n])]
     beyond = [number for number in added if number >= vocab_size]
     if more or beyond:
-        tokens = [added[n][:80] for n in (*more, *beyond)]
+        tokens = [added[n] for n in (*more, *beyond)]
         faults = "".join(
             f"; {count} left out, {reason}"
             for count, reason in (
@@ -245,10 +269,41 @@ def _extra_tokens(
             "anywhere in a text, this project treats them as words%s",
             folder,
             len(tokens),
-            listed(tokens, most=4, quote=True),
+            _quoted(tokens),
             faults,
         )
+    kept = [added[n] for n in sorted(added) if n < vocab_size]
+    _warn_of_lost([*filter(_is_line, kept)], tokenizer, folder)
     return tuple(f"[unused{n}]" if n in odd else added[n] for n in more)
+
+
+def _warn_of_lost(
+    added: Sequence[str], tokenizer: TokenizerSettings, folder: str
+) -> None:
+    """Warns of added tokens that never occur in the words of a text."""
+    normalize = Normalizer(
+        # If the casing is unknown, both are possible.
+        bool(tokenizer.do_lower_case),
+        tokenizer.strip_accents,
+    )
+    lost = [
+        token
+        for token in added
+        if token not in SPECIAL_TOKENS and normalize(token).split() != [token]
+    ]
+    if lost:
+        logging.warning(
+            "%s has added tokens that never occur here (%s): the tokenizer "
+            "splits or changes such text before it looks for tokens, so texts "
+            "with it give other results than in transformers. Use texts "
+            "without it, or words in its place and train the model again",
+            folder,
+            _quoted(lost),
+        )
+
+
+def _quoted(tokens: Sequence[str]) -> str:
+    return listed([token[:80] for token in tokens], most=4, quote=True)
 
 
 def _is_line(token: str) -> bool:

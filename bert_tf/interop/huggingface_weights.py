@@ -13,7 +13,7 @@ from absl import logging
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, shortened
-from bert_tf.interop import huggingface_names
+from bert_tf.interop import huggingface_names, settings_files
 from bert_tf.interop.checkpoint import local_file
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, WeightName
 from bert_tf.training.weights import Weights
@@ -118,7 +118,7 @@ def open_tensors(file: str) -> TensorFiles:
     """
     if not file.endswith(".json"):
         return TensorFiles(file)
-    shards = files.read_json(file).get("weight_map")
+    shards = settings_files.read_file(file, {}).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise in_file(
             file,
@@ -161,8 +161,7 @@ def _open(path: str) -> Any:
         raise in_file(
             path, "there is no such safetensors file. Is the download complete?"
         )
-    if files.is_directory(path):
-        raise in_file(path, "this is a directory, not a safetensors file.")
+    files.require_file(path)
     # For an unreadable file, safetensors would say that it does not exist.
     files.open_read(path).close()
     try:

@@ -16,7 +16,17 @@ from typing import Any
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import in_file, listed, wrong_value
+from bert_tf.errors import in_file, listed
+from bert_tf.interop import settings_files
+from bert_tf.interop.settings_files import (
+    BOOLEAN,
+    COUNT,
+    OBJECT,
+    TEXT,
+    TEXT_BY_NAME,
+    Check,
+    are_texts,
+)
 
 MODULES = "modules.json"
 _POOLING = "1_Pooling/config.json"
@@ -35,6 +45,25 @@ _LEGACY = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_IN_POOLING = {
+    **dict.fromkeys(_LEGACY, BOOLEAN),
+    "include_prompt": BOOLEAN,
+    "pooling_mode": Check(
+        lambda value: isinstance(value, str) or (are_texts(value) and value),
+        "a name or a list of names",
+    ),
+}
+_IN_TRANSFORMER = {
+    "max_seq_length": COUNT,
+    "do_lower_case": BOOLEAN,
+    "transformer_task": TEXT,
+    "modality_config": OBJECT,
+}
+_IN_SETTINGS = {
+    "prompts": TEXT_BY_NAME,
+    "default_prompt_name": TEXT,
+    "similarity_fn_name": TEXT,
+}
 _TASK = "feature-extraction"
 _OUTPUT = "last_hidden_state"
 
@@ -52,19 +81,22 @@ def read(folder: str, longest: int) -> dict[str, Any]:
     Raises:
       InputError: If a file is missing or invalid.
     """
-    path = os.path.join(folder, MODULES)
-    if not files.exists(path):
+    path = files.find_in(folder, MODULES)
+    if path is None:
         return {}
     modules = _modules(path)
-    transformer = _optional(folder, _TRANSFORMER)
-    settings = _optional(folder, _SETTINGS)
+    transformer = settings_files.read(folder, _TRANSFORMER, _IN_TRANSFORMER)
+    settings = settings_files.read(folder, _SETTINGS, _IN_SETTINGS)
     prompts = settings.get("prompts") or {}
-    unsupported = _unsupported_output(transformer)
+    unsupported = _unsupported_output(transformer, folder)
     fields: dict[str, Any] = {"normalize": False}
     for kind, place in modules:
         if kind == "Pooling" and "pooling" not in fields:
-            config = files.read_json(os.path.join(folder, place, "config.json"))
-            fields["pooling"], faults = _pooling(config, prompts)
+            config = files.find_in(folder, f"{place}/config.json")
+            if config is None:
+                raise in_file(path, f"{place!r} has no config.json.")
+            pooling = settings_files.read_file(config, _IN_POOLING)
+            fields["pooling"], faults = _pooling(pooling, prompts)
             unsupported += faults
         elif kind == "Normalize" and "pooling" in fields:
             fields["normalize"] = True
@@ -97,25 +129,32 @@ def read(folder: str, longest: int) -> dict[str, Any]:
 
 def _modules(path: str) -> list[tuple[str, str]]:
     """Returns the class and the folder of each module."""
-    try:
-        modules = json.loads(files.read_text(path))
-        return [(m["type"].split(".")[-1], m["path"]) for m in modules]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    modules = settings_files.read_json(path, list)
+    entries = [
+        (module.get("type"), module.get("path"))
+        for module in modules
+        if isinstance(module, dict)
+    ]
+    if len(entries) < len(modules) or not all(
+        map(are_texts, map(list, entries))
+    ):
         raise in_file(
             path, "expected a list of modules with 'type' and 'path'."
-        ) from error
+        )
+    return [(kind.split(".")[-1], place) for kind, place in entries]
 
 
-def _optional(folder: str, name: str) -> dict[str, Any]:
-    path = os.path.join(folder, name)
-    return files.read_json(path) if files.exists(path) else {}
-
-
-def _unsupported_output(transformer: Mapping[str, Any]) -> list[str]:
+def _unsupported_output(
+    transformer: Mapping[str, Any], folder: str
+) -> list[str]:
     """Returns what a Transformer module computes, unless it is vectors."""
-    task = transformer.get("transformer_task", _TASK)
-    text = (transformer.get("modality_config") or {}).get("text") or {}
-    output = text.get("method_output_name", _OUTPUT)
+    where = os.path.join(folder, _TRANSFORMER)
+    modalities = transformer.get("modality_config") or {}
+    settings_files.check(modalities, {"text": OBJECT}, where)
+    text = modalities.get("text") or {}
+    settings_files.check(text, {"method_output_name": TEXT}, where)
+    task = transformer.get("transformer_task") or _TASK
+    output = text.get("method_output_name") or _OUTPUT
     if (task, output) == (_TASK, _OUTPUT):
         return []
     return [f"Transformer with {task} and {output}"]
@@ -133,7 +172,7 @@ def _pooling(
     faults = []
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         faults.append(f"Pooling with {' and '.join(map(str, modes))}")
-    if config.get("include_prompt", True) is False and any(prompts.values()):
+    if config.get("include_prompt") is False and any(prompts.values()):
         faults.append("Pooling without the prompt")
     return None if faults else modes[0], faults
 
@@ -142,12 +181,12 @@ def _length(folder: str, transformer: Mapping[str, Any], longest: int) -> int:
     """Returns the sequence length, which version 6 keeps in the tokenizer."""
     length = transformer.get("max_seq_length")
     if length is None:
-        tokenizer = _optional(folder, "tokenizer_config.json")
+        tokenizer = settings_files.read(
+            folder, "tokenizer_config.json", {"model_max_length": COUNT}
+        )
+        # A length such as 1e30 means no limit.
         length = tokenizer.get("model_max_length") or longest
-    if not isinstance(length, int) or length < 1:
-        path = os.path.join(folder, _TRANSFORMER)
-        raise wrong_value(f"{path}: max_seq_length", "an integer", length)
-    return min(length, longest)
+    return int(min(length, longest))
 
 
 def _casing(transformer: Mapping[str, Any]) -> dict[str, bool]:

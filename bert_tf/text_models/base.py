@@ -593,7 +593,8 @@ class TextModel(FreezableModel, abc.ABC):
     def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Loads a file of `save_lora_weights` of a model with the same labels.
 
-        See `BertModel.load_lora_weights`.
+        See `BertModel.load_lora_weights`. The files of PEFT have no labels; the
+        rows of their head must be in the order of the model's.
         """
         had_adapters = self.model.adapters()
         adapters.load(self.model, filepath, **self._lora_facts())

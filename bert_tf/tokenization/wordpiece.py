@@ -11,12 +11,14 @@ import numpy as np
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import InputError, in_file, listed
+from bert_tf.errors import InputError, in_file, listed, shortened, wrong_value
 from bert_tf.tokenization import normalization
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 200
 CONTINUATION = "##"
+# The id of the only blank line in the Chinese vocabulary of Google: U+2028.
+_BLANK_OF_GOOGLE = 343
 
 # The largest number of entries of each of the two caches of a tokenizer, and
 # the longest string in them: at most about 100 MB.
@@ -203,7 +205,8 @@ def load_vocab(
 ) -> dict[str, int]:
     """Reads a vocabulary with one token per line; ids count from 0.
 
-    A blank line is a token that never occurs; see `read_tokens`.
+    A blank line is a token that never occurs, which a warning names; see
+    `read_tokens`.
 
     Args:
       vocabulary: A local or remote path; or the tokens in the order of their
@@ -215,13 +218,14 @@ def load_vocab(
 
     Raises:
       InputError: If the file is missing, is empty, is not UTF-8 or has a
-        duplicate token.
+        duplicate token, or a token with a NUL character.
     """
     where = where or source_of(vocabulary)
     if isinstance(vocabulary, (str, os.PathLike)):
         vocabulary = read_tokens(str(vocabulary))
     vocab: dict[str, int] = {}
     for index, token in enumerate(vocabulary):
+        _check_token(token, where, index)
         if token in vocab:
             raise in_file(
                 where,
@@ -234,6 +238,25 @@ def load_vocab(
     if not vocab:
         raise in_file(where, "the vocabulary is empty.")
     return vocab
+
+
+def _check_token(token: str, where: str, index: int) -> None:
+    if not isinstance(token, str):
+        raise wrong_value(f"Token {index} of {where}", "a string", token)
+    if "\0" in token:
+        raise in_file(
+            where,
+            f"the token {shortened(token)} has a NUL character. Use the "
+            "vocab.txt of a BERT model.",
+            index + 1,
+        )
+    if not token and index != _BLANK_OF_GOOGLE:
+        logging.warning(
+            "%s:%d: the token is empty and never occurs, but the tokens after "
+            "it count it. If it is not in the original, remove it",
+            where,
+            index + 1,
+        )
 
 
 def read_tokens(path: str) -> list[str]:

@@ -78,12 +78,18 @@ def test_reads_published_files(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"do_lower_case": "yes"}, "do_lower_case must be bool; got 'yes'"),
+        (
+            {"do_lower_case": "yes"},
+            "do_lower_case must be true, false or null; got 'yes'",
+        ),
         ({"labels": "abc"}, "labels must be a list of strings; got 'abc'"),
         ({"labels": ["a", 1]}, "labels must be a list of strings"),
         ({"head": "hand"}, "one of encoder.*'hand'"),
-        ({"classifier_dropout": "0"}, "classifier_dropout must be float"),
-        ({"max_seq_length": True}, "max_seq_length must be int; got True"),
+        ({"classifier_dropout": "0"}, "classifier_dropout must be a number in"),
+        (
+            {"max_seq_length": True},
+            "max_seq_length must be a positive integer; got True",
+        ),
         ([1], "a JSON object"),
     ],
 )

@@ -108,8 +108,11 @@ def test_reads_the_casing(read, normalizer, settings, expected):
 @pytest.mark.parametrize("name", ["do_lower_case", "strip_accents"])
 @pytest.mark.parametrize("value", ["true", 1])
 def test_refuses_a_wrong_casing(read, name, value):
-    with refused(f"{name} of the tokenizer must be t"):
+    with refused(f"tokenizer_config.json: {name} must be true, false or null"):
         read(VOCAB, settings={name: value})
+    key = {"do_lower_case": "lowercase"}.get(name, name)
+    with refused(f"tokenizer.json: {name} must be true, false or null"):
+        read(VOCAB, whole(UNCASED | {key: value}), {})
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,7 @@ def test_refuses_a_wrong_casing(read, name, value):
         ("vocab", {"a": 0, "b": 2}, "must be 0 to 1; 1 is missing"),
         ("vocab", {"a": 0, "b": 0}, "1 is missing"),
         ("vocab", {"a": 0, "b": "1"}, "1 is missing"),
+        ("vocab", {"a": 0, "b": True}, "1 is missing"),
         ("vocab", {"a": 0, " b": 1}, "token 1, ' b', cannot be a line"),
         ("vocab", {"a": 0, "b\nc": 1}, "cannot be a line of vocab.txt"),
     ],
@@ -130,13 +134,13 @@ def test_refuses_a_wrong_casing(read, name, value):
 def test_refuses_another_kind_of_vocabulary(read, key, value, message):
     with refused(rf"tokenizer\.json.*{message}"):
         read(tokenizer=whole(**{key: value}))
-    with refused("must be WordPiece"):
+    with refused("model must be an object"):
         read(tokenizer=whole() | {"model": "WordPiece"})
 
 
 # Added tokens
 
-ADDED = {"[E2]": 24, "[PAD]": 0, "[E1]": 23}
+ADDED = {"e2": 24, "[PAD]": 0, "e1": 23}
 
 
 @pytest.mark.parametrize(
@@ -153,12 +157,12 @@ def test_added_tokens_follow_the_vocabulary(
     read, caplog, vocab, tokenizer, settings, added
 ):
     found = read(vocab, tokenizer, settings, added)
-    assert found.vocab == (*VOCAB, "[E1]", "[E2]")
-    assert "adds 2 tokens to its vocabulary ('[E1]' and" in warning(caplog)
+    assert found.vocab == (*VOCAB, "e1", "e2")
+    assert "adds 2 tokens to its vocabulary ('e1' and" in warning(caplog)
     caplog.clear()
     # They may be in the vocabulary already.
-    found = read((*VOCAB, "[E1]", "[E2]"), tokenizer, settings, added)
-    assert found.vocab == (*VOCAB, "[E1]", "[E2]")
+    found = read((*VOCAB, "e1", "e2"), tokenizer, settings, added)
+    assert found.vocab == (*VOCAB, "e1", "e2")
     assert not caplog.records
 
 
@@ -170,9 +174,9 @@ def test_replaces_a_token_that_cannot_be_a_line(read, caplog, token):
 
 
 def test_a_token_without_an_embedding_is_left_out(read, caplog):
-    added = {f"[E{n}]": n for n in (23, 27, 28, 24, 25, 26, 900)}
+    added = {f"e{n}": n for n in (23, 27, 28, 24, 25, 26, 900)}
     found = read(VOCAB, added=added)
-    assert found.vocab == (*VOCAB, *(f"[E{n}]" for n in range(23, 28)))
+    assert found.vocab == (*VOCAB, *(f"e{n}" for n in range(23, 28)))
     message = warning(caplog)
     assert "adds 7 tokens to its vocabulary" in message
     assert "; 2 left out, without an embedding" in message
@@ -203,11 +207,44 @@ def test_refuses_contradicting_files(read):
         read(VOCAB, whole(), decoder({"y": "²"}))
 
 
-@pytest.mark.parametrize("value", [None, 7, [7], {"7": 7}])
-def test_ignores_malformed_lists_of_tokens(read, value):
-    tokenizer = whole() | {"added_tokens": value}
-    settings = {"added_tokens_decoder": value}
-    assert read(VOCAB, tokenizer, settings).vocab == VOCAB
+@pytest.mark.parametrize("value", [7, [7], {"7": 7}])
+def test_refuses_malformed_lists_of_tokens(read, value):
+    with refused("tokenizer.json: added_tokens must be a list of objects"):
+        read(VOCAB, whole() | {"added_tokens": value})
+    with refused("added_tokens_decoder must be an object whose values are"):
+        read(VOCAB, whole(), {"added_tokens_decoder": value})
+
+
+def test_null_is_an_empty_list_of_tokens(read):
+    settings = {"added_tokens_decoder": None}
+    assert (
+        read(VOCAB, whole() | {"added_tokens": None}, settings).vocab == VOCAB
+    )
+
+
+@pytest.mark.parametrize(
+    ("do_lower_case", "lost"),
+    [(True, "'<x>', 'GmbH', 'a b' and '[E11]'"), (False, "'<x>', 'a b' and")],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_names_added_tokens_that_never_occur(
+    read, caplog, do_lower_case, lost, is_known
+):
+    """transformers finds them in a text; both of our tokenizers do not."""
+    tokens = ("<x>", "GmbH", "a b", "[E11]", "kg")
+    added = {token: n for n, token in enumerate(tokens, len(VOCAB))}
+    added |= {"[MASK]": 4}
+    settings = {"do_lower_case": do_lower_case}
+    vocab = (*VOCAB, *tokens) if is_known else VOCAB
+    found = read(vocab, settings=settings, added=added)
+    assert found.vocab == (*VOCAB, *tokens)
+    assert f"never occur here ({lost}" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2 - is_known
+    ids = FullTokenizer(found.vocab, do_lower_case).encode(" ".join(tokens))
+    assert {found.vocab.index(x) for x in ("<x>", "a b", "[E11]")}.isdisjoint(
+        ids
+    )
+    assert found.vocab.index("kg") in ids
 
 
 @pytest.mark.parametrize(

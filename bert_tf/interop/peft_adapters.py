@@ -1,0 +1,140 @@
+"""LoRA adapters of PEFT: `adapter_config.json`, `adapter_model.safetensors`.
+
+Other options than those here change what the adapters compute, and are refused
+by name. PEFT's `merge_and_unload` makes an ordinary model of any adapters.
+"""
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_tf import files
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError, in_file, shortened
+from bert_tf.interop import huggingface_names, settings_files
+from bert_tf.interop.huggingface_weights import TensorFiles
+from bert_tf.interop.settings_files import BOOLEAN, COUNT, OBJECT, POSITIVE
+
+CONFIG = "adapter_config.json"
+WHOLE = "adapter_model.safetensors"
+
+_CHECKS = {
+    "r": COUNT,
+    "lora_alpha": POSITIVE,
+    "use_rslora": BOOLEAN,
+    "rank_pattern": OBJECT,
+}
+# Options that do not change the outputs, or whose effect is in the tensors.
+_HARMLESS = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_dropout",
+    "megatron_core",
+    "modules_to_save",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "target_modules",
+    "task_type",
+}
+# Some initial values of adapters change the other weights.
+_VALUES = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "init_lora_weights": (True, "gaussian", "orthogonal"),
+}
+_NAME = re.compile(r"base_model\.model\.(.+?)(?:\.lora_([AB]))?\.(weight|bias)")
+_ADVICE = (
+    "Call merge_and_unload and save_pretrained of PEFT, and load the folder "
+    "with from_pretrained."
+)
+
+
+def find(path: str) -> str | None:
+    """Returns the folder of PEFT's files that a path means, or None."""
+    folder = path if files.is_directory(path) else os.path.dirname(path)
+    is_theirs = folder == path or os.path.basename(path) == WHOLE
+    return folder if is_theirs and files.find_in(folder, CONFIG) else None
+
+
+def not_a_model(folder: str) -> InputError:
+    """Returns the error for adapters in place of a model."""
+    base = settings_files.read(folder, CONFIG, {}).get(
+        "base_model_name_or_path"
+    )
+    return in_file(
+        folder,
+        "this folder has the adapters of PEFT, not a model. Load the model "
+        f"that they belong to ({shortened(base)}), then call "
+        "load_lora_weights with this folder.",
+    )
+
+
+def read(
+    folder: str, config: BertConfig
+) -> tuple[dict[str, list], dict[str, np.ndarray]]:
+    """Reads adapters, and the head that was trained with them.
+
+    Returns:
+      Rank and alpha by layer, as in `FeatureModel.adapters`; and the values by
+      their TF1 names.
+
+    Raises:
+      InputError: If a file is missing or damaged, an option or a tensor is not
+        supported, or a rank is not the one of the configuration.
+    """
+    path = os.path.join(folder, CONFIG)
+    options = settings_files.read_file(path, _CHECKS)
+    _check_options(options, path)
+    rank, alpha = int(options.get("r") or 8), options.get("lora_alpha") or 8
+    tensors = TensorFiles(os.path.join(folder, WHOLE))
+    by_name = {row.theirs: row for row in huggingface_names.rows(config)}
+    layers: dict[str, list] = {}
+    values: dict[str, np.ndarray] = {}
+    for name, shape in tensors.shapes.items():
+        match = _NAME.fullmatch(name)
+        theirs = match and huggingface_names.canonical(f"{match[1]}.{match[3]}")
+        row = by_name.get(theirs or "")
+        if (
+            match is None
+            or row is None
+            or not tensors.is_float(name)
+            or (match[2] and len(shape) != 2)
+        ):
+            raise in_file(
+                tensors.path, f"{shortened(name)} is not supported. {_ADVICE}"
+            )
+        if not match[2]:
+            values[row.ours] = row.turned(tensors.read(name))
+            continue
+        layer = row.ours.removesuffix("/kernel")
+        part = f"{layer}/lora_kernel_{match[2].lower()}"
+        values[part] = np.ascontiguousarray(tensors.read(name).T)
+        if match[2] == "A":
+            own = shape[0] if options.get("rank_pattern") else rank
+            # PEFT divides by the root of the rank, this project by the rank.
+            scale = math.sqrt(own) if options.get("use_rslora") else 1
+            layers[layer.removeprefix("bert/")] = [own, alpha * scale]
+    return layers, values
+
+
+def _check_options(options: Mapping[str, Any], path: str) -> None:
+    for name, value in options.items():
+        if name in _VALUES:
+            is_known = value in _VALUES[name]
+        else:
+            is_known = not value or name in _HARMLESS or name in _CHECKS
+        if value is not None and not is_known:
+            raise in_file(
+                path,
+                f"the option {shortened(name)} of PEFT must not be "
+                f"{shortened(value)}. {_ADVICE}",
+            )
