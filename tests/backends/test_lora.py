@@ -1,15 +1,18 @@
 """LoRA adapters: what is trained, saved and merged, on every backend."""
 
+import json
 import re
 
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import bert_tf
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertClassifier
+from bert_tf.interop.huggingface_names import rows
 from bert_tf.modeling import (
     BertModel,
     checkpoint_variables,
@@ -253,6 +256,161 @@ def test_files_of_other_models_change_nothing(make, message, tmp_path):
         model.load_lora_weights(tmp_path / "lora.safetensors")
     after = small_bert.numbers(checkpoint_variables(model))
     assert_close(after, before, 0)
+
+
+def changed(**changes):
+    """Returns a function that changes the record of a file."""
+    return lambda record: record | changes
+
+
+def scaled(*scale):
+    """Returns a function that changes rank and alpha of all layers."""
+
+    def change(record):
+        return record | {"layers": {x: [*scale] for x in record["layers"]}}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: [], "expected a JSON object, found a list"),
+        (lambda record: {}, "there is no 'layers'"),
+        (changed(layers=[]), "layers must be an object"),
+        (changed(layers={"pooler/dense": [3, 7]}), "'pooler/dense', which is"),
+        (changed(layers={"x": [3, 7]}), "'x', which is not a layer of"),
+        (changed(layers={}), "has the shape .* no such weight"),
+        (changed(facts=7), "facts must be an object; got 7"),
+        (changed(other_weights=7), "other_weights must be a string"),
+        (scaled(10**9, 7), "has the shape"),
+        (scaled(3.5, 7), "must be a positive rank and a positive lora_alpha"),
+        (scaled(3, np.nan), "must be a positive rank and a positive lora_al"),
+        (scaled(3, 0), "must be a positive rank and a positive lora_alpha"),
+        (scaled(3, 10**400), "must be a positive rank and a positive lora_al"),
+        (scaled(3), "must be a positive rank and a positive lora_alpha"),
+    ],
+)
+def test_malformed_files_change_nothing(change, message, tmp_path):
+    path = tmp_path / "lora.safetensors"
+    adapted().save_lora_weights(path)
+    with safetensors.safe_open(path, "numpy") as file:
+        record = json.loads(file.metadata()["bert_tf_lora"])
+    tensors = safetensors.numpy.load_file(path)
+    metadata = {"bert_tf_lora": json.dumps(change(record))}
+    safetensors.numpy.save_file(tensors, path, metadata)
+    model = small_bert.make(BertClassifier)
+    with pytest.raises(InputError, match=message):
+        model.load_lora_weights(path)
+    assert not model.adapters()
+
+
+def test_incomplete_files_change_nothing(tmp_path):
+    path = tmp_path / "lora.safetensors"
+    adapted().save_lora_weights(path)
+    with safetensors.safe_open(path, "numpy") as file:
+        metadata = file.metadata()
+    tensors = safetensors.numpy.load_file(path)
+    name = "bert/encoder/layer_1/attention/self/value/lora_kernel_b"
+    model = small_bert.make(BertClassifier)
+    for other, message in (
+        ({}, f"there is no {name}"),
+        ({name: tensors[name].astype("int32")}, "must be a float; got I32"),
+        ({name: tensors[name].T.copy()}, f"{name} has the shape"),
+    ):
+        kept = {n: x for n, x in tensors.items() if n != name}
+        safetensors.numpy.save_file(kept | other, path, metadata)
+        with pytest.raises(InputError, match=message):
+            model.load_lora_weights(path)
+        assert not model.adapters()
+
+
+@pytest.fixture
+def peft_folder(tmp_path):
+    """Returns a function that writes a model's adapters as PEFT does."""
+
+    def write(model, **options):
+        theirs = {row.ours: row.theirs for row in rows(model.config)}
+        tensors = {}
+        for name, variable in checkpoint_variables(model).items():
+            if not variable.trainable:
+                continue
+            value = keras.ops.convert_to_numpy(variable)
+            layer, _, part = name.partition("/lora_kernel_")
+            if part:
+                name = theirs[f"{layer}/kernel"].removesuffix(".weight")
+                name += f".lora_{part.upper()}.weight"
+                value = value.T.copy()
+            else:
+                name = theirs[name]
+            tensors[f"base_model.model.{name}"] = value
+        config = {
+            "base_model_name_or_path": "base",
+            "bias": "none",
+            "init_lora_weights": True,
+            "lora_alpha": 7,
+            "lora_dropout": 0.1,
+            "peft_type": "LORA",
+            "r": 3,
+            "rank_pattern": {},
+            "target_modules": ["query", "value"],
+            "use_dora": False,
+            "use_rslora": False,
+        }
+        folder = tmp_path / "peft"
+        folder.mkdir(exist_ok=True)
+        path = folder / "adapter_model.safetensors"
+        safetensors.numpy.save_file(tensors, path, {"format": "pt"})
+        text = json.dumps(config | options)
+        (folder / "adapter_config.json").write_text(text)
+        return folder
+
+    return write
+
+
+@pytest.mark.parametrize("use_rslora", [False, True])
+@pytest.mark.parametrize("name", ["", "adapter_model.safetensors"])
+def test_adapters_of_peft(peft_folder, use_rslora, name, caplog):
+    scale = 3**0.5 if use_rslora else 1
+    expected = adapted(target_layer_names="all", lora_alpha=7 * scale)
+    checkpoint_variables(expected)["output_bias"].assign(np.arange(LABELS))
+    folder = peft_folder(expected, use_rslora=use_rslora)
+    model = small_bert.make(BertClassifier)
+    model.load_lora_weights(folder / name)
+    assert "does not record to which weights" in caplog.text
+    assert trained(model) == trained(expected)
+    assert_close(outputs(model), outputs(expected), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"peft_type": "LOHA"}, "'peft_type' of PEFT must not be 'LOHA'"),
+        ({"use_dora": True}, "'use_dora' of PEFT must not be True.*merge_and"),
+        ({"bias": "all"}, "'bias' of PEFT must not be 'all'"),
+        ({"fan_in_fan_out": True}, "'fan_in_fan_out' of PEFT must not be"),
+        ({"alpha_pattern": {"key": 2}}, "'alpha_pattern' of PEFT must not be"),
+        ({"init_lora_weights": "pissa"}, "'init_lora_weights' of PEFT must"),
+        ({"r": 10**9}, "has the shape"),
+        ({"r": "3"}, "r must be a positive integer; got '3'"),
+        ({"lora_alpha": np.nan}, "lora_alpha must be a positive number"),
+    ],
+)
+def test_other_adapters_of_peft_are_refused(peft_folder, options, message):
+    folder = peft_folder(adapted(), **options)
+    model = small_bert.make(BertClassifier)
+    with pytest.raises(InputError, match=message):
+        model.load_lora_weights(folder)
+    assert not model.adapters()
+
+
+def test_adapters_of_peft_are_not_a_model(peft_folder):
+    folder = peft_folder(adapted())
+    with pytest.raises(InputError, match=r"PEFT, not a model.*\('base'\)"):
+        BertClassifier.from_pretrained(folder)
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(InputError, match="there is no such safetensors file"):
+        small_bert.make(BertClassifier).load_lora_weights(folder)
 
 
 def test_mistakes(tmp_path):
