@@ -134,6 +134,16 @@ def test_json_must_be_one_object(write, content, message):
         files.read_json(write(content, "a.json"))
 
 
+def test_deep_json_and_repeated_keys(write, caplog):
+    nested = '{"a": ' + "[" * 99 + "]" * 99 + "}"
+    assert files.read_json(write(nested))["a"]
+    with pytest.raises(InputError, match=r"a\.json: .* at most 100 levels"):
+        files.read_json(write(f'{{"a": [{nested}]}}', "a.json"))
+    assert files.read_json(write('{"b": {"a": 1, "a": 2}}')) == {"b": {"a": 2}}
+    [record] = caplog.records
+    assert "'a' occurs twice" in record.getMessage()
+
+
 # Writing a file.
 
 

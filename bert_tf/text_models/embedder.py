@@ -19,6 +19,7 @@ from bert_tf.errors import (
     require_choice,
     wrong_value,
 )
+from bert_tf.interop.settings_files import are_texts
 from bert_tf.modeling import BertModel
 from bert_tf.tasks.embedding import (
     POOLINGS,
@@ -102,7 +103,11 @@ class TextEmbedder(TextModel):
         super().__init__(model, tokenizer, max_seq_length, name=name)
         self.pooling = pooling
         self.normalize = normalize
-        self.prompts = dict(prompts or {})
+        prompts = {} if prompts is None else prompts
+        is_mapping = isinstance(prompts, Mapping)
+        if not is_mapping or not are_texts([*prompts, *prompts.values()]):
+            raise wrong_value("prompts", "a dict from names to texts", prompts)
+        self.prompts = dict(prompts)
         self.default_prompt_name = default_prompt_name
         self.doc_stride = doc_stride
         if doc_stride is not None:
@@ -182,9 +187,9 @@ class TextEmbedder(TextModel):
         name = self.default_prompt_name if name is None else name
         if name is None:
             return ""
-        if not isinstance(self.prompts.get(name), str):
+        if not isinstance(name, str) or name not in self.prompts:
             known = listed(self.prompts, last="or", quote=True) or "left out"
-            hint = did_you_mean(name, self.prompts).strip()
+            hint = did_you_mean(str(name), self.prompts).strip()
             raise wrong_value("The name of a prompt", known, name, hint)
         return self.prompts[name]
 

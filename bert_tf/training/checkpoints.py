@@ -170,6 +170,9 @@ class Reader:
 
     def __init__(self, prefix: str):
         require_plain(prefix)
+        for ending in (INDEX, DATA):
+            # TensorFlow would wait for a pipe forever.
+            files.require_file(prefix + ending)
         self.path = prefix
         try:
             # `tf.train.load_checkpoint` would take the prefix for a folder

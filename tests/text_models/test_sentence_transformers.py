@@ -126,11 +126,20 @@ def test_prompts(folder):
     )
     with refused("The name of a prompt must be 'query' or 'document'"):
         model.predict(TEXTS, prompt_name="title")
+    with refused("The name of a prompt must be 'query' or 'document'"):
+        model.predict(TEXTS, prompt_name=["query"])
     assert (
         np.abs(vectors - model.predict(TEXTS, prompt_name="document"))
         .min(axis=0)
         .any()
     )
+
+
+@pytest.mark.parametrize("prompts", [{"q": 5}, {5: "q"}, "query", ["q"], 0])
+def test_prompts_are_texts_by_name(folder, prompts):
+    made = folder({})
+    with refused("prompts must be a dict from names to texts; got"):
+        bert_tf.TextEmbedder.from_pretrained(made, prompts=prompts)
 
 
 @pytest.mark.parametrize("format", ["huggingface", "tf1"])

@@ -103,6 +103,19 @@ def test_lines_of_vocabularies(write, content, tokens):
         assert list(vocab.items()) == [(t, n) for n, t in enumerate(tokens)]
 
 
+def test_names_an_empty_token(write, caplog):
+    for vocabulary in (write(b"[UNK]\n\nb\n"), ["[UNK]", "", "b"]):
+        caplog.clear()
+        load_vocab(vocabulary)
+        [record] = caplog.records
+        assert ":2: the token is empty and never occurs" in record.getMessage()
+    caplog.clear()
+    # The Chinese vocabulary of Google has one, U+2028, at this place.
+    load_vocab([*map(str, range(343)), "", "a"])
+    load_vocab(write(b"[UNK]\nb\n\n\n"))
+    assert not caplog.records
+
+
 def test_tokens_are_read_without_validation(write):
     assert read_tokens(write(b"a\n\n\na\n")) == ["a", "", "", "a"]
     assert read_tokens(write(b"")) == []
@@ -118,6 +131,9 @@ def test_tokens_are_read_without_validation(write):
         (b"a\nb\n", r"a.txt has 2 tokens, but not \[UNK\]"),
         (["[UNK]", "a", "a"], "list of tokens:3: the token 'a' is also on"),
         (["a"], r"list of tokens has 1 tokens, but not \[UNK\]"),
+        (b"[UNK]\na\0b\n", r"a.txt:2: the token 'a\\x00b' has a NUL"),
+        (["[UNK]", "\0"], r"list of tokens:2: the token '\\x00' has a NUL"),
+        (["[UNK]", 5], "Token 1 of a list of tokens must be a string; got 5"),
         ([], "list of tokens: the vocabulary is empty"),
         ("file:///nowhere/vocab.txt", "Cannot read file:///nowhere/vocab.txt"),
     ],
