@@ -46,7 +46,13 @@ from bert_tf.interop.huggingface_weights import (
     WHOLE,
     HuggingFaceWeights,
 )
-from bert_tf.interop.settings_files import BOOLEAN, RATE, Check, is_number
+from bert_tf.interop.settings_files import (
+    BOOLEAN,
+    RATE,
+    TEXTS,
+    Check,
+    is_number,
+)
 from bert_tf.training.weights import Weights
 
 
@@ -281,6 +287,7 @@ _REQUIRED: dict[str, tuple[Any, str]] = {
 
 # What other keys must be.
 _CHECKS = {
+    "architectures": TEXTS,
     "hidden_act": Check(
         lambda value: isinstance(value, str) and value in _ACTIVATIONS,
         f"one of {listed(_ACTIVATIONS, last='or')}",
@@ -293,14 +300,9 @@ _CHECKS = {
     "tie_word_embeddings": BOOLEAN,
     "id2label": Check(
         lambda value: (
-            not value
-            or (
-                isinstance(value, dict)
-                and {*value} == {*map(str, range(len(value)))}
-                and all(
-                    isinstance(x, str) or is_number(x) for x in value.values()
-                )
-            )
+            isinstance(value, dict)
+            and {*value} == {*map(str, range(len(value)))}
+            and all(isinstance(x, str) or is_number(x) for x in value.values())
         ),
         "an object with a name for each of the classes '0', '1', '2', ...",
     ),
@@ -350,11 +352,8 @@ class ConfigFile:
 def read_config(path: str) -> ConfigFile:
     """Reads a `config.json` of a BERT that this project can compute."""
     values = settings_files.read_json(path)
-    names = values.get("architectures")
-    architecture = None
-    if isinstance(names, list) and names and isinstance(names[0], str):
-        architecture = names[0]
-    _check_config(values, architecture, path)
+    _check_config(values, path)
+    architecture, *_ = values.get("architectures") or [None]
     known = [field.name for field in dataclasses.fields(BertConfig)]
     kept = _DEFAULTS | {name: values[name] for name in known if name in values}
     kept["hidden_act"] = _ACTIVATIONS[str(kept["hidden_act"])]
@@ -386,20 +385,18 @@ def read_config(path: str) -> ConfigFile:
     )
 
 
-def _check_config(
-    values: Mapping[str, Any], architecture: str | None, path: str
-) -> None:
+def _check_config(values: Mapping[str, Any], path: str) -> None:
     for key, (required, advice) in _REQUIRED.items():
         value = values.get(key)
         if value is not None and value != required:
             raise wrong_value(f"{path}: {key}", repr(required), value, advice)
-    if architecture == "BertLMHeadModel":
-        raise in_file(path, "a BertLMHeadModel attends to the left only.")
     if "hidden_act" in values and values["hidden_act"] is None:
         # An absent activation has a default.
         requirement = _CHECKS["hidden_act"].requirement
         raise wrong_value(f"{path}: hidden_act", requirement, None)
     settings_files.check(values, _CHECKS, path)
+    if "BertLMHeadModel" in (values.get("architectures") or [])[:1]:
+        raise in_file(path, "a BertLMHeadModel attends to the left only.")
 
 
 def to_json(

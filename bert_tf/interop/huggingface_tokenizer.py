@@ -163,7 +163,7 @@ def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
         raise in_file(
             path,
             f"the tokenizer must be WordPiece with the prefix {CONTINUATION!r};"
-            f" got {kind!r} with {prefix!r}.",
+            f" got {shortened(kind)} with {shortened(prefix)}.",
         )
     ids = model.get("vocab")
     if not isinstance(ids, dict) or not ids:
@@ -183,7 +183,8 @@ def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
         if token and not _is_line(token):
             raise in_file(
                 path,
-                f"token {number}, {token!r}, cannot be a line of vocab.txt.",
+                f"token {number}, {shortened(token)}, cannot be a line of "
+                "vocab.txt.",
             )
     return tuple(by_id[number] for number in range(len(ids)))
 
@@ -221,13 +222,14 @@ def _check_added(
             raise in_file(
                 folder,
                 f"ids of added tokens must follow the vocabulary's {len(vocab)}"
-                f"; got {token!r} with id {number}{known}.",
+                f"; got {shortened(token)} with id {number}{known}.",
             )
         if other != token:
             raise in_file(
                 folder,
-                f"both {other!r} and {token!r} have id {number}. Correct "
-                f"{VOCABULARY}, {TOKENIZER}, {SETTINGS} or {ADDED}.",
+                f"both {shortened(other)} and {shortened(token)} have id "
+                f"{number}. Correct {VOCABULARY}, {TOKENIZER}, {SETTINGS} or "
+                f"{ADDED}.",
             )
     return added
 
@@ -249,7 +251,8 @@ def _extra_tokens(
         gap = next(n for n in range(start, more[-1]) if n not in added)
         raise in_file(
             folder,
-            f"no token has id {gap}, but {added[more[-1]]!r} has {more[-1]}. "
+            f"no token has id {gap}, but {shortened(added[more[-1]])} has "
+            f"{more[-1]}. "
             f"Ids of added tokens must be consecutive from {start}.",
         )
     odd = [n for n in more if not _is_line(added[n])]
@@ -313,13 +316,13 @@ def _is_line(token: str) -> bool:
 
 def _warn_of_differences(settings: Mapping[str, Any], folder: str) -> None:
     differences = [
-        f"{name}={settings[name]!r}"
+        f"{name}={shortened(settings[name])}"
         for name, value in _GOOGLES.items()
         if settings.get(name, value) not in (value, None)
     ]
     name = settings.get("tokenizer_class") or _CLASSES[0]
     if name not in _CLASSES:
-        differences.append(f"tokenizer_class={name!r}")
+        differences.append(f"tokenizer_class={shortened(name)}")
     if differences:
         logging.warning(
             "%s: the tokenizer differs from this project's (%s), so raw texts "

@@ -16,7 +16,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import in_file, listed
+from bert_tf.errors import in_file, listed, shortened
 from bert_tf.interop import settings_files
 from bert_tf.interop.settings_files import (
     BOOLEAN,
@@ -94,22 +94,22 @@ def read(folder: str, longest: int) -> dict[str, Any]:
         if kind == "Pooling" and "pooling" not in fields:
             config = files.find_in(folder, f"{place}/config.json")
             if config is None:
-                raise in_file(path, f"{place!r} has no config.json.")
+                raise in_file(path, f"{shortened(place)} has no config.json.")
             pooling = settings_files.read_file(config, _IN_POOLING)
             fields["pooling"], faults = _pooling(pooling, prompts)
             unsupported += faults
         elif kind == "Normalize" and "pooling" in fields:
             fields["normalize"] = True
         elif kind != "Transformer" or place:
-            unsupported.append(kind)
+            unsupported.append(_shown(kind))
     if "pooling" not in fields:
         unsupported.append("no Pooling")
     similarity = settings.get("similarity_fn_name") or "cosine"
     if similarity != "cosine":
         logging.warning(
-            "%s compares vectors by %r; fit and evaluate compare their cosines",
+            "%s compares vectors by %s; fit and evaluate compare their cosines",
             folder,
-            similarity,
+            shortened(similarity),
         )
     if unsupported:
         logging.warning(
@@ -157,7 +157,7 @@ def _unsupported_output(
     output = text.get("method_output_name") or _OUTPUT
     if (task, output) == (_TASK, _OUTPUT):
         return []
-    return [f"Transformer with {task} and {output}"]
+    return [f"Transformer with {_shown(task)} and {_shown(output)}"]
 
 
 def _pooling(
@@ -171,10 +171,15 @@ def _pooling(
     modes = [modes] if isinstance(modes, str) else list(modes)
     faults = []
     if len(modes) != 1 or modes[0] not in _POOLINGS:
-        faults.append(f"Pooling with {' and '.join(map(str, modes))}")
+        faults.append(f"Pooling with {listed(map(_shown, modes))}")
     if config.get("include_prompt") is False and any(prompts.values()):
         faults.append("Pooling without the prompt")
     return None if faults else modes[0], faults
+
+
+def _shown(name: str) -> str:
+    """Returns a name from a file, which can contain anything, in a line."""
+    return shortened(name).strip("'")
 
 
 def _length(folder: str, transformer: Mapping[str, Any], longest: int) -> int:
