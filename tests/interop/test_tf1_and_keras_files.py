@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import zipfile
 
 import keras
@@ -51,6 +52,32 @@ def test_without_metadata_the_names_determine_the_head(tmp_path):
         assert google.head_of(names) == expected
         assert google.head_of([*names, *slots(arrays(head))]) == expected
     assert google.head_of([*arrays("span"), *arrays("classifier")]) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 10**7, "hidden_size": 9_000}, r"\[10000000, 9000\]"),
+        ({"num_hidden_layers": 1_000}, "it lacks 15968 of 16005 variables"),
+    ],
+)
+def test_sizes_are_compared_before_a_model_is_made(tmp_path, changes, message):
+    """Such a model would need 360 GB, or minutes."""
+    google.write(str(tmp_path), pretrained("encoder"))
+    config = dataclasses.replace(CONFIG, **changes)
+    (tmp_path / "bert_config.json").write_text(config.to_json_string())
+    with refused(message):
+        BertModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("ending", [checkpoints.INDEX, checkpoints.DATA])
+def test_a_pipe_is_not_a_checkpoint(tmp_path, ending):
+    google.write(str(tmp_path), pretrained("encoder"))
+    path = tmp_path / f"{google.PREFIX}{ending}"
+    path.unlink()
+    os.mkfifo(path)
+    with refused(f"{path}: this is a device or a pipe"):
+        google.read(str(tmp_path / google.PREFIX))
 
 
 def test_an_optimizer_is_written_as_a_training_checkpoint(tmp_path):
