@@ -129,19 +129,20 @@ def read(folder: str, longest: int) -> dict[str, Any]:
 
 def _modules(path: str) -> list[tuple[str, str]]:
     """Returns the class and the folder of each module."""
-    modules = settings_files.read_json(path, list)
     entries = [
         (module.get("type"), module.get("path"))
-        for module in modules
         if isinstance(module, dict)
+        else (None, None)
+        for module in settings_files.read_json(path, list)
     ]
-    if len(entries) < len(modules) or not all(
-        map(are_texts, map(list, entries))
-    ):
-        raise in_file(
-            path, "expected a list of modules with 'type' and 'path'."
-        )
-    return [(kind.split(".")[-1], place) for kind, place in entries]
+    found = []
+    for kind, place in entries:
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise in_file(
+                path, "expected a list of modules with 'type' and 'path'."
+            )
+        found.append((kind.split(".")[-1], place))
+    return found
 
 
 def _unsupported_output(

@@ -9,6 +9,7 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.interop import huggingface_names
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs.classifier import ClassifierConfig
 from bert_tf.jobs.pretraining import PretrainingConfig
@@ -34,16 +35,24 @@ CONFIG = BertConfig(
 )
 
 
+def encoder_of_zeros(vocab_size=7):
+    config = dataclasses.replace(CONFIG, vocab_size=vocab_size)
+    return {
+        row.ours: np.zeros(row.shape, "f")
+        for row in huggingface_names.rows(config)
+        if row.part == "encoder"
+    }
+
+
 @pytest.fixture
 def release(tmp_path):
-    """Writes a release with word embeddings only; returns its checkpoint."""
+    """Writes a release of an encoder of zeros; returns its checkpoint."""
 
     def make(folder="release", rows=7, **facts):
         folder = tmp_path / folder
         folder.mkdir(parents=True)
         prefix = str(folder / "bert_model.ckpt")
-        table = {"bert/embeddings/word_embeddings": np.zeros([rows, 4], "f")}
-        checkpoints.write(prefix, table)
+        checkpoints.write(prefix, encoder_of_zeros(rows))
         write_metadata(str(folder), Pretrained(prefix, {}, **facts))
         return prefix
 
@@ -102,7 +111,7 @@ def test_missing_files_and_files_that_do_not_fit(release, named, tmp_path):
             start_of(**other)
         with pytest.raises(InputError, match=f"no {what}. Give --{flag}"):
             start_of(release(what), **other)
-    with pytest.raises(InputError, match=r"for 8 tokens, .*vocab_size of 7"):
+    with pytest.raises(InputError, match=r"shape \[7, 4\], found \[8, 4\]"):
         start_of(release(rows=8), **named)
     longer = "\n".join([*VOCAB, "c"])
     (tmp_path / "words.txt").write_text(longer, encoding="utf-8")
@@ -223,7 +232,7 @@ def test_a_model_in_the_folder_takes_precedence(resolved, fine_tuned, tmp_path):
     labels = ("entailment", "not_entailment")
     out = tmp_path / "out"
     record(out, {"labels": [*labels], "bilstm_head": False})
-    checkpoints.write(str(out / "model.ckpt-1"), {"x": np.zeros(3)})
+    checkpoints.write(str(out / "model.ckpt-1"), encoder_of_zeros())
     flags = {"init_checkpoint": folder, "max_seq_length": 11}
     _, start = resolved(**flags, do_eval=True)
     assert start.labels == labels
