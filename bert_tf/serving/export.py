@@ -476,13 +476,17 @@ def _publish(folder: str, export_dir: str, version: int | None) -> str:
     A server loads the highest number. One may be above the time if a user
     chose it, or the clock was set back.
     """
-    number = version
-    if number is None:
-        names = (name.rstrip("/") for name in files.listdir(export_dir))
-        known = [
-            int(name) for name in names if re.fullmatch("[0-9]{1,18}", name)
-        ]
-        number = max([int(time.time()), *(n + 1 for n in known)])
+    names = (name.rstrip("/") for name in files.listdir(export_dir))
+    known = (int(name) for name in names if re.fullmatch("[0-9]{1,18}", name))
+    highest = max(known, default=0)
+    number = max(int(time.time()), highest + 1) if version is None else version
+    if number < highest:
+        logging.warning(
+            "%s has version %d, which a server loads rather than version %d",
+            export_dir,
+            highest,
+            number,
+        )
     while not _moved(folder, path := os.path.join(export_dir, str(number))):
         if version is not None:
             raise _exists_already(path)

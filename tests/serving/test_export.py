@@ -306,7 +306,9 @@ def quick(monkeypatch):
     return monkeypatch
 
 
-def test_the_version_is_the_time_or_the_next_number(quick, served, tmp_path):
+def test_the_version_is_the_time_or_the_next_number(
+    quick, served, tmp_path, caplog
+):
     folder = str(tmp_path / "deep" / "models")
     counts = []
 
@@ -319,7 +321,10 @@ def test_the_version_is_the_time_or_the_next_number(quick, served, tmp_path):
     paths = [export(served, folder) for _ in range(3)]
     numbers = [os.path.basename(path) for path in paths]
     assert numbers == ["1234", "1235", "1236"]
-    assert export(served, folder, version=7) == os.path.join(folder, "7")
+    with caplog.at_level("WARNING"):
+        assert export(served, folder, version=7) == os.path.join(folder, "7")
+    [warning] = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert "1236, which a server loads rather than version 7" in warning
     assert sorted(os.listdir(folder)) == [*numbers, "7"]
     # A server sees no version that is incomplete.
     assert counts == [0, 1, 2, 3]
