@@ -243,7 +243,7 @@ def _in_header(
 
 
 def _unnamed_cells(
-    given: Columns, columns: Columns, header: Sequence[str]
+    given: Mapping[str, Any], columns: Mapping[str, Any], header: Sequence[str]
 ) -> dict[str, Any]:
     """Returns the header's cells of columns that were given by number.
 
