@@ -14,7 +14,7 @@ are three forms:
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 
@@ -45,6 +45,20 @@ def require_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Raises the error of `wrong_value` unless `value` is one of `choices`."""
     if value not in choices:
         raise wrong_value(name, f"one of {listed(choices, last='or')}", value)
+
+
+def require_names(names: Sequence[str], advice: str = "") -> tuple[str, ...]:
+    """Returns the names of classes, or raises InputError.
+
+    They must be a list, or another sequence, of different strings: an answer by
+    name would otherwise mean several classes.
+    """
+    is_list = not isinstance(names, (str, bytes, Mapping, Set))
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise wrong_value("The labels", "a list of names", names, advice)
+    if len({*names}) < len(names):
+        raise wrong_value("The labels", "different", [*names], advice)
+    return tuple(map(str, names))
 
 
 def in_file(

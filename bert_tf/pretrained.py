@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ from bert_tf.errors import (
     did_you_mean,
     in_file,
     listed,
+    require_names,
     wrong_value,
 )
 from bert_tf.feature_model import FeatureModel
@@ -201,7 +202,19 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
     found = _open(path)
     if found.do_lower_case is None:
         found = dataclasses.replace(found, do_lower_case=casing_of_name(path))
-    return found
+    return _with_problem(found, found.head)
+
+
+def _with_problem(found: Pretrained, head: str | None) -> Pretrained:
+    """Returns a checkpoint with the problem that one output means.
+
+    Published cross-encoders and reward models do not record it; transformers
+    takes them for regressions, too.
+    """
+    is_number = head == "classifier" and _num_rows(found.weights) == 1
+    if not is_number or found.problem_type is not None:
+        return found
+    return dataclasses.replace(found, problem_type="regression")
 
 
 def _open(path: str) -> Pretrained:
@@ -344,13 +357,15 @@ def make_model(
         raise wrong_value("dtype", expected, options["dtype"]) from None
     found = open_pretrained(path)
     head = keras_files.head_of_class(model_class, found.head)
+    found = _with_problem(found, found.head or head)
     accepted = options_of(model_class)
     has_pooler = "bert/pooler/dense/bias" in found.weights
     defaults: dict[str, Any] = {"add_pooling_layer": has_pooler}
     if found.head in (None, head):
         defaults["bilstm_head"] = found.bilstm_head
-        if found.classifier_dropout is not None:
-            defaults["dropout"] = found.classifier_dropout
+    if found.classifier_dropout is not None:
+        # As in transformers, for a new head too.
+        defaults["dropout"] = found.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
     weights, problem_type = found.weights, found.problem_type
     is_new_head = False
@@ -422,18 +437,13 @@ def _choose_labels(
     or if it has as many classes without names, which then get those names.
     """
     if labels is not None:
-        is_list = not isinstance(labels, (str, bytes, Mapping, Set))
-        if not is_list or not all(isinstance(x, str) for x in labels):
-            raise wrong_value("The labels", "a list of names", labels)
-        labels = tuple(map(str, labels))
+        labels = require_names(labels)
         if not labels:
             raise wrong_value("labels", "at least one name", labels)
         if num_labels not in (None, len(labels)):
             raise wrong_value(
                 "num_labels", f"{len(labels)}, as there are labels", num_labels
             )
-        if len({*labels}) < len(labels):
-            raise wrong_value("The labels", "different", labels)
         num_labels = len(labels)
     num_rows = _num_rows(found.weights)
     is_ours = num_rows is not None and found.head in (None, head)
@@ -442,13 +452,14 @@ def _choose_labels(
             f"{found.path} has no head of this kind. Pass labels=[...] or "
             "num_labels for a new head."
         )
-    theirs = found.labels
-    if theirs == huggingface.numbered_labels(len(theirs or ())):
-        theirs = None
+    theirs = found.labels or ()
+    is_numbered = theirs == huggingface.numbered_labels(len(theirs))
+    # Names that classes share do not tell them apart.
+    has_names = not is_numbered and len({*theirs}) == len(theirs)
     same_size = num_labels in (None, num_rows)
     if not is_ours or not same_size:
         return labels, True
-    if labels is None or theirs is None:
+    if labels is None or not has_names:
         return labels or found.labels, False
     if {*labels} == {*theirs}:
         return labels, False

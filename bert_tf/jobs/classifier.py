@@ -171,8 +171,9 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         default=0.0,
     )
     head_dropout: float = option(
-        "Dropout rate before the new head.",
-        default=0.1,
+        "Dropout rate before the head in training. Default: the checkpoint's "
+        "classifier_dropout.",
+        fallback=0.1,
         at_least=0.0,
         at_most=1.0,
     )
@@ -366,7 +367,7 @@ def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
 
 def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
     labels = config.labels
-    if labels is None and not config.do_train:
+    if labels is None and not config.do_train and config.problem != "regression":
         labels = start.labels
     return custom.data_set(
         config.data_dir or "",

@@ -347,6 +347,9 @@ class FineTuning:
                 labels=task.labels or None,
                 head=task.head,
                 problem_type=task.problem_type,
+                classifier_dropout=getattr(
+                    self.config, "head_dropout", start.classifier_dropout
+                ),
                 **trained_with(self.config),
             ),
         )

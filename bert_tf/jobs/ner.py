@@ -243,7 +243,14 @@ def _task(
         frozen_layers=settings.frozen_layers(config, start.config),
         gradient_checkpointing=config.gradient_checkpointing,
         bilstm_head=config.bilstm_head,
+        **_dropout(start),
     )
+
+
+def _dropout(start: Start) -> dict[str, float]:
+    """Returns the option for the dropout rate that a checkpoint records."""
+    rate = start.classifier_dropout
+    return {} if rate is None else {"dropout": rate}
 
 
 def _claimed_output_dir(

@@ -57,6 +57,7 @@ class Start:
       labels: The labels of a model that was fine-tuned before.
       head: The model's head, one of `interop.checkpoint.HEADS`, if known.
       bilstm_head: Whether the head is on top of a BiLSTM.
+      classifier_dropout: The dropout rate of a head, if recorded.
       trained_with: The recorded options, of `interop.checkpoint.TRAINED_WITH`.
     """
 
@@ -68,6 +69,7 @@ class Start:
     labels: tuple[str, ...] | None = None
     head: str | None = None
     bilstm_head: bool = False
+    classifier_dropout: float | None = None
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def encoding(
@@ -168,6 +170,9 @@ def resolve(
     if uses_release:
         # `FineTuning.open_model` prefers later checkpoints to the release.
         start = dataclasses.replace(start, init_checkpoint=None)
+    if getattr(config, "head_dropout", 0) is None:
+        rate = start.classifier_dropout
+        config = dataclasses.replace(config, head_dropout=rate)  # type: ignore[call-arg]
     config = config.with_fallbacks()
     require_length(config.max_seq_length, start.config)
     return config, start
@@ -261,6 +266,7 @@ def find_start(config: StartOptions) -> Start:
         labels=pretrained.labels,
         head=pretrained.head,
         bilstm_head=pretrained.bilstm_head,
+        classifier_dropout=pretrained.classifier_dropout,
         trained_with=pretrained.trained_with,
     )
 

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.errors import (
+    InputError,
+    in_file,
+    listed,
+    require_names,
+    wrong_value,
+)
 from bert_tf.serving.windows import (
     Tensors,
     in_batches,
@@ -108,7 +114,7 @@ class Served(tf.Module, abc.ABC):
         super().__init__()
         self.model = model
         self.encoding = encoding
-        self.labels = tuple(labels)
+        self.labels = require_names([*labels])
         self.tokenizer = BertTokenizer(
             encoding.vocab,
             encoding.do_lower_case,

@@ -59,6 +59,11 @@ from bert_tf.transformer import LORA_TARGETS
 # The inputs of a model.
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 
+# What to do about labels that several classes share.
+NAME_THE_CLASSES = (
+    "Pass labels=[...], a name for each class, in the order of the logits."
+)
+
 # As in the original's scripts.
 LEARNING_RATE = 5e-5
 WARMUP_SHARE = 0.1

@@ -11,7 +11,12 @@ from keras import ops
 
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, require_choice, wrong_value
+from bert_tf.errors import (
+    InputError,
+    require_choice,
+    require_names,
+    wrong_value,
+)
 from bert_tf.heads import BertClassifier
 from bert_tf.tasks.classification import (
     PROBLEM_TYPES,
@@ -21,7 +26,12 @@ from bert_tf.tasks.classification import (
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
-from bert_tf.text_models.base import INPUTS, TextModel, text_features
+from bert_tf.text_models.base import (
+    INPUTS,
+    NAME_THE_CLASSES,
+    TextModel,
+    text_features,
+)
 from bert_tf.text_models.inputs import (
     as_columns,
     is_single,
@@ -58,7 +68,8 @@ class TextClassifier(TextModel):
       labels: The names of the classes in the order of the logits. By default
         those of the model's checkpoint, or LABEL_0, LABEL_1 and so on.
       problem: "single_label", "multi_label" or "regression". By default the
-        checkpoint's, or "single_label".
+        checkpoint's; or "regression" for a model with one output and without
+        labels, else "single_label".
       is_pair: Whether an export takes pairs of texts; `fit` sets it.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       doc_stride: If given, longer texts become windows of `max_seq_length`
@@ -79,28 +90,26 @@ class TextClassifier(TextModel):
         model: BertClassifier,
         tokenizer: Any,
         labels: Sequence[str] | None = None,
-        problem: str = "single_label",
+        problem: str | None = None,
         is_pair: bool = False,
         max_seq_length: int = 128,
         doc_stride: int | None = None,
         window_pooling: str = "mean",
         name: str = "text_classifier",
     ):
+        if problem is None:
+            is_number = model.num_labels == 1 and not (labels or model.labels)
+            problem = "regression" if is_number else "single_label"
         require_choice("problem", problem, PROBLEM_TYPES)
         super().__init__(model, tokenizer, max_seq_length, name=name)
-        if problem == "regression":
-            labels = ()
-        elif labels is None:
-            labels = model.labels or tuple(
-                f"LABEL_{n}" for n in range(model.num_labels)
-            )
+        labels = _labels(labels, problem, model)
         num_logits = len(labels) or 1
         if model.num_labels != num_logits:
             raise InputError(
                 f"The model has {model.num_labels} logits, but {problem} with "
                 f"{len(labels)} labels needs {num_logits}."
             )
-        self.labels = tuple(labels)
+        self.labels = labels
         self.problem = problem
         self.is_pair = is_pair
         self.doc_stride = doc_stride
@@ -117,7 +126,10 @@ class TextClassifier(TextModel):
     ) -> Self:
         if options.get("problem") == "regression":
             options.setdefault("num_labels", 1)
-        return super().from_pretrained(path, **options)
+        model = super().from_pretrained(path, **options)
+        if model.problem == "regression" and options.get("labels"):
+            raise _labels_of_a_number(options["labels"])
+        return model
 
     @classmethod
     def _recorded_options(cls, found):
@@ -341,3 +353,30 @@ class TextClassifier(TextModel):
             "doc_stride": self.doc_stride,
             "window_pooling": self.window_pooling,
         }
+
+
+def _labels(
+    labels: Sequence[str] | None, problem: str, model: BertClassifier
+) -> tuple[str, ...]:
+    """Returns the labels of a classifier; () for regression.
+
+    Raises:
+      InputError: If they do not fit the problem, or two are equal.
+    """
+    if problem == "regression":
+        if labels:
+            raise _labels_of_a_number(labels)
+        return ()
+    if problem == "single_label" and model.num_labels == 1:
+        raise InputError(
+            "The model has one output, which is the probability 1 of a single "
+            'label for every text. Pass problem="regression" for a number.'
+        )
+    if labels is None:
+        numbers = range(model.num_labels)
+        labels = model.labels or [f"LABEL_{n}" for n in numbers]
+    return require_names(labels, NAME_THE_CLASSES)
+
+
+def _labels_of_a_number(labels: Sequence[str]) -> InputError:
+    return wrong_value("labels", 'left out for problem="regression"', labels)

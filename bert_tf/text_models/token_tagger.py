@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf.data.batching import Features, in_memory
-from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.errors import InputError, listed, require_names, wrong_value
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.metrics import entity_scores
 from bert_tf.tasks.ner import (
@@ -20,7 +20,7 @@ from bert_tf.tasks.ner import (
     make_tagging_features,
     to_iob2,
 )
-from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.base import INPUTS, NAME_THE_CLASSES, TextModel
 from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
 
@@ -64,7 +64,9 @@ class TokenTagger(TextModel):
         name: str = "token_tagger",
     ):
         super().__init__(model, tokenizer, max_seq_length, name=name)
-        self.labels = tuple(labels or model.labels or ())
+        if labels is None:
+            labels = model.labels or ()
+        self.labels = require_names(labels, NAME_THE_CLASSES)
         if len(self.labels) != model.num_labels:
             raise wrong_value(
                 "The number of labels",
