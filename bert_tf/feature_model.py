@@ -89,6 +89,8 @@ class FeatureModel(FreezableModel):
       checkpoint: What `from_pretrained` found beside the weights (vocabulary,
         casing, labels): an `interop.checkpoint.Pretrained`. None for other
         models.
+      random_variables: The TF1 names of the weights that `from_pretrained` did
+        not find, and a checksum of their values, which training changes.
       unused_variables: Weights without effect on the outputs, as a regular
         expression for the beginning of their TF1 names.
     """
@@ -96,6 +98,8 @@ class FeatureModel(FreezableModel):
     # Number of axes of `input_ids`: batch and sequence.
     input_rank = 2
     checkpoint: Any = None
+    random_variables: tuple[tuple[str, ...], str] | None = None
+    is_warned_of_random = False
     unused_variables = r"(?!)"  # None.
 
     def __init__(self, config: BertConfig | dict, **kwargs):
@@ -410,6 +414,8 @@ class FeatureModel(FreezableModel):
         config = {**super().get_config(), "config": self.config.to_dict()}
         if lora := self.adapters():
             config["lora"] = lora
+        if self.random_variables:
+            config["random_variables"] = self.random_variables
         quantized = {
             path: keras.saving.serialize_keras_object(
                 getattr(layer, "quantization_config", None)
@@ -426,7 +432,9 @@ class FeatureModel(FreezableModel):
         config = dict(config)
         quantized = config.pop("quantized", {})
         lora = config.pop("lora", {})
+        random_variables = config.pop("random_variables", None)
         model = super().from_config(config, custom_objects=custom_objects)
+        model.random_variables = random_variables
         layers = dict(dense_layers(model))
         for path, quantization_config in quantized.items():
             layers[path].build_quantized(quantization_config)

@@ -41,6 +41,8 @@ from bert_tf.training.weights import (
     Report,
     Selection,
     Weights,
+    checksum,
+    described,
     restore,
 )
 
@@ -387,14 +389,40 @@ def make_model(
     report = restore(variables, weights, NEW_HEADS)
     # A pooler that the head does not use is frozen.
     is_new = any(variables[name].trainable for name in report.missing)
-    log = logging.warning if is_new else logging.info
-    log("%s from %s: %s", model_class.__name__, found.path, report)
+    log, hint = logging.info, ""
+    if is_new:
+        log, hint = logging.warning, ", which is random: call fit first"
+    log("%s from %s: %s%s", model_class.__name__, found.path, report, hint)
+    if report.missing:
+        random = {name: variables[name] for name in report.missing}
+        model.random_variables = report.missing, checksum(random)
     if labels and not is_new_head and found.labels != labels:
         _reorder(variables, found.labels or labels, labels)
     model.checkpoint = dataclasses.replace(
         found, weights={}, head=head, labels=labels, problem_type=problem_type
     )
     return model
+
+
+def warn_if_random(model: FeatureModel) -> None:
+    """Logs, once, that what the outputs depend on is random.
+
+    That is a head, or a pooler, which the checkpoint lacked and which has not
+    been trained or loaded since, in whatever way.
+    """
+    if model.random_variables is None or model.is_warned_of_random:
+        return
+    names, before = model.random_variables
+    variables = checkpoint_variables(model)
+    used = [n for n in names if not re.match(model.unused_variables, n)]
+    if not used or checksum({n: variables[n] for n in names}) != before:
+        return
+    model.is_warned_of_random = True
+    logging.warning(
+        "%s: %s is random, since the checkpoint lacks it. Call fit first",
+        model.name,
+        described(used),
+    )
 
 
 def options_of(model_class: type[FeatureModel]) -> set[str]:
@@ -550,6 +578,7 @@ def save(
             f"{type(model).__name__} has no counterpart in other libraries. "
             "Save it with model.save('NAME.keras')."
         )
+    warn_if_random(model)
     weights = keras_files.ModelWeights(model, model.name)
     if tokenizer is not None:
         facts["vocab"] = tuple(tokenizer.vocabulary)

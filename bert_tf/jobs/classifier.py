@@ -367,7 +367,11 @@ def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
 
 def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
     labels = config.labels
-    if labels is None and not config.do_train and config.problem != "regression":
+    if (
+        labels is None
+        and not config.do_train
+        and config.problem != "regression"
+    ):
         labels = start.labels
     return custom.data_set(
         config.data_dir or "",

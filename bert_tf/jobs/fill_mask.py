@@ -32,7 +32,14 @@ from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import SEPARATOR, split_pair
-from bert_tf.tasks.fill_mask import MASK, Blank, fill_mask, next_sentence
+from bert_tf.tasks.fill_mask import (
+    MASK,
+    OUTPUT_BIAS,
+    Blank,
+    fill_mask,
+    next_sentence,
+    require_masked_lm,
+)
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.training.weights import restore
 
@@ -92,16 +99,11 @@ def run(config: FillMaskConfig) -> list[Filled]:
     )
     pretrained = open_pretrained(config.init_checkpoint)
     compare_configs(start.config, pretrained)
-    if "cls/predictions/output_bias" not in pretrained.weights:
-        raise InputError(
-            f"{pretrained.path} has no masked-LM head: its head is "
-            f"{pretrained.head}. Name a pre-trained model."
-        )
-    if pretrained.objective == "causal_lm":
-        raise InputError(
-            f"{pretrained.path} was trained to predict the next word "
-            "(objective causal_lm) and cannot fill in masked words."
-        )
+    require_masked_lm(
+        pretrained.path,
+        pretrained.objective,
+        OUTPUT_BIAS in pretrained.weights,
+    )
     if config.do_export:
         require_export_dir(config.export_dir)
     model = BertPretrainer(start.config)

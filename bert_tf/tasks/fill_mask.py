@@ -12,9 +12,24 @@ from bert_tf.tokenization.packing import pack
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 MASK = "[MASK]"
+# A checkpoint without it has no masked-LM head.
+OUTPUT_BIAS = "cls/predictions/output_bias"
 
 # The candidates of a blank, words and their probabilities, the best first.
 Blank = list[tuple[str, float]]
+
+
+def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
+    """Raises InputError if a checkpoint cannot fill in masked words."""
+    if not has_head:
+        raise InputError(
+            f"{path} has no masked-LM head. Name a pre-trained model."
+        )
+    if objective == "causal_lm":
+        raise InputError(
+            f"{path} was trained to predict the next word (objective "
+            "causal_lm) and cannot fill in masked words."
+        )
 
 
 def fill_mask(

@@ -30,6 +30,7 @@ from bert_tf.pretrained import (
     require_options,
     save,
     tokenizer_arguments,
+    warn_if_random,
 )
 from bert_tf.tasks.encoding import (
     Encoding,
@@ -434,6 +435,7 @@ class TextModel(FreezableModel, abc.ABC):
             return super().evaluate(x, y, batch_size=batch_size, **options)
         if not self.compiled:
             self.compile()
+        warn_if_random(self.model)
         x, y, weights = split_dataset(x, y, sample_weight, self._needs_labels)
         if weights is None:
             return self._scores(x, y, batch_size, options)
@@ -480,6 +482,7 @@ class TextModel(FreezableModel, abc.ABC):
           call: Maps a batch of `INPUTS` to an array, or a dict of them, [b,
             ...].
         """
+        warn_if_random(self.model)
         batches = for_evaluation(features, batch_size, self._arguments)
         found: list[Any] = [None] * len(features)
         for rows in batches.rows:
@@ -653,6 +656,7 @@ class TextModel(FreezableModel, abc.ABC):
                 f"{self.name} is quantized. Call export before quantize, or "
                 "model.export of the attribute model, which takes token ids."
             )
+        warn_if_random(self.model)
         # Needs TensorFlow Text.
         from bert_tf.serving.export import export
 

@@ -1,7 +1,8 @@
 """`MaskedWordPredictor`: the words that fit into the gaps of a text."""
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -14,7 +15,12 @@ from bert_tf.data.batching import Features
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.fill_mask import MASK, fill_mask
+from bert_tf.tasks.fill_mask import (
+    MASK,
+    OUTPUT_BIAS,
+    fill_mask,
+    require_masked_lm,
+)
 from bert_tf.text_models.base import INPUTS, TextModel, text_features
 from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import as_columns
@@ -78,6 +84,19 @@ class MaskedWordPredictor(TextModel):
             continuation_mask(tokenizer.inv_vocab),
         )
         model.unused_variables = r"bert/pooler/|cls/seq_relationship/"
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | os.PathLike[str], **options: Any
+    ) -> Self:
+        predictor = super().from_pretrained(path, **options)
+        model = predictor.model
+        names, _ = model.random_variables or ((), "")
+        # `fit` goes on with a pre-training: it does not start one.
+        require_masked_lm(
+            str(path), model.checkpoint.objective, OUTPUT_BIAS not in names
+        )
+        return predictor
 
     def predict(self, x: Any, top_k: int = 5) -> Any:
         """Returns the most probable words for every [MASK] of each text.

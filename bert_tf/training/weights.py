@@ -111,14 +111,10 @@ class Report:
 
     def __str__(self) -> str:
         text = f"{len(self.filled)} variables filled"
-        for title, names in (
-            ("missing", self.missing),
-            ("left over", self.left_over),
-        ):
-            text += f", {len(names)} {title}"
-            if names:
-                text += f" ({listed(names, most=4)})"
-        return text
+        text += f", {len(self.left_over)} left over"
+        if self.left_over:
+            text += f" ({listed(self.left_over, most=4)})"
+        return f"{text}; missing: {described(self.missing) or 'nothing'}"
 
 
 def restore(
@@ -217,3 +213,30 @@ def scope_of(name: str) -> str:
     if is_adapter(name):
         return "lora"
     return "/".join(name.split("/")[:-1][:2])
+
+
+# The parts of a model that a checkpoint may lack, by their `scope_of`.
+_PARTS = {
+    "": "the classification head",
+    "cls/squad": "the question answering head",
+    "cls/predictions": "the masked-LM head",
+    "cls/seq_relationship": "the next-sentence head",
+    "bert/pooler": "the pooler",
+    "lora": "the LoRA adapters",
+}
+
+
+def described(names: Iterable[str]) -> str:
+    """Returns the parts that variables belong to.
+
+    >>> described(["output_weights", "output_bias"])
+    'the classification head (output_weights and output_bias)'
+    """
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        scope = scope_of(name)
+        title = _PARTS.get(scope, scope.split("/")[0])
+        parts.setdefault(title, []).append(name)
+    return listed(
+        f"{title} ({listed(found, most=2)})" for title, found in parts.items()
+    )
