@@ -398,8 +398,14 @@ def make_model(
         model.random_variables = report.missing, checksum(random)
     if labels and not is_new_head and found.labels != labels:
         _reorder(variables, found.labels or labels, labels)
+    activation_fn = None if is_new_head else found.activation_fn
     model.checkpoint = dataclasses.replace(
-        found, weights={}, head=head, labels=labels, problem_type=problem_type
+        found,
+        weights={},
+        head=head,
+        labels=labels,
+        problem_type=problem_type,
+        activation_fn=activation_fn,
     )
     return model
 

@@ -95,6 +95,8 @@ class Pretrained:
       problem_type: What a classifier's labels mean, one of `PROBLEM_TYPES`.
       classifier_dropout: The dropout rate before the output layer, if it
         differs from the encoder's.
+      activation_fn: The PyTorch class that a cross-encoder of
+        sentence-transformers applies to its logits.
       objective: The target of the language model head, one of `OBJECTIVES`:
         the token at a position, or the next token. None means the former.
       max_seq_length: The sequence length in training.
@@ -126,6 +128,7 @@ class Pretrained:
     head: str | None = None
     problem_type: str | None = None
     classifier_dropout: float | None = None
+    activation_fn: str | None = None
     objective: str | None = None
     max_seq_length: int | None = None
     doc_stride: int | None = None
@@ -178,6 +181,7 @@ _CHECKS = {
     "labels": TEXTS,
     "problem_type": TEXT,
     "classifier_dropout": RATE,
+    "activation_fn": TEXT,
     "objective": TEXT,
     "max_seq_length": COUNT,
     "doc_stride": COUNT,

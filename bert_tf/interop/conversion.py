@@ -516,6 +516,7 @@ def _facts(pretrained: Pretrained) -> dict[str, object]:
     """Returns the fields that every format records, besides the weights."""
     names = ("config", "vocab", "do_lower_case", "strip_accents", "labels")
     names += ("problem_type", "classifier_dropout", "objective")
+    names += ("activation_fn",)
     facts = {name: getattr(pretrained, name) for name in names}
     labels = pretrained.labels
     if labels == huggingface.numbered_labels(len(labels or ())):

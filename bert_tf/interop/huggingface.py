@@ -120,6 +120,7 @@ def read(path: str) -> Pretrained:
         head=head,
         problem_type=described.problem_type,
         classifier_dropout=described.classifier_dropout,
+        activation_fn=described.activation_fn if head == "classifier" else None,
         **{**read_trained_with(folder), **embedding},
     )
 
@@ -156,6 +157,7 @@ def write(folder: str, pretrained: Pretrained) -> None:
         pad_token_id,
         pretrained.problem_type,
         pretrained.classifier_dropout,
+        pretrained.activation_fn,
     )
     tensors = huggingface_weights.to_tensors(weights, config, head)
     huggingface_weights.write(os.path.join(folder, WHOLE), tensors)
@@ -324,6 +326,7 @@ class ConfigFile:
     labels: tuple[str, ...] | None
     problem_type: str | None
     classifier_dropout: float | None
+    activation_fn: str | None
     is_tied: bool
 
     def head(self, parts: Collection[str]) -> str | None:
@@ -380,9 +383,22 @@ def read_config(path: str) -> ConfigFile:
         None if labels == numbered_labels(len(labels)) else labels,
         values.get("problem_type"),
         None if dropout is None else float(dropout),
+        _activation_fn(values),
         # Absent and null mean true, as in transformers.
         is_tied=values.get("tie_word_embeddings") is not False,
     )
+
+
+def _activation_fn(values: Mapping[str, Any]) -> str | None:
+    """Returns the activation of a cross-encoder, if it is recorded.
+
+    Three versions of sentence-transformers have three keys.
+    """
+    newest = values.get("sentence_transformers")
+    newest = newest.get("activation_fn") if isinstance(newest, dict) else None
+    oldest = values.get("sbert_ce_default_activation_function")
+    found = newest or values.get("activation_fn") or oldest
+    return str(found) if found else None
 
 
 def _check_config(values: Mapping[str, Any], path: str) -> None:
@@ -406,6 +422,7 @@ def to_json(
     pad_token_id: int | None = 0,
     problem_type: str | None = None,
     classifier_dropout: float | None = None,
+    activation_fn: str | None = None,
 ) -> str:
     """Returns the text of a `config.json`.
 
@@ -440,6 +457,8 @@ def to_json(
     }
     if problem_type is not None:
         values["problem_type"] = problem_type
+    if activation_fn is not None:
+        values["sentence_transformers"] = {"activation_fn": activation_fn}
     if labels is not None:
         values["id2label"] = dict(enumerate(labels))
         values["label2id"] = {label: labels.index(label) for label in labels}

@@ -60,6 +60,7 @@ from bert_tf.tasks.classification import (
     ClassificationTask,
     MultipleChoiceTask,
     balanced_class_weights,
+    require_activation,
 )
 from bert_tf.tasks.datasets import DataSet, SplitFile
 from bert_tf.tasks.distillation import IS_LABELED
@@ -224,6 +225,13 @@ def run(config: ClassifierConfig) -> TrainingResult:
     config = _with_pooling(config)
     data_set = _data_set(config, start)
     _check_options(config, data_set)
+    if not config.do_train:
+        require_activation(
+            str(start.init_checkpoint),
+            start.activation_fn,
+            data_set.problem,
+            "Remove it from config.json to use the outputs before it.",
+        )
     # All input is checked before anything is written.
     parts = {split: data_set.split(split, config.data_dir) for split in splits}
     examples = {

@@ -347,10 +347,7 @@ class FineTuning:
                 labels=task.labels or None,
                 head=task.head,
                 problem_type=task.problem_type,
-                classifier_dropout=getattr(
-                    self.config, "head_dropout", start.classifier_dropout
-                ),
-                **trained_with(self.config),
+                **trained_with(self.config, start),
             ),
         )
         # The weights come last: a release that has them is complete.

@@ -58,6 +58,7 @@ class Start:
       head: The model's head, one of `interop.checkpoint.HEADS`, if known.
       bilstm_head: Whether the head is on top of a BiLSTM.
       classifier_dropout: The dropout rate of a head, if recorded.
+      activation_fn: See `Pretrained`.
       trained_with: The recorded options, of `interop.checkpoint.TRAINED_WITH`.
     """
 
@@ -70,6 +71,7 @@ class Start:
     head: str | None = None
     bilstm_head: bool = False
     classifier_dropout: float | None = None
+    activation_fn: str | None = None
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def encoding(
@@ -232,9 +234,16 @@ def _words(values: Mapping[str, Any]) -> str:
     return " ".join(f"--{n}={json.dumps(v)}" for n, v in values.items())
 
 
-def trained_with(config: Options) -> dict[str, Any]:
-    """Returns the options that a release records of its training."""
-    return {n: getattr(config, n) for n in TRAINED_WITH if hasattr(config, n)}
+def trained_with(config: Options, start: Start | None = None) -> dict[str, Any]:
+    """Returns the options that a release records of its training.
+
+    With the start of a fine-tuning, also the dropout rate of the head.
+    """
+    used = {n: getattr(config, n) for n in TRAINED_WITH if hasattr(config, n)}
+    if start is None:
+        return used
+    rate = getattr(config, "head_dropout", start.classifier_dropout)
+    return {**used, "classifier_dropout": rate}
 
 
 def find_start(config: StartOptions) -> Start:
@@ -267,6 +276,7 @@ def find_start(config: StartOptions) -> Start:
         head=pretrained.head,
         bilstm_head=pretrained.bilstm_head,
         classifier_dropout=pretrained.classifier_dropout,
+        activation_fn=pretrained.activation_fn,
         trained_with=pretrained.trained_with,
     )
 

@@ -19,9 +19,12 @@ from bert_tf.errors import (
 )
 from bert_tf.heads import BertClassifier
 from bert_tf.tasks.classification import (
+    IDENTITY,
     PROBLEM_TYPES,
+    SIGMOID,
     answers,
     probabilities,
+    require_activation,
 )
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
@@ -129,6 +132,14 @@ class TextClassifier(TextModel):
         model = super().from_pretrained(path, **options)
         if model.problem == "regression" and options.get("labels"):
             raise _labels_of_a_number(options["labels"])
+        if options.get("problem") is None:
+            require_activation(
+                str(path),
+                model.model.checkpoint.activation_fn,
+                model.problem,
+                'Pass problem="multi_label" for the probability of the '
+                'sigmoid, or problem="regression" for the logit.',
+            )
         return model
 
     @classmethod
@@ -324,8 +335,14 @@ class TextClassifier(TextModel):
         return ["mae"]
 
     def _facts(self):
+        found = self.model.checkpoint
+        activations = {"regression": IDENTITY, "multi_label": SIGMOID}
+        has_activation = found is not None and found.activation_fn is not None
         return {
             **super()._facts(),
+            "activation_fn": activations.get(self.problem)
+            if has_activation
+            else None,
             "labels": self.labels or None,
             "problem_type": PROBLEM_TYPES[self.problem],
             "doc_stride": self.doc_stride,

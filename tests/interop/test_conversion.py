@@ -323,6 +323,7 @@ def test_every_format_keeps_every_fact(tmp_path, to):
         labels=numbered_labels(5),
         problem_type="regression",
         classifier_dropout=0.5,
+        activation_fn="torch.nn.modules.activation.Sigmoid",
     )
     planned = conversion.plan(source, to)
     conversion.write(planned, str(tmp_path))

@@ -392,3 +392,21 @@ def test_training_of_an_encoder_has_no_new_head(classifier, caplog):
     assert opened(classifier(), True, head="encoder", labels=()) == BELOW_HEAD
     assert "Training a new head" not in caplog.text
     assert "is not used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("recorded", "given", "expected"),
+    [(None, None, 0.1), (0.0, None, 0.0), (0.0, 0.3, 0.3)],
+)
+def test_a_new_head_has_the_recorded_dropout(
+    resolved, fine_tuned, recorded, given, expected
+):
+    """An option takes precedence."""
+    folder = fine_tuned("start", head=None, classifier_dropout=recorded)
+    config, _ = resolved(
+        do_train=True,
+        init_checkpoint=folder,
+        max_seq_length=11,
+        head_dropout=given,
+    )
+    assert config.head_dropout == expected

@@ -43,7 +43,8 @@ def test_variables_are_filled_by_name():
     assert report.filled == tuple(ARRAYS)
     assert report.left_over == tuple(left_over)
     assert str(report) == (
-        "2 variables filled, 5 left over (a, b, cls/kernel, d, ... (5 in all))"
+        "2 variables filled, 5 left over (a, b, cls/kernel, d, ... "
+        "(5 in all)); missing: nothing"
     )
 
 

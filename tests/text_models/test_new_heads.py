@@ -1,0 +1,188 @@
+"""What a checkpoint leaves unsaid about its head, or lacks of it."""
+
+import json
+
+import keras
+import pytest
+
+import bert_tf
+from bert_tf.tasks.classification import IDENTITY, SIGMOID
+from tests.interop.small_models import CONFIG, VOCAB, refused
+
+TOKENIZER = bert_tf.FullTokenizer(list(VOCAB))
+PAIRS = [("a", "b"), ("c d", "e")]
+IS_RANDOM = "is random, since the checkpoint lacks it. Call fit first"
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Writes a model and changes its config.json."""
+
+    def make(model, **changes):
+        folder = tmp_path / "saved"
+        model.save_pretrained(folder, tokenizer=TOKENIZER)
+        path = folder / "config.json"
+        values = {**json.loads(path.read_text()), **changes}
+        path.write_text(json.dumps(values))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def one_output(saved):
+    return lambda **changes: saved(
+        bert_tf.BertClassifier(CONFIG, num_labels=1), **changes
+    )
+
+
+@pytest.mark.parametrize("names", [{"0": "LABEL_0"}, {"0": "relevance"}])
+def test_one_output_is_a_number(one_output, tmp_path, names):
+    """As in published cross-encoders, which record no problem."""
+    folder = one_output(id2label=names)
+    model = bert_tf.TextClassifier.from_pretrained(folder)
+    expected = [row["score"] for row in model.predict(PAIRS)]
+    model.save_pretrained(tmp_path / "again")
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert config["problem_type"] == "regression"
+    model.save(tmp_path / "model.keras")
+    for again in (
+        bert_tf.TextClassifier.from_pretrained(tmp_path / "again"),
+        keras.models.load_model(tmp_path / "model.keras"),
+        bert_tf.TextClassifier(model.model, TOKENIZER),
+    ):
+        found = [row["score"] for row in again.predict(PAIRS)]
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    model.fit(PAIRS, [0.9, 0.1], verbose=0)
+
+
+def test_one_output_is_not_a_class(one_output):
+    load = bert_tf.TextClassifier.from_pretrained
+    with refused('labels must be left out for problem="regression"; got'):
+        load(one_output(), labels=["x"])
+    one_output(problem_type="multi_label_classification")
+    [answer] = load(one_output(), problem="multi_label").predict(["a"])
+    assert 0 < answer["probabilities"]["LABEL_0"] < 1
+    folder = one_output(problem_type="single_label_classification")
+    with refused('Pass problem="regression" for a number'):
+        load(folder)
+    assert "score" in load(folder, problem="regression").predict("a")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"activation_fn": SIGMOID},
+        {"sbert_ce_default_activation_function": SIGMOID},
+        {"sentence_transformers": {"activation_fn": SIGMOID, "version": "5"}},
+    ],
+)
+def test_the_activation_of_a_cross_encoder(one_output, tmp_path, changes):
+    folder = one_output(**changes)
+    load = bert_tf.TextClassifier.from_pretrained
+    with refused(f"records the activation_fn {SIGMOID}"):
+        load(folder)
+    logit = load(folder, problem="regression").predict("a b")["score"]
+    share = load(folder, problem="multi_label")
+    [found] = share.predict("a b")["probabilities"].values()
+    sigmoid = keras.ops.convert_to_numpy(keras.ops.sigmoid(logit))
+    assert found == pytest.approx(float(sigmoid), rel=1e-4)
+    share.save_pretrained(tmp_path / "again")
+    [again] = load(tmp_path / "again").predict("a b")["probabilities"].values()
+    assert again == pytest.approx(found, rel=1e-4)
+    assert "score" in load(one_output(activation_fn=IDENTITY)).predict("a")
+
+
+@pytest.mark.parametrize(
+    ("text_model", "inner"),
+    [
+        (bert_tf.TextClassifier, bert_tf.BertClassifier),
+        (bert_tf.TokenTagger, bert_tf.BertTokenClassifier),
+    ],
+)
+def test_classes_of_one_name(saved, text_model, inner):
+    model = inner(CONFIG, num_labels=3)
+    for labels, message in (
+        (["x", "x", "z"], r"different; got \['x', 'x', 'z'\]. Pass labels="),
+        ("xyz", "a list of names; got 'xyz'"),
+    ):
+        with refused(message):
+            text_model(model, TOKENIZER, labels=labels)
+    folder = saved(model, id2label={"0": "x", "1": "x", "2": "z"})
+    with refused("The labels must be different"):
+        text_model.from_pretrained(folder)
+    # As the message says; the head stays.
+    named = text_model.from_pretrained(folder, labels=["a", "b", "c"])
+    assert named.model.random_variables is None
+    assert named.labels == ("a", "b", "c")
+    # Without names there is no fault.
+    assert inner.from_pretrained(folder).num_labels == 3
+
+
+@pytest.mark.parametrize(
+    ("model_class", "options"),
+    [
+        (bert_tf.BertClassifier, {"num_labels": 2}),
+        (bert_tf.BertTokenClassifier, {"num_labels": 2}),
+        (bert_tf.BertMultipleChoice, {}),
+    ],
+)
+def test_a_new_head_has_the_recorded_dropout(saved, model_class, options):
+    folder = saved(bert_tf.BertModel(CONFIG), classifier_dropout=0.0)
+    assert model_class.from_pretrained(folder, **options).dropout.rate == 0
+    model = model_class.from_pretrained(folder, **options, dropout=0.3)
+    assert model.dropout.rate == 0.3
+
+
+HEADS = {
+    "classification": (bert_tf.TextClassifier, "a", ["y", "x"]),
+    "question answering": (
+        bert_tf.QuestionAnswerer,
+        ("a", "b c"),
+        ["b", "c"],
+    ),
+}
+
+
+@pytest.mark.parametrize("part", HEADS)
+def test_a_random_head_is_reported_until_it_is_trained(
+    saved, tmp_path, caplog, part
+):
+    text_model, x, y = HEADS[part]
+    folder = saved(bert_tf.BertModel(CONFIG))
+    options = {"doc_stride": 3, "max_query_length": 4}
+    if part == "classification":
+        options = {"labels": ["x", "y"]}
+    model = text_model.from_pretrained(folder, **options)
+    assert f"missing: the {part} head (" in caplog.text
+
+    def warns(act):
+        caplog.clear()
+        act()
+        return caplog.text.count(IS_RANDOM)
+
+    assert warns(lambda: [model.predict(x) for _ in range(2)]) == 1
+    model.save(tmp_path / "random.keras")
+    model = keras.models.load_model(tmp_path / "random.keras")
+    assert warns(lambda: model.save_pretrained(tmp_path / "random")) == 1
+    untrained = keras.models.load_model(tmp_path / "random.keras")
+    assert warns(lambda: untrained.evaluate([x], y[:1], verbose=0)) == 1
+    model = keras.models.load_model(tmp_path / "random.keras")
+    model.fit([x] * 2, y, batch_size=1, verbose=0)
+    assert warns(lambda: model.predict(x)) == 0
+    model.save(tmp_path / "trained.keras")
+    model.save_weights(tmp_path / "trained.weights.h5")
+    model.save_pretrained(tmp_path / "trained")
+    again = keras.models.load_model(tmp_path / "trained.keras")
+    assert warns(lambda: again.predict(x)) == 0
+    again = text_model.from_pretrained(tmp_path / "trained")
+    assert warns(lambda: again.predict(x)) == 0
+    again = text_model.from_pretrained(folder, **options)
+    again.load_weights(tmp_path / "trained.weights.h5")
+    assert warns(lambda: again.predict(x)) == 0
+
+
+def test_masked_words_need_a_trained_head(saved):
+    folder = saved(bert_tf.BertModel(CONFIG))
+    with refused("has no masked-LM head. Name a pre-trained model"):
+        bert_tf.MaskedWordPredictor.from_pretrained(folder)
