@@ -224,14 +224,7 @@ def run(config: ClassifierConfig) -> TrainingResult:
     config, start = resolve(config, "classifier", "choice")
     config = _with_pooling(config)
     data_set = _data_set(config, start)
-    _check_options(config, data_set)
-    if not config.do_train:
-        require_activation(
-            str(start.init_checkpoint),
-            start.activation_fn,
-            data_set.problem,
-            "Remove it from config.json to use the outputs before it.",
-        )
+    _check_options(config, data_set, start)
     # All input is checked before anything is written.
     parts = {split: data_set.split(split, config.data_dir) for split in splits}
     examples = {
@@ -455,9 +448,18 @@ def _with_is_labeled(train: Split) -> Features:
     return dataclasses.replace(train.features, arrays=arrays)
 
 
-def _check_options(config: ClassifierConfig, data_set: DataSet) -> None:
-    """Compares options with each other and with the task."""
+def _check_options(
+    config: ClassifierConfig, data_set: DataSet, start: Start
+) -> None:
+    """Compares options with each other, the task and the checkpoint."""
     require_teacher(config)
+    if not config.do_train:
+        require_activation(
+            str(start.init_checkpoint),
+            start.activation_fn,
+            data_set.problem,
+            "Remove it from config.json to use the outputs before it.",
+        )
     if config.do_export:
         require_lines(data_set.labels, "labels.txt")
     names = [source.submission for source in data_set.test]

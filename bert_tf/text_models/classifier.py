@@ -71,8 +71,8 @@ class TextClassifier(TextModel):
       labels: The names of the classes in the order of the logits. By default
         those of the model's checkpoint, or LABEL_0, LABEL_1 and so on.
       problem: "single_label", "multi_label" or "regression". By default the
-        checkpoint's; or "regression" for a model with one output and without
-        labels, else "single_label".
+        checkpoint's; or "regression" for a model with one output, else
+        "single_label".
       is_pair: Whether an export takes pairs of texts; `fit` sets it.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       doc_stride: If given, longer texts become windows of `max_seq_length`
@@ -101,7 +101,7 @@ class TextClassifier(TextModel):
         name: str = "text_classifier",
     ):
         if problem is None:
-            is_number = model.num_labels == 1 and not (labels or model.labels)
+            is_number = model.num_labels == 1 and not labels
             problem = "regression" if is_number else "single_label"
         require_choice("problem", problem, PROBLEM_TYPES)
         super().__init__(model, tokenizer, max_seq_length, name=name)
