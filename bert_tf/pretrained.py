@@ -387,15 +387,7 @@ def make_model(
     model = model_class(config, **options)
     variables = _variables(model)
     report = restore(variables, weights, NEW_HEADS)
-    # A pooler that the head does not use is frozen.
-    is_new = any(variables[name].trainable for name in report.missing)
-    log, hint = logging.info, ""
-    if is_new:
-        log, hint = logging.warning, ", which is random: call fit first"
-    log("%s from %s: %s%s", model_class.__name__, found.path, report, hint)
-    if report.missing:
-        random = {name: variables[name] for name in report.missing}
-        model.random_variables = report.missing, checksum(random)
+    _record_random(model, found.path, report)
     if labels and not is_new_head and found.labels != labels:
         _reorder(variables, found.labels or labels, labels)
     activation_fn = None if is_new_head else found.activation_fn
@@ -408,6 +400,19 @@ def make_model(
         activation_fn=activation_fn,
     )
     return model
+
+
+def _record_random(model: FeatureModel, path: str, report: Report) -> None:
+    """Logs what a checkpoint filled, and records what it lacked."""
+    variables = checkpoint_variables(model)
+    random = {name: variables[name] for name in report.missing}
+    log, hint = logging.info, ""
+    # A pooler that the head does not use is frozen.
+    if any(variable.trainable for variable in random.values()):
+        log, hint = logging.warning, ", which is random: call fit first"
+    log("%s from %s: %s%s", type(model).__name__, path, report, hint)
+    if random:
+        model.random_variables = report.missing, checksum(random)
 
 
 def warn_if_random(model: FeatureModel) -> None:
