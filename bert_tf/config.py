@@ -12,7 +12,7 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from bert_tf import files
@@ -45,7 +45,7 @@ _HEAD_WIDTH = 64
 
 # Far above any BERT. Without these limits, mistakes show when memory runs out.
 _MAX_LAYERS = 1_000
-_MAX_SIZE = 10_000_000
+MAX_SIZE = 10_000_000
 _MAX_WEIGHTS = 100_000_000_000
 
 # Google's names of activations in files; "" means no activation.
@@ -115,23 +115,17 @@ class BertConfig:
                 if type(value) is not int or value < 1:
                     raise wrong_value(name, "a positive integer", value)
                 is_depth = name == "num_hidden_layers"
-                limit = _MAX_LAYERS if is_depth else _MAX_SIZE
+                limit = _MAX_LAYERS if is_depth else MAX_SIZE
                 if value > limit:
                     raise wrong_value(name, f"at most {limit:,}", value)
-            elif name.endswith("_prob") and not (
-                _is_number(value) and 0 <= value < 1
-            ):
-                raise wrong_value(name, "at least 0 and below 1", value)
+            elif name.endswith("_prob"):
+                require_share(name, value)
         if (total := self.num_parameters()) > _MAX_WEIGHTS:
             raise InputError(
                 f"A model must have at most {_MAX_WEIGHTS:,} weights; "
                 f"vocab_size, hidden_size and the other sizes make {total:,}."
             )
-        deviation = self.initializer_range
-        if not _is_number(deviation) or not 0 < deviation < math.inf:
-            raise wrong_value(
-                "initializer_range", "a positive number", deviation
-            )
+        require_positive("initializer_range", self.initializer_range)
         act = "" if self.hidden_act is None else self.hidden_act
         if isinstance(act, str):
             act = _FROM_GOOGLE.get(act.lower(), act.lower())
@@ -197,6 +191,8 @@ class BertConfig:
           InputError: If a key is unknown, `vocab_size` is missing, or a value
             is wrong.
         """
+        if not isinstance(values, Mapping):
+            raise wrong_value("A BERT config", "a dict", values)
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known and key not in _UNUSED_KEYS:
@@ -221,7 +217,7 @@ class BertConfig:
           InputError: If the file cannot be read, is not JSON, or is not the
             config of a BERT model. The message names the file.
         """
-        values = files.read_json(os.fspath(path))
+        values = files.read_json(files.path_text(path))
         if "model_type" in values:
             raise in_file(
                 path,
@@ -279,29 +275,79 @@ class BertConfig:
             )
 
 
-def positive_integer(name: str, value: Any) -> int:
+def positive_integer(name: str, value: Any, most: int | None = None) -> int:
     """Returns a size as an `int`, which can be saved; NumPy's cannot.
 
     Raises:
-      InputError: If `value` is not a positive integer.
+      InputError: If `value` is not a positive integer, or above `most`.
     """
     is_integer = isinstance(value, numbers.Integral)
     if not is_integer or isinstance(value, bool) or value < 1:
         raise wrong_value(name, "a positive integer", value)
+    if most is not None and value > most:
+        raise wrong_value(name, f"at most {most:,}", value)
     return int(value)
+
+
+def require_number(
+    name: str,
+    value: Any,
+    requirement: str = "a number of at least 0",
+    is_allowed: Callable[[float], bool] = lambda number: number >= 0,
+) -> None:
+    """Raises InputError unless `value` is a finite number that is allowed.
+
+    Args:
+      name: The name of the argument.
+      value: The value.
+      requirement: What the value must be.
+      is_allowed: Returns whether a finite number meets the requirement.
+    """
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and is_allowed(value)):
+        raise wrong_value(name, requirement, value)
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Raises InputError unless `value` is a finite number above 0."""
+    require_number(name, value, "a positive number", lambda x: x > 0)
+
+
+def require_share(name: str, value: Any) -> None:
+    """Raises InputError unless `value` is at least 0 and below 1."""
+    require_number(name, value, "at least 0 and below 1", lambda x: 0 <= x < 1)
+
+
+def as_config(config: Any) -> BertConfig:
+    """Returns the `config` argument of a model or layer as a `BertConfig`.
+
+    Raises:
+      InputError: If it is not a `BertConfig` or the dict of one.
+    """
+    if isinstance(config, Mapping):
+        return BertConfig.from_dict(config)
+    if not isinstance(config, BertConfig):
+        raise wrong_value(
+            "config",
+            "a BertConfig, or the dict of its to_dict",
+            config,
+            "For a checkpoint use from_pretrained.",
+        )
+    return config
 
 
 def _size(name: str) -> tuple[int, int, int]:
     """Returns layers, width and heads of a named size."""
-    if name in NAMED_SIZES:
+    is_name = isinstance(name, str)
+    if is_name and name in NAMED_SIZES:
         return NAMED_SIZES[name]
-    match = _GRID_NAME.fullmatch(name)
+    match = is_name and _GRID_NAME.fullmatch(name)
     if not match:
         raise wrong_value(
             "The name of a size",
             f"{listed(NAMED_SIZES, last='or')}, or a name like L-4_H-256_A-4",
             name,
-            did_you_mean(name, NAMED_SIZES).strip(),
+            did_you_mean(str(name), NAMED_SIZES).strip(),
         )
     layers, hidden_size = int(match[1]), int(match[2])
     if match[3]:
@@ -312,7 +358,3 @@ def _size(name: str) -> tuple[int, int, int]:
             f"the heads, as in {name}_A-2."
         )
     return layers, hidden_size, hidden_size // _HEAD_WIDTH
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -43,7 +43,8 @@ def wrong_value(
 
 def require_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Raises the error of `wrong_value` unless `value` is one of `choices`."""
-    if value not in choices:
+    # Values that cannot be hashed are compared with the items of a dict too.
+    if value not in [*choices]:
         raise wrong_value(name, f"one of {listed(choices, last='or')}", value)
 
 

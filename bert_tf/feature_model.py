@@ -4,18 +4,29 @@ They have a configuration, take a dict of features, and can be saved, exported
 and made from checkpoints.
 """
 
+import contextlib
+import contextvars
+import enum
 import logging
 import numbers
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import keras
+import numpy as np
 from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
-from bert_tf.config import BertConfig, positive_integer
+from bert_tf import kernels
+from bert_tf.config import (
+    BertConfig,
+    as_config,
+    positive_integer,
+    require_positive,
+)
 from bert_tf.dense import Dense
 from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.transformer import LORA_LAYERS, LORA_TARGETS
@@ -34,6 +45,27 @@ _FOREIGN_NAMES = {
 _KEYWORDS = frozenset(
     ("input_ids", *TOKEN_FEATURES, "masked_lm_positions", "cls_positions")
 ).union(_FOREIGN_NAMES)
+
+# Features that are ids or positions: integers.
+_INTEGERS = _KEYWORDS - _FOREIGN_NAMES.keys() - {"input_mask"}
+
+
+class _Checked(enum.Enum):
+    """What of the features is checked."""
+
+    # Values, and dtypes except in graphs: Keras calls models with floats to
+    # make the graph of a SavedModel.
+    VALUES = enum.auto()
+    # In `fit`, `evaluate` and `predict`: on a GPU, PyTorch would wait for the
+    # values in each step.
+    DTYPES = enum.auto()
+    # In a model around this one, which has checked them.
+    NOTHING = enum.auto()
+
+
+_checked: contextvars.ContextVar[_Checked] = contextvars.ContextVar(
+    "checked", default=_Checked.VALUES
+)
 
 # Number of axes of `input_ids` -> their meaning.
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
@@ -78,6 +110,23 @@ class FreezableModel(keras.Model):
             super().quantize(*args, **kwargs)
         renew_optimizer(self)
 
+    def _checks_of_steps(self) -> contextlib.AbstractContextManager[None]:
+        is_debugged = self.run_eagerly
+        what = _Checked.VALUES if is_debugged else _Checked.DTYPES
+        return kernels.setting(_checked, what)
+
+    def train_step(self, *args, **kwargs):
+        with self._checks_of_steps():
+            return super().train_step(*args, **kwargs)
+
+    def test_step(self, *args, **kwargs):
+        with self._checks_of_steps():
+            return super().test_step(*args, **kwargs)
+
+    def predict_step(self, *args, **kwargs):
+        with self._checks_of_steps():
+            return super().predict_step(*args, **kwargs)
+
 
 class FeatureModel(FreezableModel):
     """A model with a `BertConfig` that takes a dict of features.
@@ -104,9 +153,7 @@ class FeatureModel(FreezableModel):
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
-        if isinstance(config, dict):
-            config = BertConfig.from_dict(config)
-        self.config = config
+        self.config = as_config(config)
         # bfloat16 cannot represent token ids exactly.
         self.autocast = False
 
@@ -176,14 +223,17 @@ class FeatureModel(FreezableModel):
         if inputs is None:
             names = [name for name in kwargs if name in _KEYWORDS]
             inputs = {name: kwargs.pop(name) for name in names}
-        return super().__call__(self.check_features(inputs), *args, **kwargs)
+        features = self.check_features(inputs)
+        with kernels.setting(_checked, _Checked.NOTHING):
+            return super().__call__(features, *args, **kwargs)
 
     def check_features(self, inputs) -> dict:
         """Returns the features that are not None, as tensors.
 
         Raises:
-          InputError: If `input_ids` is missing, or a feature has the name of
-            another library or the wrong shape.
+          InputError: If `input_ids` is missing; if a feature has the name of
+            another library, the wrong dtype or shape; or if a value is out of
+            range, unless a graph is made.
         """
         is_dict = isinstance(inputs, Mapping)
         if not is_dict or inputs.get("input_ids") is None:
@@ -199,12 +249,17 @@ class FeatureModel(FreezableModel):
                     f"{ours!r}."
                 )
         features = {
-            # Keras converts a Python list number by number.
-            name: ops.convert_to_tensor(x) if isinstance(x, list) else x
+            name: x if hasattr(x, "shape") else _converted(name, x)
             for name, x in inputs.items()
             if x is not None
         }
         self._check_shapes(features)
+        checked = _checked.get()
+        if checked is not _Checked.NOTHING:
+            for name in _INTEGERS & features.keys():
+                _require_integers(name, features[name], checked)
+        if checked is _Checked.VALUES:
+            self._check_values(features)
         return features
 
     def _check_shapes(self, features: dict) -> None:
@@ -228,6 +283,23 @@ class FeatureModel(FreezableModel):
                     f"{shapes[name]}, as input_ids has {shape}",
                     other,
                 )
+
+    def _check_values(self, features: dict) -> None:
+        """Compares the values of features with the sizes of the model."""
+        sizes = {
+            "input_ids": "vocab_size",
+            "segment_ids": "type_vocab_size",
+            "position_ids": "max_position_embeddings",
+        }
+        for name, size in sizes.items():
+            most = getattr(self.config, size) - 1
+            _require_range(features, name, most, f"below {size}")
+        length = features["input_ids"].shape[-1]
+        if isinstance(length, int):
+            for name in ("cls_positions", "masked_lm_positions"):
+                place = "a position of input_ids"
+                _require_range(features, name, length - 1, place)
+        _require_range(features, "input_mask", 1, "1 for tokens")
 
     def feature_shapes(self, input_shape) -> dict[str, tuple]:
         """Returns shapes by feature.
@@ -276,15 +348,18 @@ class FeatureModel(FreezableModel):
           InputError: If an argument is invalid, or the model has adapters
             already or is quantized.
         """
-        rank = positive_integer("rank", rank)
+        # The rank of a kernel is at most the hidden size.
+        rank = positive_integer("rank", rank, self.config.hidden_size)
         if lora_alpha is not None:
-            is_number = isinstance(lora_alpha, numbers.Real)
-            if not is_number or not lora_alpha > 0:
-                raise wrong_value("lora_alpha", "a positive number", lora_alpha)
+            require_positive("lora_alpha", lora_alpha)
         if target_layer_names == "all":
             target_layer_names = tuple(LORA_LAYERS)
         if isinstance(target_layer_names, str):
             target_layer_names = (target_layer_names,)
+        if not isinstance(target_layer_names, Sequence):
+            raise wrong_value(
+                "target_layer_names", "a list of names", target_layer_names
+            )
         for target in target_layer_names or [None]:
             require_choice("target_layer_names", target, [*LORA_LAYERS])
         if adapted_layers(self):
@@ -539,6 +614,47 @@ def renew_optimizer(model: keras.Model) -> None:
     if optimizer is not None and optimizer.built:
         model.optimizer = type(optimizer).from_config(optimizer.get_config())
         model.optimizer.build(model.trainable_variables)
+
+
+def _converted(name: str, value) -> Any:
+    """Converts a Python list, which Keras would do number by number."""
+    try:
+        return ops.convert_to_tensor(value)
+    except (TypeError, ValueError):
+        raise wrong_value(name, "an array of integers", value) from None
+
+
+def _require_integers(name: str, value, checked: _Checked) -> None:
+    is_symbol = isinstance(value, keras.KerasTensor)
+    is_known = is_symbol or kernels.has_values(value)
+    if checked is _Checked.VALUES and not is_known:
+        return
+    dtype = str(value.dtype).rpartition(".")[2]
+    with contextlib.suppress(ValueError):  # A dtype of NumPy only.
+        dtype = keras.backend.standardize_dtype(value.dtype)
+    if not re.fullmatch(r"u?int\d+|bool", dtype):
+        raise wrong_value(
+            f"The dtype of {name}",
+            "an integer dtype",
+            dtype,
+            "Convert the values, or give keras.Input dtype='int32'.",
+        )
+
+
+def _require_range(features: Mapping, name: str, most: int, what: str) -> None:
+    """Raises InputError if a known value is not from 0 to `most`."""
+    if name not in features or not kernels.has_values(features[name]):
+        return
+    values = ops.convert_to_numpy(features[name])
+    is_wrong = ~((values >= 0) & (values <= most))
+    if values.dtype.kind not in "iub":
+        is_wrong |= values != np.floor(values)
+    if is_wrong.any():
+        raise wrong_value(
+            f"Each value of {name}",
+            f"from 0 to {most} ({what})",
+            values[is_wrong][0].item(),
+        )
 
 
 def _known_shape(value) -> tuple | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from bert_tf.config import BertConfig, positive_integer
+from bert_tf.config import MAX_SIZE, BertConfig, positive_integer
 from bert_tf.errors import InputError, listed, require_choice, wrong_value
 from bert_tf.feature_model import FeatureModel
 from bert_tf.heads import HEAD_SITE, add_output_weights, make_bilstm, score
@@ -86,8 +86,8 @@ class FeatureHead(BertLayer):
         **kwargs,
     ):
         super().__init__(config, **kwargs)
-        self.num_labels = positive_integer("num_labels", num_labels)
-        self.lstm_size = positive_integer("lstm_size", lstm_size)
+        self.num_labels = positive_integer("num_labels", num_labels, MAX_SIZE)
+        self.lstm_size = positive_integer("lstm_size", lstm_size, MAX_SIZE)
         self.layer_choice = layers
         self.choice = choose(layers, self.config)
         self.lstms = [

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from bert_tf.config import BertConfig, positive_integer
+from bert_tf.config import MAX_SIZE, BertConfig, positive_integer
 from bert_tf.errors import InputError
 from bert_tf.feature_model import TOKEN_FEATURES, FeatureModel, integers
 from bert_tf.modeling import BertModel
@@ -475,7 +475,7 @@ class BertClassifier(HeadModel):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
-        self.num_labels = positive_integer("num_labels", num_labels)
+        self.num_labels = positive_integer("num_labels", num_labels, MAX_SIZE)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
 
     @property

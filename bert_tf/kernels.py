@@ -29,6 +29,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
 # Only the backend's library need be installed.
@@ -36,6 +37,8 @@ if keras.config.backend() == "tensorflow":
     import tensorflow as tf
 elif keras.config.backend() == "jax":
     import jax
+else:
+    import torch
 
 # Compiling takes about 0.05 s for each operation and shape. For a tensor with
 # fewer values, most trainings are too short to save as much time.
@@ -90,6 +93,22 @@ def setting(variable: contextvars.ContextVar, value) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+def has_values(x) -> bool:
+    """Returns whether an array has values: False for a tensor in a graph."""
+    if isinstance(x, np.ndarray):
+        return True
+    backend = keras.config.backend()
+    if backend == "tensorflow":
+        return isinstance(x, tf.Tensor) and hasattr(x, "numpy")
+    if backend == "jax":
+        # An array may be divided among processes.
+        is_traced = isinstance(x, jax.core.Tracer)
+        is_array = isinstance(x, jax.Array) and not is_traced
+        return is_array and x.is_fully_addressable
+    is_compiled = torch.compiler.is_compiling()
+    return torch.is_tensor(x) and not (x.is_meta or is_compiled)
 
 
 def is_all_compiled() -> bool:

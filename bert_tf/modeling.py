@@ -16,7 +16,8 @@ The layers are in `transformer.py`.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import numbers
+from collections.abc import Collection, Sequence
 
 import keras
 from keras import ops
@@ -108,6 +109,12 @@ class BertModel(FeatureModel):
         if add_pooling_layer:
             self.pooler = Pooler(self.config, name="pooler", dtype=dtype)
         layers = self._layers_by_name()
+        if isinstance(frozen_layers, str):
+            frozen_layers = (frozen_layers,)
+        if not isinstance(frozen_layers, Collection):
+            raise wrong_value(
+                "frozen_layers", "a list of names of layers", frozen_layers
+            )
         for layer_name in frozen_layers:
             if layer_name not in layers:
                 raise wrong_value(
@@ -293,7 +300,8 @@ class BertModel(FeatureModel):
           InputError: If the model has fewer blocks.
         """
         blocks = self.encoder.blocks
-        if not 0 <= num_layers <= len(blocks):
+        is_number = isinstance(num_layers, numbers.Integral)
+        if not is_number or not 0 <= num_layers <= len(blocks):
             raise wrong_value(
                 "The number of layers to freeze",
                 f"from 0 to {len(blocks)}, the layers of the model",

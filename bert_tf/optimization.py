@@ -5,7 +5,7 @@ expression and a factor. The learning rate of a variable is multiplied by the
 factor of the first expression that is found in its path, or by 1.
 """
 
-import math
+import numbers
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from bert_tf.config import require_number, require_share
 from bert_tf.errors import InputError, listed, wrong_value
 
 RateMultipliers = Sequence[tuple[str, float]]
@@ -38,12 +39,12 @@ def layerwise_rates(
     Raises:
       InputError: If `decay` is not above 0 and at most 1.
     """
-    if not 0 < decay <= 1:
-        raise wrong_value(
-            "The layer-wise decay of the learning rate",
-            "above 0 and at most 1",
-            decay,
-        )
+    require_number(
+        "The layer-wise decay of the learning rate",
+        decay,
+        "above 0 and at most 1",
+        lambda x: 0 < x <= 1,
+    )
     layers = tuple(
         (rf"(^|/)layer_{layer}/", decay ** (num_hidden_layers - layer))
         for layer in range(num_hidden_layers)
@@ -60,22 +61,36 @@ def check_multipliers(
     Raises:
       InputError: If an expression or a factor is invalid.
     """
-    pairs = tuple((pattern, float(factor)) for pattern, factor in multipliers)
+    name = "rate_multipliers"
+    try:
+        pairs = [(pattern, factor) for pattern, factor in multipliers]
+    except (TypeError, ValueError):
+        expected = "pairs of a regular expression and a factor"
+        raise wrong_value(name, expected, multipliers) from None
+    check_patterns(name, [pattern for pattern, _ in pairs])
     for pattern, factor in pairs:
-        if not 0 <= factor < math.inf:
-            raise wrong_value(
-                f"The factor for {pattern!r} in rate_multipliers",
-                "a number of at least 0",
-                factor,
-            )
+        require_number(f"The factor for {pattern!r} in {name}", factor)
+    return tuple((pattern, float(factor)) for pattern, factor in pairs)
+
+
+def check_patterns(name: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Returns regular expressions as a tuple.
+
+    Raises:
+      InputError: If they are not a list, or one is invalid.
+    """
+    # A string would be a list of expressions of one character.
+    is_list = isinstance(patterns, Sequence) and not isinstance(patterns, str)
+    if not is_list or not all(isinstance(x, str) for x in patterns):
+        raise wrong_value(name, "a list of regular expressions", patterns)
+    for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
             raise InputError(
-                f"{pattern!r} in rate_multipliers is not a regular expression: "
-                f"{error}."
+                f"{pattern!r} in {name} is not a regular expression: {error}."
             ) from error
-    return pairs
+    return tuple(patterns)
 
 
 def multiplier_of(path: str, multipliers: RateMultipliers) -> float:
@@ -110,18 +125,21 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_warmup_steps: W, steps of warm-up; may be 0.
 
     Raises:
-      InputError: If N is not positive or W is negative.
+      InputError: If the peak or W is negative, N is below 1, or one of them is
+        not a finite number.
     """
 
     def __init__(
         self, peak: float, num_train_steps: int, num_warmup_steps: int = 0
     ):
-        if num_train_steps < 1:
-            raise wrong_value("num_train_steps", "at least 1", num_train_steps)
-        if num_warmup_steps < 0:
-            raise wrong_value(
-                "num_warmup_steps", "at least 0", num_warmup_steps
-            )
+        require_number("peak", peak)
+        require_number(
+            "num_train_steps",
+            num_train_steps,
+            "at least 1",
+            lambda steps: steps >= 1,
+        )
+        require_number("num_warmup_steps", num_warmup_steps)
         self.peak = peak
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps
@@ -176,13 +194,24 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
                 "Pass weight_decay_rate instead of weight_decay, which Keras "
                 "would apply in addition."
             )
+        is_number = isinstance(learning_rate, numbers.Real)
+        if is_number or not callable(learning_rate):
+            # Keras accepts a float, a schedule or another callable.
+            require_number("learning_rate", learning_rate)
+            learning_rate = float(learning_rate)
+        for name, share in (("beta_1", beta_1), ("beta_2", beta_2)):
+            require_share(name, share)
+        require_number("weight_decay_rate", weight_decay_rate)
+        require_number("epsilon", epsilon)
         super().__init__(learning_rate, **kwargs)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.bias_correction = bias_correction
-        self._decay_exclusions = tuple(exclude_from_weight_decay)
+        self._decay_exclusions = check_patterns(
+            "exclude_from_weight_decay", exclude_from_weight_decay
+        )
         self._rate_multipliers = check_multipliers(rate_multipliers)
 
     def build(self, variables) -> None:
@@ -372,7 +401,8 @@ class AdamWeightDecay(_MomentOptimizer):
         of each before their sum.)
 
     Raises:
-      InputError: If `weight_decay` is passed, or a multiplier is invalid.
+      InputError: If `weight_decay` is passed, or an argument is out of range
+        or otherwise invalid.
     """
 
 
@@ -397,7 +427,8 @@ class Lamb(_MomentOptimizer):
         Bias correction is part of the algorithm.
 
     Raises:
-      InputError: If `weight_decay` is passed, or a multiplier is invalid.
+      InputError: If `weight_decay` is passed, or an argument is out of range
+        or otherwise invalid.
     """
 
     def __init__(
@@ -426,7 +457,9 @@ class Lamb(_MomentOptimizer):
         )
         if exclude_from_layer_adaptation is None:
             exclude_from_layer_adaptation = exclude_from_weight_decay
-        self._adaptation_exclusions = tuple(exclude_from_layer_adaptation)
+        self._adaptation_exclusions = check_patterns(
+            "exclude_from_layer_adaptation", exclude_from_layer_adaptation
+        )
 
     def build(self, variables) -> None:
         """Creates the moments of the variables; called by `apply`."""

@@ -92,6 +92,9 @@ def load_checkpoint(
       InputError: If the checkpoint cannot be read or does not fit. The model
         is then unchanged.
     """
+    if not isinstance(model, keras.Model):
+        raise wrong_value("The first argument", "the model to fill", model)
+    path = files.path_text(path, "The second argument, the checkpoint,")
     variables = _variables(model)
     pretrained = open_pretrained(path)
     config = encoder_config(model)
@@ -180,7 +183,7 @@ def read_config(path: str | os.PathLike[str]) -> BertConfig:
     Raises:
       InputError: If the file cannot be read or is not for a BERT.
     """
-    path = os.fspath(path)
+    path = files.path_text(path)
     if "model_type" in files.read_json(path):
         return huggingface.read_config(path).config
     return BertConfig.from_json_file(path)
@@ -578,7 +581,8 @@ def save(
         written.
       **facts: Further fields of `Pretrained`.
     """
-    if format not in _SAVED_FORMATS:
+    path = files.path_text(folder, "The folder")
+    if format not in [*_SAVED_FORMATS]:
         known = listed(_SAVED_FORMATS, last="or", quote=True)
         raise wrong_value("format", known, format)
     if not model.built:
@@ -606,7 +610,7 @@ def save(
     )
     planned = conversion.plan(described, _SAVED_FORMATS[format])
     with files.atomic_directory(
-        os.fspath(folder), may_replace=model_card.is_in
+        path, may_replace=model_card.is_in
     ) as temporary:
         conversion.write(planned, temporary)
         name = type(model).__name__

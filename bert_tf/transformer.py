@@ -20,7 +20,7 @@ import keras
 from keras import ops
 
 from bert_tf import kernels
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, as_config, require_share
 from bert_tf.dense import Dense
 
 ACTIVATIONS = {
@@ -59,6 +59,10 @@ def fold_in(seed, site: int):
 class Dropout(keras.layers.Dropout):
     """Keras's dropout, with an optional seed as an argument."""
 
+    def __init__(self, rate, *args, **kwargs):
+        require_share("dropout", rate)
+        super().__init__(rate, *args, **kwargs)
+
     def call(self, inputs, training=False, seed=None):
         """Drops values, if `training` is set.
 
@@ -74,9 +78,7 @@ class BertLayer(keras.layers.Layer):
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
-        if isinstance(config, dict):
-            config = BertConfig.from_dict(config)
-        self.config = config
+        self.config = as_config(config)
 
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}

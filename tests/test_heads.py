@@ -107,7 +107,9 @@ def test_too_long_a_sequence(model_class):
     shape = (*(2,) * (axes - 1), CONFIG.max_position_embeddings + 1)
     for use in (
         lambda: model({"input_ids": np.zeros(shape, int)}),
-        lambda: model({"input_ids": keras.Input(batch_shape=shape)}),
+        lambda: model(
+            {"input_ids": keras.Input(batch_shape=shape, dtype="int32")}
+        ),
         lambda: model.compute_output_shape({"input_ids": shape}),
     ):
         with pytest.raises(InputError, match=r"at most 11 .*got 12"):

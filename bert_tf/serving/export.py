@@ -24,6 +24,7 @@ import errno
 import functools
 import hashlib
 import logging as standard_logging
+import numbers
 import os
 import pathlib
 import re
@@ -331,11 +332,12 @@ def export(
         name or a number is invalid.
     """
     positive_integer("num_parts", num_parts)
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         requirement = "letters, digits, '.', '_' and '-'"
         raise wrong_value("The model's name on the server", requirement, name)
     if version is not None:
-        if not 0 < version < 2**63:
+        is_number = isinstance(version, numbers.Integral)
+        if not is_number or not 0 < version < 2**63:
             raise wrong_value("version", "a positive 64-bit integer", version)
         path = os.path.join(export_dir, str(version))
         if files.exists(path):

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -14,7 +13,8 @@ from typing import Any, ClassVar, Self
 import keras
 import numpy as np
 
-from bert_tf.config import positive_integer
+from bert_tf import files
+from bert_tf.config import positive_integer, require_positive
 from bert_tf.data.batching import Features, in_memory
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.feature_model import (
@@ -101,6 +101,13 @@ class TextModel(FreezableModel, abc.ABC):
         max_seq_length: int = 128,
         **kwargs: Any,
     ):
+        if not isinstance(model, self.model_class):
+            expected = f"a {self.model_class.__name__}"
+            advice = "For a checkpoint use from_pretrained."
+            raise wrong_value("model", expected, model, advice)
+        if not hasattr(tokenizer, "vocabulary"):
+            expected = "a FullTokenizer or a BertTokenizer"
+            raise wrong_value("tokenizer", expected, tokenizer)
         super().__init__(dtype=model.dtype_policy, **kwargs)
         # Token ids must not be cast to the compute dtype.
         self.autocast = False
@@ -242,11 +249,7 @@ class TextModel(FreezableModel, abc.ABC):
         if "optimizer" in self._automatic:
             if learning_rate is None:
                 learning_rate = LEARNING_RATE
-            is_number = isinstance(learning_rate, numbers.Real)
-            if not is_number or not learning_rate > 0:
-                raise wrong_value(
-                    "learning_rate", "a positive number", learning_rate
-                )
+            require_positive("learning_rate", learning_rate)
             self._peak = float(learning_rate)
             # `fit` replaces the schedule when it knows the number of steps.
             schedule = WarmupLinearDecay(self._peak, 1, 0)
@@ -662,7 +665,7 @@ class TextModel(FreezableModel, abc.ABC):
 
         return export(
             self._served(),
-            os.fspath(filepath),
+            files.path_text(filepath, "filepath"),
             name=name,
             version=version,
             num_parts=num_parts,

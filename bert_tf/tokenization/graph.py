@@ -28,6 +28,8 @@ from bert_tf.tokenization.graph_normalization import (
     drop_invalid_utf8,
 )
 
+# Every batch is padded to `max_seq_length`.
+_LARGEST_LENGTH = 10_000_000
 _PADDINGS = ("max_length", "longest")
 
 
@@ -100,11 +102,13 @@ class BertTokenizer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_jit = False  # XLA has no string ops.
         if max_seq_length is not None and not (
-            isinstance(max_seq_length, numbers.Integral) and max_seq_length >= 3
+            isinstance(max_seq_length, numbers.Integral)
+            and 3 <= max_seq_length <= _LARGEST_LENGTH
         ):
             raise wrong_value(
                 "max_seq_length",
-                "an integer of at least 3 (for [CLS] and two [SEP])",
+                "an integer of at least 3 (for [CLS] and two [SEP]) and at "
+                f"most {_LARGEST_LENGTH:,}",
                 max_seq_length,
             )
         if padding not in _PADDINGS:

@@ -26,6 +26,19 @@ _CACHE_ENTRIES = 1 << 17
 _CACHED_LENGTH = 40
 
 
+class UnknownTokenError(InputError, KeyError):
+    """An error for a token that is not in the vocabulary.
+
+    A KeyError too, as in the original.
+    """
+
+    __str__ = InputError.__str__
+
+
+class UnknownIdError(InputError, IndexError):
+    """An error for an id that is not in the vocabulary; an IndexError too."""
+
+
 class Token(NamedTuple):
     """A token and its position in the text."""
 
@@ -157,11 +170,32 @@ class FullTokenizer:
         return tokens
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids; raises KeyError for an unknown token."""
-        return [self.vocab[token] for token in tokens]
+        """Returns the ids of tokens, which are not split further.
+
+        Raises:
+          UnknownTokenError: If a token is not in the vocabulary.
+        """
+        try:
+            return [self.vocab[token] for token in tokens]
+        except KeyError as error:
+            raise UnknownTokenError(
+                f"{error.args[0]!r} is not a token of the vocabulary. encode "
+                f"converts texts, with {self.unk_token} for unknown words."
+            ) from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the tokens; raises IndexError for an id that is too large."""
+        """Returns the tokens of ids.
+
+        Raises:
+          UnknownIdError: If an id is negative or too large.
+        """
+        ids = list(ids)
+        for index in (min(ids), max(ids)) if ids else ():
+            if not 0 <= index < len(self.inv_vocab):
+                raise UnknownIdError(
+                    f"An id must be from 0 to {len(self.inv_vocab) - 1}, as "
+                    f"in the vocabulary; got {index}."
+                )
         return [self.inv_vocab[index] for index in ids]
 
     def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
@@ -223,6 +257,10 @@ def load_vocab(
     where = where or source_of(vocabulary)
     if isinstance(vocabulary, (str, os.PathLike)):
         vocabulary = read_tokens(str(vocabulary))
+    if not isinstance(vocabulary, Iterable):
+        raise wrong_value(
+            "A vocabulary", "a path or a list of tokens", vocabulary
+        )
     vocab: dict[str, int] = {}
     for index, token in enumerate(vocabulary):
         _check_token(token, where, index)

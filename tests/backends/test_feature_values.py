@@ -1,0 +1,135 @@
+"""Features with values that the model does not have."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from bert_tf import feature_model
+from bert_tf.errors import InputError
+from bert_tf.heads import BertClassifier, BertPretrainer
+from bert_tf.modeling import BertModel
+from tests.backends import small_bert
+from tests.backends.small_bert import CONFIG, V
+
+IDS = np.array([[1, 2, 3], [4, 5, 0]])
+
+
+@pytest.fixture(scope="module")
+def models():
+    classes = (BertModel, BertPretrainer, BertClassifier)
+    return {c: small_bert.make(c) for c in classes}
+
+
+def changed(value, shape=(2, 3)):
+    """Zeros, of the type of `value`, with `value` at one place."""
+    values = np.zeros(shape, type(value))
+    values[1, -1] = value
+    return values
+
+
+@pytest.mark.parametrize("convert", [np.asarray, ops.convert_to_tensor])
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("input_ids", -1, rf"from 0 to {V - 1} \(below vocab_size\); got -1"),
+        ("input_ids", V, f"got {V}"),
+        ("input_ids", 2.9, "dtype of input_ids must be an integer.* got 'floa"),
+        ("input_ids", 2.0, "dtype of input_ids .* dtype='int32'"),
+        ("segment_ids", -1, "from 0 to 1 .* got -1"),
+        ("segment_ids", 2, "segment_ids must be from 0 to 1 .* got 2"),
+        ("segment_ids", 1.0, "dtype of segment_ids"),
+        ("input_mask", 2, "input_mask must be from 0 to 1 .* got 2"),
+        ("input_mask", 0.5, r"input_mask .* got 0\.5"),
+        ("input_mask", math.nan, "input_mask .* got nan"),
+        ("position_ids", 11, "position_ids must be from 0 to 10 .* got 11"),
+        ("example_ids", 1.0, "dtype of example_ids"),
+        ("cls_positions", 3, "cls_positions must be from 0 to 2 .* got 3"),
+        ("masked_lm_positions", -1, "masked_lm_positions .* got -1"),
+    ],
+)
+def test_values_out_of_range(models, convert, name, value, message):
+    shape = (2, 1) if name.endswith("positions") else (2, 3)
+    features = {"input_ids": IDS, name: changed(value, shape)}
+    for model in models.values():
+        with pytest.raises(InputError, match=message) as caught:
+            model({key: convert(x) for key, x in features.items()})
+        assert "\n" not in str(caught.value)
+
+
+def test_values_in_range(models):
+    mask = IDS > 0
+    expected = models[BertModel]({"input_ids": IDS, "input_mask": mask})
+    for features in (
+        {"input_ids": IDS.tolist(), "input_mask": mask.tolist()},
+        {"input_ids": tuple(map(tuple, IDS)), "input_mask": mask * 1.0},
+        {"input_ids": IDS.astype("uint8"), "input_mask": mask.astype("int64")},
+        # The examples in a row can have any numbers.
+        {"input_ids": IDS, "input_mask": mask, "example_ids": IDS * 0 - 7},
+    ):
+        found = models[BertModel](features)["sequence_output"]
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(found),
+            ops.convert_to_numpy(expected["sequence_output"]),
+            atol=1e-6,
+        )
+
+
+@pytest.mark.parametrize("value", ["text", [["a"]], [[1, 2], [3]], 5, [[0.5]]])
+def test_what_is_not_an_array_of_integers(models, value):
+    with pytest.raises(InputError, match=r"input_ids.* must be") as caught:
+        models[BertModel]({"input_ids": value})
+    assert "\n" not in str(caught.value)
+
+
+def test_symbols_have_integer_dtypes(models):
+    with pytest.raises(InputError, match=r"give keras\.Input dtype='int32'"):
+        models[BertModel]({"input_ids": keras.Input((None,))})
+    # Masks may be floats.
+    ids = keras.Input((None,), dtype="int32")
+    models[BertModel]({"input_ids": ids, "input_mask": keras.Input((None,))})
+
+
+def test_pooled_output_checks_too(models):
+    features = {"input_ids": IDS - 1}
+    with pytest.raises(InputError, match="got -1"):
+        models[BertModel].pooled_output(features)
+    with pytest.raises(InputError, match="got -1"):
+        models[BertModel].check_features(features)
+
+
+def test_values_are_read_once_and_never_in_fit(monkeypatch):
+    read = []
+
+    def record(features, name, *_):
+        read.append(name)
+
+    model = small_bert.make(BertPretrainer)
+    monkeypatch.setattr(feature_model, "_require_range", record)
+    features = {"input_ids": IDS, "input_mask": np.ones_like(IDS)}
+    model(features)
+    assert len(read) == len({*read}) == 6
+    read.clear()
+    model.compile("sgd", {"masked_lm_logits": "mse"})
+    labels = {"masked_lm_logits": np.zeros((*IDS.shape, V))}
+    model.predict(features, verbose=0)
+    model.fit(features, labels, verbose=0)
+    model.evaluate(features, labels, verbose=0)
+    # JAX calls a model once to build it.
+    assert len(read) <= 6 * (keras.config.backend() == "jax")
+
+
+def test_fit_and_predict_refuse_floats():
+    for run in ("predict", "evaluate"):
+        model = small_bert.make(BertClassifier)
+        model.compile("sgd", "mse")
+        with pytest.raises(InputError, match="dtype of input_ids"):
+            getattr(model, run)({"input_ids": IDS + 0.5}, verbose=0)
+
+
+def test_a_config_that_is_none():
+    for wrong in (None, "bert-base", 3, [CONFIG]):
+        with pytest.raises(InputError, match="config must be a BertConfig"):
+            BertModel(wrong)
