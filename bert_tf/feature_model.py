@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import enum
 import logging
-import numbers
 import os
 import re
 import warnings
@@ -53,11 +52,10 @@ _INTEGERS = _KEYWORDS - _FOREIGN_NAMES.keys() - {"input_mask"}
 class _Checked(enum.Enum):
     """What of the features is checked."""
 
-    # Values, and dtypes except in graphs: Keras calls models with floats to
-    # make the graph of a SavedModel.
+    # Values. Tensors may be floats, which `keras.Input` has by default.
     VALUES = enum.auto()
-    # In `fit`, `evaluate` and `predict`: on a GPU, PyTorch would wait for the
-    # values in each step.
+    # Dtypes, in `fit`, `evaluate` and `predict`: on a GPU, PyTorch would wait
+    # for the values in each step.
     DTYPES = enum.auto()
     # In a model around this one, which has checked them.
     NOTHING = enum.auto()
@@ -256,8 +254,10 @@ class FeatureModel(FreezableModel):
         self._check_shapes(features)
         checked = _checked.get()
         if checked is not _Checked.NOTHING:
+            in_step = checked is _Checked.DTYPES
             for name in _INTEGERS & features.keys():
-                _require_integers(name, features[name], checked)
+                if in_step or isinstance(features[name], np.ndarray):
+                    _require_integers(name, features[name])
         if checked is _Checked.VALUES:
             self._check_values(features)
         return features
@@ -624,11 +624,7 @@ def _converted(name: str, value) -> Any:
         raise wrong_value(name, "an array of integers", value) from None
 
 
-def _require_integers(name: str, value, checked: _Checked) -> None:
-    is_symbol = isinstance(value, keras.KerasTensor)
-    is_known = is_symbol or kernels.has_values(value)
-    if checked is _Checked.VALUES and not is_known:
-        return
+def _require_integers(name: str, value) -> None:
     dtype = str(value.dtype).rpartition(".")[2]
     with contextlib.suppress(ValueError):  # A dtype of NumPy only.
         dtype = keras.backend.standardize_dtype(value.dtype)
@@ -637,7 +633,7 @@ def _require_integers(name: str, value, checked: _Checked) -> None:
             f"The dtype of {name}",
             "an integer dtype",
             dtype,
-            "Convert the values, or give keras.Input dtype='int32'.",
+            "Convert the values.",
         )
 
 
@@ -646,13 +642,15 @@ def _require_range(features: Mapping, name: str, most: int, what: str) -> None:
     if name not in features or not kernels.has_values(features[name]):
         return
     values = ops.convert_to_numpy(features[name])
+    if values.dtype == object:  # Strings.
+        raise wrong_value(name, "an array of integers", values)
     is_wrong = ~((values >= 0) & (values <= most))
     if values.dtype.kind not in "iub":
         is_wrong |= values != np.floor(values)
     if is_wrong.any():
         raise wrong_value(
             f"Each value of {name}",
-            f"from 0 to {most} ({what})",
+            f"an integer from 0 to {most} ({what})",
             values[is_wrong][0].item(),
         )
 

@@ -208,6 +208,7 @@ def test_sizes_by_name(name, sizes):
             (name, f"medium, base.*got '{name}'")
             for name in ("bas", "L-0_H-128_A-2", "L-2_A-2", "")
         ),
+        (None, "medium, base.*got None"),
         ("L-2_H-100", "not a multiple of 64.*L-2_H-100_A-2"),
     ],
 )

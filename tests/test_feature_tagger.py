@@ -237,6 +237,11 @@ def test_dropout_of_the_head_only(features):
         ({"layers": "first"}, "must be one of embeddings, .* got 'first'"),
         ({"lstm_size": 7.5}, "lstm_size must be .* integer; got 7.5"),
         ({"num_labels": True}, "num_labels must be .* integer; got True"),
+        ({"num_labels": 10**12}, "num_labels must be at most 10,000,000; got"),
+        ({"lstm_size": 10**12}, "lstm_size must be at most 10,000,000; got"),
+        ({"dropout": 1.5}, r"dropout must be at least 0 .* got 1\.5"),
+        ({"dropout": None}, "dropout must be at least 0 .* got None"),
+        ({"layers": ["last"]}, r"must be one of .* got \['last'\]"),
     ],
 )
 def test_invalid_arguments(changes, message):

@@ -218,6 +218,29 @@ def test_layerwise_rates_of_a_model():
         ),
         (lambda: WarmupLinearDecay(0.1, 0), "steps must be at least 1; got 0"),
         (lambda: WarmupLinearDecay(0.1, 5, -1), "at least 0; got -1"),
+        (lambda: WarmupLinearDecay(-1, 5), "peak must be .* got -1"),
+        (lambda: WarmupLinearDecay(math.nan, 5), "peak must be .* got nan"),
+        (lambda: WarmupLinearDecay(0.1, math.inf), "steps must .* got inf"),
+        (lambda: WarmupLinearDecay(0.1, 5, "x"), "steps must .* got 'x'"),
+        (lambda: AdamWeightDecay(math.nan), "learning_rate must .* got nan"),
+        (lambda: AdamWeightDecay(None), "learning_rate must .* got None"),
+        (lambda: AdamWeightDecay(-0.1), "learning_rate must .* got -0.1"),
+        (lambda: Lamb(weight_decay_rate=-1), "decay_rate must .* got -1"),
+        (lambda: Lamb(weight_decay_rate=True), "decay_rate must .* got True"),
+        (lambda: Lamb(beta_1=2), "beta_1 must be .* below 1; got 2"),
+        (lambda: Lamb(beta_2=1), "beta_2 must be .* below 1; got 1"),
+        (lambda: Lamb(epsilon=math.inf), "epsilon must be .* got inf"),
+        # Each character would be an expression.
+        (
+            lambda: AdamWeightDecay(exclude_from_weight_decay="bias"),
+            "exclude_from_weight_decay must be a list .* got 'bias'",
+        ),
+        (
+            lambda: Lamb(exclude_from_layer_adaptation=["("]),
+            r"'\(' in exclude_from_layer_adaptation is not",
+        ),
+        (lambda: check_multipliers([1]), r"must be pairs .* got \[1\]"),
+        (lambda: check_multipliers(None), "must be pairs .* got None"),
     ],
 )
 def test_invalid_arguments(create, message):

@@ -9,6 +9,7 @@ import pytest
 
 from bert_tf import heads
 from bert_tf.interop import google, huggingface, keras_files
+from bert_tf.interop.checkpoint import require_sizes
 from bert_tf.modeling import BertModel, checkpoint_variables
 from bert_tf.pretrained import (
     casing_of_name,
@@ -250,6 +251,26 @@ def test_another_configuration_changes_nothing(folders, changes, message):
         load_checkpoint(model, folders / "google")
     for variable, value in zip(model.weights, before, strict=True):
         np.testing.assert_array_equal(variable, value)
+
+
+def test_arguments_of_other_types(folders):
+    model = BertModel(CONFIG)
+    path = folders / "google"
+    with refused("first argument must be the model to fill; got PosixPath"):
+        load_checkpoint(path, model)
+    with refused("second argument, the checkpoint, must be a string"):
+        load_checkpoint(model, model)
+    for use in (open_pretrained, BertModel.from_pretrained, load_config):
+        with refused("path must be a string or a pathlib.Path; got None"):
+            use(None)
+
+
+def test_a_huge_configuration_is_refused_before_a_model_is_made(folders):
+    for name in ("google", "huggingface"):
+        found = open_pretrained(folders / name)
+        huge = dataclasses.replace(CONFIG, num_hidden_layers=1_000)
+        with refused("does not fit the configuration: expected .*layer_2"):
+            require_sizes(huge, found.weights)
 
 
 def test_a_checkpoint_may_have_no_config(tmp_path):

@@ -11,7 +11,14 @@ import numpy as np
 from absl import logging
 
 from bert_tf import files
-from bert_tf.errors import InputError, in_file, listed, shortened, wrong_value
+from bert_tf.errors import (
+    InputError,
+    in_file,
+    listed,
+    require_choice,
+    shortened,
+    wrong_value,
+)
 from bert_tf.tokenization import normalization
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -86,6 +93,9 @@ class FullTokenizer:
         unk_token: str = "[UNK]",
     ):
         self._arguments = (vocab_file, do_lower_case, strip_accents, unk_token)
+        # A word such as "false" would be true.
+        require_choice("do_lower_case", do_lower_case, (True, False))
+        require_choice("strip_accents", strip_accents, (True, False, None))
         self.vocab = load_vocab(vocab_file)
         require_special_tokens(self.vocab, [unk_token], source_of(vocab_file))
         self.inv_vocab = list(self.vocab)

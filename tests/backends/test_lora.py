@@ -420,7 +420,13 @@ def test_mistakes(tmp_path):
     for rank in (0, 1.5):
         with pytest.raises(InputError, match="rank must be a positive integer"):
             model.enable_lora(rank)
-    for alpha in (0, -1, "8", np.nan):
+    with pytest.raises(
+        InputError, match=f"rank must be at most {small_bert.H}; got"
+    ):
+        model.enable_lora(10**9)
+    with pytest.raises(InputError, match="target_layer_names must be a list"):
+        model.enable_lora(2, target_layer_names=5)
+    for alpha in (0, -1, "8", np.nan, np.inf, True):
         with pytest.raises(InputError, match="lora_alpha must be a positive"):
             model.enable_lora(2, lora_alpha=alpha)
     for targets in ("dense", ["query", "q"], []):

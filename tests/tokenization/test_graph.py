@@ -304,6 +304,8 @@ def test_ambiguous_inputs(inputs, message):
         (SPECIAL, {"max_seq_length": 2}, "max_seq_length must be .*; got 2"),
         (SPECIAL, {"max_seq_length": 8.5}, "an integer of .*; got 8.5"),
         (SPECIAL, {"max_seq_length": "8"}, "an integer of .*; got '8'"),
+        (SPECIAL, {"max_seq_length": 10**12}, "at most 10,000,000; got 1000"),
+        (SPECIAL, {"padding": ["longest"]}, r"or longest; got \['longest'\]"),
         (SPECIAL, {"padding": "none"}, "max_length or longest; got 'none'"),
         ("nowhere.txt", {}, "No such file"),
     ],

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import re
 
 import numpy as np
 import pytest
@@ -135,6 +136,7 @@ def test_tokens_are_read_without_validation(write):
         (["[UNK]", "\0"], r"list of tokens:2: the token '\\x00' has a NUL"),
         (["[UNK]", 5], "Token 1 of a list of tokens must be a string; got 5"),
         ([], "list of tokens: the vocabulary is empty"),
+        (None, "must be a path or a list of tokens; got None"),
         ("file:///nowhere/vocab.txt", "Cannot read file:///nowhere/vocab.txt"),
     ],
 )
@@ -144,6 +146,29 @@ def test_unusable_vocabularies(write, vocabulary, message):
     with pytest.raises(InputError, match=message) as raised:
         FullTokenizer(vocabulary)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("option", ["do_lower_case", "strip_accents"])
+def test_a_word_is_not_a_boolean(option):
+    with pytest.raises(InputError, match=f"{option} must be .* got 'false'"):
+        FullTokenizer(["[UNK]"], **{option: "false"})
+
+
+def test_unknown_tokens_and_ids():
+    """Their errors are also those of the original, KeyError and IndexError."""
+    tokenizer = FullTokenizer(["[UNK]", "a"])
+    assert tokenizer.convert_tokens_to_ids(["a", "[UNK]"]) == [1, 0]
+    assert tokenizer.convert_ids_to_tokens([1, 0]) == ["a", "[UNK]"]
+    assert tokenizer.convert_ids_to_tokens([]) == []
+    message = r"^'zz' is not a token of the vocabulary\. encode .*\[UNK\]"
+    for expected in (KeyError, InputError):
+        with pytest.raises(expected) as caught:
+            tokenizer.convert_tokens_to_ids(["a", "zz"])
+        assert re.match(message, str(caught.value))
+    for wrong in (-1, 2):
+        for expected in (IndexError, InputError):
+            with pytest.raises(expected, match=f"from 0 to 1, .* got {wrong}"):
+                tokenizer.convert_ids_to_tokens([0, wrong, 1])
 
 
 def test_a_vocabulary_has_to_fit_the_model(caplog):
