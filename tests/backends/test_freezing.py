@@ -98,7 +98,7 @@ def test_trainable_unfreezes_every_layer(lora):
 
 def test_unknown_layers():
     for count in (-1, 3, "x", None, 1.0):
-        with pytest.raises(InputError, match=rf"from 0 to 2.* got {count}"):
+        with pytest.raises(InputError, match=rf"from 0 to 2.* got {count!r}"):
             BertModel(small_bert.CONFIG).freeze(count)
     with pytest.raises(InputError, match=r"layer_0, layer_1, pooler.*layer_2"):
         BertModel(small_bert.CONFIG, frozen_layers=["layer_2"])
