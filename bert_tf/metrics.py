@@ -115,11 +115,11 @@ def spearman(labels: Any, predictions: Any) -> float:
 
 
 def _correlation(measure: Callable, labels: Any, predictions: Any) -> float:
-    if len(labels) < 2:  # SciPy raises an error for one point.
+    pairs = np.array([labels, predictions], np.float64)
+    # SciPy raises an error for one point, and for infinity.
+    if len(labels) < 2 or not np.isfinite(pairs).all():
         return float("nan")
-    return measure(
-        np.asarray(labels, np.float64), np.asarray(predictions, np.float64)
-    ).statistic
+    return measure(*pairs).statistic
 
 
 METRICS: dict[str, Metric] = {
@@ -132,6 +132,15 @@ METRICS: dict[str, Metric] = {
     "spearman": spearman,
     "exact_match": exact_match,
 }
+
+
+def usual_metrics(problem: str, num_labels: int) -> tuple[str, ...]:
+    """Returns the metrics of data that is not a known data set."""
+    if problem == "regression":
+        return "pearson", "spearman"
+    if problem == "multi_label":
+        return "micro_f1", "macro_f1", "exact_match"
+    return "accuracy", "f1" if num_labels == 2 else "macro_f1", "mcc"
 
 
 def compute(

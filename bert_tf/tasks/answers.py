@@ -279,20 +279,24 @@ def answer_questions(
     encoding: SpanEncoding,
     predict: Predict,
     rules: AnswerRules,
+    is_quiet: bool = False,
 ) -> Iterator[Answered]:
     """Yields the answers to all questions, in order, while predicting.
 
-    A context without tokens has no window; its question is answered, too.
-    Raises InputError if the model's logits are not finite.
+    Shows the progress unless `is_quiet`. A context without tokens has no
+    window; its question is answered, too. Raises InputError if the model's
+    logits are not finite.
     """
     faults = Faults()
     parts = (
         _answer_part(part, encoding, predict, rules, faults)
         for part in split_questions(questions, encoding, _WINDOWS_AT_A_TIME)
     )
-    for answered in processes.track(
-        parts, len, "Answering", "questions", len(questions)
-    ):
+    if not is_quiet:
+        parts = processes.track(
+            parts, len, "Answering", "questions", len(questions)
+        )
+    for answered in parts:
         yield from answered
     faults.log()
 

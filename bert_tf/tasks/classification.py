@@ -185,13 +185,17 @@ class Objective(NamedTuple):
 
 
 def _softmax_loss(label_ids, logits, label_smoothing: float):
-    """Returns -sum_c t_c log softmax(logits)_c; t is 1 - e + e/C or e/C."""
-    if not label_smoothing:
+    """Returns -sum_c t_c log softmax(logits)_c; t is 1 - e + e/C or e/C.
+
+    Instead of label_ids [B], there may be the shares of the labels, [B, C].
+    """
+    has_shares = len(label_ids.shape) == 2
+    if not label_smoothing and not has_shares:
         return keras.losses.sparse_categorical_crossentropy(
             label_ids, logits, from_logits=True
         )
     return keras.losses.categorical_crossentropy(
-        ops.one_hot(label_ids, logits.shape[-1]),
+        label_ids if has_shares else ops.one_hot(label_ids, logits.shape[-1]),
         logits,
         from_logits=True,
         label_smoothing=label_smoothing,
@@ -337,12 +341,8 @@ class ClassificationTask(FineTuningTask):
                 f"{len(class_weights)} weights for {self.problem}."
             )
         weights = np.asarray(class_weights, np.float32)
-        if (
-            weights.shape != (len(self.labels),)
-            or not np.isfinite(weights).all()
-            or (weights < 0).any()
-            or not weights.any()
-        ):
+        is_complete = weights.shape == (len(self.labels),)
+        if not is_complete or not are_class_weights(weights):
             raise wrong_value(
                 "--class_weights",
                 f"{len(self.labels)} numbers, one for each of "
@@ -487,6 +487,13 @@ class ClassificationTask(FineTuningTask):
                 self.labels[decided[0]],
                 num_classes,
             )
+
+
+def are_class_weights(weights: np.ndarray) -> bool:
+    """Returns whether floats are finite, not negative and not all 0."""
+    return bool(
+        np.isfinite(weights).all() and (weights >= 0).all() and weights.any()
+    )
 
 
 def mean_of_batch_means(values: np.ndarray, batch_size: int) -> float:

@@ -9,6 +9,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.metrics import usual_metrics
 from bert_tf.tasks.datasets import DataSet, Source
 from bert_tf.tasks.examples import Target, count_labels, in_order
 
@@ -87,7 +88,7 @@ def data_set(
     found = DataSet(
         NAME,
         Target(problem, separator=label_separator, indicators=indicators),
-        metrics=("pearson", "spearman"),
+        metrics=usual_metrics("regression", 0),
         train=source("train", train_file),
         dev=source("dev valid validation", dev_file),
         test=source("test", test_file),
@@ -100,10 +101,8 @@ def data_set(
         raise wrong_value(
             "--labels", "at least two different names", list(names)
         )
-    metrics = ("accuracy", "f1" if len(names) == 2 else "macro_f1")
-    if problem == "multi_label":
-        metrics = ("micro_f1", "macro_f1", "exact_match")
     target = dataclasses.replace(found.target, labels=names)
+    metrics = usual_metrics(problem, len(names))
     return dataclasses.replace(found, target=target, metrics=metrics)
 
 

@@ -9,7 +9,7 @@ for Smart Reply", 4.4; Reimers and Gurevych 2019, "Sentence-BERT".
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -40,13 +40,22 @@ def number_texts(features: Features) -> Features:
     Args:
       features: Pairs of texts, with `input_ids` [n, 2, S].
     """
-    numbers: dict[bytes, int] = {}
-    ids = [
-        [numbers.setdefault(text.tobytes(), len(numbers)) for text in pair]
-        for pair in features.arrays["input_ids"]
-    ]
-    arrays = {**features.arrays, "text_ids": np.array(ids, np.int32)}
+    text_ids = numbers_of(
+        (first.tobytes(), second.tobytes())
+        for first, second in features.arrays["input_ids"]
+    )
+    arrays = {**features.arrays, "text_ids": text_ids}
     return dataclasses.replace(features, arrays=arrays)
+
+
+def numbers_of(pairs: Iterable[tuple[Hashable, Hashable]]) -> np.ndarray:
+    """Returns numbers for texts, int32 [n, 2]: the same for equal texts."""
+    numbers: dict[Hashable, int] = {}
+    ids = [
+        [numbers.setdefault(text, len(numbers)) for text in pair]
+        for pair in pairs
+    ]
+    return np.array(ids, np.int32)
 
 
 def flatten(inputs: Mapping) -> dict:

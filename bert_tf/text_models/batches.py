@@ -1,6 +1,7 @@
-"""Batches of a data set in memory for Keras's `fit`, on any backend."""
+"""Batches of texts for Keras's `fit`, on any backend."""
 
 import functools
+import itertools
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -49,7 +50,41 @@ def runs_without_xla() -> bool:
     )
 
 
-class Batches(keras.utils.PyDataset):
+class StepArguments(keras.utils.PyDataset):
+    """The arguments of the steps of an epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch, counted from 0."""
+
+    def example(self) -> tuple:
+        """Returns the arguments of a step, which are not used up."""
+        return self[0]
+
+    def for_backend(self) -> Any:
+        """Returns a data set whose batches Keras allows to have any length.
+
+        On TensorFlow, Keras would infer the shapes of all batches from the
+        first two.
+        """
+        if keras.backend.backend() != "tensorflow":
+            return self
+        import tensorflow as tf
+
+        def stream() -> Iterator[tuple]:
+            yield from map(self.__getitem__, range(len(self)))
+
+        def signature(values: np.ndarray) -> tf.TensorSpec:
+            return tf.TensorSpec([None] * values.ndim, values.dtype)
+
+        dataset = tf.data.Dataset.from_generator(
+            stream,
+            output_signature=tf.nest.map_structure(signature, self.example()),
+        )
+        counted = tf.data.experimental.assert_cardinality(len(self))
+        return dataset.apply(counted).prefetch(tf.data.AUTOTUNE)
+
+
+class Batches(StepArguments):
     """Batches of similar length, as lists of row numbers.
 
     Args:
@@ -102,28 +137,78 @@ class Batches(keras.utils.PyDataset):
             batch[name] = some.astype(np.int32 if is_whole else np.float32)
         return batch
 
-    def for_backend(self) -> Any:
-        """Returns a data set whose batches Keras allows to have any length.
 
-        On TensorFlow, Keras would infer the shapes of all batches from the
-        first two.
-        """
-        if keras.backend.backend() != "tensorflow":
-            return self
-        import tensorflow as tf
+class Stream(StepArguments):
+    """Batches of texts that are read and tokenized when they are needed.
 
-        def stream() -> Iterator[tuple]:
-            yield from map(self.__getitem__, range(len(self)))
+    The batches are those of `for_training` within each part of the data. The
+    parts are read one after the other.
 
-        def signature(values: np.ndarray) -> tf.TensorSpec:
-            return tf.TensorSpec([None] * values.ndim, values.dtype)
+    Args:
+      parts: Starts to read: returns the features of each part.
+      num_steps: The number of batches of an epoch.
+      is_endless: Whether an epoch continues where the last one ended, and the
+        data starts again when it ends. Otherwise each epoch is all the data.
+      batch_size: The number of rows of a batch.
+      seed: Determines the order of the rows.
+      arguments: Makes the arguments of a step.
+    """
 
-        dataset = tf.data.Dataset.from_generator(
-            stream,
-            output_signature=tf.nest.map_structure(signature, self[0]),
-        )
-        counted = tf.data.experimental.assert_cardinality(len(self))
-        return dataset.apply(counted).prefetch(tf.data.AUTOTUNE)
+    def __init__(
+        self,
+        parts: Callable[[], Iterator[Features]],
+        num_steps: int,
+        is_endless: bool,
+        batch_size: int,
+        seed: int,
+        arguments: Arguments,
+    ):
+        super().__init__()
+        self._parts = parts
+        self._num_steps = num_steps
+        self._is_endless = is_endless
+        self._batch_size = batch_size
+        self._seed = seed
+        self._arguments = arguments
+        self._epoch = 0
+        self._example: tuple | None = None
+        self._steps: Iterator[tuple] | None = None
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def __getitem__(self, index: int) -> tuple:
+        """Returns the next step: Keras asks for them in order."""
+        is_start = index == 0 and not self._is_endless
+        if self._steps is None or is_start:
+            self._steps = self._read(self._epoch)
+        return next(self._steps)
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def example(self) -> tuple:
+        if self._example is None:
+            self._example = next(self._read(0))
+        return self._example
+
+    def _read(self, epoch: int) -> Iterator[tuple]:
+        steps = itertools.count(epoch * self._num_steps)
+        passes = itertools.count(epoch) if self._is_endless else [epoch]
+        for number in passes:
+            for part, features in enumerate(self._parts()):
+                batches = for_training(
+                    features,
+                    self._batch_size,
+                    1,
+                    # Distinct for 1,000 parts; the order matters little.
+                    self._seed + 1000 * number + part,
+                    self._arguments,
+                )
+                for rows in batches.rows:
+                    step = np.array(next(steps))
+                    batch = batches.gather(rows)
+                    yield self._arguments({**batch, "step": step})
 
 
 def weighted(
@@ -140,7 +225,12 @@ def weighted(
         x, *rest = arguments(batch)
         factors = rest[1:]
         if class_weight is not None:
-            factors.append(class_weight[rest[0]])
+            labels = rest[0]
+            is_number = np.issubdtype(labels.dtype, np.integer)
+            # A label, or the shares of all labels.
+            factors.append(
+                class_weight[labels] if is_number else labels @ class_weight
+            )
         if "sample_weight" in batch:
             factors.append(batch["sample_weight"])
         if not factors:

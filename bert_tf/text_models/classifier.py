@@ -18,11 +18,14 @@ from bert_tf.errors import (
     wrong_value,
 )
 from bert_tf.heads import BertClassifier
+from bert_tf.metrics import compute, usual_metrics
 from bert_tf.tasks.classification import (
     IDENTITY,
+    OBJECTIVES,
     PROBLEM_TYPES,
     SIGMOID,
     answers,
+    decide,
     probabilities,
     require_activation,
 )
@@ -30,19 +33,23 @@ from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
 from bert_tf.text_models.base import (
-    INPUTS,
     NAME_THE_CLASSES,
     TextModel,
     text_features,
 )
+from bert_tf.text_models.batches import for_evaluation
 from bert_tf.text_models.inputs import (
+    Part,
     as_columns,
-    is_single,
     label_name,
+    label_shares,
     plain,
     plain_row,
     require_present,
 )
+from bert_tf.text_models.label_metrics import of_logits
+from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.training import INPUTS
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -62,8 +69,19 @@ class TextClassifier(TextModel):
     Texts are a list, a NumPy array or a column of pandas or of Hugging Face's
     `datasets`. Pairs are a list of tuples, or a tuple of two columns.
 
-    Labels are names, or numbers counted from 0; for multi_label a list of
-    names, or 0 and 1 for each label; for regression numbers.
+    Labels are names, or numbers counted from 0, or rows of numbers whose sum is
+    1, such as [0, 1] or [0.25, 0.75]; for multi_label a list of names, or 0 and
+    1 for each label; for regression numbers.
+
+    `predict` returns a list of dicts, or one dict for a single text: `label`
+    with its `probability`, and the `probabilities` of all labels; for
+    multi_label the `labels` above 0.5 and all `probabilities`; for regression
+    the `score`.
+
+    `evaluate` and `fit(validation_data=...)` return the loss, Keras's metrics,
+    and the scores of run_classifier.py: F1 of the last of two labels, or
+    macro-F1 of more, and Matthews's correlation; for multi_label exact_match,
+    micro_f1 and macro_f1; for regression pearson and spearman.
 
     Args:
       model: A `BertClassifier`.
@@ -119,7 +137,6 @@ class TextClassifier(TextModel):
         self.window_pooling = window_pooling
         if doc_stride is not None:
             self.doc_stride = positive_integer("doc_stride", doc_stride)
-        self._validation: tuple[Features, int] | None = None
         # Checks the options of windows.
         self._encoding()
 
@@ -156,70 +173,108 @@ class TextClassifier(TextModel):
             recorded["window_pooling"] = found.window_pooling
         return recorded
 
-    def fit(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
-        try:
-            return super().fit(x, y, *args, **options)
-        finally:
-            self._validation = None
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        metrics: Any = "auto",
+        *,
+        weighted_metrics: Any = None,
+        **options: Any,
+    ) -> None:
+        """Configures training; see `TextModel.compile`.
 
-    def evaluate(self, x: Any, y: Any = None, *args: Any, **options: Any):
-        if self._validation and "_use_cached_eval_dataset" in options:
-            return self._scores_of_texts(*self._validation)
-        return super().evaluate(x, y, *args, **options)
+        Metrics such as `keras.metrics.AUC()` get probabilities, see
+        `LabelMetric`; other metrics get logits.
+        """
+        metrics, weighted_metrics = (
+            of_logits(given, self.problem) if given != "auto" else given
+            for given in (metrics, weighted_metrics)
+        )
+        super().compile(
+            optimizer,
+            loss,
+            metrics,
+            weighted_metrics=weighted_metrics,
+            **options,
+        )
 
-    def _validation_data(self, x, y, weights, batch_size):
-        if self.doc_stride is not None:
-            features = self._weighted_features(x, y, weights)
-            self._validation = features, batch_size
-        return super()._validation_data(x, y, weights, batch_size)
+    def _prepare_validation(self, data: Part, batch_size: int) -> Any:
+        features = self._weighted_features(*data)
 
-    def _keras_scores(self, x, y, weights, batch_size, options):
-        if self.doc_stride is None:
-            return super()._keras_scores(x, y, weights, batch_size, options)
-        features = self._weighted_features(x, y, weights)
-        return self._scores_of_texts(features, batch_size)
+        def validate(batches: Any, options: dict[str, Any]) -> dict[str, Any]:
+            progress = Progress(self, "test", options["callbacks"])
+            return self._scores_of_texts(features, batch_size, progress)
+
+        self._validation = validate
+        # Keras needs some data.
+        return for_evaluation(
+            features, batch_size, self._arguments
+        ).for_backend()
+
+    def _evaluated(self, data, batch_size, options):
+        features = self._weighted_features(*data)
+        progress = Progress(self, "test", **options)
+        return self._scores_of_texts(features, batch_size, progress)
 
     def _scores_of_texts(
-        self, features: Features, batch_size: int
-    ) -> dict[str, float]:
-        """Returns the loss and the metrics of texts that have windows."""
-        logits = ops.convert_to_tensor(self._logits(features, batch_size))
-        arrays = features.arrays
-        is_first = arrays["window_numbers"] == 0
-        labels = self._targets(arrays["label_ids"][is_first])
-        weights = None
-        if "sample_weight" in arrays:
-            weights = ops.convert_to_tensor(arrays["sample_weight"][is_first])
-        is_whole = np.issubdtype(labels.dtype, np.integer)
-        y = ops.convert_to_tensor(labels, "int32" if is_whole else "float32")
-        self.reset_metrics()
-        loss = self.compute_loss(None, y, logits, weights)
-        scores = self.compute_metrics(None, y, logits, weights)
-        scores = {**scores, "loss": loss}
-        return {name: float(value) for name, value in scores.items()}
+        self, features: Features, batch_size: int, progress: Progress
+    ) -> dict[str, Any]:
+        """Returns the loss, Keras's metrics, and those of run_classifier.py.
 
-    def predict(self, x: Any, batch_size: int = 32) -> Any:
-        """Returns the answer for each text.
-
-        Args:
-          x: Texts or pairs, or a single one.
-          batch_size: The number of texts of full length at a time.
-
-        Returns:
-          A list of dicts, or one dict for a single text: `label` with its
-          `probability`, and the `probabilities` of all labels; for multi_label
-          the `labels` above 0.5 and all `probabilities`; for regression the
-          `score`.
+        They are of texts, whether or not texts have windows.
         """
-        logits = self._logits(self._features(x, None), batch_size)
+        logits = self._logits(features, batch_size, progress)
+        arrays = features.arrays
+        if self.doc_stride is not None:
+            is_first = arrays["window_numbers"] == 0
+            arrays = {name: x[is_first] for name, x in arrays.items()}
+        targets = self._targets(arrays)
+        weights = arrays.get("sample_weight")
+        is_whole = np.issubdtype(targets.dtype, np.integer)
+        y = ops.convert_to_tensor(targets, "int32" if is_whole else "float32")
+        if weights is not None:
+            weights = ops.convert_to_tensor(weights)
+        self.reset_metrics()
+        outputs = ops.convert_to_tensor(logits)
+        loss = self.compute_loss(None, y, outputs, weights)
+        found = self.compute_metrics(None, y, outputs, weights)
+        found = {**found, "loss": loss}
+        scores = {
+            **self._answer_scores(arrays["label_ids"], logits),
+            **{name: _number(value) for name, value in found.items()},
+        }
+        progress.end(scores)
+        return scores
+
+    def _answer_scores(
+        self, label_ids: np.ndarray, logits: np.ndarray
+    ) -> dict[str, float]:
+        """Returns what run_classifier.py reports for custom data."""
+        decided = decide(self.problem, probabilities(self.problem, logits))
+        names = usual_metrics(self.problem, len(self.labels))
+        last = len(self.labels) - 1
+        return compute(names, label_ids, decided, positive_class=last)
+
+    def _answers(
+        self, x: Any, batch_size: int, progress: Progress
+    ) -> list[dict[str, Any]]:
+        logits = self._logits(self._features(x, None), batch_size, progress)
         values = probabilities(self.problem, logits)
         found = answers(self.problem, self.labels, values)
-        made = [self._answer(*row) for row in zip(found, values, strict=True)]
-        return made[0] if is_single(x) else made
+        return [self._answer(*row) for row in zip(found, values, strict=True)]
 
-    def _logits(self, features: Features, batch_size: int) -> np.ndarray:
+    def _takes_pairs(self):
+        return self.is_pair
+
+    def _has_one_row(self):
+        return self.doc_stride is None
+
+    def _logits(
+        self, features: Features, batch_size: int, progress: Progress
+    ) -> np.ndarray:
         """Returns the logits of texts, [n, C]."""
-        rows = self._outputs(features, batch_size, self._call)
+        rows = self._outputs(features, batch_size, self._call, progress)
         logits = np.array(rows).reshape(-1, self.model.num_labels)
         if self.doc_stride is None:
             return logits
@@ -242,6 +297,11 @@ class TextClassifier(TextModel):
         columns = as_columns(x, ("text_a", "text_b"))
         if not columns[0]:
             raise InputError("There are no texts.")
+        shares = None
+        if y is not None and self.problem == "single_label":
+            y = [row[0] if _is_alone(row) else row for row in plain(y)]
+            shares = label_shares(y, self.labels)
+            y = y if shares is None else shares.argmax(axis=-1)
         labels = [None] * len(columns[0]) if y is None else self._names(y)
         if y is not None:
             self.is_pair = len(columns) == 2
@@ -259,13 +319,16 @@ class TextClassifier(TextModel):
             )
         ]
         features = text_features(examples, self._encoding())
+        arrays = features.arrays
         if y is not None and self.doc_stride is not None:
-            arrays = features.arrays
             weights = len(features) / len(examples) / arrays["num_windows"]
             arrays["row_weights"] = weights.astype(np.float32)
             arrays["example_index"] = (
                 np.cumsum(arrays["window_numbers"] == 0) - 1
             )
+        if shares is not None and not {*np.unique(shares)} <= {0, 1}:
+            texts = arrays.get("example_index", slice(None))
+            arrays["label_shares"] = shares[texts]
         return features
 
     def _encoding(self) -> Encoding:
@@ -304,17 +367,28 @@ class TextClassifier(TextModel):
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         features = {name: batch[name] for name in INPUTS}
-        targets = self._targets(batch["label_ids"])
+        targets = self._targets(batch)
         if "row_weights" in batch:
             return features, targets, batch["row_weights"]
         return features, targets
 
-    def _targets(self, label_ids: np.ndarray) -> np.ndarray:
-        """Returns labels as `fit` compares them: numbers [B, 1], or as is.
+    def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns labels as `fit` compares them with logits.
 
-        For [B], Keras would average the losses before it weights them.
+        They are numbers, [B]; or the shares of labels, [B, C]; for regression
+        [B, 1]: for [B], Keras would average the losses before it weights them.
         """
-        return label_ids[:, None] if self.problem == "regression" else label_ids
+        if "label_shares" in batch:
+            return batch["label_shares"]
+        if self.problem == "regression":
+            return batch["label_ids"][:, None]
+        return batch["label_ids"]
+
+    def _label_ids(self, features: Features) -> np.ndarray:
+        arrays = features.arrays
+        if self.doc_stride is None:
+            return arrays["label_ids"]
+        return arrays["label_ids"][arrays["window_numbers"] == 0]
 
     def _class_names(self):
         return self.labels if self.problem == "single_label" else ()
@@ -324,11 +398,11 @@ class TextClassifier(TextModel):
             return "mse"
         if self.problem == "multi_label":
             return keras.losses.BinaryCrossentropy(from_logits=True)
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return label_loss
 
     def _default_metrics(self):
         if self.problem == "single_label":
-            return ["accuracy"]
+            return of_logits(["accuracy"], self.problem)
         if self.problem == "multi_label":
             # A logit of 0 is a probability of 0.5.
             return [keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)]
@@ -397,3 +471,25 @@ def _labels(
 
 def _labels_of_a_number(labels: Sequence[str]) -> InputError:
     return wrong_value("labels", 'left out for problem="regression"', labels)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+def label_loss(targets, logits):
+    """Returns the cross-entropy of each text, float32 [B].
+
+    Args:
+      targets: The numbers of the labels, [B], or their shares, [B, C].
+      logits: Floats [B, C].
+    """
+    return OBJECTIVES["single_label"].loss(targets, logits, 0.0)
+
+
+def _is_alone(row: Any) -> bool:
+    """Returns whether a row is a label in a column, [n, 1]."""
+    return isinstance(row, (list, tuple)) and len(row) == 1
+
+
+def _number(value: Any) -> Any:
+    """Returns a score as a float, or the scores of several labels."""
+    value = ops.convert_to_numpy(value)
+    return value if np.ndim(value) else float(value)

@@ -1,6 +1,7 @@
 """`TextEmbedder`: a vector for each text."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,15 +27,19 @@ from bert_tf.tasks.embedding import (
     cosines,
     flatten,
     number_texts,
+    numbers_of,
     pair_losses,
     pool,
+    retrieval_scores,
     unit,
 )
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
-from bert_tf.text_models.base import INPUTS, TextModel, text_features
+from bert_tf.text_models.base import TextModel, text_features
 from bert_tf.text_models.inputs import as_columns, plain, require_present
+from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.training import INPUTS
 
 # The arguments that checkpoints record, besides the sequence length.
 _RECORDED = ("pooling", "normalize", "prompts", "default_prompt_name")
@@ -56,8 +61,14 @@ class TextEmbedder(TextModel):
     together, and the other second texts of the batch are wrong, unless they are
     equal or belong to the same first text; larger batches are better. With
     `y`, numbers from -1 to 1, the cosine of a pair learns its number: divide
-    scores from 0 to 5 by 5. `evaluate` with `y` returns the correlations
-    `pearson` and `spearman` of cosines and numbers, which may have any range.
+    scores from 0 to 5 by 5.
+
+    `evaluate` with `y` returns the correlations `pearson` and `spearman` of
+    cosines and numbers, which may have any range. Without `y` it returns the loss and two scores of the
+    search for the second text of each first text among all second texts:
+    `accuracy`, how often it has a higher cosine than all wrong ones, and `mrr`,
+    the mean of 1 / its rank. `fit(validation_data=...)` reports both these and
+    the loss.
 
     Sources: Henderson et al. 2017, "Efficient Natural Language Response
     Suggestion for Smart Reply", 4.4; Reimers and Gurevych 2019,
@@ -155,24 +166,47 @@ class TextEmbedder(TextModel):
         )
 
     def predict(
-        self, x: Any, batch_size: int = 32, *, prompt_name: str | None = None
+        self,
+        x: Any,
+        batch_size: int = 32,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+        *,
+        prompt_name: str | None = None,
     ) -> np.ndarray:
         """Returns a vector for each text, float32 [n, H].
 
         Args:
           x: Texts; a single string gives a vector [H].
           batch_size: The number of texts of full length at a time.
+          verbose: See `TextModel.predict`, as for the next two.
+          steps: The number of batches to predict.
+          callbacks: Callbacks of Keras.
           prompt_name: Which of the model's prompts to put before each text; by
             default `default_prompt_name`, if it is set.
         """
         prompt = self._prompt(prompt_name)
+        answers = functools.partial(self._answers, prompt=prompt)
+        return self._predicted(
+            x, batch_size, verbose, steps, callbacks, answers
+        )
+
+    def _answers(
+        self,
+        x: Any,
+        batch_size: int,
+        progress: Progress,
+        prompt: str | None = None,
+    ) -> np.ndarray:
+        prompt = self._prompt(None) if prompt is None else prompt
         [texts] = _texts(x, 1)
         examples = [
             Example(str(n), prompt + text) for n, text in enumerate(texts)
         ]
         encoding = self._encoding()
         features = text_features(examples, encoding)
-        rows = self._outputs(features, batch_size, self._call)
+        rows = self._outputs(features, batch_size, self._call, progress)
         vectors = np.array(rows, np.float32)
         if self.doc_stride is not None:
             windows = Rows.of(features.arrays["window_numbers"])
@@ -180,7 +214,11 @@ class TextEmbedder(TextModel):
                 vectors, encoding.window_pooling, features.lengths
             )
             vectors = ops.convert_to_numpy(self._finish(vectors))
-        return vectors[0] if isinstance(x, (str, bytes)) else vectors
+        return vectors
+
+    def _joined(self, parts):
+        none = np.zeros([0, self.model.config.hidden_size], np.float32)
+        return np.concatenate([none, *parts])
 
     def _prompt(self, name: str | None) -> str:
         """Returns a prompt; raises InputError if there is none of the name."""
@@ -193,16 +231,27 @@ class TextEmbedder(TextModel):
             raise wrong_value("The name of a prompt", known, name, hint)
         return self.prompts[name]
 
+    def _evaluated(self, data, batch_size, options):
+        found = super()._evaluated(data, batch_size, options)
+        if data.y is not None or data.weights is not None:
+            return found
+        silent = {"verbose": 0, "callbacks": None}
+        return {**found, **self._keras_scores(*data, batch_size, silent)}
+
     def _scores(
-        self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
+        self, x: Any, y: Any, batch_size: int, progress: Progress
     ) -> dict[str, float]:
-        if y is None:
-            return super()._scores(x, y, batch_size, options)
+        """Returns what run_embeddings.py reports, with the default prompt."""
+        columns = _texts(x, 2)
         first, second = (
-            self.predict(texts, batch_size) for texts in _texts(x, 2)
+            self._answers(texts, batch_size, progress) for texts in columns
         )
-        found = cosines(np.stack([first, second], axis=1))
-        found = ops.convert_to_numpy(found)
+        vectors = np.stack([first, second], axis=1)
+        if y is None:
+            return retrieval_scores(
+                numbers_of(zip(*columns, strict=True)), vectors
+            )
+        found = ops.convert_to_numpy(cosines(vectors))
         scores = _scores(y, len(found))
         return metrics.compute(("pearson", "spearman"), scores, found, 0)
 

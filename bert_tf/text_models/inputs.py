@@ -1,13 +1,20 @@
 """What users pass as texts and labels: lists, arrays, columns, data sets."""
 
+import itertools
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
+from bert_tf.config import positive_integer
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
+from bert_tf.tasks.classification import are_class_weights
+
+# How far the sum of the shares of labels may be from 1.
+_MOST_ROUNDING = 1e-3
 
 
 def x_y_weights(data: Any) -> tuple[Any, Any, Any]:
@@ -18,32 +25,97 @@ def x_y_weights(data: Any) -> tuple[Any, Any, Any]:
     return data, None, None
 
 
-def split_dataset(
-    x: Any, y: Any, weights: Any, required: bool = True
-) -> tuple[Any, Any, Any]:
-    """Returns texts, labels and weights, read from a `tf.data.Dataset`.
+class Part(NamedTuple):
+    """Some texts with their labels and weights, if they have any."""
 
-    The labels are a list, or None.
+    x: Any
+    y: list | None
+    weights: Any
+
+
+def is_dataset(x: Any) -> bool:
+    """Returns whether `x` is a `tf.data.Dataset`."""
+    return hasattr(x, "as_numpy_iterator")
+
+
+def split_dataset(x: Any, y: Any, weights: Any, required: bool = True) -> Part:
+    """Returns texts, labels and weights, read from a `tf.data.Dataset`.
 
     Raises:
       InputError: If labels are required and missing, or the elements of the
         data set are not pairs of texts and labels.
     """
-    if hasattr(x, "as_numpy_iterator"):
-        if y is not None:
-            raise InputError("The data set has the labels: leave out y.")
-        rows = [_elements(e, required) for e in x.as_numpy_iterator()]
-        x = [text for texts, _ in rows for text in texts]
-        labels = [label for _, labels in rows for label in labels]
-        y = labels if labels or required else None
+    if is_dataset(x):
+        return next(parts_of(x, y, weights, required, None), Part([], [], None))
     if y is None and required:
         raise InputError("Labels are missing: pass x and y.")
-    return x, None if y is None else plain(y), weights
+    return Part(x, None if y is None else plain(y), weights)
 
 
-def hold_out(
-    x: Any, y: Any, weights: Any, share: float
-) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
+def parts_of(
+    x: Any, y: Any, weights: Any, required: bool, size: int | None
+) -> Iterator[Part]:
+    """Yields a `tf.data.Dataset` in parts of `size` texts; None: as a whole.
+
+    Args:
+      x: The data set of texts and, if `required`, labels and perhaps weights.
+      y: None.
+      weights: The weight of each text, if the data set has none.
+      required: Whether there must be labels.
+      size: The number of texts.
+
+    Raises:
+      InputError: If labels are missing, or are given twice.
+    """
+    if y is not None:
+        raise InputError("The data set has the labels: leave out y.")
+    rows = itertools.chain.from_iterable(
+        _elements(element, required) for element in x.as_numpy_iterator()
+    )
+    start = 0
+    while found := list(itertools.islice(rows, size)):
+        texts, labels, own = map(list, zip(*found, strict=True))
+        given = own if own[0] is not None else weights
+        if own[0] is None and weights is not None and size is not None:
+            given = _rows(weights, slice(start, start + len(found)))
+        start += len(found)
+        is_labeled = required or labels[0] is not None
+        yield Part(texts, labels if is_labeled else None, given)
+
+
+def first_steps(data: Part, batch_size: int, steps: int) -> Part:
+    """Returns the texts of the first `steps` batches.
+
+    Raises:
+      InputError: If a number is not a positive integer.
+    """
+    count = positive_integer("steps", steps)
+    count *= positive_integer("batch_size", batch_size)
+    if is_single(data.x):
+        return data
+    return Part(*(_rows(values, slice(count)) for values in data))
+
+
+def count_texts(dataset: Any) -> int:
+    """Returns the number of texts of a `tf.data.Dataset`, which may read it.
+
+    Raises:
+      InputError: If the data set has no end.
+    """
+    # -1 is endless, -2 unknown.
+    count = int(dataset.cardinality())
+    if count == -1:
+        raise InputError("The data set has no end: pass steps_per_epoch.")
+    one, *_ = keras.tree.flatten(dataset.element_spec)
+    if count >= 0 and one.shape.rank == 0:
+        return count
+    return sum(
+        len(_elements(element, False))
+        for element in dataset.as_numpy_iterator()
+    )
+
+
+def hold_out(x: Any, y: Any, weights: Any, share: float) -> tuple[Part, Part]:
     """Returns the first rows of x, y and weights, and the last `share`.
 
     Raises:
@@ -62,7 +134,8 @@ def hold_out(
         )
     parts = slice(first), slice(first, None)
     kept, held_out = (
-        (_rows(x, part), _rows(y, part), _rows(weights, part)) for part in parts
+        Part(*(_rows(values, part) for values in (x, y, weights)))
+        for part in parts
     )
     return kept, held_out
 
@@ -99,7 +172,8 @@ def class_weights(
     """Returns the weight of each label, float32 [C]; by default 1.
 
     Raises:
-      InputError: If a label is not known, or a weight is not a number.
+      InputError: If a label is not known, or a weight is not a number, or is
+        negative, or all weights are 0.
     """
     if not labels:
         raise InputError("class_weight needs one label for each text or word.")
@@ -108,29 +182,119 @@ def class_weights(
         named = {label_name(k, labels): float(w) for k, w in weights.items()}
     except (AttributeError, TypeError, ValueError):
         named = {None: 1.0}
+    found = np.array([named.get(name, 1.0) for name in labels], np.float32)
     unknown = [str(name) for name in named if name not in labels]
-    if unknown or not np.isfinite([*named.values()]).all():
-        hint = did_you_mean(unknown[0], labels).strip() if unknown else ""
+    if unknown or not are_class_weights(found):
         raise wrong_value(
-            "class_weight", f"a dict of {expected}", weights, hint
+            "class_weight",
+            f"'balanced' or a dict of {expected}, not negative and not all 0",
+            weights,
+            did_you_mean(unknown[0], labels).strip() if unknown else "",
         )
-    return np.array([named.get(name, 1.0) for name in labels], np.float32)
+    return found
 
 
-def _elements(element: Any, required: bool) -> tuple[list, list]:
-    """Returns the texts and labels of one element, batched or not."""
-    x, *labels = element if isinstance(element, tuple) else (element,)
-    if len(labels) > 1 or (required and not labels):
+def label_shares(
+    values: Sequence[Any], labels: Sequence[str]
+) -> np.ndarray | None:
+    """Returns the share of each label, floats [n, C], if they are given.
+
+    Args:
+      values: The label of each text: a name, a number, or a row of numbers
+        from 0 to 1, such as [0, 1] or [0.25, 0.75].
+      labels: The names of the C labels.
+
+    Raises:
+      InputError: If a row does not have a number for each label, or the sum of
+        its numbers is not 1.
+    """
+    is_row = [_is_row_of_numbers(value) for value in values]
+    if not any(is_row):
+        return None
+    for number, (value, has_numbers) in enumerate(
+        zip(values, is_row, strict=True)
+    ):
+        shares = np.array(value if has_numbers else [np.nan], np.float64)
+        is_valid = shares.shape == (len(labels),) and (shares >= 0).all()
+        if not is_valid or not abs(shares.sum() - 1) <= _MOST_ROUNDING:
+            raise wrong_value(
+                f"The label of example {number}",
+                f"{len(labels)} numbers whose sum is 1, as in other rows",
+                value,
+            )
+    return np.array([*values], np.float32)
+
+
+def _is_row_of_numbers(value: Any) -> bool:
+    return (
+        isinstance(value, (list, tuple, np.ndarray))
+        and len(value) > 0
+        and all(isinstance(x, numbers.Real) for x in value)
+    )
+
+
+def _elements(element: Any, required: bool) -> list[tuple[Any, Any, Any]]:
+    """Returns texts, labels and weights of one element, batched or not."""
+    x, *others = element if isinstance(element, tuple) else (element,)
+    if len(others) > 2 or (required and not others):
         raise InputError(
             "A tf.data.Dataset must have pairs of texts and labels."
         )
-    texts = (
-        list(zip(*map(_flat, x), strict=True))
-        if isinstance(x, tuple)
-        else _flat(x)
-    )
-    values = [np.asarray(y).tolist() for y in labels]
-    return texts, values[0] if values and np.ndim(_first(x)) else values
+    texts = texts_of(x)
+    if np.ndim(_first(x)):
+        values = [np.asarray(column).tolist() for column in others]
+    else:
+        values = [[np.asarray(value).tolist()] for value in others]
+    missing = [[None] * len(texts)] * (2 - len(values))
+    return list(zip(texts, *values, *missing, strict=True))
+
+
+def texts_of(x: Any) -> list:
+    """Returns the texts, or pairs, of one element, batched or not."""
+    if isinstance(x, tuple):
+        return list(zip(*map(_flat, x), strict=True))
+    return _flat(x)
+
+
+def rows_to_predict(
+    x: Any, takes_pairs: bool, batch_size: int, steps: int | None
+) -> Iterator[Any]:
+    """Yields the texts of a `tf.data.Dataset` or of an iterator.
+
+    As in Keras, elements of a data set may have labels, which are ignored. An
+    element of an iterator is a text, or an array with a batch of them.
+
+    Args:
+      x: The data set or the iterator.
+      takes_pairs: Whether two strings are a pair, not a text and its label.
+      batch_size: The number of texts of a batch, if elements are texts.
+      steps: The number of batches to read; None: all.
+    """
+    from_dataset = is_dataset(x)
+    elements = x.as_numpy_iterator() if from_dataset else x
+    for number, element in enumerate(elements, 1):
+        if from_dataset and isinstance(element, tuple):
+            is_pair = takes_pairs and len(element) == 2
+            if not is_pair or isinstance(element[0], tuple):
+                element = element[0]
+        one = _first(element)
+        is_batch = np.ndim(one) if from_dataset else hasattr(one, "__array__")
+        if is_batch or from_dataset:
+            yield from texts_of(element)
+        else:
+            yield element
+        if steps and number == (steps if is_batch else steps * batch_size):
+            return
+
+
+def is_empty(x: Any) -> bool:
+    """Returns whether there are no texts."""
+    if is_single(x):
+        return False
+    if isinstance(x, (tuple, Mapping)):
+        columns = [*x.values()] if isinstance(x, Mapping) else x
+        return all(map(is_empty, columns))
+    return hasattr(x, "__len__") and not len(x)
 
 
 def _first(x: Any) -> Any:

@@ -1,5 +1,6 @@
 """`MaskedWordPredictor`: the words that fit into the gaps of a text."""
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any, Self
@@ -21,9 +22,11 @@ from bert_tf.tasks.fill_mask import (
     fill_mask,
     require_masked_lm,
 )
-from bert_tf.text_models.base import INPUTS, TextModel, text_features
+from bert_tf.text_models.base import TextModel, text_features
 from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import as_columns
+from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.training import INPUTS
 from bert_tf.tokenization.wordpiece import (
     continuation_mask,
     replaceable_ids,
@@ -98,25 +101,46 @@ class MaskedWordPredictor(TextModel):
         )
         return predictor
 
-    def predict(self, x: Any, top_k: int = 5) -> Any:
+    def predict(  # type: ignore[override]
+        self,
+        x: Any,
+        top_k: int = 5,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+        batch_size: int = 1,
+    ) -> Any:
         """Returns the most probable words for every [MASK] of each text.
 
         Args:
           x: Texts, or a single string.
           top_k: The number of words for each [MASK].
+          verbose: See `TextModel.predict`, as for the next two.
+          steps: The number of batches to predict.
+          callbacks: Callbacks of Keras.
+          batch_size: The number of texts that `steps` counts as a batch. Texts
+            are computed one by one.
 
         Returns:
           A list of dicts, or one dict for a string: `words` and their
           `probabilities`, a list for each [MASK], the most probable first.
         """
         positive_integer("top_k", top_k)
-        made = []
-        for text in _texts(x):
+        answers = functools.partial(self._answers, top_k=top_k)
+        return self._predicted(
+            x, batch_size, verbose, steps, callbacks, answers
+        )
+
+    def _answers(
+        self, x: Any, batch_size: int, progress: Progress, top_k: int = 5
+    ) -> list[dict[str, Any]]:
+        def fill(text: str) -> dict[str, Any]:
             gaps = fill_mask(self.model, self.tokenizer, text, top_k)
             pairs = [tuple(map(list, zip(*gap, strict=True))) for gap in gaps]
             words, shares = map(list, zip(*pairs, strict=True))
-            made.append({"words": words, "probabilities": shares})
-        return made[0] if isinstance(x, (str, bytes)) else made
+            return {"words": words, "probabilities": shares}
+
+        return [*progress.run(fill, _texts(x))]
 
     def _features(self, x: Any, y: Any) -> Features:
         examples = [Example(str(n), text) for n, text in enumerate(_texts(x))]

@@ -25,14 +25,15 @@ from bert_tf.tasks.questions import (
     make_windows,
     split_questions,
 )
-from bert_tf.text_models.base import INPUTS, TextModel
+from bert_tf.text_models.base import TextModel
 from bert_tf.text_models.inputs import (
     as_columns,
-    is_single,
     plain,
     require_present,
     text_of,
 )
+from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.training import INPUTS
 
 # Tokenized at a time, which limits the memory.
 _WINDOWS_AT_A_TIME = 4096
@@ -54,8 +55,12 @@ class QuestionAnswerer(TextModel):
     tuple or dict of the two columns. Answers are strings, whose first place in
     the text counts; pairs (text, start); or SQuAD's dicts of `text` and
     `answer_start`. "" or an empty dict means that the text has no answer.
-    `evaluate` returns the official scores, such as `exact_match` and `f1`, of
-    100.
+
+    `predict` returns a list of dicts, or one dict for one pair: `answer`, its
+    probability `score` among the best, and its place `start` to `end` in the
+    text. Without an answer, "" from -1 to -1. `evaluate` and
+    `fit(validation_data=...)` return the official scores, such as `exact_match`
+    and `f1`, of 100.
 
     Args:
       model: A `BertSpanLabeler`.
@@ -109,23 +114,17 @@ class QuestionAnswerer(TextModel):
         }
         return {name: v for name, v in recorded.items() if v is not None}
 
-    def predict(self, x: Any, batch_size: int = 32) -> Any:
-        """Returns the answer to each question.
+    def _answers(
+        self, x: Any, batch_size: int, progress: Progress
+    ) -> list[dict[str, Any]]:
+        answered = self._answered(_questions(x, None), batch_size, progress)
+        return [self._answer(*answer) for answer in answered]
 
-        Args:
-          x: Questions with their texts, or one pair of strings.
-          batch_size: The number of windows of full length at a time.
+    def _takes_pairs(self):
+        return True
 
-        Returns:
-          A list of dicts, or one dict for one pair: `answer`, its probability
-          `score` among the best, and its place `start` to `end` in the text.
-          Without an answer, "" from -1 to -1.
-        """
-        made = [
-            self._answer(*answered)
-            for answered in self._answered(_questions(x, None), batch_size)
-        ]
-        return made[0] if is_single(x) else made
+    def _has_one_row(self):
+        return False
 
     def _answer(self, question: Question, prediction: Any) -> dict[str, Any]:
         start = prediction.start
@@ -138,7 +137,9 @@ class QuestionAnswerer(TextModel):
             "end": end,
         }
 
-    def _answered(self, questions: list[Question], batch_size: int) -> Any:
+    def _answered(
+        self, questions: list[Question], batch_size: int, progress: Progress
+    ) -> Any:
         count = self.rules.n_best_size
 
         def call(batch: Mapping[str, np.ndarray]) -> dict:
@@ -146,20 +147,20 @@ class QuestionAnswerer(TextModel):
             return best_indexes(outputs, batch["input_mask"], count)
 
         def predict(features: Features) -> dict[str, np.ndarray]:
-            rows = self._outputs(features, batch_size, call)
+            rows = self._outputs(features, batch_size, call, progress)
             return {
                 name: np.array([row[name] for row in rows]) for name in rows[0]
             }
 
         return answer_questions(
-            questions, self._encoding(), predict, self.rules
+            questions, self._encoding(), predict, self.rules, is_quiet=True
         )
 
     def _scores(
-        self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
+        self, x: Any, y: Any, batch_size: int, progress: Progress
     ) -> dict[str, float]:
         scores = official_scores(
-            self._answered(self._labelled(x, y), batch_size),
+            self._answered(self._labelled(x, y), batch_size, progress),
             self.rules.with_negative,
         )
         return {name.removeprefix("eval_"): v for name, v in scores.items()}

@@ -20,9 +20,11 @@ from bert_tf.tasks.ner import (
     make_tagging_features,
     to_iob2,
 )
-from bert_tf.text_models.base import INPUTS, NAME_THE_CLASSES, TextModel
+from bert_tf.text_models.base import NAME_THE_CLASSES, TextModel
 from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
+from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.training import INPUTS
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -74,21 +76,12 @@ class TokenTagger(TextModel):
                 len(self.labels),
             )
 
-    def predict(self, x: Any, batch_size: int = 32) -> Any:
-        """Returns the tags of the words of each text.
-
-        Args:
-          x: Texts, or a single string.
-          batch_size: The number of rows of full length at a time.
-
-        Returns:
-          A list of dicts, or one dict for a string, with lists of `words`,
-          `tags` and their `probabilities`; for strings also the places
-          `starts` to `ends` of the words.
-        """
+    def _answers(
+        self, x: Any, batch_size: int, progress: Progress
+    ) -> list[dict[str, Any]]:
         texts = [x] if isinstance(x, (str, bytes)) else plain(x)
         sentences = [_sentence(n, text) for n, text in enumerate(texts)]
-        words = iter(self._probabilities(sentences, batch_size))
+        words = iter(self._probabilities(sentences, batch_size, progress))
         made = []
         for text, sentence in zip(texts, sentences, strict=True):
             rows = np.array([next(words) for _ in sentence.words])
@@ -104,10 +97,16 @@ class TokenTagger(TextModel):
                 found["starts"] = [start for start, _ in spans]
                 found["ends"] = [end for _, end in spans]
             made.append(found)
-        return made[0] if isinstance(x, (str, bytes)) else made
+        return made
+
+    def _is_single(self, x):
+        return isinstance(x, (str, bytes))
+
+    def _has_one_row(self):
+        return False
 
     def _probabilities(
-        self, sentences: Sequence[Sentence], batch_size: int
+        self, sentences: Sequence[Sentence], batch_size: int, progress: Progress
     ) -> list[np.ndarray]:
         """Returns the probabilities of the tags of all words, each [C]."""
         filled = [sentence for sentence in sentences if sentence.words]
@@ -118,7 +117,7 @@ class TokenTagger(TextModel):
         def call(batch: Mapping[str, np.ndarray]) -> Any:
             return keras.ops.softmax(self._call(batch))
 
-        rows = self._outputs(features, batch_size, call)
+        rows = self._outputs(features, batch_size, call, progress)
         is_first = features.arrays["label_mask"] > 0
         return [
             row[position]
@@ -127,14 +126,14 @@ class TokenTagger(TextModel):
         ]
 
     def _scores(
-        self, x: Any, y: Any, batch_size: int, options: dict[str, Any]
+        self, x: Any, y: Any, batch_size: int, progress: Progress
     ) -> dict[str, float]:
         x = plain(x)
         sentences = [row for row in self._sentences(x, y) if row.words]
         # Checks the tags.
         label_numbers(sentences, self.labels)
         gold = [row.tags for row in sentences]
-        found = self.predict(x, batch_size)
+        found = self._answers(x, batch_size, progress)
         tags = [tuple(row["tags"]) for row in found if row["tags"]]
         pairs = [
             pair
@@ -195,6 +194,10 @@ class TokenTagger(TextModel):
 
     def _class_names(self):
         return self.labels
+
+    def _label_ids(self, features: Features) -> np.ndarray:
+        arrays = features.arrays
+        return arrays["label_ids"][arrays["label_mask"] > 0]
 
     def _default_loss(self):
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)

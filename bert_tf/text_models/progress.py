@@ -1,0 +1,78 @@
+"""Keras's callbacks and progress bar around the batches of texts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+
+# With verbose="auto", so many batches or fewer have no progress bar.
+_BATCHES_WITHOUT_BAR = 8
+
+
+class Progress:
+    """Calls Keras's callbacks, and shows its progress bar.
+
+    Args:
+      model: The model that the callbacks get.
+      phase: "predict" or "test": which methods of the callbacks are called.
+      callbacks: A callback of Keras, a list of them or a `CallbackList`.
+      verbose: As in Keras; "auto" is 1 if there are many batches.
+      is_whole: Whether the first batches are all batches, so that their number
+        is known.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        phase: str,
+        callbacks: Any = None,
+        verbose: Any = 0,
+        is_whole: bool = True,
+    ):
+        self._model = model
+        self._phase = phase
+        self._verbose = verbose
+        self._is_whole = is_whole
+        self._given = callbacks
+        self._callbacks: keras.callbacks.CallbackList | None = None
+        self._num_done = 0
+
+    def run(
+        self, call: Callable, batches: Sequence[Any] | Iterator[Any]
+    ) -> Iterator[Any]:
+        """Yields the result of `call` for each batch."""
+        if self._callbacks is None:
+            size = len(batches) if isinstance(batches, Sequence) else None
+            self._begin(size if self._is_whole else None)
+        for batch in batches:
+            self._on("batch_begin", self._num_done)
+            outputs = call(batch)
+            logs = {"outputs": outputs} if self._phase == "predict" else {}
+            self._on("batch_end", self._num_done, logs)
+            self._num_done += 1
+            yield outputs
+
+    def end(self, logs: dict[str, Any] | None = None) -> None:
+        """Ends the phase, if it has begun; the progress bar shows `logs`."""
+        if self._callbacks is not None:
+            self._on("end", logs or {})
+
+    def _begin(self, total: int | None) -> None:
+        verbose = self._verbose
+        if verbose == "auto":
+            verbose = int(total is None or total > _BATCHES_WITHOUT_BAR)
+        if isinstance(self._given, keras.callbacks.CallbackList):
+            self._callbacks = self._given
+        else:
+            self._callbacks = keras.callbacks.CallbackList(
+                keras.tree.flatten(self._given or []),
+                add_progbar=verbose != 0,
+                verbose=verbose,
+                epochs=1,
+                steps=total,
+                model=self._model,
+            )
+        self._on("begin")
+
+    def _on(self, event: str, *arguments: Any) -> None:
+        getattr(self._callbacks, f"on_{self._phase}_{event}")(*arguments)

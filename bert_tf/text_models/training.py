@@ -1,0 +1,638 @@
+"""`TrainableTextModel`: Keras's methods for texts instead of tensors."""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+
+from bert_tf.config import positive_integer, require_positive
+from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.feature_model import FreezableModel, renew_optimizer
+from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
+from bert_tf.pretrained import warn_if_random
+from bert_tf.tasks.classification import balanced_class_weights
+from bert_tf.text_models.batches import (
+    Batches,
+    StepArguments,
+    Stream,
+    for_evaluation,
+    for_training,
+    require_count,
+    runs_without_xla,
+    weighted,
+)
+from bert_tf.text_models.inputs import (
+    Part,
+    class_weights,
+    count_texts,
+    first_steps,
+    hold_out,
+    is_dataset,
+    is_empty,
+    is_single,
+    parts_of,
+    rows_to_predict,
+    sample_weights,
+    split_dataset,
+    x_y_weights,
+)
+from bert_tf.text_models.progress import Progress
+
+# The inputs of a model.
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+# As in the original's scripts.
+LEARNING_RATE = 5e-5
+WARMUP_SHARE = 0.1
+CLIP_NORM = 1.0
+
+# How many texts of a data set are shuffled and tokenized at a time.
+TEXTS_AT_A_TIME = 10_000
+
+
+class TrainableTextModel(FreezableModel, abc.ABC):
+    """What `TextModel` adds to Keras's methods, for all kinds of models."""
+
+    # Whether `fit` and `evaluate` need `y`.
+    _needs_labels: ClassVar[bool] = True
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._peak: float | None = None
+        self._automatic: tuple[str, ...] = ()
+        self._compiled_call: tuple[Any, Callable] | None = None
+        # What `fit` evaluates after each epoch.
+        self._validation: Any = None
+
+    # What each kind of model defines.
+
+    @abc.abstractmethod
+    def _features(self, x: Any, y: Any) -> Features:
+        """Returns the features of texts `x`, with labels unless `y` is None."""
+
+    @abc.abstractmethod
+    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        """Returns the inputs, targets and, if needed, weights of a batch."""
+
+    @abc.abstractmethod
+    def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
+        """Returns the answer for each of several texts."""
+
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        """Returns the answers of all parts of the texts."""
+        return [*itertools.chain.from_iterable(parts)]
+
+    def _is_single(self, x: Any) -> bool:
+        """Returns whether `x` is one text and not several."""
+        return is_single(x)
+
+    def _takes_pairs(self) -> bool:
+        return False
+
+    def _has_one_row(self) -> bool:
+        """Returns whether each text has one row of features."""
+        return True
+
+    def _evaluation_arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
+        """Returns the same as `_arguments`, without chance."""
+        return self._arguments(batch)
+
+    def _class_names(self) -> Sequence[str]:
+        """Returns the labels if each target is one of them."""
+        return ()
+
+    def _label_ids(self, features: Features) -> np.ndarray:
+        """Returns the number of the label of each text or word, [n]."""
+        return features.arrays["label_ids"]
+
+    def _scores(
+        self, x: Any, y: Any, batch_size: int, progress: Progress
+    ) -> dict[str, float]:
+        """Returns scores of the answers, as those of the scripts."""
+        return {}
+
+    @abc.abstractmethod
+    def _default_loss(self) -> Any:
+        """Returns the loss from logits."""
+
+    def _default_metrics(self) -> Any:
+        return None
+
+    # Keras's methods.
+
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        metrics: Any = "auto",
+        *,
+        learning_rate: float | None = None,
+        jit_compile: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Configures training; by default as in the original's scripts.
+
+        Args:
+          optimizer: "auto" is `AdamWeightDecay`, with gradients clipped to
+            norm 1. Each `fit` then resets it: the learning rate rises in the
+            first tenth of the steps and falls to 0 at the last.
+          loss: "auto" is the loss of this kind of model, from logits.
+          metrics: Keras's metrics of logits; "auto" for the usual ones.
+          learning_rate: The highest learning rate, with optimizer="auto"; by
+            default 5e-5.
+          jit_compile: As in Keras. None: with XLA, except on CPUs with
+            TensorFlow, whose own kernels are faster there.
+          **kwargs: Keras's further arguments.
+        """
+        given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+        self._automatic = tuple(
+            name
+            for name, value in given.items()
+            if isinstance(value, str) and value == "auto"
+        )
+        self._peak = None
+        if "optimizer" in self._automatic:
+            if learning_rate is None:
+                learning_rate = LEARNING_RATE
+            require_positive("learning_rate", learning_rate)
+            self._peak = float(learning_rate)
+            # `fit` replaces the schedule when it knows the number of steps.
+            schedule = WarmupLinearDecay(self._peak, 1, 0)
+            with self._scope():
+                optimizer = AdamWeightDecay(schedule, global_clipnorm=CLIP_NORM)
+        elif learning_rate is not None:
+            raise InputError(
+                "learning_rate is for optimizer='auto'. Give it to the "
+                "optimizer instead."
+            )
+        if jit_compile is None:
+            jit_compile = False if runs_without_xla() else "auto"
+        super().compile(
+            optimizer=optimizer,
+            loss=self._default_loss() if "loss" in self._automatic else loss,
+            metrics=self._default_metrics()
+            if "metrics" in self._automatic
+            else metrics,
+            jit_compile=jit_compile,
+            **kwargs,
+        )
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int = 32,
+        epochs: int = 3,
+        *,
+        validation_data: Any = None,
+        validation_split: float = 0.0,
+        sample_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        initial_epoch: int = 0,
+        callbacks: Any = None,
+        seed: int = 0,
+        steps_per_epoch: int | None = None,
+        **options: Any,
+    ) -> keras.callbacks.History:
+        """Trains the model, as Keras's `fit`.
+
+        Args:
+          x: The texts, see the class; or a `tf.data.Dataset` of texts and
+            labels, and perhaps weights. It may be larger than the memory: its
+            texts are read, shuffled and tokenized in parts.
+          y: The labels, one for each text.
+          batch_size: The number of examples of a step.
+          epochs: The number of passes over the data.
+          validation_data: A tuple (x, y) or (x, y, sample_weight) to evaluate
+            after each epoch; `x` alone for models that need no labels. Data
+            sets are read into memory.
+          validation_split: The share of the data, taken from its end, to
+            evaluate instead. A data set is then read into memory.
+          sample_weight: The weight of each text in the loss, floats [n].
+          class_weight: The weights of labels in the loss, by name or number;
+            those of other labels are 1. "balanced": each label counts equally,
+            n / (labels * count), as in scikit-learn.
+          initial_epoch: The epoch to go on from, counted from 0. The default
+            optimizer then keeps its state. A model that was loaded from a
+            `.keras` file draws other dropout masks than without the
+            interruption: the file has no state of seed generators.
+          callbacks: A callback of Keras, or a list of them.
+          seed: Determines the order of the examples.
+          steps_per_epoch: For a `tf.data.Dataset`: the number of steps of an
+            epoch, which continues where the last one ended. By default the
+            steps are counted, and each epoch has every text once.
+          **options: `verbose` and others of Keras's `fit`.
+
+        Returns:
+          Keras's `History`.
+
+        Raises:
+          InputError: If texts and labels do not fit each other or the model.
+        """
+        if "shuffle" in options:
+            raise InputError(
+                "fit does not have shuffle: each epoch has every text once, in "
+                "an order that depends on seed."
+            )
+        if not self.compiled:
+            self.compile()
+        held_out = None
+        if validation_data is not None:
+            held_out = split_dataset(
+                *x_y_weights(validation_data), self._needs_labels
+            )
+        elif validation_split:
+            data = split_dataset(x, y, sample_weight, self._needs_labels)
+            (x, y, sample_weight), held_out = hold_out(*data, validation_split)
+        batches = self._training_data(
+            Part(x, y, sample_weight),
+            batch_size,
+            epochs,
+            seed,
+            class_weight,
+            steps_per_epoch,
+        )
+        require_count("initial_epoch", initial_epoch)
+        if self._peak is not None:
+            self._restart(self._peak, len(batches) * epochs, initial_epoch > 0)
+        self._build_state(batches)
+        in_order = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
+        )
+        size = options.pop("validation_batch_size", None) or batch_size
+        steps = options.pop("validation_steps", None)
+        if held_out and steps is not None:
+            held_out = first_steps(held_out, size, steps)
+        try:
+            return super().fit(
+                batches.for_backend(),
+                epochs=epochs,
+                initial_epoch=initial_epoch,
+                callbacks=[*keras.tree.flatten(callbacks or []), in_order],
+                # The rows are shuffled already.
+                shuffle=False,
+                validation_data=held_out
+                and self._prepare_validation(held_out, size),
+                **options,
+            )
+        finally:
+            self._validation = None
+
+    def _training_data(
+        self,
+        data: Part,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        class_weight: Any,
+        steps_per_epoch: int | None,
+    ) -> StepArguments:
+        """Returns the steps of all epochs."""
+        for name, value in (("epochs", epochs), ("batch_size", batch_size)):
+            positive_integer(name, value)
+        require_count("seed", seed)
+        if is_dataset(data.x):
+            return self._stream(
+                data, batch_size, seed, class_weight, steps_per_epoch
+            )
+        if steps_per_epoch is not None:
+            raise InputError(
+                "steps_per_epoch is for a tf.data.Dataset: an epoch of other "
+                "texts has every text once."
+            )
+        data = split_dataset(*data, self._needs_labels)
+        features = self._weighted_features(*data)
+        if isinstance(class_weight, str) and class_weight == "balanced":
+            count = len(self._class_names())
+            numbers = self._label_ids(features) if count else np.zeros(1, int)
+            class_weight = dict(
+                enumerate(balanced_class_weights(numbers, count))
+            )
+        arguments = self._weighted_arguments(class_weight)
+        return for_training(features, batch_size, epochs, seed, arguments)
+
+    def _stream(
+        self,
+        data: Part,
+        batch_size: int,
+        seed: int,
+        class_weight: Any,
+        steps_per_epoch: int | None,
+    ) -> Stream:
+        """Returns the steps of a data set that is not read into memory."""
+        if isinstance(class_weight, str):
+            raise InputError(
+                f"class_weight={class_weight!r} needs all labels. With a "
+                "tf.data.Dataset, pass the number of each label."
+            )
+        # Whole batches, but for the last part.
+        size = -(-TEXTS_AT_A_TIME // batch_size) * batch_size
+
+        def parts() -> Iterator[Features]:
+            found = parts_of(*data, self._needs_labels, size)
+            return (self._weighted_features(*part) for part in found)
+
+        if steps_per_epoch is not None:
+            num_steps = positive_integer("steps_per_epoch", steps_per_epoch)
+        elif self._has_one_row():
+            num_steps = -(-count_texts(data.x) // batch_size)
+        else:
+            num_steps = sum(-(-len(part) // batch_size) for part in parts())
+        if not num_steps:
+            raise InputError("There are no texts.")
+        return Stream(
+            parts,
+            num_steps,
+            steps_per_epoch is not None,
+            batch_size,
+            seed,
+            self._weighted_arguments(class_weight),
+        )
+
+    def _weighted_arguments(self, class_weight: Any) -> Callable:
+        if class_weight is not None:
+            class_weight = class_weights(class_weight, self._class_names())
+        return weighted(self._arguments, class_weight)
+
+    def _scope(self) -> Any:
+        """Returns the scope of the `tf.distribute.Strategy` of the model."""
+        if keras.backend.backend() != "tensorflow":
+            return contextlib.nullcontext()
+        return self.distribute_strategy.scope()
+
+    def _build_state(self, batches: StepArguments) -> None:
+        """Makes the variables of the optimizer and of the metrics."""
+        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        with self._scope():
+            if optimizer.built and {
+                *map(id, optimizer._trainable_variables)
+            } != {*map(id, self.trainable_variables)}:
+                # Layers were frozen, or thawed.
+                renew_optimizer(self)
+            if keras.backend.backend() == "tensorflow":
+                # Otherwise TensorFlow traces the first step twice.
+                self._symbolic_build(data_batch=batches.example())
+
+    def _maybe_symbolic_build(self, *args: Any, **kwargs: Any) -> None:
+        """Does nothing: `_build_state` has done it.
+
+        Keras averages the first batches of the replicas for it, which fails if
+        their sizes differ.
+        """
+
+    def _weighted_features(self, x: Any, y: Any, weights: Any) -> Features:
+        """Returns `_features` with the `sample_weight` of each row, if any."""
+        features = self._features(x, y)
+        if weights is None:
+            return features
+        count = len(features) if y is None else len(y)
+        # A text may have several rows.
+        texts = features.arrays.get("example_index", np.arange(count))
+        weights = sample_weights(weights, count)[texts]
+        arrays = features.arrays | {"sample_weight": weights}
+        return dataclasses.replace(features, arrays=arrays)
+
+    def _restart(self, peak: float, num_steps: int, keep_state: bool) -> None:
+        """Resets the default optimizer for a new training."""
+        self.optimizer.learning_rate = WarmupLinearDecay(
+            peak, num_steps, math.floor(num_steps * WARMUP_SHARE)
+        )
+        # The compiled step contains the old schedule.
+        self.train_function = None
+        if keep_state:
+            return
+        # The variables of a LossScaleOptimizer keep their values: a scale of
+        # 0 would make every loss 0.
+        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        for variable in optimizer.variables:
+            variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int = 32,
+        sample_weight: Any = None,
+        *,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = True,
+        **options: Any,
+    ) -> Any:
+        """Returns scores by name: the loss, the metrics and those of scripts.
+
+        Args:
+          x: The texts, as for `fit`.
+          y: The labels.
+          batch_size: The number of examples of full length at a time.
+          sample_weight: The weight of each text in the loss, floats [n]; only
+            for models whose scores include the loss.
+          verbose: Whether to show a progress bar, as in Keras; "auto" shows it
+            if there are more than 8 batches.
+          steps: Evaluates only the first `steps * batch_size` texts.
+          callbacks: A callback of Keras, or a list of them.
+          return_dict: Whether to return a dict; otherwise a list.
+          **options: Others of Keras's `evaluate`.
+        """
+        if "_use_cached_eval_dataset" in options:
+            options |= {"verbose": verbose, "callbacks": callbacks}
+            return self._validation(x, options)
+        if options:
+            raise wrong_value(
+                "The arguments of evaluate", "those of Keras", [*options]
+            )
+        if not self.compiled:
+            self.compile()
+        warn_if_random(self.model)
+        data = split_dataset(x, y, sample_weight, self._needs_labels)
+        if steps is not None:
+            data = first_steps(data, batch_size, steps)
+        options = {"verbose": verbose, "callbacks": callbacks}
+        found = self._evaluated(data, batch_size, options)
+        return found if return_dict else [*found.values()]
+
+    def _evaluated(
+        self, data: Part, batch_size: int, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Returns the scores of answers; without any, loss and metrics."""
+        if data.weights is None:
+            progress = Progress(self, "test", **options)
+            found = self._scores(data.x, data.y, batch_size, progress)
+            if found:
+                progress.end(found)
+                return found
+        return self._keras_scores(*data, batch_size, options)
+
+    def _keras_scores(
+        self, x: Any, y: Any, weights: Any, batch_size: int, options: Any
+    ) -> Any:
+        """Returns the loss and Keras's metrics."""
+        batches = self._evaluation_data(x, y, weights, batch_size)
+        if getattr(self, "_distribute_strategy", None) is not None:
+            self._build_state(batches)
+        data = batches.for_backend()
+        return super().evaluate(data, **{**options, "return_dict": True})
+
+    def _prepare_validation(self, data: Part, batch_size: int) -> Any:
+        """Sets `_validation`, and returns what Keras passes to it.
+
+        `_validation` maps that and the arguments of Keras's `evaluate` to the
+        scores that `fit` reports: the loss, the metrics and those of answers.
+        """
+        evaluate = super().evaluate
+
+        def validate(batches: Any, options: dict[str, Any]) -> dict[str, Any]:
+            found = evaluate(batches, **options)
+            progress = Progress(self, "test")
+            return {**self._scores(*data[:2], batch_size, progress), **found}
+
+        self._validation = validate
+        return self._evaluation_data(*data, batch_size).for_backend()
+
+    def _evaluation_data(
+        self, x: Any, y: Any, weights: Any, batch_size: int
+    ) -> Batches:
+        return for_evaluation(
+            self._weighted_features(x, y, weights),
+            batch_size,
+            weighted(self._evaluation_arguments),
+        )
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int = 32,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """Returns the answer for each text; the class describes answers.
+
+        Args:
+          x: Texts, or a single one; or a `tf.data.Dataset` or a generator of
+            texts, which are read in parts. The labels of a data set are
+            ignored.
+          batch_size: The number of texts of full length at a time.
+          verbose: Whether to show a progress bar, as in Keras; "auto" shows it
+            if there are more than 8 batches.
+          steps: Answers only the first `steps * batch_size` texts, or the first
+            `steps` batches of a data set or generator of batches.
+          callbacks: A callback of Keras, or a list of them.
+        """
+        return self._predicted(
+            x, batch_size, verbose, steps, callbacks, self._answers
+        )
+
+    def _predicted(
+        self,
+        x: Any,
+        batch_size: int,
+        verbose: Any,
+        steps: int | None,
+        callbacks: Any,
+        answers: Callable[[Any, int, Progress], Any],
+    ) -> Any:
+        """Returns what `answers` returns for texts, an int and the progress."""
+        positive_integer("batch_size", batch_size)
+        if steps is not None:
+            positive_integer("steps", steps)
+        is_stream = is_dataset(x) or isinstance(x, Iterator)
+        progress = Progress(self, "predict", callbacks, verbose, not is_stream)
+        if self._is_single(x):
+            made = answers(x, batch_size, progress)
+        elif is_stream:
+            rows = rows_to_predict(x, self._takes_pairs(), batch_size, steps)
+            parts = iter(lambda: [*itertools.islice(rows, TEXTS_AT_A_TIME)], [])
+            made = self._joined(
+                [answers(part, batch_size, progress) for part in parts]
+            )
+        elif is_empty(x):
+            return self._joined([])
+        else:
+            if steps is not None:
+                x = first_steps(Part(x, None, None), batch_size, steps).x
+            made = answers(x, batch_size, progress)
+        progress.end()
+        return made[0] if self._is_single(x) else made
+
+    def _outputs(
+        self,
+        features: Features,
+        batch_size: int,
+        call: Callable,
+        progress: Progress,
+    ) -> list[np.ndarray]:
+        """Returns the outputs of a function for each row, in order.
+
+        Args:
+          features: The rows.
+          batch_size: The number of rows of full length at a time.
+          call: Maps a batch of `INPUTS` to an array, or a dict of them, [b,
+            ...].
+          progress: Runs the function.
+        """
+        warn_if_random(self.model)
+        batches = for_evaluation(features, batch_size, self._arguments)
+        found: list[Any] = [None] * len(features)
+
+        def run(rows: np.ndarray) -> Any:
+            batch = batches.gather(rows)
+            outputs = call({name: batch[name] for name in INPUTS})
+            return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+
+        made = progress.run(run, batches.rows)
+        for rows, outputs in zip(batches.rows, made, strict=True):
+            for position, row in enumerate(rows):
+                found[row] = keras.tree.map_structure(
+                    lambda x, position=position: x[position], outputs
+                )
+        return found
+
+    def _call(self, features: Mapping[str, np.ndarray]) -> Any:
+        """Returns the outputs of a batch of `INPUTS`, int32 [b, S].
+
+        On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
+        of the first shapes and log warnings.
+        """
+        if keras.backend.backend() != "tensorflow":
+            return self.predict_on_batch(features)
+        # Adapters and quantization change the variables, and so the graph.
+        variables = [*map(id, self.variables)]
+        if self._compiled_call is None or self._compiled_call[0] != variables:
+            import tensorflow as tf
+
+            spec = tf.TensorSpec([None, None], tf.int32)
+            # A partial, since TensorFlow warns of functions with the same code
+            # as of one that it traces too often.
+            call = tf.function(
+                functools.partial(lambda batch: self(batch, training=False)),
+                input_signature=[dict.fromkeys(INPUTS, spec)],
+                autograph=False,
+            )
+            self._compiled_call = variables, call
+        return self._compiled_call[1](features)
+
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """Returns what a saved model needs to be compiled again."""
+        config = super().get_compile_config()
+        if config is None:
+            return None
+        config |= dict.fromkeys(self._automatic, "auto")
+        if self._peak is not None:
+            config["learning_rate"] = self._peak
+        return config
+
+    def compile_from_config(self, config: Mapping[str, Any]) -> None:
+        """Compiles a loaded model as the saved one was."""
+        self.compile(**keras.saving.deserialize_keras_object(dict(config)))
+        self.optimizer.build(self.trainable_variables)
