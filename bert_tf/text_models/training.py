@@ -445,7 +445,7 @@ class TrainableTextModel(FreezableModel, abc.ABC):
           **options: Others of Keras's `evaluate`.
         """
         if "_use_cached_eval_dataset" in options:
-            options |= {"verbose": verbose, "callbacks": callbacks}
+            options |= {"callbacks": callbacks, "return_dict": True}
             return self._validation(x, options)
         if options:
             raise wrong_value(

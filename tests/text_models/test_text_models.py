@@ -650,7 +650,7 @@ def test_answers_in_other_forms(encoder):
     with refused("question 0 has no answer.* pass with_negative=True"):
         model.evaluate([("d", "a b c")], [{"text": [], "answer_start": []}])
     with refused("There are no questions"):
-        model.predict([])
+        model.fit([], [])
 
 
 def test_texts_in_other_forms(encoder):
@@ -711,14 +711,12 @@ def test_wrong_inputs(encoder):
     with refused("example 0: the label must be one of bad or good; got 'fine'"):
         model.fit(["a"], ["fine"])
     with refused("There are no texts"):
-        model.predict([])
+        model.fit([], [])
     with refused("Text 1 must be a string; got 3"):
         model.predict(["a", 3])
     for other in (("c",), "cd", None):
         with refused("Some texts are pairs and others are not"):
             model.predict([("a", "b"), other])
-    with refused("There are no texts"):
-        model.predict(())
     with refused("pairs of texts; got 3 columns. Pass several texts as a list"):
         model.predict(("a", "b", "c"))
     several = load(encoder, "classifier", problem="multi_label")
@@ -780,9 +778,13 @@ def test_wrong_options_of_fit(encoder):
             model.fit(["a"], ["good"], sample_weight=weights)
     with refused("fit does not have shuffle"):
         model.fit(["a"], ["good"], shuffle=False)
-    unclear = {"good": np.nan}
-    for weights in ({2: 1.0}, {"fine": 1.0}, {"good": None}, [1.0], unclear):
-        with refused("class_weight must be a dict of numbers for bad or good"):
+    with refused("steps_per_epoch is for a tf.data.Dataset"):
+        model.fit(["a"], ["good"], steps_per_epoch=3)
+    for weights in (
+        *({2: 1.0}, {"fine": 1.0}, {"good": None}, [1.0], {"good": np.nan}),
+        *({"good": -1.0}, {"good": 0.0, "bad": 0.0}, "equal"),
+    ):
+        with refused("must be 'balanced' or a dict of numbers for bad or good"):
             model.fit(["a"], ["good"], class_weight=weights)
     with refused("got {'god': 2}. Did you mean 'good'?"):
         model.fit(["a"], ["good"], class_weight={"god": 2})

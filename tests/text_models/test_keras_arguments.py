@@ -1,0 +1,441 @@
+"""Keras's arguments, metrics and data sets with text models."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from sklearn import metrics as sklearn_metrics
+
+import bert_tf
+from bert_tf import metrics
+from bert_tf.metrics import usual_metrics
+from bert_tf.text_models import training
+from bert_tf.text_models.inputs import class_weights
+from tests.interop.small_models import CONFIG, VOCAB, refused
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+needs_tf_data = pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
+TEXTS = ["a b c", "d", "e f g h i", "a a", "b", "i h", "c"]
+NAMES = ("bad", "good", "mixed")
+TOKENIZER = bert_tf.FullTokenizer(list(VOCAB))
+QUIET = {"epochs": 1, "batch_size": 3, "verbose": 0}
+
+
+def classifier(num_labels=2, **options):
+    keras.utils.set_random_seed(3)
+    model = bert_tf.BertClassifier(CONFIG, num_labels=num_labels)
+    model.build()
+    # Answers that differ.
+    for variable in model.trainable_variables:
+        variable.assign(ops.convert_to_tensor(variable) * 5)
+    if "problem" not in options:
+        options["labels"] = NAMES[:num_labels]
+    options.setdefault("max_seq_length", 13)
+    return bert_tf.TextClassifier(model, TOKENIZER, **options)
+
+
+def embedder(**options):
+    keras.utils.set_random_seed(4)
+    model = bert_tf.BertModel(CONFIG)
+    return bert_tf.TextEmbedder(model, TOKENIZER, max_seq_length=13, **options)
+
+
+def tagger():
+    keras.utils.set_random_seed(5)
+    model = bert_tf.BertTokenClassifier(CONFIG, num_labels=3)
+    return bert_tf.TokenTagger(model, TOKENIZER, ["O", "B-X", "I-X"], 13)
+
+
+def answerer():
+    keras.utils.set_random_seed(6)
+    model = bert_tf.BertSpanLabeler(CONFIG)
+    return bert_tf.QuestionAnswerer(model, TOKENIZER, 19, 5, 7)
+
+
+def filler():
+    model = bert_tf.BertPretrainer(CONFIG)
+    return bert_tf.MaskedWordPredictor(model, TOKENIZER, 13)
+
+
+def probabilities(answers):
+    return np.array([[*answer["probabilities"].values()] for answer in answers])
+
+
+# Predictions.
+
+
+class Counter(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.events = []
+
+    def on_predict_begin(self, logs=None):
+        self.events.append("begin")
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.events.append(batch)
+
+    def on_predict_end(self, logs=None):
+        self.events.append("end")
+
+
+def test_arguments_of_predict(capsys):
+    model = classifier(max_seq_length=5)
+    expected = probabilities(model.predict(TEXTS, 2))
+    assert capsys.readouterr().out == ""
+    counter = Counter()
+    found = model.predict(TEXTS, 1, callbacks=[counter], verbose=1, steps=3)
+    np.testing.assert_allclose(probabilities(found), expected[:3], rtol=1e-4)
+    assert counter.events == ["begin", 0, 1, 2, "end"]
+    assert "3/3" in capsys.readouterr().out
+    for verbose, is_shown in ((0, False), ("auto", True)):
+        model.predict(TEXTS * 2, 1, verbose)
+        assert ("/14" in capsys.readouterr().out) == is_shown
+    with refused("steps must be a positive integer; got 0"):
+        model.predict(TEXTS, steps=0)
+
+
+def test_texts_of_a_generator():
+    model = classifier()
+    expected = probabilities(model.predict(TEXTS))
+
+    def batches():
+        while True:
+            yield np.array(TEXTS[:2])
+
+    for x, options, count in (
+        (iter(TEXTS), {}, 7),
+        (iter(TEXTS), {"steps": 2, "batch_size": 2}, 4),
+        (batches(), {"steps": 3}, 6),
+    ):
+        found = probabilities(model.predict(x, verbose=0, **options))
+        assert len(found) == count
+        np.testing.assert_allclose(found[:2], expected[:2], rtol=1e-4)
+    pairs = [("a", "b"), ("c d", "e")]
+    expected = probabilities(model.predict(pairs))
+    for x in (
+        (pair for pair in pairs),
+        iter([(np.array(["a", "c d"]), np.array(["b", "e"]))]),
+    ):
+        found = model.predict(x, verbose=0)
+        np.testing.assert_allclose(probabilities(found), expected, rtol=1e-4)
+
+
+@needs_tf_data
+def test_texts_of_a_data_set(monkeypatch):
+    """Labels are ignored, and long data sets are read in parts."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(training, "TEXTS_AT_A_TIME", 2)
+    model, vectors = classifier(), embedder(normalize=True)
+    expected = probabilities(model.predict(TEXTS))
+    texts = tf.data.Dataset.from_tensor_slices(TEXTS)
+    named = tf.data.Dataset.from_tensor_slices((TEXTS, TEXTS))
+    for x in (texts, texts.batch(3), named, named.batch(2)):
+        found = model.predict(x, verbose=0)
+        np.testing.assert_allclose(probabilities(found), expected, rtol=1e-4)
+        found = vectors.predict(x, verbose=0)
+        np.testing.assert_allclose(found, vectors.predict(TEXTS), atol=1e-5)
+    assert len(model.predict(texts.batch(3), verbose=0, steps=2)) == 6
+    model.is_pair = True
+    expected = probabilities(model.predict([(x, x) for x in TEXTS]))
+    columns = (TEXTS, TEXTS)
+    labelled = tf.data.Dataset.from_tensor_slices((columns, [1] * 7))
+    alone = tf.data.Dataset.from_tensor_slices((columns,))
+    for x in (named, named.batch(2), labelled, labelled.batch(3), alone):
+        found = model.predict(x, verbose=0)
+        np.testing.assert_allclose(probabilities(found), expected, rtol=1e-4)
+    pairs = tf.data.Dataset.from_tensor_slices((["a", "b"], ["a b", "c b"]))
+    assert len(answerer().predict(pairs, verbose=0)) == 2
+
+
+@pytest.mark.parametrize("make", [classifier, tagger, answerer, filler])
+def test_no_texts_have_no_answers(make):
+    model = make()
+    for x in ([], (), np.array([]), ([], []), iter([])):
+        assert model.predict(x, verbose=0) == []
+
+
+def test_no_texts_have_no_vectors():
+    for x in ([], iter([])):
+        assert embedder().predict(x, verbose=0).shape == (0, CONFIG.hidden_size)
+
+
+# Scores.
+
+
+def expected_scores(model, x, label_ids):
+    answers = model.predict(x)
+    if model.problem == "regression":
+        decided = [answer["score"] for answer in answers]
+    elif model.problem == "multi_label":
+        decided = probabilities(answers) > 0.5
+    else:
+        decided = probabilities(answers).argmax(axis=1)
+    names = usual_metrics(model.problem, len(model.labels))
+    return metrics.compute(names, label_ids, decided)
+
+
+@pytest.mark.parametrize(
+    ("options", "y", "names"),
+    [
+        ({}, [0, 1, 1, 0, 1, 0, 1], {"accuracy", "f1", "mcc"}),
+        (
+            {"num_labels": 3, "doc_stride": 1, "max_seq_length": 5},
+            [0, 1, 2, 0, 1, 0, 1],
+            {"accuracy", "macro_f1", "mcc"},
+        ),
+        (
+            {"num_labels": 1, "problem": "regression"},
+            [0.5, 1, 2, 0, 1, 0, -1],
+            {"mae", "pearson", "spearman"},
+        ),
+        (
+            {"num_labels": 2, "problem": "multi_label"},
+            [[0, 1], [1, 1], [0, 0], [0, 1], [1, 0], [1, 1], [1, 0]],
+            {"accuracy", "exact_match", "micro_f1", "macro_f1"},
+        ),
+    ],
+)
+def test_scores_after_each_epoch(options, y, names):
+    """The scores of the scripts, of the answers to the whole data."""
+    model = classifier(**options)
+    stop = keras.callbacks.EarlyStopping(
+        f"val_{max(names)}", mode="max", restore_best_weights=False
+    )
+    arguments = {**QUIET, "epochs": 2, "callbacks": [stop]}
+    history = model.fit(TEXTS, y, validation_data=(TEXTS, y), **arguments)
+    assert stop.monitor_op is not None
+    found = model.evaluate(TEXTS, y)
+    assert found.keys() == {"loss", *names}
+    for name, value in found.items():
+        last = history.history[f"val_{name}"][-1]
+        np.testing.assert_allclose(last, value, rtol=1e-4, err_msg=name)
+    for name, value in expected_scores(model, TEXTS, y).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4)
+    assert model.evaluate(TEXTS, y, return_dict=False) == [*found.values()]
+
+
+@pytest.mark.slow
+def test_scores_of_other_models_after_each_epoch():
+    words, tags = [["a", "b"], ["c"], ["d", "e"]], [[1, 2], [0], [0, 1]]
+    questions = [("a", "b c"), ("c", "d e f")]
+    answers, pairs = ["b", "e f"], [("a b", "b c"), ("c", "d"), ("e", "f g")]
+    for model, x, y, names in (
+        (tagger(), words, tags, {"f1", "precision", "accuracy"}),
+        (answerer(), questions, answers, {"f1", "exact_match"}),
+        (embedder(), pairs, None, {"mrr", "accuracy"}),
+        (embedder(), pairs, [0.0, 1.0, 0.5], {"pearson", "spearman"}),
+    ):
+        data = (x, y) if y is not None else x
+        history = model.fit(x, y, validation_data=data, **QUIET).history
+        found = model.evaluate(x, y)
+        assert names <= found.keys()
+        for name, value in found.items():
+            last = history[f"val_{name}"]
+            np.testing.assert_allclose(last, [value], rtol=1e-4, err_msg=name)
+        assert np.isfinite(history["val_loss"]).all()
+
+
+def test_only_some_texts_are_evaluated():
+    model, y = classifier(), [0, 1, 1, 0, 1, 0, 1]
+    found = model.evaluate(TEXTS, y, batch_size=2, steps=2)
+    assert found == pytest.approx(model.evaluate(TEXTS[:4], y[:4]), rel=1e-4)
+    options = {"validation_steps": 2, "validation_batch_size": 2}
+    history = model.fit(
+        TEXTS, y, validation_data=(TEXTS, y), **options, **QUIET
+    ).history
+    found = model.evaluate(TEXTS[:4], y[:4])
+    assert history["val_loss"][0] == pytest.approx(found["loss"], rel=1e-4)
+    with refused("arguments of evaluate must be those of Keras; got"):
+        model.evaluate(TEXTS, y, step=2)
+
+
+# Metrics, labels and weights.
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_metrics_of_probabilities(num_labels, tmp_path):
+    model = classifier(num_labels)
+    y = np.array([0, 1, 1, 0, 1, 0, num_labels - 1])
+    model.compile(
+        metrics=[
+            "auc",
+            keras.metrics.F1Score(average="macro"),
+            keras.metrics.Precision(name="precision"),
+            keras.metrics.Recall(class_id=0, thresholds=0.4, name="recall"),
+            keras.metrics.AUC(from_logits=True, name="other"),
+            "sparse_categorical_accuracy",
+        ],
+        weighted_metrics=[keras.metrics.CategoricalAccuracy(name="right")],
+    )
+    history = model.fit(TEXTS, y, validation_data=(TEXTS, y), **QUIET).history
+    found = model.evaluate(TEXTS, y)
+    for name, value in found.items():
+        last = history[f"val_{name}"]
+        np.testing.assert_allclose(last, [value], rtol=1e-4)
+    shares = probabilities(model.predict(TEXTS))
+    best = shares.argmax(axis=1)
+    labels = [*range(num_labels)]
+    f1 = sklearn_metrics.f1_score(y, best, average="macro", labels=labels)
+    assert found["f1_score"] == pytest.approx(f1, rel=1e-4)
+    assert found["right"] == pytest.approx(np.mean(best == y))
+    recall = np.mean(shares[y == 0, 0] > 0.4)
+    assert found["recall"] == pytest.approx(recall)
+    if num_labels == 2:
+        area = keras.metrics.AUC()
+        area.update_state(y, shares[:, 1])
+        assert found["auc"] == pytest.approx(float(area.result()), rel=1e-4)
+        assert found["other"] == pytest.approx(found["auc"], rel=1e-4)
+        precision = sklearn_metrics.precision_score(y, best, zero_division=0)
+        assert found["precision"] == pytest.approx(precision)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.evaluate(TEXTS, y) == pytest.approx(found, rel=1e-4)
+
+
+def test_metrics_of_several_labels():
+    """Metrics that were made for logits still get logits."""
+    model = classifier(problem="multi_label", labels=NAMES[:2])
+    y = np.array([[0, 1], [1, 1], [0, 0], [0, 1], [1, 0], [1, 1], [1, 0]])
+    model.compile(
+        metrics=[
+            keras.metrics.Precision(name="shares"),
+            keras.metrics.Precision(thresholds=0.0, name="logits"),
+            keras.metrics.BinaryAccuracy(threshold=0.0),
+        ]
+    )
+    found = model.evaluate(TEXTS, y)
+    decided = probabilities(model.predict(TEXTS)) > 0.5
+    precision = np.mean(y[decided])
+    assert found["shares"] == pytest.approx(precision)
+    assert found["logits"] == pytest.approx(precision)
+    assert found["binary_accuracy"] == pytest.approx(np.mean(decided == y))
+
+
+def test_labels_in_other_forms():
+    y = [0, 1, 1, 0, 1, 0, 1]
+    model = classifier()
+    expected = model.evaluate(TEXTS, y)
+    for labels in (
+        np.eye(2)[y],
+        np.reshape(y, [-1, 1]),
+        np.eye(2, dtype=int)[y],
+    ):
+        assert model.evaluate(TEXTS, labels) == pytest.approx(expected)
+    shares = np.array([[1 - 0.25 * n / 7, 0.25 * n / 7] for n in range(7)])
+    found = model.evaluate(TEXTS, shares)
+    logs = np.log(probabilities(model.predict(TEXTS)))
+    loss = -(shares * logs).sum(axis=1)
+    assert found["loss"] == pytest.approx(loss.mean(), rel=1e-3)
+    # Training with shares and evaluating with labels.
+    options = {"validation_data": (TEXTS, y), "class_weight": {1: 2.0}}
+    history = model.fit(TEXTS, shares, **options, **QUIET).history
+    assert history["val_accuracy"][0] == model.evaluate(TEXTS, y)["accuracy"]
+    for wrong in ([0.5, 0.6], [-0.5, 1.5], [1.0, 0.0, 0.0], [np.nan, 1.0]):
+        with refused("label of example 1 must be 2 numbers whose sum is 1"):
+            model.evaluate(["a", "b"], [[0.5, 0.5], wrong])
+
+
+def test_balanced_weights_of_labels():
+    model, y = classifier(), [0, 1, 1, 0, 1, 1, 1]
+    data = model._training_data(
+        training.Part(TEXTS, y, None), 7, 1, 0, "balanced", None
+    )
+    _, labels, weights = data.example()
+    counts = np.bincount(y)
+    np.testing.assert_allclose(weights, 7 / 2 / counts[labels], rtol=1e-6)
+    history = tagger().fit(
+        [["a", "b"], ["c"]], [[0, 1], [0]], class_weight="balanced", **QUIET
+    )
+    assert np.isfinite(history.history["loss"]).all()
+    np.testing.assert_allclose(class_weights({1: 0.5}, NAMES), [1, 0.5, 1])
+
+
+# Data sets that are larger than the memory.
+
+
+@needs_tf_data
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_data_set_is_read_in_parts(batched, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.setattr(training, "TEXTS_AT_A_TIME", 8)
+    texts = [f"{VOCAB[5 + n % 7]} " * (1 + n % 3) for n in range(23)]
+    labels = [n % 2 for n in range(23)]
+    weights = [float(n) for n in range(23)]
+    data = tf.data.Dataset.from_tensor_slices((texts, labels, weights))
+    data = data.batch(5) if batched else data
+    model = classifier()
+    stream = model._training_data(
+        training.Part(data, None, None), 4, 2, 0, {1: 2.0}, None
+    )
+    assert len(stream) == 6
+    orders = []
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        steps = [stream[n] for n in range(6)]
+        assert [len(y) for _, y, _ in steps] == [4, 4, 4, 4, 4, 3]
+        found = np.concatenate([w / (1 + y) for _, y, w in steps])
+        assert sorted(found) == weights
+        orders.append([*found])
+    assert orders[0] != orders[1]
+    # With `filter`, the number of texts is unknown.
+    history = model.fit(
+        data.filter(lambda *_: True), batch_size=4, epochs=1, verbose=0
+    ).history
+    assert np.isfinite(history["loss"]).all()
+    assert int(model.optimizer.iterations) == 6
+    with refused("The data set has no end: pass steps_per_epoch"):
+        model.fit(data.repeat())
+    with refused("class_weight='balanced' needs all labels"):
+        model.fit(data, class_weight="balanced")
+
+
+@needs_tf_data
+@pytest.mark.parametrize("has_end", [True, False])
+def test_steps_per_epoch(has_end):
+    """An epoch continues where the last one ended."""
+    import tensorflow as tf
+
+    texts, labels = ["a", "b", "c", "d", "e"], [0, 1, 0, 1, 0]
+    data = tf.data.Dataset.from_tensor_slices((texts, labels))
+    model = classifier()
+    stream = model._training_data(
+        training.Part(data if has_end else data.repeat(2), None, None),
+        *(2, 2, 0, None, 4),
+    )
+    sizes = []
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        sizes += [len(stream[n][1]) for n in range(4)]
+    assert sizes == ([2, 2, 1, 2, 2, 1, 2, 2] if has_end else [2] * 5 + [2] * 3)
+    options = {"batch_size": 2, "epochs": 2, "steps_per_epoch": 4, "verbose": 0}
+    model.fit(data if has_end else data.repeat(), **options)
+    assert int(model.optimizer.iterations) == 8
+
+
+@pytest.mark.slow
+@needs_tf_data
+def test_other_models_read_a_data_set_in_parts():
+    import tensorflow as tf
+
+    pairs = tf.data.Dataset.from_tensor_slices(((["a", "b"], ["a b", "c b"]),))
+    for model, x, options in (
+        (embedder(), pairs, {}),
+        (filler(), tf.data.Dataset.from_tensor_slices(TEXTS), {}),
+        (
+            answerer(),
+            tf.data.Dataset.from_tensor_slices(
+                ((["a", "b"], ["a b", "c b"]), ["a", "b"])
+            ),
+            {"sample_weight": [1.0, 2.0]},
+        ),
+        (
+            classifier(doc_stride=1, max_seq_length=5),
+            tf.data.Dataset.from_tensor_slices((TEXTS, [0, 1, 1, 0, 1, 0, 1])),
+            {},
+        ),
+    ):
+        history = model.fit(x, **QUIET, **options).history
+        assert np.isfinite(history["loss"]).all()
