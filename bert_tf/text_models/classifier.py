@@ -41,6 +41,7 @@ from bert_tf.text_models.batches import for_evaluation
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
+    best_texts,
     label_name,
     label_shares,
     plain,
@@ -263,6 +264,44 @@ class TextClassifier(TextModel):
         values = probabilities(self.problem, logits)
         found = answers(self.problem, self.labels, values)
         return [self._answer(*row) for row in zip(found, values, strict=True)]
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        batch_size: int = 32,
+    ) -> list[dict[str, Any]]:
+        """Sorts documents by how well they answer a query, the best first.
+
+        Args:
+          query: The first text of all pairs.
+          documents: The second texts.
+          top_k: The number of documents to return; by default all.
+          batch_size: The number of pairs of full length at a time.
+
+        Returns:
+          Dicts of `index`, the number of a document, its `score` and its
+          `text`. The score is the number of a regression, or the probability of
+          the last of two labels. Of equal scores the first comes first.
+
+        Raises:
+          InputError: If the model has more labels, or multi_label ones.
+        """
+        is_score = self.problem == "regression"
+        has_two = self.problem == "single_label" and len(self.labels) == 2
+        if not is_score and not has_two:
+            raise InputError(
+                "rank needs a regression or a model with two labels; this is "
+                f"{self.problem} with {len(self.labels)} labels."
+            )
+        pairs = [(query, text) for text in plain(documents)]
+        found = self.predict(pairs, batch_size, verbose=0)
+        scores = [
+            row["score"] if is_score else row["probabilities"][self.labels[-1]]
+            for row in found
+        ]
+        return best_texts(np.array(scores), [text for _, text in pairs], top_k)
 
     def _takes_pairs(self):
         return self.is_pair

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,9 +38,17 @@ from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
 from bert_tf.text_models.base import TextModel, text_features
-from bert_tf.text_models.inputs import as_columns, plain, require_present
+from bert_tf.text_models.inputs import (
+    as_columns,
+    best_texts,
+    plain,
+    require_present,
+)
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.training import INPUTS
+
+# How many documents `search` compares at a time.
+_DOCUMENTS = 10_000
 
 # The arguments that checkpoints record, besides the sequence length.
 _RECORDED = ("pooling", "normalize", "prompts", "default_prompt_name")
@@ -219,6 +228,69 @@ class TextEmbedder(TextModel):
     def _joined(self, parts):
         none = np.zeros([0, self.model.config.hidden_size], np.float32)
         return np.concatenate([none, *parts])
+
+    def similarity(self, a: Any, b: Any, batch_size: int = 32) -> np.ndarray:
+        """Returns the cosine of each of n and each of m texts, float32 [n, m].
+
+        Args:
+          a: Texts, or their vectors, floats [n, H].
+          b: Likewise, [m, H].
+          batch_size: The number of texts of full length at a time.
+        """
+        first, second = (self._unit_vectors(x, batch_size) for x in (a, b))
+        return first @ second.T
+
+    def search(
+        self,
+        queries: Any,
+        documents: Any,
+        top_k: int = 10,
+        batch_size: int = 32,
+    ) -> Any:
+        """Finds the documents that are most similar to each query.
+
+        All documents are compared, in parts, so that only their texts are in
+        memory. The prompt "query" is put before queries, and "document" before
+        documents, if the model has them.
+
+        Args:
+          queries: Texts, or a single string.
+          documents: Texts, or an iterator of texts, which are not kept.
+          top_k: The largest number of documents for a query.
+          batch_size: The number of texts of full length at a time.
+
+        Returns:
+          For each query a list of dicts, the best first; for a single string
+          one list. A dict has `index`, the number of the document, `score`, its
+          cosine, and its `text`.
+        """
+        positive_integer("top_k", top_k)
+        texts = [queries] if self._is_single(queries) else queries
+        asked = self._unit_vectors(texts, batch_size, "query")
+        best: list[list[dict[str, Any]]] = [[] for _ in asked]
+        is_column = hasattr(documents, "__len__")
+        rows = iter(plain(documents) if is_column else documents)
+        parts = iter(lambda: [*itertools.islice(rows, _DOCUMENTS)], [])
+        for number, part in enumerate(parts):
+            vectors = self._unit_vectors(part, batch_size, "document")
+            for row, scores in enumerate(asked @ vectors.T):
+                found = best_texts(scores, part, top_k)
+                for document in found:
+                    document["index"] += number * _DOCUMENTS
+                # Sorting is stable: of equal scores the first comes first.
+                best[row] = sorted(
+                    best[row] + found, key=lambda x: -x["score"]
+                )[:top_k]
+        return best[0] if self._is_single(queries) else best
+
+    def _unit_vectors(
+        self, x: Any, batch_size: int, prompt_name: str | None = None
+    ) -> np.ndarray:
+        """Returns vectors of length 1 of texts, or of vectors."""
+        if not (isinstance(x, np.ndarray) and x.dtype.kind == "f"):
+            name = prompt_name if prompt_name in self.prompts else None
+            x = self.predict(x, batch_size, verbose=0, prompt_name=name)
+        return ops.convert_to_numpy(unit(np.atleast_2d(x).astype(np.float32)))
 
     def _prompt(self, name: str | None) -> str:
         """Returns a prompt; raises InputError if there is none of the name."""

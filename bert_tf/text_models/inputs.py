@@ -426,3 +426,27 @@ def _transposed(rows: Iterable[Any]) -> list[list[Any]]:
         return [list(column) for column in zip(*pairs, strict=True)]
     except (TypeError, ValueError):
         raise InputError("Some texts are pairs and others are not.") from None
+
+
+def best_texts(
+    scores: np.ndarray, texts: Sequence[str], top_k: int | None
+) -> list[dict[str, Any]]:
+    """Returns dicts of `index`, `score` and `text`, the best first.
+
+    Of equal scores the first comes first.
+
+    Args:
+      scores: Floats [n].
+      texts: The n texts.
+      top_k: The number of texts to return; None: all.
+
+    Raises:
+      InputError: If `top_k` is not a positive integer.
+    """
+    if top_k is not None:
+        positive_integer("top_k", top_k)
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    return [
+        {"index": int(n), "score": float(scores[n]), "text": texts[n]}
+        for n in order
+    ]

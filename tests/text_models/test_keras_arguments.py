@@ -9,6 +9,7 @@ from sklearn import metrics as sklearn_metrics
 import bert_tf
 from bert_tf import metrics
 from bert_tf.metrics import usual_metrics
+from bert_tf.text_models import embedder as embedder_module
 from bert_tf.text_models import training
 from bert_tf.text_models.inputs import class_weights
 from tests.interop.small_models import CONFIG, VOCAB, refused
@@ -439,3 +440,54 @@ def test_other_models_read_a_data_set_in_parts():
     ):
         history = model.fit(x, **QUIET, **options).history
         assert np.isfinite(history["loss"]).all()
+
+
+# Rankings.
+
+
+def test_documents_are_ranked():
+    for model, score in (
+        (classifier(), lambda row: row["probabilities"]["good"]),
+        (classifier(1, problem="regression"), lambda row: row["score"]),
+    ):
+        found = model.rank("a b", TEXTS)
+        pairs = [("a b", text) for text in TEXTS]
+        scores = np.array([score(row) for row in model.predict(pairs)])
+        order = np.argsort(-scores, kind="stable")
+        assert [row["index"] for row in found] == order.tolist()
+        assert [row["text"] for row in found] == [TEXTS[n] for n in order]
+        found = [row["score"] for row in model.rank("a b", TEXTS, top_k=2)]
+        np.testing.assert_allclose(found, scores[order[:2]], rtol=1e-4)
+        assert model.rank("a b", []) == []
+    with refused("rank needs a regression or a model with two labels"):
+        classifier(3).rank("a", TEXTS)
+
+
+def test_similar_documents_are_found(monkeypatch):
+    monkeypatch.setattr(embedder_module, "_DOCUMENTS", 3)
+    model = embedder(prompts={"query": "h "})
+    queries = ["a b", "c"]
+    vectors = model.predict(TEXTS)
+    asked = model.predict(queries, prompt_name="query")
+    cosines = np.array(
+        [
+            [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in vectors]
+            for a in asked
+        ]
+    )
+    found = model.similarity(["h a b", "h c"], vectors)
+    np.testing.assert_allclose(found, cosines, rtol=1e-4, atol=1e-5)
+    for documents in (TEXTS, iter(TEXTS), np.array(TEXTS)):
+        rows = model.search(queries, documents, top_k=4)
+        for row, scores in zip(rows, cosines, strict=True):
+            order = np.argsort(-scores)[:4]
+            np.testing.assert_allclose(
+                [x["score"] for x in row], scores[order], rtol=1e-4
+            )
+            assert all(TEXTS[x["index"]] == x["text"] for x in row)
+    one = model.search(queries[0], TEXTS, top_k=1)
+    assert one[0]["text"] == TEXTS[cosines[0].argmax()]
+    assert model.search([], TEXTS) == []
+    assert model.search("a", []) == []
+    with refused("top_k must be a positive integer; got 0"):
+        model.search("a", TEXTS, top_k=0)
