@@ -73,11 +73,11 @@ class TextEmbedder(TextModel):
     scores from 0 to 5 by 5.
 
     `evaluate` with `y` returns the correlations `pearson` and `spearman` of
-    cosines and numbers, which may have any range. Without `y` it returns the loss and two scores of the
-    search for the second text of each first text among all second texts:
-    `accuracy`, how often it has a higher cosine than all wrong ones, and `mrr`,
-    the mean of 1 / its rank. `fit(validation_data=...)` reports both these and
-    the loss.
+    cosines and numbers, which may have any range. Without `y` it returns the
+    loss and two scores of the search for the second text of each first text
+    among all second texts: `accuracy`, how often it has a higher cosine than
+    all wrong ones, and `mrr`, the mean of 1 / its rank.
+    `fit(validation_data=...)` reports both these and the loss.
 
     Sources: Henderson et al. 2017, "Efficient Natural Language Response
     Suggestion for Smart Reply", 4.4; Reimers and Gurevych 2019,

@@ -245,16 +245,11 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             )
         if not self.compiled:
             self.compile()
-        held_out = None
-        if validation_data is not None:
-            held_out = split_dataset(
-                *x_y_weights(validation_data), self._needs_labels
-            )
-        elif validation_split:
-            data = split_dataset(x, y, sample_weight, self._needs_labels)
-            (x, y, sample_weight), held_out = hold_out(*data, validation_split)
+        data, held_out = self._divided(
+            Part(x, y, sample_weight), validation_data, validation_split
+        )
         batches = self._training_data(
-            Part(x, y, sample_weight),
+            data,
             batch_size,
             epochs,
             seed,
@@ -286,6 +281,18 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             )
         finally:
             self._validation = None
+
+    def _divided(
+        self, data: Part, validation_data: Any, share: float
+    ) -> tuple[Part, Any]:
+        """Returns what `fit` trains on, and what it evaluates or None."""
+        if validation_data is not None:
+            parts = x_y_weights(validation_data)
+            return data, split_dataset(*parts, self._needs_labels)
+        if not share:
+            return data, None
+        data = split_dataset(*data, self._needs_labels)
+        return hold_out(*data, share)
 
     def _training_data(
         self,
