@@ -20,7 +20,7 @@ from bert_tf.errors import (
     require_names,
     wrong_value,
 )
-from bert_tf.feature_model import FeatureModel
+from bert_tf.feature_model import FeatureModel, dense_layers
 from bert_tf.interop import (
     conversion,
     hub,
@@ -426,6 +426,8 @@ def warn_if_random(model: FeatureModel) -> None:
     """
     if model.random_variables is None or model.is_warned_of_random:
         return
+    if any(layer.quantization_mode for _, layer in dense_layers(model)):
+        return  # The values are others.
     names, before = model.random_variables
     variables = checkpoint_variables(model)
     used = [n for n in names if not re.match(model.unused_variables, n)]

@@ -36,7 +36,6 @@ from bert_tf.text_models.training import TrainableTextModel
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.transformer import LORA_TARGETS
 
-
 # What to do about labels that several classes share.
 NAME_THE_CLASSES = (
     "Pass labels=[...], a name for each class, in the order of the logits."
