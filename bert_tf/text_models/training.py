@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
