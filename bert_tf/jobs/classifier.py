@@ -455,7 +455,7 @@ def _check_options(
     require_teacher(config)
     if not config.do_train:
         require_activation(
-            str(start.init_checkpoint),
+            start.init_checkpoint or config.output_dir,
             start.activation_fn,
             data_set.problem,
             "Remove it from config.json to use the outputs before it.",
