@@ -437,6 +437,30 @@ def test_all_sides_serve_one_model(benchmarks):
 
 
 @pytest.mark.slow
+def test_exports_asked_by_several_clients(benchmarks, tmp_path):
+    """Without the server, which is not a dependency of the project."""
+    triton = benchmarks("triton")
+    question = {"question": "Who ran?"}
+    paragraph = {"context": "Bob ran.", "qas": [question] * 32}
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    found = triton.run(
+        triton.TritonConfig(
+            data_file=str(path),
+            variants=("saved_model",),
+            pythons=(f"triton={sys.executable}",),
+            rounds=1,
+        )
+    )
+    assert [turn["case"] for turn in found.turns] == [
+        f"{model}, clients: {clients}"
+        for model in ("classifier", "questions")
+        for clients in triton.CLIENTS
+    ]
+    assert all(turn["median_seconds"] > 0 for turn in found.turns)
+
+
+@pytest.mark.slow
 def test_serving(benchmarks, tmp_path, capsys):
     """Both of our precisions, exported and loaded."""
     from bert_tf.interop import huggingface
