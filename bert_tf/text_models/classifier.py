@@ -238,7 +238,7 @@ class TextClassifier(TextModel):
             weights = ops.convert_to_tensor(weights)
         self.reset_metrics()
         outputs = ops.convert_to_tensor(logits)
-        loss = self.compute_loss(None, y, outputs, weights)
+        loss = self.compute_loss(None, y, outputs, weights) * _num_shares()
         found = self.compute_metrics(None, y, outputs, weights)
         found = {**found, "loss": loss}
         scores = {
@@ -526,6 +526,15 @@ def label_loss(targets, logits):
 def _is_alone(row: Any) -> bool:
     """Returns whether a row is a label in a column, [n, 1]."""
     return isinstance(row, (list, tuple)) and len(row) == 1
+
+
+def _num_shares() -> int:
+    """Returns by what Keras divides a loss: the replicas of the scope."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def _number(value: Any) -> Any:
