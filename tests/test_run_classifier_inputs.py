@@ -128,7 +128,7 @@ def test_regression_has_no_classes(says, tmp_path):
     ("changes", "expected"),
     [
         ({"vocab_size": 36}, "words.txt: has 37 tokens"),
-        ({"vocab_size": 41}, "a vocab_size of 41"),
+        ({"vocab_size": 41}, "of shape [41, 8], found [37, 8]"),
     ],
 )
 def test_a_checkpoint_of_another_size(says, done, tmp_path, changes, expected):

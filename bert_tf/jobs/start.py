@@ -261,8 +261,8 @@ def find_start(config: StartOptions) -> Start:
         return Start(bert_config, vocab, uncased, config.strip_accents, None)
     pretrained = open_pretrained(path)
     bert_config = find_config(config, pretrained)
-    require_sizes(bert_config, pretrained.weights)
     vocab = _vocab(config.vocab_file, pretrained, bert_config)
+    require_sizes(bert_config, pretrained.weights)
     strip_accents = config.strip_accents
     if strip_accents is None:
         strip_accents = pretrained.strip_accents

@@ -19,10 +19,9 @@ _MOST_ROUNDING = 1e-3
 
 def x_y_weights(data: Any) -> tuple[Any, Any, Any]:
     """Returns validation data: x, and y and sample_weight or None."""
-    if isinstance(data, tuple) and len(data) in (2, 3) and not is_single(data):
-        x, y, *weights = data
-        return x, y, *(weights or [None])
-    return data, None, None
+    if not isinstance(data, tuple) or is_single(data) or len(data) > 3:
+        return data, None, None
+    return *data, *[None] * (3 - len(data))
 
 
 class Part(NamedTuple):
@@ -289,7 +288,8 @@ def rows_to_predict(
 
 def is_empty(x: Any) -> bool:
     """Returns whether there are no texts."""
-    if is_single(x):
+    # A scalar array is an error later.
+    if is_single(x) or getattr(x, "shape", None) == ():
         return False
     if isinstance(x, (tuple, Mapping)):
         columns = [*x.values()] if isinstance(x, Mapping) else x

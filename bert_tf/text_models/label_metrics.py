@@ -110,6 +110,9 @@ class LabelMetric(keras.metrics.Metric):
         self.metric = metric
         self.problem = problem
         self._options = metric.get_config()
+        if hasattr(metric, "_direction"):
+            # With it, Keras's callbacks know whether higher values are better.
+            self._direction = metric._direction
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds labels [B], or 0 to 1 for each [B, C], and logits [B, C]."""

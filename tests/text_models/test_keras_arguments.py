@@ -155,6 +155,8 @@ def test_no_texts_have_no_answers(make):
     model = make()
     for x in ([], (), np.array([]), ([], []), iter([])):
         assert model.predict(x, verbose=0) == []
+    with refused("in a list or a column"):
+        model.predict(np.array("a"), verbose=0)
 
 
 def test_no_texts_have_no_vectors():
@@ -215,6 +217,18 @@ def test_scores_after_each_epoch(options, y, names):
     for name, value in expected_scores(model, TEXTS, y).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4)
     assert model.evaluate(TEXTS, y, return_dict=False) == [*found.values()]
+
+
+def test_callbacks_know_that_accuracy_is_better_if_higher():
+    stop = keras.callbacks.EarlyStopping("val_accuracy")
+    validation_data = (TEXTS, [0, 1, 0, 1, 0, 1, 0])
+    classifier().fit(
+        *validation_data,
+        **QUIET,
+        validation_data=validation_data,
+        callbacks=[stop],
+    )
+    assert stop.monitor_op(1.0, 0.5)
 
 
 @pytest.mark.slow
