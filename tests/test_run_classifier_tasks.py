@@ -42,9 +42,9 @@ EXPECTED = {
     "xnli": ("accuracy", INFERENCE, ""),
     "swag": ("accuracy", tuple("0123"), ""),
     "nsmc": ("accuracy", ("0", "1"), ""),
-    "tsv": ("accuracy macro_f1", ("no", "some", "yes"), ""),
-    "csv": ("accuracy f1", ("no", "yes"), ""),
-    "jsonl": ("accuracy f1", ("no", "yes"), ""),
+    "tsv": ("accuracy macro_f1 mcc", ("no", "some", "yes"), ""),
+    "csv": ("accuracy f1 mcc", ("no", "yes"), ""),
+    "jsonl": ("accuracy f1 mcc", ("no", "yes"), ""),
     "multi_label": ("micro_f1 macro_f1 exact_match", ("rude", "toxic"), ""),
     "regression": ("pearson spearman", (), ""),
 }
