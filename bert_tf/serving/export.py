@@ -337,6 +337,7 @@ def export(
         raise wrong_value("The model's name on the server", requirement, name)
     if version is not None:
         is_number = isinstance(version, numbers.Integral)
+        is_number = is_number and not isinstance(version, bool)
         if not is_number or not 0 < version < 2**63:
             raise wrong_value("version", "a positive 64-bit integer", version)
         path = os.path.join(export_dir, str(version))

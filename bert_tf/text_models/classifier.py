@@ -119,11 +119,11 @@ class TextClassifier(TextModel):
         window_pooling: str = "mean",
         name: str = "text_classifier",
     ):
+        super().__init__(model, tokenizer, max_seq_length, name=name)
         if problem is None:
             is_number = model.num_labels == 1 and not labels
             problem = "regression" if is_number else "single_label"
         require_choice("problem", problem, PROBLEM_TYPES)
-        super().__init__(model, tokenizer, max_seq_length, name=name)
         labels = _labels(labels, problem, model)
         num_logits = len(labels) or 1
         if model.num_labels != num_logits:

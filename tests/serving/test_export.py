@@ -428,7 +428,7 @@ def test_a_file_instead_of_the_folder(served, write, place):
         ),
         *(
             ({"version": version}, f"64-bit integer; got {version}")
-            for version in (0, -1, 2**63)
+            for version in (0, -1, 2**63, True)
         ),
     ],
 )

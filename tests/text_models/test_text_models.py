@@ -811,6 +811,25 @@ def test_entities_and_answers_in_numbers(encoder):
             tagger.evaluate([["a"]], [[tag]])
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        bert_tf.MaskedWordPredictor,
+        bert_tf.QuestionAnswerer,
+        bert_tf.TextClassifier,
+        bert_tf.TextEmbedder,
+        bert_tf.TokenTagger,
+    ],
+)
+def test_a_text_model_needs_a_model_and_a_tokenizer(kind):
+    tokenizer = bert_tf.FullTokenizer(list(VOCAB))
+    for model in ("x", None, CONFIG, tokenizer):
+        with refused(f"model must be a {kind.model_class.__name__}; got"):
+            kind(model, tokenizer)
+    with refused("tokenizer must be a FullTokenizer or a BertTokenizer"):
+        bert_tf.TextEmbedder(bert_tf.BertModel(CONFIG), "x")
+
+
 def test_a_text_model_needs_a_vocabulary(tmp_path):
     bert_tf.BertModel(CONFIG).save_pretrained(tmp_path / "saved")
     with refused("there is no vocab.txt beside the checkpoint. Add it"):
