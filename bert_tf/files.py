@@ -15,6 +15,7 @@ import errno
 import functools
 import glob
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -53,6 +54,7 @@ _JSON_TYPES = {
 # Far more than any file has that we read.
 _MOST_LEVELS = 100
 _MOST_BYTES = 1 << 28
+_BLOCK = 1 << 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -331,6 +333,15 @@ def gzip_faults(path: str) -> Iterator[None]:
         raise in_file(
             path, f"the gzip compression is damaged or cut off: {error}."
         ) from error
+
+
+def checksum(path: str) -> str:
+    """Returns the SHA-256 of a file, decompressed if its name ends in .gz."""
+    digest = hashlib.sha256()
+    with open_read(path) as file, gzip_faults(path):
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def read_text(path: str) -> str:

@@ -429,9 +429,13 @@ def warn_if_random(model: FeatureModel) -> None:
     if any(layer.quantization_mode for _, layer in dense_layers(model)):
         return  # The values are others.
     names, before = model.random_variables
-    variables = checkpoint_variables(model)
     used = [n for n in names if not re.match(model.unused_variables, n)]
-    if not used or checksum({n: variables[n] for n in names}) != before:
+    if not used:
+        return
+    variables = checkpoint_variables(model)
+    if checksum({n: variables[n] for n in names}) != before:
+        # Once is enough: each answer would compute the checksum again.
+        model.random_variables = None
         return
     model.is_warned_of_random = True
     logging.warning(

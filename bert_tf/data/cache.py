@@ -23,8 +23,6 @@ from bert_tf.errors import InputError
 # Increment this if the same examples give other records than before.
 _FORMAT = 1
 
-_BLOCK_SIZE = 1 << 20
-
 
 class RecordBlock(NamedTuple):
     """Consecutive records of a file."""
@@ -63,7 +61,7 @@ def key(
     vocab = settings.pop("vocab")
     found = {
         "format": _FORMAT,
-        "sources": list(map(_file_checksum, sources)),
+        "sources": list(map(files.checksum, sources)),
         "reading": reading or {},
         "examples": checksum(contents),
         "vocabulary": checksum(f"{token}\n".encode() for token in vocab),
@@ -113,11 +111,6 @@ def write_records(
     return CachedRecords(bool(reason), manifest["records"], manifest["cut"])
 
 
-def _file_checksum(path: str) -> str:
-    with files.open_read(path) as file, files.gzip_faults(path):
-        return checksum(iter(lambda: file.read(_BLOCK_SIZE), b""))
-
-
 def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
     """Returns why the file cannot be reused, or None if it can."""
     if not files.exists(path):
@@ -142,7 +135,7 @@ def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
         return f"the existing file has other {', '.join(differing)}"
     if not all(type(manifest.get(name)) is int for name in ("records", "cut")):
         return "the manifest of the existing file is incomplete"
-    if manifest.get("sha256") != _file_checksum(path):
+    if manifest.get("sha256") != files.checksum(path):
         return "the existing file is damaged"
     return None
 

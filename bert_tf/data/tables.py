@@ -247,10 +247,10 @@ def _unnamed_cells(
 ) -> dict[str, Any]:
     """Returns the header's cells of columns that were given by number.
 
-    They may be those of an example, if the file has no header. A cell is None
-    if it is the name of a column, or missing. There are none if a name without
-    digits was found, or if the header counts its columns from 0, as pandas
-    does if they have no names.
+    If the file has no header, the cells belong to its first example. A cell is
+    None if it is the name of a column, or is missing. The dict is empty if a
+    column was found by a name that is not a number, or if the header numbers
+    its columns from 0, as pandas does for columns without names.
 
     Args:
       given: Columns as the user gave them.

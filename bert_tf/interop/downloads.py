@@ -65,7 +65,7 @@ def download(url: str, part: io.FileIO, most_bytes: int, advice: str) -> None:
         except _WrongAnswer as error:
             raise _failure(url, str(error), advice) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # A ValueError is about the URL, or that of a redirection.
+            # A ValueError is about the URL, or the URL of a redirection.
             problem = _describe(error)
         end = _size(part)
         num_short = num_short + 1 if end - start < _LEAST_BYTES else 0

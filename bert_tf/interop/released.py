@@ -27,7 +27,6 @@ weights, has a CRC of each weight, which TensorFlow compares when it reads it.
 """
 
 import contextlib
-import hashlib
 import io
 import os
 import posixpath
@@ -325,9 +324,7 @@ def _compare(
     expected, where = known or _recorded(record), "bert_tf" if known else record
     digests = {}
     for name in names:
-        path = os.path.join(folder, name)
-        with files.input_errors("read", path), open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = files.checksum(os.path.join(folder, name))
         if digest != expected.get(name, digest):
             raise _WrongContents(
                 f"{source}: the SHA-256 of {name} is {digest}, but {where} has "

@@ -12,12 +12,7 @@ from bert_tf import files
 from bert_tf.errors import in_file, shortened
 from bert_tf.packages import tensorflow_required
 from bert_tf.serving.export import EXTRA, MODEL_FILE, nodes_of
-from bert_tf.serving.readme import (
-    CHECKED,
-    MODEL_CARD,
-    WARM_UP,
-    checksum,
-)
+from bert_tf.serving.readme import CHECKED, MODEL_CARD, WARM_UP
 
 Arrays = dict[str, np.ndarray]
 
@@ -234,7 +229,7 @@ def _mismatch(exported: Exported) -> str | None:
     for name, path in CHECKED.items():
         # Exports of earlier versions have no checksum of their vocabulary.
         known = card.get(name, {}).get("sha256")
-        if known and known != checksum(os.path.join(exported.path, path)):
+        if known and known != files.checksum(os.path.join(exported.path, path)):
             return f"{path} has another checksum"
     words = weights["bert/embeddings/word_embeddings"].shape[0]
     if not 0 < card["vocab_size"] <= words:

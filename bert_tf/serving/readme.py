@@ -7,7 +7,6 @@ Serving's REST interface: by rows (`instances` and `predictions`) or by columns
 """
 
 import dataclasses
-import hashlib
 import importlib.metadata
 import json
 import math
@@ -34,7 +33,6 @@ MODEL_CARD = "model_card.json"
 WEIGHTS = "variables/variables.data-00000-of-00001"
 # The files whose checksums are in the card.
 CHECKED = {"weights": WEIGHTS, "vocabulary": "assets/vocab.txt"}
-_BLOCK = 1 << 20
 
 
 def model_card(
@@ -73,7 +71,10 @@ def model_card(
         "parameters": sum(math.prod(v.shape) for v in variables),
         "dtype_policy": served.model.dtype_policy.name,
         **{
-            name: {"file": path, "sha256": checksum(os.path.join(folder, path))}
+            name: {
+                "file": path,
+                "sha256": files.checksum(os.path.join(folder, path)),
+            }
             for name, path in CHECKED.items()
         },
         "versions": {
@@ -83,15 +84,6 @@ def model_card(
             "tensorflow-text": importlib.metadata.version("tensorflow-text"),
         },
     }
-
-
-def checksum(path: str) -> str:
-    """Returns the SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with files.open_read(path) as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def to_json(card: Mapping[str, Any]) -> str:
