@@ -80,7 +80,11 @@ def shapes_of(make_model) -> dict[str, tuple[int, ...]]:
         model = make_model()
         model.build()
         variables = checkpoint_variables(model)
-        return {name: tuple(v.shape) for name, v in variables.items()}
+        shapes = {name: tuple(v.shape) for name, v in variables.items()}
+    # Keras remembers variables without values and would make all of them, 13
+    # GB, in the next model that it builds by shapes.
+    keras.utils.clear_session()
+    return shapes
 
 
 def weights_in(shapes, prefix=""):
