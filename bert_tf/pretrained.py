@@ -606,6 +606,9 @@ def save(
         facts["do_lower_case"] = tokenizer.do_lower_case
         follows = tokenizer.strip_accents == tokenizer.do_lower_case
         facts["strip_accents"] = None if follows else tokenizer.strip_accents
+    options = model.get_config()
+    if "dropout" in options:
+        facts["classifier_dropout"] = options["dropout"]
     described = dataclasses.replace(
         model.checkpoint or Pretrained(model.name, weights),
         path=model.name,

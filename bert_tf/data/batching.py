@@ -153,26 +153,70 @@ def training_plan(
     Returns:
       Row numbers, int32 [num_batches, batch_size].
     """
-    rows = np.arange(len(lengths))
-    num_epochs = -(-num_batches * batch_size // len(rows))
-    epochs = np.empty((num_epochs, len(rows)), np.int32)
+    num_epochs = -(-num_batches * batch_size // len(lengths))
+    stream = np.empty((num_epochs, len(lengths)), np.int32)
     for epoch in range(num_epochs):
-        epochs[epoch] = permute(rows, len(rows), (seed, _EPOCH, epoch))
-    stream = epochs.reshape(-1)[: num_batches * batch_size]
-    plan = stream.reshape(num_batches, batch_size)
-    quarter = len(rows) // (_WINDOWS_PER_EPOCH * batch_size)
+        stream[epoch] = _epoch_order(len(lengths), seed, epoch)
+    rows = stream.reshape(-1)[: num_batches * batch_size]
+    return _similar_rows(rows.reshape(num_batches, batch_size), lengths, seed)
+
+
+def epoch_plan(
+    lengths: np.ndarray, *, batch_size: int, seed: int, epoch: int
+) -> list[np.ndarray]:
+    """Plans one epoch: every row once, in the order of `training_plan`.
+
+    A plan of whole epochs has the same batches, except where it sorts the end
+    of one epoch together with the start of the next.
+
+    Args:
+      lengths: The length of each row, integers [n].
+      batch_size: The number of rows in a batch; the last batch may be smaller.
+      seed: That of `training_plan`.
+      epoch: The number of the epoch, from 0.
+
+    Returns:
+      The row numbers of each batch.
+    """
+    order = _epoch_order(len(lengths), seed, epoch)
+    num_full = len(order) // batch_size
+    full, last = np.split(order, [num_full * batch_size])
+    plan = _similar_rows(
+        *(full.reshape(num_full, batch_size), lengths, seed),
+        start=epoch * num_full,
+    )
+    return [*plan, *([last] if len(last) else [])]
+
+
+def _epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
+    """Returns all row numbers in random order."""
+    return permute(np.arange(num_rows), num_rows, (seed, _EPOCH, epoch))
+
+
+def _similar_rows(
+    plan: np.ndarray, lengths: np.ndarray, seed: int, start: int = 0
+) -> np.ndarray:
+    """Exchanges the rows of near batches, such that a batch has similar ones.
+
+    Args:
+      plan: The rows of batches in random order, integers [batches, b].
+      lengths: The length of each row, integers [n].
+      seed: The seed.
+      start: The number of batches before the plan.
+    """
+    quarter = len(lengths) // (_WINDOWS_PER_EPOCH * plan.shape[1])
     size = max(1, min(quarter, _MOST_BATCHES_SORTED))
-    for first in range(0, num_batches, size):
-        window = plan[first : first + size]
-        flat = window.reshape(-1)
+    found = np.empty_like(plan)
+    for first in range(0, len(plan), size):
+        flat = plan[first : first + size].reshape(-1)
         order = np.argsort(lengths[flat], kind="stable")
-        by_length = flat[order].reshape(window.shape)
-        numbers = np.arange(len(window))
+        by_length = flat[order].reshape(-1, plan.shape[1])
+        numbers = np.arange(len(by_length))
         # Batches of similar rows, in random order.
-        window[:] = by_length[
-            permute(numbers, len(window), (seed, _WINDOW, first))
+        found[first : first + size] = by_length[
+            permute(numbers, len(numbers), (seed, _WINDOW, start + first))
         ]
-    return plan
+    return found
 
 
 def evaluation_plan(

@@ -13,17 +13,13 @@ from bert_tf.config import positive_integer
 from bert_tf.data.batching import (
     Features,
     Padding,
+    epoch_plan,
     evaluation_plan,
-    training_plan,
 )
-from bert_tf.data.randomness import permute
 from bert_tf.errors import wrong_value
 
 # From some rows to the arguments of a step: (x, y) or (x, y, sample_weight).
 Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
-
-# A subkey of the seed, which `training_plan` does not use.
-_ORDER = 2
 
 
 def padding() -> Padding:
@@ -225,12 +221,7 @@ def weighted(
         x, *rest = arguments(batch)
         factors = rest[1:]
         if class_weight is not None:
-            labels = rest[0]
-            is_number = np.issubdtype(labels.dtype, np.integer)
-            # A label, or the shares of all labels.
-            factors.append(
-                class_weight[labels] if is_number else labels @ class_weight
-            )
+            factors.append(_of_labels(class_weight, *rest))
         if "sample_weight" in batch:
             factors.append(batch["sample_weight"])
         if not factors:
@@ -238,6 +229,24 @@ def weighted(
         return x, rest[0], functools.reduce(_product, factors)
 
     return call
+
+
+def _of_labels(
+    class_weight: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> np.ndarray:
+    """Returns the weights of labels; their mean in a batch is 1, as in scripts.
+
+    Args:
+      class_weight: The weight of each label, floats [C].
+      labels: Their numbers, integers [b, ...], or their shares, floats [b, C].
+      weights: Other weights of the labels; one of 0 does not count.
+    """
+    is_number = np.issubdtype(labels.dtype, np.integer)
+    found = class_weight[labels] if is_number else labels @ class_weight
+    counted = found if weights is None else found[weights > 0]
+    return found / (counted.mean() or 1)
 
 
 def of_mean_1(mask: np.ndarray) -> np.ndarray:
@@ -258,9 +267,10 @@ def for_training(
     seed: int,
     arguments: Arguments,
 ) -> Batches:
-    """Returns the batches of each epoch in random order.
+    """Returns the batches of each epoch, in the order of the scripts.
 
-    Every epoch has every row once. Its last batch may be smaller.
+    Every epoch has every row once. Its last batch may be smaller; the scripts
+    fill it with rows of the next epoch.
 
     Raises:
       InputError: If a number is not a positive integer, or `seed` is not an
@@ -269,20 +279,13 @@ def for_training(
     positive_integer("epochs", epochs)
     require_count("seed", seed)
     size = min(positive_integer("batch_size", batch_size), len(features))
-    num_full = len(features) // size
-    batches: list[np.ndarray] = []
-    for epoch in range(epochs):
-        order = permute(
-            np.arange(len(features)), len(features), (seed, _ORDER, epoch)
+    batches = [
+        rows
+        for epoch in range(epochs)
+        for rows in epoch_plan(
+            features.lengths, batch_size=size, seed=seed, epoch=epoch
         )
-        full, last = np.split(order, [num_full * size])
-        plan = training_plan(
-            features.lengths[full],
-            num_batches=num_full,
-            batch_size=size,
-            seed=seed,
-        )
-        batches += [*full[plan], *([last] if len(last) else [])]
+    ]
     per_epoch = len(batches) // epochs
     return Batches(features, batches, per_epoch, arguments)
 

@@ -40,6 +40,8 @@ _WINDOWS_AT_A_TIME = 4096
 
 _COLUMNS = ("question", "context")
 
+_OUTPUTS = ("start_logits", "end_logits")
+
 
 @keras.saving.register_keras_serializable("bert_tf")
 class QuestionAnswerer(TextModel):
@@ -213,14 +215,18 @@ class QuestionAnswerer(TextModel):
         outputs = self.model(inputs, training=training)
         return {
             name: masked(outputs[name], inputs["input_mask"], MASKED)
-            for name in ("start_logits", "end_logits")
+            for name in _OUTPUTS
         }
 
     def _default_loss(self):
         return dict.fromkeys(
-            ("start_logits", "end_logits"),
+            _OUTPUTS,
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
+
+    def _default_loss_weights(self):
+        # The mean of the two losses, as in run_squad.py.
+        return dict.fromkeys(_OUTPUTS, 0.5)
 
     def _encoding(self) -> SpanEncoding:
         return SpanEncoding(

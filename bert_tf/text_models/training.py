@@ -123,6 +123,10 @@ class TrainableTextModel(FreezableModel, abc.ABC):
     def _default_loss(self) -> Any:
         """Returns the loss from logits."""
 
+    def _default_loss_weights(self) -> dict[str, float] | None:
+        """Returns the weight of each part of that loss, if it has several."""
+        return None
+
     def _default_metrics(self) -> Any:
         return None
 
@@ -175,6 +179,8 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             )
         if jit_compile is None:
             jit_compile = False if runs_without_xla() else "auto"
+        if "loss" in self._automatic:
+            kwargs.setdefault("loss_weights", self._default_loss_weights())
         super().compile(
             optimizer=optimizer,
             loss=self._default_loss() if "loss" in self._automatic else loss,
@@ -218,8 +224,9 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             evaluate instead. A data set is then read into memory.
           sample_weight: The weight of each text in the loss, floats [n].
           class_weight: The weights of labels in the loss, by name or number;
-            those of other labels are 1. "balanced": each label counts equally,
-            n / (labels * count), as in scikit-learn.
+            those of other labels are 1. Their mean in a batch becomes 1, as
+            in the scripts. "balanced": each label counts equally, n / (labels
+            * count), as in scikit-learn.
           initial_epoch: The epoch to go on from, counted from 0. The default
             optimizer then keeps its state. A model that was loaded from a
             `.keras` file draws other dropout masks than without the

@@ -1,0 +1,188 @@
+"""One behaviour at every door: a script and `fit` train to the same weights."""
+
+from typing import NamedTuple
+
+import conll_files
+import fine_tuning_runs
+import keras
+import numpy as np
+import pytest
+import sentence_files
+import squad_files
+
+import bert_tf
+from bert_tf.config import BertConfig
+from bert_tf.pretrained import open_pretrained
+from bert_tf.tasks.ner import read_conll
+
+LENGTH = 50
+TRAINING = {"epochs": 2, "batch_size": 4, "seed": 7}
+SIZES = {
+    **fine_tuning_runs.CONFIG,
+    **fine_tuning_runs.WITHOUT_DROPOUT,
+    "max_position_embeddings": LENGTH,
+}
+
+
+class Doors(NamedTuple):
+    """One training, as both doors take it.
+
+    Attributes:
+      script: The name of the script.
+      flags: Its flags for the task.
+      model: The text model to start from.
+      x, y: What `fit` takes.
+      options: Options of `fit`.
+    """
+
+    script: str
+    flags: dict
+    model: keras.Model
+    x: list
+    y: list | None
+    options: dict | None = None
+
+
+def text_model(kind, head, words=sentence_files.VOCAB, logits=None, **options):
+    """Returns a text model with random weights."""
+    keras.utils.set_random_seed(3)
+    config = BertConfig.from_dict({**SIZES, "vocab_size": len(words)})
+    arguments = {"num_labels": logits, "dropout": 0.0} if logits else {}
+    model = head(config, **arguments)
+    model.build()
+    tokenizer = bert_tf.FullTokenizer(list(words))
+    return kind(model, tokenizer, max_seq_length=LENGTH, **options)
+
+
+def sentences(folder, task):
+    """Returns the flags of a task of sentences, its texts and labels."""
+    labels, _ = sentence_files.LAYOUTS[task]
+    sentence_files.write(folder, task)
+    examples = sentence_files.examples("train.tsv", labels, 12)
+    _, y, x, _ = zip(*examples, strict=True)
+    return {"task_name": "custom", "data_dir": folder}, [*x], [*y]
+
+
+def classifier(logits, **options):
+    return text_model(
+        *(bert_tf.TextClassifier, bert_tf.BertClassifier),
+        logits=logits,
+        **options,
+    )
+
+
+def classes(folder):
+    flags, x, y = sentences(folder, "tsv")
+    model = classifier(3, labels=["no", "some", "yes"])
+    return Doors("run_classifier", flags, model, x, y)
+
+
+def weighted_classes(folder):
+    flags = {"class_weights": "2,1,0.5"}
+    made = classes(folder)
+    options = {"class_weight": {"no": 2, "yes": 0.5}}
+    return made._replace(flags={**made.flags, **flags}, options=options)
+
+
+def several_labels(folder):
+    flags, x, y = sentences(folder, "multi_label")
+    y = [[name for name in row.split(";") if name] for row in y]
+    options = {"labels": ["rude", "toxic"], "problem": "multi_label"}
+    flags |= {"problem": "multi_label", "label_separator": ";"}
+    return Doors("run_classifier", flags, classifier(2, **options), x, y)
+
+
+def numbers(folder):
+    flags, x, y = sentences(folder, "regression")
+    flags["problem"] = "regression"
+    model = classifier(1, problem="regression")
+    return Doors("run_classifier", flags, model, x, [*map(float, y)])
+
+
+def tags(folder):
+    conll_files.write(folder)
+    rows = read_conll(str(folder / "train.txt")).sentences
+    model = text_model(
+        *(bert_tf.TokenTagger, bert_tf.BertTokenClassifier),
+        logits=len(conll_files.LABELS),
+        labels=conll_files.LABELS,
+    )
+    flags = {"data_dir": folder}
+    x, y = [row.words for row in rows], [row.tags for row in rows]
+    return Doors("run_ner", flags, model, x, y)
+
+
+def answers(folder):
+    asked = squad_files.questions(12)
+    path = squad_files.write(folder / "train.json", asked)
+    flags = {"train_file": path, "doc_stride": 7, "max_query_length": 5}
+    model = text_model(
+        *(bert_tf.QuestionAnswerer, bert_tf.BertSpanLabeler),
+        words=squad_files.VOCAB,
+        doc_stride=7,
+        max_query_length=5,
+    )
+    x = [(row.question, row.context) for row in asked]
+    y = [row.context[row.answers[0].start :].split()[0] for row in asked]
+    return Doors("run_squad", flags, model, x, y)
+
+
+def pairs(folder, scores=(1.0, 0.25, 0.5)):
+    flags, x, _ = sentences(folder, "tsv")
+    x = [*zip(x, x[1:] + x[:1], strict=True)]
+    y = [scores[n % 3] for n in range(12)] if scores else None
+    lines = ["text_a\ttext_b\tscore"]
+    lines += [f"{a}\t{b}\t{n}" for (a, b), n in zip(x, y or x, strict=True)]
+    (folder / "train.tsv").write_text("".join(f"{row}\n" for row in lines))
+    flags |= {"label_column": "score", "max_score": 1} if scores else {}
+    model = text_model(bert_tf.TextEmbedder, bert_tf.BertModel)
+    return Doors("run_embeddings", flags, model, x, y)
+
+
+def pairs_without_scores(folder):
+    return pairs(folder, scores=())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(classes, weighted_classes, several_labels, numbers),
+        *(tags, answers, pairs, pairs_without_scores),
+    ],
+)
+def test_a_script_and_fit_train_to_the_same_weights(kind, tmp_path):
+    doors = kind(tmp_path)
+    start = tmp_path / "start"
+    doors.model.save_pretrained(start)
+    fine_tuning_runs.run(
+        *(doors.script, tmp_path / "output"),
+        init_checkpoint=start,
+        max_seq_length=LENGTH,
+        train_batch_size=TRAINING["batch_size"],
+        num_train_epochs=TRAINING["epochs"],
+        random_seed=TRAINING["seed"],
+        **doors.flags,
+    )
+    model = type(doors.model).from_pretrained(start)
+    model.compile(learning_rate=fine_tuning_runs.FLAGS["learning_rate"])
+    model.fit(doors.x, doors.y, verbose=0, **TRAINING, **(doors.options or {}))
+    model.save_pretrained(tmp_path / "fit")
+    start, theirs, ours = (
+        open_pretrained(tmp_path / name).weights
+        for name in ("start", "output/release", "fit")
+    )
+    # Heads of tokens do not use the pooler, which checkpoints may have.
+    unused = {*start.shapes} ^ {*theirs.shapes} | {*start.shapes} ^ {
+        *ours.shapes
+    }
+    assert not [name for name in unused if "pooler" not in name]
+    for name in {*start.shapes} - unused:
+        # Compared with how far the weights have moved.
+        change = np.abs(theirs[name] - start[name]).max()
+        np.testing.assert_allclose(
+            *(ours[name], theirs[name]),
+            rtol=0,
+            # Gradients of 0 are noise, which Adam makes larger.
+            atol=max(1e-3 * change, 1e-4),
+            err_msg=name,
+        )
