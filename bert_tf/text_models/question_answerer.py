@@ -140,11 +140,11 @@ class QuestionAnswerer(TextModel):
     def _answered(
         self, questions: list[Question], batch_size: int, progress: Progress
     ) -> Any:
-        count = self.rules.n_best_size
-
         def call(batch: Mapping[str, np.ndarray]) -> dict:
             outputs = self._call(batch)
-            return best_indexes(outputs, batch["input_mask"], count)
+            return best_indexes(
+                outputs, batch["input_mask"], self.max_seq_length
+            )
 
         def predict(features: Features) -> dict[str, np.ndarray]:
             rows = self._outputs(features, batch_size, call, progress)

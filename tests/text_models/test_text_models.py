@@ -145,6 +145,19 @@ def test_answers_do_not_depend_on_the_batch(encoder, kind):
     )
 
 
+def test_questions_are_answered_with_the_best_span(encoder):
+    """Even if the best start and the best end make none."""
+    model = load(encoder, "questions")
+    model.rules = dataclasses.replace(model.rules, n_best_size=1)
+    questions = INPUTS["questions"]
+    for (_, context), found in zip(
+        questions, model.predict(questions), strict=True
+    ):
+        has_span = bool(found["answer"]) and found["start"] >= 0
+        assert has_span == bool(context), found
+        assert found["score"] == (1.0 if context else 0.0)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="exports need TensorFlow")
 def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
