@@ -18,6 +18,7 @@ from bert_tf.errors import (
     InputError,
     did_you_mean,
     listed,
+    require_booleans,
     require_choice,
     wrong_value,
 )
@@ -121,6 +122,7 @@ class TextEmbedder(TextModel):
         if pooling == "pooled" and model.pooler is None:
             raise InputError("The model has no pooler. Use another pooling.")
         super().__init__(model, tokenizer, max_seq_length, name=name)
+        require_booleans(normalize=normalize)
         self.pooling = pooling
         self.normalize = normalize
         prompts = {} if prompts is None else prompts

@@ -10,7 +10,7 @@ import numpy as np
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features, in_memory
 from bert_tf.data.processes import Faults
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError, require_booleans, wrong_value
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.tasks.answers import (
     AnswerRules,
@@ -92,6 +92,7 @@ class QuestionAnswerer(TextModel):
             ("max_answer_length", max_answer_length),
         ):
             positive_integer(option, value)
+        require_booleans(with_negative=with_negative)
         self.doc_stride = doc_stride
         self.max_query_length = max_query_length
         self.rules = AnswerRules(

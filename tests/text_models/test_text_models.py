@@ -825,6 +825,31 @@ def test_entities_and_answers_in_numbers(encoder):
 
 
 @pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda **x: bert_tf.BertModel(CONFIG, **x), "output_hidden_states"),
+        (lambda **x: bert_tf.BertModel(CONFIG, **x), "add_pooling_layer"),
+        (lambda **x: bert_tf.BertPretrainer(CONFIG, **x), "output_attentions"),
+        (lambda **x: bert_tf.BertClassifier(CONFIG, 2, **x), "bilstm_head"),
+        (
+            lambda **x: bert_tf.BertClassifier(CONFIG, 2, **x),
+            "gradient_checkpointing",
+        ),
+        (lambda **x: bert_tf.BertModel(CONFIG).freeze(1, **x), "embeddings"),
+        (lambda **x: bert_tf.FullTokenizer([*VOCAB], **x), "do_lower_case"),
+        (bert_tf.AdamWeightDecay, "bias_correction"),
+        (bert_tf.Lamb, "bias_correction"),
+    ],
+)
+def test_a_word_is_not_a_boolean(make, option):
+    """Python takes "false" for true."""
+    for value in ("false", None, [], 2):
+        with refused(f"{option} must be one of True or False; got"):
+            make(**{option: value})
+    make(**{option: np.True_})
+
+
+@pytest.mark.parametrize(
     "kind",
     [
         bert_tf.MaskedWordPredictor,
@@ -870,6 +895,15 @@ def test_missing_labels_and_wrong_options(encoder):
         load(encoder, "classifier", max_seq_lenght=9)
     with refused("max_seq_length must be a positive integer; got '9'"):
         load(encoder, "classifier", max_seq_length="9")
+    for kind, option in (
+        *(("classifier", "is_pair"), ("questions", "with_negative")),
+        *(("embedder", "normalize"), ("tagger", "gradient_checkpointing")),
+    ):
+        with refused(f"{option} must be one of True or False; got 'false'"):
+            load(encoder, kind, **{option: "false"})
+    for kind in ("classifier", "tagger"):
+        with refused("The labels must be a list of names; got 5"):
+            load(encoder, kind, labels=5)
     with refused("learning_rate is for optimizer='auto'"):
         model.compile("adam", learning_rate=0.1)
     for value in ("fast", -1.0, 0):
