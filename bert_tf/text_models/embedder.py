@@ -406,8 +406,13 @@ def _texts(x: Any, count: int) -> list[list[str]]:
     """
     columns = as_columns(x, ("text_a", "text_b")[:count])
     if len(columns) != count:
-        expected = "single texts" if count == 1 else "pairs of texts"
-        raise InputError(f"Expected {expected}; got {len(columns)} columns.")
+        raise InputError(
+            "Expected single texts; got pairs."
+            if count == 1
+            else "Expected pairs of texts; got single texts. Pass a list of "
+            "pairs or a tuple of two columns. The elements of a "
+            "tf.data.Dataset must be ((a, b),) or ((a, b), score)."
+        )
     if not columns[0]:
         raise InputError("There are no texts.")
     return columns

@@ -715,6 +715,9 @@ def test_a_tf_data_set(encoder, batched):
         )
     with refused("must have pairs of texts and labels"):
         model.fit(tf.data.Dataset.from_tensor_slices(["a"]))
+    columns = tf.data.Dataset.from_tensor_slices((["a", "b"], ["b", "c"]))
+    with refused(r"got single texts.* must be \(\(a, b\),\) or \(\(a"):
+        load(encoder, "embedder").fit(columns)
 
 
 def test_wrong_inputs(encoder):
@@ -748,6 +751,15 @@ def test_wrong_inputs(encoder):
         load(encoder, "masked words").predict([("[MASK]", "a")])
     with refused("There are no texts with words"):
         load(encoder, "tagger").fit([""], [[]])
+    with refused("Expected single texts; got pairs"):
+        load(encoder, "embedder").predict([("a", "b")])
+
+
+def test_a_text_model_is_not_called_on_texts(encoder, kind):
+    model = load(encoder, kind)
+    for x in ("a", ["a"], ("a", "b"), np.array(["a"]), None):
+        with refused(r"takes a dict of features.* For texts, call predict\.$"):
+            model(x)
     with refused("max_seq_length must be from 3 to 19"):
         load(encoder, "classifier", max_seq_length=20)
     with refused("problem must be one of single_label, multi_label or"):
