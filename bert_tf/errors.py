@@ -48,13 +48,21 @@ def require_choice(name: str, value: Any, choices: Collection[Any]) -> None:
         raise wrong_value(name, f"one of {listed(choices, last='or')}", value)
 
 
+def require_booleans(**options: Any) -> None:
+    """Raises InputError for a word such as "false", which would be true."""
+    for name, value in options.items():
+        require_choice(name, value, (True, False))
+
+
 def require_names(names: Sequence[str], advice: str = "") -> tuple[str, ...]:
     """Returns the names of classes, or raises InputError.
 
     They must be a list, or another sequence, of different strings: an answer by
     name would otherwise mean several classes.
     """
-    is_list = not isinstance(names, (str, bytes, Mapping, Set))
+    is_list = isinstance(names, Collection) and not isinstance(
+        names, (str, bytes, Mapping, Set)
+    )
     if not is_list or not all(isinstance(name, str) for name in names):
         raise wrong_value("The labels", "a list of names", names, advice)
     if len({*names}) < len(names):

@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
-from bert_tf import kernels
+from bert_tf import files, kernels
 from bert_tf.config import (
     BertConfig,
     as_config,
@@ -571,7 +571,7 @@ class FeatureModel(FreezableModel):
             for name in EXPORTED_FEATURES
         }
         super().export(
-            filepath,
+            files.path_text(filepath, "filepath"),
             format=format,
             verbose=verbose,
             input_signature=input_signature or [features],

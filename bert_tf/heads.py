@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import MAX_SIZE, BertConfig, positive_integer
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, require_booleans
 from bert_tf.feature_model import TOKEN_FEATURES, FeatureModel, integers
 from bert_tf.modeling import BertModel
 from bert_tf.transformer import (
@@ -347,6 +347,7 @@ class HeadModel(FeatureModel):
             output_attentions=output_attentions,
             dtype=self.dtype_policy,
         )
+        require_booleans(bilstm_head=bilstm_head)
         self.bilstm = None
         # The length of the vectors that the head scores.
         self.width = self.config.hidden_size

@@ -23,7 +23,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError, require_booleans, wrong_value
 from bert_tf.feature_model import (
     FeatureModel,
     adapted_layers,
@@ -92,6 +92,10 @@ class BertModel(FeatureModel):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
+        require_booleans(
+            output_hidden_states=output_hidden_states,
+            add_pooling_layer=add_pooling_layer,
+        )
         self.output_hidden_states = output_hidden_states
         self.output_attentions = output_attentions
         dtype = self.dtype_policy
@@ -280,6 +284,7 @@ class BertModel(FeatureModel):
 
     @gradient_checkpointing.setter
     def gradient_checkpointing(self, value: bool) -> None:
+        require_booleans(gradient_checkpointing=value)
         self.encoder.gradient_checkpointing = value
 
     def freeze(self, num_layers: int, embeddings: bool = True) -> None:
@@ -297,10 +302,13 @@ class BertModel(FeatureModel):
           embeddings: Whether to freeze the embeddings.
 
         Raises:
-          InputError: If the model has fewer blocks.
+          InputError: If the model has fewer blocks, or an argument has the
+            wrong type.
         """
+        require_booleans(embeddings=embeddings)
         blocks = self.encoder.blocks
         is_number = isinstance(num_layers, numbers.Integral)
+        is_number &= not isinstance(num_layers, bool)
         if not is_number or not 0 <= num_layers <= len(blocks):
             raise wrong_value(
                 "The number of layers to freeze",

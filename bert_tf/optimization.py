@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import require_number, require_share
-from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.errors import InputError, listed, require_booleans, wrong_value
 
 RateMultipliers = Sequence[tuple[str, float]]
 
@@ -203,6 +203,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             require_share(name, share)
         require_number("weight_decay_rate", weight_decay_rate)
         require_number("epsilon", epsilon)
+        require_booleans(bias_correction=bias_correction)
         super().__init__(learning_rate, **kwargs)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1 = beta_1

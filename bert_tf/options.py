@@ -48,6 +48,7 @@ class Option:
       choices: The valid values; empty for any.
       at_least: The lowest valid number.
       at_most: The highest valid number.
+      below: The lowest number that is too high.
       fallback: The value of an option that is None by default and then
         taken from the checkpoint, if the checkpoint does not record it.
       per_worker: Whether the workers of a run may have different values, as
@@ -58,12 +59,15 @@ class Option:
     choices: tuple[str, ...] = ()
     at_least: float | None = None
     at_most: float | None = None
+    below: float | None = None
     fallback: Any = None
     per_worker: bool = False
 
     @property
     def range(self) -> str:
         """A sentence such as "From 0 to 1."; empty without limits."""
+        if self.below is not None:
+            return f"At least {self.at_least:,} and below {self.below:,}."
         if self.at_least is None:
             return f"At most {self.at_most:,}." if self.at_most else ""
         if self.at_most is None:
@@ -185,6 +189,8 @@ def _fault(value: Any, kind: Any, known: Option) -> str | None:
     if kind is str and "tensorflow" in sys.modules and not files.is_utf8(value):
         # TensorFlow's functions only take file names in UTF-8.
         return f"must be UTF-8; got {value!r}"
+    if known.below is not None and value >= known.below:
+        return f"must be below {known.below:,}; got {value}"
     return number_fault(value, known.at_least, known.at_most)
 
 

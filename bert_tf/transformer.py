@@ -22,6 +22,7 @@ from keras import ops
 from bert_tf import kernels
 from bert_tf.config import BertConfig, as_config, require_share
 from bert_tf.dense import Dense
+from bert_tf.errors import require_booleans
 
 ACTIVATIONS = {
     "gelu_tanh": functools.partial(kernels.gelu, approximate=True),
@@ -396,6 +397,10 @@ class Encoder(BertLayer):
         **kwargs,
     ):
         super().__init__(config, **kwargs)
+        require_booleans(
+            output_attentions=output_attentions,
+            gradient_checkpointing=gradient_checkpointing,
+        )
         self.output_attentions = output_attentions
         self.gradient_checkpointing = gradient_checkpointing
         self.seed_generator = keras.random.SeedGenerator()

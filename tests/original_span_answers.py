@@ -218,11 +218,11 @@ def original_answer(
     return Prediction(text, entries, None, text)
 
 
-def scores_of(starts, ends, n_best_size) -> Scores:
+def scores_of(starts, ends) -> Scores:
     """Returns the scores for `find_answer` from the logits of a window."""
     starts, ends = np.asarray(starts), np.asarray(ends)
-    best_starts = np.array(best_indexes(starts, n_best_size), int)
-    best_ends = np.array(best_indexes(ends, n_best_size), int)
+    best_starts = np.array(best_indexes(starts, len(starts)), int)
+    best_ends = np.array(best_indexes(ends, len(ends)), int)
     return Scores(
         best_starts,
         starts[best_starts],
@@ -257,8 +257,7 @@ def compare(question, rows, windows, starts, ends, encoding, **options):
       Two `Prediction`; None for the original if it crashes.
     """
     own = [windows.windows[row] for row in rows]
-    n_best_size = options.get("n_best_size", 20)
-    scores = [scores_of(starts[row], ends[row], n_best_size) for row in rows]
+    scores = [scores_of(starts[row], ends[row]) for row in rows]
     ours = find_answer(question, own, scores, AnswerRules(**options))
     pieces = [
         [encoding.vocab[index] for index in windows.batch["input_ids"][row]]

@@ -175,6 +175,8 @@ def test_lists_of_tensors_cannot_be_exported(tmp_path):
     model = BertClassifier(MANY_WORDS, 3, output_attentions=True)
     with pytest.raises(InputError, match=r"lists of them .output_attentions"):
         model.export(tmp_path)
+    with pytest.raises(InputError, match=r"^filepath must be .* got None\.$"):
+        make(BertModel).export(None)
 
 
 def run_onnx(path, words):

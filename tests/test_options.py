@@ -14,6 +14,7 @@ class Config(Options):
     path: str = option("A file.", per_worker=True)
     labels: tuple[str, ...] | None = option("Labels.", default=None)
     rate: float = option("A rate.", default=0.1, at_least=0.0, at_most=1.0)
+    share: float = option("A share.", default=0.5, at_least=0, below=1)
     steps: int = option("Steps.", default=7, at_least=1)
     length: int = option("A length.", fallback=128, at_most=512)
     is_cased: bool | None = option("Casing.", default=None)
@@ -38,6 +39,9 @@ def test_values_are_converted():
     [
         ({"rate": 1.5}, "--rate must be at most 1.0; got 1.5"),
         ({"rate": float("nan")}, "--rate must be a finite number; got nan"),
+        ({"share": 1.0}, "--share must be below 1; got 1.0"),
+        ({"share": -0.1}, "--share must be at least 0; got -0.1"),
+        ({"share": float("nan")}, "--share must be a finite number; got nan"),
         ({"steps": 0}, "--steps must be at least 1; got 0"),
         ({"steps": 2.0}, "--steps must be an integer; got 2.0"),
         ({"steps": True}, "--steps must be an integer; got True"),

@@ -277,6 +277,10 @@ def without_head(folder, release):
         ),
         ({"head": "choice"}, "its head is choice, not classifier"),
         ({"problem_type": "regression"}, "its problem type is regression, not"),
+        (
+            {"activation_fn": "torch.nn.modules.activation.Sigmoid"},
+            "/teacher records the activation_fn torch.nn.modules.activation",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -176,7 +176,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         "classifier_dropout.",
         fallback=0.1,
         at_least=0.0,
-        at_most=1.0,
+        below=1.0,
     )
     glue_submission: bool = option(
         "Whether to write predictions in the format of the GLUE leaderboard, "

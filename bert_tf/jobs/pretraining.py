@@ -114,7 +114,7 @@ class PretrainingConfig(
         "configuration says, else 0.1.",
         default=None,
         at_least=0.0,
-        at_most=1.0,
+        below=1.0,
     )
     input_file: str = option(
         "TFRecord files to train on: globs, separated by commas.",

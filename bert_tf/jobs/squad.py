@@ -285,7 +285,7 @@ def _task(
     return SpanTask(
         start.config,
         encoding.schema,
-        n_best_size=config.n_best_size,
+        n_best_size=encoding.max_seq_length,
         frozen_layers=settings.frozen_layers(config, start.config),
         gradient_checkpointing=config.gradient_checkpointing,
         bilstm_head=config.bilstm_head,

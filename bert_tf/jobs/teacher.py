@@ -28,6 +28,7 @@ from bert_tf.interop.checkpoint import (
 from bert_tf.jobs.settings import DistillationOptions
 from bert_tf.jobs.start import Start, head_difference
 from bert_tf.pretrained import open_pretrained
+from bert_tf.tasks.classification import require_activation
 from bert_tf.tasks.distillation import DistillationTask, TeacherTask
 from bert_tf.tasks.examples import have_names
 from bert_tf.training.estimator import Estimator, EvaluationData
@@ -157,6 +158,14 @@ def find_teacher(
     if fault:
         raise InputError(
             f"--teacher={path} is not a fine-tuned model of this task: {fault}."
+        )
+    if task.head == "classifier":
+        require_activation(
+            f"--teacher={path}",
+            found.activation_fn,
+            task.problem,
+            "Remove it from its config.json to learn from the outputs before "
+            "it.",
         )
     if task.head in WITH_LABELS and task.labels:
         try:

@@ -152,9 +152,33 @@ def allowed_spans(
 ) -> Spans:
     """Returns the spans of each window, by rank of the start, then of the end.
 
-    The logits are float32 [W, S], -inf for padding.
+    For questions without spans among the best starts and ends, all starts and
+    ends are considered. The logits are float32 [W, S], -inf for padding.
     """
-    count = rules.n_best_size
+    columns = windows, start_logits, end_logits
+    spans = _spans_of_best(contexts, *columns, rules, rules.n_best_size)
+    length = tf.shape(start_logits)[1]
+
+    def all_spans(rows):
+        some = tf.nest.map_structure(
+            lambda column: tf.gather(column, rows["window"]), columns
+        )
+        return _spans_of_best(contexts, *some, rules, length)._asdict()
+
+    found = _counts(spans.question, contexts.characters.nrows())
+    others = tf.where(tf.gather(found, windows.question) == 0)[:, 0]
+    return Spans(**in_batches(all_spans, {"window": others}, spans._asdict()))
+
+
+def _spans_of_best(
+    contexts: Contexts,
+    windows: WindowTensors,
+    start_logits: tf.Tensor,
+    end_logits: tf.Tensor,
+    rules: AnswerRules,
+    count: int | tf.Tensor,
+) -> Spans:
+    """Returns the spans of the `count` best starts and ends of each window."""
     firsts, start_logits = _best_tokens(windows, start_logits, count)
     lasts, end_logits = _best_tokens(windows, end_logits, count)
 

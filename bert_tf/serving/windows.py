@@ -27,14 +27,15 @@ def in_batches(
     """Returns the result of `compute` for all rows, `BATCH_SIZE` at a time.
 
     Args:
-      compute: Maps one or more rows of the features to as many rows.
-      features: Tensors [R, S] by name.
-      nothing: The result for no rows, [0, ...], whose keys select outputs.
+      compute: Maps one or more rows of the features to rows of outputs.
+      features: Tensors [R, ...] by name.
+      nothing: Rows before the first ones, usually none, [0, ...]; their keys
+        select outputs.
 
     Returns:
-      Tensors [R, ...] with the keys of `nothing`.
+      Tensors with the keys of `nothing`.
     """
-    num_rows = tf.shape(features["input_ids"])[0]
+    num_rows = tf.shape(next(iter(features.values())))[0]
 
     def step(first, done):
         last = first + BATCH_SIZE

@@ -37,7 +37,7 @@ class AnswerRules:
 
     Attributes:
       n_best_size: Number of starts and ends considered in each window, and of
-        answers listed.
+        answers listed. If they make no span, all are considered.
       max_answer_length: Largest number of tokens of an answer.
       with_negative: Whether a question may have no answer (SQuAD 2.0).
       null_score_diff_threshold: There is no answer if the null odds are
@@ -54,11 +54,10 @@ class Scores(NamedTuple):
     """The logits of a window.
 
     Attributes:
-      starts: Positions with the highest logits of a start, int [k], in
-        descending order of logits; equal ones in order of position. Missing
-        ones are -1.
+      starts: All positions in descending order of the logits of a start, int
+        [k]; equal ones in order of position. Missing ones are -1.
       start_logits: Their logits, [k]; of missing ones -inf.
-      ends: Positions with the highest logits of the last token, likewise.
+      ends: Likewise of the logits of the last token.
       end_logits: Their logits, [k].
       null_start_logit: The logit of a start at [CLS], which means that the
         window has no answer.
@@ -140,9 +139,9 @@ def find_answer(
     is kept.
 
     Without any candidate, as when the best starts are all in a long question,
-    the answer is "" with the probability 0, or with negatives that of no answer
-    and null odds of `ODDS_WITHOUT_SPAN`. The original answers "empty" (SQuAD
-    1.1) or crashes (2.0) there.
+    all pairs of the windows are considered. The original answers "empty" (SQuAD
+    1.1) or crashes (2.0) there. A context without tokens has the answer "" with
+    the probability 0, or with negatives 1 and null odds of `ODDS_WITHOUT_SPAN`.
 
     Raises:
       InputError: If a logit is NaN or infinite.
@@ -179,10 +178,10 @@ def find_answer(
 
 def _require_finite(question: Question, scores: Sequence[Scores]) -> None:
     for score in scores:
-        logits = np.array([*score.start_logits, *score.end_logits])
-        is_missing = np.array([*score.starts, *score.ends]) < 0
+        logits = np.concatenate([score.start_logits, score.end_logits])
+        is_missing = np.concatenate([score.starts, score.ends]) < 0
         logits = logits[~(is_missing & np.isneginf(logits))]
-        if not np.isfinite([*logits, score.null_score]).all():
+        if not np.isfinite(np.append(logits, score.null_score)).all():
             raise InputError(
                 f"The model's logits for question {question.id!r} are not "
                 "finite. Its weights are unusable; check whether its training "
@@ -197,13 +196,13 @@ def _distinct_candidates(
     rules: AnswerRules,
 ) -> Iterator[_Candidate]:
     """Yields the candidates of all windows, the best first, each text once."""
-    spans = [
-        _allowed_spans(window, score, rules)
-        for window, score in zip(windows, scores, strict=True)
-    ]
-    if not spans:
+    if not windows:
         return
-    columns = [np.concatenate(column) for column in zip(*spans, strict=True)]
+    columns = _all_spans(windows, scores, rules)
+    if not len(columns[0]):
+        most = max(len(score.starts) for score in scores)
+        rules = dataclasses.replace(rules, n_best_size=most)
+        columns = _all_spans(windows, scores, rules)
     order = np.argsort(-(columns[2] + columns[3]), kind="stable")
     seen = set()
     for begin, end, start_logit, end_logit in zip(
@@ -213,6 +212,17 @@ def _distinct_candidates(
         if text not in seen:
             seen.add(text)
             yield _Candidate(text, start_logit, end_logit, begin)
+
+
+def _all_spans(
+    windows: Sequence[Window], scores: Sequence[Scores], rules: AnswerRules
+) -> list[np.ndarray]:
+    """Returns `_allowed_spans` of all windows, [c]."""
+    spans = [
+        _allowed_spans(window, score, rules)
+        for window, score in zip(windows, scores, strict=True)
+    ]
+    return [np.concatenate(column) for column in zip(*spans, strict=True)]
 
 
 def _allowed_spans(

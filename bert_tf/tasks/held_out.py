@@ -161,7 +161,7 @@ def score_answers(
             answer = ask(features)
             length = answer["start_logits"].shape[1]
             mask = features["input_mask"][:, :length]
-            best = best_indexes(answer, mask, rules.n_best_size)
+            best = best_indexes(answer, mask, encoding.max_seq_length)
             return {name: np.asarray(value) for name, value in best.items()}
 
         found = answers.answer_questions(questions, encoding, predict, rules)

@@ -544,9 +544,11 @@ def choose_labels(
     try:
         entities(labels)
     except ValueError as error:
+        advice = "Pass them with --labels, in the order of the model."
+        if all(map(is_entity_tag, labels)):
+            advice = "bert_tf.TokenTagger takes models with other tags."
         raise InputError(
-            f"The labels must be tags of IOB2. {error} Pass them with "
-            "--labels, in the order of the model."
+            f"The labels must be tags of IOB2. {error} {advice}"
         ) from None
     if len(set(labels)) < len(labels):
         raise wrong_value("--labels", "different", ",".join(labels))

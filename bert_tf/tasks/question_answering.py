@@ -33,6 +33,8 @@ class SpanTask(FineTuningTask):
       config: The configuration of the model.
       schema: The features of the records; see `span_schema`.
       n_best_size: The number of best starts and of best ends to predict.
+        `answers.find_answer` needs all, `max_seq_length`, for a question whose
+        best ones make no span.
       options: Options of `FineTuningTask`.
     """
 

@@ -3,7 +3,7 @@
 import abc
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
@@ -11,7 +11,7 @@ import keras
 from bert_tf import files
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features, in_memory
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError, shortened, wrong_value
 from bert_tf.feature_model import (
     FeatureModel,
     dense_layers,
@@ -141,6 +141,15 @@ class TextModel(TrainableTextModel):
             most = found.config.max_position_embeddings
             return {"max_seq_length": min(128, most)}
         return {"max_seq_length": found.max_seq_length}
+
+    def __call__(self, inputs, *args, **kwargs):
+        # Keras would call strings "keyword arguments".
+        if not isinstance(inputs, Mapping):
+            raise InputError(
+                f"{self.name} takes a dict of features, such as input_ids; got "
+                f"{shortened(inputs)}. For texts, call predict."
+            )
+        return super().__call__(inputs, *args, **kwargs)
 
     @abc.abstractmethod
     def _served(self) -> Any:

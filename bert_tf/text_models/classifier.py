@@ -13,6 +13,7 @@ from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import (
     InputError,
+    require_booleans,
     require_choice,
     require_names,
     wrong_value,
@@ -131,6 +132,7 @@ class TextClassifier(TextModel):
                 f"The model has {model.num_labels} logits, but {problem} with "
                 f"{len(labels)} labels needs {num_logits}."
             )
+        require_booleans(is_pair=is_pair)
         self.labels = labels
         self.problem = problem
         self.is_pair = is_pair

@@ -18,6 +18,7 @@ from bert_tf.errors import (
     InputError,
     did_you_mean,
     listed,
+    require_booleans,
     require_choice,
     wrong_value,
 )
@@ -121,6 +122,7 @@ class TextEmbedder(TextModel):
         if pooling == "pooled" and model.pooler is None:
             raise InputError("The model has no pooler. Use another pooling.")
         super().__init__(model, tokenizer, max_seq_length, name=name)
+        require_booleans(normalize=normalize)
         self.pooling = pooling
         self.normalize = normalize
         prompts = {} if prompts is None else prompts
@@ -404,8 +406,13 @@ def _texts(x: Any, count: int) -> list[list[str]]:
     """
     columns = as_columns(x, ("text_a", "text_b")[:count])
     if len(columns) != count:
-        expected = "single texts" if count == 1 else "pairs of texts"
-        raise InputError(f"Expected {expected}; got {len(columns)} columns.")
+        raise InputError(
+            "Expected single texts; got pairs."
+            if count == 1
+            else "Expected pairs of texts; got single texts. Pass a list of "
+            "pairs or a tuple of two columns. The elements of a "
+            "tf.data.Dataset must be ((a, b),) or ((a, b), score)."
+        )
     if not columns[0]:
         raise InputError("There are no texts.")
     return columns

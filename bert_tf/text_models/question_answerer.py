@@ -10,7 +10,7 @@ import numpy as np
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features, in_memory
 from bert_tf.data.processes import Faults
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError, require_booleans, wrong_value
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.tasks.answers import (
     AnswerRules,
@@ -94,6 +94,7 @@ class QuestionAnswerer(TextModel):
             ("max_answer_length", max_answer_length),
         ):
             positive_integer(option, value)
+        require_booleans(with_negative=with_negative)
         self.doc_stride = doc_stride
         self.max_query_length = max_query_length
         self.rules = AnswerRules(
@@ -142,11 +143,11 @@ class QuestionAnswerer(TextModel):
     def _answered(
         self, questions: list[Question], batch_size: int, progress: Progress
     ) -> Any:
-        count = self.rules.n_best_size
-
         def call(batch: Mapping[str, np.ndarray]) -> dict:
             outputs = self._call(batch)
-            return best_indexes(outputs, batch["input_mask"], count)
+            return best_indexes(
+                outputs, batch["input_mask"], self.max_seq_length
+            )
 
         def predict(features: Features) -> dict[str, np.ndarray]:
             rows = self._outputs(features, batch_size, call, progress)

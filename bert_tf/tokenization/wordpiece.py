@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from absl import logging
@@ -15,6 +15,7 @@ from bert_tf.errors import (
     InputError,
     in_file,
     listed,
+    require_booleans,
     require_choice,
     shortened,
     wrong_value,
@@ -93,8 +94,7 @@ class FullTokenizer:
         unk_token: str = "[UNK]",
     ):
         self._arguments = (vocab_file, do_lower_case, strip_accents, unk_token)
-        # A word such as "false" would be true.
-        require_choice("do_lower_case", do_lower_case, (True, False))
+        require_booleans(do_lower_case=do_lower_case)
         require_choice("strip_accents", strip_accents, (True, False, None))
         self.vocab = load_vocab(vocab_file)
         require_special_tokens(self.vocab, [unk_token], source_of(vocab_file))
@@ -149,6 +149,7 @@ class FullTokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         """Returns the tokens of a text."""
+        _require_text(text)
         words = self._normalizer(text).split()
         return [token for word in words for token, _, _ in self._split(word)]
 
@@ -156,7 +157,12 @@ class FullTokenizer:
         """Returns the token ids of a text, much faster than `tokenize`."""
         # `clean` changes printable text only by deleting U+FFFD, which the
         # normalizer of a chunk also does, so such text can be split at once.
-        if not text.isprintable():
+        try:
+            is_printable = text.isprintable()
+        except AttributeError:
+            _require_text(text)
+            raise
+        if not is_printable:
             text = normalization.clean(text)
         chunks = text.split()
         ids = map(self._ids_of_chunk.__getitem__, chunks)
@@ -168,6 +174,7 @@ class FullTokenizer:
         For the token "e" of an uncased vocabulary, `text[start:end]` may be
         "é", whether that is one code point or two.
         """
+        _require_text(text)
         normalized, starts, ends = self._normalizer.align(text)
         tokens = []
         for word in re.finditer("[^ ]+", normalized):
@@ -183,7 +190,7 @@ class FullTokenizer:
         """Returns the ids of tokens, which are not split further.
 
         Raises:
-          UnknownTokenError: If a token is not in the vocabulary.
+          InputError: If a token is not in the vocabulary or not a string.
         """
         try:
             return [self.vocab[token] for token in tokens]
@@ -192,21 +199,34 @@ class FullTokenizer:
                 f"{error.args[0]!r} is not a token of the vocabulary. encode "
                 f"converts texts, with {self.unk_token} for unknown words."
             ) from None
+        except TypeError:
+            raise wrong_value("Tokens", "a list of strings", tokens) from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens of ids.
 
         Raises:
-          UnknownIdError: If an id is negative or too large.
+          InputError: If an id is negative or too large, or not an integer.
         """
-        ids = list(ids)
-        for index in (min(ids), max(ids)) if ids else ():
-            if not 0 <= index < len(self.inv_vocab):
-                raise UnknownIdError(
-                    f"An id must be from 0 to {len(self.inv_vocab) - 1}, as "
-                    f"in the vocabulary; got {index}."
-                )
-        return [self.inv_vocab[index] for index in ids]
+        try:
+            indexes = list(ids)
+            is_known = min(indexes, default=0) >= 0
+            tokens = list(map(self.inv_vocab.__getitem__, indexes))
+        except IndexError:
+            is_known = False
+        except (TypeError, ValueError):
+            indexes = [True]
+        # A list takes True for 1.
+        if bool in map(type, indexes):
+            raise wrong_value("Ids", "a list of integers", ids)
+        if not is_known:
+            most = len(self.inv_vocab) - 1
+            wrong = next(i for i in indexes if not 0 <= i <= most)
+            raise UnknownIdError(
+                f"An id must be from 0 to {most}, as in the vocabulary; got "
+                f"{wrong}."
+            )
+        return tokens
 
     def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
         ids: list[int] = []
@@ -241,6 +261,11 @@ class FullTokenizer:
             spans.append((token, start, end))
             start = end
         return spans
+
+
+def _require_text(text: Any) -> None:
+    if not isinstance(text, str):
+        raise wrong_value("A text", "a string", text)
 
 
 def load_vocab(

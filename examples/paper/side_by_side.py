@@ -401,7 +401,7 @@ class Spans(Column):
         return SpanTask(
             config,
             self.encoding.schema,
-            n_best_size=NBEST,
+            n_best_size=self.encoding.max_seq_length,
             bilstm_head=bilstm,
         )
 

@@ -124,8 +124,7 @@ def asked(questions, contexts):
 
 def found_by_script(served, questions, contexts):
     """Returns the predictions of run_squad.py."""
-    count = served.rules.n_best_size
-    task = SpanTask(ALL_CONFIG, served.encoding.schema, n_best_size=count)
+    task = SpanTask(ALL_CONFIG, served.encoding.schema, n_best_size=LENGTH)
 
     def predict(windows):
         outputs = served.model(windows.arrays)

@@ -435,7 +435,8 @@ def test_where_labels_come_from(given, known, train, expected):
     ("given", "known", "message"),
     [
         (None, None, "--do_train or --labels, or a model"),
-        (None, ("LABEL_0", "LABEL_1"), "IOB2.*'LABEL_0'"),
+        (None, ("LABEL_0", "LABEL_1"), "IOB2.*'LABEL_0'.*--labels, in the"),
+        (None, ("O", "B-A", "E-A"), r"IOB2.*'E-A'.*TokenTagger takes"),
         (["O", "B-A", "O"], None, "--labels must be different; got 'O,B-A,O'"),
     ],
 )

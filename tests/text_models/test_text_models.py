@@ -145,6 +145,19 @@ def test_answers_do_not_depend_on_the_batch(encoder, kind):
     )
 
 
+def test_questions_are_answered_with_the_best_span(encoder):
+    """Even if the best start and the best end make none."""
+    model = load(encoder, "questions")
+    model.rules = dataclasses.replace(model.rules, n_best_size=1)
+    questions = INPUTS["questions"]
+    for (_, context), found in zip(
+        questions, model.predict(questions), strict=True
+    ):
+        has_span = bool(found["answer"]) and found["start"] >= 0
+        assert has_span == bool(context), found
+        assert found["score"] == (1.0 if context else 0.0)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="exports need TensorFlow")
 def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
@@ -704,6 +717,9 @@ def test_a_tf_data_set(encoder, batched):
         )
     with refused("must have pairs of texts and labels"):
         model.fit(tf.data.Dataset.from_tensor_slices(["a"]))
+    columns = tf.data.Dataset.from_tensor_slices((["a", "b"], ["b", "c"]))
+    with refused(r"got single texts.* must be \(\(a, b\),\) or \(\(a"):
+        load(encoder, "embedder").fit(columns)
 
 
 def test_wrong_inputs(encoder):
@@ -737,6 +753,15 @@ def test_wrong_inputs(encoder):
         load(encoder, "masked words").predict([("[MASK]", "a")])
     with refused("There are no texts with words"):
         load(encoder, "tagger").fit([""], [[]])
+    with refused("Expected single texts; got pairs"):
+        load(encoder, "embedder").predict([("a", "b")])
+
+
+def test_a_text_model_is_not_called_on_texts(encoder, kind):
+    model = load(encoder, kind)
+    for x in ("a", ["a"], ("a", "b"), np.array(["a"]), None):
+        with refused(r"takes a dict of features.* For texts, call predict\.$"):
+            model(x)
     with refused("max_seq_length must be from 3 to 19"):
         load(encoder, "classifier", max_seq_length=20)
     with refused("problem must be one of single_label, multi_label or"):
@@ -814,6 +839,31 @@ def test_entities_and_answers_in_numbers(encoder):
 
 
 @pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda **x: bert_tf.BertModel(CONFIG, **x), "output_hidden_states"),
+        (lambda **x: bert_tf.BertModel(CONFIG, **x), "add_pooling_layer"),
+        (lambda **x: bert_tf.BertPretrainer(CONFIG, **x), "output_attentions"),
+        (lambda **x: bert_tf.BertClassifier(CONFIG, 2, **x), "bilstm_head"),
+        (
+            lambda **x: bert_tf.BertClassifier(CONFIG, 2, **x),
+            "gradient_checkpointing",
+        ),
+        (lambda **x: bert_tf.BertModel(CONFIG).freeze(1, **x), "embeddings"),
+        (lambda **x: bert_tf.FullTokenizer([*VOCAB], **x), "do_lower_case"),
+        (bert_tf.AdamWeightDecay, "bias_correction"),
+        (bert_tf.Lamb, "bias_correction"),
+    ],
+)
+def test_a_word_is_not_a_boolean(make, option):
+    """Python takes "false" for true."""
+    for value in ("false", None, [], 2):
+        with refused(f"{option} must be one of True or False; got"):
+            make(**{option: value})
+    make(**{option: np.True_})
+
+
+@pytest.mark.parametrize(
     "kind",
     [
         bert_tf.MaskedWordPredictor,
@@ -859,6 +909,15 @@ def test_missing_labels_and_wrong_options(encoder):
         load(encoder, "classifier", max_seq_lenght=9)
     with refused("max_seq_length must be a positive integer; got '9'"):
         load(encoder, "classifier", max_seq_length="9")
+    for kind, option in (
+        *(("classifier", "is_pair"), ("questions", "with_negative")),
+        *(("embedder", "normalize"), ("tagger", "gradient_checkpointing")),
+    ):
+        with refused(f"{option} must be one of True or False; got 'false'"):
+            load(encoder, kind, **{option: "false"})
+    for kind in ("classifier", "tagger"):
+        with refused("The labels must be a list of names; got 5"):
+            load(encoder, kind, labels=5)
     with refused("learning_rate is for optimizer='auto'"):
         model.compile("adam", learning_rate=0.1)
     for value in ("fast", -1.0, 0):

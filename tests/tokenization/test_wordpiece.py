@@ -171,6 +171,43 @@ def test_unknown_tokens_and_ids():
                 tokenizer.convert_ids_to_tokens([0, wrong, 1])
 
 
+@pytest.mark.parametrize(
+    ("method", "values", "message"),
+    [
+        *(
+            (method, [None, 5, b"a", ["a"]], "A text must be a string; got ")
+            for method in ("tokenize", "encode", "tokenize_with_offsets")
+        ),
+        (
+            "convert_tokens_to_ids",
+            [None, 5, [["a"]]],
+            "Tokens must be a list of strings; got ",
+        ),
+        (
+            "convert_ids_to_tokens",
+            [
+                None,
+                5,
+                "a",
+                ["a"],
+                [1.5],
+                [True],
+                [None],
+                np.eye(2, 3, dtype=int),
+            ],
+            "Ids must be a list of integers; got ",
+        ),
+    ],
+)
+def test_arguments_of_the_wrong_type(method, values, message):
+    tokenizer = FullTokenizer(["[UNK]", "a"])
+    for value in values:
+        with pytest.raises(InputError) as caught:
+            getattr(tokenizer, method)(value)
+        assert str(caught.value).startswith(message)
+        assert "\n" not in str(caught.value)
+
+
 def test_a_vocabulary_has_to_fit_the_model(caplog):
     tokens = [*wordpiece.SPECIAL_TOKENS, "a"]
     wordpiece.require_fit(load_vocab(tokens), 6, "vocab.txt")
