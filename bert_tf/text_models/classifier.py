@@ -30,6 +30,7 @@ from bert_tf.tasks.classification import (
     probabilities,
     require_activation,
 )
+from bert_tf.tasks.embedding import flatten
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
@@ -42,14 +43,20 @@ from bert_tf.text_models.batches import for_evaluation
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
+    as_lists,
     best_texts,
+    has_labels,
     label_name,
     label_shares,
     plain,
     plain_row,
     require_present,
 )
-from bert_tf.text_models.label_metrics import of_logits
+from bert_tf.text_models.label_metrics import (
+    is_right_first,
+    of_logits,
+    reciprocal_ranks,
+)
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.training import INPUTS
 
@@ -85,6 +92,17 @@ class TextClassifier(TextModel):
     macro-F1 of more, and Matthews's correlation; for multi_label exact_match,
     micro_f1 and macro_f1; for regression pearson and spearman.
 
+    A regression, or a model with two labels, also learns to rank: without `y`,
+    each example of `fit` and `evaluate` is a list of a query, its right
+    document and one or more wrong ones; or `x` is a tuple of such columns. The
+    loss is the cross-entropy of the right document among those of its query.
+    Scores are the numbers of a regression, or the log-odds of the last of two
+    labels. `accuracy` is how often the right document has a higher score than
+    all wrong ones, and `mrr` the mean of 1 / its rank. A batch has
+    `batch_size` queries with all their documents; shorter lists are padded to
+    the longest one. Losses and metrics that `compile` gets compare
+    [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
+
     Args:
       model: A `BertClassifier`.
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
@@ -107,6 +125,8 @@ class TextClassifier(TextModel):
     """
 
     model_class = BertClassifier
+    # Lists of documents have none.
+    _needs_labels = False
 
     def __init__(
         self,
@@ -138,6 +158,8 @@ class TextClassifier(TextModel):
         self.is_pair = is_pair
         self.doc_stride = doc_stride
         self.window_pooling = window_pooling
+        # Whether the default loss and metrics are those of lists of documents.
+        self._ranks = False
         if doc_stride is not None:
             self.doc_stride = positive_integer("doc_stride", doc_stride)
         # Checks the options of windows.
@@ -202,7 +224,44 @@ class TextClassifier(TextModel):
             **options,
         )
 
+    def call(self, inputs, training=False):
+        """Maps features to logits; used by `fit`.
+
+        Features are int32 [B, S]. Those of lists of D documents, [B, D, S],
+        become scores [B, D].
+        """
+        shape = ops.shape(inputs["input_ids"])
+        if len(shape) == 2:
+            return super().call(inputs, training=training)
+        flat = flatten(inputs)
+        logits = super().call(flat, training=training)
+        # Of two labels the log-odds of the last one: `rank` has its sigmoid.
+        scores = logits[:, -1]
+        if self.problem != "regression":
+            scores = scores - logits[:, 0]
+        # Texts have [CLS] and [SEP]; the padding of lists has [CLS] alone.
+        is_missing = ops.sum(flat["input_mask"], axis=-1) == 1
+        return ops.reshape(ops.where(is_missing, -1e9, scores), shape[:-1])
+
+    def _training_data(self, data: Part, *options: Any) -> Any:
+        self._choose_objective(data)
+        return super()._training_data(data, *options)
+
+    def _choose_objective(self, data: Part) -> None:
+        """Compiles again if the default loss or metrics are others."""
+        ranks = not has_labels(data)
+        if ranks != self._ranks:
+            self._ranks = ranks
+            with self._scope():
+                self._compile_with(self.optimizer)
+
     def _prepare_validation(self, data: Part, batch_size: int) -> Any:
+        if has_labels(data) == self._ranks:
+            raise InputError(
+                "The validation data and x must both have labels, or neither."
+            )
+        if self._ranks:
+            return super()._prepare_validation(data, batch_size)
         features = self._weighted_features(*data)
 
         def validate(batches: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -216,6 +275,9 @@ class TextClassifier(TextModel):
         ).for_backend()
 
     def _evaluated(self, data, batch_size, options):
+        self._choose_objective(data)
+        if self._ranks:
+            return self._keras_scores(*data, batch_size, options)
         features = self._weighted_features(*data)
         progress = Progress(self, "test", **options)
         return self._scores_of_texts(features, batch_size, progress)
@@ -262,7 +324,8 @@ class TextClassifier(TextModel):
     def _answers(
         self, x: Any, batch_size: int, progress: Progress
     ) -> list[dict[str, Any]]:
-        logits = self._logits(self._features(x, None), batch_size, progress)
+        features = self._text_features(x, None)
+        logits = self._logits(features, batch_size, progress)
         values = probabilities(self.problem, logits)
         found = answers(self.problem, self.labels, values)
         return [self._answer(*row) for row in zip(found, values, strict=True)]
@@ -290,20 +353,25 @@ class TextClassifier(TextModel):
         Raises:
           InputError: If the model has more labels, or multi_label ones.
         """
-        is_score = self.problem == "regression"
-        has_two = self.problem == "single_label" and len(self.labels) == 2
-        if not is_score and not has_two:
-            raise InputError(
-                "rank needs a regression or a model with two labels; this is "
-                f"{self.problem} with {len(self.labels)} labels."
-            )
+        self._require_scores("rank")
         pairs = [(query, text) for text in plain(documents)]
         found = self.predict(pairs, batch_size, verbose=0)
         scores = [
-            row["score"] if is_score else row["probabilities"][self.labels[-1]]
+            row["probabilities"][self.labels[-1]]
+            if self.labels
+            else row["score"]
             for row in found
         ]
         return best_texts(np.array(scores), [text for _, text in pairs], top_k)
+
+    def _require_scores(self, name: str) -> None:
+        """Raises InputError unless a pair has a score to rank it by."""
+        has_two = self.problem == "single_label" and len(self.labels) == 2
+        if self.problem != "regression" and not has_two:
+            raise InputError(
+                f"{name} needs a regression or a model with two labels; this "
+                f"is {self.problem} with {len(self.labels)} labels."
+            )
 
     def _takes_pairs(self):
         return self.is_pair
@@ -335,6 +403,42 @@ class TextClassifier(TextModel):
         }
 
     def _features(self, x: Any, y: Any) -> Features:
+        if y is None:
+            return self._list_features(x)
+        return self._text_features(x, y)
+
+    def _list_features(self, x: Any) -> Features:
+        """Returns the features of lists of D documents at most, [n, D, S]."""
+        lists = as_lists(x)
+        self._require_scores("A list of documents")
+        if self.doc_stride is not None:
+            raise InputError(
+                "Lists of documents are not read in windows. Load the model "
+                "with doc_stride=None."
+            )
+        examples = [
+            Example(
+                "", query or "", choices=tuple(text or "" for text in texts)
+            )
+            for query, *texts in lists
+        ]
+        encoding = Encoding(
+            *self._encoding_arguments(),
+            "multiple_choice",
+            (),
+            num_choices=len(lists[0]) - 1,
+        )
+        features = text_features(examples, encoding)
+        is_missing = np.equal(np.array(lists, object)[:, 1:], None)
+        # A text without any token might get vectors of NaN.
+        features.arrays["input_mask"][..., 1:][is_missing] = 0
+        targets = np.zeros(is_missing.shape, np.float32)
+        targets[:, 0] = 1
+        features.arrays["label_shares"] = targets
+        self.is_pair = True
+        return features
+
+    def _text_features(self, x: Any, y: Any) -> Features:
         columns = as_columns(x, ("text_a", "text_b"))
         if not columns[0]:
             raise InputError("There are no texts.")
@@ -432,9 +536,12 @@ class TextClassifier(TextModel):
         return arrays["label_ids"][arrays["window_numbers"] == 0]
 
     def _class_names(self):
-        return self.labels if self.problem == "single_label" else ()
+        has_classes = self.problem == "single_label" and not self._ranks
+        return self.labels if has_classes else ()
 
     def _default_loss(self):
+        if self._ranks:
+            return label_loss
         if self.problem == "regression":
             return "mse"
         if self.problem == "multi_label":
@@ -442,6 +549,12 @@ class TextClassifier(TextModel):
         return label_loss
 
     def _default_metrics(self):
+        if self._ranks:
+            metric = keras.metrics.MeanMetricWrapper
+            return [
+                metric(is_right_first, name="accuracy"),
+                metric(reciprocal_ranks, name="mrr"),
+            ]
         if self.problem == "single_label":
             return of_logits(["accuracy"], self.problem)
         if self.problem == "multi_label":

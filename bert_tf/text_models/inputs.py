@@ -37,6 +37,14 @@ def is_dataset(x: Any) -> bool:
     return hasattr(x, "as_numpy_iterator")
 
 
+def has_labels(data: Part) -> bool:
+    """Returns whether texts, or the elements of a data set, have labels."""
+    if is_dataset(data.x):
+        spec = data.x.element_spec
+        return isinstance(spec, tuple) and len(spec) > 1
+    return data.y is not None
+
+
 def split_dataset(x: Any, y: Any, weights: Any, required: bool = True) -> Part:
     """Returns texts, labels and weights, read from a `tf.data.Dataset`.
 
@@ -374,20 +382,24 @@ def text_of(value: Any, where: int) -> str:
     return value
 
 
-def as_columns(x: Any, names: Sequence[str]) -> list[list[str]]:
+def as_columns(
+    x: Any, names: Sequence[str], are_lists: bool = False
+) -> list[list[Any]]:
     """Returns the columns of texts or pairs.
 
     Args:
       x: A column of strings; or of pairs; or a tuple or a dict of two columns.
         A single string, or a tuple of two, is one row.
       names: The keys of a dict: one name, or two.
+      are_lists: Whether there may be any number of columns, and rows of
+        different lengths. The shorter ones end with None.
 
     Returns:
-      One list of strings, or two.
+      One list of strings, or two; with `are_lists` any number.
 
     Raises:
-      InputError: If a text is not a string, or there are more than two
-        columns, or the columns differ in length.
+      InputError: If a text is not a string, or there are too many columns, or
+        the columns differ in length.
     """
     if isinstance(x, Mapping):
         missing = [name for name in names if name not in x]
@@ -401,10 +413,10 @@ def as_columns(x: Any, names: Sequence[str]) -> list[list[str]]:
     else:
         rows = plain(x)
         if rows and isinstance(rows[0], (tuple, list)):
-            columns = _transposed(rows)
+            columns = _transposed(rows, are_lists) or [[]]
         else:
             columns = [rows]
-    if len(columns) > 2:
+    if len(columns) > 2 and not are_lists:
         raise InputError(
             f"Expected texts or pairs of texts; got {len(columns)} columns. "
             "Pass several texts as a list, not as a tuple."
@@ -414,15 +426,51 @@ def as_columns(x: Any, names: Sequence[str]) -> list[list[str]]:
             "The columns of texts", "equally long", [*map(len, columns)]
         )
     return [
-        [text_of(value, number) for number, value in enumerate(column)]
+        [
+            None if are_lists and value is None else text_of(value, number)
+            for number, value in enumerate(column)
+        ]
         for column in columns
     ]
 
 
-def _transposed(rows: Iterable[Any]) -> list[list[Any]]:
+def as_lists(x: Any) -> list[tuple[str | None, ...]]:
+    """Returns the query, the right document and the wrong ones of each row.
+
+    Shorter rows end with None.
+
+    Args:
+      x: A column of lists, or a tuple of columns.
+
+    Raises:
+      InputError: If a text is not a string, or one is missing.
+    """
+    columns = as_columns(x, ("text_a", "text_b"), are_lists=True)
+    if not columns[0]:
+        raise InputError("There are no texts.")
+    if len(columns) < 3:
+        raise InputError(
+            "Labels are missing: pass x and y, or a data set of both. Without "
+            "labels, an example is a query, a right document and at least one "
+            "wrong document."
+        )
+    rows = [*zip(*columns, strict=True)]
+    for number, row in enumerate(rows):
+        if None in row[:2] or {*row[2:]} == {None}:
+            raise wrong_value(
+                f"Example {number}",
+                "a query, a right document and at least one wrong document",
+                [text for text in row if text is not None],
+            )
+    return rows
+
+
+def _transposed(rows: Iterable[Any], are_lists: bool) -> list[list[Any]]:
     try:
         # Two characters are not a pair.
         pairs = [() if isinstance(x, (str, bytes)) else x for x in rows]
+        if are_lists:
+            return [[*column] for column in itertools.zip_longest(*pairs)]
         return [list(column) for column in zip(*pairs, strict=True)]
     except (TypeError, ValueError):
         raise InputError("Some texts are pairs and others are not.") from None

@@ -1,4 +1,4 @@
-"""Keras's metrics of probabilities, for models that return logits."""
+"""Metrics of probabilities and ranks, for models that return logits."""
 
 import functools
 from typing import Any, Self
@@ -160,3 +160,28 @@ class LabelMetric(keras.metrics.Metric):
         config = dict(config)
         metric = keras.saving.deserialize_keras_object(config.pop("metric"))
         return cls(metric, **config)
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+def is_right_first(targets, scores):
+    """Returns 1 if a query's right document has the highest score, else 0.
+
+    See `reciprocal_ranks`.
+    """
+    return ops.cast(reciprocal_ranks(targets, scores) == 1, "float32")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+def reciprocal_ranks(targets, scores):
+    """Returns 1 / the rank of each query's right document, float32 [B].
+
+    Of equal scores that of the right document ranks last.
+
+    Args:
+      targets: Not used: the first document is right.
+      scores: Floats [B, D].
+    """
+    del targets
+    # A score of NaN is not higher than others.
+    is_lower = ops.logical_not(scores[:, :1] > scores[:, 1:])
+    return 1 / (1 + ops.sum(ops.cast(is_lower, "float32"), axis=-1))

@@ -181,15 +181,23 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             jit_compile = False if runs_without_xla() else "auto"
         if "loss" in self._automatic:
             kwargs.setdefault("loss_weights", self._default_loss_weights())
-        super().compile(
-            optimizer=optimizer,
-            loss=self._default_loss() if "loss" in self._automatic else loss,
-            metrics=self._default_metrics()
-            if "metrics" in self._automatic
-            else metrics,
-            jit_compile=jit_compile,
-            **kwargs,
-        )
+        configure = super().compile
+
+        def compile_with(optimizer: Any) -> None:
+            is_automatic = self._automatic.__contains__
+            configure(
+                optimizer=optimizer,
+                loss=self._default_loss() if is_automatic("loss") else loss,
+                metrics=self._default_metrics()
+                if is_automatic("metrics")
+                else metrics,
+                jit_compile=jit_compile,
+                **kwargs,
+            )
+
+        # For `TextClassifier`, whose default loss depends on the data.
+        self._compile_with = compile_with
+        compile_with(optimizer)
 
     def fit(
         self,

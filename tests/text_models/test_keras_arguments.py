@@ -12,6 +12,7 @@ from bert_tf.metrics import usual_metrics
 from bert_tf.text_models import embedder as embedder_module
 from bert_tf.text_models import training
 from bert_tf.text_models.inputs import class_weights
+from bert_tf.text_models.label_metrics import reciprocal_ranks
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -475,6 +476,159 @@ def test_documents_are_ranked():
         assert model.rank("a b", []) == []
     with refused("rank needs a regression or a model with two labels"):
         classifier(3).rank("a", TEXTS)
+
+
+# A query, its right document, and one or more wrong ones.
+LISTS = [["a b", "c", "d e"], ["c", "h", "i i", "", "a"], ["b", "b a", "f"]]
+
+
+def scoring(kind, **options):
+    """A cross-encoder of one of two kinds."""
+    if kind == "regression":
+        return classifier(1, problem="regression", **options)
+    return classifier(**options)
+
+
+def scores_of_lists(model, lists):
+    """The numbers, or the log-odds, of the documents of each query."""
+    found = []
+    for query, *documents in lists:
+        rows = model.predict([(query, text) for text in documents])
+        if model.labels:
+            shares = np.array(
+                [[*row["probabilities"].values()] for row in rows]
+            )
+            found.append(np.log(shares[:, 1] / shares[:, 0]))
+        else:
+            found.append(np.array([row["score"] for row in rows]))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["regression", "two labels"])
+def test_lists_of_documents_have_a_loss_and_ranks(kind):
+    model = scoring(kind)
+    scores = scores_of_lists(model, LISTS)
+    losses = [np.log(np.exp(row - row[0]).sum()) for row in scores]
+    # Of two documents, the logistic loss of their difference.
+    margin = scores[0][0] - scores[0][1]
+    assert losses[0] == pytest.approx(np.log1p(np.exp(-margin)))
+    ranks = np.array([1 + np.sum(row[1:] >= row[0]) for row in scores])
+    found = model.evaluate(LISTS, batch_size=2, verbose=0)
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-3)
+    assert found["accuracy"] == pytest.approx(np.mean(ranks == 1))
+    assert found["mrr"] == pytest.approx(np.mean(1 / ranks))
+    weights = [1.0, 3.0, 0.5]
+    found = model.evaluate(LISTS, sample_weight=weights, verbose=0)["loss"]
+    expected = np.mean(np.multiply(losses, weights))
+    assert found == pytest.approx(expected, rel=1e-3)
+    # The loss and the metrics of labels are back.
+    assert {"mae", "f1"} & {*model.evaluate(TEXTS[:2], [0, 1], verbose=0)}
+
+
+def test_equal_scores_are_not_right():
+    scores = np.array([[2, 1, -1e9], [1, 1, 0], [0, 1, 2], [np.nan, 0, 0]])
+    ranks = ops.convert_to_numpy(reciprocal_ranks(None, scores))
+    np.testing.assert_allclose(ranks, [1, 1 / 2, 1 / 3, 1 / 3], rtol=1e-6)
+
+
+def test_a_loss_of_lists_does_not_reset_the_optimizer():
+    model = classifier(1, problem="regression")
+    options = {"batch_size": 1, "epochs": 2, "verbose": 0}
+    model.fit(LISTS, **options)
+    model.evaluate(TEXTS[:2], [0, 1], verbose=0)
+    model.fit(LISTS, **{**options, "epochs": 3}, initial_epoch=2)
+    assert int(model.optimizer.iterations) == 9
+
+
+def test_forms_of_lists_of_documents():
+    model = classifier()
+    lists = [["a b", "c", "d", "e"], ["h", "i", "a", None]]
+    expected = model._features(lists, None)
+    columns = tuple(map(list, zip(*lists, strict=True)))
+    for x in (
+        [lists[0], lists[1][:3]],
+        [*map(tuple, lists)],
+        columns,
+        tuple(map(np.array, columns)),
+        np.array(lists, object),
+        [[b"a b", b"c", b"d", b"e"], [b"h", b"i", b"a"]],
+    ):
+        found = model._features(x, None)
+        keras.tree.map_structure(
+            np.testing.assert_array_equal, found.arrays, expected.arrays
+        )
+    alone = model._features(("a b", "c", "d", "e"), None)
+    assert alone.arrays["input_ids"].shape == (1, 3, 13)
+    # One document of the second list is padding.
+    counts = expected.arrays["input_mask"].sum(axis=-1)
+    assert counts.tolist() == [[6, 6, 6], [5, 5, 1]]
+    history = model.fit(columns, validation_split=0.5, **QUIET).history
+    assert np.isfinite(history["val_loss"]).all()
+    # The loss is Keras's for several classes.
+    model.compile(loss=keras.losses.CategoricalHinge(), metrics=["accuracy"])
+    [first, second] = scores_of_lists(model, [lists[0], lists[1][:3]])
+    hinges = [max(0, 1 + max(0, *row[1:]) - row[0]) for row in (first, second)]
+    found = model.evaluate(lists, verbose=0)
+    assert found["loss"] == pytest.approx(np.mean(hinges), rel=1e-3)
+    assert {*found} == {"loss", "accuracy"}
+
+
+@pytest.mark.slow
+@needs_tf_data
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_data_set_of_lists_of_documents(batched):
+    import tensorflow as tf
+
+    columns = (["a b", "c", "d"], ["a", "b", "c"], ["e", "f", "g"])
+    data = tf.data.Dataset.from_tensor_slices((columns,))
+    data = data.batch(2) if batched else data
+    model = classifier(1, problem="regression")
+    options = {"steps_per_epoch": 3, "validation_data": data}
+    history = model.fit(data.repeat(), **QUIET, **options).history
+    assert int(model.optimizer.iterations) == 3
+    found = model.evaluate(columns, verbose=0)
+    assert found["loss"] == pytest.approx(history["val_loss"][0], rel=1e-3)
+    assert model.evaluate(data, verbose=0) == pytest.approx(found)
+
+
+def test_wrong_lists_of_documents():
+    model = classifier()
+    needs = "must be a query, a right document and at least one wrong document"
+    for lists, message in (
+        (
+            [["a", "b", "c"], ["a", "b"]],
+            rf"Example 1 {needs}; got \['a', 'b'\]",
+        ),
+        ([["a", "b", "c"], []], rf"Example 1 {needs}; got \[\]"),
+        ([[None, "b", "c"]], f"Example 0 {needs}"),
+        ((["a"], [None], ["c"]), f"Example 0 {needs}"),
+        ([["a", "b"]], "Labels are missing: .* at least one wrong document"),
+        (["a", "b", "c"], "Labels are missing"),
+        ([], "There are no texts"),
+        ([[]], "There are no texts"),
+        ([["a", "b", 3]], "Text 0 must be a string; got 3"),
+        ((["a"], ["b"], ["c", "d"]), "columns of texts must be equally long"),
+    ):
+        for act in (model.fit, model.evaluate):
+            with refused(message):
+                act(lists)
+    with refused("class_weight needs one label for each text"):
+        model.fit(LISTS, class_weight={"good": 2.0})
+    with refused("sample_weight must be 3 numbers"):
+        model.fit(LISTS, sample_weight=[1.0])
+    both = "The validation data and x must both have labels, or neither"
+    with refused(both):
+        model.fit(LISTS, validation_data=(["a", "b"], [0, 1]))
+    with refused(both):
+        model.fit(["a", "b"], [0, 1], validation_data=LISTS)
+    message = (
+        "A list of documents needs a regression or a model with two labels"
+    )
+    for other in (classifier(3), classifier(2, problem="multi_label")):
+        with refused(message):
+            other.fit(LISTS)
+    with refused("Lists of documents are not read in windows"):
+        classifier(doc_stride=3).fit(LISTS)
 
 
 def test_similar_documents_are_found(monkeypatch):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 
 import keras
@@ -362,6 +363,29 @@ def test_a_second_training_with_a_loss_scale(encoder):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("problem", ["regression", "single_label"])
+def test_a_cross_encoder_learns_from_lists(encoder, problem):
+    """The right document has the word g."""
+    labels = LABELS if problem == "single_label" else None
+    model = load(encoder, "classifier", problem=problem, labels=labels)
+    lists = [
+        [a, f"g {b}", f"h {b}", *[f"{a} {b}"] * (n % 2)]
+        for n, (a, b) in enumerate(itertools.permutations("abcdef", 2))
+    ]
+    # Other queries.
+    unseen = [["i", "g a", "h a", "b a"], ["k", "g b", "h b"]]
+    before = model.evaluate(unseen, verbose=0)
+    history = trained(
+        model, lists, batch_size=5, epochs=10, validation_data=unseen
+    ).history
+    assert history["loss"][-1] < history["loss"][0] / 2
+    assert history["val_loss"][-1] < before["loss"]
+    assert history["val_accuracy"][-1] == history["val_mrr"][-1] == 1
+    assert model.rank("k", ["h c", "d c", "g c"])[0]["text"] == "g c"
+    assert model.is_pair
+
+
+@pytest.mark.slow
 def test_other_models_learn(encoder):
     tagger = load(encoder, "tagger")
     words, tags = [["a", "b", "c"], ["d", "a"]] * 4, [[1, 2, 0], [0, 1]] * 4
@@ -715,7 +739,7 @@ def test_a_tf_data_set(encoder, batched):
         model.fit(
             tf.data.Dataset.from_tensor_slices((pairs, [0, 1, 1])).take(0)
         )
-    with refused("must have pairs of texts and labels"):
+    with refused("Labels are missing: pass x and y, or a data set of both"):
         model.fit(tf.data.Dataset.from_tensor_slices(["a"]))
     columns = tf.data.Dataset.from_tensor_slices((["a", "b"], ["b", "c"]))
     with refused(r"got single texts.* must be \(\(a, b\),\) or \(\(a"):
