@@ -34,7 +34,7 @@ from bert_tf.interop.settings_files import (
     TEXT_BY_NAME,
     TEXTS,
 )
-from bert_tf.tokenization.wordpiece import read_tokens
+from bert_tf.tokenization.vocabulary_file import read_tokens
 from bert_tf.training.weights import Weights, require_shape
 
 # What a model computes, and which weights it has besides the encoder's.

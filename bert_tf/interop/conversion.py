@@ -16,7 +16,7 @@ from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.interop import huggingface, keras_files
 from bert_tf.interop.checkpoint import HEADS, Pretrained
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, WeightName, rows
-from bert_tf.tokenization.wordpiece import load_vocab, warn_if_short
+from bert_tf.tokenization.vocabulary_file import load_vocab, warn_if_short
 from bert_tf.training.weights import BOOKKEEPING, Selection
 
 FORMATS = ("google", "huggingface", "keras")

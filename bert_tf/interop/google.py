@@ -22,7 +22,7 @@ from bert_tf.interop.checkpoint import (
     with_metadata,
     write_metadata,
 )
-from bert_tf.tokenization.wordpiece import load_vocab, require_fit
+from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import BOOKKEEPING, Merged
 
