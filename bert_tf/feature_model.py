@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -26,7 +26,7 @@ from bert_tf.config import (
     positive_integer,
     require_positive,
 )
-from bert_tf.dense import Dense
+from bert_tf.dense import adapted_layers, dense_layers
 from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.transformer import LORA_LAYERS, LORA_TARGETS
 
@@ -577,22 +577,6 @@ class FeatureModel(FreezableModel):
             input_signature=input_signature or [features],
             **kwargs,
         )
-
-
-def dense_layers(
-    layer: keras.layers.Layer, path: str = ""
-) -> Iterator[tuple[str, Dense]]:
-    """Yields the dense layers in a layer, with their paths of names."""
-    for inner in layer._flatten_layers(include_self=False, recursive=False):
-        inner_path = f"{path}{inner.name}"
-        if isinstance(inner, Dense):
-            yield inner_path, inner
-        yield from dense_layers(inner, f"{inner_path}/")
-
-
-def adapted_layers(model: keras.layers.Layer) -> dict[str, Dense]:
-    """Returns the dense layers with LoRA adapters, by their paths of names."""
-    return {path: x for path, x in dense_layers(model) if x.lora_enabled}
 
 
 def require_merged(model: keras.Model) -> None:

@@ -12,6 +12,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
+from bert_tf.dense import dense_layers
 from bert_tf.errors import (
     InputError,
     did_you_mean,
@@ -20,7 +21,7 @@ from bert_tf.errors import (
     require_names,
     wrong_value,
 )
-from bert_tf.feature_model import FeatureModel, dense_layers
+from bert_tf.feature_model import FeatureModel
 from bert_tf.interop import (
     conversion,
     hub,
@@ -35,7 +36,6 @@ from bert_tf.interop.checkpoint import (
     find_unsupported,
     require_sizes,
 )
-from bert_tf.modeling import checkpoint_variables, encoder_config
 from bert_tf.training.weights import (
     NEW_HEADS,
     Report,
@@ -45,6 +45,7 @@ from bert_tf.training.weights import (
     described,
     restore,
 )
+from bert_tf.variables import checkpoint_variables, encoder_config
 
 # Google's releases show their casing only in the names of their folders.
 _CASING_IN_NAME = (

@@ -48,6 +48,7 @@ KERAS_ONLY = {
     "modeling",
     "heads",
     "feature_tagger",
+    "variables",
 }
 
 MAX_MODULE_LINES = 700

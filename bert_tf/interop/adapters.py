@@ -29,9 +29,9 @@ from bert_tf.interop.settings_files import (
     TEXT,
     Check,
 )
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.training.weights import checksum, is_adapter
 from bert_tf.transformer import LORA_LAYERS
+from bert_tf.variables import checkpoint_variables
 
 # The key of the metadata, whose value is JSON.
 _KEY = "bert_tf_lora"

@@ -26,8 +26,11 @@ from bert_tf.interop import settings_files
 from bert_tf.interop.checkpoint import VOCABULARY, write_vocabulary
 from bert_tf.interop.settings_files import BOOLEAN, OBJECT, OBJECTS, TEXT, Check
 from bert_tf.tokenization.normalization import Normalizer
-from bert_tf.tokenization.vocabulary_file import SPECIAL_TOKENS, read_tokens
-from bert_tf.tokenization.wordpiece import CONTINUATION
+from bert_tf.tokenization.vocabulary_file import (
+    CONTINUATION,
+    SPECIAL_TOKENS,
+    read_tokens,
+)
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"

@@ -19,8 +19,8 @@ import numpy as np
 
 from bert_tf import files, heads
 from bert_tf.config import BertConfig
+from bert_tf.dense import adapted_layers
 from bert_tf.errors import InputError, in_file
-from bert_tf.feature_model import adapted_layers
 from bert_tf.interop.checkpoint import (
     CONFIG,
     KERAS_FILE,
@@ -31,13 +31,14 @@ from bert_tf.interop.checkpoint import (
     with_metadata,
     write_metadata,
 )
-from bert_tf.modeling import BertModel, checkpoint_variables, encoder_config
+from bert_tf.modeling import BertModel
 from bert_tf.training.weights import (
     NEW_HEADS,
     is_adapter,
     restore,
     scope_of,
 )
+from bert_tf.variables import checkpoint_variables, encoder_config
 
 # The class for each head.
 _CLASSES = {

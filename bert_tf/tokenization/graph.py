@@ -141,7 +141,7 @@ class BertTokenizer(keras.layers.Layer):
 
     @_graph_constant
     def _piece_lengths(self) -> tf.Tensor:
-        prefix = wordpiece.CONTINUATION
+        prefix = vocabulary_file.CONTINUATION
         return tf.constant(
             [len(token.removeprefix(prefix)) for token in self.vocabulary]
         )

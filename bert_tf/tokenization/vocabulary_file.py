@@ -16,6 +16,8 @@ from bert_tf.errors import (
 )
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# The first characters of tokens that continue a word.
+CONTINUATION = "##"
 # The id of the only blank line in the Chinese vocabulary of Google: U+2028.
 _BLANK_OF_GOOGLE = 343
 

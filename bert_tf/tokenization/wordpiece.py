@@ -11,13 +11,13 @@ import numpy as np
 from bert_tf.errors import InputError, require_choice
 from bert_tf.tokenization import normalization
 from bert_tf.tokenization.vocabulary_file import (
+    CONTINUATION,
     load_vocab,
     require_special_tokens,
     source_of,
 )
 
 MAX_CHARACTERS_PER_WORD = 200
-CONTINUATION = "##"
 
 # The largest number of entries of each of the two caches of a tokenizer, and
 # the longest string in them: at most about 100 MB.

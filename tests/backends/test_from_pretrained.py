@@ -12,7 +12,7 @@ import bert_tf
 from bert_tf import files
 from bert_tf.interop import huggingface
 from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
-from bert_tf.modeling import checkpoint_variables
+from bert_tf.variables import checkpoint_variables
 from tests.interop.small_models import (
     CONFIG,
     NUM_LABELS,
