@@ -133,6 +133,8 @@ class FeatureModel(FreezableModel):
     checked in `__call__`, since Keras adds many lines to errors from `call`.
 
     Attributes:
+      head_name: The head in checkpoints, a key of `HEADS` of
+        `interop.huggingface_names`. None for models that no other library has.
       checkpoint: What `from_pretrained` found beside the weights (vocabulary,
         casing, labels): an `interop.checkpoint.Pretrained`. None for other
         models.
@@ -144,6 +146,7 @@ class FeatureModel(FreezableModel):
 
     # Number of axes of `input_ids`: batch and sequence.
     input_rank = 2
+    head_name: str | None = None
     checkpoint: Any = None
     random_variables: tuple[tuple[str, ...], str] | None = None
     is_warned_of_random = False

@@ -76,6 +76,8 @@ class BertModel(FeatureModel):
         no `pooled_output`, and `load_checkpoint` ignores a pooler's weights.
     """
 
+    head_name = "encoder"
+
     def __init__(
         self,
         config: BertConfig | dict,

@@ -31,6 +31,7 @@ from bert_tf.interop import (
     released,
 )
 from bert_tf.interop.checkpoint import (
+    HEADS,
     KERAS_FILE,
     Pretrained,
     find_unsupported,
@@ -101,7 +102,7 @@ def load_checkpoint(
     config = encoder_config(model)
     if config is not None:
         compare_configs(config, pretrained)
-    head = keras_files.head_of_model(model)
+    head = keras_files.head_of_class(type(model))
     report = restore(variables, _of_same_head(head, pretrained), may_lack)
     log = logging.warning if report.missing else logging.info
     log("Weights from %s: %s", pretrained.path, report)
@@ -125,7 +126,7 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
 def _of_same_head(head: str | None, pretrained: Pretrained) -> Weights:
     """Returns the weights for a head, without another head of equal names."""
     theirs, weights = pretrained.head, pretrained.weights
-    same_names = {"classifier", "choice", "token"}
+    same_names = {h for h, x in HEADS.items() if "classes" in x.parts}
     if head == theirs or not {head, theirs} <= same_names:
         return weights
     logging.warning(

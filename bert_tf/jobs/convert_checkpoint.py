@@ -45,7 +45,7 @@ class ConvertCheckpointConfig(Options):
         "kind that the checkpoint records, which a TF1 checkpoint of a "
         "classifier, tagger or multiple-choice model does not.",
         default=None,
-        choices=HEADS,
+        choices=tuple(HEADS),
     )
     keep_optimizer: bool = option(
         "Whether to keep Adam's slots and the step, with --to=google, so that "
