@@ -206,7 +206,7 @@ def test_a_model_from_scratch_is_saved_with_a_tokenizer(tmp_path):
     found = bert_tf.FullTokenizer.from_pretrained(tmp_path / "saved")
     assert found.vocabulary == VOCAB
     assert found.do_lower_case is False
-    assert bert_tf.BertConfig.from_pretrained(tmp_path / "saved") == CONFIG
+    assert bert_tf.load_config(tmp_path / "saved") == CONFIG
 
 
 def test_a_model_card_with_any_labels(tmp_path):
