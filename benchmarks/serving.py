@@ -36,9 +36,9 @@ from bert_tf.errors import InputError, in_file
 from bert_tf.interop import huggingface
 from bert_tf.interop.keras_files import ModelWeights
 from bert_tf.jobs import classifier
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.options import option
 from bert_tf.pretrained import open_pretrained
+from bert_tf.variables import checkpoint_variables
 
 ONE, MANY = 1, 32
 # Texts of SST-2 that make a text of MAX_SEQ_LENGTH tokens or more.

@@ -140,21 +140,6 @@ class BertConfig:
         return self.attention_direction == "left_to_right"
 
     @classmethod
-    def from_pretrained(cls, path: str | os.PathLike[str]) -> "BertConfig":
-        """Returns the configuration of a checkpoint of any format.
-
-        Args:
-          path: See `load_checkpoint`.
-
-        Raises:
-          InputError: If the checkpoint cannot be read or has no configuration.
-        """
-        # Readers of checkpoints import the configuration.
-        from bert_tf import pretrained
-
-        return pretrained.load_config(path)
-
-    @classmethod
     def from_name(cls, name: str, vocab_size: int) -> Self:
         """Returns the config of a published size.
 

@@ -14,7 +14,7 @@ import contextlib
 import contextvars
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -187,3 +187,19 @@ class Dense(keras.layers.Dense):
 def _affine(kernel, bias, x):
     """Maps floats [..., F] to [..., units]."""
     return ops.add(ops.matmul(x, kernel), bias)
+
+
+def dense_layers(
+    layer: keras.layers.Layer, path: str = ""
+) -> Iterator[tuple[str, Dense]]:
+    """Yields the dense layers in a layer, with their paths of names."""
+    for inner in layer._flatten_layers(include_self=False, recursive=False):
+        inner_path = f"{path}{inner.name}"
+        if isinstance(inner, Dense):
+            yield inner_path, inner
+        yield from dense_layers(inner, f"{inner_path}/")
+
+
+def adapted_layers(model: keras.layers.Layer) -> dict[str, Dense]:
+    """Returns the dense layers with LoRA adapters, by their paths of names."""
+    return {path: x for path, x in dense_layers(model) if x.lora_enabled}

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -26,7 +26,7 @@ from bert_tf.config import (
     positive_integer,
     require_positive,
 )
-from bert_tf.dense import Dense
+from bert_tf.dense import adapted_layers, dense_layers
 from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.transformer import LORA_LAYERS, LORA_TARGETS
 
@@ -133,6 +133,8 @@ class FeatureModel(FreezableModel):
     checked in `__call__`, since Keras adds many lines to errors from `call`.
 
     Attributes:
+      head_name: The head in checkpoints, a key of `HEADS` of
+        `interop.huggingface_names`. None for models that no other library has.
       checkpoint: What `from_pretrained` found beside the weights (vocabulary,
         casing, labels): an `interop.checkpoint.Pretrained`. None for other
         models.
@@ -144,6 +146,7 @@ class FeatureModel(FreezableModel):
 
     # Number of axes of `input_ids`: batch and sequence.
     input_rank = 2
+    head_name: str | None = None
     checkpoint: Any = None
     random_variables: tuple[tuple[str, ...], str] | None = None
     is_warned_of_random = False
@@ -181,7 +184,7 @@ class FeatureModel(FreezableModel):
           InputError: If the checkpoint cannot be read, has no configuration or
             does not fit the options.
         """
-        # Readers of checkpoints import the models.
+        # Takes a tenth of a second to import.
         from bert_tf import pretrained
 
         return pretrained.make_model(cls, path, **options)
@@ -422,7 +425,6 @@ class FeatureModel(FreezableModel):
         Raises:
           InputError: If the model has no adapters.
         """
-        # Imports the models.
         from bert_tf.interop import adapters
 
         adapters.save(self, filepath)
@@ -577,22 +579,6 @@ class FeatureModel(FreezableModel):
             input_signature=input_signature or [features],
             **kwargs,
         )
-
-
-def dense_layers(
-    layer: keras.layers.Layer, path: str = ""
-) -> Iterator[tuple[str, Dense]]:
-    """Yields the dense layers in a layer, with their paths of names."""
-    for inner in layer._flatten_layers(include_self=False, recursive=False):
-        inner_path = f"{path}{inner.name}"
-        if isinstance(inner, Dense):
-            yield inner_path, inner
-        yield from dense_layers(inner, f"{inner_path}/")
-
-
-def adapted_layers(model: keras.layers.Layer) -> dict[str, Dense]:
-    """Returns the dense layers with LoRA adapters, by their paths of names."""
-    return {path: x for path, x in dense_layers(model) if x.lora_enabled}
 
 
 def require_merged(model: keras.Model) -> None:

@@ -237,6 +237,8 @@ class BertPretrainer(FeatureModel):
       gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
     """
 
+    head_name = "pretraining"
+
     def __init__(
         self,
         config: BertConfig | dict,
@@ -467,6 +469,8 @@ class BertClassifier(HeadModel):
       dropout: Dropout rate of the vectors that are scored.
     """
 
+    head_name = "classifier"
+
     def __init__(
         self,
         config: BertConfig | dict,
@@ -523,6 +527,8 @@ class BertTokenClassifier(BertClassifier):
     of `BertClassifier`.
     """
 
+    head_name = "token"
+
     def __init__(
         self,
         config: BertConfig | dict,
@@ -552,6 +558,8 @@ class BertMultipleChoice(HeadModel):
     Args:
       dropout: Dropout rate of the pooled vectors.
     """
+
+    head_name = "choice"
 
     # Batch, choices and sequence.
     input_rank = 3
@@ -636,6 +644,8 @@ class BertSpanLabeler(HeadModel):
 
     Source: section 4.2 of the paper; `create_model` of `run_squad.py`.
     """
+
+    head_name = "span"
 
     def __init__(
         self,

@@ -23,13 +23,9 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
+from bert_tf.dense import adapted_layers, dense_layers
 from bert_tf.errors import InputError, require_booleans, wrong_value
-from bert_tf.feature_model import (
-    FeatureModel,
-    adapted_layers,
-    dense_layers,
-    integers,
-)
+from bert_tf.feature_model import FeatureModel, integers
 from bert_tf.transformer import (
     BertLayer,
     Embeddings,
@@ -79,6 +75,8 @@ class BertModel(FeatureModel):
       add_pooling_layer: Whether the model has a pooler. Without one it returns
         no `pooled_output`, and `load_checkpoint` ignores a pooler's weights.
     """
+
+    head_name = "encoder"
 
     def __init__(
         self,
@@ -346,56 +344,6 @@ class BertModel(FeatureModel):
         """Returns the options that models with a head take too."""
         names = ("gradient_checkpointing", "frozen_layers", "output_attentions")
         return {name: getattr(self, name) for name in names}
-
-
-# The end of the path of every encoder's first variable.
-_FIRST_VARIABLE = "/embeddings/word_embeddings"
-
-
-def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the weights of a built model by their names in a TF1 checkpoint.
-
-    The encoder is called `bert`, whatever its name and its depth in the model.
-    Everything before it in a path, such as the name of a subclassed
-    `keras.Model`, is left out. The order is that of creation.
-
-    Raises:
-      InputError: If there are several encoders, or the model is quantized.
-    """
-    if any(v.dtype == "int8" for v in model.weights):
-        raise InputError(
-            f"{model.name} is quantized to int8, which checkpoints cannot "
-            "hold. Load or convert its weights before you call quantize."
-        )
-    paths = [v.path for v in model.weights]
-    found = [p for p in paths if f"/{p}".endswith(_FIRST_VARIABLE)]
-    if len(found) > 1:
-        raise InputError(
-            f"{model.name!r} has {len(found)} encoders. Load or convert them "
-            "one by one."
-        )
-    outer, encoder = f"{model.name}/", None
-    if found:
-        encoder = found[0].removesuffix(_FIRST_VARIABLE)
-        outer = encoder[: encoder.rfind("/") + 1]
-
-    def name_of(path: str) -> str:
-        if encoder is not None and path.startswith(f"{encoder}/"):
-            return f"bert/{path[len(encoder) + 1 :]}"
-        return path.removeprefix(outer)
-
-    return {name_of(v.path): v for v in model.weights}
-
-
-def encoder_config(model: keras.Model) -> BertConfig | None:
-    """Returns the config of the encoder in a model, or None.
-
-    Searches nested models, but not inside other layers.
-    """
-    if isinstance(model, BertModel):
-        return model.config
-    inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
-    return next(filter(None, map(encoder_config, inner)), None)
 
 
 def resize_vocabulary(model: keras.Model, vocab_size: int) -> keras.Model:

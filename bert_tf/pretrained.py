@@ -12,6 +12,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.config import BertConfig
+from bert_tf.dense import dense_layers
 from bert_tf.errors import (
     InputError,
     did_you_mean,
@@ -20,7 +21,6 @@ from bert_tf.errors import (
     require_names,
     wrong_value,
 )
-from bert_tf.feature_model import FeatureModel, dense_layers
 from bert_tf.interop import (
     conversion,
     hub,
@@ -30,12 +30,12 @@ from bert_tf.interop import (
     released,
 )
 from bert_tf.interop.checkpoint import (
+    HEADS,
     KERAS_FILE,
     Pretrained,
     find_unsupported,
     require_sizes,
 )
-from bert_tf.modeling import checkpoint_variables, encoder_config
 from bert_tf.training.weights import (
     NEW_HEADS,
     Report,
@@ -45,6 +45,7 @@ from bert_tf.training.weights import (
     described,
     restore,
 )
+from bert_tf.variables import checkpoint_variables, encoder_config
 
 # Google's releases show their casing only in the names of their folders.
 _CASING_IN_NAME = (
@@ -100,7 +101,7 @@ def load_checkpoint(
     config = encoder_config(model)
     if config is not None:
         compare_configs(config, pretrained)
-    head = keras_files.head_of_model(model)
+    head = keras_files.head_of_class(type(model))
     report = restore(variables, _of_same_head(head, pretrained), may_lack)
     log = logging.warning if report.missing else logging.info
     log("Weights from %s: %s", pretrained.path, report)
@@ -109,9 +110,10 @@ def load_checkpoint(
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the model's variables by their TF1 names."""
-    if not model.built and isinstance(model, FeatureModel):
+    rank = getattr(model, "input_rank", None)
+    if not model.built and rank is not None:
         # `summary` shows the shapes that it is built with.
-        model.build((None,) * model.input_rank)
+        model.build((None,) * rank)
     variables = checkpoint_variables(model) if model.built else {}
     if not any(name.startswith("bert/") for name in variables):
         raise InputError(
@@ -124,7 +126,7 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
 def _of_same_head(head: str | None, pretrained: Pretrained) -> Weights:
     """Returns the weights for a head, without another head of equal names."""
     theirs, weights = pretrained.head, pretrained.weights
-    same_names = {"classifier", "choice", "token"}
+    same_names = {h for h, x in HEADS.items() if "classes" in x.parts}
     if head == theirs or not {head, theirs} <= same_names:
         return weights
     logging.warning(
@@ -348,11 +350,11 @@ _SAVED_FORMATS = {"huggingface": "huggingface", "tf1": "google"}
 
 
 def make_model(
-    model_class: type[FeatureModel],
+    model_class: type[keras.Model],
     path: str | os.PathLike[str],
     labels: Sequence[str] | None = None,
     **options: Any,
-) -> FeatureModel:
+) -> keras.Model:
     """Makes a model with weights; see `FeatureModel.from_pretrained`."""
     require_options(model_class.__name__, options, options_of(model_class))
     try:
@@ -405,7 +407,7 @@ def make_model(
     return model
 
 
-def _record_random(model: FeatureModel, path: str, report: Report) -> None:
+def _record_random(model: keras.Model, path: str, report: Report) -> None:
     """Logs what a checkpoint filled, and records what it lacked."""
     variables = checkpoint_variables(model)
     random = {name: variables[name] for name in report.missing}
@@ -418,7 +420,7 @@ def _record_random(model: FeatureModel, path: str, report: Report) -> None:
         model.random_variables = report.missing, checksum(random)
 
 
-def warn_if_random(model: FeatureModel) -> None:
+def warn_if_random(model: keras.Model) -> None:
     """Logs, once, that what the outputs depend on is random.
 
     That is a head, or a pooler, which the checkpoint lacked and which has not
@@ -445,15 +447,15 @@ def warn_if_random(model: FeatureModel) -> None:
     )
 
 
-def options_of(model_class: type[FeatureModel]) -> set[str]:
+def options_of(model_class: type[keras.Model]) -> set[str]:
     """Returns the options of `from_pretrained` of a class of models."""
     arguments = {
         name
         for base in model_class.__mro__
-        if issubclass(base, FeatureModel)
+        if issubclass(base, keras.Model) and base is not keras.Model
         for name in inspect.signature(base.__init__).parameters
     }
-    unnamed = {"self", "config", "kwargs"}
+    unnamed = {"self", "config", "args", "kwargs"}
     return arguments - unnamed | {"labels", "dtype", "trainable"}
 
 
@@ -571,7 +573,7 @@ def tokenizer_arguments(
 
 
 def save(
-    model: FeatureModel,
+    model: keras.Model,
     folder: str | os.PathLike[str],
     format: str,
     tokenizer: Any = None,

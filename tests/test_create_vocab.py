@@ -10,7 +10,7 @@ import in_process
 import pytest
 from checkout import ROOT
 
-from bert_tf.tokenization.wordpiece import load_vocab
+from bert_tf.tokenization.vocabulary_file import load_vocab
 
 TEXT = "The cat sat. Łódź!\n\nA cat, a hat: 한국어 中文 " * 17 + "\n"
 

@@ -25,11 +25,11 @@ from bert_tf import files, heads
 from bert_tf.config import BertConfig
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs import features, fill_mask, fine_tuning
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving.export import export as write_export
 from bert_tf.serving.served import Served
 from bert_tf.tasks import datasets
 from bert_tf.training import checkpoints
+from bert_tf.variables import checkpoint_variables
 from tests.serving.small_served import assert_likeliest, random_weights
 
 # Shorter than the texts of the tests and than the models' maximum.

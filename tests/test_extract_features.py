@@ -13,9 +13,10 @@ from small_release import WORDS
 
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import google, huggingface
-from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.modeling import BertModel
 from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
+from bert_tf.variables import checkpoint_variables
 
 LAYERS, H, S = 5, 6, 13
 CONFIG = small_release.config_of(num_hidden_layers=LAYERS)

@@ -16,7 +16,8 @@ from bert_tf.feature_tagger import (
     FeatureHead,
     choose,
 )
-from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.modeling import BertModel
+from bert_tf.variables import checkpoint_variables
 
 B, S, V, H, L, C = 3, 5, 37, 10, 4, 6
 CONFIG = BertConfig(

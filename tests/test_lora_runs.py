@@ -21,8 +21,8 @@ from fine_tuning_runs import (
 )
 
 from bert_tf.heads import BertClassifier
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import distribution
+from bert_tf.variables import checkpoint_variables
 from tests.training import toy_task
 
 SLOTS = ("/adam_m", "/adam_v")

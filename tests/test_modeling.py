@@ -11,8 +11,9 @@ from bert_tf import heads, kernels
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
-from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.modeling import BertModel
 from bert_tf.pretrained import load_checkpoint, open_pretrained
+from bert_tf.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 from tests.backends.small_bert import CONFIG, WITHOUT_DROPOUT, B, H, S, V

@@ -10,7 +10,7 @@ import pytest
 from bert_tf import heads
 from bert_tf.interop import google, huggingface, keras_files
 from bert_tf.interop.checkpoint import require_sizes
-from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.modeling import BertModel
 from bert_tf.pretrained import (
     casing_of_name,
     load_checkpoint,
@@ -19,6 +19,7 @@ from bert_tf.pretrained import (
     open_weights,
     read_config,
 )
+from bert_tf.variables import checkpoint_variables
 from tests.interop.small_models import (
     CONFIG,
     NUM_LABELS,

@@ -7,7 +7,8 @@ from keras import ops
 
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertPretrainer
-from bert_tf.modeling import BertModel, checkpoint_variables, resize_vocabulary
+from bert_tf.modeling import BertModel, resize_vocabulary
+from bert_tf.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, H, S, V
 

@@ -42,11 +42,11 @@ from bert_tf.data.schema import classification_schema
 from bert_tf.heads import BertClassifier
 from bert_tf.jobs import classifier
 from bert_tf.jobs.classifier import ClassifierConfig
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.options import OptionError
 from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints, distribution
 from bert_tf.training.weights import restore
+from bert_tf.variables import checkpoint_variables
 from tests.training import toy_task
 
 WITHOUT_FILES = {"bert_config_file": None, "vocab_file": None}

@@ -21,10 +21,10 @@ from fine_tuning_runs import (
 
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertClassifier
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.pretrained import open_pretrained
 from bert_tf.text_models.classifier import TextClassifier
 from bert_tf.training import checkpoints, distribution
+from bert_tf.variables import checkpoint_variables
 from tests.serving.small_served import random_weights
 from tests.training import toy_task
 

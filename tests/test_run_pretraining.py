@@ -32,10 +32,10 @@ from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop import conversion
 from bert_tf.jobs import output_folder
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import restore
+from bert_tf.variables import checkpoint_variables
 from tests import programs
 
 METRICS = [

@@ -36,7 +36,7 @@ from bert_tf.corpus.settings import (
 from bert_tf.corpus.text import Corpus, EncodedBlock, TextBlock
 from bert_tf.data import processes, randomness, records
 from bert_tf.errors import InputError
-from bert_tf.tokenization import wordpiece
+from bert_tf.tokenization import vocabulary_file, wordpiece
 from bert_tf.version import __version__
 
 # The number of instances to log.
@@ -73,7 +73,9 @@ def load_vocabulary(config: CreationConfig) -> Vocabulary:
         config.vocab_file, config.do_lower_case, config.strip_accents
     )
     names = ["[CLS]", "[SEP]", "[UNK]", "[MASK]"]
-    wordpiece.require_special_tokens(tokenizer.vocab, names, config.vocab_file)
+    vocabulary_file.require_special_tokens(
+        tokenizer.vocab, names, config.vocab_file
+    )
     cls_id, sep_id, unk_id, mask_id = tokenizer.convert_tokens_to_ids(names)
     return Vocabulary(
         tokenizer,

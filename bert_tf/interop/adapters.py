@@ -19,7 +19,6 @@ import numpy as np
 from absl import logging
 
 from bert_tf.errors import InputError, in_file, shortened
-from bert_tf.feature_model import FeatureModel
 from bert_tf.interop import peft_adapters, settings_files
 from bert_tf.interop.huggingface_weights import TensorFiles, write
 from bert_tf.interop.settings_files import (
@@ -29,9 +28,9 @@ from bert_tf.interop.settings_files import (
     TEXT,
     Check,
 )
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.training.weights import checksum, is_adapter
 from bert_tf.transformer import LORA_LAYERS
+from bert_tf.variables import checkpoint_variables
 
 # The key of the metadata, whose value is JSON.
 _KEY = "bert_tf_lora"
@@ -66,7 +65,7 @@ class _Adapters:
 
 
 def save(
-    model: FeatureModel, path: str | os.PathLike[str], **facts: Any
+    model: keras.Model, path: str | os.PathLike[str], **facts: Any
 ) -> None:
     """Writes the adapters and the head; see `save_lora_weights`.
 
@@ -93,7 +92,7 @@ def save(
 
 
 def load(
-    model: FeatureModel, path: str | os.PathLike[str], **facts: Any
+    model: keras.Model, path: str | os.PathLike[str], **facts: Any
 ) -> None:
     """Loads a file of `save` or of PEFT; see `load_lora_weights`."""
     path = os.fspath(path)
@@ -139,7 +138,7 @@ def _read(path: str) -> _Adapters:
 
 
 def _check(
-    found: _Adapters, model: FeatureModel, path: str, facts: Mapping[str, Any]
+    found: _Adapters, model: keras.Model, path: str, facts: Mapping[str, Any]
 ) -> None:
     """Raises InputError unless a model, which is built, can load a file."""
     ours, layers = model.adapters(), found.layers
@@ -190,7 +189,7 @@ def _check(
 
 
 def _adapter_shapes(
-    layers: Mapping[str, list], model: FeatureModel, path: str
+    layers: Mapping[str, list], model: keras.Model, path: str
 ) -> dict[str, tuple[int, int]]:
     """Returns the shapes of the adapters of layers, by their TF1 names."""
     kernels = {
@@ -219,7 +218,7 @@ def _adapter_shapes(
 
 
 def _checksum_without(
-    model: FeatureModel, variables: Mapping[str, Any], names: Mapping[str, Any]
+    model: keras.Model, variables: Mapping[str, Any], names: Mapping[str, Any]
 ) -> str:
     """Returns the checksum of all other weights that have an effect."""
     unused = re.compile(model.unused_variables)

@@ -11,7 +11,8 @@ from absl import logging
 from bert_tf.errors import in_file
 from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.tokenization.normalization import Normalizer
-from bert_tf.tokenization.wordpiece import FullTokenizer, read_tokens
+from bert_tf.tokenization.vocabulary_file import read_tokens
+from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.training.weights import Weights
 
 # The tokenizer of transformers maps longer words to [UNK].

@@ -25,7 +25,8 @@ from bert_tf.errors import (
     listed,
     wrong_value,
 )
-from bert_tf.interop import huggingface_names, settings_files
+from bert_tf.interop import settings_files
+from bert_tf.interop.huggingface_names import HEADS, rows
 from bert_tf.interop.settings_files import (
     BOOLEAN,
     COUNT,
@@ -34,23 +35,8 @@ from bert_tf.interop.settings_files import (
     TEXT_BY_NAME,
     TEXTS,
 )
-from bert_tf.tokenization.wordpiece import read_tokens
+from bert_tf.tokenization.vocabulary_file import read_tokens
 from bert_tf.training.weights import Weights, require_shape
-
-# What a model computes, and which weights it has besides the encoder's.
-HEADS = (
-    "encoder",
-    "pretraining",
-    "masked_lm",
-    "next_sentence",
-    "classifier",
-    "choice",
-    "token",
-    "span",
-)
-
-# The heads whose classes have names.
-WITH_LABELS = ("classifier", "token")
 
 # The names that transformers uses to choose a classifier's loss.
 PROBLEM_TYPES = (
@@ -91,7 +77,7 @@ class Pretrained:
       strip_accents: Whether the tokenizer removes accents; None means the same
         as `do_lower_case`.
       labels: The names of the classes, in the order of the logits.
-      head: One of `HEADS`.
+      head: A key of `HEADS`.
       problem_type: What a classifier's labels mean, one of `PROBLEM_TYPES`.
       classifier_dropout: The dropout rate before the output layer, if it
         differs from the encoder's.
@@ -205,7 +191,7 @@ def require_sizes(config: BertConfig, weights: Weights) -> None:
     Raises:
       InputError: If a shape differs, or a weight is missing.
     """
-    for weight in huggingface_names.rows(config):
+    for weight in rows(config):
         if weight.part == "encoder":
             require_shape(weights, weight.ours, weight.shape)
 

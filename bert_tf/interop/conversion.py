@@ -14,18 +14,13 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.interop import huggingface, keras_files
-from bert_tf.interop.checkpoint import HEADS, Pretrained
-from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, WeightName, rows
-from bert_tf.tokenization.wordpiece import load_vocab, warn_if_short
+from bert_tf.interop.checkpoint import Pretrained
+from bert_tf.interop.huggingface_names import HEADS, WeightName, rows
+from bert_tf.tokenization.vocabulary_file import load_vocab, warn_if_short
 from bert_tf.training.weights import BOOKKEEPING, Selection
 
 FORMATS = ("google", "huggingface", "keras")
 
-# In Keras, one class has both pre-training heads.
-_KERAS_PARTS = {
-    "masked_lm": PARTS_OF_HEAD["pretraining"],
-    "next_sentence": PARTS_OF_HEAD["pretraining"],
-}
 _SLOT = re.compile(r"/adam_[mv]$")
 
 
@@ -119,7 +114,7 @@ def plan(
         source,
         head=head,
         weights=Selection(source.weights, written),
-        labels=source.labels if "classes" in PARTS_OF_HEAD[head] else None,
+        labels=source.labels if "classes" in HEADS[head].parts else None,
     )
     left_over: dict[str, list[str]] = {}
     # Tensors of Hugging Face files that are not weights.
@@ -208,7 +203,7 @@ def _parts(head: str, to: str) -> set[str]:
     Google's models always have a pooler, Hugging Face's only if they use it.
     """
     unused = set() if to == "huggingface" else {"pooler"}
-    return {*PARTS_OF_HEAD[head]} | unused
+    return {*HEADS[head].parts} | unused
 
 
 def _check_dropped(
@@ -256,12 +251,14 @@ def _missing(
     path: str,
 ) -> list[str]:
     """Returns the variables that the source lacks and need not have."""
-    required = {*PARTS_OF_HEAD[head]}
+    required = {*HEADS[head].parts}
     if head == "encoder":
         required.discard("pooler")
     possible = _parts(head, to)
     if to == "keras":
-        possible |= {*_KERAS_PARTS.get(head, ())}
+        # One class has both pre-training heads.
+        same = [x for x in HEADS.values() if x.model == HEADS[head].model]
+        possible.update(*(x.parts for x in same))
     held = set(written)
     missing = [n for n in table if table[n].part in possible and n not in held]
     required |= {table[n].part for n in written}
@@ -289,24 +286,6 @@ _FAILURES = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError),
     *(LookupError, OSError, RuntimeError, TypeError, ValueError),
 )
-
-# The outputs of each head: this project's names -> transformers' names.
-_OUTPUTS = {
-    "encoder": {
-        "sequence_output": "last_hidden_state",
-        "pooled_output": "pooler_output",
-    },
-    "pretraining": {
-        "masked_lm_logits": "prediction_logits",
-        "next_sentence_logits": "seq_relationship_logits",
-    },
-    "masked_lm": {"masked_lm_logits": "logits"},
-    "next_sentence": {"next_sentence_logits": "logits"},
-    "classifier": {"logits": "logits"},
-    "choice": {"logits": "logits"},
-    "token": {"logits": "logits"},
-    "span": {"start_logits": "start_logits", "end_logits": "end_logits"},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -416,7 +395,7 @@ def _run(pretrained: Pretrained, probe: Mapping) -> dict[str, np.ndarray]:
     """Returns the outputs of this project's model that have weights."""
     assert pretrained.head is not None
     outputs = keras_files.build_model(pretrained)(dict(probe))
-    names = [*_OUTPUTS[pretrained.head]]
+    names = [*HEADS[pretrained.head].outputs]
     if "bert/pooler/dense/kernel" not in pretrained.weights:
         # Without weights, each program initializes the pooler differently.
         names = [name for name in names if name != "pooled_output"]
@@ -468,7 +447,7 @@ def run_transformers(
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    model_class = getattr(transformers, huggingface.ARCHITECTURES[head])
+    model_class = getattr(transformers, HEADS[head].architecture)
     model = model_class.from_pretrained(
         folder,
         local_files_only=True,
@@ -482,9 +461,8 @@ def run_transformers(
             attention_mask=torch.from_numpy(probe["input_mask"]).long(),
             token_type_ids=torch.from_numpy(probe["segment_ids"]).long(),
         )
-    return {
-        ours: outputs[theirs].numpy() for ours, theirs in _OUTPUTS[head].items()
-    }
+    pairs = HEADS[head].outputs.items()
+    return {ours: outputs[theirs].numpy() for ours, theirs in pairs}
 
 
 def _distance(ours: Mapping, theirs: Mapping) -> float:

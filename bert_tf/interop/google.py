@@ -22,21 +22,19 @@ from bert_tf.interop.checkpoint import (
     with_metadata,
     write_metadata,
 )
-from bert_tf.tokenization.wordpiece import load_vocab, require_fit
+from bert_tf.interop.huggingface_names import head_of_parts
+from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.training import checkpoints
 from bert_tf.training.weights import BOOKKEEPING, Merged
 
 PREFIX = "bert_model.ckpt"
 
-# The head by the scopes of its variables.
-_HEADS = {
-    ("cls/predictions", "cls/seq_relationship"): "pretraining",
-    ("cls/predictions",): "masked_lm",
-    ("cls/seq_relationship",): "next_sentence",
-    ("cls/squad",): "span",
-    (): "encoder",
-    # Not ("output",), which a classifier, a tagger and a multiple choice
-    # model share.
+# The parts of a model by the scopes of their variables.
+_PARTS = {
+    "cls/predictions": "masked_lm",
+    "cls/seq_relationship": "next_sentence",
+    "cls/squad": "span",
+    "output": "classes",
 }
 _HEAD_SCOPE = re.compile(r"(cls/\w+|output)[/_]")
 
@@ -91,7 +89,8 @@ def head_of(names: Iterable[str]) -> str | None:
         for match in map(_HEAD_SCOPE.match, names)
         if match and not BOOKKEEPING.match(match.string)
     }
-    return _HEADS.get(tuple(sorted(scopes)))
+    # Google's models always have a pooler.
+    return head_of_parts({"pooler", *(_PARTS.get(x, x) for x in scopes)})
 
 
 def write(

@@ -29,7 +29,6 @@ from bert_tf.interop import (
 )
 from bert_tf.interop.checkpoint import (
     PROBLEM_TYPES,
-    WITH_LABELS,
     Pretrained,
     find_unsupported,
     read_trained_with,
@@ -38,7 +37,7 @@ from bert_tf.interop.checkpoint import (
 )
 from bert_tf.interop.huggingface_names import (
     DECODER,
-    PARTS_OF_HEAD,
+    HEADS,
     head_of_parts,
 )
 from bert_tf.interop.huggingface_weights import (
@@ -143,7 +142,7 @@ def write(folder: str, pretrained: Pretrained) -> None:
     assert config is not None
     assert head is not None
     labels = _labels_of_head(pretrained.labels, weights, head)
-    if labels is None and head in WITH_LABELS:
+    if labels is None and HEADS[head].has_labels:
         labels = numbered_labels(_num_classes(weights))
     vocab = pretrained.vocab
     pad_token_id: int | None = 0
@@ -229,7 +228,8 @@ def _labels_of_head(
             "output_bias of a multiple choice model must have 1 element; got "
             f"{_num_classes(weights)}.",
         )
-    if head not in (None, *WITH_LABELS) or "output_bias" not in weights:
+    is_named = head is None or HEADS[head].has_labels
+    if not is_named or "output_bias" not in weights:
         return None
     if labels is not None and len(labels) != _num_classes(weights):
         raise in_file(
@@ -248,17 +248,7 @@ def _num_classes(weights: Weights) -> int:
 
 CONFIG = "config.json"
 
-ARCHITECTURES = {
-    "encoder": "BertModel",
-    "pretraining": "BertForPreTraining",
-    "masked_lm": "BertForMaskedLM",
-    "next_sentence": "BertForNextSentencePrediction",
-    "classifier": "BertForSequenceClassification",
-    "choice": "BertForMultipleChoice",
-    "token": "BertForTokenClassification",
-    "span": "BertForQuestionAnswering",
-}
-_HEADS = {name: head for head, name in ARCHITECTURES.items()}
+_HEADS = {x.architecture: head for head, x in HEADS.items()}
 # The names of transformers 2 to 5 for both forms of GELU and others. The first
 # name of each is the one that is written.
 _ACTIVATIONS = {
@@ -334,7 +324,7 @@ class ConfigFile:
         head = _HEADS.get(self.architecture or "")
         if head is None:
             return head_of_parts(parts)
-        lacking = set(PARTS_OF_HEAD[head]) - set(parts)
+        lacking = {*HEADS[head].parts} - {*parts}
         # Encoders without a pooler are common.
         if head == "encoder":
             lacking.discard("pooler")
@@ -347,8 +337,8 @@ class ConfigFile:
             )
         # Google's checkpoints were published as BertForMaskedLM, with pooler
         # and next sentence head.
-        whole = set(PARTS_OF_HEAD["pretraining"])
-        is_part = set(PARTS_OF_HEAD[head]) < whole
+        whole = {*HEADS["pretraining"].parts}
+        is_part = {*HEADS[head].parts} < whole
         return "pretraining" if is_part and whole <= {*parts} else head
 
 
@@ -444,7 +434,7 @@ def to_json(
     values = {
         **config.to_dict(),
         "add_cross_attention": False,
-        "architectures": [ARCHITECTURES[head]],
+        "architectures": [HEADS[head].architecture],
         "classifier_dropout": classifier_dropout,
         "dtype": "float32",
         "hidden_act": theirs[config.hidden_act],

@@ -13,7 +13,7 @@ kernels are transposed.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,17 +77,96 @@ output_weights                      weight                               2,H
 output_bias                         bias                                 2
 """
 
-# The parts of the model with each head. Taggers and span models use every
-# position and have no pooler.
-PARTS_OF_HEAD = {
-    "encoder": ("encoder", "pooler"),
-    "pretraining": ("encoder", "pooler", "masked_lm", "next_sentence"),
-    "masked_lm": ("encoder", "masked_lm"),
-    "next_sentence": ("encoder", "pooler", "next_sentence"),
-    "classifier": ("encoder", "pooler", "classes"),
-    "choice": ("encoder", "pooler", "classes"),
-    "token": ("encoder", "classes"),
-    "span": ("encoder", "span"),
+
+class Head(NamedTuple):
+    """What a model computes, and the weights it has besides the encoder's.
+
+    Attributes:
+      model: The name of this project's class.
+      architecture: The name of transformers' class.
+      parts: The parts of the model, as in the table above. Taggers and span
+        models use every position and have no pooler.
+      outputs: The outputs: this project's names -> transformers' names.
+      pipeline: The task on Hugging Face's Hub, if there is one.
+      has_labels: Whether its classes have names.
+    """
+
+    model: str
+    architecture: str
+    parts: tuple[str, ...]
+    outputs: Mapping[str, str]
+    pipeline: str | None = None
+    has_labels: bool = False
+
+
+_LOGITS = {"logits": "logits"}
+
+# All formats know these heads. A model class has the name of its head as its
+# attribute `head_name`.
+HEADS = {
+    "encoder": Head(
+        "BertModel",
+        "BertModel",
+        ("encoder", "pooler"),
+        {
+            "sequence_output": "last_hidden_state",
+            "pooled_output": "pooler_output",
+        },
+        "feature-extraction",
+    ),
+    "pretraining": Head(
+        "BertPretrainer",
+        "BertForPreTraining",
+        ("encoder", "pooler", "masked_lm", "next_sentence"),
+        {
+            "masked_lm_logits": "prediction_logits",
+            "next_sentence_logits": "seq_relationship_logits",
+        },
+        "fill-mask",
+    ),
+    "masked_lm": Head(
+        "BertPretrainer",
+        "BertForMaskedLM",
+        ("encoder", "masked_lm"),
+        {"masked_lm_logits": "logits"},
+        "fill-mask",
+    ),
+    "next_sentence": Head(
+        "BertPretrainer",
+        "BertForNextSentencePrediction",
+        ("encoder", "pooler", "next_sentence"),
+        {"next_sentence_logits": "logits"},
+    ),
+    "classifier": Head(
+        "BertClassifier",
+        "BertForSequenceClassification",
+        ("encoder", "pooler", "classes"),
+        _LOGITS,
+        "text-classification",
+        has_labels=True,
+    ),
+    "choice": Head(
+        "BertMultipleChoice",
+        "BertForMultipleChoice",
+        ("encoder", "pooler", "classes"),
+        _LOGITS,
+        "multiple-choice",
+    ),
+    "token": Head(
+        "BertTokenClassifier",
+        "BertForTokenClassification",
+        ("encoder", "classes"),
+        _LOGITS,
+        "token-classification",
+        has_labels=True,
+    ),
+    "span": Head(
+        "BertSpanLabeler",
+        "BertForQuestionAnswering",
+        ("encoder", "span"),
+        {"start_logits": "start_logits", "end_logits": "end_logits"},
+        "question-answering",
+    ),
 }
 
 # Counters that some versions store; nothing reads them.
@@ -186,12 +265,9 @@ def canonical(name: str) -> str:
 
 def head_of_parts(parts: Collection[str]) -> str | None:
     """Returns the head that the parts of a model determine, or None."""
-    heads = {*parts} - {"encoder", "pooler"}
-    if heads == {"classes"}:
+    shared = {"encoder", "pooler"}
+    found = [h for h, x in HEADS.items() if {*x.parts} ^ {*parts} <= shared]
+    if len(found) > 1 and "pooler" not in parts:
         # With a pooler: a classifier, multiple choice, or an old tagger.
-        return None if "pooler" in parts else "token"
-    if heads == {"masked_lm", "next_sentence"}:
-        return "pretraining"
-    if len(heads) > 1:
-        return None
-    return heads.pop() if heads else "encoder"
+        found = [h for h in found if "pooler" not in HEADS[h].parts]
+    return found[0] if len(found) == 1 else None

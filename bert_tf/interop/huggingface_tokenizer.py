@@ -26,7 +26,7 @@ from bert_tf.interop import settings_files
 from bert_tf.interop.checkpoint import VOCABULARY, write_vocabulary
 from bert_tf.interop.settings_files import BOOLEAN, OBJECT, OBJECTS, TEXT, Check
 from bert_tf.tokenization.normalization import Normalizer
-from bert_tf.tokenization.wordpiece import (
+from bert_tf.tokenization.vocabulary_file import (
     CONTINUATION,
     SPECIAL_TOKENS,
     read_tokens,

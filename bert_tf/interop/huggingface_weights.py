@@ -15,7 +15,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, shortened
 from bert_tf.interop import huggingface_names, settings_files
 from bert_tf.interop.checkpoint import local_file
-from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, WeightName
+from bert_tf.interop.huggingface_names import HEADS, WeightName
 from bert_tf.training.weights import Weights
 
 # Safetensors files, whole or in shards.
@@ -263,7 +263,7 @@ def to_tensors(
     tensors = {}
     for row in huggingface_names.rows(config):
         # Many encoders were trained without a pooler.
-        if row.part in PARTS_OF_HEAD[head] and row.ours in weights:
+        if row.part in HEADS[head].parts and row.ours in weights:
             value = np.asarray(weights[row.ours])
             if value.dtype.name not in _FLOATS:
                 raise _not_a_float(row.ours, value.dtype.name, weights.path)

@@ -17,39 +17,27 @@ from typing import Any
 import keras
 import numpy as np
 
-from bert_tf import files, heads
+from bert_tf import files
 from bert_tf.config import BertConfig
+from bert_tf.dense import adapted_layers
 from bert_tf.errors import InputError, in_file
-from bert_tf.feature_model import adapted_layers
 from bert_tf.interop.checkpoint import (
     CONFIG,
     KERAS_FILE,
-    WITH_LABELS,
     Pretrained,
     local_file,
     require_sizes,
     with_metadata,
     write_metadata,
 )
-from bert_tf.modeling import BertModel, checkpoint_variables, encoder_config
+from bert_tf.interop.huggingface_names import HEADS
 from bert_tf.training.weights import (
     NEW_HEADS,
     is_adapter,
     restore,
     scope_of,
 )
-
-# The class for each head.
-_CLASSES = {
-    "encoder": BertModel,
-    "pretraining": heads.BertPretrainer,
-    "masked_lm": heads.BertPretrainer,
-    "next_sentence": heads.BertPretrainer,
-    "classifier": heads.BertClassifier,
-    "choice": heads.BertMultipleChoice,
-    "token": heads.BertTokenClassifier,
-    "span": heads.BertSpanLabeler,
-}
+from bert_tf.variables import checkpoint_variables, encoder_config
 
 # What Keras, zipfile, json and h5py raise for a damaged file; h5py raises
 # RuntimeError.
@@ -93,14 +81,18 @@ def build_model(pretrained: Pretrained) -> keras.Model:
         raise in_file(pretrained.path, f"the {missing} is unknown.")
     require_sizes(config, pretrained.weights)
     options = {}
-    if head in WITH_LABELS:
+    if HEADS[head].has_labels:
         shapes = pretrained.weights.shapes
         if "output_weights" not in shapes:
             raise in_file(
                 pretrained.path, f"the {head} model has no output_weights."
             )
         options["num_labels"] = shapes["output_weights"][0]
-    model = _CLASSES[head](config, **options)
+    # Keras finds the class by its name, as when it loads a file.
+    model_class = keras.saving.get_registered_object(
+        f"bert_tf>{HEADS[head].model}"
+    )
+    model = model_class.from_config({"config": config.to_dict(), **options})
     model.build()
     variables = checkpoint_variables(model)
     report = restore(variables, pretrained.weights, NEW_HEADS)
@@ -109,25 +101,21 @@ def build_model(pretrained: Pretrained) -> keras.Model:
     return model
 
 
-def head_of_model(model: keras.Model) -> str | None:
-    """Returns the head of one of this project's models; None of others."""
-    return head_of_class(type(model))
-
-
 def head_of_class(
     model_class: type[keras.Model], preferred: str | None = None
 ) -> str | None:
-    """Returns the head of a class of models or its base; None of other classes.
+    """Returns the head of a class of models; None of other classes.
 
     Args:
       model_class: The class.
       preferred: The head to return if the class has several, as
         `BertPretrainer` does.
     """
-    for base in model_class.__mro__:
-        if names := [n for n, known in _CLASSES.items() if known is base]:
-            return preferred if preferred in names else names[0]
-    return None
+    head = getattr(model_class, "head_name", None)
+    if head not in HEADS:
+        return None
+    same = [h for h, x in HEADS.items() if x.model == HEADS[head].model]
+    return preferred if preferred in same else head
 
 
 class ModelWeights:
@@ -182,7 +170,7 @@ def read(path: str) -> Pretrained:
     config = encoder_config(model)
     weights = ModelWeights(model, path)
     pretrained = with_metadata(
-        Pretrained(path, weights, config, head=head_of_model(model)),
+        Pretrained(path, weights, config, head=head_of_class(type(model))),
         os.path.dirname(path),
     )
     if config is not None and pretrained.config != config:

@@ -7,22 +7,11 @@ from typing import Any
 from bert_tf import files
 from bert_tf.errors import listed
 from bert_tf.interop.checkpoint import Pretrained
-from bert_tf.interop.huggingface import ARCHITECTURES
+from bert_tf.interop.huggingface_names import HEADS
 from bert_tf.version import __version__
 
 FILE = "README.md"
 _WRITTEN_BY = "Written by bert_tf"
-
-# The tasks of Hugging Face's Hub.
-_PIPELINES = {
-    "pretraining": "fill-mask",
-    "masked_lm": "fill-mask",
-    "classifier": "text-classification",
-    "choice": "multiple-choice",
-    "token": "token-classification",
-    "span": "question-answering",
-    "encoder": "feature-extraction",
-}
 
 
 def text(
@@ -54,8 +43,8 @@ def text(
         "longest sequence": pretrained.max_seq_length
         or config.max_position_embeddings,
     }
-    library, pipeline = "transformers", _PIPELINES.get(head)
-    architecture = ARCHITECTURES[head]
+    library, pipeline = "transformers", HEADS[head].pipeline
+    architecture = HEADS[head].architecture
     if head == "encoder" and pretrained.pooling is not None:
         class_name = "TextEmbedder"
         rows["pooling"] = pretrained.pooling

@@ -25,7 +25,7 @@ from bert_tf.interop.added_words import add_words
 from bert_tf.interop.checkpoint import HEADS, Pretrained
 from bert_tf.options import Options, option
 from bert_tf.pretrained import FORMATS, open_pretrained, read_config
-from bert_tf.tokenization.wordpiece import load_vocab
+from bert_tf.tokenization.vocabulary_file import load_vocab
 from bert_tf.training.checkpoints import require_plain
 
 
@@ -45,7 +45,7 @@ class ConvertCheckpointConfig(Options):
         "kind that the checkpoint records, which a TF1 checkpoint of a "
         "classifier, tagger or multiple-choice model does not.",
         default=None,
-        choices=HEADS,
+        choices=tuple(HEADS),
     )
     keep_optimizer: bool = option(
         "Whether to keep Adam's slots and the step, with --to=google, so that "

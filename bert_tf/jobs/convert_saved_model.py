@@ -48,7 +48,7 @@ from bert_tf.tasks.answers import require_answers
 from bert_tf.tasks.datasets import DataSet
 from bert_tf.tasks.ner import TaggingEncoding, read_conll
 from bert_tf.tasks.questions import SpanEncoding, read_questions
-from bert_tf.tokenization.wordpiece import load_vocab
+from bert_tf.tokenization.vocabulary_file import load_vocab
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ from bert_tf.heads import BertPretrainer
 from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.jobs.settings import ExportOptions, PretrainedOptions
 from bert_tf.jobs.start import find_start
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.options import option
 from bert_tf.pretrained import compare_configs, open_pretrained
 from bert_tf.serving.export import export, require_export_dir
@@ -42,6 +41,7 @@ from bert_tf.tasks.fill_mask import (
 )
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.training.weights import restore
+from bert_tf.variables import checkpoint_variables
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ from bert_tf.serving.export import require_export_dir
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.pretraining import OBJECTIVES, PretrainingTask
-from bert_tf.tokenization.wordpiece import load_vocab, require_fit
+from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.training.checkpoints import CheckpointManager
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator

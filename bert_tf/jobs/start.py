@@ -35,7 +35,7 @@ from bert_tf.pretrained import (
 )
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.examples import have_names
-from bert_tf.tokenization.wordpiece import load_vocab, require_fit
+from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.training.weights import Weights
 
 _Encoding = TypeVar("_Encoding", bound=TextEncoding)

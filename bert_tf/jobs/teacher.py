@@ -21,7 +21,7 @@ from bert_tf.data import cache
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.interop.checkpoint import (
-    WITH_LABELS,
+    HEADS,
     Pretrained,
     require_sizes,
 )
@@ -167,7 +167,7 @@ def find_teacher(
             "Remove it from its config.json to learn from the outputs before "
             "it.",
         )
-    if task.head in WITH_LABELS and task.labels:
+    if HEADS[task.head].has_labels and task.labels:
         try:
             labels = rename(found.labels or ())
         except InputError as error:

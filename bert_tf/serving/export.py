@@ -44,10 +44,8 @@ from tensorflow.python.saved_model import fingerprinting_utils
 
 from bert_tf import files
 from bert_tf.config import positive_integer
-from bert_tf.dense import Dense, splitting
+from bert_tf.dense import Dense, adapted_layers, splitting
 from bert_tf.errors import InputError, in_file, wrong_value
-from bert_tf.feature_model import adapted_layers
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.serving.readme import (
     BATCHING,
     BATCHING_PARAMETERS,
@@ -62,6 +60,7 @@ from bert_tf.serving.readme import (
 )
 from bert_tf.serving.served import Served, Tensors
 from bert_tf.transformer import Intermediate, SelfAttention
+from bert_tf.variables import checkpoint_variables
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.fill_mask import MASK
 from bert_tf.tokenization.graph import BertTokenizer
 from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
-from bert_tf.tokenization.wordpiece import require_special_tokens
+from bert_tf.tokenization.vocabulary_file import require_special_tokens
 
 # Stands for an empty name, since tables skip empty lines. Google's Chinese
 # vocabulary has an empty token, and readers of vocabularies strip lines.

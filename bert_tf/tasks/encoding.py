@@ -22,7 +22,8 @@ from bert_tf.errors import (
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import POOLINGS, split_texts, window_spans
 from bert_tf.tokenization.packing import pack, truncated_lengths
-from bert_tf.tokenization.wordpiece import FullTokenizer, require_special_tokens
+from bert_tf.tokenization.vocabulary_file import require_special_tokens
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 
 @dataclasses.dataclass(frozen=True)

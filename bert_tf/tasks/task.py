@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
-from bert_tf.modeling import checkpoint_variables
+from bert_tf.variables import checkpoint_variables
 
 
 class Task(abc.ABC):

@@ -11,12 +11,9 @@ import keras
 from bert_tf import files
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features, in_memory
+from bert_tf.dense import dense_layers
 from bert_tf.errors import InputError, shortened, wrong_value
-from bert_tf.feature_model import (
-    FeatureModel,
-    dense_layers,
-    renew_optimizer,
-)
+from bert_tf.feature_model import FeatureModel, renew_optimizer
 from bert_tf.interop import adapters
 from bert_tf.pretrained import (
     options_of,

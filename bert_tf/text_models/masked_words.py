@@ -27,11 +27,8 @@ from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.training import INPUTS
-from bert_tf.tokenization.wordpiece import (
-    continuation_mask,
-    replaceable_ids,
-    require_special_tokens,
-)
+from bert_tf.tokenization.vocabulary_file import require_special_tokens
+from bert_tf.tokenization.wordpiece import continuation_mask, replaceable_ids
 
 
 @keras.saving.register_keras_serializable("bert_tf")

@@ -16,7 +16,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.tokenization import normalization
-from bert_tf.tokenization.wordpiece import CONTINUATION, SPECIAL_TOKENS
+from bert_tf.tokenization.vocabulary_file import CONTINUATION, SPECIAL_TOKENS
 
 # Longer words are links and noise. Also keeps pieces within the 256 bytes of
 # UTF-8 that the tokenizer in the graph can hold.

@@ -1,6 +1,5 @@
-"""WordPiece tokenization in Python, and the vocabularies for it."""
+"""WordPiece tokenization in Python."""
 
-import codecs
 import itertools
 import os
 import re
@@ -8,25 +7,22 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from absl import logging
 
-from bert_tf import files
 from bert_tf.errors import (
     InputError,
-    in_file,
-    listed,
     require_booleans,
     require_choice,
-    shortened,
     wrong_value,
 )
 from bert_tf.tokenization import normalization
+from bert_tf.tokenization.vocabulary_file import (
+    CONTINUATION,
+    load_vocab,
+    require_special_tokens,
+    source_of,
+)
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS_PER_WORD = 200
-CONTINUATION = "##"
-# The id of the only blank line in the Chinese vocabulary of Google: U+2028.
-_BLANK_OF_GOOGLE = 343
 
 # The largest number of entries of each of the two caches of a tokenizer, and
 # the longest string in them: at most about 100 MB.
@@ -122,7 +118,7 @@ class FullTokenizer:
         Raises:
           InputError: If the checkpoint cannot be read or has no vocabulary.
         """
-        # Readers of checkpoints import the tokenizer.
+        # Imports Keras, which the tokenizer itself does not need.
         from bert_tf import pretrained
 
         found = pretrained.tokenizer_arguments(path)
@@ -266,145 +262,6 @@ class FullTokenizer:
 def _require_text(text: Any) -> None:
     if not isinstance(text, str):
         raise wrong_value("A text", "a string", text)
-
-
-def load_vocab(
-    vocabulary: str | os.PathLike[str] | Sequence[str],
-    where: str | None = None,
-) -> dict[str, int]:
-    """Reads a vocabulary with one token per line; ids count from 0.
-
-    A blank line is a token that never occurs, which a warning names; see
-    `read_tokens`.
-
-    Args:
-      vocabulary: A local or remote path; or the tokens in the order of their
-        ids.
-      where: The name of the vocabulary in messages. By default the path.
-
-    Returns:
-      A dict from tokens to ids, in the order of the ids.
-
-    Raises:
-      InputError: If the file is missing, is empty, is not UTF-8 or has a
-        duplicate token, or a token with a NUL character.
-    """
-    where = where or source_of(vocabulary)
-    if isinstance(vocabulary, (str, os.PathLike)):
-        vocabulary = read_tokens(str(vocabulary))
-    if not isinstance(vocabulary, Iterable):
-        raise wrong_value(
-            "A vocabulary", "a path or a list of tokens", vocabulary
-        )
-    vocab: dict[str, int] = {}
-    for index, token in enumerate(vocabulary):
-        _check_token(token, where, index)
-        if token in vocab:
-            raise in_file(
-                where,
-                f"the token {token!r} is also on line {vocab[token] + 1}. "
-                "Change one of the two to an unused name, which keeps the ids "
-                "of the tokens after it.",
-                index + 1,
-            )
-        vocab[token] = index
-    if not vocab:
-        raise in_file(where, "the vocabulary is empty.")
-    return vocab
-
-
-def _check_token(token: str, where: str, index: int) -> None:
-    if not isinstance(token, str):
-        raise wrong_value(f"Token {index} of {where}", "a string", token)
-    if "\0" in token:
-        raise in_file(
-            where,
-            f"the token {shortened(token)} has a NUL character. Use the "
-            "vocab.txt of a BERT model.",
-            index + 1,
-        )
-    if not token and index != _BLANK_OF_GOOGLE:
-        logging.warning(
-            "%s:%d: the token is empty and never occurs, but the tokens after "
-            "it count it. If it is not in the original, remove it",
-            where,
-            index + 1,
-        )
-
-
-def read_tokens(path: str) -> list[str]:
-    """Reads the tokens of a vocabulary file without validating them.
-
-    Lines end at "\\n" only. White space around a token and a byte order mark
-    are removed. A blank line is a token (Google's Chinese vocabulary has one),
-    except at the end.
-
-    Raises:
-      InputError: If the file cannot be read or is not UTF-8.
-    """
-    with files.open_read(path) as file:
-        content = file.read().removeprefix(codecs.BOM_UTF8)
-    try:
-        tokens = [line.strip() for line in content.decode().split("\n")]
-    except UnicodeDecodeError as error:
-        byte, before = content[error.start], content[: error.start]
-        raise in_file(
-            path,
-            f"byte 0x{byte:02x} is not UTF-8. Convert the file to UTF-8.",
-            before.count(b"\n") + 1,
-        ) from None
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    return tokens
-
-
-def source_of(vocabulary: str | os.PathLike[str] | Sequence[str]) -> str:
-    """Returns the name of a vocabulary in messages."""
-    if isinstance(vocabulary, (str, os.PathLike)):
-        return str(vocabulary)
-    return "a list of tokens"
-
-
-def require_special_tokens(
-    vocab: dict[str, int],
-    names: Iterable[str] = SPECIAL_TOKENS,
-    path: str | os.PathLike[str] = "the vocabulary",
-) -> None:
-    """Raises InputError if the vocabulary lacks one of the tokens `names`."""
-    missing = [name for name in names if name not in vocab]
-    if missing:
-        raise InputError(
-            f"{path} has {len(vocab):,} tokens, but not {listed(missing)}. "
-            "Use the vocab.txt of a BERT model."
-        )
-
-
-def require_fit(
-    vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
-) -> None:
-    """Raises InputError if a vocabulary does not fit a model."""
-    require_special_tokens(vocab, path=path)
-    if len(vocab) > vocab_size:
-        raise in_file(
-            path,
-            f"has {len(vocab)} tokens, more than the model's vocab_size of "
-            f"{vocab_size}.",
-        )
-    warn_if_short(vocab, vocab_size, path)
-
-
-def warn_if_short(
-    vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
-) -> None:
-    """Warns if a model has more tokens than its vocabulary."""
-    if len(vocab) < vocab_size:
-        logging.warning(
-            "%s has %d tokens, fewer than the model's vocab_size of %d. If the "
-            "file is truncated, copy it again.",
-            path,
-            len(vocab),
-            vocab_size,
-        )
 
 
 def continuation_mask(inv_vocab: Sequence[str]) -> np.ndarray:

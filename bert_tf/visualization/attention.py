@@ -21,7 +21,8 @@ import numpy as np
 
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.packages import missing
-from bert_tf.tokenization.wordpiece import CONTINUATION, FullTokenizer, Token
+from bert_tf.tokenization.vocabulary_file import CONTINUATION
+from bert_tf.tokenization.wordpiece import FullTokenizer, Token
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -68,7 +68,7 @@ from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.questions import SpanEncoding, make_windows, read_questions
 from bert_tf.tasks.tagging import TaggingTask
-from bert_tf.tokenization.wordpiece import load_vocab
+from bert_tf.tokenization.vocabulary_file import load_vocab
 
 # The number of measurements on held-out text during a pre-training.
 MEASUREMENTS = 20

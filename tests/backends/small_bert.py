@@ -23,8 +23,9 @@ from bert_tf.heads import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.modeling import BertModel
 from bert_tf.optimization import WarmupLinearDecay
+from bert_tf.variables import checkpoint_variables
 
 # Odd sizes, no two alike: swapped axes cannot pass.
 B, S, P, V, H, N, C, LABELS = 3, 7, 8, 29, 10, 5, 4, 6

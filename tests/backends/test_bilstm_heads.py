@@ -12,7 +12,8 @@ from bert_tf.heads import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.modeling import BertModel
+from bert_tf.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 from tests.backends.small_bert import B, H, S, numbers

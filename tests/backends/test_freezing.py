@@ -8,8 +8,9 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier
-from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.modeling import BertModel
 from bert_tf.optimization import AdamWeightDecay, layerwise_rates
+from bert_tf.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 

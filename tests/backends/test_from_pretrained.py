@@ -11,8 +11,8 @@ from keras import ops
 import bert_tf
 from bert_tf import files
 from bert_tf.interop import huggingface
-from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
-from bert_tf.modeling import checkpoint_variables
+from bert_tf.interop.huggingface_names import HEADS
+from bert_tf.variables import checkpoint_variables
 from tests.interop.small_models import (
     CONFIG,
     NUM_LABELS,
@@ -48,7 +48,7 @@ def folders(tmp_path_factory):
 def assert_filled(model, head):
     """Compares all weights of a model with those of the checkpoint."""
     expected = dict(pretrained(head).weights)
-    if "pooler" not in PARTS_OF_HEAD[head]:
+    if "pooler" not in HEADS[head].parts:
         # Hugging Face's files leave it out.
         expected = {n: x for n, x in expected.items() if "pooler" not in n}
     variables = checkpoint_variables(model)
@@ -178,7 +178,7 @@ def test_saved_and_loaded(folders, tmp_path, head, format):
     again = CLASSES[head].from_pretrained(tmp_path / "saved")
     before, after = map(checkpoint_variables, (model, again))
     names = [*before]
-    if "pooler" not in PARTS_OF_HEAD[head]:
+    if "pooler" not in HEADS[head].parts:
         names = [n for n in names if not re.match(UNUSED, n)]
     for name in names:
         np.testing.assert_array_equal(
@@ -206,7 +206,7 @@ def test_a_model_from_scratch_is_saved_with_a_tokenizer(tmp_path):
     found = bert_tf.FullTokenizer.from_pretrained(tmp_path / "saved")
     assert found.vocabulary == VOCAB
     assert found.do_lower_case is False
-    assert bert_tf.BertConfig.from_pretrained(tmp_path / "saved") == CONFIG
+    assert bert_tf.load_config(tmp_path / "saved") == CONFIG
 
 
 def test_a_model_card_with_any_labels(tmp_path):

@@ -13,12 +13,9 @@ from bert_tf.errors import InputError
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertClassifier
 from bert_tf.interop.huggingface_names import rows
-from bert_tf.modeling import (
-    BertModel,
-    checkpoint_variables,
-    resize_vocabulary,
-)
+from bert_tf.modeling import BertModel, resize_vocabulary
 from bert_tf.optimization import AdamWeightDecay
+from bert_tf.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, LABELS, V
 

@@ -19,9 +19,8 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion, huggingface
-from bert_tf.interop.checkpoint import HEADS
 from bert_tf.interop.conversion import probe_batch, run_transformers
-from bert_tf.interop.huggingface import ARCHITECTURES
+from bert_tf.interop.huggingface_names import HEADS
 from bert_tf.interop.keras_files import build_model
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.interop.small_models import (
@@ -97,7 +96,7 @@ def test_fidelity_of_what_is_written(tmp_path, warnings, fidelity, act, head):
     model, info = getattr(transformers, AUTO[head]).from_pretrained(
         tmp_path, output_loading_info=True
     )
-    assert type(model).__name__ == ARCHITECTURES[head]
+    assert type(model).__name__ == HEADS[head].architecture
     assert not any(info.values()), info
     assert not warnings()
     if checkpoint.labels:
@@ -112,7 +111,7 @@ def test_fidelity_of_what_is_written(tmp_path, warnings, fidelity, act, head):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_fidelity_of_what_is_read(tmp_path, fidelity, act, head):
-    model = random_model(ARCHITECTURES[head], hidden_act=ACTIVATIONS[act])
+    model = random_model(HEADS[head].architecture, hidden_act=ACTIVATIONS[act])
     model.save_pretrained(tmp_path)
     checkpoint = huggingface.read(str(tmp_path))
     assert checkpoint.head == head

@@ -12,7 +12,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.interop.huggingface import to_json
-from bert_tf.interop.huggingface_names import PARTS_OF_HEAD, rows
+from bert_tf.interop.huggingface_names import HEADS, rows
 from bert_tf.interop.huggingface_weights import to_tensors
 
 CONFIG = BertConfig(
@@ -41,7 +41,7 @@ class Arrays(dict):
 def arrays(head, config=CONFIG, pooler=True, seed=0):
     """Random weights of a model with this head, by their TF1 names."""
     generator = np.random.default_rng(seed)
-    parts = {*PARTS_OF_HEAD[head]} - {"pooler"}
+    parts = {*HEADS[head].parts} - {"pooler"}
     if pooler:
         parts.add("pooler")
     return Arrays(

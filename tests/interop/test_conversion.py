@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from bert_tf.interop import conversion, google
-from bert_tf.interop.checkpoint import HEADS
 from bert_tf.interop.conversion import probe_batch
 from bert_tf.interop.huggingface import numbered_labels
-from bert_tf.interop.huggingface_names import PARTS_OF_HEAD
+from bert_tf.interop.huggingface_names import HEADS
 from bert_tf.pretrained import open_pretrained
 from tests.interop.small_models import (
     CONFIG,
@@ -42,7 +41,7 @@ def all_of(names_by_reason):
 @pytest.mark.parametrize(
     ("head", "act", "pooler"),
     [
-        *((h, "gelu_tanh", "pooler" in PARTS_OF_HEAD[h]) for h in HEADS),
+        *((h, "gelu_tanh", "pooler" in HEADS[h].parts) for h in HEADS),
         ("pretraining", "gelu_erf", True),
         ("encoder", "gelu_tanh", False),
     ],

@@ -10,9 +10,8 @@ import pytest
 from bert_tf import files
 from bert_tf.config import ACTIVATIONS, BertConfig
 from bert_tf.interop import huggingface
-from bert_tf.interop.checkpoint import HEADS
-from bert_tf.interop.huggingface import ARCHITECTURES, to_json
-from bert_tf.interop.huggingface_names import DECODER, PARTS_OF_HEAD
+from bert_tf.interop.huggingface import to_json
+from bert_tf.interop.huggingface_names import DECODER, HEADS
 from bert_tf.interop.huggingface_weights import TensorFiles
 from tests.interop.small_models import (
     CONFIG,
@@ -37,7 +36,7 @@ WORDS = "bert.embeddings.word_embeddings.weight"
 @pytest.mark.parametrize("head", HEADS)
 def test_writes_and_reads_what_transformers_writes(tmp_path, golden, head):
     layouts = json.loads((golden / "transformers_layout.json").read_text())
-    theirs = layouts[ARCHITECTURES[head]]
+    theirs = layouts[HEADS[head].architecture]
     labels = None if head == "classifier" else pretrained(head).labels
     huggingface.write(str(tmp_path), pretrained(head, labels=labels))
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -57,7 +56,7 @@ def test_writes_and_reads_what_transformers_writes(tmp_path, golden, head):
     described = read(tmp_path, theirs["config"])
     assert described.config == CONFIG
     assert described.labels == labels
-    assert described.head({*PARTS_OF_HEAD[head], "pooler"}) == head
+    assert described.head({*HEADS[head].parts, "pooler"}) == head
 
 
 def test_reads_the_files_in_any_form(tmp_path, monkeypatch):
@@ -304,7 +303,7 @@ def test_an_unknown_class_is_logged_and_ignored(tmp_path, caplog):
     ("architectures", "parts", "head"),
     [
         (None, {"encoder"}, "encoder"),
-        ([], PARTS_OF_HEAD["pretraining"], "pretraining"),
+        ([], HEADS["pretraining"].parts, "pretraining"),
         (None, {"encoder", "masked_lm"}, "masked_lm"),
         ([], {"encoder", "pooler", "next_sentence"}, "next_sentence"),
         (None, {"encoder", "span"}, "span"),
@@ -313,7 +312,7 @@ def test_an_unknown_class_is_logged_and_ignored(tmp_path, caplog):
         (None, {"encoder", "pooler", "classes", "masked_lm"}, None),
         (["BertModel"], {"encoder"}, "encoder"),
         # bert-base-uncased is published as a BertForMaskedLM.
-        (["BertForMaskedLM"], PARTS_OF_HEAD["pretraining"], "pretraining"),
+        (["BertForMaskedLM"], HEADS["pretraining"].parts, "pretraining"),
     ],
 )
 def test_class_and_weights_determine_the_head(

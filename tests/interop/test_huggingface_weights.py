@@ -12,7 +12,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from bert_tf.interop import huggingface_names, huggingface_weights
-from bert_tf.interop.huggingface_names import DECODER, PARTS_OF_HEAD
+from bert_tf.interop.huggingface_names import DECODER, HEADS
 from bert_tf.interop.huggingface_weights import (
     INDEX,
     HuggingFaceWeights,
@@ -200,7 +200,7 @@ def test_kernels_are_transposed(opened):
     tensors = their_tensors()
     weights = opened(tensors)
     assert_same_weights(arrays("pretraining"), weights)
-    assert weights.parts == set(PARTS_OF_HEAD["pretraining"])
+    assert weights.parts == set(HEADS["pretraining"].parts)
     np.testing.assert_array_equal(
         weights["bert/encoder/layer_1/intermediate/dense/kernel"],
         tensors["bert.encoder.layer.1.intermediate.dense.weight"].T,
@@ -239,7 +239,7 @@ def test_includes_foreign_tensors_by_their_names(opened, caplog):
     weights = opened(their_tensors() | foreign)
     assert_same_weights(Arrays(arrays("pretraining") | foreign), weights)
     assert weights["counts"].dtype == np.int64
-    assert weights.parts == set(PARTS_OF_HEAD["pretraining"])
+    assert weights.parts == set(HEADS["pretraining"].parts)
     assert not weights.explained
     [record] = caplog.records
     message = record.getMessage()

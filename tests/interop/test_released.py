@@ -29,8 +29,8 @@ from bert_tf.interop import released, released_models
 from bert_tf.interop.released_models import FILES, MODELS
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.classifier import ClassifierConfig
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.pretrained import load_checkpoint, load_config, open_pretrained
+from bert_tf.variables import checkpoint_variables
 from tests.interop.fake_models import serving, zip_of
 from tests.interop.small_models import refused
 

@@ -11,8 +11,8 @@ import pytest
 
 from bert_tf import heads
 from bert_tf.interop import google, keras_files
-from bert_tf.interop.checkpoint import HEADS
-from bert_tf.interop.keras_files import ModelWeights, build_model, head_of_model
+from bert_tf.interop.huggingface_names import HEADS
+from bert_tf.interop.keras_files import ModelWeights, build_model, head_of_class
 from bert_tf.modeling import BertModel
 from bert_tf.pretrained import load_model
 from bert_tf.training import checkpoints
@@ -120,7 +120,9 @@ def test_builds_the_class_of_the_head_with_its_weights(head):
     whole = pretrained(head)
     model = build_model(whole)
     assert type(model) is CLASSES.get(head, heads.BertPretrainer)
-    assert head_of_model(model) == (head if head in CLASSES else "pretraining")
+    assert head_of_class(type(model)) == (
+        head if head in CLASSES else "pretraining"
+    )
     ours = ModelWeights(model, "here")
     same = Arrays({name: ours[name] for name in whole.weights})
     assert_same_weights(same, whole.weights)

@@ -20,9 +20,10 @@ from bert_tf.heads import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.modeling import BertModel, checkpoint_variables
+from bert_tf.modeling import BertModel
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients, pretraining_losses
 

@@ -11,8 +11,8 @@ import pytest
 from keras import ops
 
 from bert_tf.heads import BertPretrainer
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay
+from bert_tf.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.parity import formulas
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.variables import checkpoint_variables
 from tests.tasks.small_training import CONFIG, S, V, as_arrays
 
 B, P = 5, 3

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask
+from bert_tf.variables import checkpoint_variables
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays, cut
 

@@ -15,7 +15,8 @@ from bert_tf.tasks.questions import (
     split_questions,
 )
 from bert_tf.tokenization.normalization import Normalizer
-from bert_tf.tokenization.wordpiece import FullTokenizer, read_tokens
+from bert_tf.tokenization.vocabulary_file import read_tokens
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORDS = "who was the man japan ##ese elec ##tronics ( ) - , . 1895 1943 a b c"

@@ -14,7 +14,8 @@ from bert_tf.errors import InputError
 from bert_tf.tokenization import vocabulary
 from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.vocabulary import count_words, learn_vocabulary
-from bert_tf.tokenization.wordpiece import SPECIAL_TOKENS, FullTokenizer
+from bert_tf.tokenization.vocabulary_file import SPECIAL_TOKENS
+from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.tokenization import tokenization_oracle as oracle
 
 SYLLABLES = ["ka", "lo", "mi", "ten", "ra", "šu", "한국", "어", "É", "x"]

@@ -1,4 +1,4 @@
-"""The tokenizer in Python, vocabularies and packing."""
+"""The tokenizer in Python, and packing."""
 
 import pickle
 import random
@@ -10,12 +10,8 @@ import pytest
 from bert_tf.errors import InputError
 from bert_tf.tokenization import wordpiece
 from bert_tf.tokenization.packing import pack, truncated_lengths
-from bert_tf.tokenization.wordpiece import (
-    FullTokenizer,
-    Token,
-    load_vocab,
-    read_tokens,
-)
+from bert_tf.tokenization.vocabulary_file import SPECIAL_TOKENS
+from bert_tf.tokenization.wordpiece import FullTokenizer, Token
 from tests.tokenization import tokenization_oracle as oracle
 
 # The vocabulary of the original's own test, and tokens for hostile texts.
@@ -83,43 +79,6 @@ def test_caches_are_bounded(monkeypatch):
     assert tokenizer.encode(text) == tokenizer.encode(text) == ids
     assert 0 < len(tokenizer._ids_of_chunk) <= 3
     assert max(map(len, tokenizer._ids_of_chunk)) < 99
-
-
-@pytest.mark.parametrize(
-    ("content", "tokens"),
-    [
-        (
-            "[UNK]\r\n a\t\n\u2028\nb\x0bc\n##\u2028\nz".encode(),
-            ["[UNK]", "a", "", "b\x0bc", "##", "z"],
-        ),
-        (b"\xef\xbb\xbf[UNK]\n\nb\n", ["[UNK]", "", "b"]),
-        (b"[UNK]\n\nb\n\n \r\n", ["[UNK]", "", "b"]),
-        (b"[UNK]\n\nb\n\xe2\x80\xa8", ["[UNK]", "", "b"]),
-    ],
-)
-def test_lines_of_vocabularies(write, content, tokens):
-    path = write(content)
-    for vocabulary in (path, f"file://{path}", tokens):
-        vocab = load_vocab(vocabulary)
-        assert list(vocab.items()) == [(t, n) for n, t in enumerate(tokens)]
-
-
-def test_names_an_empty_token(write, caplog):
-    for vocabulary in (write(b"[UNK]\n\nb\n"), ["[UNK]", "", "b"]):
-        caplog.clear()
-        load_vocab(vocabulary)
-        [record] = caplog.records
-        assert ":2: the token is empty and never occurs" in record.getMessage()
-    caplog.clear()
-    # The Chinese vocabulary of Google has one, U+2028, at this place.
-    load_vocab([*map(str, range(343)), "", "a"])
-    load_vocab(write(b"[UNK]\nb\n\n\n"))
-    assert not caplog.records
-
-
-def test_tokens_are_read_without_validation(write):
-    assert read_tokens(write(b"a\n\n\na\n")) == ["a", "", "", "a"]
-    assert read_tokens(write(b"")) == []
 
 
 @pytest.mark.parametrize(
@@ -208,19 +167,6 @@ def test_arguments_of_the_wrong_type(method, values, message):
         assert "\n" not in str(caught.value)
 
 
-def test_a_vocabulary_has_to_fit_the_model(caplog):
-    tokens = [*wordpiece.SPECIAL_TOKENS, "a"]
-    wordpiece.require_fit(load_vocab(tokens), 6, "vocab.txt")
-    assert not caplog.records
-    wordpiece.require_fit(load_vocab(tokens), 99, "vocab.txt")
-    assert "6 tokens, fewer than the model's vocab_size of 99" in caplog.text
-    with pytest.raises(InputError, match=r"^vocab\.txt: has 6 .* of 5\.$"):
-        wordpiece.require_fit(load_vocab(tokens), 5, "vocab.txt")
-    tokens.remove("[MASK]")
-    with pytest.raises(InputError, match=r"vocab.txt .* not \[MASK\]\."):
-        wordpiece.require_fit(load_vocab(tokens), 99, "vocab.txt")
-
-
 def test_masks_of_ids():
     tokens = ["[PAD]", "[unused9]", "[", "]", "a", "##b", "", "##", "[a", "[]"]
     continuation = wordpiece.continuation_mask(tokens)
@@ -270,12 +216,8 @@ def test_packing(ids_a, ids_b, length, input_ids, segment_ids):
 
 
 def test_the_repr_of_a_tokenizer_names_its_options():
-    tokenizer = FullTokenizer(
-        [*wordpiece.SPECIAL_TOKENS, "a"], do_lower_case=False
-    )
+    tokenizer = FullTokenizer([*SPECIAL_TOKENS, "a"], do_lower_case=False)
     assert repr(tokenizer) == "<FullTokenizer 6 tokens, do_lower_case=False>"
-    tokenizer = FullTokenizer(
-        [*wordpiece.SPECIAL_TOKENS, "a"], strip_accents=False
-    )
+    tokenizer = FullTokenizer([*SPECIAL_TOKENS, "a"], strip_accents=False)
     expected = "do_lower_case=True, strip_accents=False>"
     assert repr(tokenizer) == f"<FullTokenizer 6 tokens, {expected}"

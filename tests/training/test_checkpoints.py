@@ -12,10 +12,10 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
-from bert_tf.modeling import checkpoint_variables
 from bert_tf.training import checkpoints
 from bert_tf.training.checkpoints import CheckpointManager, Reader
 from bert_tf.training.weights import BOOKKEEPING, restore
+from bert_tf.variables import checkpoint_variables
 
 KERNEL = np.arange(15, dtype="float32").reshape(3, 5)
 TENSORS = {"bert/kernel": KERNEL, "head/bias": np.ones(5, "float32")}
