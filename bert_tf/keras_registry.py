@@ -27,7 +27,9 @@ REGISTERED = {
     "bert_tf.optimization": ("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
     "bert_tf.text_models.classifier": ("TextClassifier", "label_loss"),
     "bert_tf.text_models.embedder": ("TextEmbedder", "pair_loss"),
-    "bert_tf.text_models.label_metrics": ("LabelMetric",),
+    "bert_tf.text_models.label_metrics": (
+        *("LabelMetric", "is_right_first", "reciprocal_ranks"),
+    ),
     "bert_tf.text_models.masked_words": ("MaskedWordPredictor",),
     "bert_tf.text_models.question_answerer": ("QuestionAnswerer",),
     "bert_tf.text_models.token_tagger": ("TokenTagger",),

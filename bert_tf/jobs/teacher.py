@@ -150,9 +150,26 @@ def find_teacher(
             config.max_seq_length,
         )
     teacher_task = TeacherTask(task, found.config, found.bilstm_head)
+    _require_same_task(found, teacher_task, path)
+    if HEADS[task.head].has_labels and task.labels:
+        try:
+            labels = rename(found.labels or ())
+        except InputError as error:
+            raise InputError(f"--teacher={path}: {error}") from error
+        teacher_task.order = _order(labels, task.labels, path)
+    weights = found.weights
+    blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
+    student_task = DistillationTask(
+        task, config.distillation_weight, config.temperature
+    )
+    return Teacher(found, teacher_task, cache.checksum(blocks), student_task)
+
+
+def _require_same_task(found: Pretrained, task: TeacherTask, path: str) -> None:
+    """Raises InputError if a checkpoint is no fine-tuned model of a task."""
     is_span = task.head == "span"
     weights_name = "cls/squad/output_weights" if is_span else "output_weights"
-    fault = head_difference(found, teacher_task, is_trained=False)
+    fault = head_difference(found, task, is_trained=False)
     if weights_name not in found.weights:
         fault = "it has no such head"
     if fault:
@@ -167,18 +184,6 @@ def find_teacher(
             "Remove it from its config.json to learn from the outputs before "
             "it.",
         )
-    if HEADS[task.head].has_labels and task.labels:
-        try:
-            labels = rename(found.labels or ())
-        except InputError as error:
-            raise InputError(f"--teacher={path}: {error}") from error
-        teacher_task.order = _order(labels, task.labels, path)
-    weights = found.weights
-    blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
-    student_task = DistillationTask(
-        task, config.distillation_weight, config.temperature
-    )
-    return Teacher(found, teacher_task, cache.checksum(blocks), student_task)
 
 
 def require_teacher(config: DistillationOptions) -> None:
