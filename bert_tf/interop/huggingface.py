@@ -35,16 +35,8 @@ from bert_tf.interop.checkpoint import (
     unsupported_format,
     write_trained_with,
 )
-from bert_tf.interop.huggingface_names import (
-    DECODER,
-    HEADS,
-    head_of_parts,
-)
-from bert_tf.interop.huggingface_weights import (
-    INDEX,
-    WHOLE,
-    HuggingFaceWeights,
-)
+from bert_tf.interop.huggingface_names import DECODER, HEADS, head_of_parts
+from bert_tf.interop.huggingface_weights import INDEX, WHOLE, HuggingFaceWeights
 from bert_tf.interop.settings_files import (
     BOOLEAN,
     RATE,

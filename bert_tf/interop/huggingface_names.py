@@ -86,20 +86,18 @@ class Head(NamedTuple):
       architecture: The name of transformers' class.
       parts: The parts of the model, as in the table above. Taggers and span
         models use every position and have no pooler.
-      outputs: The outputs: this project's names -> transformers' names.
       pipeline: The task on Hugging Face's Hub, if there is one.
+      outputs: The outputs: this project's names -> transformers' names.
       has_labels: Whether its classes have names.
     """
 
     model: str
     architecture: str
     parts: tuple[str, ...]
-    outputs: Mapping[str, str]
     pipeline: str | None = None
+    outputs: Mapping[str, str] = {"logits": "logits"}
     has_labels: bool = False
 
-
-_LOGITS = {"logits": "logits"}
 
 # All formats know these heads. A model class has the name of its head as its
 # attribute `head_name`.
@@ -108,40 +106,39 @@ HEADS = {
         "BertModel",
         "BertModel",
         ("encoder", "pooler"),
+        "feature-extraction",
         {
             "sequence_output": "last_hidden_state",
             "pooled_output": "pooler_output",
         },
-        "feature-extraction",
     ),
     "pretraining": Head(
         "BertPretrainer",
         "BertForPreTraining",
         ("encoder", "pooler", "masked_lm", "next_sentence"),
+        "fill-mask",
         {
             "masked_lm_logits": "prediction_logits",
             "next_sentence_logits": "seq_relationship_logits",
         },
-        "fill-mask",
     ),
     "masked_lm": Head(
         "BertPretrainer",
         "BertForMaskedLM",
         ("encoder", "masked_lm"),
-        {"masked_lm_logits": "logits"},
         "fill-mask",
+        {"masked_lm_logits": "logits"},
     ),
     "next_sentence": Head(
         "BertPretrainer",
         "BertForNextSentencePrediction",
         ("encoder", "pooler", "next_sentence"),
-        {"next_sentence_logits": "logits"},
+        outputs={"next_sentence_logits": "logits"},
     ),
     "classifier": Head(
         "BertClassifier",
         "BertForSequenceClassification",
         ("encoder", "pooler", "classes"),
-        _LOGITS,
         "text-classification",
         has_labels=True,
     ),
@@ -149,14 +146,12 @@ HEADS = {
         "BertMultipleChoice",
         "BertForMultipleChoice",
         ("encoder", "pooler", "classes"),
-        _LOGITS,
         "multiple-choice",
     ),
     "token": Head(
         "BertTokenClassifier",
         "BertForTokenClassification",
         ("encoder", "classes"),
-        _LOGITS,
         "token-classification",
         has_labels=True,
     ),
@@ -164,8 +159,8 @@ HEADS = {
         "BertSpanLabeler",
         "BertForQuestionAnswering",
         ("encoder", "span"),
-        {"start_logits": "start_logits", "end_logits": "end_logits"},
         "question-answering",
+        {"start_logits": "start_logits", "end_logits": "end_logits"},
     ),
 }
 

@@ -31,12 +31,7 @@ from bert_tf.interop.checkpoint import (
     write_metadata,
 )
 from bert_tf.interop.huggingface_names import HEADS
-from bert_tf.training.weights import (
-    NEW_HEADS,
-    is_adapter,
-    restore,
-    scope_of,
-)
+from bert_tf.training.weights import NEW_HEADS, is_adapter, restore, scope_of
 from bert_tf.variables import checkpoint_variables, encoder_config
 
 # What Keras, zipfile, json and h5py raise for a damaged file; h5py raises
